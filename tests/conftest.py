@@ -1,0 +1,46 @@
+"""Shared by all tests: the run-time type checker, the golden values, one thread per worker."""
+
+import json
+from pathlib import Path
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import settings
+
+# Property tests draw the same examples on every run, and a slow machine is not a failure.
+settings.register_profile("contmax", deadline=None, derandomize=True, max_examples=60)
+settings.load_profile("contmax")
+
+# Compiled kernels live outside the checker: it rewrites functions, and their compilers read the source.
+CHECKED = ["deformed", "maps", "densities", "domains", "prediction", "losses", "nn", "basis", "signal", "expectations"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--without-typechecker", action="store_true", help="do not check jaxtyping annotations at run time")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--without-typechecker"):
+        jaxtyping.install_import_hook([f"contmax.{name}" for name in CHECKED], "beartype.beartype")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--without-typechecker"):
+        return
+    reason = "tracing does not see through the run-time type checker: pass --without-typechecker"
+    for item in items:
+        if item.get_closest_marker("graph"):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def _reproducible() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def golden() -> dict[str, list[dict]]:
+    """Reference values: function name → cases, each with ``tag``, ``inputs`` and ``outputs`` as decimal strings."""
+    path = Path(__file__).parent / "golden" / "golden.json"
+    return {name: entry["cases"] for name, entry in json.loads(path.read_text())["functions"].items()}
