@@ -1,0 +1,151 @@
+r"""Quotients such as log1p(y)/y that are 0/0 at the point where the deformed calculus meets the ordinary one.
+
+A branch that is not selected never sees an argument it could turn into NaN, because a derivative of
+``torch.where`` multiplies the unselected branch by zero instead of dropping it.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from contmax._typing import Float
+
+# artanh(w)/w = Σ w²ⁿ/(2n+1), used for |w| ≤ 1/3. sinh(x)/x = Σ x²ⁿ/(2n+1)!, used for |x| ≤ 1, and its derivative
+# in x². The lengths leave the truncation error of the *second* derivative below one rounding in float64.
+_ARTANH_OVER = tuple(1.0 / (2 * n + 1) for n in range(21))
+_SINH_OVER = tuple(1.0 / math.factorial(2 * n + 1) for n in range(12))
+_SINH_OVER_SLOPE = tuple(n / math.factorial(2 * n + 1) for n in range(1, 13))
+
+
+def log1p_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    r"""Building block: log1p(y)/y, smooth at 0.
+
+    .. math:: \int_0^1 \frac{ds}{1+sy} = \frac{\ln(1+y)}{y}, \qquad \text{1 at } y = 0
+
+    Args:
+        y: argument, any shape; for y ≤ −1 the value is +∞, with zero derivative.
+
+    Returns:
+        A tensor of the shape of ``y``, accurate in value and in its first two derivatives.
+
+    Example:
+        >>> log1p_over(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([   inf, 1.0000, 0.6931])
+
+    References:
+        :math:`\ln(1+y) = 2\operatorname{artanh}\frac{y}{2+y}`, Abramowitz & Stegun 4.1.27.
+    """
+    (y,), dtype = promote(0.0, y)
+    below, infinite = y <= -1, y == math.inf
+    near = near_log1p(y)
+    far = torch.where(near | below | infinite, 1.0, y)
+    value = torch.where(near, log1p_over_series(torch.where(near, y, 0.0)), torch.log1p(far) / far)
+    return torch.where(below, math.inf, torch.where(infinite, 0.0, value)).to(dtype)
+
+
+def expm1_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    r"""Building block: expm1(y)/y, smooth at 0.
+
+    .. math:: \int_0^1 e^{sy}\,ds = \frac{e^y - 1}{y}, \qquad \text{1 at } y = 0
+
+    Args:
+        y: argument, any shape; where :math:`e^y` overflows the value is +∞, with zero derivative.
+
+    Returns:
+        A tensor of the shape of ``y``, accurate in value and in its first two derivatives.
+
+    Example:
+        >>> expm1_over(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.6321, 1.0000, 1.7183])
+
+    References:
+        :math:`(e^y-1)/y = e^{y/2}\,\sinh(y/2)/(y/2)`.
+    """
+    (y,), dtype = promote(0.0, y)
+    near, far, over = split_exp(y)
+    # exp − 1, not expm1: out here nothing cancels in the value, but the derivative of expm1, expm1 + 1, would.
+    value = torch.where(near, expm1_over_series(torch.where(near, y, 0.0)), (torch.exp(far) - 1) / far)
+    return torch.where(over, math.inf, value).to(dtype)
+
+
+def mean_u_exp(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    r"""Building block: the derivative of :func:`expm1_over`, smooth at 0.
+
+    .. math:: \int_0^1 s\,e^{sy}\,ds = \frac{y e^y - e^y + 1}{y^2}, \qquad \tfrac12 \text{ at } y = 0
+
+    Args:
+        y: argument, any shape; where :math:`e^y` overflows the value is +∞, with zero derivative.
+
+    Returns:
+        A tensor of the shape of ``y``, accurate in value and in its first two derivatives.
+
+    Example:
+        >>> mean_u_exp(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.2642, 0.5000, 1.0000])
+
+    References:
+        Differentiate :math:`e^{y/2}\,\sinh(y/2)/(y/2)`.
+    """
+    (y,), dtype = promote(0.0, y)
+    near, far, over = split_exp(y)
+    half = torch.where(near, y, 0.0) / 2
+    square = half * half
+    series = torch.exp(half) * (_polynomial(square, _SINH_OVER) / 2 + half * _polynomial(square, _SINH_OVER_SLOPE))
+    grown = torch.exp(far)
+    value = torch.where(near, series, (grown - (grown - 1) / far) / far)
+    return torch.where(over, math.inf, value).to(dtype)
+
+
+def near_log1p(y: Tensor) -> Tensor:
+    """Where |y/(2+y)| < 1/3."""
+    return (y > -0.5) & (y < 1)
+
+
+def log1p_over_series(y: Tensor) -> Tensor:
+    """log1p(y)/y = (1 − w)·artanh(w)/w with w = y/(2+y), for |w| ≤ 1/3."""
+    w = y / (2 + y)
+    terms = _ARTANH_OVER if y.dtype == torch.float64 else _ARTANH_OVER[:12]
+    return (1 - w) * _polynomial(w * w, terms)
+
+
+def expm1_over_series(y: Tensor) -> Tensor:
+    """expm1(y)/y = exp(y/2)·sinh(y/2)/(y/2), for |y| ≤ 2."""
+    half = y / 2
+    return torch.exp(half) * _polynomial(half * half, _SINH_OVER)
+
+
+def split_exp(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where the series for expm1 holds, the arguments left for the closed form, and where exp(y) overflows."""
+    near, over = y.abs() < 2, y > exponent_range(y.dtype)[1]
+    return near, torch.where(near | over, -2.0, y), over
+
+
+def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    """Σ cₙ xⁿ by Horner's rule."""
+    value = x * coefficients[-1]
+    for coefficient in coefficients[-2:0:-1]:
+        value = (value + coefficient) * x
+    return value + coefficients[0]
+
+
+def exponent_range(dtype: torch.dtype) -> tuple[float, float]:
+    """The arguments for which exp is neither 0 nor ∞."""
+    info = torch.finfo(dtype)
+    return math.log(info.smallest_normal) + math.log(info.eps) - 1, math.log(info.max) * (1 - 4 * info.eps)
+
+
+def promote(index: float | int | Tensor, *tensors: Tensor | None) -> tuple[tuple[Tensor, ...], torch.dtype]:
+    """The tensors in the dtype to compute in (at least float32), and the dtype of the result."""
+    given = tuple(tensor for tensor in tensors if tensor is not None)
+    if not given[0].is_floating_point():
+        raise TypeError(f"expected a floating-point tensor; got {given[0].dtype}. Pass tensor.float().")
+    # torch.result_type by hand, because tracing does not see through it: a scalar does not widen an array.
+    others = (*given, index) if isinstance(index, Tensor) else given
+    floating = [tensor for tensor in others if tensor.is_floating_point()]
+    shaped = [tensor for tensor in floating if tensor.ndim > 0] or floating
+    dtype = shaped[0].dtype
+    for tensor in shaped[1:]:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    return tuple(tensor.to(wide) for tensor in given), dtype

@@ -1,0 +1,8 @@
+"""Compiled row kernels and the one rule that chooses among backends.
+
+`regularized_argmax` and `pull_back` return None where no compiled kernel fits; the caller then runs its torch
+reference. Kernels know nothing of the layers above them.
+"""
+
+from contmax.kernels._dispatch import pull_back as pull_back
+from contmax.kernels._dispatch import regularized_argmax as regularized_argmax

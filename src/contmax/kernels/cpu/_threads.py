@@ -1,0 +1,46 @@
+"""Rows over threads: numba kernels release the GIL, so plain Python threads run them side by side.
+
+numba's own parallel loops are not used: their thread pools abort a process that forks after using them, and with the
+default layer also one that calls them from two threads. A pool of Python threads does neither.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+# Below this many elements handing work to another thread costs more than the work.
+_SMALLEST_SHARE = 32768
+_pool: ThreadPoolExecutor | None = None
+
+
+def _forget_pool() -> None:
+    """A forked child inherits the pool object but not its threads."""
+    global _pool
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget_pool)
+
+
+def over_rows(kernel: Callable[..., None], rows: int, columns: int, *arrays: Any) -> None:
+    """Call kernel(*arrays, start, stop) on consecutive ranges of rows, on as many threads as torch would use."""
+    threads = max(1, min(torch.get_num_threads(), rows, rows * columns // _SMALLEST_SHARE))
+    if threads == 1:
+        kernel(*arrays, 0, rows)
+        return
+    bounds = [rows * i // threads for i in range(threads + 1)]
+    pool = _workers(threads - 1)
+    others = [pool.submit(kernel, *arrays, a, b) for a, b in zip(bounds[1:], bounds[2:], strict=False)]
+    kernel(*arrays, bounds[0], bounds[1])
+    for other in others:
+        other.result()
+
+
+def _workers(count: int) -> ThreadPoolExecutor:
+    global _pool
+    if _pool is None or _pool._max_workers < count:
+        _pool = ThreadPoolExecutor(count, thread_name_prefix="contmax")
+    return _pool

@@ -1,0 +1,206 @@
+"""Fenchel–Young losses on finite sets: cross-entropy's family, with class ids or soft targets."""
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_eager_cpu
+from contmax._typing import Bool, Float, Shaped
+from contmax.deformed import tsallis_negentropy
+from contmax.losses._conjugate import ClassLoss, Conjugate
+from contmax.maps._arguments import checked_alpha, checked_scores, output_dtype
+
+
+def entmax_loss(
+    scores: Float[Tensor, "..."],
+    target: Shaped[Tensor, "..."],
+    alpha: float | Float[Tensor, "..."] = 1.5,
+    *,
+    dim: int | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
+    weight: Float[Tensor, " C"] | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Float[Tensor, "..."]:
+    r"""The Fenchel–Young loss of α-entmax: cross-entropy at α = 1, the sparsemax loss at α = 2.
+
+    .. math:: L_\alpha(z; y) = \Omega_\alpha^*(z) + \Omega_\alpha(y) - \langle z, y\rangle \ge 0
+
+    It is convex in z, its gradient is entmax(z) − y, and it is zero exactly when entmax(z) = y. For α > 1 that
+    happens at finite logits: once the margin reaches 1/(α−1) the loss is exactly 0.
+
+    Args:
+        scores: logits z with C classes along `dim`: (C), (N, C) or (N, C, d₁, …); −inf counts as masked.
+        target: class ids y (integers, the shape of the scores without `dim`), or soft targets (probabilities, the
+            shape of the scores; differentiable).
+        alpha: α > 0, a float, or a tensor that broadcasts to the scores with size 1 along `dim`; differentiable.
+        dim: the axis of classes; by default as in torch.nn.functional.cross_entropy, 1, or 0 for 1-D scores.
+        mask: boolean, broadcastable to the scores; True = the class is possible.
+        weight: one weight per class, (C,). An example counts w[y] (soft targets: Σ w_c y_c).
+        ignore_index: class id of examples that count nothing.
+        label_smoothing: ε in [0, 1]: (1−ε)·L(z; y) + ε·mean_c L(z; e_c), the mean over the classes the mask allows.
+        reduction: "none", "sum", or "mean", which divides by the summed weight of the examples (0 if there is none).
+
+    Returns:
+        A scalar, or with reduction "none" the shape of the scores without `dim`. A target at a −inf logit has
+        loss +inf and a finite gradient.
+
+    Example:
+        >>> import torch
+        >>> from contmax.losses import entmax_loss
+        >>> logits = torch.tensor([[3.0, 0.0, -1.0], [0.2, 0.1, 0.0]])
+        >>> entmax_loss(logits, torch.tensor([0, 2]), alpha=1.5, reduction="none")
+        tensor([0.0000, 0.6693])
+
+    References: Blondel, Martins & Niculae 2020; Peters, Niculae & Martins 2019.
+    """
+    axis = (0 if scores.dim() < 2 else 1) if dim is None else dim
+    z = checked_scores(scores, axis, "entmax_loss")
+    index = checked_alpha(alpha, z, axis)
+    _check_options(weight, label_smoothing, reduction, z.shape[axis])
+    if mask is not None:
+        z = z.masked_fill(~mask, -torch.inf)
+    if target.is_floating_point():
+        losses, sample_weight = _soft_losses(z, target.to(z.dtype), index, mask, weight, label_smoothing, axis)
+    else:
+        options = (weight, ignore_index, label_smoothing)
+        losses, sample_weight = _class_losses(z, target, index, mask, options, axis)
+    return _reduced(losses, sample_weight, reduction).to(output_dtype(scores))
+
+
+def sparsemax_loss(
+    scores: Float[Tensor, "..."],
+    target: Shaped[Tensor, "..."],
+    *,
+    dim: int | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
+    weight: Float[Tensor, " C"] | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Float[Tensor, "..."]:
+    r"""The Fenchel–Young loss of sparsemax: :func:`entmax_loss` at α = 2, with the same arguments.
+
+    .. math:: L_2(z; y) = \tfrac12 \|y - z\|^2 - \tfrac12 \|\mathrm{sparsemax}(z) - z\|^2
+
+    Example:
+        >>> import torch
+        >>> from contmax.losses import sparsemax_loss
+        >>> sparsemax_loss(torch.tensor([[1.0, 0.5]]), torch.tensor([0]))
+        tensor(0.0625)
+
+    Reference: Martins & Astudillo 2016.
+    """
+    return entmax_loss(
+        scores,
+        target,
+        2.0,
+        dim=dim,
+        mask=mask,
+        weight=weight,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        reduction=reduction,
+    )
+
+
+def _class_losses(
+    z: Tensor,
+    target: Tensor,
+    alpha: float | Tensor,
+    mask: Tensor | None,
+    options: tuple[Tensor | None, int, float],
+    dim: int,
+) -> tuple[Tensor, Tensor]:
+    """Loss and weight of each example; ignored ones have weight 0."""
+    weight, ignore_index, smoothing = options
+    shape = z.shape[: dim % z.dim()] + z.shape[dim % z.dim() + 1 :]
+    if target.shape != shape:
+        raise ValueError(
+            f"class ids of shape {tuple(target.shape)} do not fit scores of shape {tuple(z.shape)} with classes along "
+            f"dim {dim}: pass shape {tuple(shape)}, or probabilities of the shape of the scores."
+        )
+    kept = target != ignore_index
+    ids = torch.where(kept, target, 0).long()
+    if is_eager_cpu(ids) and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < z.shape[dim]:
+        raise ValueError(
+            f"class ids must be in [0, {z.shape[dim] - 1}] or ignore_index = {ignore_index}; "
+            f"got min {int(ids.min())}, max {int(ids.max())}."
+        )
+    losses, _ = ClassLoss.apply(z, alpha, ids.unsqueeze(dim), mask, smoothing, dim)
+    sample_weight = kept.to(z.dtype) if weight is None else kept * weight.to(z.dtype)[ids]
+    return torch.where(kept, losses, 0), sample_weight
+
+
+def _soft_losses(
+    z: Tensor,
+    target: Tensor,
+    alpha: float | Tensor,
+    mask: Tensor | None,
+    weight: Tensor | None,
+    smoothing: float,
+    dim: int,
+) -> tuple[Tensor, Tensor]:
+    """Loss and weight of each example for probabilities y."""
+    if target.shape != z.shape:
+        raise ValueError(
+            f"soft targets of shape {tuple(target.shape)} do not fit scores of shape {tuple(z.shape)}: "
+            "pass the same shape, or integer class ids."
+        )
+    _check_simplex(target, dim)
+    # The loss does not change when all logits move together; without their maximum it keeps its digits.
+    top = z.detach().amax(dim, keepdim=True)
+    z = z - torch.where(top == -torch.inf, 0, top)
+    conjugate, _ = Conjugate.apply(z, alpha, dim)
+    negentropy = tsallis_negentropy(target, alpha, dim)
+    losses = conjugate + (1 - smoothing) * (negentropy - _inner(target, z, dim))
+    if smoothing > 0:
+        allowed = torch.ones_like(z, dtype=torch.bool) if mask is None else mask.expand_as(z)
+        losses = losses - smoothing * _inner(allowed / allowed.sum(dim, keepdim=True).clamp(min=1), z, dim)
+    # Nothing to attend (Ω* = −inf) is an impossible target. Rounding below zero is cut off, its gradient is not.
+    losses = torch.where(conjugate == -torch.inf, torch.inf, losses)
+    losses = losses + (losses.detach().clamp(min=0) - losses.detach()).nan_to_num()
+    if weight is None:
+        return losses, torch.ones_like(losses)
+    column = weight.to(z.dtype).view([-1 if d == dim % z.dim() else 1 for d in range(z.dim())])
+    return losses, (column * target).sum(dim)
+
+
+def _inner(y: Tensor, z: Tensor, dim: int) -> Tensor:
+    """⟨y, z⟩ with 0·(−inf) = 0, and −inf with a finite gradient where y > 0 meets z = −inf."""
+    impossible = (y > 0) & (z == -torch.inf)
+    finite = torch.where(z == -torch.inf, 0, z)
+    return torch.where(impossible.any(dim), -torch.inf, (y * finite).sum(dim))
+
+
+def _reduced(losses: Tensor, sample_weight: Tensor, reduction: str) -> Tensor:
+    # A weight of zero removes an example, also one whose loss is infinite.
+    weighted = torch.where(sample_weight == 0, 0, losses * sample_weight)
+    if reduction == "none":
+        return weighted
+    if reduction == "sum":
+        return weighted.sum()
+    total = sample_weight.sum()
+    return weighted.sum() / torch.where(total == 0, 1, total)
+
+
+def _check_options(weight: Tensor | None, smoothing: float, reduction: str, classes: int) -> None:
+    if weight is not None and weight.shape != (classes,):
+        raise ValueError(f"weight must have one entry per class, shape ({classes},); got shape {tuple(weight.shape)}.")
+    if not 0 <= smoothing <= 1:
+        raise ValueError(f"label_smoothing must be in [0, 1]; got {smoothing}.")
+    if reduction not in ("none", "sum", "mean"):
+        raise ValueError(f"reduction must be 'none', 'sum' or 'mean'; got {reduction!r}.")
+
+
+def _check_simplex(target: Tensor, dim: int) -> None:
+    if not is_eager_cpu(target) or target.numel() == 0:
+        return
+    lowest = target.detach().min().item()
+    sums = target.detach().sum(dim)
+    off = (sums - 1).abs().max().item()
+    if lowest < 0 or off > 1e-3:
+        raise ValueError(
+            f"soft targets must be probabilities along dim {dim}; got a minimum of {lowest:g} and sums up to {off:g} "
+            "away from 1. Pass target.softmax(dim), or integer class ids."
+        )

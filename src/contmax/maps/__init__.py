@@ -1,0 +1,5 @@
+"""Ω_α on finite sets: from scores to probability vectors."""
+
+from contmax.maps._entmax import entmax as entmax
+from contmax.maps._entmax import softmax as softmax
+from contmax.maps._entmax import sparsemax as sparsemax

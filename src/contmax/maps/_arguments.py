@@ -1,0 +1,87 @@
+"""What the finite maps accept: one place that checks scores, mask, temperature and α, and says what is wrong."""
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_eager_cpu
+
+
+def checked_scores(scores: Tensor, dim: int, name: str) -> Tensor:
+    """The scores in the dtype of the computation: float32 for lower precisions, as they are otherwise."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"{name} takes a tensor of scores; got {type(scores).__name__}. Pass torch.as_tensor(scores).")
+    if not scores.is_floating_point():
+        raise TypeError(f"{name} takes real floating-point scores; got {scores.dtype}. Pass scores.float().")
+    if scores.dim() == 0:
+        raise ValueError(f"{name} takes scores with at least one axis; got a 0-d tensor. Pass scores[None].")
+    if not -scores.dim() <= dim < scores.dim():
+        raise IndexError(
+            f"dim must be in [{-scores.dim()}, {scores.dim() - 1}] for scores of shape {tuple(scores.shape)}; got {dim}"
+        )
+    if scores.shape[dim] == 0:
+        raise ValueError(
+            f"{name} over an empty axis: scores of shape {tuple(scores.shape)} have size 0 along dim {dim}, "
+            "and no distribution lives on an empty set. Skip such inputs."
+        )
+    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+
+def output_dtype(scores: Tensor) -> torch.dtype:
+    """The dtype of the result: that of the scores, or float32 where autocast is on, as for torch.softmax."""
+    if scores.dtype in (torch.float16, torch.bfloat16) and torch.is_autocast_enabled(scores.device.type):
+        return torch.float32
+    return scores.dtype
+
+
+def tempered_and_masked(scores: Tensor, mask: Tensor | None, temperature: float | Tensor) -> Tensor:
+    """scores / temperature, with −inf where the mask says no."""
+    if isinstance(temperature, Tensor):
+        temperature = temperature.to(scores.dtype)
+    if _some_value_at_most_zero(temperature):
+        raise ValueError(
+            f"temperature must be positive; got {_described(temperature)}. Pass 1.0 to leave scores as they are."
+        )
+    if isinstance(temperature, Tensor) or temperature != 1:
+        scores = scores / temperature
+    if mask is None:
+        return scores
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean, True = may be attended; got {mask.dtype}. Pass mask.bool().")
+    return scores.masked_fill(~mask, -torch.inf)
+
+
+def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
+    """α as a float, or as a tensor of the scores' dtype with size 1 along `dim`."""
+    if not isinstance(alpha, Tensor):
+        alpha = float(alpha)
+        if not 0 < alpha < torch.inf:
+            raise ValueError(f"alpha must be positive and finite; got {alpha}. 1 is softmax, 2 is sparsemax.")
+        return alpha
+    if not alpha.is_floating_point():
+        raise TypeError(
+            f"a tensor alpha must be floating-point; got {alpha.dtype}. Pass alpha.float() or a Python float."
+        )
+    axis = dim % scores.dim() - scores.dim()
+    fits = alpha.dim() <= scores.dim() and (alpha.dim() < -axis or alpha.shape[axis] == 1)
+    if fits:
+        fits = all(a in (1, n) for a, n in zip(reversed(alpha.shape), reversed(scores.shape), strict=False))
+    if not fits:
+        raise ValueError(
+            f"alpha of shape {tuple(alpha.shape)} does not fit scores of shape {tuple(scores.shape)}: it must "
+            f"broadcast to them with size 1 along dim {dim}. For one alpha per head of (B, H, Q, L) scores pass shape (H, 1, 1)."
+        )
+    if _some_value_at_most_zero(alpha):
+        raise ValueError(f"alpha must be positive; got {_described(alpha)}. 1 is softmax, 2 is sparsemax.")
+    return alpha.to(scores.dtype)
+
+
+def _some_value_at_most_zero(value: float | Tensor) -> bool:
+    if isinstance(value, Tensor):
+        return is_eager_cpu(value) and value.numel() > 0 and bool((value <= 0).any())
+    return not value > 0
+
+
+def _described(value: float | Tensor) -> str:
+    if isinstance(value, Tensor):
+        return f"min {value.min().item():g} in a tensor of shape {tuple(value.shape)}"
+    return f"{value:g}"

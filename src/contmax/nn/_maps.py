@@ -1,0 +1,146 @@
+"""The finite maps as modules."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from contmax._typing import Bool, Float
+from contmax.maps import entmax, sparsemax
+
+# A learned α stays this far from the ends of (1, 2), so that neither rounding nor a long training reaches them.
+_MARGIN = 1e-4
+
+
+class Sparsemax(torch.nn.Module):
+    r"""Sparsemax over an axis: :func:`contmax.sparsemax` as a module.
+
+    Args:
+        dim: the axis of the distribution.
+
+    Example:
+        >>> import torch, contmax
+        >>> contmax.nn.Sparsemax()(torch.tensor([[1.0, 0.5, -1.0]]))
+        tensor([[0.7500, 0.2500, 0.0000]])
+    """
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(
+        self,
+        scores: Float[Tensor, "..."],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        temperature: float | Tensor = 1.0,
+    ) -> Float[Tensor, "..."]:
+        """Probabilities of the shape of the scores."""
+        return sparsemax(scores, self.dim, mask=mask, temperature=temperature)
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses."""
+        return f"dim={self.dim}"
+
+
+class Entmax(torch.nn.Module):
+    r"""α-entmax over an axis, with α fixed or learned, one for all or one per head.
+
+    A learned α is 1 + sigmoid(a), kept inside (1, 2): from nearly softmax to nearly sparsemax, decided by the data.
+    The parameter a is in the state dict; so are fixed α's given per head.
+
+    Args:
+        alpha: α, or its starting value; a float, or one value per head. A learned one must lie inside (1, 2).
+        dim: the axis of the distribution.
+        learnable: whether α is a parameter.
+        num_heads: number of heads with an α of their own; None: one α for all.
+        head_dim: the axis of heads in the scores; 1 by default, as in scores (B, H, Q, L).
+
+    Example:
+        >>> import torch, contmax
+        >>> attend = contmax.nn.Entmax(1.5, learnable=True, num_heads=4)
+        >>> attend(torch.randn(2, 4, 5, 7)).shape
+        torch.Size([2, 4, 5, 7])
+        >>> attend
+        Entmax(alpha=[1.5, 1.5, 1.5, 1.5], dim=-1, learnable=True, num_heads=4, head_dim=1)
+
+    Reference: Correia, Niculae & Martins 2019.
+    """
+
+    fixed_alpha: Tensor | None
+    alpha_logit: torch.nn.Parameter | None
+
+    def __init__(
+        self,
+        alpha: float | Sequence[float] | Tensor = 1.5,
+        dim: int = -1,
+        *,
+        learnable: bool = False,
+        num_heads: int | None = None,
+        head_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim, self.num_heads = dim, num_heads
+        self.head_dim = 1 if head_dim is None else head_dim
+        start = torch.as_tensor(alpha, dtype=torch.get_default_dtype())
+        _check_start(start, alpha, learnable, num_heads)
+        if num_heads is not None:
+            start = start.expand(num_heads).clone()
+        # A Python float lets the map choose its algorithm once, when the code is traced.
+        self._scalar = float(alpha) if start.dim() == 0 else math.nan
+        self.register_buffer("fixed_alpha", None if learnable or num_heads is None else start)
+        self.register_parameter("alpha_logit", torch.nn.Parameter(_to_logit(start)) if learnable else None)
+
+    @property
+    def alpha(self) -> float | Tensor:
+        """The current α: a float, or a tensor of shape () or (H,)."""
+        if self.alpha_logit is not None:
+            return 1 + _MARGIN + (1 - 2 * _MARGIN) * torch.sigmoid(self.alpha_logit)
+        return self.fixed_alpha if self.fixed_alpha is not None else self._scalar
+
+    def forward(
+        self,
+        scores: Float[Tensor, "..."],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        temperature: float | Tensor = 1.0,
+    ) -> Float[Tensor, "..."]:
+        """Probabilities of the shape of the scores."""
+        alpha = self.alpha
+        if self.num_heads is not None and isinstance(alpha, Tensor):
+            self._check_heads(scores)
+            axis = self.head_dim % scores.dim()
+            alpha = alpha.view([-1 if d == axis else 1 for d in range(scores.dim())])
+        return entmax(scores, alpha, self.dim, mask=mask, temperature=temperature)
+
+    def _check_heads(self, scores: Tensor) -> None:
+        rank = scores.dim()
+        if not -rank <= self.head_dim < rank or scores.shape[self.head_dim] != self.num_heads:
+            raise ValueError(
+                f"scores of shape {tuple(scores.shape)} do not have {self.num_heads} heads along axis {self.head_dim}. "
+                "Pass scores such as (B, H, Q, L), or set head_dim."
+            )
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses."""
+        alpha = self.alpha
+        values = [round(a, 4) for a in alpha.detach().reshape(-1).tolist()] if isinstance(alpha, Tensor) else [alpha]
+        shown = values if self.num_heads is not None else values[0]
+        heads = "" if self.num_heads is None else f", num_heads={self.num_heads}, head_dim={self.head_dim}"
+        return f"alpha={shown}, dim={self.dim}, learnable={self.alpha_logit is not None}{heads}"
+
+
+def _to_logit(alpha: Tensor) -> Tensor:
+    return torch.logit((alpha - 1 - _MARGIN) / (1 - 2 * _MARGIN))
+
+
+def _check_start(start: Tensor, given: object, learnable: bool, num_heads: int | None) -> None:
+    if start.dim() > (0 if num_heads is None else 1) or (start.dim() == 1 and start.shape[0] != num_heads):
+        heads = "num_heads is None" if num_heads is None else f"num_heads is {num_heads}"
+        raise ValueError(f"alpha has shape {tuple(start.shape)} but {heads}. Pass one float, or one value per head.")
+    low, high = start.min().item(), start.max().item()
+    if learnable and not 1 + _MARGIN < low <= high < 2 - _MARGIN:
+        raise ValueError(f"a learned alpha must start inside (1, 2); got {given}. Pass 1.5, or learnable=False.")
+    if not 0 < low <= high < math.inf:
+        raise ValueError(f"alpha must be positive and finite; got {given}. 1 is softmax, 2 is sparsemax.")
