@@ -17,6 +17,6 @@ def is_eager(tensor: Tensor) -> bool:
     )
 
 
-def is_eager_cpu(tensor: Tensor) -> bool:
-    """True for a real tensor whose values can be looked at without waiting for a device."""
-    return tensor.device.type == "cpu" and is_eager(tensor)
+def is_eager_cpu(*values: object) -> bool:
+    """True if the values of all the tensors among the arguments can be looked at without waiting for a device."""
+    return all(v.device.type == "cpu" and is_eager(v) for v in values if isinstance(v, Tensor))

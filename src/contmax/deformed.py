@@ -257,7 +257,7 @@ def _index(index: float | int | Tensor, like: Tensor) -> Tensor:
     """The index α or β as a tensor of the dtype of ``like``; a number becomes a scalar on its device."""
     if isinstance(index, Tensor):
         return index.to(like.dtype)
-    if not math.isfinite(index):
+    if not -math.inf < index < math.inf:
         raise ValueError(f"the index must be finite; got {index}. Pass a finite number, e.g. 1.5.")
     return torch.full((), float(index), dtype=like.dtype, device=like.device)
 

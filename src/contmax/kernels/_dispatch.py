@@ -39,10 +39,9 @@ def regularized_argmax(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple
     backend = _rows_backend(scores, alpha)
     if backend is None:
         return None
-    x = scores.movedim(dim, -1)
-    run = backend.forward if is_eager_cpu(scores) else backend.forward_op
-    p, conjugate = run(x.reshape(-1, x.shape[-1]), _alpha_rows(alpha, scores, dim))
-    return p.view(x.shape).movedim(-1, dim), conjugate.view(*x.shape[:-1], 1).movedim(-1, dim)
+    x, per_row = _axis_last(scores, dim), _alpha_rows(alpha, scores, dim)
+    p, conjugate = backend.forward(x, per_row) if is_eager_cpu(scores) else backend.forward_op(x, _as_tensor(per_row))
+    return _axis_back(p, dim), _axis_back(conjugate, dim)
 
 
 def pull_back(
@@ -52,22 +51,34 @@ def pull_back(
     backend = _rows_backend(p, alpha)
     if backend is None:
         return None
-    rows = p.movedim(dim, -1)
-    n = rows.shape[-1]
-    run = backend.backward if is_eager_cpu(p) and is_eager_cpu(cotangent) else backend.backward_op
-    grad, grad_alpha = run(
-        rows.reshape(-1, n), cotangent.movedim(dim, -1).reshape(-1, n), _alpha_rows(alpha, p, dim), needs_alpha
-    )
-    grad = grad.view(rows.shape).movedim(-1, dim)
-    return grad, grad_alpha.view(*rows.shape[:-1], 1).movedim(-1, dim) if needs_alpha else None
+    weight, g, per_row = _axis_last(p, dim), _axis_last(cotangent, dim), _alpha_rows(alpha, p, dim)
+    if is_eager_cpu(p) and is_eager_cpu(cotangent):
+        grad, grad_alpha = backend.backward(weight, g, per_row, needs_alpha)
+    else:
+        grad, grad_alpha = backend.backward_op(weight, g, _as_tensor(per_row), needs_alpha)
+    return _axis_back(grad, dim), _axis_back(grad_alpha, dim) if needs_alpha else None
 
 
-def _alpha_rows(alpha: float | Tensor, scores: Tensor, dim: int) -> Tensor:
-    """α as one number per row, or a single one for all."""
+def _axis_last(tensor: Tensor, dim: int) -> Tensor:
+    """The tensor with the axis of the distribution last."""
+    return tensor if dim in (-1, tensor.dim() - 1) else tensor.movedim(dim, -1)
+
+
+def _axis_back(tensor: Tensor, dim: int) -> Tensor:
+    """Undo `_axis_last`."""
+    return tensor if dim in (-1, tensor.dim() - 1) else tensor.movedim(-1, dim)
+
+
+def _alpha_rows(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
+    """α for all rows: one number, or a tensor of one number per row."""
     if not isinstance(alpha, Tensor):
-        return torch.tensor([alpha], dtype=torch.float64)
-    if alpha.numel() == 1:
-        return alpha.reshape(1)
-    shape = list(scores.shape)
-    shape[dim] = 1
-    return alpha.expand(shape).movedim(dim, -1).reshape(-1)
+        return alpha
+    if alpha.numel() > 1:
+        shape = list(scores.shape)
+        shape[dim] = 1
+        alpha = _axis_last(alpha.expand(shape), dim)
+    return alpha.reshape(-1)
+
+
+def _as_tensor(alpha: float | Tensor) -> Tensor:
+    return alpha if isinstance(alpha, Tensor) else torch.tensor([alpha], dtype=torch.float64)

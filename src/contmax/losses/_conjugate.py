@@ -12,7 +12,7 @@ from torch import Tensor
 from contmax._eager import is_eager
 from contmax.deformed import log_beta, mean_u_exp
 from contmax.maps._entmax import entmax_map
-from contmax.maps._regularized import regularized_argmax
+from contmax.maps._regularized import regularized_max
 
 
 class Conjugate(torch.autograd.Function):
@@ -22,7 +22,7 @@ class Conjugate(torch.autograd.Function):
 
     @staticmethod
     def forward(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor]:
-        p, conjugate = regularized_argmax(scores, alpha, dim)
+        p, conjugate = regularized_max(scores, alpha, dim)
         return conjugate.to(scores.dtype).squeeze(dim), p
 
     @staticmethod
@@ -40,7 +40,7 @@ class Conjugate(torch.autograd.Function):
         return cotangent * p, _alpha_gradient(ctx, cotangent, p, alpha), None
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
+    def tangent(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
         scores, alpha, _ = _saved(ctx)
         p = entmax_map(scores, alpha, ctx.dim)
         return _push_forward(p, p, alpha, ctx.dim, tangents), None
@@ -55,7 +55,7 @@ class ClassLoss(torch.autograd.Function):
     def forward(
         scores: Tensor, alpha: float | Tensor, target: Tensor, allowed: Tensor | None, smoothing: float, dim: int
     ) -> tuple[Tensor, Tensor]:
-        p, conjugate = regularized_argmax(scores, alpha, dim)
+        p, conjugate = regularized_max(scores, alpha, dim)
         linear = (1 - smoothing) * scores.gather(dim, target).double()
         if smoothing > 0:
             kept = scores if allowed is None else torch.where(allowed, scores, 0)
@@ -86,7 +86,7 @@ class ClassLoss(torch.autograd.Function):
         return cotangent * residual, _alpha_gradient(ctx, cotangent, p, alpha), None, None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
+    def tangent(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
         scores, alpha, target, allowed, _ = _saved(ctx)
         p = entmax_map(scores, alpha, ctx.dim)
         residual = _less_target(p, target, allowed, ctx.smoothing, ctx.dim, in_place=False)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from contmax._autograd import apply
 from contmax._eager import is_eager_cpu
 from contmax._typing import Bool, Float, Shaped
 from contmax.deformed import tsallis_negentropy
@@ -127,7 +128,7 @@ def _class_losses(
             f"class ids must be in [0, {z.shape[dim] - 1}] or ignore_index = {ignore_index}; "
             f"got min {int(ids.min())}, max {int(ids.max())}."
         )
-    losses, _ = ClassLoss.apply(z, alpha, ids.unsqueeze(dim), mask, smoothing, dim)
+    losses, _ = apply(ClassLoss, z, alpha, ids.unsqueeze(dim), mask, smoothing, dim)
     sample_weight = kept.to(z.dtype) if weight is None else kept * weight.to(z.dtype)[ids]
     return torch.where(kept, losses, 0), sample_weight
 
@@ -151,7 +152,7 @@ def _soft_losses(
     # The loss does not change when all logits move together; without their maximum it keeps its digits.
     top = z.detach().amax(dim, keepdim=True)
     z = z - torch.where(top == -torch.inf, 0, top)
-    conjugate, _ = Conjugate.apply(z, alpha, dim)
+    conjugate, _ = apply(Conjugate, z, alpha, dim)
     negentropy = tsallis_negentropy(target, alpha, dim)
     losses = conjugate + (1 - smoothing) * (negentropy - _inner(target, z, dim))
     if smoothing > 0:

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from contmax import kernels
+from contmax._autograd import apply
 from contmax._typing import Bool, Float
 from contmax.maps._arguments import checked_alpha, checked_scores, output_dtype, tempered_and_masked
 from contmax.maps._jacobian import alpha_direction, pull_back, push_forward
@@ -22,7 +22,7 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     def forward(scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None) -> Tensor:
-        return regularized_argmax(scores, alpha, dim, weights)[0]
+        return regularized_argmax(scores, alpha, dim, weights)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -33,7 +33,7 @@ class _Entmax(torch.autograd.Function):
         ctx.save_for_forward(*saved)
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         p, alpha, weights = ctx.saved_tensors
         alpha_or_fixed = ctx.fixed_alpha if alpha is None else alpha
         needs_alpha = ctx.needs_input_grad[1]
@@ -41,7 +41,7 @@ class _Entmax(torch.autograd.Function):
             compiled = kernels.pull_back(p, cotangent, alpha_or_fixed, ctx.dim, needs_alpha)
             if compiled is not None:
                 grad, grad_alpha = compiled
-                return grad, grad_alpha.sum_to_size(alpha.shape) if needs_alpha else None, None, None
+                return grad, None if grad_alpha is None else grad_alpha.sum_to_size(alpha.shape), None, None
         grad = pull_back(p, cotangent, alpha_or_fixed, ctx.dim, weights)
         grad_alpha = None
         if needs_alpha:
@@ -49,21 +49,21 @@ class _Entmax(torch.autograd.Function):
         return grad, grad_alpha, None, None
 
     @staticmethod
-    def jvp(ctx: FunctionCtx, *tangents: Any) -> Tensor:
-        p, alpha, weights = ctx.saved_tensors  # type: ignore[attr-defined]
-        alpha_or_fixed = ctx.fixed_alpha if alpha is None else alpha  # type: ignore[attr-defined]
+    def tangent(ctx: Any, *tangents: Any) -> Tensor:
+        p, alpha, weights = ctx.saved_tensors
+        alpha_or_fixed = ctx.fixed_alpha if alpha is None else alpha
         scores_tangent, alpha_tangent = tangents[0], tangents[1]
         direction = torch.zeros_like(p) if scores_tangent is None else scores_tangent
         if alpha is not None and alpha_tangent is not None:
             direction = direction + alpha_direction(p, alpha) * alpha_tangent
-        return push_forward(p, direction, alpha_or_fixed, ctx.dim, weights)  # type: ignore[attr-defined]
+        return push_forward(p, direction, alpha_or_fixed, ctx.dim, weights)
 
 
 def entmax_map(scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None = None) -> Tensor:
     """The bare map on checked arguments, for the layers above; `weights` are masses of the points, Σ w p = 1."""
     if weights is None and isinstance(alpha, float) and alpha == 1:
         return _softmax_or_zeros(scores, dim)
-    return _Entmax.apply(scores, alpha, dim, weights)
+    return apply(_Entmax, scores, alpha, dim, weights)  # type: ignore[no-any-return]
 
 
 def _softmax_or_zeros(scores: Tensor, dim: int) -> Tensor:

@@ -9,24 +9,33 @@ from contmax.deformed import log_beta
 from contmax.maps._threshold import deformed_exp, newton_partition, sorted_probabilities
 
 
-def regularized_argmax(
-    scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """The maximiser p (the shape of the scores) and the conjugate Ω*_α(x) (size 1 along `dim`).
+def regularized_argmax(scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None = None) -> Tensor:
+    """The maximiser p, of the shape of the scores; `weights` are the masses of the points."""
+    compiled = None if weights is not None else kernels.regularized_argmax(scores, alpha, dim)
+    return _reference(scores, alpha, dim, weights)[0] if compiled is None else compiled[0]
 
-    Ω*_α(x) = ⟨x, p⟩ − Ω_α(p), in float64 so that large scores do not swallow it; −inf where nothing may be attended.
+
+def regularized_max(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The maximiser p and the maximum Ω*_α(x) = ⟨x, p⟩ − Ω_α(p), of size 1 along `dim`.
+
+    The maximum is in float64, so that large scores do not swallow it, and −inf where nothing may be attended.
     """
-    if weights is None:
-        compiled = kernels.regularized_argmax(scores, alpha, dim)
-        if compiled is not None:
-            return compiled
+    compiled = kernels.regularized_argmax(scores, alpha, dim)
+    if compiled is not None:
+        return compiled
+    p, shifted, top = _reference(scores, alpha, dim, None)
+    return p, top.double() + _gain(p, shifted, alpha, dim)
+
+
+def _reference(
+    scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(p, scores less their maximum, maximum) by torch operations."""
     top = scores.amax(dim, keepdim=True)
-    shift = torch.where(top == -torch.inf, 0, top)
-    shifted = scores - shift
+    shifted = scores - torch.where(top == -torch.inf, 0, top)
     p = _probabilities(shifted, alpha, dim, weights)
     total = p.sum(dim, keepdim=True) if weights is None else (weights * p).sum(dim, keepdim=True)
-    p = p / torch.where(total == 0, 1, total)
-    return p, top.double() + _conjugate(p, shifted, alpha, dim, weights)
+    return p / torch.where(total == 0, 1, total), shifted, top
 
 
 def _probabilities(shifted: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None) -> Tensor:
@@ -50,9 +59,8 @@ def _sorted(shifted: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | 
     return torch.where(shifted == -torch.inf, 0, p).masked_fill(nan, torch.nan)
 
 
-def _conjugate(p: Tensor, shifted: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None) -> Tensor:
-    """⟨x, p⟩ − Ω_α(p) for shifted scores; Ω_α(p) = Σ w p log_{2−α}(p)/α where Σ w p = 1."""
+def _gain(p: Tensor, shifted: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
+    """⟨x, p⟩ − Ω_α(p) for shifted scores; Ω_α(p) = Σ p log_{2−α}(p)/α where Σ p = 1."""
     inside = p > 0
     surprise = log_beta(torch.where(inside, p, 1), 2 - alpha)
-    gain = torch.where(inside, p * (torch.where(inside, shifted, 0) - surprise / alpha), 0)
-    return (gain if weights is None else weights * gain).sum(dim, keepdim=True)
+    return torch.where(inside, p * (torch.where(inside, shifted, 0) - surprise / alpha), 0).sum(dim, keepdim=True)

@@ -36,7 +36,7 @@ def newton_partition(shifted: Tensor, alpha: float | Tensor, dim: int, weights: 
     """
     epsilon = alpha - 1
     partition = _left_end(shifted, alpha, dim, weights)
-    eager = is_eager_cpu(shifted)
+    eager = is_eager_cpu(shifted, alpha, weights)
     tolerance = 4 * torch.finfo(shifted.dtype).eps
     for _ in range(_MOST_STEPS if eager else _FIXED_STEPS[shifted.dtype]):
         p = deformed_exp(shifted - partition, epsilon)

@@ -83,12 +83,13 @@ class Entmax(torch.nn.Module):
         super().__init__()
         self.dim, self.num_heads = dim, num_heads
         self.head_dim = 1 if head_dim is None else head_dim
-        start = torch.as_tensor(alpha, dtype=torch.get_default_dtype())
+        start = torch.as_tensor(alpha, dtype=torch.float64)
         _check_start(start, alpha, learnable, num_heads)
-        if num_heads is not None:
-            start = start.expand(num_heads).clone()
         # A Python float lets the map choose its algorithm once, when the code is traced.
-        self._scalar = float(alpha) if start.dim() == 0 else math.nan
+        self._scalar = start.item() if start.dim() == 0 else math.nan
+        if num_heads is not None:
+            start = start.expand(num_heads)
+        start = start.to(torch.get_default_dtype(), copy=True)
         self.register_buffer("fixed_alpha", None if learnable or num_heads is None else start)
         self.register_parameter("alpha_logit", torch.nn.Parameter(_to_logit(start)) if learnable else None)
 

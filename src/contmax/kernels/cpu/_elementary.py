@@ -11,38 +11,40 @@ from numba import njit
 from numba.core import types
 from numba.extending import intrinsic, overload
 
-_CONTRACT = {"contract"}  # fused multiply–add
+CONTRACT = {"contract"}  # fused multiply–add
 
 # Adding 1.5·2⁵² (1.5·2²³) rounds to an integer and leaves it in the low bits of the sum.
 _ROUND64, _ROUND64_BITS = 6755399441055744.0, 0x4338000000000000
-_ROUND32, _ROUND32_BITS = np.float32(12582912.0), np.int32(0x4B400000)
+_ROUND32 = np.float32(12582912.0)
 _SQRT_HALF64, _SQRT_HALF32 = 0x3FE6A09E667F3BCD, np.int32(0x3F3504F3)
 _LN2_HIGH64, _LN2_LOW64 = 0.693147180369123816490, 1.90821492927058770002e-10
 _LN2_HIGH32, _LN2_LOW32 = np.float32(0.693359375), np.float32(-2.12194440e-4)
-_LOG2E64, _LOG2E32 = 1.4426950408889634, np.float32(1.4426950408889634)
+_LOG2E64, _LOG2E32, _LN2_32 = 1.4426950408889634, np.float32(1.4426950408889634), np.float32(0.6931471805599453)
 _ONE32, _ZERO32, _LOWEST32 = np.float32(1), np.float32(0), np.float32(-87)
-# ln(1 + f) = f − f²/2 + f³·P(f) for √½ − 1 ≤ f ≤ √2 − 1, the minimax polynomial of the Cephes library (Moshier 1989).
-_P0, _P1, _P2 = np.float32(7.0376836292e-2), np.float32(-1.1514610310e-1), np.float32(1.1676998740e-1)
-_P3, _P4, _P5 = np.float32(-1.2420140846e-1), np.float32(1.4249322787e-1), np.float32(-1.6668057665e-1)
-_P6, _P7, _P8 = np.float32(2.0000714765e-1), np.float32(-2.4999993993e-1), np.float32(3.3333331174e-1)
-_HALF32 = np.float32(0.5)
-_E2, _E3, _E4, _E5, _E6, _E7 = (np.float32(1 / n) for n in (2, 6, 24, 120, 720, 5040))
+# Minimax polynomials (Remez): ln(1 + f) = f + f² L(f) for √½ ≤ 1 + f ≤ √2, to 5e-9; eʳ = 1 + r + r² E(r) for
+# |r| ≤ ½ ln 2, to 1e-8.
+_L0, _L1, _L2 = np.float32(-0.4999998973), np.float32(0.3333332543), np.float32(-0.2500149187)
+_L3, _L4, _L5 = np.float32(0.2000193692), np.float32(-0.1661058641), np.float32(0.1418313072)
+_L6, _L7, _L8 = np.float32(-0.1323582022), np.float32(0.1289553374), np.float32(-0.07622165155)
+_E0, _E1, _E2 = np.float32(0.499999920798), np.float32(0.166664201703), np.float32(0.0416682255661)
+_E3, _E4 = np.float32(0.00837481577816), np.float32(0.00138368461369)
 
 
 def log(x):  # type: ignore[no-untyped-def]
-    """ln x for finite positive normal x: x = 2ᵉ·m with √½ ≤ m < √2 and ln m = 2 artanh((m−1)/(m+1))."""
+    """ln x for finite positive normal x: x = 2ᵉ·m with √½ ≤ m < √2."""
 
 
 def exp(x):  # type: ignore[no-untyped-def]
     """eˣ for x up to 80, and 0 where the result would be subnormal."""
 
 
-@njit(fastmath=_CONTRACT, error_model="numpy")
+@njit(fastmath=CONTRACT, error_model="numpy")
 def _log64(x):  # type: ignore[no-untyped-def]
     bits = np.float64(x).view(np.int64)
     exponent = (bits - _SQRT_HALF64) >> 52
     mantissa = np.int64(bits - (exponent << 52)).view(np.float64)
     e = np.int64(exponent + _ROUND64_BITS).view(np.float64) - _ROUND64
+    # ln m = 2 artanh t
     t = (mantissa - 1.0) / (mantissa + 1.0)
     q = t * t
     tail = 2 / 15 + q * (2 / 17 + q * (2 / 19 + q * (2 / 21)))
@@ -50,20 +52,16 @@ def _log64(x):  # type: ignore[no-untyped-def]
     return e * _LN2_HIGH64 + (e * _LN2_LOW64 + t * series + 2.0 * t)
 
 
-@njit(fastmath=_CONTRACT, error_model="numpy")
+@njit(fastmath=CONTRACT, error_model="numpy")
 def _log32(x):  # type: ignore[no-untyped-def]
     bits = np.float32(x).view(np.int32)
     exponent = np.int32(np.int32(bits - _SQRT_HALF32) >> np.int32(23))
-    mantissa = np.int32(bits - np.int32(exponent << np.int32(23))).view(np.float32)
-    e = np.int32(exponent + _ROUND32_BITS).view(np.float32) - _ROUND32
-    f = mantissa - _ONE32
-    q = f * f
-    tail = _P4 + f * (_P3 + f * (_P2 + f * (_P1 + f * _P0)))
-    cubic = f * q * (_P8 + f * (_P7 + f * (_P6 + f * (_P5 + f * tail))))
-    return e * _LN2_HIGH32 + (f + (e * _LN2_LOW32 + cubic - _HALF32 * q))
+    f = np.int32(bits - np.int32(exponent << np.int32(23))).view(np.float32) - _ONE32
+    tail = _L4 + f * (_L5 + f * (_L6 + f * (_L7 + f * _L8)))
+    return np.float32(exponent) * _LN2_32 + (f + f * f * (_L0 + f * (_L1 + f * (_L2 + f * (_L3 + f * tail)))))
 
 
-@njit(fastmath=_CONTRACT, error_model="numpy")
+@njit(fastmath=CONTRACT, error_model="numpy")
 def _exp64(x):  # type: ignore[no-untyped-def]
     inner = x if x > -700.0 else -700.0
     shifted = inner * _LOG2E64 + _ROUND64
@@ -76,13 +74,13 @@ def _exp64(x):  # type: ignore[no-untyped-def]
     return value if x > -700.0 else 0.0
 
 
-@njit(fastmath=_CONTRACT, error_model="numpy")
+@njit(fastmath=CONTRACT, error_model="numpy")
 def _exp32(x):  # type: ignore[no-untyped-def]
     inner = x if x > _LOWEST32 else _LOWEST32
     shifted = inner * _LOG2E32 + _ROUND32
     n = shifted - _ROUND32
     r = (inner - n * _LN2_HIGH32) - n * _LN2_LOW32
-    p = _ONE32 + r * (_ONE32 + r * (_E2 + r * (_E3 + r * (_E4 + r * (_E5 + r * (_E6 + r * _E7))))))
+    p = _ONE32 + r * (_ONE32 + r * (_E0 + r * (_E1 + r * (_E2 + r * (_E3 + r * _E4)))))
     scale = np.int32(np.float32(shifted).view(np.int32) << np.int32(23))
     value = np.int32(np.float32(p).view(np.int32) + scale).view(np.float32)
     return value if x > _LOWEST32 else _ZERO32

@@ -25,8 +25,10 @@ def _forget_pool() -> None:
 os.register_at_fork(after_in_child=_forget_pool)
 
 
-def over_rows(kernel: Callable[..., None], rows: int, columns: int, *arrays: Any) -> None:
-    """Call kernel(*arrays, start, stop) on consecutive ranges of rows, on as many threads as torch would use."""
+def over_rows(kernel: Callable[..., None], matrix: Any, *arrays: Any) -> None:
+    """Call kernel(matrix, *arrays, start, stop) on ranges of the matrix's rows, on as many threads as torch would use."""
+    rows, columns = matrix.shape
+    arrays = (matrix, *arrays)
     threads = max(1, min(torch.get_num_threads(), rows, rows * columns // _SMALLEST_SHARE))
     if threads == 1:
         kernel(*arrays, 0, rows)

@@ -1,0 +1,33 @@
+"""One way to call a hand-written derivative, whatever is asked of it.
+
+torch.compile refuses an autograd.Function that defines forward-mode derivatives, and torch.func needs them. So our
+functions name theirs `tangent`, and `apply` calls a twin of the function that has it as `jvp`, except in a trace.
+"""
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+
+
+def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    """`function.apply(*arguments)`, with forward-mode derivatives by `function.tangent` outside torch.compile.
+
+    Args:
+        function: an autograd.Function with `forward`, `setup_context`, `backward` and `tangent` (as torch's `jvp`).
+        arguments: what its `forward` takes.
+
+    Returns:
+        What its `forward` returns.
+    """
+    if torch.compiler.is_compiling():
+        return function.apply(*arguments)
+    return _with_tangent(function).apply(*arguments)
+
+
+@functools.cache
+def _with_tangent(function: Any) -> Any:
+    # torch reads the signature of `forward` on every call; finding it once saves more than a small map costs.
+    function.forward.__signature__ = inspect.signature(function.forward)
+    return type(f"{function.__name__}WithTangent", (function,), {"jvp": staticmethod(function.tangent)})

@@ -1,0 +1,160 @@
+"""Vectors of 64 bytes in numba code: bring the entries of a row above a threshold together, and put them back.
+
+LLVM vectorises plain loops by itself, but not a loop whose output position depends on the data. These intrinsics say
+it in LLVM's own words, so every target gets its best form: on AVX-512 one instruction for each vector, elsewhere a
+short scalar sequence. A `mask` is an integer with one bit for each lane; arrays are C-contiguous and addressed by the
+offset of an element in memory.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+_VECTOR_BITS = 512
+# Room that compressed arrays need behind their last entry: a whole vector is written, of which only a part counts.
+LANES = np.uint64(_VECTOR_BITS // 32)
+_BOOL, _INT32, _INT64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+
+
+def _vector_at(context, builder, array_type, array, offset):  # type: ignore[no-untyped-def]
+    """(vector type, pointer, alignment, suffix of LLVM's names) of the vector that starts at array[offset]."""
+    element, bits = context.get_data_type(array_type.dtype), array_type.dtype.bitwidth
+    lanes = _VECTOR_BITS // bits
+    vector = ir.VectorType(element, lanes)
+    first = builder.gep(context.make_array(array_type)(context, builder, array).data, [offset])
+    return vector, builder.bitcast(first, vector.as_pointer()), ir.Constant(_INT32, bits // 8), f"v{lanes}f{bits}"
+
+
+def _call(builder, name, result, *arguments):  # type: ignore[no-untyped-def]
+    declared = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, declared, name), arguments)
+
+
+def _splat(builder, scalar, lanes):  # type: ignore[no-untyped-def]
+    vector = ir.VectorType(scalar.type, lanes)
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_INT32, 0))
+    first_lane = ir.Constant(ir.VectorType(_INT32, lanes), [0] * lanes)
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), first_lane)
+
+
+def _first_lanes(builder, count, lanes):  # type: ignore[no-untyped-def]
+    """Lanes 0 … count − 1, or all of them."""
+    order = ir.Constant(ir.VectorType(_INT32, lanes), list(range(lanes)))
+    return builder.icmp_unsigned("<", order, _splat(builder, builder.trunc(count, _INT32), lanes))
+
+
+def _lanes_of(builder, mask, lanes):  # type: ignore[no-untyped-def]
+    return builder.bitcast(builder.trunc(mask, ir.IntType(lanes)), ir.VectorType(_BOOL, lanes))
+
+
+def _masked_load(builder, vector, pointer, align, suffix, lanes):  # type: ignore[no-untyped-def]
+    return _call(builder, f"llvm.masked.load.{suffix}.p0", vector, pointer, align, lanes, ir.Constant(vector, None))
+
+
+@intrinsic
+def _above(typing_context, array, offset, count, threshold):  # type: ignore[no-untyped-def]
+    """Mask of the entries > threshold among the next vector's first `count`."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        vector, pointer, align, suffix = _vector_at(context, builder, signature.args[0], *arguments[:2])
+        present = _first_lanes(builder, arguments[2], vector.count)
+        values = _masked_load(builder, vector, pointer, align, suffix, present)
+        larger = builder.fcmp_ordered(">", values, _splat(builder, arguments[3], vector.count))
+        mask = builder.bitcast(builder.and_(larger, present), ir.IntType(vector.count))
+        return builder.zext(mask, _INT64)
+
+    return types.uint64(array, types.uint64, types.uint64, array.dtype), generate
+
+
+@intrinsic
+def _compress(typing_context, source, offset, mask, target, position):  # type: ignore[no-untyped-def]
+    """Copy the masked lanes of the vector at source[offset] to target[position:], without gaps."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        vector, pointer, align, suffix = _vector_at(context, builder, signature.args[0], *arguments[:2])
+        lanes = _lanes_of(builder, arguments[2], vector.count)
+        values = _masked_load(builder, vector, pointer, align, suffix, lanes)
+        anything = ir.Constant(vector, ir.Undefined)
+        packed = _call(builder, f"llvm.experimental.vector.compress.{suffix}", vector, values, lanes, anything)
+        _, place, _, _ = _vector_at(context, builder, signature.args[3], *arguments[3:])
+        builder.store(packed, place, align=align.constant)
+        return context.get_dummy_value()
+
+    return types.none(source, types.uint64, types.uint64, target, types.uint64), generate
+
+
+@intrinsic
+def _expand(typing_context, source, position, mask, target, offset, count):  # type: ignore[no-untyped-def]
+    """Undo `_compress`: fill the masked lanes of the vector at target[offset], zero the others, up to `count`."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        vector, pointer, align, suffix = _vector_at(context, builder, signature.args[0], *arguments[:2])
+        lanes = _lanes_of(builder, arguments[2], vector.count)
+        packed = builder.bitcast(pointer, vector.element.as_pointer())
+        name = f"llvm.masked.expandload.{suffix}"
+        values = _call(builder, name, vector, packed, lanes, ir.Constant(vector, None))
+        _, place, _, _ = _vector_at(context, builder, signature.args[3], *arguments[3:5])
+        present = _first_lanes(builder, arguments[5], vector.count)
+        _call(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), values, place, align, present)
+        return context.get_dummy_value()
+
+    return types.none(source, types.uint64, types.uint64, target, types.uint64, types.uint64), generate
+
+
+@intrinsic
+def _ones(typing_context, mask):  # type: ignore[no-untyped-def]
+    """Number of bits that are set."""
+    return types.uint64(types.uint64), lambda context, builder, signature, arguments: builder.ctpop(arguments[0])
+
+
+@intrinsic
+def wide_vectors(typing_context):  # type: ignore[no-untyped-def]
+    """Let LLVM use vectors of 512 bits in this function where the processor has them.
+
+    It prefers 256 bits by default, for the sake of old processors that slow down; polynomials then take twice as long.
+    """
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        # llvmlite has no public way to add an attribute that it does not know.
+        set.add(builder.function.attributes, f'"prefer-vector-width"="{_VECTOR_BITS}"')
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+@njit(cache=True, nogil=True)
+def compress_above(key, start, columns, threshold, target):  # type: ignore[no-untyped-def]
+    """Copy the entries > threshold of a row to the front of target; returns how many there are."""
+    lanes = np.uint64(LANES * 4 // key.itemsize)
+    kept = np.uint64(0)
+    for i in range(np.uint64(0), columns, lanes):
+        mask = _above(key, start + i, columns - i, threshold)
+        _compress(key, start + i, mask, target, kept)
+        kept += _ones(mask)
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def compress_with(key, other, start, columns, threshold, target, other_target):  # type: ignore[no-untyped-def]
+    """`compress_above` of two rows at once, both by the entries of the first."""
+    lanes = np.uint64(LANES * 4 // key.itemsize)
+    kept = np.uint64(0)
+    for i in range(np.uint64(0), columns, lanes):
+        mask = _above(key, start + i, columns - i, threshold)
+        _compress(key, start + i, mask, target, kept)
+        _compress(other, start + i, mask, other_target, kept)
+        kept += _ones(mask)
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def expand_above(key, key_start, columns, threshold, packed, target, start):  # type: ignore[no-untyped-def]
+    """Undo `compress_above`: the packed values where the key is > threshold, zero elsewhere, as a row of target."""
+    lanes = np.uint64(LANES * 4 // key.itemsize)
+    taken = np.uint64(0)
+    for i in range(np.uint64(0), columns, lanes):
+        mask = _above(key, key_start + i, columns - i, threshold)
+        _expand(packed, taken, mask, target, start + i, columns - i)
+        taken += _ones(mask)

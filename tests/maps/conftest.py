@@ -1,0 +1,14 @@
+"""Every test of the maps runs twice: with the compiled kernels, and with the torch reference alone."""
+
+import pytest
+
+from contmax.kernels import _dispatch
+
+
+@pytest.fixture(autouse=True, params=["torch", "compiled"])
+def backend(request, monkeypatch):
+    if request.param == "torch":
+        monkeypatch.setattr(_dispatch, "_cpu", lambda: None)
+    elif _dispatch._cpu() is None:
+        pytest.skip("numba is not installed: pip install 'contmax[cpu]'")
+    return request.param

@@ -1,0 +1,122 @@
+"""torch.func, torch.compile, torch.export and ONNX: the maps are ordinary citizens of all of them."""
+
+import pytest
+import torch
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+import contmax
+
+F64 = torch.float64
+ALPHAS = [0.7, 1.0, 1.3, 1.5, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_vmap_over_scores_and_alpha(alpha):
+    x = torch.randn(4, 3, 6, dtype=F64)
+    torch.testing.assert_close(vmap(lambda x: contmax.entmax(x, alpha))(x), contmax.entmax(x, alpha))
+    torch.testing.assert_close(
+        vmap(lambda x: contmax.entmax(x, alpha, 0), in_dims=1, out_dims=1)(x), contmax.entmax(x, alpha, 0)
+    )
+    index = torch.tensor([0.7, 1.2, 2.0, 2.6], dtype=F64)
+    torch.testing.assert_close(vmap(contmax.entmax)(x, index), contmax.entmax(x, index.view(4, 1, 1)))
+    torch.testing.assert_close(
+        vmap(lambda a: contmax.entmax(x[0], a))(index), contmax.entmax(x[0].expand(4, 3, 6), index.view(4, 1, 1))
+    )
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_jacobians_agree_and_equal_the_covariance(alpha):
+    x = torch.randn(6, dtype=F64)
+    p = contmax.entmax(x, alpha)
+    s = torch.where(p > 0, p, 1) ** (2 - alpha) * (p > 0)
+    expected = torch.diag(s) - torch.outer(s, s) / s.sum()
+    torch.testing.assert_close(jacrev(lambda x: contmax.entmax(x, alpha))(x), expected)
+    torch.testing.assert_close(jacfwd(lambda x: contmax.entmax(x, alpha))(x), expected)
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
+def test_jvp_vjp_and_hessians(alpha):
+    x, t, g = torch.randn(3, 2, 5, dtype=F64)
+    index = torch.full((2, 1), alpha, dtype=F64)
+    value, tangent = jvp(contmax.entmax, (x, index), (t, torch.ones_like(index)))
+    _, pull = vjp(contmax.entmax, x, index)
+    gx, ga = pull(g)
+    torch.testing.assert_close((tangent * g).sum(), (gx * t).sum() + ga.sum())
+    torch.testing.assert_close(value, contmax.entmax(x, index))
+
+    def objective(x):
+        return contmax.entmax(x, alpha).square().sum()
+
+    torch.testing.assert_close(hessian(objective)(x), jacrev(jacrev(objective))(x))
+    torch.testing.assert_close(jacfwd(jacrev(objective))(x), jacrev(jacfwd(objective))(x))
+    torch.testing.assert_close(
+        vmap(grad(objective))(torch.stack([x, t])), torch.stack([grad(objective)(x), grad(objective)(t)])
+    )
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("alpha", [1.0, 1.5, "tensor"])
+def test_compiles_whole_with_dynamic_shapes(alpha):
+    def attend(x, index, mask):
+        return contmax.entmax(x, index if alpha == "tensor" else alpha, mask=mask, temperature=0.7)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
+    for shape in ((4, 7), (3, 19)):
+        x = torch.randn(shape, dtype=F64, requires_grad=True)
+        index = torch.full((shape[0], 1), 1.4, dtype=F64, requires_grad=True)
+        mask = torch.rand(shape) > 0.2
+        g = torch.randn(shape, dtype=F64)
+        expected, got = attend(x, index, mask), compiled(x, index, mask)
+        torch.testing.assert_close(got, expected)
+        inputs = (x, index) if alpha == "tensor" else (x,)
+        torch.testing.assert_close(torch.autograd.grad(got, inputs, g), torch.autograd.grad(expected, inputs, g))
+
+
+@pytest.mark.graph
+def test_compiles_to_machine_code(backend):
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: contmax.sparsemax(x).square().sum(), fullgraph=True)
+    x = torch.randn(8, 33, requires_grad=True)
+    expected = contmax.sparsemax(x).square().sum()
+    torch.testing.assert_close(compiled(x), expected)
+    torch.testing.assert_close(torch.autograd.grad(compiled(x), x), torch.autograd.grad(expected, x))
+
+
+class _Attention(torch.nn.Module):
+    def __init__(self, alpha):
+        super().__init__()
+        self.alpha = alpha
+
+    def forward(self, scores, mask):
+        return contmax.entmax(scores, self.alpha, mask=mask)
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 3.0])
+def test_exports_without_our_operators(alpha):
+    length = torch.export.Dim("length", min=2, max=512)
+    example = (torch.randn(3, 11), torch.rand(3, 11) > 0.3)
+    program = torch.export.export(_Attention(alpha), example, dynamic_shapes=({1: length}, {1: length}))
+    assert "contmax" not in str(program.graph)
+    x, mask = torch.randn(3, 29), torch.rand(3, 29) > 0.3
+    torch.testing.assert_close(program.module()(x, mask), contmax.entmax(x, alpha, mask=mask))
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 3.0])
+def test_onnx_matches_onnxruntime(alpha, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'contmax[onnx]'")
+    example = (torch.randn(3, 11), torch.rand(3, 11) > 0.3)
+    path = tmp_path / "attention.onnx"
+    length = torch.export.Dim("length", min=2, max=512)
+    program = torch.onnx.export(
+        _Attention(alpha).eval(), example, dynamo=True, dynamic_shapes=({1: length}, {1: length}), verbose=False
+    )
+    program.save(path)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    x, mask = 3 * torch.randn(3, 40), torch.rand(3, 40) > 0.3
+    mask[1] = False
+    names = [i.name for i in session.get_inputs()]
+    (got,) = session.run(None, dict(zip(names, (x.numpy(), mask.numpy()), strict=True)))
+    torch.testing.assert_close(torch.from_numpy(got), contmax.entmax(x, alpha, mask=mask), rtol=1e-5, atol=2e-6)
