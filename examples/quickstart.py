@@ -49,7 +49,9 @@ def train(attend: nn.Module, steps: int = 800) -> tuple[Attention, float]:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
     model = Attention(attend)
-    optimizer = torch.optim.Adam([{"params": model.project.parameters()}, {"params": attend.parameters(), "lr": 0.05}], lr=1e-2)
+    optimizer = torch.optim.Adam(
+        [{"params": model.project.parameters()}, {"params": attend.parameters(), "lr": 0.05}], lr=1e-2
+    )
     start = time.perf_counter()
     for _ in range(steps):
         keys, query, values, target = needles(256, generator)
@@ -71,7 +73,9 @@ def draw(x: Tensor, examples: dict[str, Tensor], path: Path) -> None:
     for alpha, name in ((1.0, "softmax"), (1.5, "1.5-entmax"), (2.0, "sparsemax")):
         left.axvline(alpha, color="0.8", lw=1, zorder=0)
         left.text(alpha, 1.02, name, ha="center", fontsize=9, color="0.35")
-    left.set(xlabel="α", ylabel="probability", ylim=(0, 1.0), title="One score vector, every α: lines end in exact zeros\n")
+    left.set(
+        xlabel="α", ylabel="probability", ylim=(0, 1.0), title="One score vector, every α: lines end in exact zeros\n"
+    )
     left.legend(frameon=False, fontsize=9)
     for row, (_, weights) in enumerate(examples.items()):
         base = len(examples) - 1 - row

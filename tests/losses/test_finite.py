@@ -245,6 +245,4 @@ def test_compiles_whole(soft):
     z = torch.randn(4, 6, dtype=F64, requires_grad=True)
     y = torch.softmax(torch.randn(4, 6, dtype=F64), -1) if soft else torch.tensor([0, 1, 5, -100])
     torch.testing.assert_close(compiled(z, y), entmax_loss(z, y, 1.5))
-    torch.testing.assert_close(
-        torch.autograd.grad(compiled(z, y), z), torch.autograd.grad(entmax_loss(z, y, 1.5), z)
-    )
+    torch.testing.assert_close(torch.autograd.grad(compiled(z, y), z), torch.autograd.grad(entmax_loss(z, y, 1.5), z))

@@ -51,7 +51,9 @@ def test_shift_invariant(x, alpha, shift):
     x = torch.from_numpy(np.round(x, 6))
     # For α > 2 a rounding r of the scores moves probabilities by r^{1/(α−1)}.
     atol = 1e-12 if alpha <= 2 else (2e3 * 2.3e-16 * alpha) ** (1 / (alpha - 1))
-    torch.testing.assert_close(contmax.entmax(x + shift, alpha), contmax.entmax(x, alpha), rtol=1e-8, atol=max(atol, 1e-11))
+    torch.testing.assert_close(
+        contmax.entmax(x + shift, alpha), contmax.entmax(x, alpha), rtol=1e-8, atol=max(atol, 1e-11)
+    )
 
 
 @lenient
@@ -85,7 +87,9 @@ def test_satisfies_the_optimality_conditions(x, alpha):
 @given(scores, alphas)
 def test_gradients_are_finite_and_sum_to_zero(x, alpha):
     x = torch.from_numpy(x).requires_grad_()
-    (g,) = torch.autograd.grad(contmax.entmax(x, alpha), x, torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view(x.shape))
+    (g,) = torch.autograd.grad(
+        contmax.entmax(x, alpha), x, torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view(x.shape)
+    )
     assert g.isfinite().all()
     assert (g.sum(-1).abs() <= 1e-9 * (1 + g.abs().sum(-1))).all()
 

@@ -68,7 +68,7 @@ def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Te
     if not fits:
         raise ValueError(
             f"alpha of shape {tuple(alpha.shape)} does not fit scores of shape {tuple(scores.shape)}: it must "
-            f"broadcast to them with size 1 along dim {dim}. One alpha per head of (B, H, Q, L) scores has shape (H, 1, 1)."
+            f"broadcast to them with size 1 along dim {dim}. One alpha per head of (B, H, Q, L) scores: (H, 1, 1)."
         )
     if _some_value_at_most_zero(alpha):
         raise ValueError(f"alpha must be positive; got {_described(alpha)}. 1 is softmax, 2 is sparsemax.")
