@@ -17,7 +17,9 @@ CHECKED = ["deformed", "maps", "densities", "domains", "prediction", "losses", "
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--without-typechecker", action="store_true", help="do not check jaxtyping annotations at run time")
+    parser.addoption(
+        "--without-typechecker", action="store_true", help="do not check jaxtyping annotations at run time"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,75 @@
+"""B-splines on the line."""
+
+import torch
+from torch import Tensor
+
+from contmax._typing import Float
+from contmax.basis._basis import Basis, floating
+
+
+class BSplineBasis(Basis):
+    r"""B-splines of a degree d over given knots, by the recursion of de Boor and Cox; they sum to 1 inside.
+
+    .. math:: \psi_{j,d}(t) = \frac{t - \kappa_j}{\kappa_{j+d} - \kappa_j}\psi_{j,d-1}(t)
+              + \frac{\kappa_{j+d+1} - t}{\kappa_{j+d+1} - \kappa_{j+1}}\psi_{j+1,d-1}(t)
+
+    Args:
+        knots: κ, non-decreasing, shape (K + d + 1,). :meth:`clamped` makes the usual ones for an interval.
+        degree: d ≥ 0; 3 is cubic.
+
+    Example:
+        >>> import torch, contmax
+        >>> basis = contmax.basis.BSplineBasis.clamped(6, degree=3)
+        >>> basis(torch.tensor([0.0, 0.4])).sum(-1)
+        tensor([1., 1.])
+
+    Reference: de Boor 1978.
+    """
+
+    knots: Tensor
+
+    def __init__(self, knots: Float[Tensor, " M"], degree: int = 3) -> None:
+        super().__init__()
+        values = floating(knots, "knots")
+        if degree < 0 or values.dim() != 1 or values.shape[0] < degree + 2 or bool((values.diff() < 0).any()):
+            raise ValueError(
+                f"knots must be at least degree + 2 = {degree + 2} non-decreasing numbers; got {tuple(values.shape)}."
+            )
+        self.degree = degree
+        self.num_functions = values.shape[0] - degree - 1
+        self._keep("knots", values, False)
+
+    @classmethod
+    def clamped(cls, num: int, degree: int = 3, *, low: float = 0.0, high: float = 1.0) -> "BSplineBasis":
+        """`num` splines over evenly spaced knots of [low, high], the ends repeated so that they reach the ends."""
+        if num < degree + 1:
+            raise ValueError(f"num must be at least degree + 1 = {degree + 1}; got {num}.")
+        inner = torch.linspace(low, high, num - degree + 1)
+        return cls(torch.cat([inner[:1].repeat(degree), inner, inner[-1:].repeat(degree)]), degree)
+
+    @property
+    def breakpoints(self) -> Tensor:
+        """The knots, each once."""
+        return torch.unique(self.knots)  # type: ignore[no-any-return]
+
+    def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
+        """ψ(t): (…) → (…, K)."""
+        t = t.unsqueeze(-1)
+        low, high = self.knots[:-1], self.knots[1:]
+        # The last non-empty interval contains its right end.
+        last = (high == self.knots[-1]) & (low < high)
+        values = ((t >= low) & ((t < high) | (last & (t == high)))).to(t.dtype)
+        for d in range(1, self.degree + 1):
+            left = self._ratio(t - self.knots[: -d - 1], self.knots[d:-1] - self.knots[: -d - 1])
+            right = self._ratio(self.knots[d + 1 :] - t, self.knots[d + 1 :] - self.knots[1:-d])
+            values = left * values[..., :-1] + right * values[..., 1:]
+        return values
+
+    @staticmethod
+    def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+        """Their quotient, 0 where knots coincide."""
+        return torch.where(denominator > 0, numerator / torch.where(denominator > 0, denominator, 1), 0)
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses."""
+        return f"num_functions={self.num_functions}, degree={self.degree}"

@@ -1,0 +1,91 @@
+"""Gaussian radial basis functions on the line."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from contmax._typing import Float
+from contmax.basis._basis import Basis, evenly, floating, require_positive
+
+
+class GaussianBasis(Basis):
+    r"""Gaussian radial basis functions on the line.
+
+    .. math:: \psi_j(t) = \mathcal N(t; \mu_j, \sigma_j^2)
+
+    Args:
+        loc: centres μ_j, shape (K,).
+        scale: standard deviations σ_j > 0, shape (K,) or one for all.
+        learnable: make μ_j and ln σ_j parameters.
+
+    Example:
+        >>> import torch, contmax
+        >>> basis = contmax.basis.GaussianBasis.linspace(64, scale=(0.1, 0.5))
+        >>> basis(torch.rand(3, 7)).shape
+        torch.Size([3, 7, 64])
+
+    Reference: Martins et al. 2020, appendix on Gaussian RBFs.
+    """
+
+    loc: Tensor
+    log_scale: Tensor
+
+    def __init__(
+        self,
+        loc: Float[Tensor, "..."] | Sequence[float],
+        scale: Tensor | Sequence[float] | float,
+        *,
+        learnable: bool = False,
+    ) -> None:
+        super().__init__()
+        centres = floating(loc, "loc")
+        widths = require_positive(floating(scale, "scale"), "scale", "Pass standard deviations.")
+        if centres.dim() != 1 or widths.dim() > 1 or (widths.dim() == 1 and widths.shape != centres.shape):
+            raise ValueError(
+                f"loc and scale must have shape (K,); got {tuple(centres.shape)} and {tuple(widths.shape)}. "
+                "A basis on the plane or in space is a MultivariateGaussianBasis."
+            )
+        widths = widths.to(centres.dtype).expand_as(centres).clone()
+        self.num_functions = centres.shape[0]
+        self.learnable = learnable
+        self._keep("loc", centres, learnable)
+        if learnable:
+            self._keep("log_scale", widths.log(), learnable)
+        else:
+            self._keep("fixed_scale", widths, learnable)
+
+    @property
+    def scale(self) -> Float[Tensor, " K"]:
+        """Standard deviations σ_j."""
+        return self.log_scale.exp() if self.learnable else self.get_buffer("fixed_scale")
+
+    @classmethod
+    def linspace(
+        cls, num: int, scale: float | Sequence[float], *, low: float = 0.0, high: float = 1.0, learnable: bool = False
+    ) -> "GaussianBasis":
+        """`num` functions in all, shared equally among the widths; the centres of each width span [low, high].
+
+        Args:
+            num: K, a multiple of the number of widths.
+            scale: one standard deviation, or several (the paper uses .1 and .5).
+            low: the leftmost centre.
+            high: the rightmost centre.
+            learnable: make centres and widths parameters.
+        """
+        widths = [scale] if isinstance(scale, int | float) else list(scale)
+        centres = evenly(num, len(widths), low, high)
+        return cls(centres, torch.tensor(widths).repeat_interleave(num // len(widths)), learnable=learnable)
+
+    def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
+        """ψ(t): (…) → (…, K)."""
+        scale = self.scale
+        z = (t.unsqueeze(-1) - self.loc) / scale
+        return torch.exp(-0.5 * z.square()) / (math.sqrt(2 * math.pi) * scale)
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses."""
+        scales = sorted({round(s, 4) for s in self.scale.detach().tolist()})
+        shown = ", ".join(f"{s:g}" for s in scales[:4]) + (", …" if len(scales) > 4 else "")
+        return f"num_functions={self.num_functions}, scale={{{shown}}}, learnable={self.learnable}"
