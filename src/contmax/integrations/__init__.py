@@ -1,0 +1,1 @@
+"""contmax inside other people's code: a drop-in for the `entmax` package, attention for `transformers` models."""
