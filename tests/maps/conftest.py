@@ -8,7 +8,7 @@ from contmax.kernels import _dispatch
 @pytest.fixture(autouse=True, params=["torch", "compiled"])
 def backend(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(_dispatch, "_cpu", lambda: None)
-    elif _dispatch._cpu() is None:
+        monkeypatch.setattr(_dispatch, "_NUMBA", False)
+    elif not _dispatch._NUMBA:
         pytest.skip("numba is not installed: pip install 'contmax[cpu]'")
     return request.param

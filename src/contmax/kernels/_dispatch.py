@@ -1,46 +1,43 @@
 """Which backend runs: numba rows on a CPU where numba is installed, torch everywhere else."""
 
-import functools
 import importlib.util
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from contmax._eager import is_eager_cpu
+from contmax.kernels import _operators
 
 
-@functools.cache
-def _cpu() -> ModuleType | None:
-    """The numba kernels, imported on first use; None where numba is not installed."""
-    if importlib.util.find_spec("numba") is None:
-        return None
-    return importlib.import_module("contmax.kernels.cpu")
+_NUMBA = importlib.util.find_spec("numba") is not None
 
 
-def _rows_backend(x: Tensor, alpha: float | Tensor) -> ModuleType | None:
-    """The compiled kernels that can take these rows, or None for the torch reference.
+def _rows_fit(x: Tensor, alpha: float | Tensor) -> bool:
+    """Whether the compiled kernels can take these rows.
 
     An exported program must not depend on our operators, and α > 2 needs the sorted solver. Whether a tensor α
     exceeds 2 is only known where values may be looked at.
     """
-    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or torch.compiler.is_exporting():
-        return None
+    if not _NUMBA or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+        return False
+    if torch.compiler.is_exporting():
+        return False
     if isinstance(alpha, Tensor):
-        if not is_eager_cpu(alpha) or bool((alpha > 2).any()):
-            return None
-    elif alpha > 2:
-        return None
-    return _cpu()
+        return is_eager_cpu(alpha) and not bool((alpha > 2).any())
+    return alpha <= 2
 
 
 def regularized_argmax(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor] | None:
     """(p, Ω*) by a compiled kernel, or None where the caller's torch reference must run."""
-    backend = _rows_backend(scores, alpha)
-    if backend is None:
+    if not _rows_fit(scores, alpha):
         return None
     x, per_row = _axis_last(scores, dim), _alpha_rows(alpha, scores, dim)
-    p, conjugate = backend.forward(x, per_row) if is_eager_cpu(scores) else backend.forward_op(x, _as_tensor(per_row))
+    if is_eager_cpu(scores):
+        from contmax.kernels import cpu  # numba takes half a second to import: only when it is needed
+
+        p, conjugate = cpu.forward(x, per_row)
+    else:
+        p, conjugate = _operators.forward(x, _as_tensor(per_row, x))
     return _axis_back(p, dim), _axis_back(conjugate, dim)
 
 
@@ -48,14 +45,15 @@ def pull_back(
     p: Tensor, cotangent: Tensor, alpha: float | Tensor, dim: int, needs_alpha: bool
 ) -> tuple[Tensor, Tensor | None] | None:
     """(gradient of the scores, gradient of α per slice) by a compiled kernel, or None as above."""
-    backend = _rows_backend(p, alpha)
-    if backend is None:
+    if not _rows_fit(p, alpha):
         return None
     weight, g, per_row = _axis_last(p, dim), _axis_last(cotangent, dim), _alpha_rows(alpha, p, dim)
-    if is_eager_cpu(p) and is_eager_cpu(cotangent):
-        grad, grad_alpha = backend.backward(weight, g, per_row, needs_alpha)
+    if is_eager_cpu(p, cotangent):
+        from contmax.kernels import cpu
+
+        grad, grad_alpha = cpu.backward(weight, g, per_row, needs_alpha)
     else:
-        grad, grad_alpha = backend.backward_op(weight, g, _as_tensor(per_row), needs_alpha)
+        grad, grad_alpha = _operators.backward(weight, g, _as_tensor(per_row, p), needs_alpha)
     return _axis_back(grad, dim), _axis_back(grad_alpha, dim) if needs_alpha else None
 
 
@@ -80,5 +78,5 @@ def _alpha_rows(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tens
     return alpha.reshape(-1)
 
 
-def _as_tensor(alpha: float | Tensor) -> Tensor:
-    return alpha if isinstance(alpha, Tensor) else torch.tensor([alpha], dtype=torch.float64)
+def _as_tensor(alpha: float | Tensor, like: Tensor) -> Tensor:
+    return alpha if isinstance(alpha, Tensor) else like.new_full((1,), alpha, dtype=torch.float64)

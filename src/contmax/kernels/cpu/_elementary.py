@@ -68,7 +68,9 @@ def _exp64(x):  # type: ignore[no-untyped-def]
     n = shifted - _ROUND64
     r = (inner - n * _LN2_HIGH64) - n * _LN2_LOW64
     tail = 1 / 40320 + r * (1 / 362880 + r * (1 / 3628800 + r * (1 / 39916800 + r * (1 / 479001600))))
-    p = 1 + r * (1 + r * (1 / 2 + r * (1 / 6 + r * (1 / 24 + r * (1 / 120 + r * (1 / 720 + r * (1 / 5040 + r * tail)))))))
+    p = 1 + r * (
+        1 + r * (1 / 2 + r * (1 / 6 + r * (1 / 24 + r * (1 / 120 + r * (1 / 720 + r * (1 / 5040 + r * tail))))))
+    )
     # Multiply by 2ⁿ by adding n, the low bits of `shifted`, to the exponent field.
     value = np.int64(np.float64(p).view(np.int64) + (np.float64(shifted).view(np.int64) << 52)).view(np.float64)
     return value if x > -700.0 else 0.0

@@ -13,7 +13,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 _VECTOR_BITS = 512
-# Room that compressed arrays need behind their last entry: a whole vector is written, of which only a part counts.
+# The most lanes a vector has. Compressed arrays need that much room behind their last entry: a whole vector is
+# written, of which only a part counts.
 LANES = np.uint64(_VECTOR_BITS // 32)
 _BOOL, _INT32, _INT64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 
@@ -125,35 +126,37 @@ def wide_vectors(typing_context):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def compress_above(key, start, columns, threshold, target):  # type: ignore[no-untyped-def]
-    """Copy the entries > threshold of a row to the front of target; returns how many there are."""
-    lanes = np.uint64(LANES * 4 // key.itemsize)
+def compress_above(key, start, columns, threshold, target, j):  # type: ignore[no-untyped-def]
+    """Copy the entries > threshold of a row to the front of target[j]; returns how many there are."""
+    lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
+    place = j * np.uint64(target.shape[1])
     kept = np.uint64(0)
     for i in range(np.uint64(0), columns, lanes):
         mask = _above(key, start + i, columns - i, threshold)
-        _compress(key, start + i, mask, target, kept)
+        _compress(key, start + i, mask, target, place + kept)
         kept += _ones(mask)
     return kept
 
 
 @njit(cache=True, nogil=True)
-def compress_with(key, other, start, columns, threshold, target, other_target):  # type: ignore[no-untyped-def]
+def compress_with(key, other, start, columns, threshold, target, other_target, j):  # type: ignore[no-untyped-def]
     """`compress_above` of two rows at once, both by the entries of the first."""
-    lanes = np.uint64(LANES * 4 // key.itemsize)
+    lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
+    place = j * np.uint64(target.shape[1])
     kept = np.uint64(0)
     for i in range(np.uint64(0), columns, lanes):
         mask = _above(key, start + i, columns - i, threshold)
-        _compress(key, start + i, mask, target, kept)
-        _compress(other, start + i, mask, other_target, kept)
+        _compress(key, start + i, mask, target, place + kept)
+        _compress(other, start + i, mask, other_target, place + kept)
         kept += _ones(mask)
     return kept
 
 
 @njit(cache=True, nogil=True)
-def expand_above(key, key_start, columns, threshold, packed, target, start):  # type: ignore[no-untyped-def]
-    """Undo `compress_above`: the packed values where the key is > threshold, zero elsewhere, as a row of target."""
-    lanes = np.uint64(LANES * 4 // key.itemsize)
-    taken = np.uint64(0)
+def expand_above(key, key_start, columns, threshold, packed, j, target, start):  # type: ignore[no-untyped-def]
+    """Undo `compress_above`: packed[j] where the key is > threshold, zero elsewhere, as a row of target."""
+    lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
+    taken = j * np.uint64(packed.shape[1])
     for i in range(np.uint64(0), columns, lanes):
         mask = _above(key, key_start + i, columns - i, threshold)
         _expand(packed, taken, mask, target, start + i, columns - i)

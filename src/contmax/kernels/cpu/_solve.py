@@ -1,10 +1,11 @@
-"""One row of α-entmax, 0 < α ≤ 2: which blocks can carry mass, and the partition A that makes it one.
+"""Rows of α-entmax, 0 < α ≤ 2: the scores that can carry mass, and the partition A that makes it one.
 
-Reference: `contmax.maps._threshold.newton_partition`. Two bounds make it fast. Blocks of sixteen scores whose maximum
-cannot reach the support are never looked at again, and Newton's method starts from the best of three lower bounds of
-A: that of the maximum alone, that of the block maxima alone, and Jensen's (all scores at their mean).
+Reference: `contmax.maps._threshold.newton_partition`. A grows as α falls, so Newton's method for the next α = 1 + 1/m
+above, m = 1 … 4, which takes a few multiplications per score, gives a lower bound. Only scores above A − 1/(α−1) can
+carry mass: with the bound most are dropped, and the exact Newton's method, with its logarithms, runs on what is left.
 
-Loops here run from 0 over whole arrays or slices: a start that is not provably ≥ 0 would keep LLVM from vectorising.
+A step of Newton's method waits for the one before, so a processor works best on several rows at a time, side by side.
+Indices are unsigned: a loop that starts at a signed number would not be vectorised.
 """
 
 import math
@@ -13,97 +14,144 @@ import numpy as np
 from numba import njit
 
 from contmax.kernels.cpu import _elementary as fast
+from contmax.kernels.cpu._lanes import LANES, compress_above, wide_vectors
 
-BLOCK = 16
-# Reassociation lets a reduction use vector lanes. It is only applied to sums, and to scores from which the maximum
-# has been subtracted: x − max − A in another order would cost digits.
+# Reassociation lets a reduction use vector lanes. It is only applied to sums: x − max − A in another order would cost
+# digits, so what is summed comes from functions that allow contraction only.
 REDUCTION = {"reassoc", "nsz", "contract"}
-_CHUNK = 512
+ZERO = np.uint64(0)
+# A sum in the precision of the scores stays accurate within a chunk; across chunks it is in float64.
+CHUNK = np.uint64(512)
+# What LLVM makes of one turn of a loop over logarithms; rows are padded to a multiple.
+_TURN = np.uint64(2) * LANES
+# What buffers have beyond the length of a row: the padding, and one vector.
+ROOM = _TURN + LANES
 _MOST_STEPS = 64
-_BOUND_STEPS = 3
+_FAR = 0.2
+_BOUND_TOLERANCE = 0.1
+
+# One row on its way to the partition: its maximum and mean, the number of scores, α − 1, the inverse k of that, k again
+# if it is 1, 2, 3 or 4 (else 0), a lower bound of A, the excess of Σ p over 1 at which to stop (`_excess` says of what
+# kind), and the score up to which none carries mass.
+_FIELDS = ("top", "mean", "epsilon", "k", "partition", "tolerance", "cut")
+ROW = np.dtype([(name, "f8") for name in _FIELDS] + [("n", "u8"), ("order", "i8")])
 
 
 @njit(cache=True, nogil=True, fastmath=REDUCTION | {"nnan"})
-def block_maxima(x, maxima):  # type: ignore[no-untyped-def]
-    """Maximum of each block of sixteen, the last one possibly short; returns the maximum of all."""
-    whole = x.shape[0] // BLOCK
-    blocks = x[: whole * BLOCK].reshape((whole, BLOCK))
-    for b in range(whole):
-        m = blocks[b, 0]
-        for j in range(1, BLOCK):
-            m = fast.maximum(m, blocks[b, j])
-        maxima[b] = m
-    rest = x[whole * BLOCK :]
-    if rest.shape[0] > 0:
-        m = rest[0]
-        for j in range(1, rest.shape[0]):
-            m = fast.maximum(m, rest[j])
-        maxima[whole] = m
-    top = maxima[0]
-    for b in range((x.shape[0] + BLOCK - 1) // BLOCK):
-        top = fast.maximum(top, maxima[b])
+def _maximum(x, r):  # type: ignore[no-untyped-def]
+    wide_vectors()
+    top = x[r, ZERO]
+    for i in range(np.uint64(x.shape[1])):
+        top = fast.maximum(top, x[r, i])
     return top
 
 
 @njit(cache=True, nogil=True, fastmath=REDUCTION)
-def total(values):  # type: ignore[no-untyped-def]
-    """Sum: vector lanes within a chunk, float64 across chunks."""
-    s = 0.0
-    for start in range(0, values.shape[0], _CHUNK):
-        chunk = values[start : start + _CHUNK]
-        part = values.dtype.type(0)
-        for i in range(chunk.shape[0]):
-            part += chunk[i]
-        s += part
-    return s
+def _shifted(x, r, shift, v, j):  # type: ignore[no-untyped-def]
+    """v ← x − shift for a row; returns Σ v, which is NaN if some score was NaN or +inf."""
+    wide_vectors()
+    n = np.uint64(x.shape[1])
+    total = 0.0
+    for start in range(ZERO, n, CHUNK):
+        part = x.dtype.type(0)
+        for i in range(start, min(n, start + CHUNK)):
+            d = x[r, i] - shift
+            v[j, i] = d
+            part += d
+        total += part
+    return total
+
+
+@njit(cache=True, nogil=True)
+def pad(values, j, n, filler):  # type: ignore[no-untyped-def]
+    """Fill row j up to whole turns, so that no loop has a remainder; returns the new length."""
+    whole = (n + _TURN - np.uint64(1)) // _TURN * _TURN
+    for i in range(n, whole):
+        values[j, i] = filler
+    return whole
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _escort_and_base(v, shift, e, power):  # type: ignore[no-untyped-def]
-    """(u^{k−1}, u) with u = 1 + ε(v − a), or zeros off the support; p is their product. `power` is k − 1."""
+def _shift_row(x, r, scores, j, row):  # type: ignore[no-untyped-def]
+    """scores[j] ← x[r] less its maximum, padded by −inf.
+
+    The maximum is −inf in a row with nothing to attend, NaN in one with a NaN or +inf.
+    """
+    columns = np.uint64(x.shape[1])
+    top = _maximum(x, r)
+    total = _shifted(x, r, x.dtype.type(0) if top == -np.inf else top, scores, j)
+    row.top = top if total == total else np.nan
+    row.mean = total / columns
+    row.n = pad(scores, j, columns, -np.inf)
+
+
+@njit(cache=True, nogil=True)
+def _origin(a, epsilon, k):  # type: ignore[no-untyped-def]
+    """(t, c) with u = 1 + ε(v − A) = c + ε(v − t): from the threshold A − k, from A itself where that is far away.
+
+    Near the threshold v − t is exact, and small probabilities keep all their digits.
+    """
+    return (a - k, 0.0) if epsilon > _FAR else (a, 1.0)
+
+
+@njit(cache=True, nogil=True, fastmath=fast.CONTRACT)
+def _base(v, threshold, e):  # type: ignore[no-untyped-def]
+    """u = [ε(v − t)]₊."""
+    return fast.maximum(e * (v - threshold), type(v)(0))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=fast.CONTRACT)
+def _escort_and_base(v, t, c, e, power):  # type: ignore[no-untyped-def]
+    """(u^{k−1}, u) on the support, zeros off it; p is their product. `power` is k − 1, k = 1/ε."""
     zero, one = type(v)(0), type(v)(1)
-    y = e * (v - shift)
-    u = one + y
+    y = e * (v - t)
+    u = c + y
     inside = (u > zero) & (v > -np.inf)
     inner = u if inside else one
-    # What rounding 1 + y lost, times 1/u ≈ 2 − u: together they are log1p(y), which matters as α → 1.
-    lost = (y - (inner - one)) * (one + one - inner)
-    w = fast.exp(power * (fast.log(inner) + lost))
-    return (w if inside else zero), (u if inside else zero)
+    # What rounding c + y lost, over u: together they are log1p(y), which matters as α → 1, where u ≈ 1 and 1/u ≈ 2 − u.
+    lost = (y - (inner - c)) * fast.maximum(one + one - inner, zero)
+    w = fast.exp(power * (fast.log(inner) + (lost if inside else zero)))
+    return (w if inside else zero), inner
 
 
 @njit(cache=True, nogil=True, fastmath=REDUCTION)
-def _totals(v, a, epsilon, order):  # type: ignore[no-untyped-def]
-    """S = Σ p and T = Σ p^{2−α} at the partition a; `order` is k where that is 1, 2 or 3, else 0."""
+def _sums(v, j, n, a, epsilon, k, order):  # type: ignore[no-untyped-def]
+    """S = Σ p and T = Σ p^{2−α} of row j at the partition a; `order` is k where that is 1, 2, 3 or 4, else 0."""
+    wide_vectors()
     zero, one = v.dtype.type(0), v.dtype.type(1)
-    e, shift = v.dtype.type(epsilon), v.dtype.type(a)
-    power = v.dtype.type(1.0 / epsilon - 1.0 if epsilon != 0.0 else 0.0)
+    threshold, constant = _origin(a, epsilon, k)
+    t, c, e, power = v.dtype.type(threshold), v.dtype.type(constant), v.dtype.type(epsilon), v.dtype.type(k - 1.0)
     mass, slope = 0.0, 0.0
-    for start in range(0, v.shape[0], _CHUNK):
-        chunk = v[start : start + _CHUNK]
+    for start in range(ZERO, n, CHUNK):
+        stop = min(n, start + CHUNK)
         mass_part, slope_part = zero, zero
         if order == 1:
-            for i in range(chunk.shape[0]):
-                u = fast.maximum(one + e * (chunk[i] - shift), zero)
+            for i in range(start, stop):
+                u = _base(v[j, i], t, e)
                 mass_part += u
                 slope_part += one if u > zero else zero
         elif order == 2:
-            for i in range(chunk.shape[0]):
-                u = fast.maximum(one + e * (chunk[i] - shift), zero)
+            for i in range(start, stop):
+                u = _base(v[j, i], t, e)
                 mass_part += u * u
                 slope_part += u
         elif order == 3:
-            for i in range(chunk.shape[0]):
-                u = fast.maximum(one + e * (chunk[i] - shift), zero)
+            for i in range(start, stop):
+                u = _base(v[j, i], t, e)
                 mass_part += u * u * u
                 slope_part += u * u
+        elif order == 4:
+            for i in range(start, stop):
+                u = _base(v[j, i], t, e)
+                mass_part += u * u * (u * u)
+                slope_part += u * u * u
         elif epsilon == 0.0:
-            for i in range(chunk.shape[0]):
-                mass_part += fast.exp(chunk[i] - shift)
+            for i in range(start, stop):
+                mass_part += fast.exp(v[j, i] - t)
             slope_part = mass_part
         else:
-            for i in range(chunk.shape[0]):
-                s, u = _escort_and_base(chunk[i], shift, e, power)
+            for i in range(start, stop):
+                s, u = _escort_and_base(v[j, i], t, c, e, power)
                 mass_part += s * u
                 slope_part += s
         mass += mass_part
@@ -111,37 +159,88 @@ def _totals(v, a, epsilon, order):  # type: ignore[no-untyped-def]
     return mass, slope
 
 
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=REDUCTION)
+def weights(v, j, row, p):  # type: ignore[no-untyped-def]
+    """p[j] ← exp_{1−ε}(v[j] − A), not yet normalised; returns (Σ p, Σ v p)."""
+    wide_vectors()
+    zero = v.dtype.type(0)
+    threshold, constant = _origin(row.partition, row.epsilon, row.k)
+    t, c, e, power = (
+        v.dtype.type(threshold),
+        v.dtype.type(constant),
+        v.dtype.type(row.epsilon),
+        v.dtype.type(row.k - 1.0),
+    )
+    n, order, epsilon = row.n, row.order, row.epsilon
+    mass, product = 0.0, 0.0
+    for start in range(ZERO, n, CHUNK):
+        stop = min(n, start + CHUNK)
+        mass_part, product_part = zero, zero
+        if order == 1:
+            for i in range(start, stop):
+                p[j, i] = _base(v[j, i], t, e)
+        elif order == 2:
+            for i in range(start, stop):
+                u = _base(v[j, i], t, e)
+                p[j, i] = u * u
+        elif order == 3:
+            for i in range(start, stop):
+                u = _base(v[j, i], t, e)
+                p[j, i] = u * u * u
+        elif order == 4:
+            for i in range(start, stop):
+                u = _base(v[j, i], t, e)
+                p[j, i] = u * u * (u * u)
+        elif epsilon == 0.0:
+            for i in range(start, stop):
+                p[j, i] = fast.exp(v[j, i] - t)
+        else:
+            for i in range(start, stop):
+                s, u = _escort_and_base(v[j, i], t, c, e, power)
+                p[j, i] = s * u
+        for i in range(start, stop):
+            w, moment = p[j, i], v[j, i] * p[j, i]
+            mass_part += w
+            product_part += moment if w > zero else zero  # v may be −inf where p is 0
+        mass += mass_part
+        product += product_part
+    return mass, product
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
-def _probabilities(v, a, epsilon, order, p):  # type: ignore[no-untyped-def]
-    """p = exp_{1−ε}(v − a), not yet normalised."""
-    zero, one = v.dtype.type(0), v.dtype.type(1)
-    e, shift = v.dtype.type(epsilon), v.dtype.type(a)
-    power = v.dtype.type(1.0 / epsilon - 1.0 if epsilon != 0.0 else 0.0)
-    n = v.shape[0]
-    if order == 1:
-        for i in range(n):
-            p[i] = fast.maximum(one + e * (v[i] - shift), zero)
-    elif order == 2:
-        for i in range(n):
-            u = fast.maximum(one + e * (v[i] - shift), zero)
-            p[i] = u * u
-    elif order == 3:
-        for i in range(n):
-            u = fast.maximum(one + e * (v[i] - shift), zero)
-            p[i] = u * u * u
-    elif epsilon == 0.0:
-        for i in range(n):
-            p[i] = fast.exp(v[i] - shift)
-    else:
-        for i in range(n):
-            s, u = _escort_and_base(v[i], shift, e, power)
-            p[i] = s * u
+def _excess(mass, epsilon):  # type: ignore[no-untyped-def]
+    """(1 − S^{−ε})/ε, or ln S at ε = 0; below 4 by a Padé approximant, exact at ε = 1 and never too large."""
+    if mass < 4.0 and epsilon != 0.0:
+        x = mass - 1.0
+        return 2.0 * x / (2.0 + (1.0 + epsilon) * x)
+    if epsilon == 0.5:
+        return 2.0 - 2.0 / math.sqrt(mass)
+    log_mass = math.log(mass)
+    return log_mass if epsilon == 0.0 else -math.expm1(-epsilon * log_mass) / epsilon
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def climb(v, rows, count, excess):  # type: ignore[no-untyped-def]
+    """Newton's method from lower bounds of A, for `count` rows side by side: after any step they still are, up to rounding."""
+    for j in range(count):
+        excess[j] = np.inf
+    for _ in range(_MOST_STEPS):
+        active = False
+        for j in range(count):
+            row = rows[j]
+            if excess[j] > row.tolerance:
+                mass, slope = _sums(v, j, row.n, row.partition, row.epsilon, row.k, row.order)
+                excess[j] = _excess(mass, row.epsilon)
+                row.partition += mass / slope * excess[j]
+                active = True
+        if not active:
+            break
 
 
 @njit(cache=True, nogil=True)
 def integer_order(epsilon, eps):  # type: ignore[no-untyped-def]
-    """k = 1/ε if it is 1, 2 or 3 to the precision of the dtype (α = 2, 3/2, 4/3: no transcendentals), else 0."""
-    if epsilon < 0.3:
+    """k = 1/ε if it is 1, 2, 3 or 4 to the precision of the dtype (no logarithms are needed then), else 0."""
+    if epsilon <= _FAR:
         return 0
     k = 1.0 / epsilon
     nearest = round(k)
@@ -149,96 +248,52 @@ def integer_order(epsilon, eps):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _climb(v, a, epsilon, order, most, eps):  # type: ignore[no-untyped-def]
-    """Newton's method from a lower bound a: after any number of steps the result is one too, up to rounding."""
-    # Σ p^{2−α} is Hölder of order k − 1, so a step d leaves an error of order d^min(k, 2), which need not be looked at.
-    smoothness = min(2.0, 1.0 / epsilon) if epsilon > 0.0 else 2.0
-    small = eps ** (1.0 / smoothness)
-    for _ in range(most):
-        mass, slope = _totals(v, a, epsilon, order)
-        if order == 1:
-            step = (mass - 1.0) / slope
-        elif order == 2:
-            step = 2.0 * (mass - math.sqrt(mass)) / slope
-        else:
-            log_mass = math.log(mass)
-            step = mass / slope * (log_mass if epsilon == 0.0 else -math.expm1(-epsilon * log_mass) / epsilon)
-        if not step > 0.0:
-            break
-        a += step
-        if step <= small:
-            break
-    return a
+def _jensen_bound(mean, log_n, epsilon, k):  # type: ignore[no-untyped-def]
+    """A of n scores that all equal their mean, if it is > 0: exp_{1−ε} is convex, so the true A is no smaller."""
+    if epsilon > 0.0 and mean + k <= 0.0:
+        return 0.0
+    return max(0.0, mean + (log_n if epsilon == 0.0 else -math.expm1(-epsilon * log_n) * k))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _jensen_bound(mean, n, epsilon):  # type: ignore[no-untyped-def]
-    """A of n scores that all equal their mean: exp_{1−ε} is convex, so the true A is no smaller."""
-    log_n = math.log(n)
-    return mean + (log_n if epsilon == 0.0 else -math.expm1(-epsilon * log_n) / epsilon)
+def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
+    """A step leaves an error of order excess^min(k, 2), as Σ p^{2−α} is Hölder of order k − 1; below eps it can stay."""
+    if epsilon == 0.0:
+        return np.finfo(np.float64).max  # one step is exact
+    if epsilon <= 0.5:
+        return math.sqrt(eps)
+    return 4 * eps if order == 1 else max(4 * eps, eps**epsilon)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _gather(x, shift, lowest, maxima, blocks, v):  # type: ignore[no-untyped-def]
-    """Copy the blocks that reach above `lowest`, less the maximum, to the front of v; −inf fills a short last one."""
-    n = x.shape[0]
-    live = 0
-    for b in range((n + BLOCK - 1) // BLOCK):
-        if maxima[b] - shift > lowest:
-            source, target = x[b * BLOCK : (b + 1) * BLOCK], v[live * BLOCK : (live + 1) * BLOCK]
-            for j in range(source.shape[0]):
-                target[j] = source[j] - shift
-            for j in range(source.shape[0], BLOCK):
-                target[j] = -np.inf
-            blocks[live] = b
-            live += 1
-    return live
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def lower_bound(x, shift, mean, epsilon, order, eps, maxima, v):  # type: ignore[no-untyped-def]
-    """A lower bound of the partition, from the block maxima and from the mean."""
-    n = x.shape[0]
-    count = (n + BLOCK - 1) // BLOCK
-    a = 0.0
-    if count > 2:
-        for b in range(count):
-            v[b] = maxima[b] - shift
-        a = _climb(v[:count], a, epsilon, order, _BOUND_STEPS, eps)
-    a = max(a, _jensen_bound(mean - shift, n, epsilon))
-    # Rounding may have carried a bound past the root by a few units in the last place: step back by more than that.
-    return max(0.0, a - 64.0 * eps * (1.0 + a))
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def solve_row(x, epsilon, maxima, blocks, v, p):  # type: ignore[no-untyped-def]
-    """Returns (n, live, max, A): scores less the maximum in v[:n] and probabilities, not normalised, in p[:n].
-
-    They stand for the `live` blocks listed in `blocks`, or for the whole row where live is −1. An n of 0 is a row
-    with nothing to attend; a NaN maximum is a row with a NaN or +inf among its scores.
-    """
-    columns = x.shape[0]
-    count = (columns + BLOCK - 1) // BLOCK
+def begin(x, r, epsilon, log_n, scores, j, row):  # type: ignore[no-untyped-def]
+    """Set up row r for a first climb over all of scores[j]: to A itself at an integer order, else to a lower bound."""
     eps = np.finfo(x.dtype).eps
-    shift = block_maxima(x, maxima)
-    mean = total(x) / columns
-    if shift == np.inf or mean != mean:
-        return 0, 0, np.nan, 0.0
-    if shift == -np.inf:
-        return 0, 0, -np.inf, 0.0
-    order = integer_order(epsilon, eps)
-    a = lower_bound(x, shift, mean, epsilon, order, eps, maxima, v)
-    lowest = a - 1.0 / epsilon if epsilon > 0.0 else -np.inf
-    reaching = 0
-    for b in range(count):
-        reaching += maxima[b] - shift > lowest
-    if 3 * reaching > count:
-        live, n = -1, columns
-        for i in range(columns):
-            v[i] = x[i] - shift
-    else:
-        live = _gather(x, shift, lowest, maxima, blocks, v)
-        n = live * BLOCK
-    a = _climb(v[:n], a, epsilon, order, _MOST_STEPS, eps)
-    _probabilities(v[:n], a, epsilon, order, p)
-    return n, live, np.float64(shift), a
+    _shift_row(x, r, scores, j, row)
+    row.order = integer_order(epsilon, eps)
+    row.epsilon, row.k, row.tolerance = epsilon, 1.0 / epsilon, np.inf
+    if row.order > 0:
+        row.tolerance = _tolerance(epsilon, row.order, eps)
+    elif epsilon > 0.0:
+        row.order = int(min(4.0, row.k))
+        row.epsilon, row.k, row.tolerance = 1.0 / row.order, float(row.order), _BOUND_TOLERANCE
+    if not row.top > -np.inf:
+        row.tolerance = np.inf
+    row.partition = _jensen_bound(row.mean, log_n, row.epsilon, row.k)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def narrow(scores, j, epsilon, log_n, candidates, row):  # type: ignore[no-untyped-def]
+    """Set up row j for a second climb over its candidates, the scores that can carry mass; none at integer orders."""
+    eps = np.finfo(scores.dtype).eps
+    row.order = integer_order(epsilon, eps)
+    row.tolerance = np.inf
+    if row.order > 0 or not row.top > -np.inf:
+        return
+    # Rounding may have carried the bound past the root by a few units in the last place: step back by more than that.
+    bound = row.partition - 64.0 * eps * (1.0 + row.partition)
+    row.epsilon, row.k, row.tolerance = epsilon, 1.0 / epsilon, _tolerance(epsilon, 0, eps)
+    row.partition = max(bound, _jensen_bound(row.mean, log_n, epsilon, row.k))
+    row.cut = row.partition - row.k if epsilon > 0.0 else -np.inf
+    kept = compress_above(scores, j * np.uint64(scores.shape[1]), row.n, scores.dtype.type(row.cut), candidates, j)
+    row.n = pad(candidates, j, kept, -np.inf)
