@@ -1,0 +1,25 @@
+"""Benchmarks: ``python -m contmax_lab.bench [SUITE …]`` prints tables and stores every figure with its target.
+
+A suite is one file that yields figures; it joins by one line in `SUITES`. How figures come about is shared: ratios of
+processor time from interleaved repeats on one thread (`interleaved`), resident memory of a fresh process
+(`peak_extra_memory`), and a record of commit, machine and versions (`record`).
+"""
+
+from contmax_lab.bench._accuracy import errors as errors
+from contmax_lab.bench._accuracy import exact_entmax as exact_entmax
+from contmax_lab.bench._figure import Figure as Figure
+from contmax_lab.bench._maps import MAPS as MAPS
+from contmax_lab.bench._memory import peak_extra_memory as peak_extra_memory
+from contmax_lab.bench._record import record as record
+from contmax_lab.bench._suite import Suite as Suite
+from contmax_lab.bench._table import tables as tables
+from contmax_lab.bench._timing import QUICK as QUICK
+from contmax_lab.bench._timing import THOROUGH as THOROUGH
+from contmax_lab.bench._timing import Effort as Effort
+from contmax_lab.bench._timing import Ratio as Ratio
+from contmax_lab.bench._timing import interleaved as interleaved
+from contmax_lab.bench._timing import one_thread as one_thread
+
+SUITES: list[Suite] = [
+    MAPS,
+]
