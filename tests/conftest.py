@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--without-typechecker"):
-        jaxtyping.install_import_hook([f"contmax.{name}" for name in CHECKED], "beartype.beartype")
+        jaxtyping.install_import_hook([f"contmax.{name}" for name in CHECKED], "typechecker.checked")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

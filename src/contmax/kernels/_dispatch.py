@@ -23,7 +23,7 @@ def _rows_fit(x: Tensor, alpha: float | Tensor) -> bool:
     if torch.compiler.is_exporting():
         return False
     if isinstance(alpha, Tensor):
-        return is_eager_cpu(alpha) and not bool((alpha > 2).any())
+        return is_eager_cpu(alpha) and not alpha.detach().max().item() > 2
     return alpha <= 2
 
 
@@ -68,15 +68,13 @@ def _axis_back(tensor: Tensor, dim: int) -> Tensor:
 
 
 def _alpha_rows(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
-    """α for all rows: one number, or a tensor of one number per row."""
-    if not isinstance(alpha, Tensor):
+    """α for all rows: one number, or a tensor of one number per row, in the order of the rows."""
+    if not isinstance(alpha, Tensor) or alpha.numel() == 1:
         return alpha
-    if alpha.numel() > 1:
-        shape = list(scores.shape)
-        shape[dim] = 1
-        alpha = _axis_last(alpha.expand(shape), dim)
-    return alpha.reshape(-1)
+    shape = list(scores.shape)
+    shape[dim] = 1
+    return _axis_last(alpha if list(alpha.shape) == shape else alpha.expand(shape), dim)
 
 
 def _as_tensor(alpha: float | Tensor, like: Tensor) -> Tensor:
-    return alpha if isinstance(alpha, Tensor) else like.new_full((1,), alpha, dtype=torch.float64)
+    return alpha.reshape(-1) if isinstance(alpha, Tensor) else like.new_full((1,), alpha, dtype=torch.float64)

@@ -72,12 +72,12 @@ def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Te
         )
     if _some_value_at_most_zero(alpha):
         raise ValueError(f"alpha must be positive; got {_described(alpha)}. 1 is softmax, 2 is sparsemax.")
-    return alpha.to(scores.dtype)
+    return alpha if alpha.dtype == scores.dtype else alpha.to(scores.dtype)
 
 
 def _some_value_at_most_zero(value: float | Tensor) -> bool:
     if isinstance(value, Tensor):
-        return is_eager_cpu(value) and value.numel() > 0 and bool(value.min() <= 0)
+        return is_eager_cpu(value) and value.numel() > 0 and value.detach().min().item() <= 0
     return not value > 0
 
 

@@ -76,7 +76,8 @@ def _apply(
     name: str, scores: Tensor, alpha: float | Tensor, dim: int, mask: Tensor | None, temperature: float | Tensor
 ) -> Tensor:
     x = tempered_and_masked(checked_scores(scores, dim, name), mask, temperature)
-    return entmax_map(x, checked_alpha(alpha, x, dim), dim).to(output_dtype(scores))
+    p, dtype = entmax_map(x, checked_alpha(alpha, x, dim), dim), output_dtype(scores)
+    return p if p.dtype == dtype else p.to(dtype)
 
 
 def softmax(

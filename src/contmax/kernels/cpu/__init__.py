@@ -13,14 +13,17 @@ from contmax.kernels.cpu._threads import over_rows
 
 def forward(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     """(p, Ω*) of scores x (*batch, n), of shapes (*batch, n) and (*batch, 1), Ω* in float64; α: one, or one per row."""
-    p, conjugate = x.new_empty(x.shape), x.new_empty((*x.shape[:-1], 1), dtype=torch.float64)
-    over_rows(forward_rows, _matrix(x), _numbers(alpha), _matrix(p), conjugate.numpy().reshape(-1))
-    return p, conjugate
+    p = torch.empty_like(x, memory_format=torch.contiguous_format)
+    matrix = _matrix(x)
+    conjugate = np.empty(matrix.shape[0])
+    over_rows(forward_rows, matrix, _numbers(alpha), _matrix(p), conjugate)
+    return p, torch.from_numpy(conjugate.reshape(*x.shape[:-1], 1))
 
 
 def backward(p: Tensor, cotangent: Tensor, alpha: float | Tensor, needs_alpha: bool) -> tuple[Tensor, Tensor]:
     """(gradient of the scores (*batch, n), gradient of α per row (*batch, 1), or empty (0,) where not needed)."""
-    grad, grad_alpha = p.new_empty(p.shape), p.new_empty((*p.shape[:-1], 1) if needs_alpha else (0,))
+    grad = torch.empty_like(p, memory_format=torch.contiguous_format)
+    grad_alpha = p.new_empty((*p.shape[:-1], 1) if needs_alpha else (0,))
     arrays = (_matrix(p), _matrix(cotangent), _numbers(alpha), _matrix(grad), grad_alpha.numpy().reshape(-1))
     over_rows(backward_rows, *arrays)
     return grad, grad_alpha
@@ -31,4 +34,4 @@ def _matrix(tensor: Tensor):  # type: ignore[no-untyped-def]
 
 
 def _numbers(alpha: float | Tensor):  # type: ignore[no-untyped-def]
-    return alpha.detach().numpy().astype(np.float64) if isinstance(alpha, Tensor) else np.array([alpha])
+    return alpha.detach().numpy().astype(np.float64).reshape(-1) if isinstance(alpha, Tensor) else np.array([alpha])

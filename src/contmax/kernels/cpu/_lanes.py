@@ -87,8 +87,8 @@ def _compress(typing_context, source, offset, mask, target, position):  # type: 
 
 
 @intrinsic
-def _expand(typing_context, source, position, mask, target, offset, count):  # type: ignore[no-untyped-def]
-    """Undo `_compress`: fill the masked lanes of the vector at target[offset], zero the others, up to `count`."""
+def _expand(typing_context, source, position, mask, factor, target, offset, count):  # type: ignore[no-untyped-def]
+    """Undo `_compress`, times a factor: fill the masked lanes of target[offset:], zero the others, up to `count`."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         vector, pointer, align, suffix = _vector_at(context, builder, signature.args[0], *arguments[:2])
@@ -96,12 +96,14 @@ def _expand(typing_context, source, position, mask, target, offset, count):  # t
         packed = builder.bitcast(pointer, vector.element.as_pointer())
         name = f"llvm.masked.expandload.{suffix}"
         values = _call(builder, name, vector, packed, lanes, ir.Constant(vector, None))
-        _, place, _, _ = _vector_at(context, builder, signature.args[3], *arguments[3:5])
-        present = _first_lanes(builder, arguments[5], vector.count)
+        values = builder.fmul(values, _splat(builder, arguments[3], vector.count))
+        _, place, _, _ = _vector_at(context, builder, signature.args[4], *arguments[4:6])
+        present = _first_lanes(builder, arguments[6], vector.count)
         _call(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), values, place, align, present)
         return context.get_dummy_value()
 
-    return types.none(source, types.uint64, types.uint64, target, types.uint64, types.uint64), generate
+    kinds = (source, types.uint64, types.uint64, source.dtype, target, types.uint64, types.uint64)
+    return types.none(*kinds), generate
 
 
 @intrinsic
@@ -153,11 +155,11 @@ def compress_with(key, other, start, columns, threshold, target, other_target, j
 
 
 @njit(cache=True, nogil=True)
-def expand_above(key, key_start, columns, threshold, packed, j, target, start):  # type: ignore[no-untyped-def]
-    """Undo `compress_above`: packed[j] where the key is > threshold, zero elsewhere, as a row of target."""
+def expand_above(key, key_start, columns, threshold, packed, j, factor, target, start):  # type: ignore[no-untyped-def]
+    """Undo `compress_above`: factor·packed[j] where the key is > threshold, zero elsewhere, as a row of target."""
     lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
     taken = j * np.uint64(packed.shape[1])
     for i in range(np.uint64(0), columns, lanes):
         mask = _above(key, key_start + i, columns - i, threshold)
-        _expand(packed, taken, mask, target, start + i, columns - i)
+        _expand(packed, taken, mask, factor, target, start + i, columns - i)
         taken += _ones(mask)

@@ -34,16 +34,15 @@ def forward_rows(x, alpha, p, conjugate, start, stop):  # type: ignore[no-untype
     together = np.uint64(max(1, min(_MOST_TOGETHER, _SCORES_TOGETHER // x.shape[1])))
     shape = (together, columns + ROOM)
     scores, candidates, w = np.empty(shape, x.dtype), np.empty(shape, x.dtype), np.empty(shape, x.dtype)
-    rows, excess = np.empty(together, ROW), np.empty(together)
-    log_n = math.log(x.shape[1])
+    rows, log_n = np.empty(together, ROW), math.log(x.shape[1])
     for first in range(np.uint64(start), np.uint64(stop), together):
         count = min(together, np.uint64(stop) - first)
         for j in range(count):
             begin(x, first + j, _of_row(alpha, first + j) - 1.0, log_n, scores, j, rows[j])
-        climb(scores, rows, count, excess)
+        climb(scores, rows, count)
         for j in range(count):
-            narrow(scores, j, _of_row(alpha, first + j) - 1.0, log_n, candidates, rows[j])
-        climb(candidates, rows, count, excess)
+            narrow(scores, j, log_n, candidates, rows[j])
+        climb(candidates, rows, count)
         for j in range(count):
             conjugate[first + j] = _finish(scores, candidates, j, rows[j], w, p, first + j)
 
@@ -65,9 +64,8 @@ def _finish(scores, candidates, j, row, w, p, r):  # type: ignore[no-untyped-def
         _write(w, j, columns, p.dtype.type(1.0 / mass), p, r)
     else:
         mass, product = weights(candidates, j, row, w)
-        _write(w, j, row.n, p.dtype.type(1.0 / mass), w, j)
-        cut = p.dtype.type(row.cut)
-        expand_above(scores, j * np.uint64(scores.shape[1]), columns, cut, w, j, p, r * columns)
+        cut, factor = p.dtype.type(row.cut), p.dtype.type(1.0 / mass)
+        expand_above(scores, j * np.uint64(scores.shape[1]), columns, cut, w, j, factor, p, r * columns)
     # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
     return row.top + (row.epsilon * product / mass + row.partition) / (row.epsilon + 1.0)
 
@@ -90,101 +88,105 @@ def _write(w, j, n, factor, p, r):  # type: ignore[no-untyped-def]
 def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[no-untyped-def]
     """s (g − ⟨s, g⟩/⟨s, 1⟩), s = p^{2−α}, for rows start…stop; with its α-derivative where `grad_alpha` has rows."""
     wide_vectors()
-    columns = np.uint64(p.shape[1])
+    columns, needs_alpha = np.uint64(p.shape[1]), grad_alpha.shape[0] > 0
+    zero, one = p.dtype.type(0), p.dtype.type(1)
+    # The support of one row: its p, g, s and D = ∂/∂α log_{2−α} p.
     shape = (np.uint64(1), columns + ROOM)
-    weight, cotangent, escort = np.empty(shape, p.dtype), np.empty(shape, p.dtype), np.empty(shape, p.dtype)
-    zero = p.dtype.type(0)
-    eps = np.finfo(p.dtype).eps
+    weight, cotangent = np.empty(shape, p.dtype), np.empty(shape, p.dtype)
+    escort, curvature = np.empty(shape, p.dtype), np.empty(shape, p.dtype)
     for r in range(np.uint64(start), np.uint64(stop)):
         if p[r, ZERO] != p[r, ZERO]:
             _fill(grad, r, p.dtype.type(np.nan))
-            if grad_alpha.shape[0] > 0:
+            if needs_alpha:
                 grad_alpha[r] = np.nan
             continue
         epsilon = _of_row(alpha, r) - 1.0
         kept = compress_with(p, g, r * columns, columns, zero, weight, cotangent, ZERO)
-        n = pad(weight, ZERO, kept, zero)
         pad(cotangent, ZERO, kept, zero)
-        total, product = _escort(weight, cotangent, n, epsilon, integer_order(epsilon, eps), escort)
-        _centre(cotangent, n, escort, p.dtype.type(product / total if total > 0.0 else 0.0))
-        expand_above(p, r * columns, columns, zero, cotangent, ZERO, grad, r * columns)
-        if grad_alpha.shape[0] > 0:
-            grad_alpha[r] = _along_alpha(weight, escort, cotangent, n, epsilon)
+        n = pad(weight, ZERO, kept, zero)
+        if needs_alpha:
+            _escort_and_curvature(weight, n, epsilon, escort, curvature)
+        else:
+            _escort(weight, n, epsilon, escort)
+        _centre(cotangent, n, escort)
+        expand_above(p, r * columns, columns, zero, cotangent, ZERO, one, grad, r * columns)
+        if needs_alpha:
+            grad_alpha[r] = -_product(curvature, cotangent, n)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=fast.CONTRACT)
-def _power(p, exponent):  # type: ignore[no-untyped-def]
-    """p^exponent on the support, 0 elsewhere."""
-    inside = p > type(p)(0)
-    w = fast.exp(exponent * fast.log(p if inside else type(p)(1)))
-    return w if inside else type(p)(0)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=REDUCTION)
-def _escort(p, g, n, epsilon, order, s):  # type: ignore[no-untyped-def]
-    """s ← p^{2−α} on the support, 0 elsewhere; returns (Σ s, Σ s g). Buffers of one row each."""
+@njit(cache=True, nogil=True, error_model="numpy")
+def _escort(p, n, epsilon, s):  # type: ignore[no-untyped-def]
+    """s ← p^{2−α} on the support, 0 elsewhere."""
     wide_vectors()
     zero, one = p.dtype.type(0), p.dtype.type(1)
-    exponent = p.dtype.type(1.0 - epsilon)
-    total, product = 0.0, 0.0
-    for start in range(ZERO, n, CHUNK):
-        stop = min(n, start + CHUNK)
-        total_part, product_part = zero, zero
-        if order == 1:
-            for i in range(start, stop):
-                s[ZERO, i] = one if p[ZERO, i] > zero else zero
-        elif order == 2:
-            for i in range(start, stop):
-                s[ZERO, i] = np.sqrt(p[ZERO, i])
-        elif epsilon == 0.0:
-            for i in range(start, stop):
-                s[ZERO, i] = p[ZERO, i]
-        else:
-            for i in range(start, stop):
-                s[ZERO, i] = _power(p[ZERO, i], exponent)
-        for i in range(start, stop):
-            total_part += s[ZERO, i]
-            product_part += s[ZERO, i] * g[ZERO, i]
-        total += total_part
-        product += product_part
-    return total, product
-
-
-@njit(cache=True, nogil=True)
-def _centre(g, n, s, mean):  # type: ignore[no-untyped-def]
-    """g ← s (g − mean)."""
-    wide_vectors()
-    for i in range(n):
-        g[ZERO, i] = s[ZERO, i] * (g[ZERO, i] - mean)
+    power = p.dtype.type(1.0 - epsilon)
+    order = integer_order(epsilon, np.finfo(p.dtype).eps)
+    if order == 1:
+        for i in range(n):
+            s[ZERO, i] = one if p[ZERO, i] > zero else zero
+    elif order == 2:
+        for i in range(n):
+            s[ZERO, i] = np.sqrt(p[ZERO, i])
+    else:
+        for i in range(n):
+            inside = p[ZERO, i] > zero
+            w = fast.exp(power * fast.log(p[ZERO, i] if inside else one))
+            s[ZERO, i] = w if inside else zero
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=fast.CONTRACT)
-def _log_curvature(p, s, epsilon, inverse_square, near):  # type: ignore[no-untyped-def]
-    """D = ln²p ∫₀¹ u p^{εu} du = (y e^y − e^y + 1)/ε² with y = ε ln p, by its series where y is small; 0 where p = 0."""
-    one = type(p)(1)
-    inside = p > type(p)(0)
-    c0, c1, c2, c3 = type(p)(1 / 2), type(p)(1 / 3), type(p)(1 / 8), type(p)(1 / 30)
-    c4, c5, c6, c7 = type(p)(1 / 144), type(p)(1 / 840), type(p)(1 / 5760), type(p)(1 / 45360)
-    c8, c9 = type(p)(1 / 403200), type(p)(1 / 3991680)
-    log_p = fast.log(p if inside else one)
-    y = epsilon * log_p
-    power = (p if inside else one) / (s if inside else one)
-    direct = (y * power - power + one) * inverse_square
-    tail = c5 + y * (c6 + y * (c7 + y * (c8 + y * c9)))
-    series = c0 + y * (c1 + y * (c2 + y * (c3 + y * (c4 + y * tail))))
-    return log_p * log_p * series if abs(y) < near else direct
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=REDUCTION)
-def _along_alpha(p, s, grad, n, epsilon):  # type: ignore[no-untyped-def]
-    """−⟨D, grad⟩: the derivative in α of a row."""
+def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
+    """s ← p^{2−α} and d ← ln²p ∫₀¹ u p^{εu} du = (y e^y − e^y + 1)/ε², y = ε ln p, on the support; s is 0 elsewhere."""
     wide_vectors()
-    e, inverse_square = p.dtype.type(epsilon), p.dtype.type(1.0 / epsilon**2)
-    near = p.dtype.type(1.0 if p.itemsize == 4 else 0.25)
+    kind = p.dtype.type
+    zero, one, e, inverse_square = kind(0), kind(1), kind(epsilon), kind(1.0 / epsilon**2)
+    # Small y would cancel; there the series is exact to the precision of the dtype.
+    near = kind(1.0 if p.itemsize == 4 else 0.25)
+    c0, c1, c2, c3, c4 = kind(1 / 2), kind(1 / 3), kind(1 / 8), kind(1 / 30), kind(1 / 144)
+    c5, c6, c7, c8, c9 = kind(1 / 840), kind(1 / 5760), kind(1 / 45360), kind(1 / 403200), kind(1 / 3991680)
+    for i in range(n):
+        inside = p[ZERO, i] > zero
+        log_p = fast.log(p[ZERO, i] if inside else one)
+        y = e * log_p
+        w, power = fast.exp(log_p - y), fast.exp(y)
+        tail = c5 + y * (c6 + y * (c7 + y * (c8 + y * c9)))
+        series = log_p * log_p * (c0 + y * (c1 + y * (c2 + y * (c3 + y * (c4 + y * tail)))))
+        direct = (y * power - power + one) * inverse_square
+        s[ZERO, i] = w if inside else zero
+        d[ZERO, i] = series if abs(y) < near else direct
+
+
+@njit(cache=True, nogil=True, fastmath=REDUCTION)
+def _product(a, b, n):  # type: ignore[no-untyped-def]
+    """⟨a, b⟩."""
+    wide_vectors()
     total = 0.0
     for start in range(ZERO, n, CHUNK):
-        part = p.dtype.type(0)
+        part = a.dtype.type(0)
         for i in range(start, min(n, start + CHUNK)):
-            part += _log_curvature(p[ZERO, i], s[ZERO, i], e, inverse_square, near) * grad[ZERO, i]
+            part += a[ZERO, i] * b[ZERO, i]
         total += part
-    return -total
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath=REDUCTION)
+def _total(a, n):  # type: ignore[no-untyped-def]
+    """⟨a, 1⟩."""
+    wide_vectors()
+    total = 0.0
+    for start in range(ZERO, n, CHUNK):
+        part = a.dtype.type(0)
+        for i in range(start, min(n, start + CHUNK)):
+            part += a[ZERO, i]
+        total += part
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _centre(g, n, s):  # type: ignore[no-untyped-def]
+    """g ← s (g − ⟨s, g⟩/⟨s, 1⟩)."""
+    wide_vectors()
+    total = _total(s, n)
+    mean = g.dtype.type(_product(s, g, n) / total if total > 0.0 else 0.0)
+    for i in range(n):
+        g[ZERO, i] = s[ZERO, i] * (g[ZERO, i] - mean)

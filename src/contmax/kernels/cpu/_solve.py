@@ -1,8 +1,8 @@
 """Rows of α-entmax, 0 < α ≤ 2: the scores that can carry mass, and the partition A that makes it one.
 
-Reference: `contmax.maps._threshold.newton_partition`. A grows as α falls, so Newton's method for the next α = 1 + 1/m
-above, m = 1 … 4, which takes a few multiplications per score, gives a lower bound. Only scores above A − 1/(α−1) can
-carry mass: with the bound most are dropped, and the exact Newton's method, with its logarithms, runs on what is left.
+Reference: `contmax.maps._threshold.newton_partition`. At α = 2, 3/2, 4/3 and 5/4 Newton's method takes a few
+multiplications per score. At any other α it takes logarithms; there one look at the next larger of these four gives a
+lower bound of A. Only scores above A − 1/(α−1) can carry mass: with the bound all others are dropped beforehand.
 
 A step of Newton's method waits for the one before, so a processor works best on several rows at a time, side by side.
 Indices are unsigned: a loop that starts at a signed number would not be vectorised.
@@ -24,16 +24,15 @@ ZERO = np.uint64(0)
 CHUNK = np.uint64(512)
 # What LLVM makes of one turn of a loop over logarithms; rows are padded to a multiple.
 _TURN = np.uint64(2) * LANES
-# What buffers have beyond the length of a row: the padding, and one vector.
-ROOM = _TURN + LANES
+# What buffers have beyond the length of a row: the padding, or one vector.
+ROOM = _TURN
 _MOST_STEPS = 64
-_FAR = 0.2
-_BOUND_TOLERANCE = 0.1
+_FAR, _SMALL = 0.2, 0.02
 
-# One row on its way to the partition: its maximum and mean, the number of scores, α − 1, the inverse k of that, k again
-# if it is 1, 2, 3 or 4 (else 0), a lower bound of A, the excess of Σ p over 1 at which to stop (`_excess` says of what
-# kind), and the score up to which none carries mass.
-_FIELDS = ("top", "mean", "epsilon", "k", "partition", "tolerance", "cut")
+# One row on its way to the partition A. `top` and `mean` are the maximum and the mean of its n scores, `epsilon` is
+# α − 1, `k` its inverse, `order` is k again if that is 1, 2, 3 or 4 (else 0), `partition` a lower bound of A. Steps
+# towards A end when `excess`, the distance of Σ p from 1, is within `tolerance`. No score up to `cut` carries mass.
+_FIELDS = ("top", "mean", "epsilon", "k", "partition", "excess", "tolerance", "cut")
 ROW = np.dtype([(name, "f8") for name in _FIELDS] + [("n", "u8"), ("order", "i8")])
 
 
@@ -65,10 +64,10 @@ def _shifted(x, r, shift, v, j):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def pad(values, j, n, filler):  # type: ignore[no-untyped-def]
     """Fill row j up to whole turns, so that no loop has a remainder; returns the new length."""
-    whole = (n + _TURN - np.uint64(1)) // _TURN * _TURN
-    for i in range(n, whole):
-        values[j, i] = filler
-    return whole
+    wide_vectors()
+    for i in range(_TURN):
+        values[j, n + i] = filler
+    return (n + _TURN - np.uint64(1)) // _TURN * _TURN
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -100,6 +99,14 @@ def _base(v, threshold, e):  # type: ignore[no-untyped-def]
     return fast.maximum(e * (v - threshold), type(v)(0))
 
 
+@njit(cache=True, nogil=True, fastmath=fast.CONTRACT)
+def _integer_power(u, order):  # type: ignore[no-untyped-def]
+    """u^order for order 0, 1, 2, 3, 4; without a branch, since rows of different orders may follow each other."""
+    square = u * u
+    odd = u if order & 1 else type(u)(1)
+    return (square * square if order == 4 else square if order >= 2 else type(u)(1)) * odd
+
+
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base(v, t, c, e, power):  # type: ignore[no-untyped-def]
     """(u^{k−1}, u) on the support, zeros off it; p is their product. `power` is k − 1, k = 1/ε."""
@@ -125,26 +132,12 @@ def _sums(v, j, n, a, epsilon, k, order):  # type: ignore[no-untyped-def]
     for start in range(ZERO, n, CHUNK):
         stop = min(n, start + CHUNK)
         mass_part, slope_part = zero, zero
-        if order == 1:
+        if order > 0:
             for i in range(start, stop):
                 u = _base(v[j, i], t, e)
-                mass_part += u
-                slope_part += one if u > zero else zero
-        elif order == 2:
-            for i in range(start, stop):
-                u = _base(v[j, i], t, e)
-                mass_part += u * u
-                slope_part += u
-        elif order == 3:
-            for i in range(start, stop):
-                u = _base(v[j, i], t, e)
-                mass_part += u * u * u
-                slope_part += u * u
-        elif order == 4:
-            for i in range(start, stop):
-                u = _base(v[j, i], t, e)
-                mass_part += u * u * (u * u)
-                slope_part += u * u * u
+                s = _integer_power(u, order - 1) if u > zero else zero
+                mass_part += s * u
+                slope_part += s
         elif epsilon == 0.0:
             for i in range(start, stop):
                 mass_part += fast.exp(v[j, i] - t)
@@ -159,49 +152,43 @@ def _sums(v, j, n, a, epsilon, k, order):  # type: ignore[no-untyped-def]
     return mass, slope
 
 
+@njit(cache=True, nogil=True)
+def _moment(v, p):  # type: ignore[no-untyped-def]
+    """v·p, and 0 where p is 0 (v may be −inf there)."""
+    product = v * p
+    return product if p > type(p)(0) else type(p)(0)
+
+
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=REDUCTION)
 def weights(v, j, row, p):  # type: ignore[no-untyped-def]
     """p[j] ← exp_{1−ε}(v[j] − A), not yet normalised; returns (Σ p, Σ v p)."""
     wide_vectors()
-    zero = v.dtype.type(0)
     threshold, constant = _origin(row.partition, row.epsilon, row.k)
-    t, c, e, power = (
-        v.dtype.type(threshold),
-        v.dtype.type(constant),
-        v.dtype.type(row.epsilon),
-        v.dtype.type(row.k - 1.0),
-    )
+    t, c, e = v.dtype.type(threshold), v.dtype.type(constant), v.dtype.type(row.epsilon)
+    power = v.dtype.type(row.k - 1.0)
     n, order, epsilon = row.n, row.order, row.epsilon
     mass, product = 0.0, 0.0
     for start in range(ZERO, n, CHUNK):
         stop = min(n, start + CHUNK)
-        mass_part, product_part = zero, zero
-        if order == 1:
+        mass_part, product_part = v.dtype.type(0), v.dtype.type(0)
+        if order > 0:
             for i in range(start, stop):
-                p[j, i] = _base(v[j, i], t, e)
-        elif order == 2:
-            for i in range(start, stop):
-                u = _base(v[j, i], t, e)
-                p[j, i] = u * u
-        elif order == 3:
-            for i in range(start, stop):
-                u = _base(v[j, i], t, e)
-                p[j, i] = u * u * u
-        elif order == 4:
-            for i in range(start, stop):
-                u = _base(v[j, i], t, e)
-                p[j, i] = u * u * (u * u)
+                w = _integer_power(_base(v[j, i], t, e), order)
+                p[j, i] = w
+                mass_part += w
+                product_part += _moment(v[j, i], w)
         elif epsilon == 0.0:
             for i in range(start, stop):
-                p[j, i] = fast.exp(v[j, i] - t)
+                w = fast.exp(v[j, i] - t)
+                p[j, i] = w
+                mass_part += w
+                product_part += _moment(v[j, i], w)
         else:
             for i in range(start, stop):
                 s, u = _escort_and_base(v[j, i], t, c, e, power)
                 p[j, i] = s * u
-        for i in range(start, stop):
-            w, moment = p[j, i], v[j, i] * p[j, i]
-            mass_part += w
-            product_part += moment if w > zero else zero  # v may be −inf where p is 0
+                mass_part += s * u
+                product_part += _moment(v[j, i], s * u)
         mass += mass_part
         product += product_part
     return mass, product
@@ -220,18 +207,18 @@ def _excess(mass, epsilon):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def climb(v, rows, count, excess):  # type: ignore[no-untyped-def]
-    """Newton's method from lower bounds of A, for `count` rows side by side: after any step they still are, up to rounding."""
+def climb(v, rows, count):  # type: ignore[no-untyped-def]
+    """Newton's method for `count` rows side by side: it takes lower bounds of A to better ones, up to rounding."""
     for j in range(count):
-        excess[j] = np.inf
+        rows[j].excess = np.inf
     for _ in range(_MOST_STEPS):
         active = False
         for j in range(count):
             row = rows[j]
-            if excess[j] > row.tolerance:
+            if row.excess > row.tolerance:
                 mass, slope = _sums(v, j, row.n, row.partition, row.epsilon, row.k, row.order)
-                excess[j] = _excess(mass, row.epsilon)
-                row.partition += mass / slope * excess[j]
+                row.excess = _excess(mass, row.epsilon)
+                row.partition += mass / slope * row.excess
                 active = True
         if not active:
             break
@@ -243,8 +230,8 @@ def integer_order(epsilon, eps):  # type: ignore[no-untyped-def]
     if epsilon <= _FAR:
         return 0
     k = 1.0 / epsilon
-    nearest = round(k)
-    return int(nearest) if abs(k - nearest) < 8 * eps else 0
+    nearest = int(k + 0.5)
+    return nearest if abs(k - nearest) < 8 * eps else 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -262,38 +249,59 @@ def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
         return np.finfo(np.float64).max  # one step is exact
     if epsilon <= 0.5:
         return math.sqrt(eps)
-    return 4 * eps if order == 1 else max(4 * eps, eps**epsilon)
+    return 4 * eps if order == 1 else max(4 * eps, np.float64(fast.exp(np.float32(epsilon * math.log(eps)))))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def begin(x, r, epsilon, log_n, scores, j, row):  # type: ignore[no-untyped-def]
-    """Set up row r for a first climb over all of scores[j]: to A itself at an integer order, else to a lower bound."""
+    """Set up row r for a climb over all of scores[j] at integer orders; at others for `narrow`."""
     eps = np.finfo(x.dtype).eps
     _shift_row(x, r, scores, j, row)
-    row.order = integer_order(epsilon, eps)
     row.epsilon, row.k, row.tolerance = epsilon, 1.0 / epsilon, np.inf
-    if row.order > 0:
+    row.order = integer_order(epsilon, eps)
+    if row.order > 0 and row.top > -np.inf:
         row.tolerance = _tolerance(epsilon, row.order, eps)
-    elif epsilon > 0.0:
-        row.order = int(min(4.0, row.k))
-        row.epsilon, row.k, row.tolerance = 1.0 / row.order, float(row.order), _BOUND_TOLERANCE
-    if not row.top > -np.inf:
-        row.tolerance = np.inf
-    row.partition = _jensen_bound(row.mean, log_n, row.epsilon, row.k)
+        row.partition = _jensen_bound(row.mean, log_n, epsilon, row.k)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def narrow(scores, j, epsilon, log_n, candidates, row):  # type: ignore[no-untyped-def]
-    """Set up row j for a second climb over its candidates, the scores that can carry mass; none at integer orders."""
-    eps = np.finfo(scores.dtype).eps
-    row.order = integer_order(epsilon, eps)
+def narrow(scores, j, log_n, candidates, row):  # type: ignore[no-untyped-def]
+    """Set up row j for a climb over its candidates, the scores that can carry mass; not at integer orders."""
     row.tolerance = np.inf
     if row.order > 0 or not row.top > -np.inf:
         return
-    # Rounding may have carried the bound past the root by a few units in the last place: step back by more than that.
-    bound = row.partition - 64.0 * eps * (1.0 + row.partition)
-    row.epsilon, row.k, row.tolerance = epsilon, 1.0 / epsilon, _tolerance(epsilon, 0, eps)
-    row.partition = max(bound, _jensen_bound(row.mean, log_n, epsilon, row.k))
-    row.cut = row.partition - row.k if epsilon > 0.0 else -np.inf
+    eps = np.finfo(scores.dtype).eps
+    row.cut = -np.inf
+    if row.epsilon > 0.0:
+        bound = _bound_from_integer_order(scores, j, log_n, row)
+        # Rounding may carry it past the root by a few units in the last place: step back by more than that.
+        row.partition = bound - 64.0 * eps * (1.0 + bound)
+        row.cut = row.partition - row.k
+    else:
+        row.partition = _jensen_bound(row.mean, log_n, row.epsilon, row.k)
+    row.tolerance = _tolerance(row.epsilon, 0, eps)
     kept = compress_above(scores, j * np.uint64(scores.shape[1]), row.n, scores.dtype.type(row.cut), candidates, j)
     row.n = pad(candidates, j, kept, -np.inf)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _bound_from_integer_order(v, j, log_n, row):  # type: ignore[no-untyped-def]
+    r"""A lower bound of A from S and T of the next larger α = 1 + 1/m, m ≤ 4, at some a.
+
+    It is a step of Newton's method if ε = 1/m. In general, with u = [1 + (v − a)/m]₊, s = u^{m−1} and k = 1/ε ≥ m,
+
+        (Σ p)^ε = ‖[1 + ε(v − A)]₊‖_k ≥ Σ s (1 + ε(v − A)) / ‖s‖_{k/(k−1)},    ‖s‖_{k/(k−1)} ≤ S^{(m−1)ε} T^{1−mε}
+
+    by Hölder and Lyapunov. So Σ p ≥ 1 where the right side is 1: at A = ⟨s, v⟩/T + (1 − N^{−ε})/ε, N = Tᵐ/S^{m−1},
+    as if there were N scores that all equal ⟨s, v⟩/T.
+    """
+    order = int(min(4.0, row.k))
+    m = float(order)
+    a = _jensen_bound(row.mean, log_n, 1.0 / m, m)
+    mass, slope = _sums(v, j, row.n, a, 1.0 / m, m, order)
+    equals, ratio = slope, slope / mass
+    for _ in range(1, order):
+        equals *= ratio
+    if row.epsilon < _SMALL:
+        return a + m / ratio - m - math.expm1(-row.epsilon * math.log(equals)) * row.k
+    return a + m / ratio - m + (1.0 - fast.exp(v.dtype.type(-row.epsilon) * fast.log(v.dtype.type(equals)))) * row.k
