@@ -1,0 +1,276 @@
+r"""β-Gaussians on the real line: the Ω_α-map of a quadratic score."""
+
+import math
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+from torch.types import _size
+
+from contmax._typing import Float
+
+from ._elliptical import Elliptical, escort_index
+from ._line import LineDensity
+from ._line_law import BetaLaw, line_law
+from ._moments import adjustable_profile, weighted_moments
+from ._sampling import draw_offsets
+from ._validation import (
+    as_index,
+    as_parameters,
+    broadcast_batch,
+    checks_values,
+    require_finite,
+    require_index,
+    require_positive,
+)
+
+_SCALE_HINT = "Pass softplus(x) or a standard deviation."
+
+
+class BetaGaussian(LineDensity, Elliptical):
+    r"""β-Gaussian; for α ≠ 1 its width does not grow like ``scale``: see :meth:`from_support`, :meth:`from_moments`.
+
+    .. math:: p(t) = \exp_{2-\alpha}\!\Big(-\frac{(t-\mu)^2}{2\sigma^2} - A\Big)
+                   = \Big[\frac{R^2 - (t-\mu)^2/\sigma^2}{2k}\Big]_+^k, \qquad k = \frac1{\alpha-1}
+
+    the maximiser of :math:`E_p[f] - \Omega_\alpha(p)` for the score :math:`f(t) = -(t-\mu)^2/2\sigma^2`. α = 1 is the
+    Gaussian, α = 2 the truncated parabola (Epanechnikov), α = 3/2 the biweight, α = 4/3 the triweight, α = ∞ the
+    uniform density of height one, α < 1 a Student-t with 2/(1−α) − 1 degrees of freedom.
+
+    Args:
+        loc: location μ, shape broadcastable to ``(*batch)``.
+        scale: shape parameter σ > 0, shape broadcastable to ``(*batch)``.
+        alpha: entropic index α > 1/3: a number (∞ included), or a tensor of finite values that broadcasts with the
+            others, may require gradients and may have entries below, at and above 1.
+        validate_args: check values; by default on eager CPU tensors only.
+
+    Raises:
+        ValueError: if a value is NaN, ``scale`` is not positive, ``alpha`` is out of range, or shapes do not broadcast.
+
+    Example:
+        >>> p = BetaGaussian(loc=0.0, scale=(2 / 3) ** 0.5, alpha=2.0)
+        >>> p.half_width, p.density(torch.tensor([0.0, 0.5, 2.0]))
+        (tensor(1.), tensor([0.7500, 0.5625, 0.0000]))
+
+    References:
+        Martins et al. 2020, Sec. 2.3–2.4.
+    """
+
+    arg_constraints: ClassVar = {"loc": constraints.real, "scale": constraints.positive}
+    _batched: ClassVar = {"loc": 0, "scale": 0, "alpha": 0}
+
+    def __init__(
+        self,
+        loc: float | Tensor,
+        scale: float | Tensor,
+        alpha: float | Tensor = 2.0,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        loc, scale = as_parameters(loc=loc, scale=scale)
+        self.alpha = as_index(alpha, dim=1)
+        index = [self.alpha] if isinstance(self.alpha, Tensor) else []
+        if checks_values(validate_args, loc, scale, *index):
+            require_finite("loc", loc)
+            require_positive("scale", scale, _SCALE_HINT)
+            for tensor in index:
+                require_index(tensor, dim=1)
+        shapes = {"loc": loc.shape, "scale": scale.shape, **({"alpha": index[0].shape} if index else {})}
+        batch = broadcast_batch(**shapes)
+        self.loc, self.scale = loc.expand(batch), scale.expand(batch)
+        if index:
+            self.alpha = index[0].expand(batch)
+        super().__init__(batch)
+        self._rebind()
+
+    def _half_log_det(self) -> Tensor:
+        return self._wide(self.scale).log()
+
+    def _delta(self, points: Tensor) -> Tensor:
+        return ((points - self._wide(self.loc)) / self._wide(self.scale)).square()
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch"]:
+        """a²/(2k+3); σ² only for α = 1."""
+        return self._round(self._profile.variance_factor(self._half_log_det()) * self._wide(self.scale).square())
+
+    @property
+    def canonical(self) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """θ = (μ/σ², −1/2σ²), the coefficients of t and t² in the score."""
+        scale = self._wide(self.scale)
+        precision = 1 / (scale * scale)
+        return self._round(self._wide(self.loc) * precision), self._round(-0.5 * precision)
+
+    @classmethod
+    def from_canonical(
+        cls,
+        linear: float | Tensor,
+        quadratic: float | Tensor,
+        alpha: float | Tensor = 2.0,
+        *,
+        validate_args: bool | None = None,
+    ) -> Self:
+        r"""The density of the score :math:`\theta_1 t + \theta_2 t^2`.
+
+        Args:
+            linear: θ₁.
+            quadratic: θ₂ < 0.
+            alpha: entropic index α.
+            validate_args: as for the class.
+
+        Returns:
+            The density with σ² = −1/(2θ₂) and μ = σ²θ₁.
+
+        Raises:
+            ValueError: if ``quadratic`` is not negative.
+
+        Example:
+            >>> BetaGaussian.from_canonical(2.0, -0.5).loc
+            tensor(2.)
+        """
+        linear, quadratic = as_parameters(linear=linear, quadratic=quadratic)
+        if checks_values(validate_args, quadratic):
+            require_positive("-quadratic", -quadratic, "Pass theta_2 = -1/(2σ²) < 0.")
+        variance = -0.5 / quadratic
+        return cls._with_index(variance * linear, variance.sqrt(), alpha, validate_args=validate_args)
+
+    @classmethod
+    def from_moments(
+        cls,
+        mean: float | Tensor,
+        variance: float | Tensor,
+        alpha: float | Tensor = 2.0,
+        *,
+        validate_args: bool | None = None,
+    ) -> Self:
+        """The member with this mean and variance, exactly.
+
+        Args:
+            mean: mean, shape broadcastable to ``(*batch)``.
+            variance: variance > 0, shape broadcastable to ``(*batch)``.
+            alpha: entropic index α, finite.
+            validate_args: as for the class.
+
+        Returns:
+            The density. For α = 2, σ² = ⅔(5·variance)^{3/2}.
+
+        Raises:
+            ValueError: if ``variance`` is not positive, or ``alpha`` is infinite.
+
+        Example:
+            >>> BetaGaussian.from_moments(0.0, 0.2).half_width
+            tensor(1.)
+        """
+        mean, variance = as_parameters(mean=mean, variance=variance)
+        if checks_values(validate_args, variance):
+            require_positive("variance", variance, "Pass the square of a standard deviation.")
+        profile = adjustable_profile(alpha, 1, "variance", validate_args)
+        half_log = profile.half_log_det_of_covariance(0.5 * cls._wide(variance).log())
+        return cls._with_index(mean, half_log.exp().to(variance.dtype), alpha, validate_args=validate_args)
+
+    @classmethod
+    def from_support(
+        cls,
+        low: float | Tensor,
+        high: float | Tensor,
+        alpha: float | Tensor = 2.0,
+        *,
+        validate_args: bool | None = None,
+    ) -> Self:
+        """The member whose support is the interval [low, high].
+
+        Args:
+            low: lower end, shape broadcastable to ``(*batch)``.
+            high: upper end, greater than ``low``.
+            alpha: entropic index, 1 < α < ∞.
+            validate_args: as for the class.
+
+        Returns:
+            The density. For α = 2 and half-width a, σ² = ⅔a³.
+
+        Raises:
+            ValueError: if ``high`` is not above ``low``, or no member with this α has such a support.
+
+        Example:
+            >>> BetaGaussian.from_support(-1.0, 3.0).loc
+            tensor(1.)
+        """
+        low, high = as_parameters(low=low, high=high)
+        half_width = 0.5 * (cls._wide(high) - cls._wide(low))
+        if checks_values(validate_args, low, high):
+            require_positive("high - low", half_width, "Pass low < high.")
+        profile = adjustable_profile(alpha, 1, "support", validate_args)
+        half_log = profile.half_log_det_of_support(half_width.log())
+        middle = (cls._wide(low) + half_width).to(low.dtype)
+        return cls._with_index(middle, half_log.exp().to(low.dtype), alpha, validate_args=validate_args)
+
+    @classmethod
+    def fit(
+        cls, samples: Float[Tensor, "n *batch"], alpha: float | Tensor = 2.0, *, weights: Tensor | None = None
+    ) -> Self:
+        r"""The minimiser of the Fenchel–Young loss: the member with the mean and the biased variance of the samples.
+
+        Args:
+            samples: observations along the first dimension, ``(n, *batch)``.
+            alpha: entropic index α, finite.
+            weights: weights ≥ 0, broadcastable to ``samples``; uniform by default.
+
+        Returns:
+            The density, with batch shape ``(*batch)``.
+
+        Raises:
+            ValueError: if the samples are all equal.
+
+        Example:
+            >>> BetaGaussian.fit(torch.tensor([-1.0, 1.0]), alpha=1.0).scale
+            tensor(1.)
+
+        References:
+            Martins et al. 2020, App. on Fenchel–Young losses.
+        """
+        mean, variance = weighted_moments(samples.unsqueeze(-1), weights)
+        return cls.from_moments(mean.squeeze(-1), variance[..., 0, 0], alpha)
+
+    def escort(self, beta: float) -> "BetaGaussian":
+        r"""The β-escort :math:`p^\beta / \int p^\beta`: another β-Gaussian, with the same support.
+
+        Args:
+            beta: order β > 0. With β = 2 − α (1 < α < 2) it is the density under which gradients of the Ω_α-map
+                average, and its index is 1/(2−α).
+
+        Returns:
+            The β-Gaussian of index 1 + (α−1)/β.
+
+        Raises:
+            ValueError: if ``beta`` is not positive.
+
+        Example:
+            >>> BetaGaussian(0.0, 1.0, alpha=1.5).escort(0.5).alpha
+            2.0
+        """
+        alpha = escort_index(self.alpha, beta)
+        log_stretch = self._profile.log_escort_stretch(float(beta), self._half_log_det())
+        return BetaGaussian(self.loc, self._round((0.5 * log_stretch).exp() * self._wide(self.scale)), alpha)
+
+    def _law(self) -> BetaLaw:
+        return line_law(self._profile)
+
+    def _unit(self) -> Tensor:
+        return self._wide(self.scale) * self._law().unit(self._half_log_det())
+
+    def _half_width(self) -> Tensor:
+        radius = self._profile.radius(self._half_log_det())
+        unbounded = radius == math.inf
+        # A zero gradient times an infinite radius would be NaN.
+        return torch.where(unbounded, math.inf, torch.where(unbounded, 1.0, radius) * self._wide(self.scale))
+
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
+        """Exact draws with gradients to loc, scale and alpha; shape ``(*sample_shape, *batch)``."""
+        shape = torch.Size(sample_shape) + self.batch_shape
+        offsets, factor = draw_offsets(self._profile, self._half_log_det(), shape)
+        return self._round(self._wide(self.loc) + factor * self._wide(self.scale) * offsets.squeeze(-1))
+
+    @classmethod
+    def _with_index(cls, loc: Tensor, scale: Tensor, alpha: float | Tensor, *, validate_args: bool | None) -> Self:
+        return cls(loc, scale, alpha, validate_args=validate_args)

@@ -1,0 +1,126 @@
+"""The contract all densities of this library share, on top of torch.distributions.Distribution."""
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Distribution, constraints
+from torch.types import _size
+
+from contmax._eager import is_eager_cpu
+from contmax._typing import Float
+
+from ._validation import require_broadcastable
+
+
+class Density(Distribution):
+    """A probability density on ℝᴺ that is a torch distribution and knows more than its log-probability.
+
+    Points outside the support are legal everywhere: there the density is 0, ``log_prob`` is −inf and ``cdf`` 0 or 1,
+    each with zero gradient. Values of parameters are checked on eager CPU tensors, or with ``validate_args=True``.
+    Parameters in float16 or bfloat16 are computed with in float32 and results are rounded once.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+    has_rsample = True
+    #: Tensor attributes that carry the batch, with the number of event dimensions of each; ``expand`` needs no more.
+    _batched: ClassVar[dict[str, int]] = {}
+
+    loc: Tensor
+
+    def __init__(self, batch_shape: Size, event_shape: Size = torch.Size()) -> None:  # noqa: B008
+        # Torch's checks would enforce the support on every point, so they stay off whatever the global default is.
+        super().__init__(batch_shape, event_shape, validate_args=False)
+
+    @abstractmethod
+    def _log_density(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """ln p at points of the working dtype, unrounded."""
+
+    def log_prob(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """ln p(t).
+
+        Args:
+            value: points t, shape ``(*sample, *batch)`` or ``(*sample, *batch, N)``.
+
+        Returns:
+            Shape ``(*sample, *batch)``; −inf with zero gradient off the support.
+
+        Raises:
+            ValueError: if the shape does not fit.
+        """
+        return self._log_density(self._points(value)).to(self._result_dtype(value))
+
+    def density(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """p(t), zero with zero gradient off the support; arguments as :meth:`log_prob`."""
+        return self._log_density(self._points(value)).exp().to(self._result_dtype(value))
+
+    @property
+    def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
+        """Covariance; in one dimension the variance as a 1×1 matrix."""
+        return self.variance[..., None, None]
+
+    def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
+        """The same density with a larger batch shape, without copying its parameters."""
+        new: Self = self._get_checked_instance(type(self), _instance)
+        shape = torch.Size(batch_shape)
+        new.__dict__.update(self.__dict__)
+        for name, event_dims in self._batched.items():
+            value = self.__dict__.get(name)
+            if isinstance(value, Tensor):
+                new.__dict__[name] = value.expand(shape + value.shape[value.ndim - event_dims :])
+        Density.__init__(new, shape, self.event_shape)
+        new._rebind()
+        return new
+
+    def _rebind(self) -> None:
+        """Renew what was derived from parameters at construction; called on an expanded copy."""
+
+    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
+        """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""
+        with torch.no_grad():
+            return self.rsample(torch.Size(sample_shape))
+
+    def _points(self, value: Tensor) -> Tensor:
+        """The points in the working dtype, after the check of their shape."""
+        events = len(self.event_shape)
+        shape = tuple(value.shape)
+        if events and shape[-1:] != tuple(self.event_shape):
+            raise ValueError(
+                f"points must have {self.event_shape[-1]} coordinates in their last dimension; got shape {shape}. "
+                f"Pass a tensor of shape (..., {self.event_shape[-1]})."
+            )
+        require_broadcastable("value", shape[: len(shape) - events], self.batch_shape)
+        return self._wide(value.to(self._result_dtype(value)))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of results."""
+        return self.loc.dtype
+
+    def _result_dtype(self, value: Tensor) -> torch.dtype:
+        """The dtype in which a function of these points is returned."""
+        return torch.promote_types(value.dtype, self.dtype)
+
+    @staticmethod
+    def _wide(tensor: Tensor) -> Tensor:
+        """The tensor in the dtype to compute in: at least float32."""
+        return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+    def _round(self, tensor: Tensor) -> Tensor:
+        """The result in the dtype of the parameters."""
+        return tensor.to(self.dtype)
+
+    def __repr__(self) -> str:
+        named = {name: self.__dict__.get(name) for name in self._batched}
+        shown = [f"{name}: {_brief(value)}" for name, value in named.items() if isinstance(value, Tensor)]
+        return f"{type(self).__name__}({', '.join([*shown, *self._extra_repr()])})"
+
+    def _extra_repr(self) -> list[str]:
+        """What is not a batched tensor but worth showing."""
+        return []
+
+
+def _brief(value: Tensor) -> str:
+    """A single number that can be read for free, else the shape."""
+    return f"{value.item():.4g}" if value.numel() == 1 and is_eager_cpu(value) else str(tuple(value.shape))

@@ -1,0 +1,136 @@
+"""Kullback–Leibler divergences, registered with ``torch.distributions.kl_divergence``."""
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Laplace, MultivariateNormal, Normal, StudentT, Uniform, register_kl
+
+from ._beta_gaussian import BetaGaussian
+from ._integration import ends, line_integral
+from ._line import LineDensity
+from ._mixture import Mixture, without_support_checks
+from ._multivariate import MultivariateBetaGaussian
+
+_ASCENT_STEPS = 50
+# artanh(w) = Σ w²ⁿ⁺¹/(2n+1), used for |w| ≤ 1/3.
+_ARTANH = tuple(1 / (2 * n + 1) for n in range(1, 18))
+
+
+def kl_line(p: Distribution, q: Distribution) -> Tensor:
+    r""":math:`\int p \ln(p/q)` on the line: +∞ unless supp p ⊂ supp q; by quadrature unless both are Gaussian.
+
+    Args:
+        p: a density on the line.
+        q: another, whose batch shape broadcasts with that of p.
+
+    Returns:
+        Shape of the broadcast batch.
+
+    Raises:
+        NotImplementedError: for mixtures in several dimensions.
+    """
+    if p.event_shape or q.event_shape:
+        raise NotImplementedError("the divergence of mixtures is implemented in one dimension only.")
+    shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    p, q = (without_support_checks(d.expand(shape)) for d in (p, q))
+    dtype = torch.promote_types(p.mean.dtype, q.mean.dtype)
+    (low, high), (outer_low, outer_high) = ends(p), ends(q)
+    # Ends that agree up to rounding are taken to agree.
+    slack = 8 * torch.finfo(dtype).eps * (high - low + p.mean.abs())
+    slack = torch.where(torch.isfinite(slack), slack, 0.0)
+    nested = (low >= outer_low - slack) & (high <= outer_high + slack)
+
+    def log_ratio(at: Tensor, log_p: Tensor) -> Tensor:
+        log_q = q.log_prob(at)
+        return torch.where(torch.isinf(log_q), 0.0, log_p - torch.where(torch.isinf(log_q), 0.0, log_q))
+
+    return torch.where(nested, line_integral(log_ratio, p, q), math.inf).to(dtype)
+
+
+def _kl_beta_gaussians(p: BetaGaussian, q: BetaGaussian) -> Tensor:
+    if not (_is_gaussian(p) and _is_gaussian(q)):
+        return kl_line(p, q)
+    ratio = p.scale / q.scale
+    return 0.5 * (_excess((ratio - 1) * (ratio + 1)) + q.mahalanobis_sq(p.loc))
+
+
+def _kl_multivariate(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -> Tensor:
+    if p.event_shape != q.event_shape:
+        raise ValueError(f"the densities must have one dimension; got {p.event_shape[0]} and {q.event_shape[0]}.")
+    if _is_gaussian(p) and _is_gaussian(q):
+        relative = torch.linalg.solve_triangular(q.scale_tril, p.scale_tril, upper=False)
+        diagonal = relative.diagonal(dim1=-2, dim2=-1)
+        mixed = relative.tril(-1).square().sum((-2, -1))
+        divergence: Tensor = _excess((diagonal - 1) * (diagonal + 1)).sum(-1) + mixed + q.mahalanobis_sq(p.loc)
+        return 0.5 * divergence
+    if _leaves(p, q):
+        shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+        return torch.full(shape, math.inf, dtype=p.loc.dtype, device=p.loc.device)
+    raise NotImplementedError("KL of nested β-Gaussians has no closed form; see contmax.losses.fenchel_young.")
+
+
+def _leaves(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -> bool:
+    """Whether the support of p provably leaves that of q, in every batch element.
+
+    Maximises the distance from the centre of q over the ellipsoid of p, in coordinates where that of q is a ball.
+    """
+    inner, outer = p.radius, q.radius
+    if bool(torch.isinf(outer).any()):
+        return False
+    if bool(torch.isinf(inner).all()):
+        return True
+    factor = q.scale_tril
+    shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    axes = torch.linalg.solve_triangular(factor, p.scale_tril.expand(*shape, -1, -1), upper=False)
+    axes = axes * (inner / outer)[..., None, None]
+    centre = torch.linalg.solve_triangular(factor, (p.loc - q.loc).unsqueeze(-1), upper=False) / outer[..., None, None]
+    # Every right singular vector, in the direction of the centre, is a start of a monotone ascent.
+    u = torch.linalg.svd(axes).Vh.mT
+    u = u * torch.where((axes @ u * centre).sum(-2, keepdim=True) < 0, -1.0, 1.0)
+    for _ in range(_ASCENT_STEPS):
+        u = axes.mT @ (axes @ u + centre)
+        u = u / torch.linalg.vector_norm(u, dim=-2, keepdim=True).clamp(min=torch.finfo(u.dtype).tiny)
+    farthest = torch.linalg.vector_norm(axes @ u + centre, dim=-2).amax(-1)
+    return bool((farthest > 1 + 64 * torch.finfo(u.dtype).eps).all())
+
+
+def _is_gaussian(density: BetaGaussian | MultivariateBetaGaussian) -> bool:
+    return not isinstance(density.alpha, Tensor) and density.alpha == 1
+
+
+def _excess(x: Tensor) -> Tensor:
+    """x − ln(1+x) without cancellation at small x, from ln(1+x) = 2 artanh(x/(2+x))."""
+    near = x.abs() < 0.5
+    w = torch.where(near, x / (2 + torch.where(near, x, 0.0)), 0.0)
+    square = w * w
+    series = torch.zeros_like(w)
+    for coefficient in reversed(_ARTANH):
+        series = (series + coefficient) * square
+    far = torch.where(near, 1.0, x)
+    return torch.where(near, 2 * w * (w / (1 - w) - series), far - torch.log1p(far))
+
+
+def _kl_multivariate_normal(p: MultivariateBetaGaussian, q: MultivariateNormal) -> Tensor:
+    return _kl_multivariate(p, MultivariateBetaGaussian(q.loc, scale_tril=q.scale_tril, alpha=1.0, validate_args=False))
+
+
+def _kl_normal_multivariate(p: MultivariateNormal, q: MultivariateBetaGaussian) -> Tensor:
+    return _kl_multivariate(MultivariateBetaGaussian(p.loc, scale_tril=p.scale_tril, alpha=1.0, validate_args=False), q)
+
+
+def _register() -> None:
+    ours = (LineDensity, Mixture)
+    theirs = (Normal, Laplace, StudentT, Uniform)
+    for pair in itertools.chain(
+        itertools.product(ours, ours), itertools.product(ours, theirs), itertools.product(theirs, ours)
+    ):
+        register_kl(*pair)(kl_line)
+    register_kl(BetaGaussian, BetaGaussian)(_kl_beta_gaussians)
+    register_kl(MultivariateBetaGaussian, MultivariateBetaGaussian)(_kl_multivariate)
+    register_kl(MultivariateBetaGaussian, MultivariateNormal)(_kl_multivariate_normal)
+    register_kl(MultivariateNormal, MultivariateBetaGaussian)(_kl_normal_multivariate)
+
+
+_register()

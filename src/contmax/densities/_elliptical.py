@@ -1,0 +1,117 @@
+"""What β-Gaussians share in one and in several dimensions: all that follows from the profile and ½ ln|Σ|."""
+
+import math
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from contmax._typing import Float
+
+from ._density import Density
+from ._profile import Profile, profile_of
+
+
+class Elliptical(Density):
+    """A density that depends on t only through Δ = (t−μ)ᵀΣ⁻¹(t−μ), with the profile of index α."""
+
+    alpha: float | Tensor
+    _profile: Profile
+
+    def _rebind(self) -> None:
+        self._profile = profile_of(self.alpha, self._dim)
+
+    @property
+    def _dim(self) -> int:
+        return self.event_shape[0] if self.event_shape else 1
+
+    @abstractmethod
+    def _half_log_det(self) -> Float[Tensor, "..."]:
+        """½ ln|Σ| in the working dtype."""
+
+    @abstractmethod
+    def _delta(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Δ at points of the working dtype."""
+
+    def _log_density(self, points: Tensor) -> Tensor:
+        return self._profile.log_density(self._delta(points), self._half_log_det())
+
+    def mahalanobis_sq(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Δ(t) = (t−μ)ᵀΣ⁻¹(t−μ); arguments as :meth:`log_prob`."""
+        return self._delta(self._points(value)).to(self._result_dtype(value))
+
+    @property
+    def mean(self) -> Tensor:
+        """μ."""
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        """μ, also for the uniform member, whose density is constant."""
+        return self.loc
+
+    @property
+    def threshold(self) -> Float[Tensor, "*batch"]:
+        """λ with p = [(α−1)(f−λ)]₊^{1/(α−1)}; −∞ at α = 1."""
+        return self._of_batch(self._profile.threshold(self._half_log_det()))
+
+    @property
+    def radius(self) -> Float[Tensor, "*batch"]:
+        """R: the support is Δ ≤ R²; +∞ for α ≤ 1."""
+        return self._of_batch(self._profile.radius(self._half_log_det()))
+
+    @property
+    def normalizer(self) -> Float[Tensor, "*batch"]:
+        """A_α of the centred score −Δ/2, so that p = exp_{2−α}(−Δ/2 − A)."""
+        return self._of_batch(self._profile.normalizer(self._half_log_det()))
+
+    @property
+    def variance_factor(self) -> Float[Tensor, "*batch"]:
+        """v with Cov = vΣ; 1 only for α = 1."""
+        return self._of_batch(self._profile.variance_factor(self._half_log_det()))
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """Shannon entropy in nats."""
+        return self._of_batch(self._profile.entropy(self._half_log_det()))
+
+    def tsallis_negentropy(self) -> Float[Tensor, "*batch"]:
+        """Ω_α(p), of the density's own α."""
+        return self._of_batch(self._profile.negentropy(self._half_log_det()))
+
+    def conjugate(self) -> Float[Tensor, "*batch"]:
+        """Ω_α*(f) of the centred score f = −Δ/2."""
+        return self._of_batch(self._profile.conjugate(self._half_log_det()))
+
+    def power_integral(self, gamma: float | Tensor) -> Float[Tensor, "..."]:
+        r"""∫p(t)^γ dt.
+
+        Args:
+            gamma: γ > 0; for α < 1 also γ > (1−α)N/2, or the integral diverges. For numbers α > 1 and γ also
+                1 − α < γ ≤ 0: over the support only, so that γ = 0 gives its volume.
+
+        Returns:
+            Shape ``(*batch)``.
+
+        Example:
+            >>> from contmax.densities import BetaGaussian
+            >>> BetaGaussian(0.0, 1.0).power_integral(1.0)
+            tensor(1.)
+        """
+        return self._of_batch(self._profile.log_power_integral(gamma, self._half_log_det()).exp())
+
+    def _of_batch(self, value: Tensor) -> Tensor:
+        """Rounded and expanded: a parameter may have had fewer batch dimensions than the density."""
+        return self._round(value).expand(torch.broadcast_shapes(value.shape, self.batch_shape))
+
+    def _extra_repr(self) -> list[str]:
+        return [] if isinstance(self.alpha, Tensor) else [f"alpha: {self.alpha:.6g}"]
+
+
+def escort_index(alpha: float | Tensor, beta: float) -> float | Tensor:
+    """α' = 1 + (α−1)/β, the index of the β-escort."""
+    if not (isinstance(beta, float | int) and math.isfinite(beta) and beta > 0):
+        raise ValueError(
+            f"beta must be a positive number; got {beta}: the escort of order zero is uniform on the support and a "
+            "negative order grows towards its edge, neither is a β-Gaussian. Pass beta > 0, e.g. 2 - alpha."
+        )
+    return 1 + (alpha - 1) / float(beta)

@@ -1,0 +1,237 @@
+"""Mixtures of densities whose supports may differ."""
+
+import copy
+import math
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, Independent, constraints
+from torch.types import _size
+
+from contmax._typing import Float
+from contmax.numerics import implicit_root, monotone_root
+
+from ._density import Density
+from ._integration import line_integral
+
+
+class Union(constraints.Constraint):
+    """Points in the support of at least one component.
+
+    Args:
+        component: the component distribution, components along its last batch dimension.
+    """
+
+    is_discrete = False
+
+    def __init__(self, component: Distribution) -> None:
+        self._component = component
+        self.event_dim = len(component.event_shape)
+
+    def check(self, value: Tensor) -> Tensor:
+        """True where any component accepts the point."""
+        support: Any = self._component.support
+        inside: Tensor = support.check(value.unsqueeze(-1 - self.event_dim)).any(-1)
+        return inside
+
+
+class Mixture(Density):
+    r"""Mixture of a family of densities; its support is the union of theirs.
+
+    .. math:: p(t) = \sum_k w_k\, p_k(t)
+
+    As ``torch.distributions.MixtureSameFamily``, which refuses points that lie in the support of only some components.
+
+    Args:
+        mixture_distribution: weights w, a ``Categorical`` over K components whose batch broadcasts to ``(*batch)``.
+        component_distribution: densities p_k with batch shape ``(*batch, K)``, from this library or from torch.
+
+    Raises:
+        ValueError: if the number of components differs, or batch shapes do not broadcast.
+
+    Example:
+        >>> from contmax.densities import TruncatedParabola
+        >>> weights = torch.distributions.Categorical(torch.tensor([0.5, 0.5]))
+        >>> p = Mixture(weights, TruncatedParabola.from_support(torch.tensor([0.0, 10.0]), torch.tensor([2.0, 12.0])))
+        >>> p.density(torch.tensor([1.0, 5.0])), p.mean
+        (tensor([0.3750, 0.0000]), tensor(6.))
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(
+        self,
+        mixture_distribution: Categorical,
+        component_distribution: Distribution,
+    ) -> None:
+        _require("mixture_distribution", mixture_distribution, Categorical)
+        _require("component_distribution", component_distribution, Distribution)
+        shape = component_distribution.batch_shape
+        if not shape or shape[-1] != mixture_distribution.param_shape[-1]:
+            raise ValueError(
+                f"the last batch dimension of the components must be their number; got batch shape {tuple(shape)} for "
+                f"{mixture_distribution.param_shape[-1]} weights. Pass components of batch shape (..., K)."
+            )
+        try:
+            self._mixture: Categorical = mixture_distribution.expand(shape[:-1])
+        except RuntimeError:
+            raise ValueError(
+                f"weights of batch shape {tuple(mixture_distribution.batch_shape)} do not broadcast to the batch shape "
+                f"{tuple(shape[:-1])} of the components. Pass Categorical with logits (..., K)."
+            ) from None
+        self._component = without_support_checks(component_distribution)
+        super().__init__(shape[:-1], component_distribution.event_shape)
+
+    @property
+    def mixture_distribution(self) -> Categorical:
+        """The weights."""
+        return self._mixture
+
+    @property
+    def component_distribution(self) -> Distribution:
+        """The components, along the last batch dimension."""
+        return self._component
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of results."""
+        return self._component.mean.dtype
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        """On the line draws are differentiable, through the distribution function."""
+        return not self.event_shape
+
+    @constraints.dependent_property(is_discrete=False)
+    def support(self) -> constraints.Constraint:
+        """The union of the supports of the components."""
+        return Union(self._component)
+
+    def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
+        """The same mixture with a larger batch shape, without copying its parameters."""
+        new: Self = self._get_checked_instance(type(self), _instance)
+        shape = torch.Size(batch_shape)
+        new._mixture = self._mixture.expand(shape)
+        new._component = self._component.expand(shape + self._component.batch_shape[-1:])
+        Density.__init__(new, shape, self.event_shape)
+        return new
+
+    def _spread(self, points: Tensor) -> Tensor:
+        """Points with a dimension for the components."""
+        return points.unsqueeze(-1 - len(self.event_shape))
+
+    def _weights(self) -> Tensor:
+        return self._wide(self._mixture.probs)
+
+    def _log_density(self, points: Tensor) -> Tensor:
+        terms = self._wide(self._component.log_prob(self._spread(points))) + self._wide(self._mixture.logits)
+        # As logsumexp, but with zero gradient where no component is alive.
+        top = terms.detach().amax(-1, keepdim=True)
+        top = torch.where(torch.isfinite(top), top, 0.0)
+        total = torch.exp(terms - top).sum(-1)
+        dead = total == 0
+        return torch.where(dead, -math.inf, torch.log(torch.where(dead, 1.0, total)) + top.squeeze(-1))
+
+    def _mean(self) -> Tensor:
+        weights = self._weights()
+        means = self._wide(self._component.mean)
+        return (weights.reshape(weights.shape + (1,) * len(self.event_shape)) * means).sum(-1 - len(self.event_shape))
+
+    @property
+    def mean(self) -> Tensor:
+        """Σ wₖ μₖ."""
+        return self._round(self._mean())
+
+    @property
+    def variance(self) -> Tensor:
+        """Σ wₖ (σₖ² + (μₖ−μ)²) for each coordinate."""
+        offset = self._wide(self._component.mean) - self._spread(self._mean())
+        second = self._wide(self._component.variance) + offset.square()
+        weights = self._weights()
+        events = len(self.event_shape)
+        return self._round((weights.reshape(weights.shape + (1,) * events) * second).sum(-1 - events))
+
+    @property
+    def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
+        """Σ wₖ (Σₖ + (μₖ−μ)(μₖ−μ)ᵀ)."""
+        if not self.event_shape:
+            return self.variance[..., None, None]
+        offset = self._wide(self._component.mean) - self._spread(self._mean())
+        component: Any = self._component
+        second = self._wide(component.covariance_matrix) + offset.unsqueeze(-1) * offset.unsqueeze(-2)
+        return self._round((self._weights()[..., None, None] * second).sum(-3))
+
+    def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """P(T ≤ t) on the line, Σ wₖ Fₖ(t); arguments as :meth:`log_prob`."""
+        return self._cdf(self._points(value)).to(self._result_dtype(value))
+
+    def _cdf(self, points: Tensor) -> Tensor:
+        return (self._weights() * self._wide(self._component.cdf(self._spread(points)))).sum(-1)
+
+    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The quantile t with P(T ≤ t) = q on the line; NaN for q outside [0, 1].
+
+        It lies between the smallest and the largest quantile of the components.
+        """
+        q = self._points(value)
+        valid = (q >= 0) & (q <= 1)
+        quantiles = self._component.icdf(self._spread(torch.where(valid, q, 0.5)))
+        low, high = quantiles.amin(-1), quantiles.amax(-1)
+        end = (q <= 0) | (q >= 1) | (low == high)
+        # An end of the support, which may be infinite, is not to be searched for.
+        bracket = torch.where(end, 0.0, low.detach()), torch.where(end, 1.0, high.detach())
+
+        def residual(t: Tensor) -> tuple[Tensor, Tensor]:
+            slope = self._log_density(t).exp()
+            return self._cdf(t) - q, torch.where(slope > 0, slope, math.inf)
+
+        t = implicit_root(monotone_root(residual, *bracket, tolerance=1e-10), residual)
+        t = torch.where(end, torch.where(q <= 0, low, high), t)
+        return torch.where(valid, t, math.nan).to(self._result_dtype(value))
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """Shannon entropy in nats, on the line, by quadrature."""
+        if self.event_shape:
+            raise NotImplementedError("the entropy of a mixture has no closed form beyond one dimension.")
+        return self._round(line_integral(lambda _, log_p: -log_p, self))
+
+    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
+        """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""
+        with torch.no_grad():
+            shape = torch.Size(sample_shape)
+            chosen = self._mixture.sample(shape)
+            draws = self._component.sample(shape)
+            index = chosen.reshape(chosen.shape + (1,) * (1 + len(self.event_shape)))
+            index = index.expand(*chosen.shape, 1, *self.event_shape)
+            return draws.gather(len(chosen.shape), index).squeeze(len(chosen.shape))
+
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
+        """Draws on the line, with gradients through the distribution function at a fixed share below each."""
+        if self.event_shape:
+            raise NotImplementedError("draws of a mixture are differentiable in one dimension only; use sample().")
+        draws = self._wide(self.sample(sample_shape))
+        share = self._cdf(draws)
+        slope = self._log_density(draws).detach().exp()
+        return self._round(draws - (share - share.detach()) / torch.where(slope > 0, slope, math.inf))
+
+    def __repr__(self) -> str:
+        return f"Mixture({self._mixture}, {self._component})"
+
+
+def _require(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"{name} must be a {kind.__name__}; got {type(value).__name__}. Pass one of torch.distributions."
+        )
+
+
+def without_support_checks(distribution: Distribution) -> Distribution:
+    """A copy of a torch distribution that answers −inf off its support instead of raising."""
+    if isinstance(distribution, Density):
+        return distribution
+    new = copy.copy(distribution)
+    new._validate_args = False
+    if isinstance(new, Independent):
+        new.base_dist = without_support_checks(new.base_dist)
+    return new

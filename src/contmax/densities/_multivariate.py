@@ -1,0 +1,330 @@
+r"""β-Gaussians in N dimensions: the Ω_α-map of a quadratic score."""
+
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+from torch.types import _size
+
+from contmax._typing import Float
+
+from ._ellipsoid import Ellipsoid
+from ._elliptical import Elliptical, escort_index
+from ._line_law import radial_cdf
+from ._moments import adjustable_profile, weighted_moments
+from ._sampling import draw_offsets
+from ._scale import Scale, scale_of_matrix, scale_of_precision
+from ._scale_input import common_dim, scale_of, the_one_given
+from ._validation import (
+    as_index,
+    as_parameters,
+    broadcast_batch,
+    checks_values,
+    require_broadcastable,
+    require_finite,
+    require_index,
+)
+
+
+class MultivariateBetaGaussian(Elliptical):
+    r"""β-Gaussian in N dimensions; for α ≠ 1 Σ is not its covariance: see :meth:`from_support`, :meth:`from_moments`.
+
+    .. math:: p(t) = \exp_{2-\alpha}(-\tfrac12\Delta - A) = \Big[\frac{R^2 - \Delta}{2k}\Big]_+^k, \qquad
+              \Delta = (t-\mu)^\top\Sigma^{-1}(t-\mu), \quad k = \frac1{\alpha-1}
+
+    the maximiser of :math:`E_p[f] - \Omega_\alpha(p)` for the score :math:`f = -\Delta/2`. α = 1 is the Gaussian, α = 2
+    the truncated paraboloid, α = ∞ the uniform density of height one, α < 1 a multivariate Student-t. A diagonal Σ does
+    not make the coordinates independent unless α = 1.
+
+    Give exactly one of ``scale_matrix``, ``scale_tril``, ``precision_matrix`` and ``scale_diag``.
+
+    Args:
+        loc: location μ, ``(*batch, N)``.
+        scale_matrix: Σ, symmetric positive definite, ``(*batch, N, N)``; its gradient is symmetric.
+        alpha: entropic index α > N/(N+2): a number (∞ included), or a tensor of finite values that broadcasts to
+            ``(*batch)``, may require gradients and may have entries below, at and above 1.
+        scale_tril: lower triangular L with LLᵀ = Σ and positive diagonal, ``(*batch, N, N)``.
+        precision_matrix: Σ⁻¹, ``(*batch, N, N)``.
+        scale_diag: σ > 0 with Σ = diag(σ₁², …, σ_N²), ``(*batch, N)``; no matrix is formed.
+        validate_args: check values; by default on eager CPU tensors only.
+
+    Raises:
+        ValueError: if not exactly one scale is given, a value is NaN, Σ is not positive definite, ``alpha`` is out of
+            range, or shapes do not fit.
+
+    Example:
+        >>> p = MultivariateBetaGaussian(torch.zeros(2), torch.eye(2))
+        >>> p.threshold, p.density(torch.tensor([[0.0, 0.0], [3.0, 0.0]]))
+        (tensor(-0.5642), tensor([0.5642, 0.0000]))
+
+    References:
+        Martins et al. 2020, Sec. 2.4.
+    """
+
+    arg_constraints: ClassVar = {
+        "loc": constraints.real_vector,
+        "scale_matrix": constraints.positive_definite,
+        "scale_tril": constraints.lower_cholesky,
+        "precision_matrix": constraints.positive_definite,
+    }
+    _batched: ClassVar = {"loc": 1, "alpha": 0}
+
+    def __init__(
+        self,
+        loc: Tensor,
+        scale_matrix: Tensor | None = None,
+        alpha: float | Tensor = 2.0,
+        *,
+        scale_tril: Tensor | None = None,
+        precision_matrix: Tensor | None = None,
+        scale_diag: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        given = {
+            "scale_matrix": scale_matrix,
+            "scale_tril": scale_tril,
+            "precision_matrix": precision_matrix,
+            "scale_diag": scale_diag,
+        }
+        name, raw = the_one_given(given)
+        loc, raw = as_parameters(loc=loc, **{name: raw})
+        dim = common_dim(loc, name, raw)
+        index = as_index(alpha, dim)
+        self._assemble(loc, scale_of(name, raw, checks_values(validate_args, loc, raw)), index, validate_args)
+
+    def _assemble(self, loc: Tensor, scale: Scale, alpha: float | Tensor, validate_args: bool | None) -> None:
+        """Check what is left to check, and set the attributes."""
+        if checks_values(validate_args, loc, *([alpha] if isinstance(alpha, Tensor) else [])):
+            require_finite("loc", loc)
+            if isinstance(alpha, Tensor):
+                require_index(alpha, scale.dim)
+        self._scale = scale
+        shapes = {"loc": loc.shape[:-1], "scale": scale.batch_shape}
+        batch = broadcast_batch(**shapes, **({"alpha": alpha.shape} if isinstance(alpha, Tensor) else {}))
+        self.loc = loc.expand(*batch, scale.dim)
+        self.alpha = alpha.expand(batch) if isinstance(alpha, Tensor) else alpha
+        super().__init__(batch, torch.Size([scale.dim]))
+        self._rebind()
+
+    @property
+    def scale_matrix(self) -> Float[Tensor, "*batch N N"]:
+        """Σ."""
+        return self._of_matrices(self._scale.matrix())
+
+    @property
+    def scale_tril(self) -> Float[Tensor, "*batch N N"]:
+        """L, lower triangular with LLᵀ = Σ."""
+        return self._of_matrices(self._scale.tril())
+
+    @property
+    def precision_matrix(self) -> Float[Tensor, "*batch N N"]:
+        """Σ⁻¹."""
+        return self._of_matrices(self._scale.precision())
+
+    def _half_log_det(self) -> Tensor:
+        return self._scale.half_log_det()
+
+    def _delta(self, points: Tensor) -> Tensor:
+        return self._scale.mahalanobis_sq(points - self._wide(self.loc))
+
+    @constraints.dependent_property(is_discrete=False, event_dim=1)
+    def support(self) -> constraints.Constraint:
+        """The ellipsoid Δ ≤ R², or all of ℝᴺ."""
+        if not isinstance(self.alpha, Tensor) and self.alpha <= 1:
+            return constraints.real_vector
+        return Ellipsoid(self._wide(self.loc), self._scale, self._profile.radius(self._half_log_det()))
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch N"]:
+        """The diagonal of the covariance."""
+        factor = self._profile.variance_factor(self._half_log_det())
+        return self._round(factor.unsqueeze(-1) * self._scale.diagonal()).expand(self.loc.shape)
+
+    @property
+    def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
+        """R²Σ/(N+2k+2); Σ only for α = 1."""
+        factor = self._profile.variance_factor(self._half_log_det())
+        return self._of_matrices(factor[..., None, None] * self._scale.matrix())
+
+    @property
+    def canonical(self) -> tuple[Float[Tensor, "*batch N"], Float[Tensor, "*batch N N"]]:
+        """θ = (Σ⁻¹μ, −½Σ⁻¹), the coefficients of t and ttᵀ in the score."""
+        linear = self._scale.solve(self._wide(self.loc))
+        return self._round(linear), self._of_matrices(-0.5 * self._scale.precision())
+
+    @classmethod
+    def from_canonical(
+        cls, linear: Tensor, quadratic: Tensor, alpha: float | Tensor = 2.0, *, validate_args: bool | None = None
+    ) -> Self:
+        r"""The density of the score :math:`\theta_1^\top t + \operatorname{tr}(\Theta_2 tt^\top)`.
+
+        Args:
+            linear: θ₁, ``(*batch, N)``.
+            quadratic: Θ₂, symmetric negative definite, ``(*batch, N, N)``.
+            alpha: entropic index α.
+            validate_args: as for the class.
+
+        Returns:
+            The density with Σ = (−2Θ₂)⁻¹ and μ = Σθ₁.
+
+        Raises:
+            ValueError: if ``quadratic`` is not negative definite.
+
+        Example:
+            >>> MultivariateBetaGaussian.from_canonical(torch.ones(2), -0.5 * torch.eye(2)).loc
+            tensor([1., 1.])
+        """
+        linear, quadratic = as_parameters(linear=linear, quadratic=quadratic)
+        common_dim(linear, "quadratic", quadratic)
+        scale = scale_of_precision("-2 * quadratic", -2 * quadratic, checks_values(validate_args, quadratic))
+        return cls._of_scale(
+            scale.multiply(cls._wide(linear)).to(linear.dtype), scale, alpha, validate_args=validate_args
+        )
+
+    @classmethod
+    def from_moments(
+        cls, mean: Tensor, covariance: Tensor, alpha: float | Tensor = 2.0, *, validate_args: bool | None = None
+    ) -> Self:
+        """The member with this mean and covariance, exactly.
+
+        Args:
+            mean: mean, ``(*batch, N)``.
+            covariance: covariance V, symmetric positive definite, ``(*batch, N, N)``.
+            alpha: entropic index α, finite.
+            validate_args: as for the class.
+
+        Returns:
+            The density; its Σ is a multiple of V.
+
+        Raises:
+            ValueError: if ``covariance`` is not positive definite, or ``alpha`` is infinite.
+
+        Example:
+            >>> MultivariateBetaGaussian.from_moments(torch.zeros(2), 3 * torch.eye(2)).variance.round(decimals=4)
+            tensor([3., 3.])
+        """
+        mean, covariance = as_parameters(mean=mean, covariance=covariance)
+        dim = common_dim(mean, "covariance", covariance)
+        profile = adjustable_profile(alpha, dim, "covariance", validate_args)
+        shape = scale_of_matrix("covariance", covariance, checks_values(validate_args, covariance))
+        return cls._of_shape(
+            mean, shape, profile.half_log_det_of_covariance(shape.half_log_det()), alpha, validate_args
+        )
+
+    @classmethod
+    def from_support(
+        cls, center: Tensor, shape_matrix: Tensor, alpha: float | Tensor = 2.0, *, validate_args: bool | None = None
+    ) -> Self:
+        """The member whose support is the ellipsoid (t−c)ᵀT⁻¹(t−c) ≤ 1.
+
+        Args:
+            center: centre c, ``(*batch, N)``.
+            shape_matrix: T, symmetric positive definite, ``(*batch, N, N)``: its eigenvalues are squared semi-axes.
+            alpha: entropic index, 1 < α < ∞.
+            validate_args: as for the class.
+
+        Returns:
+            The density; its Σ is T/R².
+
+        Raises:
+            ValueError: if ``shape_matrix`` is not positive definite, or no member with this α has such a support.
+
+        Example:
+            >>> p = MultivariateBetaGaussian.from_support(torch.zeros(2), torch.diag(torch.tensor([4.0, 1.0])))
+            >>> p.support.check(torch.tensor([[1.99, 0.0], [0.0, 1.01]]))
+            tensor([ True, False])
+        """
+        center, shape_matrix = as_parameters(center=center, shape_matrix=shape_matrix)
+        dim = common_dim(center, "shape_matrix", shape_matrix)
+        profile = adjustable_profile(alpha, dim, "support", validate_args)
+        shape = scale_of_matrix("shape_matrix", shape_matrix, checks_values(validate_args, shape_matrix))
+        return cls._of_shape(center, shape, profile.half_log_det_of_support(shape.half_log_det()), alpha, validate_args)
+
+    @classmethod
+    def fit(
+        cls, samples: Float[Tensor, "n *batch N"], alpha: float | Tensor = 2.0, *, weights: Tensor | None = None
+    ) -> Self:
+        """The minimiser of the Fenchel–Young loss: the member with the mean and biased covariance of the samples.
+
+        Args:
+            samples: observations along the first dimension, ``(n, *batch, N)``.
+            alpha: entropic index α, finite.
+            weights: weights ≥ 0, broadcastable to ``(n, *batch)``; uniform by default.
+
+        Returns:
+            The density, with batch shape ``(*batch)``.
+
+        Raises:
+            ValueError: if the samples do not span ℝᴺ.
+
+        Example:
+            >>> points = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+            >>> MultivariateBetaGaussian.fit(points, alpha=1.0).variance
+            tensor([0.5000, 0.5000])
+        """
+        return cls.from_moments(*weighted_moments(samples, weights), alpha)
+
+    def escort(self, beta: float) -> "MultivariateBetaGaussian":
+        r"""The β-escort :math:`p^\beta / \int p^\beta`: another β-Gaussian, with the same support.
+
+        Args:
+            beta: order β > 0. With β = 2 − α (1 < α < 2) it is the density under which gradients of the Ω_α-map
+                average, and its index is 1/(2−α).
+
+        Returns:
+            The β-Gaussian of index 1 + (α−1)/β.
+
+        Raises:
+            ValueError: if ``beta`` is not positive.
+
+        Example:
+            >>> MultivariateBetaGaussian(torch.zeros(2), torch.eye(2), alpha=1.5).escort(0.5).alpha
+            2.0
+        """
+        alpha = escort_index(self.alpha, beta)
+        log_stretch = self._profile.log_escort_stretch(float(beta), self._half_log_det())
+        stretched = self._scale.stretched((0.5 * log_stretch).exp())
+        return MultivariateBetaGaussian._of_scale(self.loc, stretched, alpha)
+
+    def radial_cdf(self, radius: float | Tensor) -> Float[Tensor, "..."]:
+        r"""P(√Δ ≤ r): the mass inside the ellipsoid of Mahalanobis radius r.
+
+        Args:
+            radius: r ≥ 0, broadcasts with the batch.
+
+        Returns:
+            :math:`I_{r^2/R^2}(\tfrac N2, k+1)` for α > 1, and its limits; shape of the broadcast batch.
+
+        Example:
+            >>> p = MultivariateBetaGaussian(torch.zeros(2), torch.eye(2))
+            >>> p.radial_cdf(p.radius)
+            tensor(1.)
+        """
+        (radius,) = as_parameters(radius=radius)
+        require_broadcastable("radius", tuple(radius.shape), self.batch_shape)
+        return radial_cdf(self._profile, self._wide(radius), self._half_log_det()).to(self._result_dtype(radius))
+
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
+        """Exact draws with gradients to loc, scale and alpha; shape ``(*sample_shape, *batch, N)``."""
+        shape = torch.Size(sample_shape) + self.batch_shape
+        offsets, factor = draw_offsets(self._profile, self._half_log_det(), shape)
+        return self._round(self._wide(self.loc) + self._scale.stretched(factor).apply(offsets))
+
+    @classmethod
+    def _of_scale(cls, loc: Tensor, scale: Scale, alpha: float | Tensor, *, validate_args: bool | None = None) -> Self:
+        """The density with this scale, as it is."""
+        new = cls.__new__(cls)
+        MultivariateBetaGaussian._assemble(new, loc, scale, as_index(alpha, scale.dim), validate_args)
+        return new
+
+    @classmethod
+    def _of_shape(
+        cls, loc: Tensor, shape: Scale, half_log_det: Tensor, alpha: float | Tensor, validate_args: bool | None
+    ) -> Self:
+        """The density with Σ proportional to ``shape`` and this ½ln|Σ|."""
+        factor = ((half_log_det - shape.half_log_det()) / shape.dim).exp()
+        return cls._of_scale(loc, shape.stretched(factor), alpha, validate_args=validate_args)
+
+    def _of_matrices(self, value: Tensor) -> Tensor:
+        return self._round(value).expand(*torch.broadcast_shapes(value.shape[:-2], self.batch_shape), *value.shape[-2:])

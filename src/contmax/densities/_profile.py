@@ -1,0 +1,249 @@
+r"""The radial profile of a β-Gaussian: everything about it that depends only on α, N and ½ ln|Σ|.
+
+With ε = α − 1, s = N/2 and G the gamma ratio of :mod:`contmax.numerics`, the density at squared Mahalanobis
+distance Δ is
+
+.. math:: \ln p = C + \tfrac1\varepsilon\,\mathrm{log1p}(-\varepsilon u), \quad u = \frac{\Delta}{2\rho}, \quad
+          \rho = e^{\varepsilon C}, \quad C = \frac{G_N(\varepsilon) - s\ln 2\pi - \frac12\ln|\Sigma|}{1 + s\varepsilon}
+
+where C is the log-density at the mode. For ε > 0 this is :math:`[(R^2-\Delta)/2k]_+^k` with k = 1/ε and
+:math:`R^2 = 2k\rho`; for ε < 0 it is a Student-t; at ε = 0 it is the Gaussian. Every quantity below is written so that
+it is smooth in ε through 0, which is why α may be a tensor whose entries lie on both sides of 1.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contmax.deformed import expm1_over, log1p_over
+from contmax.numerics import log_gamma_ratio, log_gamma_ratio_slope
+
+Scalar = float | Tensor
+
+_LOG_2PI = math.log(2 * math.pi)
+
+
+class Profile:
+    """The profile for a finite α, a number or a tensor.
+
+    Args:
+        alpha: entropic index α.
+        dim: N, the dimension.
+    """
+
+    def __init__(self, alpha: Scalar, dim: int) -> None:
+        self.alpha = alpha
+        self.dim = dim
+        self.half = dim / 2
+        self._numbers = None if isinstance(alpha, Tensor) else _coefficients(alpha - 1.0, dim)
+
+    def coefficients(self, like: Tensor) -> tuple[Scalar, Scalar, Scalar]:
+        """ε, and c, w with C = c − w·½ln|Σ|; numbers for a number α, else tensors in the dtype of ``like``.
+
+        The tensors are computed in float64 and anew each time: a cached graph could be freed by the first of two
+        backward passes.
+        """
+        if self._numbers is not None:
+            return self._numbers
+        gap, peak, weight = _coefficients(torch.as_tensor(self.alpha).double() - 1.0, self.dim)
+        return gap.to(like.dtype), peak.to(like.dtype), weight.to(like.dtype)
+
+    def gap(self, like: Tensor) -> Scalar:
+        """ε = α − 1."""
+        return self.coefficients(like)[0]
+
+    def log_peak(self, half_log_det: Tensor) -> Tensor:
+        """C = ln p at the mode."""
+        _, peak, weight = self.coefficients(half_log_det)
+        return peak - weight * half_log_det
+
+    def log_rho(self, half_log_det: Tensor) -> Tensor:
+        """ln ρ = εC; the standard β-Gaussian of the same α is that of Σ/ρ."""
+        return self.gap(half_log_det) * self.log_peak(half_log_det)
+
+    def log_density(self, delta: Tensor, half_log_det: Tensor) -> Tensor:
+        """ln p at squared Mahalanobis distance Δ: −inf with zero gradient off the support, NaN where Δ is NaN."""
+        gap, peak, weight = self.coefficients(half_log_det)
+        log_peak = peak - weight * half_log_det
+        # An overflowing Δ lies outside every support; finite, it cannot turn a zero gradient into NaN.
+        delta = delta.clamp(max=torch.finfo(delta.dtype).max)
+        if isinstance(gap, float) and gap == 0:
+            return log_peak - 0.5 * delta
+        u = 0.5 * delta * torch.exp(-gap * log_peak)
+        y = -gap * u
+        outside = y <= -1
+        if isinstance(gap, Tensor):
+            inner = torch.where(outside, 0.0, u)
+            return torch.where(outside, -math.inf, log_peak - inner * log1p_over(-gap * inner))
+        if gap < 0:
+            return log_peak + torch.log1p(y) / gap
+        return torch.where(outside, -math.inf, log_peak + torch.log1p(torch.where(outside, 0.0, y)) / gap)
+
+    def radius(self, half_log_det: Tensor) -> Tensor:
+        """R, +∞ for α ≤ 1."""
+        gap, log_rho = self.gap(half_log_det), self.log_rho(half_log_det)
+        if isinstance(gap, float):
+            return (0.5 * log_rho).exp() * math.sqrt(2 / gap) if gap > 0 else torch.full_like(log_rho, math.inf)
+        bounded = gap > 0
+        return torch.where(bounded, (0.5 * log_rho).exp() * (2 / torch.where(bounded, gap, 1.0)).sqrt(), math.inf)
+
+    def threshold(self, half_log_det: Tensor) -> Tensor:
+        """λ = A − 1/ε = −ρ/ε; −∞ at α = 1."""
+        gap, rho = self.gap(half_log_det), self.log_rho(half_log_det).exp()
+        if isinstance(gap, float):
+            return -rho / gap if gap else torch.full_like(rho, -math.inf)
+        gaussian = gap == 0
+        return torch.where(gaussian, -math.inf, -rho / torch.where(gaussian, 1.0, gap))
+
+    def normalizer(self, half_log_det: Tensor) -> Tensor:
+        """A_α of the centred score, −expm1(ln ρ)/ε."""
+        log_peak = self.log_peak(half_log_det)
+        return -log_peak * expm1_over(self.gap(half_log_det) * log_peak)
+
+    def variance_factor(self, half_log_det: Tensor) -> Tensor:
+        """v with Cov = vΣ."""
+        gap = self.gap(half_log_det)
+        return self.log_rho(half_log_det).exp() / (1 + (self.half + 1) * gap)
+
+    def negentropy(self, half_log_det: Tensor) -> Tensor:
+        """Ω_α(p) = expm1(ln ρ − log1p(εs/α))/(αε)."""
+        gap = self.gap(half_log_det)
+        alpha = 1 + gap
+        ratio = self.half / alpha
+        y = self.log_peak(half_log_det) - ratio * _log1p_over(gap * ratio)
+        return y / alpha * expm1_over(gap * y)
+
+    def conjugate(self, half_log_det: Tensor) -> Tensor:
+        """Ω_α* of the centred score, εΩ_α(p) + A."""
+        return self.gap(half_log_det) * self.negentropy(half_log_det) + self.normalizer(half_log_det)
+
+    def entropy(self, half_log_det: Tensor) -> Tensor:
+        """Shannon entropy, −C + s − εG'(ε)."""
+        gap = self.gap(half_log_det)
+        if isinstance(gap, Tensor):
+            wide = gap.double()
+            shift = self.half - wide * log_gamma_ratio_slope(wide, self.dim)
+            return shift.to(half_log_det.dtype) - self.log_peak(half_log_det)
+        return self.half - gap * log_gamma_ratio_slope(gap, self.dim) - self.log_peak(half_log_det)
+
+    def log_power_integral(self, gamma: Scalar, half_log_det: Tensor) -> Tensor:
+        """ln ∫p^γ = (γ−1)C + G(ε) − G(ε/γ) − s ln γ for γ > 0; a number γ may be ≤ 0 where the support is bounded."""
+        gap = self.gap(half_log_det)
+        if isinstance(gamma, Tensor) or isinstance(gap, Tensor):
+            order = torch.as_tensor(gamma, dtype=torch.float64, device=half_log_det.device)
+            wide = torch.as_tensor(gap, dtype=torch.float64, device=half_log_det.device)
+            shift = log_gamma_ratio(wide, self.dim) - log_gamma_ratio(wide / order, self.dim) - self.half * order.log()
+            return (order - 1).to(half_log_det.dtype) * self.log_peak(half_log_det) + shift.to(half_log_det.dtype)
+        if gamma <= (-gap if gap > 0 else -gap * self.half):
+            raise ValueError(
+                f"gamma must exceed {max(-gap, -gap * self.half):.6g}; got {gamma}: the integral diverges."
+            )
+        if gamma > 0:
+            moved = log_gamma_ratio(gap, self.dim) - log_gamma_ratio(gap / gamma, self.dim)
+            return (gamma - 1) * self.log_peak(half_log_det) + (moved - self.half * math.log(gamma))
+        k = gamma / gap
+        volume = self.half * (self.log_rho(half_log_det) + math.log(2 * math.pi / gap)) + half_log_det
+        return gamma * self.log_peak(half_log_det) + volume + (math.lgamma(k + 1) - math.lgamma(k + 1 + self.half))
+
+    def log_escort_stretch(self, beta: float, half_log_det: Tensor) -> Tensor:
+        """ln m with Σ' = mΣ the scale matrix of the β-escort, whose index is 1 + ε/β."""
+        escort = Profile(1 + (self.alpha - 1) / beta, self.dim)
+        gap, _, weight = escort.coefficients(half_log_det)
+        moved = self.log_rho(half_log_det) - math.log(beta) - gap * escort.log_peak(half_log_det)
+        return moved / weight
+
+    def half_log_det_of_covariance(self, half_log_det: Tensor) -> Tensor:
+        """½ln|Σ| of the member whose covariance has this ½ln|V|."""
+        gap, peak, weight = self.coefficients(half_log_det)
+        shift = gap * peak - _log1p(gap * (self.half + 1))
+        return (half_log_det - self.half * shift) / weight
+
+    def half_log_det_of_support(self, half_log_det: Tensor) -> Tensor:
+        """½ln|Σ| of the member whose support matrix T = R²Σ has this ½ln|T|; α > 1."""
+        gap, peak, weight = self.coefficients(half_log_det)
+        return (half_log_det - self.half * (gap * peak + _log(2 / gap))) / weight
+
+
+class UniformProfile(Profile):
+    """The limit α = ∞: density one on the ellipsoid of volume one, whatever |Σ|."""
+
+    def __init__(self, dim: int) -> None:
+        self.alpha = math.inf
+        self.dim = dim
+        self.half = dim / 2
+        self._log_unit_radius_sq = (math.lgamma(1 + self.half) - self.half * math.log(math.pi)) / self.half
+
+    def log_peak(self, half_log_det: Tensor) -> Tensor:
+        """C = 0."""
+        return torch.zeros_like(half_log_det)
+
+    def radius(self, half_log_det: Tensor) -> Tensor:
+        """R, from the unit volume."""
+        return (0.5 * (self._log_unit_radius_sq - half_log_det / self.half)).exp()
+
+    def log_density(self, delta: Tensor, half_log_det: Tensor) -> Tensor:
+        """0 on the ellipsoid, −inf outside, with zero gradient."""
+        outside = delta >= self.radius(half_log_det).square()
+        # Zero, but still a function of the parameters: a backward pass finds zero gradients, not a missing graph.
+        return torch.where(outside, -math.inf, 0.0 * (delta.clamp(max=torch.finfo(delta.dtype).max) + half_log_det))
+
+    def threshold(self, half_log_det: Tensor) -> Tensor:
+        """λ = −R²/2."""
+        return -0.5 * self.radius(half_log_det).square()
+
+    def normalizer(self, half_log_det: Tensor) -> Tensor:
+        """A = λ, since 1/ε = 0."""
+        return self.threshold(half_log_det)
+
+    def variance_factor(self, half_log_det: Tensor) -> Tensor:
+        """R²/(N+2)."""
+        return self.radius(half_log_det).square() / (self.dim + 2)
+
+    def negentropy(self, half_log_det: Tensor) -> Tensor:
+        """Ω_∞ = 0."""
+        return torch.zeros_like(half_log_det)
+
+    def conjugate(self, half_log_det: Tensor) -> Tensor:
+        """−½R²·N/(N+2): the mean score, since the negentropy is 0."""
+        return -0.5 * self.dim * self.variance_factor(half_log_det)
+
+    def entropy(self, half_log_det: Tensor) -> Tensor:
+        """ln of the volume, 0."""
+        return torch.zeros_like(half_log_det)
+
+    def log_power_integral(self, gamma: Scalar, half_log_det: Tensor) -> Tensor:
+        """ln ∫1 = 0."""
+        return torch.zeros_like(half_log_det)
+
+    def log_escort_stretch(self, beta: float, half_log_det: Tensor) -> Tensor:
+        """ln 1: every escort of a uniform density is that density."""
+        return torch.zeros_like(half_log_det)
+
+
+def profile_of(alpha: Scalar, dim: int) -> Profile:
+    """The profile for any α > N/(N+2), ∞ included."""
+    if not isinstance(alpha, Tensor) and math.isinf(alpha):
+        return UniformProfile(dim)
+    return Profile(alpha, dim)
+
+
+def _coefficients(gap: Any, dim: int) -> tuple[Any, Any, Any]:
+    """ε, c, w for a number or a float64 tensor ε."""
+    weight = 1 / (1 + dim / 2 * gap)
+    return gap, weight * (log_gamma_ratio(gap, dim) - dim / 2 * _LOG_2PI), weight
+
+
+def _log1p_over(y: Scalar) -> Scalar:
+    if isinstance(y, Tensor):
+        return log1p_over(y)
+    return math.log1p(y) / y if y else 1.0
+
+
+def _log1p(y: Scalar) -> Scalar:
+    return torch.log1p(y) if isinstance(y, Tensor) else math.log1p(y)
+
+
+def _log(y: Scalar) -> Scalar:
+    return torch.log(y) if isinstance(y, Tensor) else math.log(y)

@@ -1,0 +1,201 @@
+"""The triangular density: the Ω₂-map of −|t−μ|/b."""
+
+import math
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+from torch.types import _size
+
+from contmax._typing import Float
+
+from ._line import LineDensity, LineLaw
+from ._validation import as_parameters, broadcast_batch, checks_values, require_finite, require_positive
+
+
+class _TriangularLaw(LineLaw):
+    """In units of the half-width."""
+
+    def tail(self, depth: Tensor) -> Tensor:
+        return 0.5 * (1 - depth).clamp(min=0).square()
+
+    def depth(self, tail: Tensor) -> Tensor:
+        return 1 - (2 * tail).sqrt()
+
+
+class Triangular(LineDensity):
+    r"""Triangular density; its half-width is √b, not ``scale``: see :meth:`from_support`, :meth:`from_moments`.
+
+    .. math:: p(t) = \Big[-\lambda - \frac{|t-\mu|}{b}\Big]_+, \qquad \lambda = -\frac1{\sqrt b}, \qquad a = \sqrt b
+
+    the maximiser of :math:`E_p[f] - \Omega_2(p)` for the score :math:`f(t) = -|t-\mu|/b` of the Laplace density.
+
+    Args:
+        loc: location μ, shape broadcastable to ``(*batch)``.
+        scale: shape parameter b > 0, shape broadcastable to ``(*batch)``.
+        validate_args: check values; by default on eager CPU tensors only.
+
+    Raises:
+        ValueError: if a value is NaN, ``scale`` is not positive, or shapes do not broadcast.
+
+    Example:
+        >>> Triangular(0.0, 4.0).density(torch.tensor([0.0, 1.0, 3.0]))
+        tensor([0.5000, 0.2500, 0.0000])
+
+    References:
+        Martins et al. 2020, Eq. (triangular).
+    """
+
+    arg_constraints: ClassVar = {"loc": constraints.real, "scale": constraints.positive}
+    _batched: ClassVar = {"loc": 0, "scale": 0}
+    alpha = 2.0
+
+    def __init__(self, loc: float | Tensor, scale: float | Tensor, *, validate_args: bool | None = None) -> None:
+        loc, scale = as_parameters(loc=loc, scale=scale)
+        if checks_values(validate_args, loc, scale):
+            require_finite("loc", loc)
+            require_positive("scale", scale, "Pass softplus(x), or use from_support(low, high).")
+        batch = broadcast_batch(loc=loc.shape, scale=scale.shape)
+        self.loc, self.scale = loc.expand(batch), scale.expand(batch)
+        super().__init__(batch)
+
+    def _law(self) -> LineLaw:
+        return _TriangularLaw()
+
+    def _unit(self) -> Tensor:
+        return self._half_width()
+
+    def _half_width(self) -> Tensor:
+        return self._wide(self.scale).sqrt()
+
+    def _log_density(self, points: Tensor) -> Tensor:
+        width = self._half_width()
+        slack = 1 - ((points - self._wide(self.loc)) / width).abs()
+        outside = slack <= 0
+        return torch.where(outside, -math.inf, torch.log(torch.where(outside, 1.0, slack)) - torch.log(width))
+
+    @property
+    def threshold(self) -> Float[Tensor, "*batch"]:
+        """λ = −1/√b, with p = [f − λ]₊."""
+        return self._round(-1 / self._half_width())
+
+    @property
+    def normalizer(self) -> Float[Tensor, "*batch"]:
+        """A₂ = λ + 1 of the centred score −|t−μ|/b."""
+        return self._round(1 - 1 / self._half_width())
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch"]:
+        """b/6."""
+        return self._round(self._wide(self.scale) / 6)
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """Shannon entropy in nats, ½ + ½ ln b."""
+        return self._round(0.5 + 0.5 * self._wide(self.scale).log())
+
+    def tsallis_negentropy(self) -> Float[Tensor, "*batch"]:
+        """Ω₂(p) = −½ + 1/(3√b)."""
+        return self._round(1 / (3 * self._half_width()) - 0.5)
+
+    def conjugate(self) -> Float[Tensor, "*batch"]:
+        """Ω₂* of the centred score, ½ − 2/(3√b)."""
+        return self._round(0.5 - 2 / (3 * self._half_width()))
+
+    @property
+    def canonical(self) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """(μ, θ) with θ = −1/b, the coefficient of |t−μ| in the score: a family for each location."""
+        return self.loc, self._round(-1 / self._wide(self.scale))
+
+    @classmethod
+    def from_canonical(cls, loc: float | Tensor, slope: float | Tensor, *, validate_args: bool | None = None) -> Self:
+        """The density of the score θ·|t−μ|.
+
+        Args:
+            loc: μ.
+            slope: θ < 0.
+            validate_args: as for the class.
+
+        Example:
+            >>> Triangular.from_canonical(0.0, -0.25).scale
+            tensor(4.)
+        """
+        loc, slope = as_parameters(loc=loc, slope=slope)
+        if checks_values(validate_args, slope):
+            require_positive("-slope", -slope, "Pass theta = -1/b < 0.")
+        return cls(loc, -1 / slope, validate_args=validate_args)
+
+    @classmethod
+    def from_moments(cls, mean: float | Tensor, variance: float | Tensor, *, validate_args: bool | None = None) -> Self:
+        """The member with this mean and variance: b = 6·variance.
+
+        Args:
+            mean: mean, shape broadcastable to ``(*batch)``.
+            variance: variance > 0, shape broadcastable to ``(*batch)``.
+            validate_args: as for the class.
+
+        Example:
+            >>> Triangular.from_moments(0.0, 1.5).half_width
+            tensor(3.)
+        """
+        mean, variance = as_parameters(mean=mean, variance=variance)
+        return cls(mean, 6 * variance, validate_args=validate_args)
+
+    @classmethod
+    def from_support(cls, low: float | Tensor, high: float | Tensor, *, validate_args: bool | None = None) -> Self:
+        """The member whose support is the interval [low, high].
+
+        Args:
+            low: lower end, shape broadcastable to ``(*batch)``.
+            high: upper end, greater than ``low``.
+            validate_args: as for the class.
+
+        Raises:
+            ValueError: if ``high`` is not above ``low``.
+
+        Example:
+            >>> Triangular.from_support(-1.0, 3.0).scale
+            tensor(4.)
+        """
+        low, high = as_parameters(low=low, high=high)
+        half_width = 0.5 * (high - low)
+        if checks_values(validate_args, low, high):
+            require_positive("high - low", half_width, "Pass low < high.")
+        return cls(low + half_width, half_width.square(), validate_args=validate_args)
+
+    @classmethod
+    def fit(cls, samples: Float[Tensor, "n *batch"]) -> Self:
+        r"""The minimiser of the Fenchel–Young loss: the median, and b = 9·(mean absolute deviation from it)².
+
+        Args:
+            samples: observations along the first dimension, ``(n, *batch)``.
+
+        Returns:
+            The density, with batch shape ``(*batch)``.
+
+        Raises:
+            ValueError: if the samples are all equal.
+
+        Example:
+            >>> Triangular.fit(torch.tensor([-3.0, 0.0, 3.0])).scale
+            tensor(36.)
+
+        References:
+            Martins et al. 2020, App. on Fenchel–Young losses: the derivative of
+            :math:`\tfrac12 - 2/(3\sqrt b) + E|t-\mu|/b`.
+        """
+        if samples.ndim < 1 or not samples.shape[0]:
+            raise ValueError(f"samples must have observations along their first dimension; got {tuple(samples.shape)}.")
+        wide = cls._wide(samples)
+        median = wide.median(dim=0).values
+        deviation = (wide - median).abs().mean(0)
+        return cls(median.to(samples.dtype), (9 * deviation.square()).to(samples.dtype))
+
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
+        """Exact draws with gradients, from the sum of two uniform variables; shape ``(*sample_shape, *batch)``."""
+        loc = self._wide(self.loc)
+        shape = torch.Size(sample_shape) + self.batch_shape
+        offset = torch.rand(shape, dtype=loc.dtype, device=loc.device) + torch.rand(
+            shape, dtype=loc.dtype, device=loc.device
+        )
+        return self._round(loc + self._half_width() * (offset - 1) * (1 - 8 * torch.finfo(loc.dtype).eps))

@@ -1,0 +1,120 @@
+"""What a density accepts: shapes are always checked, values only where looking at them is free."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_eager_cpu
+from contmax._typing import Float
+
+
+def checks_values(validate_args: bool | None, *parameters: Tensor) -> bool:
+    """Whether to look at the values of the parameters.
+
+    An explicit ``validate_args`` decides. Without it, values are read on eager CPU tensors only: anywhere else reading
+    them would wait for the device, or cannot be traced. Torch's own default is not used, since one ``torch.compile``
+    anywhere in the process switches it off.
+    """
+    if validate_args is not None:
+        return validate_args
+    return all(is_eager_cpu(parameter) for parameter in parameters)
+
+
+def as_parameters(**given: float | int | Tensor) -> list[Tensor]:
+    """The parameters as floating-point tensors of one dtype; numbers join the dtype and device of the tensors."""
+    for name, value in given.items():
+        if not isinstance(value, Tensor | float | int):
+            raise TypeError(
+                f"{name} must be a tensor or a number; got {type(value).__name__}. Pass torch.as_tensor({name})."
+            )
+        if isinstance(value, Tensor) and value.is_complex():
+            raise TypeError(f"{name} must be real; got {value.dtype}. Pass a floating-point tensor.")
+    tensors = [value for value in given.values() if isinstance(value, Tensor)]
+    floating = [tensor.dtype for tensor in tensors if tensor.is_floating_point()] or [torch.get_default_dtype()]
+    dtype = floating[0]
+    for other in floating[1:]:
+        dtype = torch.promote_types(dtype, other)
+    device = tensors[0].device if tensors else None
+    return [
+        value.to(dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=dtype, device=device)
+        for value in given.values()
+    ]
+
+
+def broadcast_batch(**shapes: tuple[int, ...]) -> torch.Size:
+    """The common batch shape of parameters whose batch shapes are named here."""
+    try:
+        return torch.Size(torch.broadcast_shapes(*shapes.values()))
+    except RuntimeError:
+        listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(f"batch shapes do not broadcast: {listed}. Pass shapes that agree or are 1.") from None
+
+
+def require_finite(name: str, value: Tensor) -> None:
+    """No NaN and no infinity."""
+    if value.numel() and not bool(torch.isfinite(value).all()):
+        bad = int((~torch.isfinite(value)).sum())
+        raise ValueError(
+            f"{name} must be finite; got {bad} NaN or infinite of {value.numel()} entries. "
+            "Find the step that produced them; a density has none for such a parameter."
+        )
+
+
+def require_positive(name: str, value: Tensor, hint: str) -> None:
+    """Finite and greater than zero, with a hint at what to pass instead."""
+    require_finite(name, value)
+    if value.numel() and not bool((value > 0).all()):
+        low = float(value.detach().min())
+        raise ValueError(
+            f"{name} must be positive; got min {low:.4g} in a tensor of shape {tuple(value.shape)}. {hint}"
+        )
+
+
+def require_broadcastable(name: str, shape: tuple[int, ...], batch_shape: torch.Size) -> None:
+    """Points, without their event dimensions, must broadcast with the batch of the density."""
+    try:
+        torch.broadcast_shapes(shape, batch_shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} of batch shape {tuple(shape)} does not broadcast with a density of batch shape "
+            f"{tuple(batch_shape)}. Put sample dimensions in front of the batch."
+        ) from None
+
+
+def as_index(alpha: float | int | Tensor, dim: int) -> float | Tensor:
+    """α as a Python float or a floating-point tensor, within the range where the density exists in N dimensions."""
+    if isinstance(alpha, Tensor):
+        if alpha.is_complex() or alpha.dtype == torch.bool:
+            raise TypeError(f"alpha must be real; got {alpha.dtype}. Pass a floating-point tensor.")
+        return alpha if alpha.is_floating_point() else alpha.to(torch.get_default_dtype())
+    if isinstance(alpha, bool) or not isinstance(alpha, float | int):
+        raise TypeError(f"alpha must be a number or a tensor; got {type(alpha).__name__}. Pass for example alpha=2.0.")
+    # α chooses formulas, so a compiled program holds it as a constant: ldexp does not trace, it takes the value.
+    value = math.ldexp(alpha, 0)
+    if not value > dim / (dim + 2):
+        raise ValueError(_range_message(f"{value:.6g}", dim))
+    return value
+
+
+def require_index(alpha: Float[Tensor, "..."], dim: int) -> None:
+    """A tensor α must be finite and within the range where the density exists."""
+    if not alpha.numel():
+        return
+    if not bool(torch.isfinite(alpha).all()):
+        raise ValueError(
+            "alpha must be finite in a tensor; got NaN or infinity. Pass alpha=math.inf as a float instead."
+        )
+    low = float(alpha.detach().min())
+    if not low > dim / (dim + 2):
+        raise ValueError(_range_message(f"min {low:.6g}", dim))
+
+
+def _range_message(got: str, dim: int) -> str:
+    bound = dim / (dim + 2)
+    if got.endswith("nan"):
+        return f"alpha must be a number; got nan. Pass alpha > {bound:.6g}, for example 2.0."
+    return (
+        f"alpha must exceed N/(N+2) = {bound:.6g} in N = {dim} dimension{'s' if dim > 1 else ''}; got {got}, "
+        f"where variance and negentropy are infinite. Pass a larger alpha; 1 is the Gaussian, 2 the parabola."
+    )

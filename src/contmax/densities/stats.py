@@ -1,0 +1,166 @@
+"""The densities in the manner of scipy.stats: numpy in, numpy out.
+
+A thin view of the classes of :mod:`contmax.densities`, computed in float64; there is no second implementation.
+
+    >>> from contmax.densities import stats
+    >>> stats.truncated_parabola.pdf([-0.5, 0.0, 2.0], loc=0.0, scale=1.0).round(4)
+    array([0.5302, 0.6552, 0.    ])
+    >>> frozen = stats.beta_gaussian(loc=1.0, scale=0.5, alpha=1.5)
+    >>> [float(end.round(4)) for end in frozen.interval(0.9)]
+    [0.3865, 1.6135]
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contmax.densities._beta_gaussian import BetaGaussian
+from contmax.densities._location_scale import LocationScale
+from contmax.densities._paraboloid import TruncatedParabola
+from contmax.densities._triangular import Triangular
+
+Numbers = float | Sequence[Any] | np.ndarray
+Array = np.ndarray | np.float64
+
+
+class Frozen:
+    """One density with its parameters, with the methods of a frozen scipy distribution."""
+
+    def __init__(self, density: Any) -> None:
+        self.density = density
+
+    def pdf(self, x: Numbers) -> Array:
+        """p(x)."""
+        return _array(self.density.density(_tensor(x)))
+
+    def logpdf(self, x: Numbers) -> Array:
+        """ln p(x); −inf off the support."""
+        return _array(self.density.log_prob(_tensor(x)))
+
+    def cdf(self, x: Numbers) -> Array:
+        """P(X ≤ x)."""
+        return _array(self.density.cdf(_tensor(x)))
+
+    def sf(self, x: Numbers) -> Array:
+        """P(X > x) = 1 − cdf(x), by symmetry about the mean and so without cancellation."""
+        return _array(self.density.cdf(2 * self.density.mean - _tensor(x)))
+
+    def ppf(self, q: Numbers) -> Array:
+        """The q-quantile, the inverse of the cdf."""
+        return _array(self.density.icdf(_tensor(q)))
+
+    def isf(self, q: Numbers) -> Array:
+        """The inverse of the survival function."""
+        return _array(2 * self.density.mean - self.density.icdf(_tensor(q)))
+
+    def rvs(self, size: int | tuple[int, ...] = (), random_state: int | np.random.Generator | None = None) -> Array:
+        """Draws of shape `size` + batch; `random_state` is a seed or a numpy Generator, None the global torch state."""
+        shape = (size,) if isinstance(size, int) else tuple(size)
+        if random_state is None:
+            return _array(self.density.sample(shape))
+        seed = random_state if isinstance(random_state, int) else int(random_state.integers(2**63))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return _array(self.density.sample(shape))
+
+    def mean(self) -> Array:
+        """E[X]."""
+        return _array(self.density.mean)
+
+    def median(self) -> Array:
+        """The ½-quantile, which is the mean: all these densities are symmetric."""
+        return self.mean()
+
+    def var(self) -> Array:
+        """E[(X − E[X])²]."""
+        return _array(self.density.variance)
+
+    def std(self) -> Array:
+        """The square root of the variance."""
+        return _array(self.density.stddev)
+
+    def stats(self, moments: str = "mv") -> tuple[Array, ...]:
+        """Mean ("m") and variance ("v"), in the order asked for."""
+        known: dict[str, Callable[[], Array]] = {"m": self.mean, "v": self.var}
+        if not moments or set(moments) - set(known):
+            raise ValueError(f"moments must be made of 'm' and 'v'; got {moments!r}. Pass 'mv'.")
+        return tuple(known[moment]() for moment in moments)
+
+    def entropy(self) -> Array:
+        """Shannon entropy in nats."""
+        return _array(self.density.entropy())
+
+    def support(self) -> tuple[Array, Array]:
+        """Its two ends; infinite for α ≤ 1."""
+        return self.ppf(0.0), self.ppf(1.0)
+
+    def interval(self, confidence: float) -> tuple[Array, Array]:
+        """The central interval that holds this probability."""
+        return self.ppf((1 - confidence) / 2), self.ppf((1 + confidence) / 2)
+
+    def __repr__(self) -> str:
+        return f"Frozen({self.density!r})"
+
+
+class Family:
+    """A family of densities: call it with parameters for a :class:`Frozen` one, or pass them to any method.
+
+    Args:
+        name: what to call it.
+        make: from parameters to a density.
+        fitted: from samples to the names and values of the parameters that fit them best.
+    """
+
+    def __init__(self, name: str, make: Callable[..., Any], fitted: Callable[..., dict[str, Tensor]] | None) -> None:
+        self.name, self._make, self._fitted = name, make, fitted
+
+    def __call__(self, loc: Numbers = 0.0, scale: Numbers = 1.0, **options: Any) -> Frozen:
+        """The density with these parameters, frozen."""
+        return Frozen(self._make(_tensor(loc), _tensor(scale), **options))
+
+    def fit(self, data: Numbers, **options: Any) -> tuple[float, ...]:
+        """The parameters (loc, scale) that minimise the Fenchel–Young loss over the data."""
+        if self._fitted is None:
+            raise NotImplementedError(f"{self.name} has no closed-form fit. Minimise contmax.losses.fenchel_young.")
+        return tuple(float(value) for value in self._fitted(_tensor(data), **options).values())
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        """A method of the frozen density that takes its parameters too: ``family.pdf(x, loc=0, scale=1)``."""
+        if method.startswith("_") or not hasattr(Frozen, method):
+            raise AttributeError(f"{type(self).__name__} has no attribute {method!r}")
+
+        def call(*arguments: Any, loc: Numbers = 0.0, scale: Numbers = 1.0, **options: Any) -> Any:
+            mine = {name: options.pop(name) for name in ("alpha", "g") if name in options}
+            return getattr(self(loc, scale, **mine), method)(*arguments, **options)
+
+        return call
+
+    def __repr__(self) -> str:
+        return f"contmax.densities.stats.{self.name}"
+
+
+def _tensor(values: Numbers) -> Tensor:
+    return torch.as_tensor(np.asarray(values, dtype=np.float64))
+
+
+def _array(tensor: Tensor) -> Array:
+    """The numbers as an array, a single one as a numpy scalar."""
+    array: Array = tensor.detach().numpy()[()]
+    return array
+
+
+def _location_and_scale(density: Any) -> dict[str, Tensor]:
+    return {"loc": density.loc, "scale": density.scale}
+
+
+beta_gaussian = Family(
+    "beta_gaussian", BetaGaussian, lambda data, alpha=2.0: _location_and_scale(BetaGaussian.fit(data, alpha))
+)
+truncated_parabola = Family(
+    "truncated_parabola", TruncatedParabola, lambda data: _location_and_scale(TruncatedParabola.fit(data))
+)
+triangular = Family("triangular", Triangular, lambda data: _location_and_scale(Triangular.fit(data)))
+location_scale = Family("location_scale", LocationScale, None)

@@ -1,0 +1,115 @@
+"""Gauss–Legendre rules and the Legendre polynomials they belong to: sampling, differentiating and integrating.
+
+A function is known by its values at Gauss nodes; its Legendre coefficients then give values anywhere, derivatives
+and antiderivatives by small constant matrices, all of them differentiable. Rules are computed once per device.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.polynomial import legendre
+from torch import Tensor
+
+from contmax._typing import Float
+
+
+def gauss_legendre(count: int, device: torch.device) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+    """Nodes and weights of Gauss–Legendre quadrature on [−1, 1], float64; exact for degree 2n − 1.
+
+    Example:
+        >>> nodes, weights = gauss_legendre(3, torch.device("cpu"))
+        >>> round(float((weights * nodes**4).sum()), 12)
+        0.4
+    """
+    return _constant("nodes", count, device), _constant("weights", count, device)
+
+
+def graded_rule(count: int, device: torch.device, power: int = 4) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+    r"""Nodes and weights on [0, 1] for functions that behave like :math:`x^k`, any k > 0, at either end.
+
+    Gauss–Legendre in u after the substitution :math:`x = \phi(u) = \int_0^u (s(1-s))^{m-1}\,ds / B(m, m)`, which
+    turns :math:`x^k dx` into :math:`u^{mk+m-1} du`. With m = 4 and 20 nodes :math:`\int x^k` has a relative error of
+    3e-10 at k = 1/9 and below 1e-14 for ½ ≤ k ≤ 4. A smaller m spares more nodes for the middle.
+
+    Args:
+        count: number of nodes.
+        device: where the tables are to be.
+        power: m, 2 or 4.
+
+    Example:
+        >>> nodes, weights = graded_rule(20, torch.device("cpu"))
+        >>> abs(float((weights * nodes.sqrt()).sum()) - 2 / 3) < 1e-14
+        True
+    """
+    return _constant(f"graded_nodes_{power}", count, device), _constant(f"graded_weights_{power}", count, device)
+
+
+def grading(u: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """φ(u), the substitution behind :func:`graded_rule` with m = 4: flat to third order at 0 and at 1."""
+    return u**4 * (35 + u * (-84 + u * (70 - 20 * u)))
+
+
+def legendre_coefficients(values: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
+    """Coefficients c with Σ cₘ Pₘ(xᵢ) = valuesᵢ at the n Gauss nodes xᵢ."""
+    return values @ _constant("transform", values.shape[-1], values.device)
+
+
+def legendre_slope(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
+    """Coefficients of the derivative (the last one is 0)."""
+    return coefficients @ _constant("slope", coefficients.shape[-1], coefficients.device)
+
+
+def legendre_antiderivative(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... m"]:
+    """Coefficients, one more, of the antiderivative that vanishes at −1."""
+    return coefficients @ _constant("antiderivative", coefficients.shape[-1], coefficients.device)
+
+
+def legendre_sum(coefficients: Float[Tensor, "... n"], x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Σ cₘ Pₘ(x) by Clenshaw's recurrence; x broadcasts with the coefficients without their last dimension.
+
+    Example:
+        >>> legendre_sum(torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.0, 1.0]))
+        tensor([-0.5000,  1.0000])
+    """
+    columns = coefficients.unbind(-1)
+    ahead, value = torch.zeros_like(columns[-1]), columns[-1]
+    for m in range(len(columns) - 2, -1, -1):
+        ahead, value = value, columns[m] + (2 * m + 1) / (m + 1) * x * value - (m + 1) / (m + 2) * ahead
+    return value.expand(torch.broadcast_shapes(value.shape, x.shape))
+
+
+def legendre_basis(x: Float[Tensor, "..."], count: int) -> Float[Tensor, "... n"]:
+    """P₀(x), …, Pₙ₋₁(x) along a new last dimension."""
+    columns = [torch.ones_like(x), x]
+    for m in range(1, count - 1):
+        columns.append(((2 * m + 1) * x * columns[m] - m * columns[m - 1]) / (m + 1))
+    return torch.stack(columns[:count], -1)
+
+
+@lru_cache(maxsize=256)
+def _constant(kind: str, count: int, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(_table(kind, count))).to(device)
+
+
+def _table(kind: str, count: int) -> np.ndarray:
+    nodes, weights = legendre.leggauss(count)
+    if kind == "nodes":
+        return nodes
+    if kind == "weights":
+        return weights * (2 / weights.sum())
+    if kind.startswith("graded"):
+        u, power = (nodes + 1) / 2, int(kind[-1])
+        if kind.startswith("graded_nodes"):
+            return u**4 * (35 + u * (-84 + u * (70 - 20 * u))) if power == 4 else u * u * (3 - 2 * u)
+        density = weights * (u * (1 - u)) ** (power - 1)
+        return density / density.sum()
+    if kind == "transform":
+        # Orthogonality under the rule itself: cₘ = (m + ½) Σ w f Pₘ.
+        return (legendre.legvander(nodes, count - 1) * weights[:, None]) * (np.arange(count) + 0.5)
+    identity = np.eye(count)
+    if kind == "slope":
+        rows = [legendre.legder(row) for row in identity]
+        return np.stack([np.pad(row[:count], (0, count - len(row[:count]))) for row in rows])
+    rows = [legendre.legint(row, lbnd=-1) for row in identity]
+    return np.stack([np.pad(row, (0, count + 1 - len(row))) for row in rows])

@@ -1,0 +1,83 @@
+"""Draws: their derivatives, their shapes, and what they cost to differentiate near the Gaussian."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Categorical
+
+from contmax.densities import BetaGaussian, Mixture, MultivariateBetaGaussian, TruncatedParabola
+
+D = torch.float64
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_derivative_of_draws_in_alpha(dim):
+    """d/dα E‖t‖² from draws is d/dα tr Cov; the derivative of a single draw does not explode at α = 1."""
+    torch.manual_seed(0)
+    alpha = torch.tensor([0.9, 0.9999, 1.0, 1.0001, 1.3, 3.0], dtype=D, requires_grad=True)
+    p = MultivariateBetaGaussian(torch.zeros(dim, dtype=D), 0.5 * torch.eye(dim, dtype=D), alpha)
+    draws = p.rsample((8_000,))
+    (expected,) = torch.autograd.grad(p.variance.sum(), alpha)
+    squares = draws.square().sum(-1)
+    (got,) = torch.autograd.grad(squares.mean(0).sum(), alpha, retain_graph=True)
+    torch.testing.assert_close(got, expected, rtol=0.1, atol=0)
+    jacobian = torch.autograd.grad(squares[:50].sum(), alpha)[0] / 50
+    assert jacobian.abs().max() < 100
+
+
+def test_derivative_of_draws_in_alpha_on_the_line():
+    torch.manual_seed(0)
+    alpha = torch.tensor([0.9, 1.0, 1.0001, 1.5], dtype=D, requires_grad=True)
+    p = BetaGaussian(torch.zeros(4, dtype=D), torch.ones(4, dtype=D), alpha)
+    (got,) = torch.autograd.grad(p.rsample((8_000,)).square().mean(0).sum(), alpha)
+    (expected,) = torch.autograd.grad(p.variance.sum(), alpha)
+    torch.testing.assert_close(got, expected, rtol=0.1, atol=0)
+
+
+def test_each_draw_keeps_its_share_of_the_mass():
+    """The implicit derivative: along α, the mass inside the radius of a draw does not change."""
+    torch.manual_seed(0)
+    alpha = torch.tensor([0.8, 1.0, 1.4, 2.5], dtype=D, requires_grad=True)
+    p = MultivariateBetaGaussian(torch.zeros(2, dtype=D), torch.eye(2, dtype=D), alpha)
+    draws = p.rsample((3,))
+    share = p.radial_cdf(p.mahalanobis_sq(draws).sqrt())
+    (grad,) = torch.autograd.grad(share.sum(), alpha)
+    torch.testing.assert_close(grad, torch.zeros_like(grad), rtol=0, atol=1e-9)
+
+
+def test_derivative_of_draws_of_a_mixture():
+    torch.manual_seed(0)
+    logits = torch.tensor([0.1, 0.5], dtype=D, requires_grad=True)
+
+    def build() -> Mixture:
+        loc, scale = torch.tensor([0.0, 1.0], dtype=D), torch.tensor([1.0, 0.5], dtype=D)
+        return Mixture(Categorical(logits=logits), TruncatedParabola(loc, scale))
+
+    (got,) = torch.autograd.grad(build().rsample((50_000,)).square().mean(), logits)
+    p = build()
+    (expected,) = torch.autograd.grad(p.variance + p.mean**2, logits)
+    torch.testing.assert_close(got, expected, rtol=0.05, atol=0)
+
+
+def test_same_seed_same_draws():
+    p = MultivariateBetaGaussian(torch.zeros(3), torch.eye(3), 1.7)
+    torch.manual_seed(3)
+    first = p.sample((10,))
+    torch.manual_seed(3)
+    assert torch.equal(first, p.sample((10,)))
+
+
+def test_draws_of_float32_follow_alpha_in_float64():
+    p = BetaGaussian(torch.zeros(2), torch.ones(2), torch.tensor([1.5, 0.8], dtype=D))
+    assert p.sample((3,)).dtype == torch.float32
+    assert p.log_prob(torch.zeros(2)).dtype == torch.float32
+
+
+def test_autocast_does_not_round_draws():
+    p = MultivariateBetaGaussian(torch.zeros(2), torch.eye(2) + 0.2, math.inf)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        draws = p.sample((1000,))
+    assert draws.dtype == torch.float32
+    assert p.support.check(draws).all()
+    assert len(torch.unique(draws)) > 1900, "bfloat16 has 256 values between two powers of two"

@@ -1,0 +1,89 @@
+"""Threads, forks and the cache: the compiled kernels in the places where compiled code usually goes wrong."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import contmax
+
+pytest.importorskip("numba", reason="numba is not installed: pip install 'contmax[cpu]'")
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def run(x, alpha):
+    x = x.clone().requires_grad_()
+    p = contmax.entmax(x, alpha)
+    (g,) = torch.autograd.grad(p, x, torch.linspace(-1, 1, x.numel()).view(x.shape))
+    return p.detach(), g
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
+def test_the_number_of_threads_changes_no_bit(alpha, two_threads):
+    x = torch.randn(300, 701)
+    parallel = run(x, alpha)
+    torch.set_num_threads(1)
+    alone = run(x, alpha)
+    assert all(torch.equal(a, b) for a, b in zip(parallel, alone, strict=True))
+
+
+def test_many_threads_may_call_at_once(two_threads):
+    x = torch.randn(200, 512)
+    expected = contmax.sparsemax(x)
+    same = []
+
+    def work():
+        same.extend(torch.equal(contmax.sparsemax(x), expected) for _ in range(20))
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert same == [True] * 80
+
+
+class _Attended(Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        torch.manual_seed(index)
+        return contmax.entmax(torch.randn(200, 400), 1.5)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_forked_workers_after_the_parent_used_its_threads(two_threads):
+    expected = [_Attended()[i] for i in range(6)]
+    loader = DataLoader(_Attended(), batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60)
+    assert all(torch.equal(a, b) for a, b in zip(loader, expected, strict=True))
+    assert torch.equal(contmax.entmax(torch.zeros(200, 400), 1.5), torch.full((200, 400), 1 / 400))
+
+
+def test_a_second_process_finds_the_compiled_code():
+    program = """
+import torch, contmax
+from contmax.kernels.cpu._rows import forward_rows
+contmax.entmax(torch.randn(4, 33), 1.5)
+print(sum(forward_rows.stats.cache_hits.values()), sum(forward_rows.stats.cache_misses.values()))
+"""
+    runs = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True) for _ in range(2)
+    ]
+    assert runs[-1].stdout.split() == ["1", "0"]
+
+
+def test_numba_is_imported_only_when_it_runs():
+    program = "import sys, contmax; assert 'numba' not in sys.modules and 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
