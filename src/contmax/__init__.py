@@ -4,20 +4,36 @@ Read from left to right, as the data flows::
 
     scores ──Ω_α──▶ p (a probability vector, or a density) ──E_p[ψ]──▶ r ──B──▶ context
 
-=====================  ==================================================================================
-`softmax`,             probability maps over an axis, with masks and temperatures; exact zeros for α > 1
-`sparsemax`, `entmax`
-`deformed`             β-logarithms and β-exponentials, Tsallis negentropies, escorts
-`losses`               Fenchel–Young losses that fit those maps
-`nn`                   the same as modules, with learnable α
-`integrations`         `contmax.integrations.entmax`: drop-in for the `entmax` package
-=====================  ==================================================================================
+===========================  ============================================================================
+`softmax`, `sparsemax`,      probability maps over an axis, with masks and temperatures; exact zeros for
+`entmax`                     α > 1
+`densities`                  the same on the line and in space: truncated parabolas and paraboloids, the
+                             β-Gaussian line, triangular and location–scale families, mixtures
+`regularized_prediction`     the density of an arbitrary score on an interval, a box, nodes or knots
+`basis`, `expectation`       basis functions ψ, and what a density expects of them
+`fit_signal`,                from observations to a continuous signal, at once or as a stream
+`SignalAccumulator`
+`losses`                     Fenchel–Young losses, finite and continuous
+`nn`                         modules
+`deformed`                   β-logarithms and β-exponentials, Tsallis negentropies, escorts
+`integrations`               `contmax.integrations.entmax`: drop-in for the `entmax` package
+===========================  ============================================================================
 """
 
+from contmax import basis as basis
 from contmax import deformed as deformed
+from contmax import densities as densities
+from contmax import domains as domains
+from contmax import expectations as expectations
+from contmax import integrations as integrations
 from contmax import losses as losses
 from contmax import maps as maps
 from contmax import nn as nn
+from contmax.expectations import expectation as expectation
 from contmax.maps import entmax as entmax
 from contmax.maps import softmax as softmax
 from contmax.maps import sparsemax as sparsemax
+from contmax.prediction import regularized_prediction as regularized_prediction
+from contmax.signal import Signal as Signal
+from contmax.signal import SignalAccumulator as SignalAccumulator
+from contmax.signal import fit_signal as fit_signal

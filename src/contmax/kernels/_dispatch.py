@@ -8,7 +8,6 @@ from torch import Tensor
 from contmax._eager import is_eager_cpu
 from contmax.kernels import _operators
 
-
 _NUMBA = importlib.util.find_spec("numba") is not None
 
 

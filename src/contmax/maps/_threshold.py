@@ -66,9 +66,10 @@ def sorted_probabilities(shifted: Tensor, alpha: float | Tensor, dim: int, weigh
     epsilon = alpha - 1
     k = 1 / epsilon
     w = torch.ones_like(shifted) if weights is None else weights.expand_as(shifted)
-    # Scores further below the maximum than this never get mass; a finite floor keeps −inf out of the differences.
-    heaviest = w.amax(dim, keepdim=True)
-    z, order = (epsilon * shifted).clamp(min=-2 - 2 * heaviest ** (-epsilon)).sort(dim=dim, descending=True)
+    # The maximum alone has mass one at τ = −w^{−ε}: scores below that get none. A finite floor under it keeps −inf out
+    # of the differences.
+    floor = -2 - 2 * _weight_of_maximum(shifted, w, dim) ** (-epsilon)
+    z, order = (epsilon * shifted).clamp(min=floor).sort(dim=dim, descending=True)
     w = w.gather(dim, order)
     position = _last_in_support(z, w, k, dim)
     rank = torch.arange(z.shape[dim], device=z.device).view([-1 if d == dim % z.dim() else 1 for d in range(z.dim())])
@@ -123,8 +124,13 @@ def _left_end(shifted: Tensor, alpha: float | Tensor, dim: int, weights: Tensor 
     """A at which the maximum alone has mass one, so that S ≥ 1: 0 without weights, −log_{2−α}(1/w_max) with."""
     if weights is None:
         return torch.zeros_like(shifted.narrow(dim, 0, 1))
-    at_maximum = torch.where(shifted == 0, weights, 0).amax(dim, keepdim=True)
-    return -log_beta(1 / torch.where(at_maximum > 0, at_maximum, 1), 2 - alpha)
+    return -log_beta(1 / _weight_of_maximum(shifted, weights, dim), 2 - alpha)
+
+
+def _weight_of_maximum(shifted: Tensor, weights: Tensor, dim: int) -> Tensor:
+    """The largest weight among the maxima; 1 where nothing may be attended."""
+    weight = torch.where(shifted == 0, weights, 0).amax(dim, keepdim=True)
+    return torch.where(weight > 0, weight, 1)
 
 
 def deformed_exp(v: Tensor, epsilon: float | Tensor) -> Tensor:

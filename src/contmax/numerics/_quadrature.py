@@ -5,6 +5,7 @@ and antiderivatives by small constant matrices, all of them differentiable. Rule
 """
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,10 +90,12 @@ def legendre_basis(x: Float[Tensor, "..."], count: int) -> Float[Tensor, "... n"
 
 @lru_cache(maxsize=256)
 def _constant(kind: str, count: int, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(_table(kind, count))).to(device)
+    table = torch.from_numpy(np.ascontiguousarray(_table(kind, count)))
+    # From pinned memory the first use on an accelerator is an asynchronous copy like any other work.
+    return table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else table.to(device)
 
 
-def _table(kind: str, count: int) -> np.ndarray:
+def _table(kind: str, count: int) -> Any:
     nodes, weights = legendre.leggauss(count)
     if kind == "nodes":
         return nodes

@@ -7,6 +7,7 @@ processor time from interleaved repeats on one thread (`interleaved`), resident 
 
 from contmax_lab.bench._accuracy import errors as errors
 from contmax_lab.bench._accuracy import exact_entmax as exact_entmax
+from contmax_lab.bench._densities import DENSITIES as DENSITIES
 from contmax_lab.bench._figure import Figure as Figure
 from contmax_lab.bench._maps import MAPS as MAPS
 from contmax_lab.bench._memory import peak_extra_memory as peak_extra_memory
@@ -22,4 +23,5 @@ from contmax_lab.bench._timing import one_thread as one_thread
 
 SUITES: list[Suite] = [
     MAPS,
+    DENSITIES,
 ]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contmax.kernels.cpu._rows import backward_rows, forward_rows
+from contmax.kernels.cpu._kernels import backward_kernel, forward_kernel
 from contmax.kernels.cpu._threads import over_rows
 
 
@@ -16,7 +16,7 @@ def forward(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
     matrix = _matrix(x)
     conjugate = np.empty(matrix.shape[0])
-    over_rows(forward_rows, matrix, _numbers(alpha), _matrix(p), conjugate)
+    over_rows(forward_kernel, matrix, _numbers(alpha), _matrix(p), conjugate)
     return p, torch.from_numpy(conjugate.reshape(*x.shape[:-1], 1))
 
 
@@ -25,7 +25,7 @@ def backward(p: Tensor, cotangent: Tensor, alpha: float | Tensor, needs_alpha: b
     grad = torch.empty_like(p, memory_format=torch.contiguous_format)
     grad_alpha = p.new_empty((*p.shape[:-1], 1) if needs_alpha else (0,))
     arrays = (_matrix(p), _matrix(cotangent), _numbers(alpha), _matrix(grad), grad_alpha.numpy().reshape(-1))
-    over_rows(backward_rows, *arrays)
+    over_rows(backward_kernel, *arrays)
     return grad, grad_alpha
 
 

@@ -127,7 +127,7 @@ def wide_vectors(typing_context):  # type: ignore[no-untyped-def]
     return types.none(), generate
 
 
-@njit(cache=True, nogil=True)
+@njit
 def compress_above(key, start, columns, threshold, target, j):  # type: ignore[no-untyped-def]
     """Copy the entries > threshold of a row to the front of target[j]; returns how many there are."""
     lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
@@ -140,7 +140,7 @@ def compress_above(key, start, columns, threshold, target, j):  # type: ignore[n
     return kept
 
 
-@njit(cache=True, nogil=True)
+@njit
 def compress_with(key, other, start, columns, threshold, target, other_target, j):  # type: ignore[no-untyped-def]
     """`compress_above` of two rows at once, both by the entries of the first."""
     lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
@@ -154,7 +154,7 @@ def compress_with(key, other, start, columns, threshold, target, other_target, j
     return kept
 
 
-@njit(cache=True, nogil=True)
+@njit
 def expand_above(key, key_start, columns, threshold, packed, j, factor, target, start):  # type: ignore[no-untyped-def]
     """Undo `compress_above`: factor·packed[j] where the key is > threshold, zero elsewhere, as a row of target."""
     lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)

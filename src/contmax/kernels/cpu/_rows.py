@@ -1,24 +1,22 @@
 """Forward and backward of α-entmax over the rows of a matrix; each thread takes a range of rows."""
 
-import math
-
 import numpy as np
 from numba import njit
 
 from contmax.kernels.cpu import _elementary as fast
+from contmax.kernels.cpu._evaluate import CHUNK, REDUCTION, ZERO, weights
 from contmax.kernels.cpu._lanes import compress_with, expand_above, wide_vectors
 from contmax.kernels.cpu._solve import (
-    CHUNK,
-    REDUCTION,
     ROOM,
     ROW,
-    ZERO,
     begin,
+    bound,
     climb,
+    flat_partitions,
     integer_order,
     narrow,
     pad,
-    weights,
+    partition,
 )
 
 # Rows solved side by side: as many as keep their buffers in the first level of the cache, and at most these.
@@ -26,7 +24,7 @@ _MOST_TOGETHER = 8
 _SCORES_TOGETHER = 2048
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(error_model="numpy")
 def forward_rows(x, alpha, p, conjugate, start, stop):  # type: ignore[no-untyped-def]
     """p̂ and Ω*_α of rows start…stop; `alpha` has one entry per row, or one for all."""
     wide_vectors()
@@ -34,49 +32,54 @@ def forward_rows(x, alpha, p, conjugate, start, stop):  # type: ignore[no-untype
     together = np.uint64(max(1, min(_MOST_TOGETHER, _SCORES_TOGETHER // x.shape[1])))
     shape = (together, columns + ROOM)
     scores, candidates, w = np.empty(shape, x.dtype), np.empty(shape, x.dtype), np.empty(shape, x.dtype)
-    rows, log_n = np.empty(together, ROW), math.log(x.shape[1])
+    rows, flat, eps = np.empty(together, ROW), flat_partitions(x.shape[1]), np.finfo(x.dtype).eps
     for first in range(np.uint64(start), np.uint64(stop), together):
         count = min(together, np.uint64(stop) - first)
         for j in range(count):
-            begin(x, first + j, _of_row(alpha, first + j) - 1.0, log_n, scores, j, rows[j])
+            begin(x, first + j, _of_row(alpha, first + j) - 1.0, flat, scores, j, rows[j])
         climb(scores, rows, count)
         for j in range(count):
-            narrow(scores, j, log_n, candidates, rows[j])
+            bound(flat, eps, rows[j])
+        for j in range(count):
+            narrow(scores, j, candidates, rows[j])
         climb(candidates, rows, count)
         for j in range(count):
-            conjugate[first + j] = _finish(scores, candidates, j, rows[j], w, p, first + j)
+            if rows[j].order > 0:
+                weights(scores, j, rows[j], w)
+            else:
+                weights(candidates, j, rows[j], w)
+        for j in range(count):
+            conjugate[first + j] = _finish(scores, j, rows[j], w, p, first + j)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _of_row(alpha, r):  # type: ignore[no-untyped-def]
     return alpha[r if alpha.shape[0] > 1 else ZERO]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _finish(scores, candidates, j, row, w, p, r):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
     """Write the probabilities of row r; returns Ω*."""
-    columns = np.uint64(p.shape[1])
+    columns, factor = np.uint64(p.shape[1]), p.dtype.type(1.0 / row.mass)
     if not row.top > -np.inf:
         _fill(p, r, p.dtype.type(np.nan if row.top != row.top else 0.0))
         return row.top
     if row.order > 0:
-        mass, product = weights(scores, j, row, w)
-        _write(w, j, columns, p.dtype.type(1.0 / mass), p, r)
+        _write(w, j, columns, factor, p, r)
     else:
-        mass, product = weights(candidates, j, row, w)
-        cut, factor = p.dtype.type(row.cut), p.dtype.type(1.0 / mass)
+        cut = p.dtype.type(row.cut)
         expand_above(scores, j * np.uint64(scores.shape[1]), columns, cut, w, j, factor, p, r * columns)
     # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
-    return row.top + (row.epsilon * product / mass + row.partition) / (row.epsilon + 1.0)
+    return row.top + (row.epsilon * row.product / row.mass + partition(row)) / (row.epsilon + 1.0)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _fill(p, r, value):  # type: ignore[no-untyped-def]
     for i in range(np.uint64(p.shape[1])):
         p[r, i] = value
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _write(w, j, n, factor, p, r):  # type: ignore[no-untyped-def]
     """p[r] ← factor·w[j]."""
     wide_vectors()
@@ -84,7 +87,7 @@ def _write(w, j, n, factor, p, r):  # type: ignore[no-untyped-def]
         p[r, i] = w[j, i] * factor
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(error_model="numpy")
 def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[no-untyped-def]
     """s (g − ⟨s, g⟩/⟨s, 1⟩), s = p^{2−α}, for rows start…stop; with its α-derivative where `grad_alpha` has rows."""
     wide_vectors()
@@ -108,13 +111,13 @@ def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[n
             _escort_and_curvature(weight, n, epsilon, escort, curvature)
         else:
             _escort(weight, n, epsilon, escort)
-        _centre(cotangent, n, escort)
+        _centre(cotangent, n, escort, _mean(escort, cotangent, n))
         expand_above(p, r * columns, columns, zero, cotangent, ZERO, one, grad, r * columns)
         if needs_alpha:
             grad_alpha[r] = -_product(curvature, cotangent, n)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(error_model="numpy")
 def _escort(p, n, epsilon, s):  # type: ignore[no-untyped-def]
     """s ← p^{2−α} on the support, 0 elsewhere."""
     wide_vectors()
@@ -134,7 +137,7 @@ def _escort(p, n, epsilon, s):  # type: ignore[no-untyped-def]
             s[ZERO, i] = w if inside else zero
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=fast.CONTRACT)
+@njit(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
     """s ← p^{2−α} and d ← ln²p ∫₀¹ u p^{εu} du = (y e^y − e^y + 1)/ε², y = ε ln p, on the support; s is 0 elsewhere."""
     wide_vectors()
@@ -156,7 +159,32 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
         d[ZERO, i] = series if abs(y) < near else direct
 
 
-@njit(cache=True, nogil=True, fastmath=REDUCTION)
+@njit(error_model="numpy", fastmath=REDUCTION)
+def _mean(s, g, n):  # type: ignore[no-untyped-def]
+    """⟨s, g⟩/⟨s, 1⟩, or 0 where s is 0."""
+    wide_vectors()
+    product, total = 0.0, 0.0
+    for start in range(ZERO, n, CHUNK):
+        product_part, total_part = s.dtype.type(0), s.dtype.type(0)
+        for i in range(start, min(n, start + CHUNK)):
+            product_part += s[ZERO, i] * g[ZERO, i]
+            total_part += s[ZERO, i]
+        product += product_part
+        total += total_part
+    return product / total if total > 0.0 else 0.0
+
+
+@njit
+def _centre(g, n, s, mean):  # type: ignore[no-untyped-def]
+    """g ← s (g − mean)."""
+    wide_vectors()
+    high = g.dtype.type(mean)
+    low = g.dtype.type(mean - high)  # what the dtype drops would add up in sums over the row
+    for i in range(n):
+        g[ZERO, i] = s[ZERO, i] * ((g[ZERO, i] - high) - low)
+
+
+@njit(fastmath=REDUCTION)
 def _product(a, b, n):  # type: ignore[no-untyped-def]
     """⟨a, b⟩."""
     wide_vectors()
@@ -167,26 +195,3 @@ def _product(a, b, n):  # type: ignore[no-untyped-def]
             part += a[ZERO, i] * b[ZERO, i]
         total += part
     return total
-
-
-@njit(cache=True, nogil=True, fastmath=REDUCTION)
-def _total(a, n):  # type: ignore[no-untyped-def]
-    """⟨a, 1⟩."""
-    wide_vectors()
-    total = 0.0
-    for start in range(ZERO, n, CHUNK):
-        part = a.dtype.type(0)
-        for i in range(start, min(n, start + CHUNK)):
-            part += a[ZERO, i]
-        total += part
-    return total
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _centre(g, n, s):  # type: ignore[no-untyped-def]
-    """g ← s (g − ⟨s, g⟩/⟨s, 1⟩)."""
-    wide_vectors()
-    total = _total(s, n)
-    mean = g.dtype.type(_product(s, g, n) / total if total > 0.0 else 0.0)
-    for i in range(n):
-        g[ZERO, i] = s[ZERO, i] * (g[ZERO, i] - mean)

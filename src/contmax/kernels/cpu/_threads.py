@@ -4,6 +4,7 @@ numba's own parallel loops are not used: their thread pools abort a process that
 default layer also one that calls them from two threads. A pool of Python threads does neither.
 """
 
+import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ os.register_at_fork(after_in_child=_forget_pool)
 
 
 def over_rows(kernel: Callable[..., None], matrix: Any, *arrays: Any) -> None:
-    """Call kernel(matrix, *arrays, start, stop) on ranges of the matrix's rows, on as many threads as torch would use."""
+    """Call kernel(matrix, *arrays, start, stop) on ranges of the rows, on as many threads as torch would use."""
     rows, columns = matrix.shape
     arrays = (matrix, *arrays)
     threads = max(1, min(torch.get_num_threads(), rows, rows * columns // _SMALLEST_SHARE))
@@ -35,7 +36,7 @@ def over_rows(kernel: Callable[..., None], matrix: Any, *arrays: Any) -> None:
         return
     bounds = [rows * i // threads for i in range(threads + 1)]
     pool = _workers(threads - 1)
-    others = [pool.submit(kernel, *arrays, a, b) for a, b in zip(bounds[1:], bounds[2:], strict=False)]
+    others = [pool.submit(kernel, *arrays, a, b) for a, b in itertools.pairwise(bounds[1:])]
     kernel(*arrays, bounds[0], bounds[1])
     for other in others:
         other.result()

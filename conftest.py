@@ -44,5 +44,5 @@ def _reproducible() -> None:
 @pytest.fixture(scope="session")
 def golden() -> dict[str, list[dict]]:
     """Reference values: function name → cases, each with ``tag``, ``inputs`` and ``outputs`` as decimal strings."""
-    path = Path(__file__).parent / "golden" / "golden.json"
+    path = Path(__file__).parent / "tests" / "golden" / "golden.json"
     return {name: entry["cases"] for name, entry in json.loads(path.read_text())["functions"].items()}

@@ -1,0 +1,288 @@
+"""Where a prediction lives: an interval, a box, a weighted set of nodes, or the knots of a piecewise-linear score.
+
+A continuous domain also says how finely scores are read: it is cut into ``resolution`` equal cells along each axis,
+and a score is sampled at the Gauss nodes of each cell. What varies on a scale much shorter than the spacing of these
+nodes and leaves no trace at them is not seen; raise ``resolution`` for such scores.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_eager_cpu
+from contmax._typing import Float
+from contmax.numerics import gauss_legendre
+
+Number = float | int
+
+# Gauss nodes per cell and default cells per axis, by the dimension of the domain: 512 samples on an interval, 16,384
+# on a rectangle, 110,592 in a three-dimensional box.
+_NODES_PER_CELL = {1: 16, 2: 8, 3: 6}
+_CELLS_PER_AXIS = {1: 32, 2: 16, 3: 8}
+
+
+class Box:
+    r"""The box :math:`[l_1, h_1] \times \dots \times [l_N, h_N]` with Lebesgue measure, N ≤ 3.
+
+    Args:
+        low: lower corner l, N numbers or a tensor of shape (N,), finite. A tensor sets dtype and device.
+        high: upper corner h > l.
+        resolution: cells per axis; by default 32, 16 or 8 in one, two or three dimensions. A score is sampled at
+            16, 8 or 6 Gauss nodes per cell and axis and interpolated between them.
+
+    Raises:
+        ValueError: for an empty, reversed or unbounded box, for more than three dimensions, or no cell.
+        TypeError: for corners that are not real floating-point numbers.
+
+    Example:
+        >>> Box([0.0, -1.0], [1.0, 1.0])
+        Box(low=[0.0, -1.0], high=[1.0, 1.0], resolution=16)
+    """
+
+    def __init__(
+        self,
+        low: Sequence[Number] | Tensor,
+        high: Sequence[Number] | Tensor,
+        *,
+        resolution: int | None = None,
+    ) -> None:
+        self.low, self.high = _as_floats("Box", low=low, high=high)
+        if self.low.dim() != 1 or self.low.shape != self.high.shape or not 1 <= len(self.low) <= 3:
+            raise ValueError(
+                f"Box takes two corners with one to three coordinates; got shapes {tuple(self.low.shape)} and "
+                f"{tuple(self.high.shape)}. In more dimensions pass Nodes with your own quadrature rule."
+            )
+        _require_bounded("Box", self.low, self.high)
+        self.resolution = _checked_resolution(resolution, len(self.low))
+
+    @property
+    def dimension(self) -> int:
+        """N, the number of axes."""
+        return len(self.low)
+
+    @property
+    def volume(self) -> Float[Tensor, ""]:
+        """Length, area or volume."""
+        return (self.high - self.low).prod()
+
+    @property
+    def nodes_per_cell(self) -> int:
+        """Gauss nodes along each axis of a cell."""
+        return _NODES_PER_CELL[self.dimension]
+
+    @property
+    def nodes(self) -> Float[Tensor, "n N"]:
+        """The points at which a score is read; its values there may be passed in place of a callable."""
+        axes = [axis_nodes(unit_edges(self.resolution, self.low.device), self.nodes_per_cell)] * self.dimension
+        unit = torch.cartesian_prod(*axes).reshape(-1, self.dimension).to(self.low.dtype)
+        return self.low + (self.high - self.low) * unit
+
+    def __repr__(self) -> str:
+        return f"Box(low={self.low.tolist()}, high={self.high.tolist()}, resolution={self.resolution})"
+
+
+class Interval:
+    r"""The interval [low, high] with Lebesgue measure.
+
+    Cells in which 16 Gauss nodes do not resolve the score or its density are halved until they do, where values may
+    be looked at (eager tensors on the CPU) and the score is a callable. Kinks, jumps and narrow peaks are then found
+    as long as some node sees them. Elsewhere (accelerators, compiled graphs, ``torch.func`` transforms, scores given
+    by their values) the cells are the ``resolution`` equal ones.
+
+    Args:
+        low: lower end, a number or a 0-d tensor, finite. A tensor sets dtype and device.
+        high: upper end, greater than low.
+        resolution: number of equal cells to begin with, each with 16 nodes.
+
+    Raises:
+        ValueError: for an empty, reversed or unbounded interval, or no cell.
+        TypeError: for ends that are not real floating-point numbers.
+
+    Example:
+        >>> Interval(-1.0, 1.0)
+        Interval(low=-1, high=1, resolution=32)
+        >>> Interval(torch.tensor(0.0, dtype=torch.float64), 1.0).nodes.dtype
+        torch.float64
+    """
+
+    def __init__(self, low: Number | Tensor, high: Number | Tensor, *, resolution: int | None = None) -> None:
+        self.low, self.high = _as_floats("Interval", low=low, high=high)
+        if self.low.dim() or self.high.dim():
+            raise ValueError(
+                f"Interval takes two numbers; got shapes {tuple(self.low.shape)} and {tuple(self.high.shape)}. "
+                "One interval serves a whole batch of scores; in several dimensions pass Box."
+            )
+        _require_bounded("Interval", self.low, self.high)
+        self.resolution = _checked_resolution(resolution, 1)
+
+    @property
+    def volume(self) -> Float[Tensor, ""]:
+        """Length."""
+        return self.high - self.low
+
+    @property
+    def nodes_per_cell(self) -> int:
+        """Gauss nodes in a cell."""
+        return _NODES_PER_CELL[1]
+
+    @property
+    def nodes(self) -> Float[Tensor, "n"]:
+        """The points at which a score is read; its values there may be passed in place of a callable."""
+        unit = axis_nodes(unit_edges(self.resolution, self.low.device), self.nodes_per_cell).to(self.low.dtype)
+        return self.low + (self.high - self.low) * unit
+
+    def __repr__(self) -> str:
+        return f"Interval(low={self.low.item():g}, high={self.high.item():g}, resolution={self.resolution})"
+
+
+class Nodes:
+    r"""A finite set of points with masses: a vocabulary, a sequence, a quadrature rule of one's own.
+
+    The density p of a prediction is taken with respect to these masses, :math:`\sum_i w_i p_i = 1`; with unit weights
+    it is the probability vector of :func:`contmax.entmax`.
+
+    Args:
+        points: (n,) or (n, N), finite.
+        weights: w > 0, (n,); 1 by default.
+
+    Raises:
+        ValueError: for no points, shapes that do not agree, NaN, or weights that are not positive.
+        TypeError: for tensors that are not floating-point.
+
+    Example:
+        >>> Nodes(torch.tensor([0.0, 0.5, 1.0]), torch.tensor([0.25, 0.5, 0.25]))
+        Nodes(3 points in 1 dimension)
+    """
+
+    def __init__(self, points: Tensor, weights: Tensor | None = None) -> None:
+        (self.points,) = _as_floats("Nodes", points=points)
+        if self.points.dim() not in (1, 2) or self.points.shape[0] == 0:
+            raise ValueError(
+                f"Nodes takes points of shape (n,) or (n, N) with n ≥ 1; got {tuple(self.points.shape)}. "
+                "A batch belongs to the scores, not to the points."
+            )
+        self.weights = torch.ones_like(self.points.reshape(len(self.points), -1)[:, 0]) if weights is None else weights
+        (self.weights,) = _as_floats("Nodes", weights=self.weights)
+        if self.weights.shape != self.points.shape[:1]:
+            raise ValueError(
+                f"Nodes takes one weight per point; got weights of shape {tuple(self.weights.shape)} for points of "
+                f"shape {tuple(self.points.shape)}. Pass weights of shape ({len(self.points)},)."
+            )
+        _require_finite("Nodes", "points", self.points)
+        _require_finite("Nodes", "weights", self.weights)
+        if is_eager_cpu(self.weights) and not bool((self.weights > 0).all()):
+            raise ValueError(
+                f"weights must be positive; got min {float(self.weights.min()):g}. Leave out points without mass."
+            )
+
+    @property
+    def nodes(self) -> Float[Tensor, "..."]:
+        """The points themselves."""
+        return self.points
+
+    def __repr__(self) -> str:
+        dimension = 1 if self.points.dim() == 1 else self.points.shape[1]
+        return f"Nodes({len(self.points)} points in {dimension} dimension{'s' if dimension > 1 else ''})"
+
+
+class Knots:
+    r"""The interval from the first to the last knot, for a score that is linear between its values at the knots.
+
+    Args:
+        points: knots, (n,), n ≥ 2, finite and strictly increasing.
+
+    Raises:
+        ValueError: for fewer than two knots, or knots that do not increase strictly.
+        TypeError: for a tensor that is not floating-point.
+
+    Example:
+        >>> Knots(torch.tensor([0.0, 0.3, 1.0]))
+        Knots(3 knots from 0 to 1)
+    """
+
+    def __init__(self, points: Tensor) -> None:
+        (self.points,) = _as_floats("Knots", points=points)
+        if self.points.dim() != 1 or len(self.points) < 2:
+            raise ValueError(
+                f"Knots takes a tensor of shape (n,) with n ≥ 2; got {tuple(self.points.shape)}. "
+                "One segment needs two knots; a batch belongs to the scores."
+            )
+        _require_finite("Knots", "knots", self.points)
+        if is_eager_cpu(self.points) and not bool((self.points.diff() > 0).all()):
+            raise ValueError(
+                f"knots must increase strictly; got a step of {float(self.points.diff().min()):g}. "
+                "Sort them, and merge equal ones (a jump is not piecewise linear)."
+            )
+
+    @property
+    def nodes(self) -> Float[Tensor, "n"]:
+        """The knots themselves."""
+        return self.points
+
+    def __repr__(self) -> str:
+        return f"Knots({len(self.points)} knots from {self.points[0].item():g} to {self.points[-1].item():g})"
+
+
+Domain = Interval | Box | Nodes | Knots
+
+
+def unit_edges(cells: int, device: torch.device) -> Float[Tensor, "edges"]:
+    """Edges of equal cells on [0, 1]."""
+    return torch.arange(cells + 1, dtype=torch.float64, device=device) / cells
+
+
+def axis_nodes(edges: Float[Tensor, "edges"], count: int) -> Float[Tensor, "n"]:
+    """Gauss nodes of all cells between the edges, left to right."""
+    local, _ = gauss_legendre(count, edges.device)
+    middle, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
+    return (middle[:, None] + half[:, None] * local).reshape(-1)
+
+
+def _as_floats(owner: str, **given: object) -> list[Tensor]:
+    """Tensors of one real dtype and device; numbers join those of the tensors."""
+    tensors = [value for value in given.values() if isinstance(value, Tensor)]
+    dtype = tensors[0].dtype if tensors else torch.get_default_dtype()
+    for tensor in tensors[1:]:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(
+            f"{owner} takes float32 or float64 coordinates; got {dtype}. "
+            "Pass .float(), and cast inside the score where it computes in a lower precision."
+        )
+    device = tensors[0].device if tensors else None
+    try:
+        return [torch.as_tensor(value, dtype=dtype, device=device) for value in given.values()]
+    except (TypeError, ValueError):
+        kinds = ", ".join(type(value).__name__ for value in given.values())
+        raise TypeError(f"{owner} takes numbers or tensors; got {kinds}.") from None
+
+
+def _require_finite(owner: str, name: str, value: Tensor) -> None:
+    if is_eager_cpu(value) and not bool(value.isfinite().all()):
+        raise ValueError(f"{name} of {owner} must be finite; got NaN or infinity in shape {tuple(value.shape)}.")
+
+
+def _require_bounded(owner: str, low: Tensor, high: Tensor) -> None:
+    if not (is_eager_cpu(low) and is_eager_cpu(high)):
+        return
+    length = high - low
+    if not bool(length.isfinite().all()):
+        raise ValueError(
+            f"{owner} must be bounded; got low {low.tolist()} and high {high.tolist()}. Predictions on the whole line "
+            "need a closed form (contmax.densities); else pass ends beyond which the density is negligible."
+        )
+    if not bool((length > 0).all()):
+        raise ValueError(f"{owner} must have low < high; got low {low.tolist()} and high {high.tolist()}.")
+
+
+def _checked_resolution(resolution: int | None, dimension: int) -> int:
+    if resolution is None:
+        return _CELLS_PER_AXIS[dimension]
+    if isinstance(resolution, bool) or not isinstance(resolution, int):
+        raise TypeError(f"resolution must be an integer number of cells; got {type(resolution).__name__}.")
+    if resolution < 1:
+        raise ValueError(
+            f"resolution must be at least one cell; got {resolution}. The default is {_CELLS_PER_AXIS[dimension]}."
+        )
+    return resolution

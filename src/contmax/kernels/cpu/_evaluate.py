@@ -1,0 +1,171 @@
+"""What Newton's method sums over the scores of a row, and the probabilities once the partition is known.
+
+A row of scores v less their maximum, with u = [c + ε(v − t)]₊ and k = 1/ε: p = uᵏ is not yet normalised, and
+s = p^{2−α} = u^{k−1} is minus its derivative in t.
+"""
+
+import numpy as np
+from numba import njit
+
+from contmax.kernels.cpu import _elementary as fast
+from contmax.kernels.cpu._lanes import wide_vectors
+
+# Reassociation lets a reduction use vector lanes. It is only applied to sums: x − max − A in another order would cost
+# digits, so what is summed comes from functions that allow contraction only.
+REDUCTION = {"reassoc", "nsz", "contract"}
+ZERO = np.uint64(0)
+# A sum in the precision of the scores stays accurate within a chunk; across chunks it is in float64.
+CHUNK = np.uint64(512)
+
+
+@njit(fastmath=REDUCTION | {"nnan"})
+def _maximum(x, r):  # type: ignore[no-untyped-def]
+    wide_vectors()
+    top = x[r, ZERO]
+    for i in range(np.uint64(x.shape[1])):
+        top = fast.maximum(top, x[r, i])
+    return top
+
+
+@njit(fastmath=REDUCTION)
+def shifted(x, r, v, j):  # type: ignore[no-untyped-def]
+    """v[j] ← x[r] less its maximum; returns (maximum, Σ v), the sum being NaN if some score is NaN or +inf."""
+    wide_vectors()
+    n = np.uint64(x.shape[1])
+    top = _maximum(x, r)
+    shift = x.dtype.type(0) if top == -np.inf else top
+    total = 0.0
+    for start in range(ZERO, n, CHUNK):
+        part = x.dtype.type(0)
+        for i in range(start, min(n, start + CHUNK)):
+            d = x[r, i] - shift
+            v[j, i] = d
+            part += d
+        total += part
+    return top, total
+
+
+@njit(fastmath=fast.CONTRACT)
+def _base(distance, e):  # type: ignore[no-untyped-def]
+    """u = [ε(v − t)]₊."""
+    return fast.maximum(e * distance, type(distance)(0))
+
+
+@njit
+def _distance(v, t, rest):  # type: ignore[no-untyped-def]
+    """v − t for a t of more digits than the dtype has."""
+    return (v - t) - rest
+
+
+@njit(fastmath=fast.CONTRACT)
+def integer_power(u, order):  # type: ignore[no-untyped-def]
+    """u^order for order 0, 1, 2, 3, 4."""
+    square, one = u * u, type(u)(1)
+    return (square * square if order == 4 else square if order >= 2 else one) * (u if order & 1 else one)
+
+
+@njit(error_model="numpy", fastmath=fast.CONTRACT)
+def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
+    """(s, u) for c = 0 on the support, s = 0 off it; p is their product. `power` is k − 1."""
+    zero, one = type(distance)(0), type(distance)(1)
+    u = e * distance
+    inside = u > zero
+    inner = u if inside else one
+    w = fast.exp(power * fast.log(inner))
+    return (w if inside else zero), inner
+
+
+@njit(error_model="numpy", fastmath=fast.CONTRACT)
+def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-def]
+    """(s, u) for c = 1, accurate as α → 1."""
+    zero, one = type(distance)(0), type(distance)(1)
+    y = e * distance
+    u = one + y
+    inside = (u > zero) & (distance > -np.inf)
+    inner = u if inside else one
+    # What rounding 1 + y lost, over u: together they are log1p(y). It matters where u ≈ 1, and there 1/u ≈ 2 − u.
+    lost = (y - (inner - one)) * fast.maximum(one + one - inner, zero)
+    w = fast.exp(power * (fast.log(inner) + (lost if inside else zero)))
+    return (w if inside else zero), inner
+
+
+@njit(fastmath=REDUCTION)
+def sums(v, j, n, t, constant, epsilon, k, order):  # type: ignore[no-untyped-def]
+    """S = Σ p and T = Σ s of row j; `order` is k where that is 1, 2, 3 or 4 (c is 0 there), else 0."""
+    wide_vectors()
+    zero = v.dtype.type(0)
+    e, power = v.dtype.type(epsilon), v.dtype.type(k - 1.0)
+    mass, slope = 0.0, 0.0
+    for start in range(ZERO, n, CHUNK):
+        stop = min(n, start + CHUNK)
+        mass_part, slope_part = zero, zero
+        if order > 0:
+            for i in range(start, stop):
+                u = _base(v[j, i] - t, e)
+                s = integer_power(u, order - 1) if u > zero else zero
+                mass_part += s * u
+                slope_part += s
+        elif epsilon == 0.0:
+            for i in range(start, stop):
+                mass_part += fast.exp(v[j, i] - t)
+            slope_part = mass_part
+        elif constant == 0.0:
+            for i in range(start, stop):
+                s, u = _escort_and_base(v[j, i] - t, e, power)
+                mass_part += s * u
+                slope_part += s
+        else:
+            for i in range(start, stop):
+                s, u = _escort_and_base_from_one(v[j, i] - t, e, power)
+                mass_part += s * u
+                slope_part += s
+        mass += mass_part
+        slope += slope_part
+    return mass, slope
+
+
+@njit
+def _moment(v, p):  # type: ignore[no-untyped-def]
+    """v·p, and 0 where p is 0 (v may be −inf there)."""
+    product = v * p
+    return product if p > type(p)(0) else type(p)(0)
+
+
+@njit(error_model="numpy", fastmath=REDUCTION)
+def weights(v, j, row, p):  # type: ignore[no-untyped-def]
+    """p[j] ← the probabilities of a solved row, not yet normalised, with Σ p and Σ v p."""
+    wide_vectors()
+    t = v.dtype.type(row.origin)
+    rest, e, power = v.dtype.type(row.origin - t), v.dtype.type(row.epsilon), v.dtype.type(row.k - 1.0)
+    n, order, epsilon = row.n, row.order, row.epsilon
+    mass, product = 0.0, 0.0
+    for start in range(ZERO, n, CHUNK):
+        stop = min(n, start + CHUNK)
+        mass_part, product_part = v.dtype.type(0), v.dtype.type(0)
+        if order > 0:
+            for i in range(start, stop):
+                w = integer_power(_base(_distance(v[j, i], t, rest), e), order)
+                p[j, i] = w
+                mass_part += w
+                product_part += _moment(v[j, i], w)
+        elif epsilon == 0.0:
+            for i in range(start, stop):
+                w = fast.exp(_distance(v[j, i], t, rest))
+                p[j, i] = w
+                mass_part += w
+                product_part += _moment(v[j, i], w)
+        elif row.constant == 0.0:
+            for i in range(start, stop):
+                s, u = _escort_and_base(_distance(v[j, i], t, rest), e, power)
+                p[j, i] = s * u
+                mass_part += s * u
+                product_part += _moment(v[j, i], s * u)
+        else:
+            for i in range(start, stop):
+                s, u = _escort_and_base_from_one(_distance(v[j, i], t, rest), e, power)
+                p[j, i] = s * u
+                mass_part += s * u
+                product_part += _moment(v[j, i], s * u)
+        mass += mass_part
+        product += product_part
+    row.mass, row.product = mass, product

@@ -1,0 +1,42 @@
+"""The two kernels as compiled code that is kept on disk from one process to the next.
+
+numba looks at the file of a function to see whether what it kept is out of date, but not at the functions it calls. So
+the kernels close over a digest of all files here: with any of them changed, they are compiled anew.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+
+from contmax.kernels.cpu._rows import backward_rows, forward_rows
+
+
+def _digest() -> int:
+    sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    return int.from_bytes(hashlib.sha256(sources).digest()[:4], "big")
+
+
+def _kept(function: Callable[..., None]) -> Any:
+    """The compiled function, kept on disk where there is a place to write."""
+    try:
+        return njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        return njit(nogil=True)(function)
+
+
+def _kernels(digest: int) -> tuple[Any, Any]:
+    def forward(x, alpha, p, conjugate, start, stop):  # type: ignore[no-untyped-def]
+        if digest >= 0:
+            forward_rows(x, alpha, p, conjugate, start, stop)
+
+    def backward(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[no-untyped-def]
+        if digest >= 0:
+            backward_rows(p, g, alpha, grad, grad_alpha, start, stop)
+
+    return _kept(forward), _kept(backward)
+
+
+forward_kernel, backward_kernel = _kernels(_digest())

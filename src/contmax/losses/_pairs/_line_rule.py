@@ -1,0 +1,102 @@
+"""Integrals against a density on the line, in pieces between the points where the integrand is not smooth.
+
+Each piece has 32 Gauss nodes, graded towards its ends, and what lies beyond the last cut is mapped to a bounded piece.
+Cuts move with the parameters they come from, so derivatives of the sum are those of the integral, to any order.
+"""
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from contmax._typing import Bool, Float
+from contmax.densities._mixture import without_support_checks
+from contmax.numerics import graded_rule
+
+from ._cuts import cuts, ends
+
+_NODES = 32
+_NODES_ON_CPU, _WEIGHTS_ON_CPU = graded_rule(_NODES, torch.device("cpu"))
+# Below this logarithm a density counts for nothing, whatever it multiplies.
+_LOG_TINY = -690.0
+
+
+class LineRule:
+    """Nodes and weights for integrals against a density on the line.
+
+    Args:
+        target: the density.
+        kink: another point where integrands may have a kink, ``(*batch)``, or None.
+        shape: the common batch shape.
+
+    Attributes:
+        points: ``(n, *shape)``; the last 2·32 lie far out, where the support is unbounded.
+        shares: weights, of the same shape, zero where there is nothing to integrate.
+        side: ±1, on which side of the kink a node lies, also where its piece is empty; None without a kink.
+    """
+
+    def __init__(self, target: Distribution, kink: Tensor | None, shape: torch.Size) -> None:
+        self._low, self._high = (end.expand(shape) for end in ends(target))
+        at = _aligned(cuts(target), shape)
+        self._inner = at[0].detach()
+        at = at.sort(0).values
+        side = None
+        if kink is not None:
+            at, side = _split(at, torch.minimum(torch.maximum(kink, self._low), self._high).expand(shape))
+        nodes, weights = _rule(at.device)
+        self._ratio = (nodes[1] / nodes[0]).log()
+        column = (-1, *(1 for _ in shape))
+        x, w = nodes.reshape(column), weights.reshape(column)
+        length = at[1:] - at[:-1]
+        reach = (0.5 * (at[-1] - at[0])).detach()
+        pieces = (at[:-1, None] + length[:, None] * x).flatten(0, 1)
+        # t = cut ± reach·(1/x − 1): algebraic tails become powers of x.
+        away = reach * (1 / x - 1)
+        tails = [at[0] - away, at[-1] + away]
+        beyond = [torch.where(torch.isinf(end), reach * w / x.square(), 0.0) for end in (self._low, self._high)]
+        self.points = torch.cat([pieces, *tails])
+        self.shares = torch.cat([(length[:, None] * w).flatten(0, 1), *beyond])
+        self.side = None if side is None else side.repeat_interleave(_NODES).reshape(column)
+        # An empty piece ends at a kink of the target, if it has one there, and must see what lies before it.
+        empty = (length.detach() == 0).repeat_interleave(_NODES, 0)
+        nudge = 1e-10 * reach + 1e-15 * torch.maximum(at[0].abs(), at[-1].abs()).detach()
+        self._seen = torch.cat([torch.where(empty, pieces - nudge, pieces), *tails])
+
+    def log_density(self, target: Distribution) -> tuple[Tensor, Tensor]:
+        """ln p at the points, not below a tiny value, and where it counts."""
+        target = without_support_checks(target)
+        with torch.no_grad():
+            inside = (self._seen > self._low) & (self._seen < self._high)
+            alive = inside & (target.log_prob(torch.where(inside, self._seen, self._inner)) > _LOG_TINY)
+        # Where a density vanishes its logarithm may have no derivative, so it is evaluated elsewhere.
+        log_p = target.log_prob(torch.where(alive, self._seen, self._inner)).double()
+        return torch.where(alive, log_p, _LOG_TINY), alive
+
+    def diverges(self, values: Float[Tensor, "n *shape"]) -> Bool[Tensor, "*shape"]:
+        """Whether the integral of these values diverges in a tail: whether in x they grow like 1/x or faster."""
+        with torch.no_grad():
+            first, second = (torch.stack([values[i - _NODES], values[i - 2 * _NODES]]).abs().log() for i in (0, 1))
+            steep = second - first <= (1 + 1e-6) * self._ratio
+            return (steep & (first > -torch.inf)).any(0)
+
+
+def _split(
+    at: Float[Tensor, "m *shape"], middle: Float[Tensor, "*shape"]
+) -> tuple[Float[Tensor, "n *shape"], Float[Tensor, "k"]]:
+    """Sorted cuts with one more, every piece on one side of it, and the sides of the pieces and of the two tails."""
+    # Not minimum and maximum, which share their derivative between the two where they agree.
+    left, right = torch.where(at < middle, at, middle), torch.where(at < middle, middle, at)
+    ones = torch.ones(at.shape[0], dtype=at.dtype, device=at.device)
+    return torch.cat([left, middle[None], right]), torch.cat([-ones, ones, -ones[:1], ones[:1]])
+
+
+def _rule(device: torch.device) -> tuple[Tensor, Tensor]:
+    # torch.compile does not see through the cache of rules.
+    if torch.compiler.is_compiling():
+        return _NODES_ON_CPU.to(device), _WEIGHTS_ON_CPU.to(device)
+    return graded_rule(_NODES, device)
+
+
+def _aligned(points: Float[Tensor, "m *batch"], shape: torch.Size) -> Float[Tensor, "m *shape"]:
+    """Points for every member of a batch that the batch of the target broadcasts to."""
+    lead = (points.shape[0],) + (1,) * (len(shape) + 1 - points.ndim) + points.shape[1:]
+    return points.reshape(lead).expand(points.shape[0], *shape)

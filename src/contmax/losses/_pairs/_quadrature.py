@@ -1,0 +1,96 @@
+r"""Any other pair on the line: :math:`\Omega_\alpha^*(f) + E_p[\log_{2-\alpha}(p)/\alpha - f]` by quadrature."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Laplace
+
+from contmax._typing import Float
+from contmax.densities import Density
+from contmax.densities._elliptical import Elliptical
+from contmax.losses._fenchel_young import loss_between, register_fenchel_young
+
+from ._excess import not_negative, tsallis_rate
+from ._line_rule import LineRule
+from ._score import score_of
+
+# Above this size a score is left out, because its derivatives might be infinite, and where the density does not make up
+# for it, so is the loss.
+_LOG_SCORE_MAX = 345.0
+# A density counts as bounded by one up to this: its logarithm may be rounded.
+_HEIGHT_SLACK = 1e-6
+
+
+@register_fenchel_young(Laplace, Distribution)
+@register_fenchel_young(Density, Distribution)
+def line_loss(prediction: Density | Laplace, target: Distribution) -> Float[Tensor, "*batch"]:
+    """The loss of any score on the line against any density on the line, in float64."""
+    if callable(getattr(target, "expectation", None)):
+        return _averaged_loss(prediction, target)
+    _require_density(target)
+    score = score_of(prediction)
+    shape = torch.broadcast_shapes(prediction.batch_shape, target.batch_shape)
+    rule = LineRule(target, None if score.smooth else score.loc, shape)
+    log_p, alive = rule.log_density(target)
+    with torch.no_grad():
+        finite = score.at(rule.points, rule.side) > -math.exp(_LOG_SCORE_MAX)
+        overflown = alive & ~finite & (log_p > -_LOG_SCORE_MAX)
+    counts = alive & finite
+    value = torch.where(counts, score.at(torch.where(counts, rule.points, score.loc), rule.side), 0.0)
+    density = torch.where(alive, log_p.exp(), 0.0)
+    rate = _negentropy_rate(log_p, score.alpha)
+    overflown = overflown | (rate == math.inf)
+    rate = torch.where(rate == math.inf, 0.0, rate)
+    loss = score.conjugate + (rule.shares * density * (rate - value)).sum(0)
+    infinite = overflown.any(0) | rule.diverges(density * value)
+    if _is_infinite(score.alpha):
+        infinite = infinite | (log_p.amax(0) > _HEIGHT_SLACK)
+    return torch.where(infinite, math.inf, not_negative(loss))
+
+
+def _averaged_loss(prediction: Density | Laplace, target: Any) -> Tensor:
+    """The same against a target that averages smooth functions by a rule of its own, in one or several dimensions."""
+    if not isinstance(prediction, Elliptical):
+        raise NotImplementedError(
+            f"the rule by which {type(target).__name__} averages does not resolve the kink in the score of "
+            f"{type(prediction).__name__}. Pass a β-Gaussian as prediction, or samples as Empirical."
+        )
+    alpha, shape = prediction.alpha, torch.broadcast_shapes(prediction.batch_shape, target.batch_shape)
+    target = target.expand(shape)
+
+    def cost(points: Tensor) -> Tensor:
+        """Ω*(f) − f(t) + log_{2−α}(p)/α at points (*shape, n[, N])."""
+        points = points.movedim(len(shape), 0)
+        log_p = target.log_prob(points).double()
+        alive = log_p > -math.inf
+        observed = loss_between(prediction, points) + _negentropy_rate(torch.where(alive, log_p, 0.0), alpha)
+        return torch.where(alive, observed, 0.0).movedim(0, -1)
+
+    loss = not_negative(target.expectation(cost).double())
+    return torch.where(target.log_prob(target.mode) > _HEIGHT_SLACK, math.inf, loss) if _is_infinite(alpha) else loss
+
+
+def _negentropy_rate(log_p: Tensor, alpha: float | Tensor) -> Tensor:
+    """log_{2−α}(p)/α, whose mean is Ω_α(p); zero for α = ∞."""
+    if _is_infinite(alpha):
+        return torch.zeros_like(log_p)
+    return tsallis_rate(log_p, alpha.double() - 1 if isinstance(alpha, Tensor) else alpha - 1)
+
+
+def _is_infinite(alpha: float | Tensor) -> bool:
+    return isinstance(alpha, float) and math.isinf(alpha)
+
+
+def _require_density(target: Distribution) -> None:
+    support = target.support
+    if support is not None and support.is_discrete:
+        raise NotImplementedError(
+            f"{type(target).__name__} is discrete, so Ω_α has no value for it. Pass Empirical(points, weights)."
+        )
+    if target.event_shape:
+        raise NotImplementedError(
+            f"no closed form is known for a target {type(target).__name__} in {target.event_shape[-1]} dimensions. "
+            "Pass samples as Empirical(target.sample((1000,)))."
+        )

@@ -1,0 +1,114 @@
+r"""Rényi negentropies of families of densities, free of location and scale.
+
+The loss of an elliptical prediction asks its target for :math:`\Omega_\alpha(p)`, which follows from the Rényi
+negentropy :math:`y = \ln(\int p^\alpha)/(\alpha-1)`. That changes with scale only by −½ ln|Cov|. What is left,
+
+.. math:: \eta_\alpha(p) = \frac{\ln\int p^\alpha}{\alpha-1} + \tfrac12\ln|\operatorname{Cov}_p|,
+
+belongs to the shape of p alone, adds up over independent coordinates, and is smooth in the order ε = α − 1 through 0,
+where it is the Shannon negentropy. ε is a number, ∞ included, or a float64 tensor.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contmax.deformed import log1p_over
+from contmax.numerics import log_gamma_ratio, log_gamma_ratio_slope
+
+Number = float | Tensor
+
+_LOG_2PI = math.log(2 * math.pi)
+# Below this order a difference quotient would lose digits, and few Gauss nodes give the mean of the derivative instead.
+_ORDER_NEAR = 0.02
+_GAUSS = tuple((0.5 + 0.5 * float(x), 0.5 * float(w)) for x, w in zip(*np.polynomial.legendre.leggauss(8), strict=True))
+
+UNIFORM = -0.5 * math.log(12.0)
+
+
+def uniform_ball(dim: int) -> float:
+    """η of the uniform density on an ellipsoid, of every order."""
+    half = dim / 2
+    return math.lgamma(1 + half) - half * math.log(math.pi * (dim + 2))
+
+
+def triangular(order: Number) -> Number:
+    """η of a triangular density, ∫p^α = 2a^{1−α}/(α+1)."""
+    return -0.5 * math.log(6.0) - 0.5 * _log1p_over(0.5 * order)
+
+
+def laplace(order: Number) -> Number:
+    """η of a Laplace density, ∫p^α = (2b)^{1−α}/α."""
+    return -0.5 * math.log(2.0) - _log1p_over(order)
+
+
+def beta_gaussian(gap: Number, order: Number, dim: int) -> Number:
+    r"""η of the β-Gaussian of index 1 + ε′ in N dimensions.
+
+    .. math:: \eta = G(\varepsilon') - s\ln 2\pi - s\ln(1+(s+1)\varepsilon')
+              + \frac{G(\varepsilon') - G(\frac{\varepsilon'}{1+\varepsilon}) - s\ln(1+\varepsilon)}{\varepsilon}
+
+    Args:
+        gap: ε′, the index of the density less one, finite.
+        order: ε.
+        dim: N = 2s.
+
+    Returns:
+        A number for two numbers, else a tensor.
+    """
+    half = dim / 2
+    if not isinstance(order, Tensor) and math.isinf(order):
+        quotient: Number = 0.0
+    elif isinstance(gap, Tensor) or isinstance(order, Tensor):
+        gap, order = _as_tensors(gap, order)
+        near = order.abs() < _ORDER_NEAR
+        slope = _mean_slope(gap, torch.where(near, order, 0.0), dim)
+        quotient = torch.where(near, slope, _secant(gap, torch.where(near, 1.0, order), dim))
+    else:
+        quotient = _mean_slope(gap, order, dim) if abs(order) < _ORDER_NEAR else _secant(gap, order, dim)
+    return log_gamma_ratio(gap, dim) - half * (_LOG_2PI + _log1p((half + 1) * gap)) + quotient
+
+
+def _secant(gap: Number, order: Number, dim: int) -> Number:
+    """The fraction in :func:`beta_gaussian`."""
+    moved = log_gamma_ratio(gap, dim) - log_gamma_ratio(gap / (1 + order), dim)
+    return (moved - dim / 2 * _log1p(order)) / order
+
+
+def _mean_slope(gap: Number, order: Number, dim: int) -> Number:
+    """The same as the mean over x in [0, 1] of the derivative of its numerator at xε."""
+    if isinstance(order, Tensor):
+        rates: Any = _slope(gap, torch.stack([1 + x * order for x, _ in _GAUSS]), dim)
+    else:
+        rates = [_slope(gap, 1 + x * order, dim) for x, _ in _GAUSS]
+    return sum((weight * rate for (_, weight), rate in zip(_GAUSS, rates, strict=True)), 0.0 * gap)
+
+
+def _slope(gap: Number, step: Number, dim: int) -> Number:
+    inner = gap / step
+    return (log_gamma_ratio_slope(inner, dim) * inner - dim / 2) / step
+
+
+def _as_tensors(*values: Number) -> tuple[Tensor, ...]:
+    """Numbers, at least one of them a tensor, as float64 tensors of one shape."""
+    like = next(value for value in values if isinstance(value, Tensor))
+    wide: list[Tensor] = [
+        value.double() if isinstance(value, Tensor) else torch.full((), value, dtype=torch.float64, device=like.device)
+        for value in values
+    ]
+    return tuple(torch.broadcast_tensors(*wide))
+
+
+def _log1p(x: Number) -> Number:
+    return torch.log1p(x) if isinstance(x, Tensor) else math.log1p(x)
+
+
+def _log1p_over(x: Number) -> Number:
+    if isinstance(x, Tensor):
+        return log1p_over(x)
+    if math.isinf(x):
+        return 0.0
+    return math.log1p(x) / x if x else 1.0

@@ -1,0 +1,143 @@
+"""The Ω_α-map of a score on a box of one to three dimensions."""
+
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Size, Tensor
+from torch.types import _size
+
+from contmax._typing import Bool, Float
+from contmax.domains import Box
+from contmax.numerics import gauss_legendre
+
+from ._draw import draw
+from ._fitted import FittedRule, find_frames, fit_rule
+from ._lines import level_of
+from ._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
+from ._prediction import Prediction, log_exp
+from ._score import Score, broadcast_alpha, checked_alpha, read_score
+from ._search import highest_point
+from ._sheet import Sheet
+
+# The rule is fitted to the support, the equation solved, and again: the first guess is good to a few digits.
+_FITS = 3
+
+
+def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "BoxPrediction":
+    """The prediction; see :func:`contmax.regularized_prediction`."""
+    index = checked_alpha(alpha, domain.low.device)
+    values, dtype = read_score(score, domain.nodes, repr(domain))
+    values = broadcast_alpha(values, index)
+    form = UnitMeasure.of(values, domain.volume.double(), index)
+    alive = values != -torch.inf
+    scaled = form.scaled(values)
+    sheet = Sheet.through(scaled, alive, domain.dimension, domain.nodes_per_cell)
+    start = partition_on_nodes(scaled.detach().masked_fill(~alive, -torch.inf), _sample_weights(domain), index.detach())
+    measure = (alive * _sample_weights(domain)).sum(-1)
+    bracket = bracket_of(scaled.detach().amin(-1), scaled.detach().amax(-1), measure, index.detach())
+    partition, rule = _partition(sheet, start, bracket, index)
+    return BoxPrediction(alpha, form, sheet, partition, rule, domain, dtype)
+
+
+def _partition(
+    sheet: Sheet, start: Float[Tensor, "*batch"], bracket: tuple[Tensor, Tensor], alpha: Tensor
+) -> tuple[Float[Tensor, "*batch"], FittedRule]:
+    """Ã with its derivatives, and the rule fitted to its support."""
+    fixed, index, solution, frames = sheet.detach(), alpha.detach(), start, []
+    for _ in range(_FITS):
+        frames = find_frames(fixed, solution, index)
+        rule = fit_rule(fixed, frames, solution, index)
+        solution = solve_partition(partial(rule.mass_and_slope, alpha=index), solution, bracket, index)
+    _, slope = fit_rule(fixed, frames, solution, index).mass_and_slope(solution, index)
+    partition = carry_gradient(lambda guess: fit_rule(sheet, frames, guess, alpha).mass(guess, alpha), solution, slope)
+    return partition, fit_rule(sheet, frames, partition, alpha)
+
+
+def _sample_weights(domain: Box) -> Float[Tensor, "n"]:
+    """Gauss weights of the domain's nodes, of total one."""
+    _, rule = gauss_legendre(domain.nodes_per_cell, domain.low.device)
+    axis = (rule / (2 * domain.resolution)).repeat(domain.resolution)
+    total = axis
+    for _ in range(domain.dimension - 1):
+        total = (total[:, None] * axis).flatten()
+    return total
+
+
+class BoxPrediction(Prediction):
+    """A prediction on a box, see :class:`Prediction`: a vector-valued distribution, in one dimension too.
+
+    The density is that of the interpolant of the score, which is read only once, at ``domain.nodes``.
+    """
+
+    has_rsample = False
+    _batched: ClassVar = {**Prediction._batched, "_nodes": 2, "_partition": 0}
+
+    def __init__(
+        self,
+        alpha: float | int | Tensor,
+        form: UnitMeasure,
+        sheet: Sheet,
+        partition: Float[Tensor, "*batch"],
+        rule: FittedRule,
+        domain: Box,
+        dtype: torch.dtype,
+    ) -> None:
+        event = Size([domain.dimension])
+        super().__init__(alpha, form.normalizer(partition), form.threshold(partition), event, dtype)
+        self._low, self._lengths = domain.low.double(), (domain.high - domain.low).double()
+        self._sheet, self._partition = sheet, partition
+        parts = rule.parts(partition, form.alpha)
+        left = (2 * torch.arange(sheet.cells, device=partition.device) + 1)[:, None, None] * rule.lines.half[
+            :, None, None
+        ]
+        inner = left + rule.lines.half[:, None, None] * parts.local
+        outer = [x[..., None, None, None].expand_as(inner) for x in rule.outer]
+        unit = torch.stack([self._batch_first(axis) for axis in (*outer, inner)], -1)
+        mass = self._batch_first(rule.weight[..., None, None, None] * parts.mass)
+        self._set_rule(self._low + self._lengths * unit, mass, self._batch_first(parts.density / self._lengths.prod()))
+
+    def _batch_first(self, field: Tensor) -> Float[Tensor, "*batch n"]:
+        """(*outer, *batch, C, 2, n) → (*batch, all nodes)."""
+        for _ in range(self.event_shape[0] - 1):
+            field = field.movedim(0, -4)
+        return field.flatten(len(self.batch_shape))
+
+    def _rebind(self) -> None:
+        self._sheet = self._sheet.expand(self.batch_shape)
+
+    def _log_density(self, points: Tensor) -> Tensor:
+        shape = torch.broadcast_shapes(points.shape[:-1], self.batch_shape)
+        unit = ((points - self._low) / self._lengths).expand(*shape, -1)
+        inside = ((unit >= 0) & (unit <= 1)).all(-1)
+        score, alive = self._sheet.score(unit.clamp(0, 1))
+        inside = inside & alive
+        value = log_exp(torch.where(inside, score - self._partition, 0), self._index) - self._lengths.log().sum()
+        return torch.where(inside, value, -torch.inf)
+
+    @property
+    def mode(self) -> Float[Tensor, "*batch N"]:
+        """The point of highest score, to about 1e-6 of a cell; not differentiated."""
+        return self._round(self._low + self._lengths * highest_point(self._sheet.detach()))
+
+    @property
+    def live_cells(self) -> Bool[Tensor, "..."]:
+        """Which cells of the domain, ``resolution`` along each axis, reach into the support: (*batch, C, …, C)."""
+        sheet = self._sheet.detach()
+        inner = torch.linspace(0, 1, sheet.nodes + 2, dtype=torch.float64, device=sheet.table.device)
+        grid = ((torch.arange(sheet.cells, device=inner.device)[:, None] + inner) / sheet.cells).flatten()
+        grid = grid.reshape((-1,) + (1,) * len(sheet.rows)).expand(-1, *sheet.rows)
+        values = sheet.on_grid([grid] * sheet.axes)
+        live = values > level_of(self._partition.detach(), self._index.detach())
+        for _ in range(sheet.axes):
+            # The last axis comes first; each turn moves one behind the batch and reduces it to cells.
+            live = live.unflatten(0, (sheet.cells, -1)).any(1).movedim(0, len(sheet.rows) + sheet.axes - 1)
+        return live.permute(*range(len(sheet.rows)), *reversed(range(len(sheet.rows), live.dim())))
+
+    @torch.no_grad()
+    def sample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008
+        """Exact draws from the interpolated density, without gradient; shape ``sample_shape + batch_shape + (N,)``."""
+        shape = self._extended_shape(Size(sample_shape))
+        count = Size(sample_shape).numel()
+        unit = draw(self._sheet.detach(), self._partition.detach(), self._index.detach(), count)
+        return self._round(self._low + self._lengths * unit.reshape(shape))

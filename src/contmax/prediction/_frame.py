@@ -1,0 +1,123 @@
+r"""The panels of an outer axis of a box, and how their edges move with the score.
+
+Where a component of the support begins or ends, at a point with :math:`f = \lambda` and no slope across, integrals
+over the inner axes behave like a power of the distance. Panels end at such points. If edges and the nodes between
+them follow the points when the score changes, the integrand keeps its singularity at the edge and sums over the nodes
+can be differentiated as often as the integrals.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contmax._typing import Bool, Float
+from contmax.numerics import gauss_legendre, graded_rule
+
+from ._search import change_points, fractions, live_box, negligible, outermost
+from ._sheet import Sheet
+
+# Panels per cell of the domain along an outer axis, by axes of the box and axes left, and nodes per half panel.
+_PANELS_PER_CELL = {2: {2: 1.0}, 3: {3: 0.75, 2: 0.375}}
+_NODES = {2: 12, 3: 8}
+# Newton steps from a point found on grids to where score and slopes meet their conditions.
+_POLISH_STEPS = 4
+_POLISH_REACH = 1e-2
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Edges of panels along the first axis of a sheet, found without gradient."""
+
+    points: Float[Tensor, "..."]
+    """(E, *rows, N): the first coordinates are the edges; where one moves, the rest is the point that it follows."""
+    moves: Bool[Tensor, "..."]
+    """(E, *rows)"""
+    rough: Bool[Tensor, "..."]
+    """(E − 1, *rows): panels on which the integrand is not smooth."""
+    nodes: int
+    """Nodes per panel."""
+
+    @classmethod
+    def around(cls, sheet: Sheet, partition: Tensor, alpha: Tensor, axes: int) -> "Frame":
+        """For the density exp_{2−α}(f − A) of each row; nothing may require a gradient."""
+        level, sparse = negligible(partition, alpha, axes), (alpha > 1).expand(sheet.rows)
+        ranges = live_box(sheet, level, axes)
+        low, high = (outermost(sheet, level, ranges, axes, end) for end in (0, 1))
+        panels = math.ceil(_PANELS_PER_CELL[axes][sheet.axes] * sheet.cells)
+        points = low + (high - low) * fractions(panels + 1, low)
+        changed = torch.zeros_like(points[1:, ..., 0], dtype=torch.bool)
+        if sheet.axes == 2:
+            cuts, changed = change_points(sheet, level, points[..., 0], ranges[1])
+            points = torch.cat([torch.stack([points[:-1], cuts], 1).flatten(0, 1), points[-1:]])
+            changed = torch.stack([torch.zeros_like(changed), changed], 1).flatten(0, 1)
+        # An edge moves, and the panels on both sides of it and next to those are rough, at a change and at both ends.
+        moves = torch.cat([sparse[None], changed[1:] & sparse, sparse[None]])
+        points, moves = _polished(sheet, level, points, moves)
+        changed = torch.cat([sparse[None], changed[1:], sparse[None]])
+        return cls(points, moves, _beside(changed), _NODES[axes])
+
+    def edges(self, sheet: Sheet, level: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The edges (E, *rows), differentiable in the score and the level.
+
+        Two chord steps on the conditions leave the values alone and are exact to second order.
+        """
+        points = self.points
+        jacobian = _conditions(sheet.detach(), level.detach(), points, self.moves)[1]
+        for _ in range(2):
+            residual, _ = _conditions(sheet, level, points, self.moves)
+            step = torch.linalg.solve(jacobian, residual - residual.detach())
+            points = points - torch.where(self.moves[..., None], step, 0)
+        return points[..., 0]
+
+    def nodes_between(self, edges: Float[Tensor, "..."]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+        """Nodes and weights (M, *rows) on the panels: graded on rough ones, else Gauss."""
+        shape = (1, -1) + (1,) * (edges.dim() - 1)
+        graded, graded_weight = (table.reshape(shape) for table in graded_rule(self.nodes, edges.device, power=2))
+        local, local_weight = (table.reshape(shape) / 2 for table in gauss_legendre(self.nodes, edges.device))
+        start, length, rough = edges[:-1, None], edges.diff(dim=0)[:, None], self.rough[:, None]
+        x = start + length * torch.where(rough, graded, local + 0.5)
+        return x.flatten(0, 1), (length * torch.where(rough, graded_weight, local_weight)).flatten(0, 1)
+
+
+def _beside(changed: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    """Panels (E − 1, *rows) that have a change among the edges (E, *rows) at their ends, or one panel further."""
+    padded = torch.nn.functional.pad(changed.movedim(0, -1), (1, 1)).movedim(-1, 0)
+    return padded[:-3] | padded[1:-2] | padded[2:-1] | padded[3:]
+
+
+def _conditions(sheet: Sheet, level: Tensor, points: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
+    """Residuals (E, *rows, N) of f = level and ∂f/∂tⱼ = 0 across, and their Jacobian, the identity where fixed.
+
+    A coordinate on the boundary of the box stays there.
+    """
+    axes = sheet.axes
+    slopes = [sheet.slope(axis) for axis in range(axes)]
+    pinned = (points <= 0) | (points >= 1) | ~moves[..., None]
+    value, _ = sheet.score(points)
+    residual = [value - level, *(slope.score(points)[0] for slope in slopes[1:])]
+    rows = [torch.stack([slope.score(points)[0] for slope in slopes], -1)]
+    rows += [torch.stack([slope.slope(axis).score(points)[0] for axis in range(axes)], -1) for slope in slopes[1:]]
+    jacobian = torch.where(
+        pinned[..., None], torch.eye(axes, dtype=points.dtype, device=points.device), torch.stack(rows, -2)
+    )
+    return torch.where(pinned, 0, torch.stack(residual, -1)), jacobian
+
+
+def _polished(sheet: Sheet, level: Tensor, points: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
+    """Points that meet the conditions to rounding, and which edges have one; the others keep their place."""
+    moves = moves & (points[..., 0] > 0) & (points[..., 0] < 1)
+    exact = points
+    for _ in range(_POLISH_STEPS):
+        residual, jacobian = _conditions(sheet, level, exact, moves)
+        step, info = torch.linalg.solve_ex(jacobian, residual)
+        moves = moves & (info == 0) & step.isfinite().all(-1)
+        exact = torch.where(moves[..., None], (exact - step).clamp(0, 1), points)
+    residual, jacobian = _conditions(sheet, level, exact, moves)
+    size = jacobian.abs().amax((-1, -2)).clamp(min=1)
+    met = (residual.abs().amax(-1) < 1e-9 * size) & ((exact - points).abs().amax(-1) < _POLISH_REACH)
+    before, here, after = points[:-2, ..., 0], exact[1:-1, ..., 0], points[2:, ..., 0]
+    ordered = torch.cat([met[:1], (before < here) & (here < after), met[-1:]])
+    moves = moves & met & ordered
+    return torch.where(moves[..., None], exact, points), moves

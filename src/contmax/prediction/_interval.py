@@ -1,0 +1,207 @@
+"""The Ω_α-map of a score on an interval: ends of the support located, cdf and quantiles by the same polynomials."""
+
+from typing import ClassVar
+
+import torch
+from torch import Size, Tensor
+from torch.types import _size
+
+from contmax._eager import is_eager_cpu
+from contmax._typing import Float
+from contmax.deformed import exp_beta
+from contmax.domains import Interval, axis_nodes, unit_edges
+from contmax.numerics import gauss_legendre, graded_rule, legendre_coefficients, legendre_slope, legendre_sum
+
+from ._lines import PART_NODES, Lines, live_parts, mass_slope
+from ._mesh import Noise, refined
+from ._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
+from ._prediction import Prediction, log_exp
+from ._quantile import joined, locate_quantile, mass_before, take
+from ._score import Score, broadcast_alpha, checked_alpha, read_score
+
+
+def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Tensor) -> "IntervalPrediction":
+    """The prediction; see :func:`contmax.regularized_prediction`."""
+    index = checked_alpha(alpha, domain.low.device)
+    edges, values, dtype = _sampled(score, domain, index)
+    cells = values.shape[-2]
+    values = broadcast_alpha(values.flatten(-2), index)
+    form = UnitMeasure.of(values, domain.volume.double(), index)
+    alive = (values != -torch.inf).unflatten(-1, (cells, -1)).all(-1)
+    scaled = form.scaled(values).unflatten(-1, (cells, -1))
+    scaled = torch.where(alive[..., None], scaled, 0)
+    lines = Lines.over(legendre_coefficients(scaled), alive, edges.diff() / 2)
+    partition = _partition(lines, scaled.detach(), index)
+    return IntervalPrediction(alpha, form, lines, partition, domain, dtype)
+
+
+def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
+    """Edges on [0, 1], values (*batch, C, q), and the dtype of the result."""
+    edges, count = unit_edges(domain.resolution, domain.low.device), domain.nodes_per_cell
+    low, high = domain.low.double(), domain.high.double()
+    where = repr(domain)
+
+    def at(unit: Tensor, dtype: torch.dtype) -> tuple[Tensor, torch.dtype]:
+        return read_score(score, (low + (high - low) * unit).to(dtype), where)
+
+    values, dtype = at(axis_nodes(edges, count), domain.low.dtype)
+    if isinstance(score, Tensor) or not is_eager_cpu(values):
+        return edges, values.unflatten(-1, (-1, count)), dtype
+    reach = float(torch.maximum(low.abs(), high.abs()).clamp(min=high - low) / (high - low))
+    noise = Noise(torch.finfo(dtype).eps, reach)
+    edges, values = refined(
+        lambda unit: at(unit, dtype)[0], edges, count, domain.volume.double().detach(), alpha.detach(), noise
+    )
+    return edges, values, dtype
+
+
+def _partition(lines: Lines, samples: Float[Tensor, "*batch C q"], alpha: Tensor) -> Float[Tensor, "*batch"]:
+    """Ã with its derivatives."""
+    fixed, index = lines.detach(), alpha.detach()
+    _, rule = gauss_legendre(samples.shape[-1], samples.device)
+    weights = (lines.half[:, None] * rule).flatten()
+    alive = lines.alive[..., None].expand(samples.shape).flatten(-2)
+    flat = samples.flatten(-2)
+    start = partition_on_nodes(flat.masked_fill(~alive, -torch.inf), weights, index)
+    lowest, highest = torch.where(alive, flat, 0).amin(-1), flat.amax(-1)
+    bracket = bracket_of(lowest, highest, (alive * weights).sum(-1), index)
+
+    def mass_and_slope(partition: Tensor) -> tuple[Tensor, Tensor]:
+        parts = live_parts(fixed, partition, index, PART_NODES)
+        return parts.mass.flatten(-3).sum(-1), mass_slope(fixed, parts, index)
+
+    solution = solve_partition(mass_and_slope, start, bracket, index)
+    _, slope = mass_and_slope(solution)
+    return carry_gradient(
+        lambda partition: live_parts(lines, partition, alpha, PART_NODES).mass.flatten(-3).sum(-1), solution, slope
+    )
+
+
+class IntervalPrediction(Prediction):
+    """A prediction on an interval, see :class:`Prediction`; cdf, quantiles and reparametrised draws included.
+
+    The density is that of the piecewise-polynomial interpolant of the score, which is read only once.
+    """
+
+    has_rsample = True
+    _batched: ClassVar = {**Prediction._batched, "_partition": 0}
+
+    def __init__(
+        self,
+        alpha: float | int | Tensor,
+        form: UnitMeasure,
+        lines: Lines,
+        partition: Float[Tensor, "*batch"],
+        domain: Interval,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(alpha, form.normalizer(partition), form.threshold(partition), Size(), dtype)
+        self._low, self._length = domain.low.double(), domain.volume.double()
+        self._lines, self._partition = lines, partition
+        self._rebind()
+        points = self._at(torch.arange(len(lines.half), device=lines.half.device)[:, None, None], self._parts.local)
+        self._set_rule(
+            points.flatten(-3), self._parts.mass.flatten(-3), (self._parts.density / self._length).flatten(-3)
+        )
+
+    def _rebind(self) -> None:
+        self._lines = self._lines.expand(self.batch_shape)
+        self._parts = live_parts(self._lines, self._partition, self._index, PART_NODES)
+
+    @property
+    def _left(self) -> Float[Tensor, "C"]:
+        """Left edges of the cells, on [0, 1]."""
+        return 2 * (self._lines.half.cumsum(0) - self._lines.half)
+
+    def _at(self, cell: Tensor, local: Tensor) -> Tensor:
+        """The point with this local coordinate in this cell."""
+        return self._low + self._length * (self._left[cell] + self._lines.half[cell] * (1 + local))
+
+    def _locate(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Cell, local coordinate clamped to it, and whether the point is in the domain."""
+        unit = (points - self._low) / self._length
+        cell = torch.searchsorted(self._left, unit.detach().contiguous(), right=True).clamp(min=1) - 1
+        local = (unit - self._left[cell]) / self._lines.half[cell] - 1
+        return cell, local.clamp(-1, 1), (unit >= 0) & (unit <= 1)
+
+    def _spread(self, points: Tensor) -> Tensor:
+        """The points, one for each member of the batch."""
+        return points.expand(torch.broadcast_shapes(points.shape, self.batch_shape))
+
+    def _log_density(self, points: Tensor) -> Tensor:
+        cell, local, inside = self._locate(self._spread(points))
+        inside = inside & self._take(self._lines.alive, cell)
+        score = legendre_sum(self._take(self._lines.coefficients, cell), local)
+        value = log_exp(torch.where(inside, score - self._partition, 0), self._index) - self._length.log()
+        return torch.where(inside, value, -torch.inf)
+
+    def _take(self, field: Tensor, index: Tensor) -> Tensor:
+        return take(field, index, self.batch_shape)
+
+    def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """P(T ≤ t), to the accuracy of the prediction; arguments as :meth:`log_prob`."""
+        return self._cdf(self._spread(self._points(value))).to(self._result_dtype(value))
+
+    def _cdf(self, points: Tensor) -> Tensor:
+        cell, local, _ = self._locate(points)
+        piece = 2 * cell + (local > self._take(self._lines.split, cell)).long()
+        start, stop = (self._take(end.flatten(-2), piece) for end in (self._parts.start, self._parts.stop))
+        covered = (torch.minimum(local, stop) - start).clamp(min=0)[..., None]
+        unit, weight = graded_rule(PART_NODES, points.device)
+        score = legendre_sum(
+            self._take(self._lines.coefficients, cell)[..., None, :], start[..., None] + covered * unit
+        )
+        density = exp_beta(score - self._partition[..., None], 2 - self._index[..., None])
+        density = torch.where(covered > 0, density, 0)
+        return self._take(mass_before(self._parts), piece) + self._lines.half[cell] * (covered * weight * density).sum(
+            -1
+        )
+
+    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The quantile of a probability in [0, 1], NaN elsewhere; differentiable in it, in the score and in α."""
+        level = self._spread(self._points(value))
+        points = self._quantile(level)
+        for _ in range(2):
+            # Newton's method on the cdf: from so close two steps are exact, in value and to second order beyond it.
+            density = self._log_density(points).exp().detach()
+            step = (self._cdf(points) - level) / torch.where(density > 0, density, torch.inf)
+            points = points - step.clamp(-1e-6 * self._length, 1e-6 * self._length)
+        return torch.where((level >= 0) & (level <= 1), points, torch.nan).to(self._result_dtype(value))
+
+    def _quantile(self, level: Tensor) -> Tensor:
+        """Quantiles to about 1e-9 of their cells, without gradient."""
+        return self._at(*locate_quantile(self._parts, level.clamp(0, 1))).detach()
+
+    def rsample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008
+        """Draws by the inverse cdf, with gradients to the score and α; shape ``sample_shape + batch_shape``."""
+        level = torch.rand(self._extended_shape(Size(sample_shape)), dtype=torch.float64, device=self._partition.device)
+        return self._round(self.icdf(level) if torch.is_grad_enabled() else self._quantile(level))
+
+    @property
+    def mode(self) -> Float[Tensor, "*batch"]:
+        """The point of highest score; the leftmost of several."""
+        lines = self._lines
+        heights = lines.heights.masked_fill(~lines.alive[..., None], -torch.inf).flatten(-2)
+        best = heights.argmax(-1)
+        cell, end = best // 3, best % 3
+        local = torch.stack([-torch.ones_like(lines.split), lines.split, torch.ones_like(lines.split)], -1)
+        local = self._take(local.flatten(-2), best)
+        slope = legendre_slope(self._take(lines.coefficients, cell))
+        curvature = legendre_sum(legendre_slope(slope), local)
+        # An interior maximum moves with the score, where the derivative has its zero.
+        interior = (end == 1) & (curvature < 0)
+        for _ in range(2):
+            shift = legendre_sum(slope, local) / torch.where(interior, curvature, 1)
+            local = local - torch.where(interior, shift, 0)
+        return self._round(self._at(cell, local))
+
+    @property
+    def live_cells(self) -> Float[Tensor, "*batch M 2"]:
+        """The disjoint intervals of the support, left to right; rows of NaN fill up where others have more."""
+        start = self._at(self._cells, self._parts.start).flatten(-2)
+        stop = self._at(self._cells, self._parts.stop).flatten(-2)
+        return self._round(joined(start, stop, self._parts.mass.detach().sum(-1).flatten(-2) > 0))
+
+    @property
+    def _cells(self) -> Tensor:
+        return torch.arange(len(self._lines.half), device=self._lines.half.device)[:, None]

@@ -1,0 +1,184 @@
+r"""Piecewise-polynomial scores along lines, the parts of them above a level, and integrals over those parts.
+
+A line is cut into cells, and on each cell the score is a Legendre series. A cell is split once more at its extremum,
+so that on each of its two pieces the score is monotone and crosses a level at most once. The part of a piece above
+the level is an interval whose end moves with the score; quadrature nodes move with it. In coordinates that move with
+the ends the integrand :math:`[(\alpha-1)(f-\lambda)]^k` keeps its zero in place, so the sums can be differentiated
+as often as the integrals, also at α = 2 (where the second derivative lives on the ends alone) and for α > 2 (where
+:math:`p^{2-\alpha}` is unbounded).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_eager_cpu
+from contmax._typing import Bool, Float
+from contmax.deformed import exp_beta
+from contmax.maps._threshold import power_on_support
+from contmax.numerics import graded_rule, legendre_slope, legendre_sum
+
+# Graded nodes per live part: :math:`\int x^k` to 1e-10 for every k ≥ 1/9.
+PART_NODES = 20
+# Bisection to 2⁻²⁶ of a cell: an extremum misplaced by that much costs its square, which is rounding.
+_EXTREMUM_STEPS = 26
+# Safeguarded Newton converges quadratically except beside an extremum; eager loops stop by themselves.
+_ROOT_STEPS = 24
+_MOST_ROOT_STEPS = 64
+_ROOT_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Scores on a bundle of lines that share their cells; `rows` are lines, one bundle per member of the batch."""
+
+    coefficients: Float[Tensor, "*rows C q"]
+    alive: Bool[Tensor, "*rows C"]
+    half: Float[Tensor, "C"]
+    """Half the length of each cell."""
+    split: Float[Tensor, "*rows C"]
+    """Local coordinate of the extremum in each cell, or 0."""
+    heights: Float[Tensor, "*rows C 3"]
+    """Score at −1, at the split and at 1; not differentiated."""
+
+    @classmethod
+    def over(cls, coefficients: Tensor, alive: Tensor, half: Tensor) -> "Lines":
+        """Lines with their monotone pieces found."""
+        fixed = coefficients.detach()
+        split = _extremum(fixed)
+        ends = torch.stack([-torch.ones_like(split), split, torch.ones_like(split)], -1)
+        return cls(coefficients, alive, half, split, legendre_sum(fixed[..., None, :], ends))
+
+    def expand(self, rows: torch.Size) -> "Lines":
+        """The same lines for more rows."""
+        fields = (self.coefficients, self.alive, self.split, self.heights)
+        coefficients, alive, split, heights = (
+            field.expand(*rows, *field.shape[field.dim() - rest :])
+            for field, rest in zip(fields, (2, 1, 1, 2), strict=True)
+        )
+        return Lines(coefficients, alive, self.half, split, heights)
+
+    def detach(self) -> "Lines":
+        """The same lines without gradient."""
+        return Lines(self.coefficients.detach(), self.alive, self.half, self.split, self.heights)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The live parts [start, stop] of the pieces, in local coordinates of their cells, with nodes and densities."""
+
+    start: Float[Tensor, "*rows C 2"]
+    stop: Float[Tensor, "*rows C 2"]
+    start_moves: Bool[Tensor, "*rows C 2"]
+    """Whether the start is a crossing of the level."""
+    stop_moves: Bool[Tensor, "*rows C 2"]
+    local: Float[Tensor, "*rows C 2 n"]
+    score: Float[Tensor, "*rows C 2 n"]
+    density: Float[Tensor, "*rows C 2 n"]
+    mass: Float[Tensor, "*rows C 2 n"]
+    """Quadrature weight times density at each node."""
+
+
+def level_of(partition: Tensor, alpha: Tensor) -> Tensor:
+    """λ = A − 1/(α−1), at or below which the density is zero; −∞ for α ≤ 1, where it never is."""
+    above = alpha > 1
+    return torch.where(above, partition - 1 / torch.where(above, alpha - 1, 1), -torch.inf)
+
+
+def live_parts(lines: Lines, partition: Tensor, alpha: Tensor, nodes: int) -> Parts:
+    """The parts above the level with graded quadrature nodes on each; differentiable in scores, A and α.
+
+    Args:
+        lines: the scores, (*rows, C, q).
+        partition: A, (*rows).
+        alpha: α, broadcastable to (*rows).
+        nodes: quadrature nodes per part.
+    """
+    partition, alpha = partition[..., None, None], alpha[..., None, None]
+    start, stop, start_moves, stop_moves = _ends(lines, level_of(partition, alpha))
+    unit, weight = graded_rule(nodes, lines.half.device)
+    length = (stop - start)[..., None]
+    local = start[..., None] + length * unit
+    score = legendre_sum(lines.coefficients[..., None, None, :], local)
+    density = exp_beta(score - partition[..., None], 2 - alpha[..., None])
+    # A piece without a live part has no length; its density may be anything, also infinite.
+    density = torch.where(length > 0, density, 0)
+    mass = lines.half[:, None, None] * length * weight * density
+    return Parts(start, stop, start_moves, stop_moves, local, score, density, mass)
+
+
+def mass_slope(lines: Lines, parts: Parts, alpha: Tensor) -> Tensor:
+    """−d/dA of the sum of `parts.mass` along each line, (*rows), with the movement of ends and nodes in it."""
+    slope = legendre_slope(lines.coefficients)[..., None, :]
+    start_rate = _reciprocal(legendre_sum(slope, parts.start), parts.start_moves)[..., None]
+    stop_rate = _reciprocal(legendre_sum(slope, parts.stop), parts.stop_moves)[..., None]
+    unit, weight = graded_rule(parts.local.shape[-1], lines.half.device)
+    node_rate = start_rate + (stop_rate - start_rate) * unit
+    drift = legendre_sum(slope[..., None, :], parts.local) * node_rate - 1
+    escort = power_on_support(parts.density, 2 - alpha[..., None, None, None])
+    change = (stop_rate - start_rate) * parts.density + (parts.stop - parts.start)[..., None] * escort * drift
+    return -(lines.half[:, None, None] * weight * change).flatten(-3).sum(-1)
+
+
+def _ends(lines: Lines, level: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Ends of the live parts, and which of them are crossings of the level; `level` is (*rows, 1, 1)."""
+    one = torch.ones_like(lines.split)
+    left, right = torch.stack([-one, lines.split], -1), torch.stack([lines.split, one], -1)
+    above = (lines.heights > level.detach()) & lines.alive[..., None]
+    above_left, above_right = above[..., :2], above[..., 1:]
+    crossed = above_left ^ above_right
+    inside, outside = torch.where(above_left, left, right), torch.where(above_left, right, left)
+    root = _root(lines.coefficients[..., None, :], torch.where(crossed, level, 0), inside, outside, crossed)
+    start = torch.where(crossed & above_right, root, left)
+    stop = torch.where(crossed & above_left, root, torch.where(above_right, right, left))
+    return start, stop, crossed & above_right, crossed & above_left
+
+
+def _root(coefficients: Tensor, level: Tensor, inside: Tensor, outside: Tensor, crossed: Tensor) -> Tensor:
+    """Where each crossed piece meets the level: found without gradient, then two Newton steps that carry it.
+
+    A Newton step is exact to first order in a perturbation of the score, two of them to third order.
+    """
+    value_and_slope = torch.stack([coefficients, legendre_slope(coefficients)], -2).detach()
+    x = (inside + outside) / 2
+    eager = is_eager_cpu(x)
+    for _ in range(_MOST_ROOT_STEPS if eager else _ROOT_STEPS):
+        value, slope = legendre_sum(value_and_slope, x[..., None]).unbind(-1)
+        excess = value - level.detach()
+        inside, outside = torch.where(excess > 0, x, inside), torch.where(excess > 0, outside, x)
+        newton = x - excess * _reciprocal(slope, crossed)
+        within = (newton - inside) * (newton - outside) <= 0
+        moved = torch.where(within, newton, (inside + outside) / 2)
+        change = torch.where(crossed, (moved - x).abs(), 0)
+        x = moved
+        if eager and not bool((change > _ROOT_TOLERANCE).any()):
+            break
+    slope = legendre_slope(coefficients)
+    for _ in range(2):
+        excess = legendre_sum(coefficients, x) - level
+        # The value is as good as it gets; only the derivative is taken from the step.
+        x = x - (excess - excess.detach()) * _reciprocal(legendre_sum(slope, x), crossed)
+    return x
+
+
+def _extremum(coefficients: Tensor) -> Tensor:
+    """Local coordinate where the derivative first changes sign, by bisection; 0 where it does not."""
+    slope = legendre_slope(coefficients)
+    grid = torch.linspace(-1, 1, coefficients.shape[-1] + 1, dtype=slope.dtype, device=slope.device)
+    rises = legendre_sum(slope[..., None, :], grid) > 0
+    turns = rises[..., 1:] != rises[..., :-1]
+    first = turns.to(torch.int8).argmax(-1)
+    low, high = grid[first], grid[first + 1]
+    rising = torch.gather(rises, -1, first[..., None])[..., 0]
+    for _ in range(_EXTREMUM_STEPS):
+        middle = (low + high) / 2
+        left = (legendre_sum(slope, middle) > 0) == rising
+        low, high = torch.where(left, middle, low), torch.where(left, high, middle)
+    return torch.where(turns.any(-1), (low + high) / 2, 0)
+
+
+def _reciprocal(value: Tensor, where: Tensor) -> Tensor:
+    """1/value where asked and possible, else 0."""
+    usable = where & (value != 0)
+    return torch.where(usable, 1 / torch.where(usable, value, 1), 0)

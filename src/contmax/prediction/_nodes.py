@@ -1,0 +1,118 @@
+"""The Ω_α-map on a weighted set of points: the finite map, seen as a distribution over the points."""
+
+import torch
+from torch import Size, Tensor
+from torch.types import _size
+
+from contmax._typing import Bool, Float
+from contmax.deformed import log_beta
+from contmax.domains import Nodes
+from contmax.maps._entmax import entmax_map
+
+from ._prediction import Prediction
+from ._score import Score, broadcast_alpha, checked_alpha, read_score
+
+
+def predict_on_nodes(score: Score, domain: Nodes, alpha: float | int | Tensor) -> "NodesPrediction":
+    """The prediction; see :func:`contmax.regularized_prediction`."""
+    index = checked_alpha(alpha, domain.points.device)
+    values, dtype = read_score(score, domain.points, repr(domain))
+    values = broadcast_alpha(values, index)
+    weights = domain.weights.double()
+    density = entmax_map(values, index[..., None] if isinstance(alpha, Tensor) else float(alpha), -1, weights)
+    best = density.detach().argmax(-1, keepdim=True)
+    height, top = density.gather(-1, best)[..., 0], values.gather(-1, best)[..., 0]
+    some = height > 0
+    normalizer = torch.where(some, torch.where(some, top, 0) - log_beta(torch.where(some, height, 1), 2 - index), 0)
+    return NodesPrediction(alpha, index, domain, normalizer, density, dtype)
+
+
+class NodesPrediction(Prediction):
+    r"""A prediction on a weighted set of points, see :class:`Prediction`.
+
+    ``density`` is relative to the weights, :math:`\sum_i w_i p_i = 1`, and 0 between the points; ``probabilities``
+    are :math:`w_i p_i`. Entropies are relative to the weights too.
+    """
+
+    has_rsample = False
+
+    def __init__(
+        self,
+        alpha: float | int | Tensor,
+        index: Tensor,
+        domain: Nodes,
+        normalizer: Float[Tensor, "*batch"],
+        density: Float[Tensor, "*batch n"],
+        dtype: torch.dtype,
+    ) -> None:
+        sparse = index != 1
+        threshold = torch.where(sparse, normalizer - 1 / torch.where(sparse, index - 1, 1), -torch.inf)
+        super().__init__(alpha, normalizer, threshold, domain.points.shape[1:], dtype)
+        self._places = domain.points.double()
+        self._set_rule(
+            self._places.expand(*density.shape, *self.event_shape), domain.weights.double() * density, density
+        )
+
+    @property
+    def probabilities(self) -> Float[Tensor, "*batch n"]:
+        """w p, the mass of each point."""
+        return self._round(self._masses)
+
+    def _log_density(self, points: Tensor) -> Tensor:
+        same = points.unsqueeze(points.dim() - len(self.event_shape)) == self._places
+        same = same.all(-1) if self.event_shape else same
+        count = same.sum(-1)
+        height = (same * self._heights).sum(-1) / count.clamp(min=1)
+        inside = height > 0
+        return torch.where(inside, torch.where(inside, height, 1).log(), -torch.inf)
+
+    @property
+    def _sorted(self) -> tuple[Tensor, Tensor]:
+        """Points in order, and masses in that order."""
+        if self.event_shape:
+            raise NotImplementedError("cdf and icdf need points on a line; these have several coordinates.")
+        order = self._places.argsort()
+        return self._places[order], self._masses[..., order]
+
+    def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """P(T ≤ t), a step function; arguments as :meth:`log_prob`."""
+        places, masses = self._sorted
+        points = self._points(value)
+        return (masses * (places <= points[..., None])).sum(-1).to(self._result_dtype(value))
+
+    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The first point at which the cdf reaches a probability in [0, 1], NaN elsewhere."""
+        places, masses = self._sorted
+        level = self._points(value)
+        level = level.expand(torch.broadcast_shapes(level.shape, self.batch_shape))
+        found = places[self._reach(masses, level)]
+        return torch.where((level >= 0) & (level <= 1), found, torch.nan).to(self._result_dtype(value))
+
+    @torch.no_grad()
+    def sample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008
+        """Points drawn with their probabilities; shape ``sample_shape + batch_shape + event_shape``."""
+        shape = Size(sample_shape) + self.batch_shape
+        level = torch.rand(shape, dtype=torch.float64, device=self._masses.device)
+        return self._round(self._places[self._reach(self._masses, level)])
+
+    def _reach(self, masses: Tensor, level: Tensor) -> Tensor:
+        """Index (*sample, *batch) of the point with mass at which a level is reached."""
+        rows = self.batch_shape.numel()
+        reached = masses.detach().cumsum(-1)
+        reached = (reached / reached[..., -1:].clamp(min=torch.finfo(reached.dtype).tiny)).reshape(rows, -1)
+        flat = level.detach().reshape(-1, rows).T.contiguous()
+        index = torch.searchsorted(reached, flat).T.reshape(level.shape)
+        # Level 0 is reached at the first point that has mass, level 1 at the last.
+        live = (masses.detach() > 0).to(torch.int8)
+        first, last = live.argmax(-1), live.shape[-1] - 1 - live.flip(-1).argmax(-1)
+        return torch.minimum(torch.maximum(index, first), last)
+
+    @property
+    def mode(self) -> Tensor:
+        """The point of highest density; the first of several."""
+        return self._round(self._places[self._heights.argmax(-1)])
+
+    @property
+    def live_cells(self) -> Bool[Tensor, "*batch n"]:
+        """Which points have mass."""
+        return self._heights > 0

@@ -1,0 +1,135 @@
+r"""The scalar A that makes :math:`\int \exp_{2-\alpha}(f - A) = 1`, for any way of computing that integral.
+
+Every domain is first brought to total measure one. With V the measure of the domain,
+
+.. math:: p = \tfrac1V \exp_{2-\alpha}(\tilde f - \tilde A), \qquad \tilde f = V^{\alpha-1}(f - \max f), \qquad
+          A = \max f + V^{1-\alpha}\tilde A - \log_{2-\alpha}(1/V)
+
+and à lies between the extremes of f̃, so nothing cancels however long or short the domain is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_eager_cpu
+from contmax._typing import Float
+from contmax.deformed import expm1_over, log_beta
+from contmax.maps._entmax import entmax_map
+
+# Safeguarded Newton from the solution on nodes: 3 to 6 steps as a rule; eager loops stop by themselves.
+_STEPS = 12
+_MOST_STEPS = 100
+
+MassAndSlope = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def solve_partition(
+    mass_and_slope: MassAndSlope,
+    start: Float[Tensor, "*batch"],
+    bracket: tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]],
+    alpha: Float[Tensor, "..."],
+) -> Float[Tensor, "*batch"]:
+    r"""A with mass S(A) = 1, by Newton's method on the power mean :math:`S^{\alpha-1}`, kept inside a bracket.
+
+    .. math:: A \leftarrow A + \frac{S}{-S'} \cdot \frac{1 - S^{1-\alpha}}{\alpha - 1}
+
+    From the left this climbs monotonically for α ≤ 2. For α > 2 the power mean is not convex; a step that leaves the
+    bracket is replaced by a bisection. Nothing is differentiated here: see :func:`carry_gradient`.
+
+    Args:
+        mass_and_slope: A ↦ (S, −dS/dA), S decreasing.
+        start: first guess.
+        bracket: values of A with S ≥ 1 and S ≤ 1.
+        alpha: α, broadcastable to the batch.
+    """
+    low, high = bracket
+    partition = start.clamp(low, high)
+    eager = is_eager_cpu(partition)
+    tolerance = 4 * torch.finfo(partition.dtype).eps
+    for _ in range(_MOST_STEPS if eager else _STEPS):
+        mass, slope = mass_and_slope(partition)
+        low, high = torch.where(mass >= 1, partition, low), torch.where(mass <= 1, partition, high)
+        usable = (mass > 0) & (mass < torch.inf) & (slope > 0)
+        log_mass = torch.where(usable, mass, 1).log()
+        step = mass / torch.where(usable, slope, 1) * log_mass * expm1_over((1 - alpha) * log_mass)
+        proposed = partition + step
+        inside = usable & (proposed >= low) & (proposed <= high)
+        proposed = torch.where(inside, proposed, low + (high - low) / 2)
+        moved = (proposed - partition).abs() > tolerance * (1 + partition.abs())
+        partition = proposed
+        if eager and not bool(moved.any()):
+            break
+    return partition
+
+
+def carry_gradient(
+    mass: Callable[[Tensor], Tensor], partition: Float[Tensor, "*batch"], slope: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """The solution A with its derivatives: two chord steps, exact to second order in a perturbation of the mass.
+
+    Args:
+        mass: A ↦ S(A), differentiable in A and in whatever else it depends on.
+        partition: the solution, without gradient.
+        slope: −dS/dA at the solution, without gradient.
+    """
+    safe = torch.where(slope > 0, slope, 1)
+    for _ in range(2):
+        total = mass(partition)
+        partition = partition + (total - total.detach()) / safe
+    return partition
+
+
+def partition_on_nodes(
+    scores: Float[Tensor, "*batch n"], weights: Float[Tensor, "*#batch n"], alpha: Float[Tensor, "..."]
+) -> Float[Tensor, "*batch"]:
+    """A of the weighted point set, read off at its best point: a first guess for the integral it samples."""
+    p = entmax_map(scores, alpha[..., None], -1, weights)
+    best = p.argmax(-1, keepdim=True)
+    height = torch.where(scores == -torch.inf, 0, scores).gather(-1, best)[..., 0]
+    probability = p.gather(-1, best)[..., 0]
+    return height - log_beta(torch.where(probability > 0, probability, 1), 2 - alpha)
+
+
+def bracket_of(
+    lowest: Float[Tensor, "*batch"], highest: Float[Tensor, "*batch"], measure: Tensor, alpha: Tensor
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """A lies between where a constant score would put it; widened, since scores between samples may exceed them."""
+    shift = -log_beta(1 / torch.where(measure > 0, measure, 1), 2 - alpha)
+    margin = 1e-3 + 0.1 * (highest - lowest)
+    return lowest + shift - margin, highest + shift + margin
+
+
+@dataclass(frozen=True)
+class UnitMeasure:
+    """The change to total measure one, and back."""
+
+    top: Float[Tensor, "*batch"]
+    """max f over the samples, a constant that keeps the scores near zero."""
+    log_volume: Float[Tensor, ""]
+    alpha: Float[Tensor, "..."]
+    """α, broadcastable to the batch."""
+
+    @classmethod
+    def of(cls, scores: Float[Tensor, "*batch n"], volume: Float[Tensor, ""], alpha: Tensor) -> "UnitMeasure":
+        """For scores known by samples; −inf counts as no score."""
+        top = scores.detach().amax(-1)
+        return cls(torch.where(top == -torch.inf, 0, top), volume.log(), alpha)
+
+    def scaled(self, scores: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """f̃; −inf becomes 0, to be masked by the caller, since its product with V^{α−1} has no derivative in α."""
+        finite = torch.where(scores == -torch.inf, self.top[..., None], scores)
+        return (finite - self.top[..., None]) * ((self.alpha - 1) * self.log_volume).exp()[..., None]
+
+    def normalizer(self, partition: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+        """A from Ã."""
+        shrink = (1 - self.alpha) * self.log_volume
+        return self.top + shrink.exp() * partition + self.log_volume * expm1_over(shrink)
+
+    def threshold(self, partition: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+        """λ from Ã; −∞ at α = 1."""
+        sparse = self.alpha != 1
+        level = partition - 1 / torch.where(sparse, self.alpha - 1, 1)
+        return torch.where(sparse, self.top + ((1 - self.alpha) * self.log_volume).exp() * level, -torch.inf)

@@ -1,0 +1,188 @@
+"""What all predictions share: a density known by its normaliser and by masses at the nodes of a quadrature rule."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import constraints
+
+from contmax._typing import Float
+from contmax.deformed import log1p_over, log_beta
+from contmax.densities._density import Density
+
+
+class Prediction(Density):
+    r"""The Ω_α-map of a score: :math:`p(t) = \exp_{2-\alpha}(f(t) - A) = [(\alpha-1)(f(t)-\lambda)]_+^{1/(\alpha-1)}`.
+
+    Made by :func:`contmax.regularized_prediction`. Computed in float64; results have the dtype of the score.
+
+    Attributes:
+        alpha: α, as given; a tensor is expanded to the batch.
+    """
+
+    _batched: ClassVar[dict[str, int]] = {"_normalizer": 0, "_threshold": 0, "_nodes": 1, "_masses": 1, "_heights": 1}
+
+    alpha: float | Tensor
+
+    def __init__(
+        self,
+        alpha: float | int | Tensor,
+        normalizer: Float[Tensor, "*batch"],
+        threshold: Float[Tensor, "*batch"],
+        event_shape: Size,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(normalizer.shape, event_shape)
+        self.alpha = alpha.expand(normalizer.shape) if isinstance(alpha, Tensor) else float(alpha)
+        self._normalizer, self._threshold, self._dtype = normalizer, threshold, dtype
+
+    def _set_rule(self, nodes: Tensor, masses: Tensor, heights: Tensor) -> None:
+        """Nodes t (*batch, n[, N]), masses (*batch, n) with sum one, densities p there."""
+        self._nodes, self._masses, self._heights = nodes, masses, heights
+
+    @property
+    def _index(self) -> Tensor:
+        """α in float64."""
+        if isinstance(self.alpha, Tensor):
+            return self.alpha.double().expand(self.batch_shape)
+        return torch.full((), self.alpha, dtype=torch.float64, device=self._normalizer.device)
+
+    @property
+    def normalizer(self) -> Float[Tensor, "*batch"]:
+        """A, with p = exp_{2−α}(f − A)."""
+        return self._round(self._normalizer)
+
+    @property
+    def threshold(self) -> Float[Tensor, "*batch"]:
+        """λ = A − 1/(α−1): for α > 1 the support is where f > λ; −∞ at α = 1."""
+        return self._round(self._threshold)
+
+    def expectation(self, function: Callable[[Tensor], Tensor]) -> Float[Tensor, "..."]:
+        r""":math:`E_p[\psi] = \int p(t)\,\psi(t)\,dt`, differentiable in the score, in α and in ψ.
+
+        Args:
+            function: ψ, smooth where p > 0 if its expectation is to be differentiated (nodes move with the support).
+                It maps points (\*batch, n), or (\*batch, n, N) in N dimensions, to (\*batch, n) or (\*batch, n, K).
+
+        Returns:
+            (\*batch) or (\*batch, K).
+
+        Raises:
+            ValueError: if the values do not line up with the points.
+
+        Example:
+            >>> import contmax
+            >>> p = contmax.regularized_prediction(lambda t: -(t**2), contmax.domains.Interval(-3.0, 3.0))
+            >>> p.expectation(torch.cos)
+            tensor(0.9198)
+        """
+        values = function(self._nodes.to(self._dtype))
+        shape = self._masses.shape
+        if tuple(values.shape[: len(shape)]) != tuple(shape):
+            raise ValueError(
+                f"the function must return one value, or one vector, per point: shape {tuple(shape)} or "
+                f"{(*shape, 'K')}; got {tuple(values.shape)}."
+            )
+        extra = values.dim() - len(shape)
+        total = (self._masses.reshape(shape + (1,) * extra) * values).sum(len(shape) - 1)
+        return total.to(torch.promote_types(self._dtype, values.dtype))
+
+    def _moment(self, values: Tensor) -> Tensor:
+        """Σ mass·values over the nodes; values (*batch, n, *rest)."""
+        extra = values.dim() - self._masses.dim()
+        return (self._masses.reshape(self._masses.shape + (1,) * extra) * values).sum(self._masses.dim() - 1)
+
+    @property
+    def mean(self) -> Tensor:
+        """E_p[t]."""
+        return self._round(self._moment(self._nodes))
+
+    def _centred(self) -> Tensor:
+        """t − E_p[t] at the nodes."""
+        return self._nodes - self._moment(self._nodes).unsqueeze(self._masses.dim() - 1)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each coordinate."""
+        return self._round(self._moment(self._centred().square()))
+
+    @property
+    def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
+        """Covariance; in one dimension the variance as a 1×1 matrix."""
+        if not self.event_shape:
+            return self.variance[..., None, None]
+        offset = self._centred()
+        return self._round(self._moment(offset[..., :, None] * offset[..., None, :]))
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """Shannon entropy in nats."""
+        return self._round(-self._moment(_log_or_zero(self._heights)))
+
+    def tsallis_negentropy(self) -> Float[Tensor, "*batch"]:
+        r"""Ω_α(p) = E_p[log_{2−α} p]/α, of the prediction's own α."""
+        return self._round(self._negentropy())
+
+    def _negentropy(self) -> Tensor:
+        inside = self._heights > 0
+        alpha = self._index
+        return self._moment(log_beta(torch.where(inside, self._heights, 1), 2 - alpha[..., None])) / alpha
+
+    def conjugate(self) -> Float[Tensor, "*batch"]:
+        """Ω*_α(f) = E_p[f] − Ω_α(p) = (α−1)Ω_α(p) + A; its derivative in the score is the density."""
+        return self._round((self._index - 1) * self._negentropy() + self._normalizer)
+
+    @constraints.dependent_property(is_discrete=False)
+    def support(self) -> constraints.Constraint:
+        """Where the density is positive."""
+        return Positive(self)
+
+    def _points(self, value: Tensor) -> Tensor:
+        return super()._points(value).double()
+
+    def _round(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._dtype)
+
+    @property
+    def loc(self) -> Tensor:  # type: ignore[override]
+        """A tensor that carries dtype and device of the prediction."""
+        return self._round(self._normalizer)
+
+    def _extra_repr(self) -> list[str]:
+        return []
+
+    def __repr__(self) -> str:
+        alpha = f"{self.alpha:g}" if isinstance(self.alpha, float) else f"tensor of shape {tuple(self.alpha.shape)}"
+        return f"{type(self).__name__}(alpha: {alpha}, batch_shape: {tuple(self.batch_shape)})"
+
+
+class Positive(constraints.Constraint):
+    """The set where a prediction is positive; ``cells`` lists what it is made of."""
+
+    def __init__(self, prediction: Any) -> None:
+        self._prediction = prediction
+        self.event_dim = len(prediction.event_shape)
+        super().__init__()
+
+    def check(self, value: Tensor) -> Tensor:
+        """Whether p(t) > 0."""
+        inside: Tensor = self._prediction.log_prob(value) > -torch.inf
+        return inside
+
+    @property
+    def cells(self) -> Tensor:
+        """The live cells: see ``live_cells`` of the prediction."""
+        cells: Tensor = self._prediction.live_cells
+        return cells
+
+
+def log_exp(u: Float[Tensor, "..."], alpha: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """ln exp_{2−α}(u), without going through a value that may underflow; −inf with zero gradient off the support."""
+    gap = (alpha - 1) * u
+    inside = gap > -1
+    safe = torch.where(inside, u, 0)
+    return torch.where(inside, safe * log1p_over((alpha - 1) * safe), -torch.inf)
+
+
+def _log_or_zero(values: Tensor) -> Tensor:
+    return torch.where(values > 0, values, 1).log()

@@ -1,0 +1,102 @@
+"""Where along a line a given share of the mass is reached: the inverse of the cumulated quadrature."""
+
+import torch
+from torch import Tensor
+
+from contmax._typing import Float, Int
+from contmax.numerics import (
+    gauss_legendre,
+    grading,
+    legendre_antiderivative,
+    legendre_basis,
+    legendre_coefficients,
+    legendre_sum,
+)
+
+from ._lines import Parts
+
+# From a bracket between two neighbouring nodes Newton's method arrives in three or four steps; beside the end of the
+# support, where the density vanishes, the bracket shrinks by half instead.
+_STEPS = 8
+
+
+def take(field: Tensor, index: Int[Tensor, "..."], rows: torch.Size) -> Tensor:
+    """Entry `index` (*sample, *rows) of each row's field (*rows, C, *rest): (*sample, *rows, *rest)."""
+    flat = field.reshape(-1, *field.shape[len(rows) :])
+    return flat[torch.arange(flat.shape[0], device=field.device).reshape(rows).expand(index.shape), index]
+
+
+def mass_before(parts: Parts) -> Float[Tensor, "*rows P"]:
+    """Mass to the left of each piece of the line, P = 2C pieces."""
+    masses = parts.mass.sum(-1).flatten(-2)
+    return masses.cumsum(-1) - masses
+
+
+def locate_quantile(parts: Parts, level: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
+    """Cell (*sample, *rows) and local coordinate at which the share `level` of each row's mass lies to the left."""
+    rows = parts.mass.shape[:-3]
+    piece, u = locate_share(parts.mass.flatten(-3, -2), level)
+    start, stop = (take(end.detach().flatten(-2), piece, rows) for end in (parts.start, parts.stop))
+    return piece // 2, start + (stop - start) * grading(u)
+
+
+def locate_share(masses: Float[Tensor, "*rows P n"], level: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
+    """Piece, and position u in [0, 1] of it, up to which a share of the mass lies; both (*sample, *rows).
+
+    Nothing is differentiated here.
+
+    Args:
+        masses: masses at the Gauss nodes in u of consecutive pieces.
+        level: shares in [0, 1], (*sample, *rows).
+    """
+    rows, masses = masses.shape[:-2], masses.detach()
+    piece_masses = masses.sum(-1)
+    reached = piece_masses.cumsum(-1)
+    target = level.detach() * reached[..., -1]
+    flat = target.reshape(-1, rows.numel()).T.contiguous()
+    piece = torch.searchsorted(reached.reshape(rows.numel(), -1), flat, right=True).T.reshape(target.shape)
+    # The share one is reached where the last piece with mass ends.
+    last = piece_masses.shape[-1] - 1 - (piece_masses > 0).flip(-1).to(torch.int8).argmax(-1)
+    piece = torch.minimum(piece, last)
+    return piece, _share_of_piece(take(masses, piece, rows), target - take(reached - piece_masses, piece, rows))
+
+
+def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """u up to which a piece holds the target mass: in u the density is smooth, its antiderivative a polynomial."""
+    nodes, weights = gauss_legendre(masses.shape[-1], masses.device)
+    slope = legendre_coefficients(masses / weights)
+    value = legendre_antiderivative(slope)
+    reached = value @ legendre_basis(nodes, value.shape[-1]).T
+    passed = (reached < target[..., None]).sum(-1)
+    fence = torch.nn.functional.pad(nodes, (1, 1))
+    fence[0], fence[-1] = -1.0, 1.0
+    low, high = fence[passed], fence[passed + 1]
+    # One coefficient of all parts side by side in memory, since the recurrences run over coefficients.
+    slope, value = (table.movedim(-1, 0).contiguous().movedim(0, -1) for table in (slope, value))
+    u = (low + high) / 2
+    for _ in range(_STEPS):
+        excess = legendre_sum(value, u) - target
+        low, high = torch.where(excess < 0, u, low), torch.where(excess > 0, u, high)
+        newton = u - excess / _or_one(legendre_sum(slope, u))
+        u = torch.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
+    return (u + 1) / 2
+
+
+def _or_one(value: Tensor) -> Tensor:
+    return torch.where(value > 0, value, 1)
+
+
+def joined(start: Float[Tensor, "*rows P"], stop: Float[Tensor, "*rows P"], live: Tensor) -> Float[Tensor, "*rows M 2"]:
+    """Maximal intervals made of live pieces that touch, left to right, padded with NaN to the longest list."""
+    touches = (start[..., 1:] <= stop[..., :-1]) & live[..., :-1] & live[..., 1:]
+    opens = live & ~torch.nn.functional.pad(touches, (1, 0))
+    closes = live & ~torch.nn.functional.pad(touches, (0, 1))
+    count = int(opens.sum(-1).max())
+    slots = torch.arange(count, device=start.device)
+    ends = []
+    for flag, end in ((opens, start), (closes, stop)):
+        rank = torch.where(flag, flag.cumsum(-1) - 1, -1)
+        chosen = (rank[..., None, :] == slots[:, None]).to(end.dtype)
+        found = (chosen * end[..., None, :]).sum(-1)
+        ends.append(torch.where(chosen.any(-1), found, torch.nan))
+    return torch.stack(ends, -1)

@@ -1,0 +1,150 @@
+"""Where on a box a score exceeds a level: ranges of its coordinates, and where the shape of the set changes.
+
+All of this looks at values on grids and is not differentiated.
+"""
+
+import torch
+from torch import Tensor
+
+from contmax._typing import Float
+from contmax.deformed import log_beta
+
+from ._sheet import Sheet
+
+Range = tuple[Tensor, Tensor]
+
+# Points of the search grid per axis, by the number of axes of the box.
+_GRID = {1: 48, 2: 48, 3: 28}
+# A density this small relative to the uniform one may be left out.
+_NEGLIGIBLE = {1: 1e-16, 2: 1e-13, 3: 1e-8}
+# Small grids that close in upon a point; each shrinks its surroundings by the number of its intervals.
+_SMALL_GRID = 7
+_END_STEPS, _PEAK_STEPS = 4, 18
+# Probes per panel and points across for counting live intervals, and bisections to where the count changes.
+_PROBES, _ACROSS, _CHANGE_STEPS = 9, 128, 14
+
+
+def negligible(partition: Float[Tensor, "..."], alpha: Tensor, axes: int) -> Float[Tensor, "..."]:
+    """The score at which the density is small enough to be left out; for α > 1 as good as the threshold."""
+    return partition + log_beta(torch.full_like(partition, _NEGLIGIBLE[axes]), 2 - alpha)
+
+
+def fractions(count: int, like: Tensor) -> Tensor:
+    """Equidistant fractions from 0 to 1 in front of the dimensions of another tensor."""
+    unit = torch.linspace(0, 1, count, dtype=torch.float64, device=like.device)
+    return unit.reshape((-1,) + (1,) * like.dim())
+
+
+def live_box(sheet: Sheet, level: Tensor, axes: int) -> list[Range]:
+    """Ranges (*rows) of all coordinates that enclose the live points of a grid over the whole box."""
+    grids, values = _grid_over(sheet, _whole(sheet), _GRID[axes])
+    ranges = []
+    for axis, grid in enumerate(grids):
+        height, _ = _highest_across(values, sheet, axis)
+        low, high = (_pick(grid, outside) for outside in _bracket(height, level)[1])
+        ranges.append((low, high))
+    return ranges
+
+
+def outermost(sheet: Sheet, level: Tensor, ranges: list[Range], axes: int, end: int) -> Float[Tensor, "..."]:
+    """The live point with the smallest (end 0) or largest (end 1) first coordinate, (*rows, N)."""
+    grids, values = _grid_over(sheet, ranges, _GRID[axes])
+    for _ in range(_END_STEPS):
+        height, place = _highest_across(values, sheet, 0)
+        inside, outside = (pair[end] for pair in _bracket(height, level))
+        ends = _pick(grids[0], outside), _pick(grids[0], inside)
+        around = _around(grids[1:], _pick(place, inside))
+        grids, values = _grid_over(sheet, [(torch.minimum(*ends), torch.maximum(*ends)), *around], _SMALL_GRID)
+    return torch.stack([grids[0][-end], *(grid[len(grid) // 2] for grid in grids[1:])], -1)
+
+
+def highest_point(sheet: Sheet) -> Float[Tensor, "..."]:
+    """Coordinates (*rows, N) of the highest score."""
+    grids, values = _grid_over(sheet, _whole(sheet), _GRID[sheet.axes])
+    for _ in range(_PEAK_STEPS):
+        ranges = _around(grids, values.flatten(0, sheet.axes - 1).argmax(0))
+        grids, values = _grid_over(sheet, ranges, _SMALL_GRID)
+    return torch.stack([grid[len(grid) // 2] for grid in grids], -1)
+
+
+def change_points(sheet: Sheet, level: Tensor, edges: Float[Tensor, "..."], across: Range) -> tuple[Tensor, Tensor]:
+    """In each panel between edges (P + 1, *rows), where the number of live intervals across it first changes.
+
+    There a component of the support appears, vanishes, splits or merges: the score across has an extremum at the level.
+
+    Returns:
+        The points (P, *rows, 2), in the middle of panels without a change, and whether there is one (P, *rows).
+    """
+    low, high = across
+    grid = low + (high - low) * fractions(_ACROSS, low)
+    probes = edges[:-1, None] + edges.diff(dim=0)[:, None] * fractions(_PROBES, edges[0])
+    counts = _intervals(sheet, probes.flatten(0, 1), grid, level).unflatten(0, (-1, _PROBES))
+    changes = counts[:, 1:] != counts[:, :-1]
+    first = changes.to(torch.int8).argmax(1, keepdim=True)
+    left, right = (probes.gather(1, index)[:, 0] for index in (first, first + 1))
+    before = counts.gather(1, first)[:, 0]
+    for _ in range(_CHANGE_STEPS):
+        middle = (left + right) / 2
+        same = _intervals(sheet, middle, grid, level) == before
+        left, right = torch.where(same, middle, left), torch.where(same, right, middle)
+    changed = changes.any(1)
+    x = torch.where(changed, (left + right) / 2, (edges[1:] + edges[:-1]) / 2)
+    return torch.stack([x, _extremum_at_level(sheet, x, grid, level)], -1), changed
+
+
+def _intervals(sheet: Sheet, x: Tensor, grid: Tensor, level: Tensor) -> Tensor:
+    """How many intervals of the second axis are live at each x, (M, *rows)."""
+    live = sheet.on_grid([x, grid]) > level
+    return (live[1:] & ~live[:-1]).sum(0) + live[0].long()
+
+
+def _extremum_at_level(sheet: Sheet, x: Tensor, grid: Tensor, level: Tensor) -> Tensor:
+    """Grid point across, (M, *rows), where the score has the extremum, or the end, closest to the level."""
+    values = sheet.on_grid([x, grid])
+    rises = values.diff(dim=0) > 0
+    ends = torch.ones_like(rises[:1])
+    extremum = torch.cat([ends, rises[1:] != rises[:-1], ends])
+    distance = torch.where(extremum & (values > -torch.inf), (values - level).abs(), torch.inf)
+    return grid[:, None].expand(values.shape).gather(0, distance.argmin(0, keepdim=True))[0]
+
+
+def _whole(sheet: Sheet) -> list[Range]:
+    zero = torch.zeros(sheet.rows, dtype=torch.float64, device=sheet.table.device)
+    return [(zero, zero + 1)] * sheet.axes
+
+
+def _grid_over(sheet: Sheet, ranges: list[Range], count: int) -> tuple[list[Tensor], Tensor]:
+    """Grids (G, *rows) over the ranges and the values there, (G_N, …, G_1, *rows)."""
+    grids = [low + (high - low) * fractions(count, low) for low, high in ranges]
+    return grids, sheet.on_grid(grids)
+
+
+def _highest_across(values: Tensor, sheet: Sheet, axis: int) -> tuple[Tensor, Tensor]:
+    """Along one axis, (G, *rows), the highest value over the others, and its place among them."""
+    others = values.movedim(sheet.axes - 1 - axis, 0)
+    others = others.flatten(1, sheet.axes - 1) if sheet.axes > 1 else others[:, None]
+    height, place = others.max(1)
+    return height, place
+
+
+def _bracket(height: Float[Tensor, "..."], level: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """First and last live index of heights (G, *rows), and the indices just outside of them."""
+    live = height > level
+    # Where no grid point is live, the peak is taken to lie beside the highest one.
+    live = (live | (~live.any(0) & (height == height.amax(0)))).to(torch.int8)
+    first, last = live.argmax(0), len(live) - 1 - live.flip(0).argmax(0)
+    return (first, last), ((first - 1).clamp(min=0), (last + 1).clamp(max=len(live) - 1))
+
+
+def _around(grids: list[Tensor], place: Tensor) -> list[Range]:
+    """Ranges between the neighbours of a grid point, given by its place in values flattened last axis first."""
+    ranges = []
+    for grid in grids:
+        at, place = place % len(grid), place // len(grid)
+        ranges.append((_pick(grid, (at - 1).clamp(min=0)), _pick(grid, (at + 1).clamp(max=len(grid) - 1))))
+    return ranges
+
+
+def _pick(field: Tensor, index: Tensor) -> Tensor:
+    """Entry of a field (G, *rows) for each row."""
+    return field.gather(0, index[None])[0]

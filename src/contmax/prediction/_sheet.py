@@ -1,0 +1,110 @@
+"""A score on a box as a tensor product of piecewise polynomials: values anywhere, and slices across its first axis."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contmax._typing import Float
+from contmax.numerics import legendre_basis, legendre_coefficients, legendre_slope
+
+from ._lines import Lines
+from ._quantile import take
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Scores on [0, 1]ᴺ, one per row; each axis has C equal cells and each cell q Legendre coefficients per axis."""
+
+    table: Tensor
+    """(*rows, C, …, C, q, …, q), N of each."""
+    alive: Tensor
+    """(*rows, C, …, C)"""
+    axes: int
+    """N."""
+
+    @classmethod
+    def through(cls, values: Float[Tensor, "*batch n"], alive: Tensor, axes: int, nodes: int) -> "Sheet":
+        """The interpolant of values at the Gauss nodes of a box, row-major; cells with a dead node are dead."""
+        batch = values.shape[:-1]
+        cells = round(values.shape[-1] ** (1 / axes)) // nodes
+        # (C, q, C, q, …) → (C, C, …, q, q, …)
+        order = [len(batch) + 2 * axis + part for part in (0, 1) for axis in range(axes)]
+        order = [*range(len(batch)), *order]
+        alive = alive.reshape(*batch, *(cells, nodes) * axes).permute(order).flatten(-axes).all(-1)
+        table = values.reshape(*batch, *(cells, nodes) * axes).permute(order)
+        table = torch.where(alive.reshape(alive.shape + (1,) * axes), table, 0)
+        for axis in range(axes):
+            table = legendre_coefficients(table.movedim(-1 - axis, -1)).movedim(-1, -1 - axis)
+        return cls(table, alive, axes)
+
+    @property
+    def cells(self) -> int:
+        """C."""
+        return self.alive.shape[-1]
+
+    @property
+    def nodes(self) -> int:
+        """q."""
+        return self.table.shape[-1]
+
+    @property
+    def rows(self) -> torch.Size:
+        """Shape in front of the axes."""
+        return self.alive.shape[: self.alive.dim() - self.axes]
+
+    def expand(self, rows: torch.Size) -> "Sheet":
+        """The same scores for more rows."""
+        table = self.table.expand(*rows, *self.table.shape[len(self.rows) :])
+        return Sheet(table, self.alive.expand(*rows, *self.alive.shape[len(self.rows) :]), self.axes)
+
+    def detach(self) -> "Sheet":
+        """The same scores without gradient."""
+        return Sheet(self.table.detach(), self.alive, self.axes)
+
+    def slope(self, axis: int) -> "Sheet":
+        """The derivative along an axis."""
+        place = axis - self.axes
+        table = 2 * self.cells * legendre_slope(self.table.movedim(place, -1)).movedim(-1, place)
+        return Sheet(table, self.alive, self.axes)
+
+    def at(self, x: Float[Tensor, "..."]) -> "Sheet":
+        """The slice at a first coordinate x (*more, *rows): a sheet with these rows and one axis less."""
+        cell, basis = self._place(x)
+        columns = take(self.table, cell, self.rows).movedim(-self.axes, -1)
+        rest = columns.dim() - basis.dim()
+        table = (columns * basis.reshape(basis.shape[:-1] + (1,) * rest + basis.shape[-1:])).sum(-1)
+        return Sheet(table, take(self.alive, cell, self.rows), self.axes - 1)
+
+    def on_grid(self, grids: list[Float[Tensor, "..."]]) -> Tensor:
+        """Values (G_N, …, G_1, *rows) at all combinations of coordinates, each (G, *rows); −inf where dead."""
+        sheet = self
+        for axis, grid in enumerate(grids):
+            sheet = sheet.at(grid.reshape(grid.shape[:1] + (1,) * axis + grid.shape[1:]).expand(-1, *sheet.rows))
+        return torch.where(sheet.alive, sheet.table, -torch.inf)
+
+    def lines(self) -> Lines:
+        """The last remaining axis as lines."""
+        half = torch.full((self.cells,), 0.5 / self.cells, dtype=torch.float64, device=self.table.device)
+        return Lines.over(self.table, self.alive, half)
+
+    def score(self, points: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
+        """Values at points (*more, *rows, N) of the unit box, and whether their cells are alive."""
+        flat = self.table.flatten(len(self.rows), len(self.rows) + self.axes - 1)
+        cell, first = self._place(points[..., 0])
+        bases = [first]
+        for axis in range(1, self.axes):
+            along, basis = self._place(points[..., axis])
+            cell = cell * self.cells + along
+            bases.append(basis)
+        table = take(flat, cell, self.rows)
+        for basis in reversed(bases):
+            rest = table.dim() - basis.dim()
+            table = (table * basis.reshape(basis.shape[:-1] + (1,) * rest + basis.shape[-1:])).sum(-1)
+        return table, take(self.alive.flatten(len(self.rows)), cell, self.rows)
+
+    def _place(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Cell of each coordinate and the Legendre polynomials there."""
+        scaled = x * self.cells
+        cell = scaled.detach().floor().clamp(0, self.cells - 1)
+        return cell.long(), legendre_basis(2 * (scaled - cell) - 1, self.nodes)

@@ -1,0 +1,5 @@
+"""V_B: from observations to a continuous signal."""
+
+from contmax.signal._signal import Signal as Signal
+from contmax.signal._signal import fit_signal as fit_signal
+from contmax.signal._streaming import SignalAccumulator as SignalAccumulator

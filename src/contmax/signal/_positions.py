@@ -1,0 +1,22 @@
+"""Where observations stand when nobody says: the centres of equal cells of the unit interval or the unit square."""
+
+import torch
+from torch import Tensor
+
+
+def default_positions(length: int, mask: Tensor | None, like: Tensor) -> Tensor:
+    """(rank + ½)/n over the n unmasked observations: (L,) without a mask, (*batch, L) with one.
+
+    A masked observation gets the position of the next unmasked one; it carries no weight.
+    """
+    if mask is None:
+        return (torch.arange(length, dtype=like.dtype, device=like.device) + 0.5) / length
+    count = mask.sum(-1, keepdim=True).clamp(min=1)
+    rank = mask.cumsum(-1) - mask.to(torch.int64)
+    return (rank.to(like.dtype) + 0.5) / count
+
+
+def grid_positions(grid: tuple[int, ...], like: Tensor) -> Tensor:
+    """Centres of the cells of a regular grid over the unit cube, row-major: (L, N), L the product of the sizes."""
+    lines = [default_positions(n, None, like) for n in grid]
+    return torch.stack(torch.meshgrid(*lines, indexing="ij"), -1).reshape(-1, len(grid))

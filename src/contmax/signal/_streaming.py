@@ -1,0 +1,86 @@
+"""One signal from a sequence that never stands in memory, or that is spread over machines."""
+
+import torch
+from torch import Tensor
+
+from contmax._typing import Bool, Float
+from contmax.basis import Basis
+from contmax.signal._ridge import solve_gram
+from contmax.signal._signal import Signal
+
+
+class SignalAccumulator:
+    r"""Sufficient statistics of a ridge fit, ΨΨᵀ and ΨHᵀ, accumulated over chunks or processes.
+
+    The signal is the same, up to rounding in float64, as that of :func:`fit_signal` on all observations at once.
+
+    Args:
+        basis: ψ, K functions.
+        penalty: λ ≥ 0.
+
+    Example:
+        >>> import torch, contmax
+        >>> basis = contmax.basis.GaussianBasis.linspace(16, scale=0.1)
+        >>> stream = contmax.SignalAccumulator(basis)
+        >>> for start in range(0, 1000, 100):
+        ...     t = (torch.arange(start, start + 100) + 0.5) / 1000
+        ...     stream.update(torch.cos(t)[:, None], t)
+        >>> stream.signal().coefficients.shape
+        torch.Size([16, 1])
+    """
+
+    def __init__(self, basis: Basis, penalty: float = 0.01) -> None:
+        if penalty < 0:
+            raise ValueError(f"penalty must not be negative; got {penalty}. 0.01 is a good start.")
+        self.basis, self.penalty = basis, penalty
+        self._gram: Tensor | None = None
+        self._cross: Tensor | None = None
+        self._dtype = torch.get_default_dtype()
+
+    def update(
+        self,
+        values: Float[Tensor, "*batch L D"],
+        positions: Float[Tensor, "..."],
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> None:
+        """Add observations (*batch, L, D) made at positions (L,) or (*batch, L), with a last axis N if N > 1."""
+        design = self.basis(positions.double()).double()
+        wide = values.double()
+        if mask is not None:
+            design = torch.where(mask.unsqueeze(-1), design, 0)
+            wide = torch.where(mask.unsqueeze(-1), wide, 0)
+        self._add(design.mT @ design, design.mT @ wide, values.dtype)
+
+    def merge(self, other: "SignalAccumulator") -> None:
+        """Add what another accumulator over the same basis has seen."""
+        if other.basis is not self.basis and other.basis.num_functions != self.basis.num_functions:
+            raise ValueError(
+                f"cannot merge an accumulator of {other.basis.num_functions} functions into one of "
+                f"{self.basis.num_functions}: both must use the same basis."
+            )
+        if other._gram is not None and other._cross is not None:
+            self._add(other._gram, other._cross, other._dtype)
+
+    def all_reduce(self, group: "torch.distributed.ProcessGroup | None" = None) -> None:
+        """Add up what the processes of a group have seen; all of them then hold the signal of the whole sequence."""
+        gram, cross = self._statistics()
+        gram, cross = gram.contiguous().clone(), cross.contiguous().clone()
+        for statistic in (gram, cross):
+            torch.distributed.all_reduce(statistic, group=group)
+        self._gram, self._cross = gram, cross
+
+    def signal(self) -> Signal:
+        """The signal through all observations so far."""
+        gram, cross = self._statistics()
+        coefficients = solve_gram(gram, cross, self.penalty)
+        return Signal(self.basis, coefficients=coefficients.to(self._dtype))
+
+    def _add(self, gram: Tensor, cross: Tensor, dtype: torch.dtype) -> None:
+        self._gram = gram if self._gram is None else self._gram + gram
+        self._cross = cross if self._cross is None else self._cross + cross
+        self._dtype = dtype
+
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        if self._gram is None or self._cross is None:
+            raise ValueError("the accumulator has seen no observations. Call update(values, positions) first.")
+        return self._gram, self._cross

@@ -1,0 +1,174 @@
+"""The compiled rows against an oracle of more digits, beside plain torch in the same precision."""
+
+import numpy as np
+import pytest
+import torch
+
+import contmax
+from contmax.kernels import _dispatch
+
+pytest.importorskip("numba", reason="numba is not installed: pip install 'contmax[cpu]'")
+
+ALPHAS = [0.3, 0.9, 1.0, 1.0001, 1.1, 1.25, 4 / 3, 1.4, 1.5, 1.75, 1.95, 2.0]
+SIZES = [1, 2, 15, 16, 17, 280, 1000, 32001]
+DTYPES = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+def _scores(n: int) -> torch.Tensor:
+    """A flat row, one like a model's, a peaked one, one of ties, and one that is shifted and masked."""
+    x = torch.randn(5, n)
+    x[0] *= 0.01
+    x[2] *= 10
+    x[3] = torch.randint(0, 2, (n,))
+    x[4] = 3 * x[4] - 1000
+    x[4, 1::3] = -torch.inf
+    return x
+
+
+def _oracle(x, alpha: float, g):
+    """p, the pulled-back g and the α-gradient of one row in extended precision, by Newton's method on Σ p.
+
+    The last is accompanied by the sum of the sizes of its terms, to which rounding errors are in proportion.
+    """
+    x, g = x.double().numpy().astype(np.longdouble), g.double().numpy().astype(np.longdouble)
+    epsilon = np.longdouble(alpha) - 1
+    near_one = abs(epsilon) < 1e-12
+
+    def power(v, exponent):
+        u = np.where(v > -np.inf, 1 + epsilon.astype(v.dtype) * np.where(v > -np.inf, v, 0), 0)
+        return np.where(u > 0, np.where(u > 0, u, 1) ** exponent.astype(v.dtype), 0)
+
+    a = np.longdouble(0)
+    for kind, arrived in ((np.float64, 1e-9), (np.longdouble, 1e-17)):
+        step = np.inf
+        while abs(step) > arrived * (1 + a):
+            v = (x - x.max()).astype(kind) - kind(a)
+            p = np.exp(v) if near_one else power(v, 1 / epsilon)
+            slope = p.sum() if near_one else power(v, 1 / epsilon - 1).sum()
+            total = p.sum()
+            step = total / slope * (np.log(total) if near_one else (1 - total**-epsilon) / epsilon)
+            a += step
+    v = x - x.max() - a
+    p = np.exp(v) if near_one else power(v, 1 / epsilon)
+    p /= p.sum()
+    log_p = np.log(np.where(p > 0, p, 1))
+    s = np.where(p > 0, np.exp((1 - epsilon) * log_p), 0)
+    grad = s * (g - (s * g).sum() / s.sum())
+    y = epsilon * log_p
+    direct = (y * np.exp(y) - np.exp(y) + 1) / np.where(y == 0, 1, y) ** 2
+    series = sum(y**m / (float(np.prod(range(1, m + 1))) * (m + 2)) for m in range(12))
+    terms = log_p**2 * np.where(abs(y) < 0.1, series, direct) * grad
+    return p, grad, -terms.sum(), 1 + abs(terms).sum()
+
+
+def _with_gradients(x, alpha, g):
+    x = x.clone().requires_grad_()
+    p = contmax.entmax(x, alpha)
+    inputs = (x, alpha) if isinstance(alpha, torch.Tensor) else (x,)
+    return p.detach(), *torch.autograd.grad(p, inputs, g)
+
+
+@pytest.fixture
+def plain_torch(monkeypatch):
+    """Call it to run a function as if numba were not installed."""
+
+    def run(function, *arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(_dispatch, "_NUMBA", False)
+            return function(*arguments)
+
+    return run
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("n", SIZES)
+def test_error_is_at_most_twice_that_of_plain_torch(n, alpha, dtype, plain_torch):
+    x, g = _scores(n).to(dtype), torch.randn(5, n).to(dtype)
+    learned = torch.full((5, 1), alpha, dtype=dtype, requires_grad=True)
+    runs = {
+        "learned": _with_gradients(x, learned, g),
+        "fixed": _with_gradients(x, alpha, g),
+        "torch": plain_torch(_with_gradients, x, learned, g),
+    }
+    exact = [_oracle(x[r], learned[r].item(), g[r]) for r in range(5)]
+
+    def errors(run):
+        p = [abs(run[0][r].numpy() - exact[r][0]).max() for r in range(5)]
+        grad = [abs(run[1][r].numpy() - exact[r][1]).max() for r in range(5)]
+        along_alpha = [abs(run[2][r].item() - exact[r][2]) / exact[r][3] for r in range(5)] if len(run) > 2 else [0.0]
+        return np.array([max(p), max(grad), max(along_alpha)])
+
+    allowed = np.maximum(2 * errors(runs["torch"]), DTYPES[dtype])
+    assert (errors(runs["learned"]) <= allowed).all()
+    assert (errors(runs["fixed"])[:2] <= allowed[:2]).all()
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.3, 4 / 3, 1.5, 2.0])
+def test_without_numba_the_numbers_are_the_same(alpha, plain_torch):
+    x, g = _scores(100), torch.randn(5, 100)
+    compiled, reference = _with_gradients(x, alpha, g), plain_torch(_with_gradients, x, alpha, g)
+    for ours, theirs in zip(compiled, reference, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_each_row_has_its_own_alpha(dim):
+    x = torch.randn(4, 5, 6, dtype=torch.float64)
+    shape = [1 if d == dim else n for d, n in enumerate(x.shape)]
+    alpha = torch.tensor(ALPHAS * 3, dtype=torch.float64)[: torch.Size(shape).numel()].reshape(shape)
+    p = contmax.entmax(x, alpha, dim).movedim(dim, -1).reshape(-1, x.shape[dim])
+    rows = zip(x.movedim(dim, -1).reshape(-1, x.shape[dim]), alpha.movedim(dim, -1).reshape(-1), strict=True)
+    torch.testing.assert_close(p, torch.stack([contmax.entmax(row, a.item()) for row, a in rows]), rtol=0, atol=1e-14)
+
+
+def test_gradient_of_a_shared_alpha_is_the_sum_over_its_rows():
+    x, g = torch.randn(6, 40, dtype=torch.float64), torch.randn(6, 40, dtype=torch.float64)
+    shared = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+    single = torch.full((6, 1), 1.3, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(_with_gradients(x, shared, g)[2], _with_gradients(x, single, g)[2].sum())
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("n", [1, 17, 300])
+def test_broken_rows_do_not_touch_their_neighbours(alpha, n):
+    x = torch.randn(6, n)
+    x[1], x[2], x[3, n // 2], x[4, n // 2] = -torch.inf, torch.nan, torch.nan, torch.inf
+    learned = torch.full((6, 1), alpha, requires_grad=True)
+    p, grad, grad_alpha = _with_gradients(x, learned, torch.randn(6, n))
+    for result in (p, grad, grad_alpha):
+        assert result[2:5].isnan().all()
+        assert (result[1] == 0).all()
+        assert result[[0, 5]].isfinite().all()
+    alone = _with_gradients(x[[0, 5]], learned.detach()[[0, 5]].requires_grad_(), torch.ones(2, n))[0]
+    assert torch.equal(p[[0, 5]], alone)
+
+
+def test_what_lies_off_the_support_does_not_reach_the_gradient():
+    x = torch.tensor([[3.0, 2.9, -5.0, -6.0]])
+    _, grad = _with_gradients(x, 1.5, torch.tensor([[1.0, 2.0, torch.nan, torch.inf]]))
+    assert grad.isfinite().all()
+    assert (grad[0, 2:] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_huge_ranges(alpha, dtype):
+    huge = torch.finfo(dtype).max
+    x = torch.zeros(5, 70, dtype=dtype)
+    x[0], x[1, 3], x[2, ::2] = torch.linspace(-huge / 4, huge / 4, 70, dtype=dtype), huge, -huge
+    x[3], x[4] = torch.linspace(-1e6, 1e6, 70, dtype=dtype), 1e9 + torch.arange(70, dtype=dtype)
+    p, grad, grad_alpha = _with_gradients(
+        x, torch.full((5, 1), alpha, dtype=dtype, requires_grad=True), torch.ones_like(x)
+    )
+    assert torch.allclose(p.sum(-1), torch.ones(5, dtype=dtype), rtol=0, atol=1e-6)
+    assert p[0, -1] == 1 == p[1, 3]
+    assert grad.isfinite().all()
+    assert grad_alpha.isfinite().all()
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.25, 1.5, 1.75, 2.0])
+@pytest.mark.parametrize("scale", [1e-3, 1.0])
+def test_long_rows_sum_to_one(alpha, scale):
+    p = contmax.entmax(scale * torch.randn(2, 262_144), alpha)
+    assert (p.double().sum(-1) - 1).abs().max() < 1e-6
