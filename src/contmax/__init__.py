@@ -13,6 +13,7 @@ Read from left to right, as the data flows::
 `basis`, `expectation`       basis functions ψ, and what a density expects of them
 `fit_signal`,                from observations to a continuous signal, at once or as a stream
 `SignalAccumulator`
+`continuous_attention`        the whole line in one call: observations and a density → context
 `losses`                     Fenchel–Young losses, finite and continuous
 `nn`                         modules
 `deformed`                   β-logarithms and β-exponentials, Tsallis negentropies, escorts
@@ -36,4 +37,5 @@ from contmax.maps import sparsemax as sparsemax
 from contmax.prediction import regularized_prediction as regularized_prediction
 from contmax.signal import Signal as Signal
 from contmax.signal import SignalAccumulator as SignalAccumulator
+from contmax.signal import continuous_attention as continuous_attention
 from contmax.signal import fit_signal as fit_signal

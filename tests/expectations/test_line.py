@@ -214,6 +214,37 @@ def test_functional_transforms():
     torch.testing.assert_close(reverse, forward)
 
 
+@pytest.mark.graph
+def test_compiles_whole():
+    torch._dynamo.reset()
+
+    def r(mu, scale):
+        return contmax.expectation(TruncatedParabola(mu, scale, validate_args=False), GAUSSIANS)
+
+    mu = torch.rand(4, dtype=F64, requires_grad=True)
+    scale = torch.full((4,), 0.2, dtype=F64, requires_grad=True)
+    compiled = torch.compile(r, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(mu, scale), r(mu, scale))
+    torch.testing.assert_close(
+        torch.autograd.grad(compiled(mu, scale).sum(), (mu, scale)),
+        torch.autograd.grad(r(mu, scale).sum(), (mu, scale)),
+    )
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("alpha", [1.7, 2.0])
+def test_exports_with_its_tables(alpha):
+    """Tables made inside an export must be constants of the program, and must not replace the real ones."""
+
+    class Attend(torch.nn.Module):
+        def forward(self, mu, scale):
+            return contmax.expectation(BetaGaussian(mu, scale, alpha, validate_args=False), GAUSSIANS)
+
+    mu, scale = torch.rand(4, dtype=F64), torch.full((4,), 0.2, dtype=F64)
+    program = torch.export.export(Attend(), (mu, scale)).module()
+    torch.testing.assert_close(program(mu, scale), Attend()(mu, scale))
+
+
 def test_two_forwards_before_a_backward():
     mu = torch.tensor([0.2, 0.8], dtype=F64, requires_grad=True)
     first = contmax.expectation(TruncatedParabola(mu[0], 0.1), GAUSSIANS)

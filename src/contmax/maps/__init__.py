@@ -3,3 +3,4 @@
 from contmax.maps._entmax import entmax as entmax
 from contmax.maps._entmax import softmax as softmax
 from contmax.maps._entmax import sparsemax as sparsemax
+from contmax.maps._moments import moments as moments

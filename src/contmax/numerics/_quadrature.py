@@ -4,6 +4,7 @@ A function is known by its values at Gauss nodes; its Legendre coefficients then
 and antiderivatives by small constant matrices, all of them differentiable. Rules are computed once per device.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -88,11 +89,25 @@ def legendre_basis(x: Float[Tensor, "..."], count: int) -> Float[Tensor, "... n"
     return torch.stack(columns[:count], -1)
 
 
+@torch.compiler.assume_constant_result
+def constant_table(table: Callable[[str, int], Any], kind: str, count: int, device: torch.device) -> Tensor:
+    """The tensor of `table(kind, count)`, a NumPy array of float64, made once per device; a constant to tracers."""
+    if torch.compiler.is_exporting():
+        # Made of numbers, it is a constant of the exported program; a tensor kept from here would be a fake one.
+        return torch.tensor(table(kind, count).tolist(), dtype=torch.float64, device=device)
+    return _kept(table, kind, count, device)
+
+
 @lru_cache(maxsize=256)
-def _constant(kind: str, count: int, device: torch.device) -> Tensor:
-    table = torch.from_numpy(np.ascontiguousarray(_table(kind, count)))
+def _kept(table: Callable[[str, int], Any], kind: str, count: int, device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(table(kind, count)))
     # From pinned memory the first use on an accelerator is an asynchronous copy like any other work.
-    return table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else table.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def _constant(kind: str, count: int, device: torch.device) -> Tensor:
+    table: Tensor = constant_table(_table, kind, count, device)
+    return table
 
 
 def _table(kind: str, count: int) -> Any:

@@ -8,7 +8,7 @@ from torch import Tensor
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.expectations import expectation
-from contmax.signal._positions import default_positions, grid_positions
+from contmax.signal._positions import observation_positions
 from contmax.signal._ridge import cached_ridge_weights, ridge_weights
 
 if TYPE_CHECKING:
@@ -45,12 +45,16 @@ class Signal:
         if self._coefficients is not None:
             return self._coefficients
         values, weights = self._observations()
-        return weights.mT @ values
+        with torch.autocast(values.device.type, enabled=False):
+            return (weights.mT @ values.to(weights.dtype)).to(values.dtype)
 
     def __call__(self, t: Float[Tensor, "..."]) -> Float[Tensor, "*batch T D"]:
         """V(t) at points t: (T,) or (*batch, T) for N = 1, (T, N) or (*batch, T, N) for N > 1."""
+        coefficients = self.coefficients
+        wide = torch.promote_types(coefficients.dtype, torch.float32)
         functions: Tensor = self._basis(t)
-        return functions @ self.coefficients
+        with torch.autocast(coefficients.device.type, enabled=False):
+            return (functions.to(wide) @ coefficients.to(wide)).to(coefficients.dtype)
 
     def expectation(self, density: "Distribution") -> Float[Tensor, "*batch D"]:
         """E_p[V]: the batch of the signal is a prefix of the density's, (*batch, *Q) → (*batch, *Q, D)."""
@@ -63,13 +67,18 @@ class Signal:
             raise ValueError("a signal needs coefficients, or values and weights.")
         batch = source.dim() - 2
         queries = r.shape[batch:-1]
-        flat = r.reshape(*r.shape[:batch], -1, r.shape[-1])
-        return self._mixed(flat).reshape(*r.shape[:batch], *queries, source.shape[-1])
+        # Ridge weights have both signs and large sizes: in half precision they would cancel to nothing.
+        wide = torch.promote_types(source.dtype, torch.float32)
+        flat = r.reshape(*r.shape[:batch], -1, r.shape[-1]).to(wide)
+        with torch.autocast(source.device.type, enabled=False):
+            mixed = self._mixed(flat, wide).to(source.dtype)
+        return mixed.reshape(*r.shape[:batch], *queries, source.shape[-1])
 
-    def _mixed(self, r: Tensor) -> Tensor:
+    def _mixed(self, r: Tensor, wide: torch.dtype) -> Tensor:
         if self._coefficients is not None:
-            return r @ self._coefficients
+            return r @ self._coefficients.to(wide)
         values, weights = self._observations()
+        values, weights = values.to(wide), weights.to(wide)
         length, channels = values.shape[-2:]
         functions, queries = weights.shape[-1], r.shape[-2]
         through_values = queries * length * (functions + channels)
@@ -145,24 +154,17 @@ def fit_signal(
     length = values.shape[-2]
     # Positions and functions are evaluated in float64, whatever the values are: see `ridge_weights`.
     like = values.new_empty(0, dtype=torch.float64)
+    wide = torch.promote_types(values.dtype, torch.float32)
     if positions is None and mask is None:
-        where = default_positions(length, None, like) if grid is None else grid_positions(grid, like)
-        weights = cached_ridge_weights(basis, where, (length, grid), penalty, values.dtype)
+        where = observation_positions(length, None, grid, None, like)
+        weights = cached_ridge_weights(basis, where, (length, grid), penalty, wide)
     else:
-        design = basis(_given_or_default(positions, grid, length, mask, like).double())
+        design = basis(observation_positions(length, positions, grid, mask, like).double())
         if mask is not None:
             design = torch.where(mask.unsqueeze(-1), design, 0)
             values = torch.where(mask.unsqueeze(-1), values, 0)
         weights = ridge_weights(design, penalty)
-    return Signal(basis, values=values, weights=weights.to(values.dtype))
-
-
-def _given_or_default(
-    positions: Tensor | None, grid: tuple[int, ...] | None, length: int, mask: Tensor | None, like: Tensor
-) -> Tensor:
-    if positions is not None:
-        return positions
-    return default_positions(length, mask, like) if grid is None else grid_positions(grid, like)
+    return Signal(basis, values=values, weights=weights.to(wide))
 
 
 def _check(

@@ -1,0 +1,75 @@
+"""Where a probability vector looks and how wide: the moments of weights over positions."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from contmax._typing import Bool, Float
+
+
+def moments(
+    weights: Float[Tensor, "*batch L"],
+    positions: Float[Tensor, "..."],
+    *,
+    grid: tuple[int, ...] | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
+) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    r"""Mean and covariance of positions under weights, each position standing for a cell of the unit cube.
+
+    .. math:: \mu = \sum_\ell p_\ell t_\ell, \qquad
+              V = \sum_\ell p_\ell (t_\ell-\mu)(t_\ell-\mu)^\top + \mathrm{diag}\Big(\frac1{12 L_i^2}\Big)
+
+    The last term is the spread of a uniform cell of side 1/L_i, so that all weight on one position is a narrow density
+    and not a degenerate one.
+
+    Args:
+        weights: p, (*batch, L), summing to one over L, such as a discrete attention; a row of zeros gives mean zero.
+        positions: t. On the line (L,) or (*batch, L); in N dimensions (L, N) or (*batch, L, N).
+        grid: numbers of cells L_i along the N axes; by default n^(1/N) for all of them, n the number of positions.
+        mask: boolean, (L,) or (*batch, L): where given, n counts the positions that are True.
+
+    Returns:
+        On the line mean and variance, both (*batch); in N dimensions mean (*batch, N) and covariance (*batch, N, N).
+
+    Raises:
+        ValueError: if positions do not fit the weights.
+
+    Example:
+        >>> import torch, contmax
+        >>> contmax.maps.moments(torch.tensor([0.0, 1.0, 0.0, 0.0]), torch.tensor([0.125, 0.375, 0.625, 0.875]))
+        (tensor(0.3750), tensor(0.0052))
+
+    Reference: Martins et al. 2020, combined attention; there without the cell's own spread.
+    """
+    length = weights.shape[-1]
+    on_line = (grid is None or len(grid) == 1) and positions.shape[-1:] == (length,)
+    points = positions.unsqueeze(-1) if on_line else positions
+    _check(weights, positions, points, grid)
+    p = weights.unsqueeze(-1)
+    mean = (p * points).sum(-2)
+    offset = points - mean.unsqueeze(-2)
+    covariance = (p * offset).mT @ offset
+    spread = _cell_spread(weights, points.shape[-1], grid, mask)
+    covariance = covariance + torch.diag_embed(spread.to(covariance.dtype).expand_as(mean))
+    return (mean.squeeze(-1), covariance[..., 0, 0]) if on_line else (mean, covariance)
+
+
+def _cell_spread(weights: Tensor, dim: int, grid: tuple[int, ...] | None, mask: Tensor | None) -> Tensor:
+    """1/(12 L_i²), (N,) or (*batch, 1)."""
+    if grid is not None:
+        return torch.tensor([1 / (12 * n * n) for n in grid], dtype=weights.dtype, device=weights.device)
+    if mask is None:
+        return weights.new_full((dim,), 1 / (12 * math.pow(weights.shape[-1], 2 / dim)))
+    count = mask.sum(-1, keepdim=True).clamp(min=1).to(weights.dtype)
+    return 1 / (12 * count ** (2 / dim))
+
+
+def _check(weights: Tensor, positions: Tensor, points: Tensor, grid: tuple[int, ...] | None) -> None:
+    length = weights.shape[-1]
+    if points.dim() < 2 or points.shape[-2] != length or (grid is not None and len(grid) != points.shape[-1]):
+        where = "" if grid is None else f" and a grid of {len(grid)} axes"
+        raise ValueError(
+            f"positions of shape {tuple(positions.shape)} do not fit weights of shape {tuple(weights.shape)}{where}: "
+            f"pass (L,) or (*batch, L) on the line, (L, N) or (*batch, L, N) in N dimensions, with L = {length}."
+        )

@@ -1,0 +1,121 @@
+"""Attention over a finite set of values."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from contmax._typing import Bool, Float
+from contmax.maps import entmax
+
+Score = Literal["additive", "dot"]
+
+
+class DiscreteAttention(torch.nn.Module):
+    r"""Attention over L values: scores, α-entmax, weighted mean.
+
+    .. math:: p = \alpha\text{-entmax}(z), \qquad c = \sum_\ell p_\ell h_\ell, \qquad
+              z_\ell = v^\top\tanh(W h_\ell + U q) \ \text{(additive)} \quad\text{or}\quad
+              z_\ell = \frac{(U q)^\top h_\ell}{\sqrt D} \ \text{(dot)}
+
+    Without queries (``query_dim=None``) U q is a learned constant.
+
+    Args:
+        embed_dim: D, channels of the values.
+        query_dim: channels of the queries; None for an attention without queries.
+        alpha: α > 0: 1 is softmax, 2 is sparsemax; a float or a tensor, a Parameter to learn it.
+        score: "additive" (Bahdanau) or "dot".
+        hidden_dim: width of the additive score; D by default.
+
+    Shape:
+        values (B, L, D), query (B, query_dim) or (B, Q, query_dim), scores (B, L) or (B, Q, L), mask (B, L) or (L,);
+        context (B, D) or (B, Q, D), weights (B, L) or (B, Q, L).
+
+    Example:
+        >>> import torch, contmax
+        >>> attend = contmax.nn.DiscreteAttention(16, query_dim=8, alpha=2.0)
+        >>> context, weights = attend(torch.randn(2, 50, 16), torch.randn(2, 8))
+        >>> context.shape, weights.shape
+        (torch.Size([2, 16]), torch.Size([2, 50]))
+
+    References: Bahdanau et al. 2015; Martins et al. 2020, discrete attention.
+    """
+
+    constant_query: torch.nn.Parameter
+
+    def __init__(
+        self,
+        embed_dim: int,
+        query_dim: int | None = None,
+        *,
+        alpha: float | Tensor = 1.0,
+        score: Score = "additive",
+        hidden_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        if score not in ("additive", "dot"):
+            raise ValueError(f'score must be "additive" or "dot"; got {score!r}.')
+        if hidden_dim is not None and score == "dot":
+            raise ValueError("hidden_dim is the width of the additive score; a dot product has none. Leave it out.")
+        self.embed_dim, self.query_dim, self.score = embed_dim, query_dim, score
+        self.alpha = alpha
+        width = embed_dim if hidden_dim is None else hidden_dim
+        if score == "additive":
+            self.key = torch.nn.Linear(embed_dim, width)
+            self.energy = torch.nn.Linear(width, 1, bias=False)
+            self.query = torch.nn.Linear(query_dim, width, bias=False) if query_dim is not None else None
+        else:
+            self.query = torch.nn.Linear(query_dim, embed_dim) if query_dim is not None else None
+            if query_dim is None:
+                self.constant_query = torch.nn.Parameter(torch.randn(embed_dim))
+
+    def forward(
+        self,
+        values: Float[Tensor, "B L D"],
+        query: Float[Tensor, "..."] | None = None,
+        *,
+        scores: Float[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+        """Context and weights; `scores`, where given, are used instead of the module's own."""
+        z = self._scores(values, query) if scores is None else scores
+        if mask is not None and z.dim() == 3 and mask.dim() == 2:
+            mask = mask.unsqueeze(-2)
+        weights = entmax(z, self.alpha, mask=mask)
+        shape = (*weights.shape[:-1], values.shape[-1])
+        mixed = weights.reshape(len(values), -1, values.shape[-2]).to(values.dtype) @ values
+        return mixed.reshape(shape), weights
+
+    def _scores(self, values: Tensor, query: Tensor | None) -> Tensor:
+        if (query is None) != (self.query_dim is None):
+            got, fix = ("no query", "one") if query is None else ("a query", "query_dim at construction")
+            raise ValueError(f"the attention was made with query_dim={self.query_dim} and got {got}. Pass {fix}.")
+        asked = None if query is None or self.query is None else self.query(query)
+        return self._products(values, asked) if self.score == "dot" else self._energies(values, asked)
+
+    def _products(self, values: Tensor, asked: Tensor | None) -> Tensor:
+        scaled: Tensor = (self.constant_query if asked is None else asked) / math.sqrt(self.embed_dim)
+        return scaled @ values.mT if scaled.dim() == 3 else (values @ scaled.unsqueeze(-1)).squeeze(-1)
+
+    def _energies(self, values: Tensor, asked: Tensor | None) -> Tensor:
+        keys = self.key(values)
+        if asked is not None:
+            keys = keys + asked.unsqueeze(1) if asked.dim() == 2 else keys.unsqueeze(1) + asked.unsqueeze(2)
+        energies: Tensor = self.energy(torch.tanh(keys)).squeeze(-1)
+        return energies
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses."""
+        return (
+            f"embed_dim={self.embed_dim}, query_dim={self.query_dim}, alpha={shown(self.alpha)}, score={self.score!r}"
+        )
+
+
+def shown(alpha: float | Tensor) -> str:
+    """α as `repr` shows it."""
+    if not isinstance(alpha, Tensor):
+        return f"{alpha:g}"
+    values = ", ".join(f"{a:.4g}" for a in alpha.detach().reshape(-1).tolist())
+    kind = "learnable" if isinstance(alpha, torch.nn.Parameter) else "tensor"
+    return f"{kind}({values})"

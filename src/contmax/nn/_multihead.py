@@ -1,0 +1,166 @@
+"""Many queries, many heads, over one continuous signal."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+
+from contmax._typing import Bool, Float
+from contmax.basis import Basis
+from contmax.densities import Mixture
+from contmax.expectations import expectation
+from contmax.maps import moments
+from contmax.nn._discrete import shown
+from contmax.nn._parameters import density_of_moments, wide_linear
+from contmax.signal import fit_signal, observation_positions
+
+
+class MultiheadContinuousAttention(torch.nn.Module):
+    r"""Multi-head attention of queries to a continuous signal: its cost per query does not depend on its length.
+
+    The values become one signal V = Bψ. A head reads it at anchors a_m, evenly spaced over the domain, compares them
+    with the query, and attends with the density that has the moments of the comparison:
+
+    .. math:: \pi = \mathrm{softmax}\big(q^\top W_k V(a_m)/\sqrt d\big), \qquad
+              p = \text{β-Gaussian with mean } E_\pi[a],\ \text{covariance } \mathrm{Cov}_\pi[a] + \text{cell}, \qquad
+              c = W_v\,E_p[V]
+
+    With several components a head attends with a mixture, one such density for each component's own query.
+
+    Args:
+        embed_dim: E, channels of queries and outputs; a multiple of `num_heads`.
+        num_heads: H.
+        basis: ψ, K functions on the domain.
+        alpha: α: a float, or a tensor, a Parameter to learn it.
+        num_components: M, densities per head, mixed by weights that depend on the query.
+        kdim: channels of the space in which queries meet anchors; E by default, a multiple of `num_heads`.
+        vdim: channels of the values; E by default.
+        bias: whether the projections of queries, anchors and outputs have one.
+        dropout: share of the heads' channels dropped in training, before the output projection.
+        penalty: λ of the ridge fit.
+        num_steps: attention steps; each further one asks with the query plus the output of the one before.
+
+    Shape:
+        query (B, Q, E), value (B, L, vdim), mask (B, L) or (L,); output (B, Q, E), density of batch shape (B, H, Q).
+
+    Example:
+        >>> import torch, contmax
+        >>> basis = contmax.basis.GaussianBasis.linspace(32, scale=0.05)
+        >>> attend = contmax.nn.MultiheadContinuousAttention(16, 4, basis)
+        >>> output, density = attend(torch.randn(2, 5, 16), torch.randn(2, 300, 16), need_density=True)
+        >>> output.shape, density.batch_shape
+        (torch.Size([2, 5, 16]), torch.Size([2, 4, 5]))
+
+    References: Martins et al. 2020, conclusions (mixtures, heads, sequential steps); Martins et al. 2022, ∞-former.
+    """
+
+    anchors: Tensor
+    low: Tensor
+    size: Tensor
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        basis: Basis,
+        *,
+        alpha: float | Tensor = 2.0,
+        num_components: int = 1,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        penalty: float = 0.01,
+        num_steps: int = 1,
+    ) -> None:
+        super().__init__()
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        for name, channels in (("embed_dim", embed_dim), ("kdim", self.kdim)):
+            if channels % num_heads:
+                raise ValueError(f"{name} must be a multiple of num_heads; got {channels} for {num_heads} heads.")
+        for name, count in (("num_components", num_components), ("num_steps", num_steps)):
+            if count < 1:
+                raise ValueError(f"{name} must be at least 1; got {count}.")
+        self.embed_dim, self.num_heads, self.num_components = embed_dim, num_heads, num_components
+        self.basis, self.penalty, self.num_steps = basis, penalty, num_steps
+        self.alpha = alpha
+        self.query_projection = torch.nn.Linear(embed_dim, num_components * self.kdim, bias=bias)
+        self.key_projection = torch.nn.Linear(self.vdim, self.kdim, bias=bias)
+        # A bias of the values would only add to the one of the output.
+        self.value_projection = torch.nn.Linear(self.vdim, embed_dim, bias=False)
+        self.output_projection = torch.nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.component_logits = torch.nn.Linear(embed_dim, num_heads * num_components) if num_components > 1 else None
+        self.dropout = torch.nn.Dropout(dropout)
+        self._place_anchors(basis)
+
+    def _place_anchors(self, basis: Basis) -> None:
+        """As many anchors as functions, on a regular grid over the box that the basis spans: [0, 1]ᴺ if it has none."""
+        dim = basis.event_dim
+        per_axis = max(2, math.ceil(basis.num_functions ** (1 / dim) - 1e-9))
+        centres = getattr(basis, "loc", None)
+        low, high = torch.zeros(dim), torch.ones(dim)
+        if isinstance(centres, Tensor) and basis.num_functions > 1:
+            points = centres.detach().reshape(basis.num_functions, dim)
+            low, high = points.amin(0), points.amax(0)
+        if dim == 1:
+            low, high = low[0], high[0]
+        self.anchor_grid = (per_axis,) * dim
+        anchors = observation_positions(per_axis, None, None if dim == 1 else self.anchor_grid, None, low)
+        self.register_buffer("anchors", anchors, persistent=False)
+        self.register_buffer("low", low, persistent=False)
+        self.register_buffer("size", high - low, persistent=False)
+
+    def forward(
+        self,
+        query: Float[Tensor, "B Q E"],
+        value: Float[Tensor, "B L C"],
+        *,
+        positions: Float[Tensor, "..."] | None = None,
+        grid: tuple[int, ...] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+        need_density: bool = False,
+    ) -> tuple[Float[Tensor, "B Q E"], Distribution | None]:
+        """Output, and the density of the last step if `need_density`."""
+        signal = fit_signal(value, self.basis, positions=positions, grid=grid, mask=mask, penalty=self.penalty)
+        signal = signal.materialize()
+        keys = self._heads(self.key_projection(signal(self.low + self.size * self.anchors)))
+        contents = self._heads(self.value_projection(signal.coefficients))
+        asked = query
+        for step in range(self.num_steps):
+            density = self._density(asked, keys)
+            mixed = expectation(density, self.basis).to(contents.dtype) @ contents
+            output = self.output_projection(self.dropout(mixed.transpose(1, 2).flatten(2)))
+            if step + 1 < self.num_steps:
+                asked = asked + output
+        return output, density if need_density else None
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(B, n, H·d) → (B, H, n, d)."""
+        return x.reshape(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
+
+    def _density(self, query: Tensor, keys: Tensor) -> Distribution:
+        """Densities of batch shape (B, H, Q) for queries (B, Q, E) and keys at the anchors (B, H, A, d)."""
+        asked = self.query_projection(query).unflatten(-1, (self.num_components, self.num_heads, -1))
+        scores = torch.einsum("bqmhd,bhad->bhqma", asked, keys) / math.sqrt(keys.shape[-1])
+        wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        grid = None if self.basis.event_dim == 1 else self.anchor_grid
+        mean, covariance = moments(torch.softmax(wide, -1), self.anchors.to(wide.dtype), grid=grid)
+        size = self.size.to(wide.dtype)
+        mean = self.low.to(wide.dtype) + size * mean
+        covariance = size.unsqueeze(-1) * covariance * size if size.dim() else size.square() * covariance
+        if self.component_logits is None:
+            mean, covariance = mean.select(3, 0), covariance.select(3, 0)
+            return density_of_moments(mean, covariance, self.alpha, self.basis.event_dim, "exact")
+        parts = density_of_moments(mean, covariance, self.alpha, self.basis.event_dim, "exact")
+        logits = wide_linear(self.component_logits, query).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return Mixture(Categorical(logits=logits, validate_args=False), parts)
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses."""
+        return (
+            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, alpha={shown(self.alpha)}, "
+            f"num_components={self.num_components}, kdim={self.kdim}, vdim={self.vdim}, penalty={self.penalty:g}, "
+            f"num_steps={self.num_steps}"
+        )
