@@ -44,6 +44,9 @@ def as_parameters(**given: float | int | Tensor) -> list[Tensor]:
 
 def broadcast_batch(**shapes: tuple[int, ...]) -> torch.Size:
     """The common batch shape of parameters whose batch shapes are named here."""
+    first, *others = shapes.values()
+    if all(shape == first for shape in others):
+        return torch.Size(first)
     try:
         return torch.Size(torch.broadcast_shapes(*shapes.values()))
     except RuntimeError:

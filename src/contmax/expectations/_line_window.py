@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contmax.numerics import gauss_legendre, graded_rule, log_gamma_ratio, log_gamma_ratio_slope
+from contmax import kernels
+from contmax.numerics import graded_rule, log_gamma_ratio, log_gamma_ratio_slope, unit_gauss_legendre
 
 # From here on the density is narrower than its support by so much that the product decides where the mass is.
 _NARROW = 5.0
@@ -40,8 +41,12 @@ class WindowedExpectation(torch.autograd.Function):
 
     @staticmethod
     def forward(loc: Tensor, half: Tensor, k: float | Tensor, centre: Tensor, width: Tensor) -> Tensor:
+        constant = _constant(k, loc)
+        compiled = kernels.window_values(loc, half, k, constant, centre, width, _rule(k, loc))
+        if compiled is not None:
+            return compiled
         nodes = _place(loc, half, k, centre, width)
-        return _constant(k, loc) * nodes.factor * (_mass(nodes, k) * nodes.weights).sum(-1)
+        return constant * nodes.factor * (_mass(nodes, k) * nodes.weights).sum(-1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -57,12 +62,10 @@ class WindowedExpectation(torch.autograd.Function):
         order = ctx.fixed_k if k is None else k
         slopes = _moving_slopes if torch.is_grad_enabled() else _stable_slopes
         by_loc, by_half, by_k, by_width = slopes(loc, half, order, centre, width)
-        return (
-            (cotangent * by_loc).sum_to_size(loc.shape),
-            (cotangent * by_half).sum_to_size(half.shape),
-            None if by_k is None or k is None else (cotangent * by_k).sum_to_size(k.shape),
-            -(cotangent * by_loc).sum_to_size(centre.shape),
-            (cotangent * by_width).sum_to_size(width.shape),
+        pairs = ((loc, by_loc), (half, by_half), (k, by_k), (centre, -by_loc), (width, by_width))
+        return tuple(
+            (cotangent * slope).sum_to_size(argument.shape) if needed and slope is not None else None
+            for (argument, slope), needed in zip(pairs, ctx.needs_input_grad, strict=True)
         )
 
     @staticmethod
@@ -114,13 +117,13 @@ def _rule(k: float | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     if not isinstance(k, Tensor):
         if k < _NARROW and k != round(k):
             nodes, weights = graded_rule(64, like.device)
-            return nodes.to(like.dtype), weights.to(like.dtype)
-        nodes, weights = gauss_legendre(20 if like.dtype == torch.float32 else 40, like.device)
-        return ((nodes + 1) / 2).to(like.dtype), (weights / 2).to(like.dtype)
+        else:
+            nodes, weights = unit_gauss_legendre(20 if like.dtype == torch.float32 else 40, like.device)
+        return nodes.to(like.dtype), weights.to(like.dtype)
     smooth = (k >= _NARROW).unsqueeze(-1)
-    nodes, weights = gauss_legendre(64, like.device)
+    nodes, weights = unit_gauss_legendre(64, like.device)
     graded_nodes, graded_weights = graded_rule(64, like.device)
-    return torch.where(smooth, (nodes + 1) / 2, graded_nodes), torch.where(smooth, weights / 2, graded_weights)
+    return torch.where(smooth, nodes, graded_nodes), torch.where(smooth, weights, graded_weights)
 
 
 def _nearest_window(start: Tensor, end: Tensor, middle: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,7 +166,9 @@ def _constant(k: float | Tensor, like: Tensor) -> float | Tensor:
     if isinstance(k, Tensor):
         wide = k.double()
         return (torch.exp(log_gamma_ratio(1 / wide, 1)) * (wide / math.pi).sqrt()).to(like.dtype)
-    return math.exp(log_gamma_ratio(1 / k, 1)) * math.sqrt(k / math.pi) if k > 0 else 0.5
+    if k < 100:
+        return math.gamma(k + 1.5) / (math.sqrt(math.pi) * math.gamma(k + 1))
+    return math.exp(log_gamma_ratio(1 / k, 1)) * math.sqrt(k / math.pi)
 
 
 def _log_constant_slope(k: Tensor) -> Tensor:
@@ -179,8 +184,12 @@ def _stable_slopes(
 
     E[ψ′] cancels where ψ is much narrower than p, and the escort integral where p is much narrower than ψ.
     """
+    constant = _constant(k, loc)
+    compiled = kernels.window_slopes(loc, half, k, constant, centre, width, _rule(k, loc))
+    if compiled is not None:
+        return compiled[0], compiled[1], None, compiled[2]
     nodes = _place(loc, half, k, centre, width)
-    scale = _constant(k, loc) * nodes.factor
+    scale = constant * nodes.factor
     mass = _mass(nodes, k) * nodes.weights
     by_loc = -(mass * nodes.z).sum(-1) / width
     by_half = -(mass * nodes.z * nodes.y).sum(-1) / width

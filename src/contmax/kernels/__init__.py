@@ -1,8 +1,10 @@
-"""Compiled row kernels and the one rule that chooses among backends.
+"""Compiled kernels and the one rule that chooses among backends.
 
-`regularized_argmax` and `pull_back` return None where no compiled kernel fits; the caller then runs its torch
+Each function returns None where no compiled kernel fits; the caller then runs its torch
 reference. Kernels know nothing of the layers above them.
 """
 
 from contmax.kernels._dispatch import pull_back as pull_back
 from contmax.kernels._dispatch import regularized_argmax as regularized_argmax
+from contmax.kernels._dispatch import window_slopes as window_slopes
+from contmax.kernels._dispatch import window_values as window_values

@@ -8,6 +8,7 @@ from torch import Tensor
 from contmax._eager import is_eager_cpu
 from contmax.kernels import _operators
 
+Rule = tuple[Tensor, Tensor]
 _NUMBA = importlib.util.find_spec("numba") is not None
 
 
@@ -54,6 +55,39 @@ def pull_back(
     else:
         grad, grad_alpha = _operators.backward(weight, g, _as_tensor(per_row, p), needs_alpha)
     return _axis_back(grad, dim), _axis_back(grad_alpha, dim) if needs_alpha else None
+
+
+def window_values(
+    loc: Tensor, half: Tensor, k: float | Tensor, constant: float | Tensor, centre: Tensor, width: Tensor, rule: Rule
+) -> Tensor | None:
+    """E_p[ψ] on the line, (*batch, K), by a compiled kernel, or None as above."""
+    if isinstance(k, Tensor) or isinstance(constant, Tensor) or not _windows_fit(loc, half, k, centre, width):
+        return None
+    from contmax.kernels import cpu
+
+    return cpu.window_values(loc, half, k, constant, centre, width, rule)
+
+
+def window_slopes(
+    loc: Tensor, half: Tensor, k: float | Tensor, constant: float | Tensor, centre: Tensor, width: Tensor, rule: Rule
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Derivatives of the above in location, half-width and the widths of the basis, or None."""
+    if isinstance(k, Tensor) or isinstance(constant, Tensor) or not _windows_fit(loc, half, k, centre, width):
+        return None
+    from contmax.kernels import cpu
+
+    return cpu.window_slopes(loc, half, k, constant, centre, width, rule)
+
+
+def _windows_fit(loc: Tensor, half: Tensor, k: float, centre: Tensor, width: Tensor) -> bool:
+    """Whether the compiled windows can take these densities: from k = 5 on they are placed in another way."""
+    return (
+        _NUMBA
+        and k < 5
+        and loc.dtype in (torch.float32, torch.float64)
+        and centre.dim() == 1
+        and is_eager_cpu(loc, half, centre, width)
+    )
 
 
 def _axis_last(tensor: Tensor, dim: int) -> Tensor:

@@ -14,6 +14,7 @@ from ._quadrature import legendre_basis as legendre_basis
 from ._quadrature import legendre_coefficients as legendre_coefficients
 from ._quadrature import legendre_slope as legendre_slope
 from ._quadrature import legendre_sum as legendre_sum
+from ._quadrature import unit_gauss_legendre as unit_gauss_legendre
 from ._radial import radial_density as radial_density
 from ._radial import radial_quantile as radial_quantile
 from ._radial import radial_shares as radial_shares

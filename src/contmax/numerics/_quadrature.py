@@ -27,6 +27,11 @@ def gauss_legendre(count: int, device: torch.device) -> tuple[Float[Tensor, "n"]
     return _constant("nodes", count, device), _constant("weights", count, device)
 
 
+def unit_gauss_legendre(count: int, device: torch.device) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+    """The same on [0, 1]."""
+    return _constant("unit_nodes", count, device), _constant("unit_weights", count, device)
+
+
 def graded_rule(count: int, device: torch.device, power: int = 4) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
     r"""Nodes and weights on [0, 1] for functions that behave like :math:`x^k`, any k > 0, at either end.
 
@@ -116,6 +121,10 @@ def _table(kind: str, count: int) -> Any:
         return nodes
     if kind == "weights":
         return weights * (2 / weights.sum())
+    if kind == "unit_nodes":
+        return (nodes + 1) / 2
+    if kind == "unit_weights":
+        return weights / weights.sum()
     if kind.startswith("graded"):
         u, power = (nodes + 1) / 2, int(kind[-1])
         if kind.startswith("graded_nodes"):

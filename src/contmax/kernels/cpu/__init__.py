@@ -1,14 +1,15 @@
-"""Compiled CPU kernels (numba): α-entmax of the rows of a tensor, forward and backward.
+"""Compiled CPU kernels (numba): α-entmax of the rows of a tensor, and expectations on the line.
 
-The last axis holds the distribution; all others are rows. These functions take real tensors only.
+Of the maps the last axis holds the distribution; all others are rows. These functions take real tensors only.
 """
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from contmax.kernels.cpu._kernels import backward_kernel, forward_kernel
+from contmax.kernels.cpu._kernels import backward_kernel, forward_kernel, window_slope_kernel, window_value_kernel
 from contmax.kernels.cpu._threads import over_rows
+from contmax.kernels.cpu._windows import numbers_of
 
 
 def forward(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -27,6 +28,35 @@ def backward(p: Tensor, cotangent: Tensor, alpha: float | Tensor, needs_alpha: b
     arrays = (_matrix(p), _matrix(cotangent), _numbers(alpha), _matrix(grad), grad_alpha.numpy().reshape(-1))
     over_rows(backward_kernel, *arrays)
     return grad, grad_alpha
+
+
+def window_values(
+    loc: Tensor, half: Tensor, k: float, constant: float, centre: Tensor, width: Tensor, rule: tuple[Tensor, Tensor]
+) -> Tensor:
+    """r, (*batch, K), of densities (*batch, 1) against K functions, by the windowed rule on [0, 1]."""
+    r = loc.new_empty(*loc.shape[:-1], centre.shape[0])
+    over_rows(window_value_kernel, _matrix(r), *_window_inputs(loc, half, k, constant, centre, width, rule))
+    return r
+
+
+def window_slopes(
+    loc: Tensor, half: Tensor, k: float, constant: float, centre: Tensor, width: Tensor, rule: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """∂r/∂(μ, a, σ_j), each (*batch, K)."""
+    by = [loc.new_empty(*loc.shape[:-1], centre.shape[0]) for _ in range(3)]
+    over_rows(window_slope_kernel, *map(_matrix, by), *_window_inputs(loc, half, k, constant, centre, width, rule))
+    return by[0], by[1], by[2]
+
+
+def _window_inputs(loc, half, k, constant, centre, width, rule):  # type: ignore[no-untyped-def]
+    if loc.shape != half.shape:
+        loc, half = torch.broadcast_tensors(loc, half)
+    rows = [_vector(t).reshape(-1) for t in (loc, half)]
+    return *rows, numbers_of(k, constant, rows[0].dtype), *(_vector(t) for t in (centre, width, *rule))
+
+
+def _vector(tensor):  # type: ignore[no-untyped-def]
+    return tensor.detach().contiguous().numpy()
 
 
 def _matrix(tensor: Tensor):  # type: ignore[no-untyped-def]

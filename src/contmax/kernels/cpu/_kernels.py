@@ -1,4 +1,4 @@
-"""The two kernels as compiled code that is kept on disk from one process to the next.
+"""The kernels as compiled code that is kept on disk from one process to the next.
 
 numba looks at the file of a function to see whether what it kept is out of date, but not at the functions it calls. So
 the kernels close over a digest of all files here: with any of them changed, they are compiled anew.
@@ -12,6 +12,7 @@ from typing import Any
 from numba import njit
 
 from contmax.kernels.cpu._rows import backward_rows, forward_rows
+from contmax.kernels.cpu._windows import slope_rows, value_rows
 
 
 def _digest() -> int:
@@ -27,7 +28,7 @@ def _kept(function: Callable[..., None]) -> Any:
         return njit(nogil=True)(function)
 
 
-def _kernels(digest: int) -> tuple[Any, Any]:
+def _kernels(digest: int) -> tuple[Any, ...]:
     def forward(x, alpha, p, conjugate, start, stop):  # type: ignore[no-untyped-def]
         if digest >= 0:
             forward_rows(x, alpha, p, conjugate, start, stop)
@@ -36,7 +37,15 @@ def _kernels(digest: int) -> tuple[Any, Any]:
         if digest >= 0:
             backward_rows(p, g, alpha, grad, grad_alpha, start, stop)
 
-    return _kept(forward), _kept(backward)
+    def values(r, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
+        if digest >= 0:
+            value_rows(r, loc, half, numbers, centre, width, nodes, weights, start, stop)
+
+    def slopes(by_loc, by_half, by_width, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
+        if digest >= 0:
+            slope_rows(by_loc, by_half, by_width, loc, half, numbers, centre, width, nodes, weights, start, stop)
+
+    return _kept(forward), _kept(backward), _kept(values), _kept(slopes)
 
 
-forward_kernel, backward_kernel = _kernels(_digest())
+forward_kernel, backward_kernel, window_value_kernel, window_slope_kernel = _kernels(_digest())

@@ -1,0 +1,183 @@
+"""E_p[ψ] of β-Gaussians against Gaussian bases on the line: windows, nodes and sums, one density after another.
+
+The same rule as the torch reference, which see. Here a window is placed once for a pair, and its nodes are walked with
+all pairs of a density side by side; pairs whose integrand underflows everywhere are left out.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from contmax.kernels.cpu import _elementary as fast
+from contmax.kernels.cpu._lanes import wide_vectors
+
+# Rows of the table of windows: z = Z₀ + DZ·x, 1 + y = LEFT + SPAN·x, 1 − y = RIGHT + SPAN·(1 − x) for 0 ≤ x ≤ 1.
+_Z0, _DZ, _LEFT, _RIGHT, _SPAN, _NARROW, _ROWS = (np.uint64(i) for i in range(7))
+# Rows of the table of sums over the nodes.
+_BY_LOC, _BY_HALF, _BY_WIDTH, _ESCORT_LOC, _ESCORT_HALF, _SUMS = (np.uint64(i) for i in range(6))
+# What `numbers_of` puts where.
+_K, _NARROWNESS, _REACH, _FARTHEST, _CONSTANT, _INTEGER = (np.uint64(i) for i in range(6))
+_SQRT_2PI = 2.5066282746310002
+
+
+def numbers_of(k: float, constant: float, dtype: Any) -> Any:
+    """What the rule depends on besides densities and functions.
+
+    k; how much wider than a basis function a narrow density may be; how far a window reaches, and at what distance the
+    Gaussian underflows, both in standard deviations; C_k/√(2π); whether k is an integer from 1 to 4.
+    """
+    narrowness = 2 * max(1.0, ((2 * k + 3) / 5) ** 0.5)
+    reach, farthest = (5.6, 13.2) if dtype == np.float32 else (8.5, 37.4)
+    return np.array([k, narrowness, reach, farthest, constant / _SQRT_2PI, k in (1, 2, 3, 4)], dtype)
+
+
+@njit(error_model="numpy")
+def value_rows(r, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
+    """r of densities start…stop."""
+    functions = np.uint64(centre.shape[0])
+    windows, live = np.empty((_ROWS, functions), centre.dtype), np.empty(functions, np.uint64)
+    total = np.empty(functions, centre.dtype)
+    for b in range(np.uint64(start), np.uint64(stop)):
+        count = _place(loc[b], half[b], numbers, centre, width, windows, live)
+        total[:] = 0
+        for n in range(np.uint64(nodes.shape[0])):
+            if numbers[_INTEGER] > 0:
+                _add_values(windows, count, nodes[n], weights[n], numbers[_K], total)
+            else:
+                _add_values_of_any_power(windows, count, nodes[n], weights[n], numbers[_K], total)
+        r[b] = _left_out(loc[b], half[b])
+        for i in range(count):
+            j = live[i]
+            r[b, j] = numbers[_CONSTANT] * windows[_SPAN, i] * total[i] / width[j]
+
+
+@njit(error_model="numpy")
+def slope_rows(by_loc, by_half, by_width, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
+    """∂r/∂(μ, a, σ_j) of densities start…stop: E[ψ′] forms for a narrow density or any power, escort forms else."""
+    k, functions = numbers[_K], np.uint64(centre.shape[0])
+    windows, live = np.empty((_ROWS, functions), centre.dtype), np.empty(functions, np.uint64)
+    sums = np.empty((_SUMS, functions), centre.dtype)
+    for b in range(np.uint64(start), np.uint64(stop)):
+        count = _place(loc[b], half[b], numbers, centre, width, windows, live)
+        sums[:] = 0
+        for n in range(np.uint64(nodes.shape[0])):
+            if numbers[_INTEGER] > 0:
+                _add_slopes(windows, count, nodes[n], weights[n], k, sums)
+            else:
+                _add_slopes_of_any_power(windows, count, nodes[n], weights[n], k, sums)
+        by_loc[b] = by_half[b] = by_width[b] = _left_out(loc[b], half[b])
+        for i in range(count):
+            j = live[i]
+            factor = numbers[_CONSTANT] * windows[_SPAN, i] / width[j]
+            if windows[_NARROW, i] > 0 or not numbers[_INTEGER] > 0:
+                by_loc[b, j] = -factor * sums[_BY_LOC, i] / width[j]
+                by_half[b, j] = -factor * sums[_BY_HALF, i] / width[j]
+            else:
+                by_loc[b, j] = factor * (k + k) * sums[_ESCORT_LOC, i] / half[b]
+                by_half[b, j] = factor * sums[_ESCORT_HALF, i] / half[b]
+            by_width[b, j] = factor * sums[_BY_WIDTH, i] / width[j]
+
+
+@njit(error_model="numpy")
+def _place(loc, half, numbers, centre, width, windows, live):  # type: ignore[no-untyped-def]
+    """Windows of one density, packed; returns their number, `live` says whose they are."""
+    narrowness, reach, farthest = numbers[_NARROWNESS], numbers[_REACH], numbers[_FARTHEST]
+    one, zero, count = centre.dtype.type(1), centre.dtype.type(0), np.uint64(0)
+    for j in range(np.uint64(centre.shape[0])):
+        offset, ratio = centre[j] - loc, width[j] / half
+        narrow = half <= narrowness * width[j]
+        unit, spread = (one, ratio) if narrow else (ratio, one)
+        middle = offset / half if narrow else zero
+        end = one if narrow else (half - offset) / width[j]
+        start = -one if narrow else (-half - offset) / width[j]
+        nearest = min(max(middle, start), end)
+        distance, wide = abs(middle - nearest), reach * spread
+        extent = wide * wide / (np.sqrt(distance * distance + wide * wide) + distance)
+        low, high = max(nearest - extent, start), min(nearest + extent, end)
+        windows[_Z0, count] = (low - middle) / spread
+        windows[_DZ, count] = (high - low) / spread
+        windows[_LEFT, count] = (low - start) * unit
+        windows[_RIGHT, count] = (end - high) * unit
+        windows[_SPAN, count] = (high - low) * unit
+        windows[_NARROW, count] = one if narrow else zero
+        live[count] = j
+        count += np.uint64(distance <= farthest * spread and loc == loc)
+    return count
+
+
+@njit
+def _left_out(loc, half):  # type: ignore[no-untyped-def]
+    """What a pair without a window gets: 0, or NaN from NaN."""
+    return np.nan if loc != loc or half != half else 0.0
+
+
+@njit(error_model="numpy", fastmath=fast.CONTRACT)
+def _at(windows, i, x):  # type: ignore[no-untyped-def]
+    """z, 1 + y and 1 − y at a node."""
+    one = windows.dtype.type(1)
+    left = windows[_LEFT, i] + windows[_SPAN, i] * x
+    right = windows[_RIGHT, i] + windows[_SPAN, i] * (one - x)
+    return windows[_Z0, i] + windows[_DZ, i] * x, left, right
+
+
+@njit
+def _factors(k):  # type: ignore[no-untyped-def]
+    """(a, b) of the factors a·u + b, each u or 1, whose product is uᵏ⁻¹ for k from 1 to 4: no branch in the loop."""
+    one, zero = k / k, k - k
+    return (
+        (one, zero) if k > 1.5 else (zero, one),
+        (one, zero) if k > 2.5 else (zero, one),
+        (one, zero) if k > 3.5 else (zero, one),
+    )
+
+
+@njit(error_model="numpy", fastmath=fast.CONTRACT)
+def _add_values(windows, count, x, weight, k, total):  # type: ignore[no-untyped-def]
+    wide_vectors()
+    half = windows.dtype.type(-0.5)
+    (a, b), (c, d), (e, f) = _factors(k)
+    for i in range(count):
+        z, left, right = _at(windows, i, x)
+        room = left * right
+        mass = room * (a * room + b) * (c * room + d) * (e * room + f)
+        total[i] += weight * mass * fast.exp(half * z * z)
+
+
+@njit(error_model="numpy", fastmath=fast.CONTRACT)
+def _add_slopes(windows, count, x, weight, k, sums):  # type: ignore[no-untyped-def]
+    wide_vectors()
+    one, half = windows.dtype.type(1), windows.dtype.type(-0.5)
+    odd = k + k + one
+    (a, b), (c, d), (e, f) = _factors(k)
+    for i in range(count):
+        z, left, right = _at(windows, i, x)
+        room, y = left * right, (right - left) * half
+        escort = weight * (a * room + b) * (c * room + d) * (e * room + f) * fast.exp(half * z * z)
+        mass = escort * room
+        sums[_BY_LOC, i] += mass * z
+        sums[_BY_HALF, i] += mass * z * y
+        sums[_BY_WIDTH, i] += mass * (z * z - one)
+        sums[_ESCORT_LOC, i] += escort * y
+        sums[_ESCORT_HALF, i] += escort * (odd * y * y - one)
+
+
+@njit(error_model="numpy", fastmath=fast.CONTRACT)
+def _add_values_of_any_power(windows, count, x, weight, k, total):  # type: ignore[no-untyped-def]
+    wide_vectors()
+    half = windows.dtype.type(-0.5)
+    for i in range(count):
+        z, left, right = _at(windows, i, x)
+        total[i] += weight * fast.exp(k * fast.log(left * right) + half * z * z)
+
+
+@njit(error_model="numpy", fastmath=fast.CONTRACT)
+def _add_slopes_of_any_power(windows, count, x, weight, k, sums):  # type: ignore[no-untyped-def]
+    wide_vectors()
+    one, half = windows.dtype.type(1), windows.dtype.type(-0.5)
+    for i in range(count):
+        z, left, right = _at(windows, i, x)
+        mass = weight * fast.exp(k * fast.log(left * right) + half * z * z)
+        sums[_BY_LOC, i] += mass * z
+        sums[_BY_HALF, i] += mass * z * ((right - left) * half)
+        sums[_BY_WIDTH, i] += mass * (z * z - one)
