@@ -7,6 +7,7 @@ processor time from interleaved repeats on one thread (`interleaved`), resident 
 
 from contmax_lab.bench._accuracy import errors as errors
 from contmax_lab.bench._accuracy import exact_entmax as exact_entmax
+from contmax_lab.bench._attention import ATTENTION as ATTENTION
 from contmax_lab.bench._densities import DENSITIES as DENSITIES
 from contmax_lab.bench._figure import Figure as Figure
 from contmax_lab.bench._maps import MAPS as MAPS
@@ -24,4 +25,5 @@ from contmax_lab.bench._timing import one_thread as one_thread
 SUITES: list[Suite] = [
     MAPS,
     DENSITIES,
+    ATTENTION,
 ]
