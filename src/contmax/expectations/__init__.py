@@ -1,8 +1,12 @@
-"""E_p[ψ]: what a density expects of a basis, by a table of rules over pairs of types, which register themselves."""
+"""E_p[ψ]: what a density expects of a basis, by a table of rules over pairs of types.
+
+The modules named `_line_…`, `_space_…` and `_mixture` hold the rules, which register themselves when imported.
+"""
 
 from contmax.expectations import _line_gaussian as _line_gaussian
 from contmax.expectations import _line_quadrature as _line_quadrature
 from contmax.expectations import _mixture as _mixture
+from contmax.expectations import _space_gaussian as _space_gaussian
 from contmax.expectations._canonical import canonical_jacobian as canonical_jacobian
 from contmax.expectations._expectation import expectation as expectation
 from contmax.expectations._expectation import register_expectation as register_expectation

@@ -3,6 +3,12 @@
 from ._betainc import betainc as betainc
 from ._betainc import betainc_pair as betainc_pair
 from ._betainc import betaincinv as betaincinv
+from ._complex import Complex as Complex
+from ._contour import DOUBLE as DOUBLE
+from ._contour import SINGLE as SINGLE
+from ._contour import Hyperbola as Hyperbola
+from ._contour import SaddlePath as SaddlePath
+from ._contour import saddle_path as saddle_path
 from ._gamma_ratio import log_gamma_ratio as log_gamma_ratio
 from ._gamma_ratio import log_gamma_ratio_slope as log_gamma_ratio_slope
 from ._quadrature import constant_table as constant_table

@@ -1,0 +1,130 @@
+"""The mean of a Gaussian over the law of its scale, with derivatives to every order."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contmax._autograd import apply
+from contmax.expectations._space_matrix import MatrixForm
+from contmax.expectations._space_plane import PlaneForm
+from contmax.expectations._space_scales import Law, count_nodes, place_scales, scale_nodes, stirling_factor
+
+Form = PlaneForm | MatrixForm
+
+# Bytes of one intermediate tensor, pairs times nodes. On a CPU it should stay in the cache and below the size from
+# which malloc asks the system for fresh pages; an accelerator wants few launches.
+_BLOCK_CPU, _BLOCK_ACCELERATOR = 2**17, 2**26
+
+
+def mean_over_scales(form: Form, order: float | Tensor, single: bool) -> Tensor:
+    r"""The mean of N(μ; μ_j, Σ_j + V/s) over the law of s with parameter ν, without the factor of the form.
+
+    The nodes depend on the numbers of the form, yet the integral does not depend on the nodes. So they are held fixed
+    and the integrand alone is differentiated; its first derivatives are summed along with the value.
+
+    Args:
+        form: the Gaussian as a function of s.
+        order: ν, a number or a tensor of the shape of the pairs.
+        single: whether an error of 1e-7, not of 1e-13, is small enough.
+
+    Returns:
+        One value for each pair, differentiable in the numbers of the form and in ν.
+    """
+    inputs = (*form, order) if isinstance(order, Tensor) else tuple(form)
+    fixed = None if isinstance(order, Tensor) else order
+    needs_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    with torch.no_grad():
+        detached = tuple(x.detach() for x in inputs)
+        value, *slopes = _in_blocks(type(form), fixed, single, detached, needs_slopes)
+    mean: Tensor = apply(_Mean, type(form), fixed, single, value, len(slopes), *slopes, *inputs)
+    size = order.detach().abs() if isinstance(order, Tensor) else abs(order)
+    return mean * ((size / (2 * math.pi)) ** 0.5 * stirling_factor(order))
+
+
+class _Mean(torch.autograd.Function):
+    """Gives a computed mean its derivatives: the computed slopes, or differentiable ones where those are needed."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        kind: type[Form], order: float | None, single: bool, value: Tensor, count: int, *rest: Tensor
+    ) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.kind, ctx.order, ctx.single, _, ctx.count, *rest = inputs
+        ctx.save_for_backward(*rest)
+        ctx.save_for_forward(*rest)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        slopes, inputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        if torch.is_grad_enabled() or not slopes:
+            _, *slopes = _evaluate(ctx.kind, ctx.order, ctx.single, inputs)
+        # A pair may have a matrix or a vector: trailing dimensions of the slope.
+        grads = [cotangent.reshape(*cotangent.shape, *(1,) * (x.dim() - cotangent.dim())) * x for x in slopes]
+        return *(None,) * (5 + ctx.count), *grads
+
+    @staticmethod
+    def tangent(ctx: Any, *tangents: Any) -> Tensor:
+        value, *slopes = _evaluate(ctx.kind, ctx.order, ctx.single, ctx.saved_tensors[ctx.count :])
+        total = torch.zeros_like(value)
+        for slope, move in zip(slopes, tangents[5 + ctx.count :], strict=True):
+            if move is not None:
+                total = total + (slope * move).reshape(*value.shape, -1).sum(-1)
+        return total
+
+
+def _evaluate(kind: type[Form], order: float | None, single: bool, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Value and slopes, made of differentiable operations on the inputs."""
+    form, nu = _unpack(kind, order, inputs)
+    with torch.no_grad():
+        s, weights = scale_nodes(_place(kind, order, single, inputs), single)
+    if isinstance(nu, Tensor):
+        # With (s − 1)√ν fixed nothing grows where the law becomes narrow, towards α = 1.
+        s = (s - 1).scaled((nu.detach() / nu).sqrt()) + 1
+    return form.integrate_with_slopes(s, weights, nu)
+
+
+def _in_blocks(
+    kind: type[Form], order: float | None, single: bool, inputs: tuple[Tensor, ...], with_slopes: bool
+) -> tuple[Tensor, ...]:
+    """Value, and slopes if asked for, of detached inputs."""
+    law = _place(kind, order, single, inputs)
+    shape = law[0].shape
+    room = _BLOCK_CPU if law[0].device.type == "cpu" else _BLOCK_ACCELERATOR
+    blocks = -(-shape.numel() * count_nodes(law, single) * inputs[0].element_size() // room)
+    if torch.compiler.is_compiling() or blocks <= 1:
+        return _integrate(kind, order, single, inputs, law, with_slopes)
+    size = -(-shape.numel() // blocks)
+    flat = [x.reshape(-1, *x.shape[len(shape) :]) for x in inputs]
+    flat_law = [x.reshape(-1) for x in law]
+    parts = []
+    for block in (slice(start, start + size) for start in range(0, shape.numel(), size)):
+        part = type(law)(*(x[block] for x in flat_law))
+        parts.append(_integrate(kind, order, single, tuple(x[block] for x in flat), part, with_slopes))
+    joined = (torch.cat(piece) for piece in zip(*parts, strict=True))
+    return tuple(x.reshape(*shape, *x.shape[1:]) for x in joined)
+
+
+def _integrate(
+    kind: type[Form], order: float | None, single: bool, inputs: tuple[Tensor, ...], law: Law, with_slopes: bool
+) -> tuple[Tensor, ...]:
+    form, nu = _unpack(kind, order, inputs)
+    s, weights = scale_nodes(law, single)
+    return form.integrate_with_slopes(s, weights, nu) if with_slopes else (form.integrate(s, weights, nu),)
+
+
+def _place(kind: type[Form], order: float | None, single: bool, inputs: tuple[Tensor, ...]) -> Law:
+    form, nu = _unpack(kind, order, tuple(x.detach() for x in inputs))
+    return place_scales(form, nu, single, form.pairs)
+
+
+def _unpack(kind: type[Form], order: float | None, inputs: tuple[Tensor, ...]) -> tuple[Form, float | Tensor]:
+    if order is None:
+        return kind(*inputs[:-1]), inputs[-1]
+    return kind(*inputs), order

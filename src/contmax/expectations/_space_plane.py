@@ -1,0 +1,133 @@
+r"""The Gaussian N(μ; μ_j, Σ_j + V/s) on the plane as a function of s, real or complex.
+
+With S = Σ_j + V, d = μ − μ_j and ``adj`` the adjugate, everything is in five numbers in which nothing cancels,
+
+    a = |Σ_j|/|S|,   c = |V|/|S|,   b = 1 − a − c;        n = dᵀadj(Σ_j)d/|S|,   g = dᵀadj(V)d/|S|
+
+    |Σ_j + V/s| = |S| e(s)/s,   e(s) = as + b + c/s;      dᵀ(Σ_j + V/s)⁻¹d = (ns + g)/e(s)
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from contmax.numerics import Complex
+
+
+class PlaneForm(NamedTuple):
+    """The five numbers of each pair of a density and a basis function, all of one shape."""
+
+    own: Tensor  # a
+    mixed: Tensor  # b
+    other: Tensor  # c
+    near: Tensor  # n
+    far: Tensor  # g
+
+    @property
+    def half_dim(self) -> float:
+        """N/2."""
+        return 1.0
+
+    @property
+    def pairs(self) -> Tensor:
+        """A tensor of the shape of the pairs."""
+        return self.own
+
+    def sizes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """dᵀΣ_j⁻¹d, dᵀΣ_j⁻¹VΣ_j⁻¹d, dᵀΣ_j⁻¹d/dᵀV⁻¹d, and ½ tr S⁻¹Σ_j."""
+        near = self.near / self.own
+        middle = ((near * self.mixed - self.far) / self.own).clamp(min=0)
+        tiny = torch.finfo(near.dtype).tiny
+        spread = ((near * self.other + tiny) / (self.far + tiny)).clamp(0, 1e18)
+        return near, middle, spread, torch.add(self.own, self.mixed, alpha=0.5)
+
+    def slopes(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """First and second derivative in ln s, as :class:`GaussianOfScale` defines them."""
+        x, y, z, n, g = self._shares(s)
+        volume = torch.add(y, x, alpha=2)
+        first = torch.addcmul(torch.addcmul(volume, n, torch.add(y, z, alpha=2)), g, z - x)
+        across = x * z
+        left = torch.add(torch.addcmul(x * y, z, z, value=-1), across, alpha=3)
+        right = torch.add(torch.addcmul(y * z, x, x, value=-1), across, alpha=3)
+        second = torch.addcmul(torch.addcmul(n * left - x, g, right), volume, volume, value=0.5)
+        return 0.5 * first, second
+
+    def third_slope(self, s: Tensor) -> Tensor:
+        """Third derivative in ln s, as :class:`GaussianOfScale` defines it."""
+        x, y, z, n, g = self._shares(s)
+        volume = torch.add(y, x, alpha=2)
+        left, right = n * y - g * x, g * y - n * z
+        distance = x * x * (left + z * (4 * n + 6 * g)) + z * (right * (4 * x + y) - x * z * g)
+        return volume * (volume * volume - 3 * x) + 3 * distance
+
+    def _shares(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """as, b, c/s, ns and g, each over e(s): the first three sum to one."""
+        x, z = self.own * s, self.other / s
+        inverse = (x + self.mixed + z).reciprocal()
+        return x * inverse, self.mixed * inverse, z * inverse, self.near * s * inverse, self.far * inverse
+
+    def terms(self, s: Complex, weights: Complex, order: float | Tensor) -> tuple[Complex, Complex, Complex]:
+        """w exp(ν(s − 1 − ln s)) N(s) node by node, without the factor (2π)⁻¹|S|^{−½}; 1/e(s); the quadratic form."""
+        e = s.scaled(self.own).plus(s.reciprocal(), self.other).shifted(self.mixed)
+        resolved = e.reciprocal()
+        quadratic = s.scaled(self.near).shifted(self.far) * resolved
+        exponent = (s - 1).scaled(order).plus_log(s, 0.5 - order).plus_log(e, -0.5).plus(quadratic, -0.5)
+        return exponent.exp() * weights, resolved, quadratic
+
+    def integrate(self, s: Complex, weights: Complex, order: float | Tensor) -> Tensor:
+        """The sum of the real parts of the terms."""
+        return self.terms(s, weights, order)[0].re.sum(0)
+
+    def integrate_with_slopes(self, s: Complex, weights: Complex, order: float | Tensor) -> tuple[Tensor, ...]:
+        """The sum and its slopes in a, b, c, n, g, and in ν if that is a tensor: the one with (s − 1)√ν held fixed."""
+        mass, resolved, quadratic = self.terms(s, weights, order)
+        inverse = s.reciprocal()
+        resolved = mass * resolved
+        turned = resolved - resolved * quadratic
+        sums = (
+            turned.times_real_part(s).sum(0),
+            turned.re.sum(0),
+            turned.times_real_part(inverse).sum(0),
+            resolved.times_real_part(s).sum(0),
+            resolved.re.sum(0),
+        )
+        result = (mass.re.sum(0), *(-0.5 * x for x in sums))
+        if not isinstance(order, Tensor):
+            return result
+        by_size = (turned * inverse.scaled(2 * self.other).shifted(self.mixed)).plus(resolved, self.far) * -0.5
+        by_order = mass.times_real_part((s - inverse) * 0.5 - s.log())
+        return *result, (by_order + (by_size.re - by_size.times_real_part(inverse)) / (2 * order)).sum(0)
+
+
+def plane_form(tril: Tensor, offset: Tensor, basis_tril: Tensor, diagonal: bool) -> tuple[PlaneForm, Tensor]:
+    """The form of every pair, and its factor (2π)⁻¹|S|^{−½}.
+
+    Args:
+        tril: the Cholesky factor of V, (*batch, 1, 2, 2).
+        offset: d, (*batch, K, 2).
+        basis_tril: the Cholesky factors of Σ_j, (K, 2, 2).
+        diagonal: whether these are diagonal.
+
+    Returns:
+        Tensors of shape (*batch, K).
+    """
+    first, second = basis_tril[..., 0, 0], basis_tril[..., 1, 1]
+    lower = None if diagonal else basis_tril[..., 1, 0]
+    k11, k22 = tril[..., 0, 0] / first, tril[..., 1, 1] / second
+    y1 = offset[..., 0] / first
+    k21, y2 = tril[..., 1, 0], offset[..., 1]
+    if lower is not None:
+        k21, y2 = k21 - lower * k11, y2 - lower * y1
+    k21, y2 = k21 / second, y2 / second
+    trace = k11 * k11 + k21 * k21 + k22 * k22
+    det = (k11 * k22).square()
+    inverse = (1 + trace + det).reciprocal()
+    # Divided before they are squared, distances of 1e18 widths do not overflow in float32.
+    root = inverse.sqrt()
+    y1, y2 = y1 * root, y2 * root
+    near = y1 * y1 + y2 * y2
+    far = (k21 * y1 - k11 * y2).square() + (k22 * y1).square()
+    numbers = torch.broadcast_tensors(inverse, trace * inverse, det * inverse, near, far)
+    return PlaneForm(*numbers), root / (2 * math.pi * first * second)

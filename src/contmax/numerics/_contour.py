@@ -1,0 +1,87 @@
+r"""Integrals :math:`\int e^{h(s)}\,ds` along a path through a saddle point, by the trapezoidal rule.
+
+The function h is real on the positive axis, convex there, and its singularities lie on the negative axis. The path is a
+hyperbola with vertex at the minimum s₀ of h on the positive axis and about the curvature of steepest descent,
+
+.. math:: s(u) = s_0 + b\,(i \sinh u - \kappa(\cosh u - 1)), \qquad b = \frac{c}{\sqrt{h''(s_0)}}
+
+with κ bounded, so that it leans to the left by at most 40° from the vertical. On such a path :math:`e^{s}`, powers of s
+and :math:`e^{s^2}` all decay, where a parabola would run into the growth of the last. The trapezoidal rule in u then
+converges exponentially with a fixed number of nodes.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from contmax._typing import Float
+
+from ._complex import Complex
+
+# The tangent of the angle at which the path may lean, and the share of the curvature of steepest descent it takes.
+_LEAN = 0.85
+_CURVATURE = 0.9
+
+
+class Hyperbola(NamedTuple):
+    """How many nodes on the upper half of the path, up to which u, and c."""
+
+    nodes: int
+    end: float
+    stretch: float
+
+
+# Found by a search over β-Gaussians against Gaussians in dimensions 2 and 4, k from 0 to 1000, scale ratios from 1e-3
+# to 1e2, places inside, on and outside the edge of the support. The largest error relative to the largest value is 1e-7
+# (5e-7 at k = 0) for the first, 1e-13 for the second; of first derivatives 2e-7 (8e-7 at k = 0) and 2e-13.
+SINGLE = Hyperbola(12, 2.9, 1.6)
+DOUBLE = Hyperbola(40, 3.9, 1.4)
+
+
+class SaddlePath(NamedTuple):
+    """The vertex s₀, and b and bκ, of many paths at once."""
+
+    vertex: Tensor
+    size: Tensor
+    bend: Tensor
+
+    def nodes(self, rule: Hyperbola) -> tuple[Complex, Complex]:
+        r"""Nodes s on the upper half, and weights for :math:`\frac1i\int e^{h}\,ds = \sum \mathrm{Re}(w e^{h(s)})`.
+
+        Both have a first dimension of the number of nodes. The lower half of the path is in the weights.
+        """
+        step = rule.end / rule.nodes
+        u = (torch.arange(rule.nodes, dtype=self.vertex.dtype, device=self.vertex.device) + 0.5) * step
+        u = u.view(rule.nodes, *(1,) * self.vertex.dim())
+        rise, run = u.sinh(), u.cosh()
+        nodes = Complex(torch.addcmul(self.vertex, self.bend, 1 - run), self.size * rise)
+        return nodes, Complex(self.size * (2 * step * run), self.bend * (2 * step * rise))
+
+
+def saddle_path(
+    saddle: Float[Tensor, "*shape"], curvature: Float[Tensor, "*shape"], third: Float[Tensor, "*shape"], rule: Hyperbola
+) -> SaddlePath:
+    r"""The path for an integrand :math:`e^h` with a saddle point on the positive axis.
+
+    Args:
+        saddle: s₀ > 0.
+        curvature: s₀² h''(s₀) > 0.
+        third: −s₀³ h'''(s₀) ≥ 0.
+        rule: how many nodes, and how far.
+
+    Returns:
+        One path for each saddle point.
+
+    Example:
+        >>> import math
+        >>> one = torch.tensor(1.0).double()
+        >>> s, w = saddle_path(5 * one, 5 * one, 10 * one, DOUBLE).nodes(DOUBLE)
+        >>> value = (w * (s - s.log() * 5).exp()).re.sum() / (2 * math.pi)  # 1/Γ(5), by Hankel's integral
+        >>> abs(float(value) * 24 - 1) < 1e-12
+        True
+    """
+    root = curvature.sqrt()
+    lean = (third / (curvature * root) * (_CURVATURE * rule.stretch / 3)).clamp(0, _LEAN)
+    size = saddle / root * rule.stretch
+    return SaddlePath(saddle, size, size * lean)
