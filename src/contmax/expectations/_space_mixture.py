@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contmax import kernels
 from contmax._autograd import apply
 from contmax.expectations._space_matrix import MatrixForm
 from contmax.expectations._space_plane import PlaneForm
 from contmax.expectations._space_scales import Law, count_nodes, place_scales, scale_nodes, stirling_factor
+from contmax.numerics import SINGLE
 
 Form = PlaneForm | MatrixForm
 
@@ -94,6 +96,10 @@ def _in_blocks(
     kind: type[Form], order: float | None, single: bool, inputs: tuple[Tensor, ...], with_slopes: bool
 ) -> tuple[Tensor, ...]:
     """Value, and slopes if asked for, of detached inputs."""
+    if kind is PlaneForm and order is not None and order > 0 and single:
+        compiled = kernels.plane_means(torch.stack(inputs), order, SINGLE)
+        if compiled is not None:
+            return compiled.unbind(0)
     law = _place(kind, order, single, inputs)
     shape = law[0].shape
     room = _BLOCK_CPU if law[0].device.type == "cpu" else _BLOCK_ACCELERATOR

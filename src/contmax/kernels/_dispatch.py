@@ -1,6 +1,7 @@
 """Which backend runs: numba rows on a CPU where numba is installed, torch everywhere else."""
 
 import importlib.util
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -88,6 +89,27 @@ def _windows_fit(loc: Tensor, half: Tensor, k: float, centre: Tensor, width: Ten
         and centre.dim() == 1
         and is_eager_cpu(loc, half, centre, width)
     )
+
+
+def plane_means(form: Tensor, order: float, rule: Sequence[float]) -> Tensor | None:
+    """The mean of a Gaussian over the law of its scale and its slopes by a compiled kernel, or None as above.
+
+    Args:
+        form: the five numbers of the Gaussian of each pair, (5, *pairs).
+        order: ν > 1 of the law.
+        rule: the path: nodes, end, stretch, lean and curvature of a :class:`contmax.numerics.Hyperbola`.
+
+    Returns:
+        The mean and its slope in each of the five, (6, *pairs).
+    """
+    if not _NUMBA or form.device.type != "cpu" or form.dtype != torch.float32 or torch.compiler.is_exporting():
+        return None
+    if is_eager_cpu(form):
+        from contmax.kernels import cpu
+
+        return cpu.plane_means(form, order, rule)
+    result: Tensor = _operators.plane_means(form, order, rule)
+    return result
 
 
 def _axis_last(tensor: Tensor, dim: int) -> Tensor:

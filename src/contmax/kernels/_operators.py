@@ -1,8 +1,10 @@
-"""The CPU kernels as two opaque torch operators, for tracers of torch.compile, fake tensors and vmapped tensors.
+"""The CPU kernels as opaque torch operators, for tracers of torch.compile, fake tensors and vmapped tensors.
 
 They are known to torch from the start, while numba is imported only when one of them runs on real numbers: a tracer
 can record them, but cannot follow an import.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -47,6 +49,24 @@ def _(info, in_dims: _Batched, p: Tensor, cotangent: Tensor, alpha: Tensor, need
     p, cotangent = (_with_batch(t, d, info.batch_size) for t, d in zip((p, cotangent), in_dims, strict=False))
     results = backward(p, cotangent, _with_batch_per_row(alpha, in_dims[2], p), needs_alpha)
     return results, (0, 0 if needs_alpha else None)
+
+
+@torch.library.custom_op("contmax::plane_means", mutates_args=())
+def plane_means(form: Tensor, order: float, rule: Sequence[float]) -> Tensor:
+    """`contmax.kernels.cpu.plane_means` as one opaque node."""
+    from contmax.kernels import cpu
+
+    return cpu.plane_means(form, order, rule)
+
+
+@plane_means.register_fake
+def _(form: Tensor, order: float, rule: Sequence[float]) -> Tensor:
+    return form.new_empty(6, *form.shape[1:])
+
+
+@plane_means.register_vmap
+def _(info, in_dims: _Batched, form: Tensor, order: float, rule: Sequence[float]):  # type: ignore[no-untyped-def]
+    return plane_means(form.movedim(in_dims[0] or 0, 1), order, rule), 1
 
 
 def _with_batch(tensor: Tensor, batch_dim: int | None, size: int) -> Tensor:

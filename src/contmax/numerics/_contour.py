@@ -19,17 +19,15 @@ from contmax._typing import Float
 
 from ._complex import Complex
 
-# The tangent of the angle at which the path may lean, and the share of the curvature of steepest descent it takes.
-_LEAN = 0.85
-_CURVATURE = 0.9
-
 
 class Hyperbola(NamedTuple):
-    """How many nodes on the upper half of the path, up to which u, and c."""
+    """How many nodes on the upper half of the path, up to which u, c, the largest κ, and which share of the curvature."""
 
     nodes: int
     end: float
     stretch: float
+    lean: float = 0.85
+    curvature: float = 0.9
 
 
 # Found by a search over β-Gaussians against Gaussians in dimensions 2 and 4, k from 0 to 1000, scale ratios from 1e-3
@@ -82,6 +80,6 @@ def saddle_path(
         True
     """
     root = curvature.sqrt()
-    lean = (third / (curvature * root) * (_CURVATURE * rule.stretch / 3)).clamp(0, _LEAN)
+    lean = (third / (curvature * root) * (rule.curvature * rule.stretch / 3)).clamp(0, rule.lean)
     size = saddle / root * rule.stretch
     return SaddlePath(saddle, size, size * lean)

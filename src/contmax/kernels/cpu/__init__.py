@@ -1,13 +1,21 @@
-"""Compiled CPU kernels (numba): α-entmax of the rows of a tensor, and expectations on the line.
+"""Compiled CPU kernels (numba): α-entmax of the rows of a tensor, expectations on the line, means over scales.
 
-Of the maps the last axis holds the distribution; all others are rows. These functions take real tensors only.
+For α-entmax the last axis holds the distribution; all others are rows. These functions take real tensors only.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from contmax.kernels.cpu._kernels import backward_kernel, forward_kernel, window_slope_kernel, window_value_kernel
+from contmax.kernels.cpu._kernels import (
+    backward_kernel,
+    forward_kernel,
+    plane_kernel,
+    window_slope_kernel,
+    window_value_kernel,
+)
 from contmax.kernels.cpu._threads import over_rows
 from contmax.kernels.cpu._windows import numbers_of
 
@@ -57,6 +65,14 @@ def _window_inputs(loc, half, k, constant, centre, width, rule):  # type: ignore
 
 def _vector(tensor):  # type: ignore[no-untyped-def]
     return tensor.detach().contiguous().numpy()
+
+
+def plane_means(form: Tensor, order: float, rule: Sequence[float]) -> Tensor:
+    """Mean and slopes, (6, *pairs), of the numbers a, b, c, n, g of each pair, (5, *pairs), float32."""
+    out = form.new_empty(6, *form.shape[1:])
+    numbers, results = (x.numpy().reshape(len(x), -1).T for x in (form.detach().contiguous(), out))
+    over_rows(plane_kernel, numbers, order, np.array(rule), results, work=16)
+    return out
 
 
 def _matrix(tensor: Tensor):  # type: ignore[no-untyped-def]

@@ -11,6 +11,7 @@ from typing import Any
 
 from numba import njit
 
+from contmax.kernels.cpu._plane import plane_means
 from contmax.kernels.cpu._rows import backward_rows, forward_rows
 from contmax.kernels.cpu._windows import slope_rows, value_rows
 
@@ -45,7 +46,11 @@ def _kernels(digest: int) -> tuple[Any, ...]:
         if digest >= 0:
             slope_rows(by_loc, by_half, by_width, loc, half, numbers, centre, width, nodes, weights, start, stop)
 
-    return _kept(forward), _kept(backward), _kept(values), _kept(slopes)
+    def plane(form, order, rule, out, start, stop):  # type: ignore[no-untyped-def]
+        if digest >= 0:
+            plane_means(form, order, rule, out, start, stop)
+
+    return tuple(_kept(function) for function in (forward, backward, values, slopes, plane))
 
 
-forward_kernel, backward_kernel, window_value_kernel, window_slope_kernel = _kernels(_digest())
+forward_kernel, backward_kernel, window_value_kernel, window_slope_kernel, plane_kernel = _kernels(_digest())

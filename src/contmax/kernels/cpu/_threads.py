@@ -26,11 +26,14 @@ def _forget_pool() -> None:
 os.register_at_fork(after_in_child=_forget_pool)
 
 
-def over_rows(kernel: Callable[..., None], matrix: Any, *arrays: Any) -> None:
-    """Call kernel(matrix, *arrays, start, stop) on ranges of the rows, on as many threads as torch would use."""
+def over_rows(kernel: Callable[..., None], matrix: Any, *arrays: Any, work: int = 1) -> None:
+    """Call kernel(matrix, *arrays, start, stop) on ranges of the rows, on as many threads as torch would use.
+
+    An element takes as long as `work` scores of a row of α-entmax.
+    """
     rows, columns = matrix.shape
     arrays = (matrix, *arrays)
-    threads = max(1, min(torch.get_num_threads(), rows, rows * columns // _SMALLEST_SHARE))
+    threads = max(1, min(torch.get_num_threads(), rows, rows * columns * work // _SMALLEST_SHARE))
     if threads == 1:
         kernel(*arrays, 0, rows)
         return
