@@ -65,7 +65,8 @@ class _Mean(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         slopes, inputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-        if torch.is_grad_enabled() or not slopes:
+        # A compiled backward pass is not differentiated again: there the computed slopes are enough.
+        if not slopes or (torch.is_grad_enabled() and not torch.compiler.is_compiling()):
             _, *slopes = _evaluate(ctx.kind, ctx.order, ctx.single, inputs)
         # A pair may have a matrix or a vector: trailing dimensions of the slope.
         grads = [cotangent.reshape(*cotangent.shape, *(1,) * (x.dim() - cotangent.dim())) * x for x in slopes]

@@ -21,7 +21,7 @@ from ._complex import Complex
 
 
 class Hyperbola(NamedTuple):
-    """How many nodes on the upper half of the path, up to which u, c, the largest κ, and which share of the curvature."""
+    """Nodes on the upper half of the path, the last u, c, the largest κ, and the share of the curvature it takes."""
 
     nodes: int
     end: float
