@@ -261,6 +261,8 @@ class BetaGaussian(LineDensity, Elliptical):
 
     def _half_width(self) -> Tensor:
         radius = self._profile.radius(self._half_log_det())
+        if not isinstance(self.alpha, Tensor) and self.alpha > 1:
+            return radius * self._wide(self.scale)
         unbounded = radius == math.inf
         # A zero gradient times an infinite radius would be NaN.
         return torch.where(unbounded, math.inf, torch.where(unbounded, 1.0, radius) * self._wide(self.scale))

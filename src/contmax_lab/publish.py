@@ -1,0 +1,94 @@
+"""``python -m contmax_lab.publish``: the tables of the README and the docs, written from the files under ``results/``.
+
+A table stands between two comments, of which the first says where its numbers come from::
+
+    <!-- results/bench/maps.json: forward + backward: time / torch.softmax -->
+    <!-- end of table -->
+
+The numbers in between are never typed by hand: this command writes them, with the commit, machine and versions that
+made them, and a test compares.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from contmax_lab.bench import Figure
+
+_ROOT = Path(__file__).parents[2]
+_BLOCK = re.compile(r"(<!-- (results/\S+\.json)(?:: ([^\n]+?))? -->\n).*?(<!-- end of table -->)", re.DOTALL)
+_PAGES = ("README.md", "docs/**/*.md")
+
+
+def main() -> None:
+    """Rewrite every page whose tables are not those of the results."""
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        current = published(text)
+        if current != text:
+            page.write_text(current, encoding="utf-8")
+            print(f"rewrote {page.relative_to(_ROOT)}", file=sys.stderr)
+
+
+def pages() -> list[Path]:
+    """The pages that may hold tables."""
+    return sorted(page for pattern in _PAGES for page in _ROOT.glob(pattern))
+
+
+def published(text: str) -> str:
+    """The text of a page with all its tables brought up to date.
+
+    Raises:
+        ValueError: if a table's file or title does not exist.
+
+    Example:
+        >>> published("no table here")
+        'no table here'
+    """
+    return _BLOCK.sub(lambda m: f"{m[1]}\n{_rendered(m[2], m[3])}\n\n{m[4]}", text)
+
+
+def _rendered(file: str, title: str | None) -> str:
+    path = _ROOT / file
+    if not path.is_file():
+        raise ValueError(f"there is no {file}, of which a page shows a table. Run the command that writes it.")
+    results = json.loads(path.read_text(encoding="utf-8"))
+    body = results["text"] if title is None else _bench_table(results, file, title)
+    return f"{body}\n\n{_provenance(results)}"
+
+
+def _bench_table(results: dict[str, Any], file: str, title: str) -> str:
+    names = ("table", "row", "column", "value", "at_most", "at_least")
+    figures = [Figure(**{name: f[name] for name in names}) for f in results["figures"] if f["table"] == title]
+    if not figures:
+        known = "; ".join(dict.fromkeys(f["table"] for f in results["figures"]))
+        raise ValueError(f"{file} has no table «{title}»; it has: {known}.")
+    columns = list(dict.fromkeys(f.column for f in figures))
+    cells = {(f.row, f.column): _cell(f) for f in figures}
+    rows = dict.fromkeys(f.row for f in figures)
+    lines = [[row, *(cells.get((row, column), "–") for column in columns)] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [["", *columns], ["---"] * (len(columns) + 1), *lines])
+
+
+def _cell(figure: Figure) -> str:
+    if figure.value is None:
+        return "–"
+    text = f"{figure.value:.0f}" if figure.value >= 100 else f"{figure.value:.3g}"
+    return f"{text} (target {figure.target})" if figure.reached is False else text
+
+
+def _provenance(results: dict[str, Any]) -> str:
+    """One line: the command, the commit, the machine, the versions."""
+    machine = results["machine"]
+    packages = ", ".join(
+        f"{name} {version}" for name, version in results["versions"].items() if version and name != "contmax"
+    )
+    commit = str(results["commit"])[:7] + (" with changes" if results["dirty"] else "")
+    device = ", ".join(machine.get("gpus") or [machine["cpu"]])
+    return f"<sub>`{results['command']}` · commit {commit} · {device} · {packages}</sub>"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Tables in the pages are those of the committed results."""
+
+import json
+
+import pytest
+
+from contmax_lab import publish
+
+
+def test_pages_show_the_committed_results():
+    for page in publish.pages():
+        text = page.read_text(encoding="utf-8")
+        assert publish.published(text) == text, f"{page.name} is out of date: run python -m contmax_lab.publish"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(publish, "_ROOT", tmp_path)
+    (tmp_path / "results").mkdir()
+    figures = [
+        {"table": "time", "row": "small", "column": "ours", "value": 1.234, "at_most": 2.0, "at_least": None},
+        {"table": "time", "row": "large", "column": "ours", "value": 3.5, "at_most": 2.0, "at_least": None},
+        {"table": "time", "row": "large", "column": "theirs", "value": None, "at_most": None, "at_least": None},
+    ]
+    record = {
+        "command": "python -m bench",
+        "commit": "0123456789abcdef",
+        "dirty": False,
+        "machine": {"cpu": "a processor"},
+        "versions": {"torch": "2.13.0", "numba": None},
+    }
+    (tmp_path / "results" / "speed.json").write_text(json.dumps({**record, "figures": figures}))
+    return tmp_path
+
+
+def test_a_table_is_written_with_where_it_came_from(folder):
+    page = "before\n<!-- results/speed.json: time -->\nold\n<!-- end of table -->\nafter\n"
+    text = publish.published(page)
+    assert "| small | 1.23 | – |" in text
+    assert "| large | 3.5 (target ≤ 2) | – |" in text
+    assert "`python -m bench` · commit 0123456 · a processor · torch 2.13.0" in text
+    assert "old" not in text
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert publish.published(text) == text
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [("results/none.json: time", "there is no results/none.json"), ("results/speed.json: size", "it has: time")],
+)
+def test_a_table_that_does_not_exist_is_named(folder, marker, message):
+    with pytest.raises(ValueError, match=message):
+        publish.published(f"<!-- {marker} -->\n<!-- end of table -->")
