@@ -87,8 +87,9 @@ class Interval:
 
     Cells in which 16 Gauss nodes do not resolve the score or its density are halved until they do, where values may
     be looked at (eager tensors on the CPU) and the score is a callable. Kinks, jumps and narrow peaks are then found
-    as long as some node sees them. Elsewhere (accelerators, compiled graphs, ``torch.func`` transforms, scores given
-    by their values) the cells are the ``resolution`` equal ones.
+    as long as some node sees them. The scores of a batch share their cells: 4,096 of them, or 65,536 counted once for
+    each score, are the most. Elsewhere (accelerators, compiled graphs, ``torch.func`` transforms, scores given by
+    their values) the cells are the ``resolution`` equal ones.
 
     Args:
         low: lower end, a number or a 0-d tensor, finite. A tensor sets dtype and device.

@@ -27,7 +27,7 @@ _FITS = 3
 def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "BoxPrediction":
     """The prediction; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.low.device)
-    values, dtype = read_score(score, domain.nodes, repr(domain))
+    values, dtype = read_score(score, domain.nodes, domain)
     values = broadcast_alpha(values, index)
     form = UnitMeasure.of(values, domain.volume.double(), index)
     alive = values != -torch.inf

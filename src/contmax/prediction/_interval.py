@@ -16,8 +16,11 @@ from ._lines import PART_NODES, Lines, live_parts, mass_slope
 from ._mesh import Noise, refined
 from ._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
 from ._prediction import Prediction, log_exp
-from ._quantile import joined, locate_quantile, mass_before, take
+from ._quantile import joined, locate_quantile, mass_before, take, without_slivers
 from ._score import Score, broadcast_alpha, checked_alpha, read_score
+
+# Share of the domain below which cells are not halved, and a jump of the score is only known to lie somewhere.
+_SLIVER = 2.0**-36
 
 
 def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Tensor) -> "IntervalPrediction":
@@ -39,10 +42,9 @@ def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Ten
     """Edges on [0, 1], values (*batch, C, q), and the dtype of the result."""
     edges, count = unit_edges(domain.resolution, domain.low.device), domain.nodes_per_cell
     low, high = domain.low.double(), domain.high.double()
-    where = repr(domain)
 
     def at(unit: Tensor, dtype: torch.dtype) -> tuple[Tensor, torch.dtype]:
-        return read_score(score, (low + (high - low) * unit).to(dtype), where)
+        return read_score(score, (low + (high - low) * unit).to(dtype), domain)
 
     values, dtype = at(axis_nodes(edges, count), domain.low.dtype)
     if isinstance(score, Tensor) or not is_eager_cpu(values):
@@ -170,7 +172,8 @@ class IntervalPrediction(Prediction):
 
     def _quantile(self, level: Tensor) -> Tensor:
         """Quantiles to about 1e-9 of their cells, without gradient."""
-        return self._at(*locate_quantile(self._parts, level.clamp(0, 1))).detach()
+        found = self._at(*locate_quantile(self._parts, level.clamp(0, 1))).detach()
+        return torch.where(self._masses.detach().sum(-1) > 0, found, torch.nan)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008
         """Draws by the inverse cdf, with gradients to the score and α; shape ``sample_shape + batch_shape``."""
@@ -200,7 +203,8 @@ class IntervalPrediction(Prediction):
         """The disjoint intervals of the support, left to right; rows of NaN fill up where others have more."""
         start = self._at(self._cells, self._parts.start).flatten(-2)
         stop = self._at(self._cells, self._parts.stop).flatten(-2)
-        return self._round(joined(start, stop, self._parts.mass.detach().sum(-1).flatten(-2) > 0))
+        cells = joined(start, stop, self._parts.mass.detach().sum(-1).flatten(-2) > 0)
+        return self._round(without_slivers(cells, _SLIVER * self._length))
 
     @property
     def _cells(self) -> Tensor:

@@ -12,7 +12,7 @@ from contmax.numerics import graded_rule
 
 from ._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
 from ._prediction import Prediction, log_exp
-from ._quantile import joined, take
+from ._quantile import bucket, joined, take
 from ._score import Score, broadcast_alpha, checked_alpha, read_score
 from ._segments import Segments
 
@@ -23,7 +23,7 @@ _NODES = 20
 def predict_on_knots(score: Score, domain: Knots, alpha: float | int | Tensor) -> "KnotsPrediction":
     """The prediction; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.points.device)
-    values, dtype = read_score(score, domain.points, repr(domain))
+    values, dtype = read_score(score, domain.points, domain)
     values = broadcast_alpha(values, index)
     knots = domain.points.double()
     length = knots[-1] - knots[0]
@@ -141,18 +141,13 @@ class KnotsPrediction(Prediction):
         level = self._points(value)
         level = level.expand(torch.broadcast_shapes(level.shape, self.batch_shape))
         mass = self._segments.mass
-        rows = self.batch_shape.numel()
-        flat = level.detach().reshape(-1, rows).T.contiguous()
-        reached = mass.detach().cumsum(-1).reshape(rows, -1)
-        segment = torch.searchsorted(reached, flat, right=True).T.reshape(level.shape)
-        last = mass.shape[-1] - 1 - (mass > 0).flip(-1).to(torch.int8).argmax(-1)
-        segment = torch.minimum(segment, last)
+        segment = bucket(mass, level)
         chosen = self._segments.map(lambda field: self._take(field.expand(mass.shape), segment))
         own = self._take(mass, segment)
         share = ((level - self._take(self._before, segment)) / torch.where(own > 0, own, 1)).clamp(0, 1)
         depth, _ = chosen.descend(torch.where(chosen.falls, share, 1 - share), self._index)
         points = self._place(chosen.position(depth, self._unit[segment], self._unit[segment + 1]))
-        return torch.where((level >= 0) & (level <= 1), points, torch.nan).to(self._result_dtype(value))
+        return torch.where((level >= 0) & (level <= 1) & (own > 0), points, torch.nan).to(self._result_dtype(value))
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008
         """Draws by the inverse cdf, with gradients to the score and α; shape ``sample_shape + batch_shape``."""

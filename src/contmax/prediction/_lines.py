@@ -140,25 +140,37 @@ def _root(coefficients: Tensor, level: Tensor, inside: Tensor, outside: Tensor, 
 
     A Newton step is exact to first order in a perturbation of the score, two of them to third order.
     """
-    value_and_slope = torch.stack([coefficients, legendre_slope(coefficients)], -2).detach()
-    x = (inside + outside) / 2
-    eager = is_eager_cpu(x)
-    for _ in range(_MOST_ROOT_STEPS if eager else _ROOT_STEPS):
-        value, slope = legendre_sum(value_and_slope, x[..., None]).unbind(-1)
-        excess = value - level.detach()
-        inside, outside = torch.where(excess > 0, x, inside), torch.where(excess > 0, outside, x)
-        newton = x - excess * _reciprocal(slope, crossed)
-        within = (newton - inside) * (newton - outside) <= 0
-        moved = torch.where(within, newton, (inside + outside) / 2)
-        change = torch.where(crossed, (moved - x).abs(), 0)
-        x = moved
-        if eager and not bool((change > _ROOT_TOLERANCE).any()):
-            break
+    both = torch.stack([coefficients, legendre_slope(coefficients)], -2).detach()
+    both, height = both.expand(*crossed.shape, *both.shape[-2:]), level.detach().expand(crossed.shape)
+    if is_eager_cpu(both):
+        # Few pieces are crossed; only those are worth iterating over.
+        found = _closed_root(both[crossed], height[crossed], inside[crossed], outside[crossed], _MOST_ROOT_STEPS)
+        x = inside.masked_scatter(crossed, found)
+    else:
+        x = torch.where(crossed, _closed_root(both, height, inside, outside, _ROOT_STEPS), inside)
     slope = legendre_slope(coefficients)
     for _ in range(2):
         excess = legendre_sum(coefficients, x) - level
         # The value is as good as it gets; only the derivative is taken from the step.
         x = x - (excess - excess.detach()) * _reciprocal(legendre_sum(slope, x), crossed)
+    return x
+
+
+def _closed_root(value_and_slope: Tensor, level: Tensor, inside: Tensor, outside: Tensor, steps: int) -> Tensor:
+    """Newton's method between two ends, one above the level and one not; bisection where it would leave them."""
+    x = (inside + outside) / 2
+    eager = is_eager_cpu(x)
+    for _ in range(steps):
+        value, slope = legendre_sum(value_and_slope, x[..., None]).unbind(-1)
+        excess = value - level
+        inside, outside = torch.where(excess > 0, x, inside), torch.where(excess > 0, outside, x)
+        newton = x - excess * _reciprocal(slope, slope != 0)
+        within = (newton - inside) * (newton - outside) <= 0
+        moved = torch.where(within, newton, (inside + outside) / 2)
+        change = (moved - x).abs()
+        x = moved
+        if eager and not bool((change > _ROOT_TOLERANCE).any()):
+            break
     return x
 
 

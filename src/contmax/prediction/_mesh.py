@@ -17,7 +17,10 @@ from ._partition import UnitMeasure, partition_on_nodes
 # Mass that one cell may misplace. Halving stops at 2⁻³⁶ of a cell, where even a jump misplaces less than this.
 _TOLERANCE = 1e-12
 _MOST_HALVINGS = 36
-_MOST_CELLS = 4096
+# Cells are shared by all scores of a batch; for many scores memory and time set a lower limit.
+_MOST_CELLS, _MOST_CELLS_OF_BATCH = 4096, 2**16
+# By how much noise at the nodes may grow on the way to the edge of a cell.
+_EXTRAPOLATION = 16
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,25 @@ def refined(
     """
     left, right = edges[:-1], edges[1:]
     values = _read_cells(read, left, right, count)
-    for _ in range(_MOST_HALVINGS):
-        coarse = _too_coarse(values.detach(), right - left, volume, alpha, noise)
-        if not bool(coarse.any()) or len(left) > _MOST_CELLS:
-            break
+    most = min(_MOST_CELLS, _MOST_CELLS_OF_BATCH // max(1, values.shape[:-2].numel()))
+    shortest = (right - left).min() * 2.0**-_MOST_HALVINGS
+    view, new = View.of(values.detach(), right - left, volume, alpha), torch.ones_like(left, dtype=torch.bool)
+    while len(left) <= most:
+        coarse = new & (right - left > shortest)
+        coarse[coarse.clone()] = _too_coarse(values.detach(), right - left, view, noise, coarse)
+        if not bool(coarse.any()):
+            if bool(new.all()):
+                break
+            # Old cells were judged by an older view; a last look at all of them.
+            view, new = View.of(values.detach(), right - left, volume, alpha), torch.ones_like(new)
+            continue
         middle = (left + right)[coarse] / 2
         new_left, new_right = torch.cat([left[coarse], middle]), torch.cat([middle, right[coarse]])
         left, right = torch.cat([left[~coarse], new_left]), torch.cat([right[~coarse], new_right])
         values = torch.cat([values[..., ~coarse, :], _read_cells(read, new_left, new_right, count)], -2)
+        new = torch.arange(len(left)) >= len(left) - len(new_left)
         order = left.argsort()
-        left, right, values = left[order], right[order], values[..., order, :]
+        left, right, values, new = left[order], right[order], values[..., order, :], new[order]
     return torch.cat([left, right[-1:]]), values
 
 
@@ -63,45 +75,67 @@ def _read_cells(read: Callable[[Tensor], Tensor], left: Tensor, right: Tensor, c
     return values
 
 
+@dataclass(frozen=True)
+class View:
+    """What samples alone say about the density: Ã, and the integral of p^{2−α}, by which an error of scores weighs."""
+
+    form: UnitMeasure
+    partition: Float[Tensor, "*batch"]
+    escort: Float[Tensor, "*batch"]
+
+    @classmethod
+    def of(
+        cls, values: Float[Tensor, "*batch C q"], length: Float[Tensor, "C"], volume: Tensor, alpha: Tensor
+    ) -> "View":
+        """From scores at the Gauss nodes of all cells."""
+        form = UnitMeasure.of(values.flatten(-2), volume, alpha)
+        _, rule = gauss_legendre(values.shape[-1], values.device)
+        weights = (length[:, None] * rule / 2).flatten()
+        scores = form.scaled(values.flatten(-2)).masked_fill(values.flatten(-2) == -torch.inf, -torch.inf)
+        partition = partition_on_nodes(scores, weights, alpha)
+        return cls(form, partition, (weights * _escort(scores, partition, alpha)).sum(-1))
+
+    def scaled(self, values: Float[Tensor, "*batch C q"]) -> Float[Tensor, "*batch C q"]:
+        """Scores on the domain of measure one."""
+        scores = self.form.scaled(values.flatten(-2))
+        return scores.reshape(*scores.shape[:-1], *values.shape[-2:])
+
+
+def _escort(scores: Float[Tensor, "*batch n"], partition: Float[Tensor, "*batch"], alpha: Tensor) -> Tensor:
+    density = exp_beta(scores - partition[..., None], 2 - alpha[..., None])
+    return power_on_support(density, 2 - alpha[..., None])
+
+
 def _too_coarse(
-    values: Float[Tensor, "*batch C q"], length: Float[Tensor, "C"], volume: Tensor, alpha: Tensor, noise: Noise
-) -> Bool[Tensor, "C"]:
-    """Whether some score of the batch needs the cell halved: for the score itself, its extrema, or its density."""
-    cells = len(length)
+    values: Float[Tensor, "*batch C q"], length: Float[Tensor, "C"], view: View, noise: Noise, asked: Bool[Tensor, "C"]
+) -> Bool[Tensor, "c"]:
+    """Which of the cells asked about some score of the batch needs halved: for itself, its extrema, or its density."""
+    gap = _gaps(view.scaled(values), values == -torch.inf)[..., asked]
+    values, length, alpha, partition = values[..., asked, :], length[asked], view.form.alpha, view.partition
     masked = values == -torch.inf
-    form = UnitMeasure.of(values.flatten(-2), volume, alpha)
-    scores = form.scaled(values.flatten(-2)).unflatten(-1, (cells, -1))
+    scores = view.scaled(values)
     coefficients = legendre_coefficients(scores)
     lines = Lines.over(coefficients, ~masked.any(-1), length / 2)
-    partition, escort = _rough_solution(scores.masked_fill(masked, -torch.inf), length, alpha)
-    level = level_of(partition, alpha)[..., None]
+    _, rule = gauss_legendre(values.shape[-1], values.device)
+    escort = (rule / 2 * _escort(scores.flatten(-2), partition, alpha).unflatten(-1, scores.shape[-2:])).sum(-1)
+    # Where no node is live but the score may rise to the level in between, the average stands in.
+    escort = length * torch.where(escort > 0, escort, view.escort[..., None])
 
     tail = coefficients[..., -2:].abs().sum(-1)
     highest = torch.maximum(scores.amax(-1), lines.heights.amax(-1))
     variation = highest - torch.minimum(scores.amin(-1), lines.heights.amin(-1))
-    size = torch.where(masked, 0, values).abs().amax(-1) * ((alpha - 1) * form.log_volume).exp()[..., None]
+    size = torch.where(masked, 0, values).abs().amax(-1) * ((alpha - 1) * view.form.log_volume).exp()[..., None]
     floor = 8 * noise.scores * (size + noise.points * variation / length)
     allowed = max(_TOLERANCE, 8 * noise.scores)
-    may_live = highest + 2 * tail > level
-    rough = may_live & (tail > floor) & (tail * escort > allowed)
-    folded = may_live & (_turns(coefficients) > 1) & (variation > floor) & (variation * escort > allowed)
-    peaked = _rule_error(lines, partition, alpha) > allowed
+    may_live = highest + 2 * tail > level_of(partition, alpha)[..., None]
+    rough = (tail > floor) & (tail * escort > allowed)
+    torn = (gap > _EXTRAPOLATION * floor) & (gap * escort > allowed)
+    folded = (_turns(coefficients) > 1) & (variation > floor) & (variation * escort > allowed)
+    # A density that overflows beside nodes that missed its peak has an error that is not a number.
+    peaked = ~(_rule_error(lines, partition, alpha) <= allowed)
     edge = ~masked.all(-1) & (length > noise.scores * noise.points)
-    split = torch.where(masked.any(-1), edge, rough | folded | peaked)
-    return split.reshape(-1, cells).any(0)
-
-
-def _rough_solution(
-    scores: Float[Tensor, "*batch C q"], length: Float[Tensor, "C"], alpha: Tensor
-) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch C"]]:
-    """Ã from the samples alone, and the integral of p^{2−α} over each cell: how much an error there weighs."""
-    _, rule = gauss_legendre(scores.shape[-1], scores.device)
-    weights = length[:, None] * rule / 2
-    partition = partition_on_nodes(scores.flatten(-2), weights.flatten(), alpha)
-    density = exp_beta(scores - partition[..., None, None], 2 - alpha[..., None, None])
-    escort = (weights * power_on_support(density, 2 - alpha[..., None, None])).sum(-1)
-    # Where no node is live but the score may rise to the level in between, the average stands in.
-    return partition, torch.where(escort > 0, escort, length * escort.sum(-1, keepdim=True))
+    split = torch.where(masked.any(-1), edge, may_live & (rough | torn | folded) | peaked)
+    return split.flatten(0, -2).any(0) if split.dim() > 1 else split
 
 
 def _rule_error(lines: Lines, partition: Tensor, alpha: Tensor) -> Float[Tensor, "*batch C"]:
@@ -110,6 +144,15 @@ def _rule_error(lines: Lines, partition: Tensor, alpha: Tensor) -> Float[Tensor,
         live_parts(lines, partition, alpha, nodes).mass.flatten(-2).sum(-1) for nodes in (PART_NODES, 2 * PART_NODES)
     ]
     return (rules[0] - rules[1]).abs()
+
+
+def _gaps(scores: Float[Tensor, "*batch C q"], masked: Bool[Tensor, "*batch C q"]) -> Float[Tensor, "*batch C"]:
+    """How far a cell and its neighbours disagree at shared edges: a bend beyond the outermost node shows here."""
+    coefficients, alive = legendre_coefficients(scores), ~masked.any(-1)
+    even, odd = coefficients[..., ::2].sum(-1), coefficients[..., 1::2].sum(-1)
+    jump = ((even - odd)[..., 1:] - (even + odd)[..., :-1]).abs()
+    jump = torch.where(alive[..., 1:] & alive[..., :-1], jump, 0)
+    return torch.maximum(torch.nn.functional.pad(jump, (1, 0)), torch.nn.functional.pad(jump, (0, 1)))
 
 
 def _turns(coefficients: Float[Tensor, "*batch C q"]) -> Tensor:

@@ -10,20 +10,23 @@ from contmax.domains import Nodes
 from contmax.maps._entmax import entmax_map
 
 from ._prediction import Prediction
+from ._quantile import bucket
 from ._score import Score, broadcast_alpha, checked_alpha, read_score
 
 
 def predict_on_nodes(score: Score, domain: Nodes, alpha: float | int | Tensor) -> "NodesPrediction":
     """The prediction; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.points.device)
-    values, dtype = read_score(score, domain.points, repr(domain))
+    values, dtype = read_score(score, domain.points, domain)
     values = broadcast_alpha(values, index)
     weights = domain.weights.double()
     density = entmax_map(values, index[..., None] if isinstance(alpha, Tensor) else float(alpha), -1, weights)
     best = density.detach().argmax(-1, keepdim=True)
     height, top = density.gather(-1, best)[..., 0], values.gather(-1, best)[..., 0]
     some = height > 0
-    normalizer = torch.where(some, torch.where(some, top, 0) - log_beta(torch.where(some, height, 1), 2 - index), 0)
+    normalizer = torch.where(
+        some, torch.where(some, top, 0) - log_beta(torch.where(some, height, 1), 2 - index), -torch.inf
+    )
     return NodesPrediction(alpha, index, domain, normalizer, density, dtype)
 
 
@@ -45,7 +48,7 @@ class NodesPrediction(Prediction):
         density: Float[Tensor, "*batch n"],
         dtype: torch.dtype,
     ) -> None:
-        sparse = index != 1
+        sparse = (index != 1) & (normalizer > -torch.inf)
         threshold = torch.where(sparse, normalizer - 1 / torch.where(sparse, index - 1, 1), -torch.inf)
         super().__init__(alpha, normalizer, threshold, domain.points.shape[1:], dtype)
         self._places = domain.points.double()
@@ -85,7 +88,9 @@ class NodesPrediction(Prediction):
         places, masses = self._sorted
         level = self._points(value)
         level = level.expand(torch.broadcast_shapes(level.shape, self.batch_shape))
-        found = places[self._reach(masses, level)]
+        # A sum of masses that falls short of the level by rounding has reached it.
+        slack = 4 * torch.finfo(self._result_dtype(value)).eps
+        found = self._nonempty(places[bucket(masses, (level - slack).clamp(min=0))])
         return torch.where((level >= 0) & (level <= 1), found, torch.nan).to(self._result_dtype(value))
 
     @torch.no_grad()
@@ -93,19 +98,12 @@ class NodesPrediction(Prediction):
         """Points drawn with their probabilities; shape ``sample_shape + batch_shape + event_shape``."""
         shape = Size(sample_shape) + self.batch_shape
         level = torch.rand(shape, dtype=torch.float64, device=self._masses.device)
-        return self._round(self._places[self._reach(self._masses, level)])
+        return self._round(self._nonempty(self._places[bucket(self._masses, level)]))
 
-    def _reach(self, masses: Tensor, level: Tensor) -> Tensor:
-        """Index (*sample, *batch) of the point with mass at which a level is reached."""
-        rows = self.batch_shape.numel()
-        reached = masses.detach().cumsum(-1)
-        reached = (reached / reached[..., -1:].clamp(min=torch.finfo(reached.dtype).tiny)).reshape(rows, -1)
-        flat = level.detach().reshape(-1, rows).T.contiguous()
-        index = torch.searchsorted(reached, flat).T.reshape(level.shape)
-        # Level 0 is reached at the first point that has mass, level 1 at the last.
-        live = (masses.detach() > 0).to(torch.int8)
-        first, last = live.argmax(-1), live.shape[-1] - 1 - live.flip(-1).argmax(-1)
-        return torch.minimum(torch.maximum(index, first), last)
+    def _nonempty(self, points: Tensor) -> Tensor:
+        """The points, NaN where there is no mass to choose them."""
+        some = self._masses.detach().sum(-1) > 0
+        return torch.where(some.reshape(some.shape + (1,) * len(self.event_shape)), points, torch.nan)
 
     @property
     def mode(self) -> Tensor:

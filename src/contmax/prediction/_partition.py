@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import is_eager_cpu
-from contmax._typing import Float
+from contmax._typing import Bool, Float
 from contmax.deformed import expm1_over, log_beta
 from contmax.maps._entmax import entmax_map
 
@@ -62,7 +62,19 @@ def solve_partition(
         partition = proposed
         if eager and not bool(moved.any()):
             break
+    if eager:
+        _require_mass_one(mass_and_slope(partition)[0], alpha)
     return partition
+
+
+def _require_mass_one(mass: Tensor, alpha: Tensor) -> None:
+    """An equation without solution: for α < 1 mass that stays below one however high the peak grows."""
+    missed = (mass > 0) & ((mass - 1).abs() > 1e-6)
+    if bool(missed.any()):
+        raise ValueError(
+            f"no density exists for this score with alpha as small as {float(alpha.min()):g}: the mass reaches only "
+            f"{float(mass[missed].min()):g} before the density is infinite. Pass a larger alpha, or a flatter score."
+        )
 
 
 def carry_gradient(
@@ -111,12 +123,15 @@ class UnitMeasure:
     log_volume: Float[Tensor, ""]
     alpha: Float[Tensor, "..."]
     """α, broadcastable to the batch."""
+    empty: Bool[Tensor, "*batch"]
+    """Where the score is −inf everywhere."""
 
     @classmethod
     def of(cls, scores: Float[Tensor, "*batch n"], volume: Float[Tensor, ""], alpha: Tensor) -> "UnitMeasure":
         """For scores known by samples; −inf counts as no score."""
         top = scores.detach().amax(-1)
-        return cls(torch.where(top == -torch.inf, 0, top), volume.log(), alpha)
+        empty = top == -torch.inf
+        return cls(torch.where(empty, 0, top), volume.log(), alpha, empty)
 
     def scaled(self, scores: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """f̃; −inf becomes 0, to be masked by the caller, since its product with V^{α−1} has no derivative in α."""
@@ -124,12 +139,13 @@ class UnitMeasure:
         return (finite - self.top[..., None]) * ((self.alpha - 1) * self.log_volume).exp()[..., None]
 
     def normalizer(self, partition: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """A from Ã."""
+        """A from Ã; −∞ where there is nothing to normalise."""
         shrink = (1 - self.alpha) * self.log_volume
-        return self.top + shrink.exp() * partition + self.log_volume * expm1_over(shrink)
+        value = self.top + shrink.exp() * partition + self.log_volume * expm1_over(shrink)
+        return torch.where(self.empty, -torch.inf, value)
 
     def threshold(self, partition: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """λ from Ã; −∞ at α = 1."""
-        sparse = self.alpha != 1
+        """λ from Ã; −∞ at α = 1, and where there is nothing to normalise."""
+        sparse = (self.alpha != 1) & ~self.empty
         level = partition - 1 / torch.where(sparse, self.alpha - 1, 1)
         return torch.where(sparse, self.top + ((1 - self.alpha) * self.log_volume).exp() * level, -torch.inf)

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from contmax._typing import Float, Int
+from contmax._eager import is_eager
+from contmax._typing import Bool, Float, Int
 from contmax.numerics import (
     gauss_legendre,
     grading,
@@ -24,6 +25,20 @@ def take(field: Tensor, index: Int[Tensor, "..."], rows: torch.Size) -> Tensor:
     """Entry `index` (*sample, *rows) of each row's field (*rows, C, *rest): (*sample, *rows, *rest)."""
     flat = field.reshape(-1, *field.shape[len(rows) :])
     return flat[torch.arange(flat.shape[0], device=field.device).reshape(rows).expand(index.shape), index]
+
+
+def bucket(masses: Float[Tensor, "*rows P"], level: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """Index (*sample, *rows) of the entry within which the running sum of masses passes a level; one that has mass."""
+    rows, masses = masses.shape[:-1], masses.detach()
+    reached, level = masses.cumsum(-1), level.detach()
+    if is_eager(level) and is_eager(masses):
+        flat = level.reshape(-1, rows.numel()).T.contiguous()
+        index = torch.searchsorted(reached.reshape(rows.numel(), -1), flat, right=True).T.reshape(level.shape)
+    else:
+        index = (reached <= level[..., None]).sum(-1)
+    live = (masses > 0).to(torch.int8)
+    last = live.shape[-1] - 1 - live.flip(-1).argmax(-1)
+    return torch.minimum(index, last)
 
 
 def mass_before(parts: Parts) -> Float[Tensor, "*rows P"]:
@@ -51,14 +66,10 @@ def locate_share(masses: Float[Tensor, "*rows P n"], level: Float[Tensor, "..."]
     """
     rows, masses = masses.shape[:-2], masses.detach()
     piece_masses = masses.sum(-1)
-    reached = piece_masses.cumsum(-1)
-    target = level.detach() * reached[..., -1]
-    flat = target.reshape(-1, rows.numel()).T.contiguous()
-    piece = torch.searchsorted(reached.reshape(rows.numel(), -1), flat, right=True).T.reshape(target.shape)
-    # The share one is reached where the last piece with mass ends.
-    last = piece_masses.shape[-1] - 1 - (piece_masses > 0).flip(-1).to(torch.int8).argmax(-1)
-    piece = torch.minimum(piece, last)
-    return piece, _share_of_piece(take(masses, piece, rows), target - take(reached - piece_masses, piece, rows))
+    target = level.detach() * piece_masses.sum(-1)
+    piece = bucket(piece_masses, target)
+    before = take(piece_masses.cumsum(-1) - piece_masses, piece, rows)
+    return piece, _share_of_piece(take(masses, piece, rows), target - before)
 
 
 def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -86,9 +97,14 @@ def _or_one(value: Tensor) -> Tensor:
     return torch.where(value > 0, value, 1)
 
 
-def joined(start: Float[Tensor, "*rows P"], stop: Float[Tensor, "*rows P"], live: Tensor) -> Float[Tensor, "*rows M 2"]:
-    """Maximal intervals made of live pieces that touch, left to right, padded with NaN to the longest list."""
-    touches = (start[..., 1:] <= stop[..., :-1]) & live[..., :-1] & live[..., 1:]
+def joined(
+    start: Float[Tensor, "*rows P"],
+    stop: Float[Tensor, "*rows P"],
+    live: Bool[Tensor, "*rows P"],
+    gap: Tensor | float = 0,
+) -> Float[Tensor, "*rows M 2"]:
+    """Maximal intervals made of consecutive live pieces no further apart than a gap, padded with NaN to one length."""
+    touches = (start[..., 1:] <= stop[..., :-1] + gap) & live[..., :-1] & live[..., 1:]
     opens = live & ~torch.nn.functional.pad(touches, (1, 0))
     closes = live & ~torch.nn.functional.pad(touches, (0, 1))
     count = int(opens.sum(-1).max())
@@ -96,7 +112,17 @@ def joined(start: Float[Tensor, "*rows P"], stop: Float[Tensor, "*rows P"], live
     ends = []
     for flag, end in ((opens, start), (closes, stop)):
         rank = torch.where(flag, flag.cumsum(-1) - 1, -1)
-        chosen = (rank[..., None, :] == slots[:, None]).to(end.dtype)
-        found = (chosen * end[..., None, :]).sum(-1)
+        chosen = rank[..., None, :] == slots[:, None]
+        found = torch.where(chosen, end[..., None, :], 0).sum(-1)
         ends.append(torch.where(chosen.any(-1), found, torch.nan))
     return torch.stack(ends, -1)
+
+
+def without_slivers(cells: Float[Tensor, "*rows M 2"], size: Tensor) -> Float[Tensor, "*rows m 2"]:
+    """The same intervals less gaps and intervals up to a size: a polynomial leaves such beside a jump of the score."""
+    if cells.shape[-2] < 2:
+        return cells
+    length = (cells[..., 1] - cells[..., 0]).detach().nan_to_num(-1)
+    kept = (length > size) | ((length == length.amax(-1, keepdim=True)) & (length >= 0))
+    cells = joined(cells[..., 0], cells[..., 1], kept)
+    return joined(cells[..., 0], cells[..., 1], ~cells[..., 0].isnan(), size)

@@ -11,7 +11,7 @@ from contmax._typing import Float
 Score = Callable[[Tensor], Tensor] | Tensor
 
 
-def read_score(score: Score, points: Tensor, where: str) -> tuple[Float[Tensor, "*batch n"], torch.dtype]:
+def read_score(score: Score, points: Tensor, domain: object) -> tuple[Float[Tensor, "*batch n"], torch.dtype]:
     """Values at the points in float64, and the dtype results are to have.
 
     A callable is called with the points in their own dtype, and once more in the dtype of its answer if that is wider:
@@ -20,7 +20,7 @@ def read_score(score: Score, points: Tensor, where: str) -> tuple[Float[Tensor, 
     Args:
         score: t ↦ values with the points along the last dimension, or those values.
         points: (n,) or (n, N).
-        where: the domain, for messages.
+        domain: where they lie, for messages.
     """
     if isinstance(score, Tensor):
         values = score
@@ -34,7 +34,7 @@ def read_score(score: Score, points: Tensor, where: str) -> tuple[Float[Tensor, 
             f"score must be a callable on points or a tensor of values; got {type(score).__name__}. "
             "Pass a function of t, or its values at domain.nodes."
         )
-    _check_values(values, points, where)
+    _check_values(values, points, domain)
     return values.double(), torch.promote_types(values.dtype, points.dtype)
 
 
@@ -74,13 +74,13 @@ def _called(score: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
     return values
 
 
-def _check_values(values: Tensor, points: Tensor, where: str) -> None:
+def _check_values(values: Tensor, points: Tensor, domain: object) -> None:
     count = points.shape[0]
     if not values.is_floating_point():
         raise TypeError(f"score must be real and floating-point; got {values.dtype}. Pass values.float().")
     if values.dim() == 0 or values.shape[-1] != count:
         raise ValueError(
-            f"score must have one value per point in its last dimension, {count} on {where}; got shape "
+            f"score must have one value per point in its last dimension, {count} on {domain!r}; got shape "
             f"{tuple(values.shape)}. Points come as {tuple(points.shape)}; a batch of scores goes in front."
         )
     if is_eager_cpu(values) and not bool((values < torch.inf).all()):
