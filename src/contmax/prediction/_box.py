@@ -22,6 +22,8 @@ from ._sheet import Sheet
 
 # The rule is fitted to the support, the equation solved, and again: the first guess is good to a few digits.
 _FITS = 3
+# How far from the edge of a cell its score there is read, as a share of the cell.
+_INSET = 1e-9
 
 
 def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "BoxPrediction":
@@ -124,7 +126,8 @@ class BoxPrediction(Prediction):
     def live_cells(self) -> Bool[Tensor, "..."]:
         """Which cells of the domain, ``resolution`` along each axis, reach into the support: (*batch, C, …, C)."""
         sheet = self._sheet.detach()
-        inner = torch.linspace(0, 1, sheet.nodes + 2, dtype=torch.float64, device=sheet.table.device)
+        # Edges are looked at from within: on them the next cell would answer.
+        inner = torch.linspace(_INSET, 1 - _INSET, sheet.nodes + 2, dtype=torch.float64, device=sheet.table.device)
         grid = ((torch.arange(sheet.cells, device=inner.device)[:, None] + inner) / sheet.cells).flatten()
         grid = grid.reshape((-1,) + (1,) * len(sheet.rows)).expand(-1, *sheet.rows)
         values = sheet.on_grid([grid] * sheet.axes)
@@ -132,7 +135,18 @@ class BoxPrediction(Prediction):
         for _ in range(sheet.axes):
             # The last axis comes first; each turn moves one behind the batch and reduces it to cells.
             live = live.unflatten(0, (sheet.cells, -1)).any(1).movedim(0, len(sheet.rows) + sheet.axes - 1)
-        return live.permute(*range(len(sheet.rows)), *reversed(range(len(sheet.rows), live.dim())))
+        live = live.permute(*range(len(sheet.rows)), *reversed(range(len(sheet.rows), live.dim())))
+        return live | self._cells_with_mass(sheet.cells)
+
+    def _cells_with_mass(self, cells: int) -> Bool[Tensor, "..."]:
+        """Which cells hold nodes of the rule, which was fitted to the support however small it is."""
+        place = ((self._nodes.detach() - self._low) / self._lengths * cells).long().clamp(0, cells - 1)
+        index = place[..., 0]
+        for axis in range(1, place.shape[-1]):
+            index = index * cells + place[..., axis]
+        held = torch.zeros(*self.batch_shape, cells ** place.shape[-1], dtype=torch.float64, device=index.device)
+        held = held.scatter_add(-1, index, self._masses.detach())
+        return held.reshape(*self.batch_shape, *[cells] * place.shape[-1]) > 0
 
     @torch.no_grad()
     def sample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008

@@ -14,7 +14,7 @@ from contmax.numerics import gauss_legendre, graded_rule, legendre_coefficients,
 
 from ._lines import PART_NODES, Lines, live_parts, mass_slope
 from ._mesh import Noise, refined
-from ._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
+from ._partition import UnitMeasure, bracket_of, carry_gradient, no_density, partition_on_nodes, solve_partition
 from ._prediction import Prediction, log_exp
 from ._quantile import joined, locate_quantile, mass_before, take, without_slivers
 from ._score import Score, broadcast_alpha, checked_alpha, read_score
@@ -35,6 +35,8 @@ def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Ten
     scaled = torch.where(alive[..., None], scaled, 0)
     lines = Lines.over(legendre_coefficients(scaled), alive, edges.diff() / 2)
     partition = _partition(lines, scaled.detach(), index)
+    if is_eager_cpu(partition, index) and bool((index < 1).any()):
+        _require_no_pole(lines.detach(), partition.detach(), index.detach())
     return IntervalPrediction(alpha, form, lines, partition, domain, dtype)
 
 
@@ -47,6 +49,7 @@ def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Ten
         return read_score(score, (low + (high - low) * unit).to(dtype), domain)
 
     values, dtype = at(axis_nodes(edges, count), domain.low.dtype)
+    broadcast_alpha(values, alpha)
     if isinstance(score, Tensor) or not is_eager_cpu(values):
         return edges, values.unflatten(-1, (-1, count)), dtype
     reach = float(torch.maximum(low.abs(), high.abs()).clamp(min=high - low) / (high - low))
@@ -77,6 +80,13 @@ def _partition(lines: Lines, samples: Float[Tensor, "*batch C q"], alpha: Tensor
     return carry_gradient(
         lambda partition: live_parts(lines, partition, alpha, PART_NODES).mass.flatten(-3).sum(-1), solution, slope
     )
+
+
+def _require_no_pole(lines: Lines, partition: Tensor, alpha: Tensor) -> None:
+    """Mass at a few nodes beside a pole is no density: another rule would find other mass there."""
+    mass = live_parts(lines, partition, alpha, 2 * PART_NODES).mass.flatten(-3).sum(-1)
+    if bool(((alpha < 1) & (mass > 0) & ~((mass - 1).abs() < 1e-3)).any()):
+        raise no_density(alpha)
 
 
 class IntervalPrediction(Prediction):

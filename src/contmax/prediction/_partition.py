@@ -68,13 +68,17 @@ def solve_partition(
 
 
 def _require_mass_one(mass: Tensor, alpha: Tensor) -> None:
-    """An equation without solution: for α < 1 mass that stays below one however high the peak grows."""
-    missed = (mass > 0) & ((mass - 1).abs() > 1e-6)
-    if bool(missed.any()):
-        raise ValueError(
-            f"no density exists for this score with alpha as small as {float(alpha.min()):g}: the mass reaches only "
-            f"{float(mass[missed].min()):g} before the density is infinite. Pass a larger alpha, or a flatter score."
-        )
+    """The equation may have no solution: for α < 1 the mass can stay below one up to where the density has a pole."""
+    if bool(((mass > 0) & ((mass - 1).abs() > 1e-6)).any()):
+        raise no_density(alpha)
+
+
+def no_density(alpha: Tensor) -> ValueError:
+    """The error for a score whose density would not be a function."""
+    return ValueError(
+        f"no density exists for this score with alpha as small as {float(alpha.min()):g}: its peak is too sharp, the "
+        "mass stays below one until the density has a pole. Pass a larger alpha, or a flatter score."
+    )
 
 
 def carry_gradient(
