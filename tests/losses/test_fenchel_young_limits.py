@@ -2,13 +2,14 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
-from torch.distributions import Cauchy, Distribution, Gumbel, Laplace, Normal, Pareto, StudentT, Uniform
+from torch.distributions import Beta, Cauchy, Gamma, Gumbel, Laplace, Normal, Pareto, StudentT, Uniform
 
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian, Triangular
+from contmax.domains import Box, Interval
 from contmax.losses import fenchel_young
+from contmax.prediction import regularized_prediction
 
 F64 = torch.float64
 
@@ -44,6 +45,20 @@ def test_a_linear_score_needs_a_mean_only():
         assert all(gradient == 0 for gradient in torch.autograd.grad(loss, (loc, scale, width)))
 
 
+def test_densities_that_grow_without_bound_at_an_end():
+    # p ~ x⁻ˢ: ∫p^α is finite for s < 1/α only. Gamma(½): s = ½; ∫p^{3/2} = Γ(¼)(2/3)^{1/4}/Γ(½)^{3/2}.
+    shape = t(0.5).requires_grad_()
+    for target in (Gamma(shape, t(1.0)), Beta(shape, t(0.7)), Beta(t(0.7), shape)):
+        for prediction in (Triangular(t(0.1), t(0.5)), BetaGaussian(t(0.1), t(0.5), 2.5), BetaGaussian(t(0.1), t(0.5))):
+            loss = fenchel_young(prediction, target)
+            assert loss == math.inf
+            assert torch.autograd.grad(loss, shape)[0] == 0
+    prediction = BetaGaussian(t(0.1), t(0.5), 1.5)
+    power = math.gamma(0.25) * (2 / 3) ** 0.25 / math.gamma(0.5) ** 1.5
+    expected = prediction.conjugate() + (power - 1) / 0.75 + (0.5 + 0.4**2) / 0.5
+    torch.testing.assert_close(fenchel_young(prediction, Gamma(t(0.5), t(1.0))), expected, rtol=1e-4, atol=0)
+
+
 def test_index_infinity_admits_densities_up_to_one():
     prediction = BetaGaussian(t(0.0), t(1.0), math.inf)
     assert fenchel_young(prediction, BetaGaussian(t(0.0), t(3.0), math.inf)) == 0
@@ -62,31 +77,31 @@ def test_index_infinity_admits_densities_up_to_one():
     torch.testing.assert_close(fenchel_young(axes, round_one), axes.conjugate() + mean_score)
 
 
-class OnNodes(Distribution):
-    """A uniform density that averages by Gauss's rule, as predictions of arbitrary scores do by theirs."""
-
-    support = torch.distributions.constraints.real
-
-    def __init__(self, low, high):
-        super().__init__(low.shape, validate_args=False)
-        self.low, self.high = low, high
-
-    def expand(self, batch_shape, _instance=None):
-        return OnNodes(self.low.expand(batch_shape), self.high.expand(batch_shape))
-
-    def log_prob(self, value):
-        return Uniform(self.low, self.high, validate_args=False).log_prob(value)
-
-    def expectation(self, function):
-        nodes, weights = np.polynomial.legendre.leggauss(6)
-        shares = torch.from_numpy(0.5 * (1 + nodes))
-        points = self.low.unsqueeze(-1) + shares * (self.high - self.low).unsqueeze(-1)
-        return (torch.from_numpy(weights / 2) * function(points)).sum(-1)
-
-
-def test_targets_that_average_by_a_rule_of_their_own():
-    target = OnNodes(t(-1.0), t(2.0))
-    prediction = BetaGaussian(t(0.1, 0.7), t(0.5, 0.9), 1.5)
-    torch.testing.assert_close(fenchel_young(prediction, target), fenchel_young(prediction, Uniform(t(-1.0), t(2.0))))
+def test_predictions_of_arbitrary_scores_as_targets():
+    interval, box = Interval(t(-4.0), t(4.0)), Box(t(-4.0, -4.0), t(4.0, 4.0))
+    target = regularized_prediction(lambda x: -(x**2) / 0.98, interval, 1.5)
+    loc = t(0.1, 0.7).requires_grad_()
+    for alpha in (1.0, 1.5, 2.0):
+        prediction = BetaGaussian(loc, t(0.5, 0.9), alpha)
+        got, expected = (fenchel_young(prediction, p) for p in (target, BetaGaussian(t(0.0), t(0.7), 1.5)))
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-11)
+        gradients = (torch.autograd.grad(loss.sum(), loc) for loss in (got, expected))
+        torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
+    plane = MultivariateBetaGaussian(t(0.1, 0.0), scale_diag=t(0.7, 0.7))
+    target = regularized_prediction(lambda x: -x.square().sum(-1) / 0.98, box)
+    closed = MultivariateBetaGaussian(t(0.0, 0.0), scale_diag=t(0.7, 0.7))
+    torch.testing.assert_close(fenchel_young(plane, target), fenchel_young(plane, closed), rtol=1e-4, atol=1e-6)
     with pytest.raises(NotImplementedError, match="kink"):
-        fenchel_young(Triangular(t(0.1), t(0.5)), target)
+        fenchel_young(Triangular(t(0.1), t(0.5)), regularized_prediction(lambda x: -(x**2), interval))
+
+
+@pytest.mark.parametrize("alpha", [8.0, 40.0])
+@pytest.mark.parametrize("width", [0.02, 0.5, 100.0])
+def test_targets_unlike_any_member_of_the_family(alpha, width):
+    # Uniform on [0, w]: ∫p^α = w^{1−α}. With large α the member of the same variance is far narrower, or wider.
+    prediction, target = BetaGaussian(t(0.0), t(1.0), alpha), Uniform(t(0.0), t(width))
+    negentropy = (width ** (1 - alpha) - 1) / (alpha * (alpha - 1))
+    expected = prediction.conjugate() + negentropy + width**2 / 6
+    torch.testing.assert_close(fenchel_young(prediction, target), expected, rtol=1e-11, atol=0)
+    tensors = fenchel_young(BetaGaussian(t(0.0), t(1.0), t(alpha)), target)
+    torch.testing.assert_close(tensors, expected, rtol=1e-11, atol=0)

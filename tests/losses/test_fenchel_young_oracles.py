@@ -220,7 +220,7 @@ def test_every_pair_of_indices_on_the_line(alpha, alpha_p):
     torch.testing.assert_close(tensors, fenchel_young(prediction, target), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("alpha", [0.8, 1.0, 3.0])
+@pytest.mark.parametrize("alpha", [1.0, 3.0])
 def test_independent_coordinates(alpha):
     loc, matrix = t(0.2, -0.1), torch.tensor([[0.8, 0.3], [0.3, 0.5]], dtype=F64)
     prediction = MultivariateBetaGaussian(loc, matrix, alpha)

@@ -14,6 +14,7 @@ from torch.distributions import (
     Normal,
     Poisson,
     Uniform,
+    VonMises,
 )
 
 from contmax.densities import BetaGaussian, Empirical, Mixture, MultivariateBetaGaussian
@@ -75,6 +76,7 @@ P1, P2 = BetaGaussian(torch.zeros(3), 1.0), MultivariateBetaGaussian(torch.zeros
         (P2, Empirical(torch.zeros(5, 3)), "same space"),
         (P1, torch.tensor([0.0, math.nan, 1.0]), "1 NaN or infinite of 3"),
         (P1, torch.tensor(math.inf), "finite"),
+        (P1, VonMises(torch.tensor(0.0), torch.tensor(1.0)), "integrate to one"),
     ],
 )
 def test_refuses_shapes_and_values_that_do_not_fit(prediction, target, message):

@@ -11,6 +11,7 @@ from torch.distributions import Distribution
 from contmax._eager import is_eager_cpu
 from contmax._registry import PairRegistry
 from contmax._typing import Float
+from contmax.densities import Density
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -45,9 +46,10 @@ def fenchel_young(
         Shape of the broadcast batch, or a scalar. A β-Gaussian meets β-Gaussians of any index and dimension, Gaussian,
         uniform, triangular, Laplace and Student-t targets, products of these, observations and samples in closed form,
         accurate also where prediction and target nearly agree; so does a triangular prediction a triangular target.
-        Other pairs on the line are integrated numerically, to 1e-10 for a target that is smooth between the ends of
-        its support, its mean and its mode (those of each component of a mixture). +∞, with zero gradient, where E_p[f]
-        is not finite.
+        Other pairs on the line are integrated numerically, to 1e-10 for a target that is bounded, and smooth between
+        the ends of its support, its mean and its mode (those of each component of a mixture). A
+        ``regularized_prediction`` as target of a β-Gaussian is as accurate as itself. +∞, with zero gradient, where
+        E_p[f] or Ω_α(p) is not finite.
 
     Raises:
         TypeError: if an argument is neither a distribution nor, as target, a floating-point tensor.
@@ -181,6 +183,8 @@ def _dtypes(source: object) -> Iterator[torch.dtype]:
     if isinstance(source, Tensor):
         if source.is_floating_point():
             yield source.dtype
+    elif isinstance(source, Density):
+        yield source.dtype
     elif isinstance(source, Distribution):
         for value in vars(source).values():
             yield from _dtypes(value)

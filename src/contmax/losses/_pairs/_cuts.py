@@ -11,7 +11,7 @@ from contmax._typing import Float
 
 # With 32 graded nodes in each piece these resolve Gaussian, exponential and algebraic tails to 1e-14; what lies beyond
 # the last step is mapped to a bounded piece.
-STEPS = (-16.0, -8.0, -4.0, -2.0, -1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
+_STEPS = (-16.0, -8.0, -4.0, -2.0, -1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 # A transform may stretch the ends of a bounded base without limit, so the base is also cut near them.
 _MARGINS = tuple(10.0**-k for k in range(1, 13))
 
@@ -45,7 +45,7 @@ def cuts(target: Distribution) -> Float[Tensor, "m *batch"]:
     low, high = ends(target)
     centre, width = _frame(target)
     mode = _attribute(target, "mode")
-    points = [centre, *(centre.detach() + step * width for step in STEPS)]
+    points = [centre, *(centre.detach() + step * width for step in _STEPS)]
     points += [torch.where(torch.isfinite(end), end, centre) for end in (low, high)]
     if mode is not None:
         usable = torch.isfinite(mode) & (mode != centre)
@@ -56,23 +56,23 @@ def cuts(target: Distribution) -> Float[Tensor, "m *batch"]:
 
 def _frame(target: Distribution) -> tuple[Tensor, Tensor]:
     """A centre, with gradient, and a width: mean and standard deviation, or else location and scale."""
-    mean, variance = _attribute(target, "mean"), _attribute(target, "variance")
-    loc, scale = _attribute(target, "loc"), _attribute(target, "scale")
-    centre = loc if mean is None else mean if loc is None else torch.where(torch.isfinite(mean), mean, loc)
+    variance, scale = _attribute(target, "variance"), _attribute(target, "scale")
     deviation = None if variance is None else variance.detach().sqrt()
-    width = (
-        scale
-        if deviation is None
-        else deviation
-        if scale is None
-        else torch.where(deviation < math.inf, deviation, scale)
-    )
+    centre = _where_finite(_attribute(target, "mean"), _attribute(target, "loc"))
+    width = _where_finite(deviation, None if scale is None else scale.detach())
     if centre is None or width is None:
         raise NotImplementedError(
             f"{type(target).__name__} has neither mean and variance nor loc and scale, so its mass cannot be located. "
             "Pass samples as Empirical, or register_fenchel_young the pair."
         )
-    return torch.where(torch.isfinite(centre), centre, 0.0), torch.where(width.detach() < math.inf, width.detach(), 1.0)
+    return torch.where(torch.isfinite(centre), centre, 0.0), torch.where(torch.isfinite(width), width, 1.0)
+
+
+def _where_finite(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """The first of two, with the second where it is not finite, as far as they are known."""
+    if first is None or second is None:
+        return second if first is None else first
+    return torch.where(torch.isfinite(first), first, second)
 
 
 def _attribute(target: Distribution, name: str) -> Tensor | None:

@@ -21,6 +21,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from contmax._typing import Float
 from contmax.densities._elliptical import Elliptical
@@ -38,9 +39,9 @@ _STRETCH_MAX = 16.0
 _HEIGHT_SLACK = 1e-6
 
 
-def elliptical_loss(prediction: Elliptical, target: object) -> Float[Tensor, "*batch"]:
+def elliptical_loss(prediction: Elliptical, target: Distribution) -> Float[Tensor, "*batch"]:
     """The loss of a β-Gaussian against a target with a summary, in float64."""
-    summary = summary_of(target)  # type: ignore[arg-type]
+    summary = summary_of(target)
     scale = scale_of(prediction)
     misplaced = scale.mahalanobis_sq(summary.mean - points_of(prediction, prediction.loc))
     is_uniform = isinstance(prediction.alpha, float) and math.isinf(prediction.alpha)

@@ -4,12 +4,15 @@ Each piece has 32 Gauss nodes, graded towards its ends, and what lies beyond the
 Cuts move with the parameters they come from, so derivatives of the sum are those of the integral, to any order.
 """
 
+import copy
+import math
+
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Categorical, Distribution
 
 from contmax._typing import Bool, Float
-from contmax.densities._mixture import without_support_checks
+from contmax.densities import Density
 from contmax.numerics import graded_rule
 
 from ._cuts import cuts, ends
@@ -18,6 +21,8 @@ _NODES = 32
 _NODES_ON_CPU, _WEIGHTS_ON_CPU = graded_rule(_NODES, torch.device("cpu"))
 # Below this logarithm a density counts for nothing, whatever it multiplies.
 _LOG_TINY = -690.0
+# Where to look for a power law at an end of the support, in units of the width of what lies inside.
+_PROBES = (1e-9, 1e-7)
 
 
 class LineRule:
@@ -47,7 +52,7 @@ class LineRule:
         column = (-1, *(1 for _ in shape))
         x, w = nodes.reshape(column), weights.reshape(column)
         length = at[1:] - at[:-1]
-        reach = (0.5 * (at[-1] - at[0])).detach()
+        self._reach = reach = (0.5 * (at[-1] - at[0])).detach()
         pieces = (at[:-1, None] + length[:, None] * x).flatten(0, 1)
         # t = cut ± reach·(1/x − 1): algebraic tails become powers of x.
         away = reach * (1 / x - 1)
@@ -63,7 +68,6 @@ class LineRule:
 
     def log_density(self, target: Distribution) -> tuple[Tensor, Tensor]:
         """ln p at the points, not below a tiny value, and where it counts."""
-        target = without_support_checks(target)
         with torch.no_grad():
             inside = (self._seen > self._low) & (self._seen < self._high)
             alive = inside & (target.log_prob(torch.where(inside, self._seen, self._inner)) > _LOG_TINY)
@@ -77,6 +81,39 @@ class LineRule:
             first, second = (torch.stack([values[i - _NODES], values[i - 2 * _NODES]]).abs().log() for i in (0, 1))
             steep = second - first <= (1 + 1e-6) * self._ratio
             return (steep & (first > -torch.inf)).any(0)
+
+    def growth(self, target: Distribution) -> Float[Tensor, "*shape"]:
+        """The largest s for which the density grows like x⁻ˢ in the distance x from a finite end of its support."""
+        with torch.no_grad():
+            slopes = [torch.zeros_like(self._reach)]
+            for end, sign in ((self._low, 1.0), (self._high, -1.0)):
+                finite = torch.isfinite(end)
+                near, far = (
+                    target.log_prob(torch.where(finite, end + sign * probe * self._reach, self._inner)).double()
+                    for probe in _PROBES
+                )
+                slope = (near - far) / math.log(_PROBES[1] / _PROBES[0])
+                slopes.append(torch.where(finite & torch.isfinite(slope), slope, 0.0))
+            return torch.stack(slopes).amax(0)
+
+
+def in_float64(target: Distribution) -> Distribution:
+    """A copy of a torch distribution with its parameters in float64, which answers off its support without raising.
+
+    Densities of this library do both already, except in the torch distributions they may be made of.
+    """
+    if isinstance(target, Categorical):
+        # Normalised again: weights in half precision add up to one only to its few digits.
+        return Categorical(logits=target.logits.double(), validate_args=False)
+    is_ours = isinstance(target, Density)
+    new = copy.copy(target)
+    for name, value in vars(target).items():
+        if isinstance(value, Distribution):
+            setattr(new, name, in_float64(value))
+        elif isinstance(value, Tensor) and value.is_floating_point() and not is_ours:
+            setattr(new, name, value.double())
+    new._validate_args = False
+    return new
 
 
 def _split(

@@ -7,18 +7,23 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Laplace
 
+from contmax._eager import is_eager_cpu
 from contmax._typing import Float
 from contmax.densities import Density
 from contmax.densities._elliptical import Elliptical
 from contmax.losses._fenchel_young import loss_between, register_fenchel_young
 
 from ._excess import not_negative, tsallis_rate
-from ._line_rule import LineRule
+from ._line_rule import LineRule, in_float64
 from ._score import score_of
 
 # Above this size a score is left out, because its derivatives might be infinite, and where the density does not make up
 # for it, so is the loss.
 _LOG_SCORE_MAX = 345.0
+# The integral of a density that was resolved is this close to one, also if it computes its logarithm in float32.
+_MASS_SLACK = 1e-5
+# What a power is known to, from two points close to where it begins.
+_GROWTH_SLACK = 1e-6
 # A density counts as bounded by one up to this: its logarithm may be rounded.
 _HEIGHT_SLACK = 1e-6
 
@@ -30,7 +35,7 @@ def line_loss(prediction: Density | Laplace, target: Distribution) -> Float[Tens
     if callable(getattr(target, "expectation", None)):
         return _averaged_loss(prediction, target)
     _require_density(target)
-    score = score_of(prediction)
+    score, target = score_of(prediction), in_float64(target)
     shape = torch.broadcast_shapes(prediction.batch_shape, target.batch_shape)
     rule = LineRule(target, None if score.smooth else score.loc, shape)
     log_p, alive = rule.log_density(target)
@@ -40,6 +45,7 @@ def line_loss(prediction: Density | Laplace, target: Distribution) -> Float[Tens
     counts = alive & finite
     value = torch.where(counts, score.at(torch.where(counts, rule.points, score.loc), rule.side), 0.0)
     density = torch.where(alive, log_p.exp(), 0.0)
+    _require_mass(target, (rule.shares * density).sum(0))
     rate = _negentropy_rate(log_p, score.alpha)
     overflown = overflown | (rate == math.inf)
     rate = torch.where(rate == math.inf, 0.0, rate)
@@ -47,6 +53,9 @@ def line_loss(prediction: Density | Laplace, target: Distribution) -> Float[Tens
     infinite = overflown.any(0) | rule.diverges(density * value)
     if _is_infinite(score.alpha):
         infinite = infinite | (log_p.amax(0) > _HEIGHT_SLACK)
+    else:
+        # ∫p^α of a density that grows like x⁻ˢ at an end of its support diverges from s = 1/α.
+        infinite = infinite | (rule.growth(target) * score.alpha > 1 - _GROWTH_SLACK)
     return torch.where(infinite, math.inf, not_negative(loss))
 
 
@@ -81,6 +90,16 @@ def _negentropy_rate(log_p: Tensor, alpha: float | Tensor) -> Tensor:
 
 def _is_infinite(alpha: float | Tensor) -> bool:
     return isinstance(alpha, float) and math.isinf(alpha)
+
+
+def _require_mass(target: Distribution, mass: Tensor) -> None:
+    """A density that was not resolved, or is none, shows in its integral; looked at only where that is free."""
+    if is_eager_cpu(mass) and bool(((mass - 1).abs() > _MASS_SLACK).any()):
+        worst = mass.detach().flatten()[(mass.detach() - 1).abs().argmax()]
+        raise ValueError(
+            f"a density must integrate to one; got {float(worst):.4g} for {type(target).__name__}, which is not "
+            "normalised, or varies too fast away from its mean. Pass samples as Empirical."
+        )
 
 
 def _require_density(target: Distribution) -> None:

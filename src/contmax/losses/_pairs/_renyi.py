@@ -59,23 +59,22 @@ def beta_gaussian(gap: Number, order: Number, dim: int) -> Number:
     Returns:
         A number for two numbers, else a tensor.
     """
-    half = dim / 2
+    ratio = log_gamma_ratio(gap, dim)
     if not isinstance(order, Tensor) and math.isinf(order):
         quotient: Number = 0.0
     elif isinstance(gap, Tensor) or isinstance(order, Tensor):
         gap, order = _as_tensors(gap, order)
         near = order.abs() < _ORDER_NEAR
         slope = _mean_slope(gap, torch.where(near, order, 0.0), dim)
-        quotient = torch.where(near, slope, _secant(gap, torch.where(near, 1.0, order), dim))
+        quotient = torch.where(near, slope, _secant(ratio, gap, torch.where(near, 1.0, order), dim))
     else:
-        quotient = _mean_slope(gap, order, dim) if abs(order) < _ORDER_NEAR else _secant(gap, order, dim)
-    return log_gamma_ratio(gap, dim) - half * (_LOG_2PI + _log1p((half + 1) * gap)) + quotient
+        quotient = _mean_slope(gap, order, dim) if abs(order) < _ORDER_NEAR else _secant(ratio, gap, order, dim)
+    return ratio - dim / 2 * (_LOG_2PI + _log1p((dim / 2 + 1) * gap)) + quotient
 
 
-def _secant(gap: Number, order: Number, dim: int) -> Number:
-    """The fraction in :func:`beta_gaussian`."""
-    moved = log_gamma_ratio(gap, dim) - log_gamma_ratio(gap / (1 + order), dim)
-    return (moved - dim / 2 * _log1p(order)) / order
+def _secant(ratio: Number, gap: Number, order: Number, dim: int) -> Number:
+    """The fraction in :func:`beta_gaussian`, from G(ε′)."""
+    return (ratio - log_gamma_ratio(gap / (1 + order), dim) - dim / 2 * _log1p(order)) / order
 
 
 def _mean_slope(gap: Number, order: Number, dim: int) -> Number:
