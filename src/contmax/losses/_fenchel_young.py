@@ -75,7 +75,8 @@ def fenchel_young(
         raise ValueError(f"reduction must be 'none', 'sum' or 'mean'; got {reduction!r}.")
     shape = _checked_shape(prediction, target)
     losses = loss_between(prediction, target)
-    losses = losses.expand(torch.broadcast_shapes(shape, losses.shape)).to(_common_dtype(losses, prediction, target))
+    losses = losses.expand(torch.broadcast_shapes(shape, losses.shape))
+    losses = _rounded(losses, _common_dtype(losses, prediction, target))
     if reduction == "none":
         return losses
     return losses.sum() if reduction == "sum" else losses.sum() / max(losses.numel(), 1)
@@ -171,6 +172,11 @@ def _batch_of_observations(target: Tensor, event: torch.Size) -> torch.Size:
             "Leave missing observations out."
         )
     return target.shape[: target.ndim - len(event)]
+
+
+def _rounded(losses: Tensor, dtype: torch.dtype) -> Tensor:
+    """In another dtype; what overflows in it is infinite and has zero gradient, as what overflows in float64."""
+    return torch.where(losses.abs() > torch.finfo(dtype).max, losses.detach(), losses).to(dtype)
 
 
 def _common_dtype(losses: Tensor, *arguments: Distribution | Tensor) -> torch.dtype:

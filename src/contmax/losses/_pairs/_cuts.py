@@ -1,11 +1,11 @@
 """Where to cut the line before integrating against a density: ends of its support, its centre, steps of its width."""
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, TransformedDistribution
+from torch.distributions import Distribution, LogNormal, TransformedDistribution
 
 from contmax._typing import Float
 
@@ -22,7 +22,7 @@ def ends(target: Distribution) -> tuple[Tensor, Tensor]:
     if component is not None:
         low, high = ends(component)
         return low.amin(-1), high.amax(-1)
-    if type(target) is TransformedDistribution:
+    if _is_transformed(target):
         # The codomain of the last transform says nothing about the support of the base.
         moved = torch.stack([_transformed(target, end) for end in ends(target.base_dist)])
         return moved.amin(0), moved.amax(0)
@@ -40,8 +40,10 @@ def cuts(target: Distribution) -> Float[Tensor, "m *batch"]:
     component: Any = getattr(target, "component_distribution", None)
     if component is not None:
         return cuts(component).movedim(-1, 1).flatten(0, 1)
-    if type(target) is TransformedDistribution:
-        return _transformed(target, torch.cat([cuts(target.base_dist), _margins(*ends(target.base_dist))]))
+    if _is_transformed(target):
+        inner = cuts(target.base_dist)
+        low, high = (end.expand(inner.shape[1:]) for end in ends(target.base_dist))
+        return _transformed(target, torch.cat([inner, *_between(inner), _margins(low, high)]))
     low, high = ends(target)
     centre, width = _frame(target)
     mode = _attribute(target, "mode")
@@ -84,11 +86,22 @@ def _attribute(target: Distribution, name: str) -> Tensor | None:
     return value.double() if isinstance(value, Tensor) else None
 
 
+def _between(points: Float[Tensor, "m *batch"]) -> list[Float[Tensor, "n *batch"]]:
+    """Cuts of every piece into four: where a transform is steep, what was of one scale no longer is."""
+    ordered = points.detach().sort(0).values
+    return [ordered[:-1] + share * ordered.diff(dim=0) for share in (0.25, 0.5, 0.75)]
+
+
 def _margins(low: Tensor, high: Tensor) -> Tensor:
     length = high - low
     bounded = torch.isfinite(length)
     start, span = torch.where(bounded, low, 0.0).detach(), torch.where(bounded, length, 0.0).detach()
     return torch.stack([start + span * share for margin in _MARGINS for share in (margin, 1 - margin)])
+
+
+def _is_transformed(target: Distribution) -> TypeGuard[TransformedDistribution]:
+    """Whether the base says where the mass lies; torch's other subclasses transform the interval (0, 1)."""
+    return type(target) in (TransformedDistribution, LogNormal)
 
 
 def _transformed(target: TransformedDistribution, points: Tensor) -> Tensor:

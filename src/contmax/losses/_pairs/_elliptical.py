@@ -24,12 +24,13 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from contmax._typing import Float
+from contmax.deformed import expm1_over
 from contmax.densities._elliptical import Elliptical
 from contmax.densities._scale import DiagonalScale, Scale
 from contmax.losses._fenchel_young import register_fenchel_young
 
 from . import _renyi
-from ._excess import expm1_excess_over, log_ratio_and_excess, not_negative, tsallis_rate
+from ._excess import EXPONENT_MAX, expm1_excess_over, log_ratio_and_excess, not_negative, tsallis_rate
 from ._renyi import Number
 from ._summary import SUMMARIES, Summary, deviations, points_of, scale_of, summary_of
 
@@ -83,9 +84,18 @@ def _member_part(gap: Number, scale: Scale, target: Summary, log_stretch: Tensor
 
 
 def _shape_part(gap: Number, delta: Number, log_peak: Tensor) -> Tensor:
-    r"""Ω_α(p) − Ω_α(q) = ∫q^α·(e^{εδ} − 1)/(αε), δ the difference of Rényi negentropies, ln∫q^α = ε·log_peak."""
-    delta = delta if isinstance(delta, Tensor) else torch.full_like(log_peak, delta)
-    return torch.exp(gap * log_peak) * tsallis_rate(not_negative(delta), gap)
+    r"""Ω_α(p) − Ω_α(q) = ∫q^α·(e^{εδ} − 1)/(αε), δ the difference of Rényi negentropies, ln∫q^α = ε·log_peak.
+
+    +∞ with zero gradient where it overflows.
+    """
+    delta = not_negative(delta if isinstance(delta, Tensor) else torch.full_like(log_peak, delta))
+    # Only the product of the two factors has to be in range: a large e^{εδ} goes with the first.
+    grows = gap * delta > 0
+    exponent = gap * log_peak + torch.where(grows, gap * delta, 0.0)
+    over = exponent > EXPONENT_MAX
+    inner = torch.where(over, 0.0, delta)
+    rate = inner * expm1_over(torch.where(grows, -gap * inner, gap * inner)) / (1 + gap)
+    return torch.where(over & (delta > 0), math.inf, torch.where(over, 0.0, exponent).exp() * rate)
 
 
 def _misshapen_uniform(prediction: Elliptical, scale: Scale, target: Summary) -> Tensor:

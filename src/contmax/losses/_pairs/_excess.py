@@ -8,7 +8,8 @@ from contmax.deformed import expm1_over, mean_u_exp
 
 # artanh(w)/w = 1 + Σ w²ⁿ/(2n+1), used for |w| ≤ 1/3 in float64.
 _ARTANH = tuple(1 / (2 * n + 1) for n in range(1, 20))
-_EXPONENT_MAX = 600.0
+#: Beyond this an exponential counts as infinite: room is left for what its derivatives multiply it with.
+EXPONENT_MAX = 600.0
 
 
 def log_ratio_and_excess(
@@ -77,7 +78,7 @@ def tsallis_rate(y: Float[Tensor, "..."], gap: float | Tensor) -> Float[Tensor, 
         >>> tsallis_rate(torch.tensor([0.0, 1.0, 1e4]).double(), 1.0)
         tensor([0.0000, 0.8591,    inf], dtype=torch.float64)
     """
-    over = gap * y > _EXPONENT_MAX
+    over = gap * y > EXPONENT_MAX
     inner = torch.where(over, 0.0, y)
     return torch.where(over, torch.inf, inner * expm1_over(gap * inner) / (1 + gap))
 

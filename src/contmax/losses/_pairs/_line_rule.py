@@ -21,7 +21,9 @@ _NODES = 32
 _NODES_ON_CPU, _WEIGHTS_ON_CPU = graded_rule(_NODES, torch.device("cpu"))
 # Below this logarithm a density counts for nothing, whatever it multiplies.
 _LOG_TINY = -690.0
-# Where to look for a power law at an end of the support, in units of the width of what lies inside.
+# How far to go, in logarithms, from the cuts of the density towards a kink beyond them.
+_SHARES = (0.25, 0.5, 0.75)
+# Where to look for a power law at an end of the support, in units of the distance to the next cut.
 _PROBES = (1e-9, 1e-7)
 
 
@@ -44,27 +46,44 @@ class LineRule:
         at = _aligned(cuts(target), shape)
         self._inner = at[0].detach()
         at = at.sort(0).values
+        middle = (0.5 * (at[0] + at[-1])).detach()
+        self._cuts, self._reach = at.detach(), (0.5 * (at[-1] - at[0])).detach()
         side = None
         if kink is not None:
-            at, side = _split(at, torch.minimum(torch.maximum(kink, self._low), self._high).expand(shape))
+            kink = torch.minimum(torch.maximum(kink, self._low), self._high).expand(shape)
+            at = torch.cat([at, self._on_the_way(at[0], middle, kink.detach())]).sort(0).values
+            at, side = _split(at, kink)
         nodes, weights = _rule(at.device)
         self._ratio = (nodes[1] / nodes[0]).log()
         column = (-1, *(1 for _ in shape))
         x, w = nodes.reshape(column), weights.reshape(column)
         length = at[1:] - at[:-1]
-        self._reach = reach = (0.5 * (at[-1] - at[0])).detach()
         pieces = (at[:-1, None] + length[:, None] * x).flatten(0, 1)
         # t = cut ± reach·(1/x − 1): algebraic tails become powers of x.
-        away = reach * (1 / x - 1)
-        tails = [at[0] - away, at[-1] + away]
-        beyond = [torch.where(torch.isinf(end), reach * w / x.square(), 0.0) for end in (self._low, self._high)]
+        reaches = (middle - at[0]).detach(), (at[-1] - middle).detach()
+        tails = [at[0] - reaches[0] * (1 / x - 1), at[-1] + reaches[1] * (1 / x - 1)]
+        beyond = [
+            torch.where(torch.isinf(end), reach * w / x.square(), 0.0)
+            for end, reach in zip((self._low, self._high), reaches, strict=True)
+        ]
         self.points = torch.cat([pieces, *tails])
         self.shares = torch.cat([(length[:, None] * w).flatten(0, 1), *beyond])
         self.side = None if side is None else side.repeat_interleave(_NODES).reshape(column)
         # An empty piece ends at a kink of the target, if it has one there, and must see what lies before it.
         empty = (length.detach() == 0).repeat_interleave(_NODES, 0)
-        nudge = 1e-10 * reach + 1e-15 * torch.maximum(at[0].abs(), at[-1].abs()).detach()
+        nudge = 1e-10 * self._reach + 1e-15 * torch.maximum(at[0].abs(), at[-1].abs()).detach()
         self._seen = torch.cat([torch.where(empty, pieces - nudge, pieces), *tails])
+
+    def _on_the_way(self, first: Tensor, middle: Tensor, kink: Tensor) -> Tensor:
+        """Cuts between those of the density and a kink far out, each farther by the same ratio: a tail has no scale.
+
+        Where the kink is near they fall on the first cut and leave empty pieces.
+        """
+        offset = kink - middle
+        far = offset.abs() > 2 * self._reach
+        ratio = torch.where(far & (self._reach > 0), offset.abs() / self._reach, 1.0)
+        steps = [middle + offset.sign() * self._reach * ratio**share for share in _SHARES]
+        return torch.stack([torch.where(far, step, first) for step in steps])
 
     def log_density(self, target: Distribution) -> tuple[Tensor, Tensor]:
         """ln p at the points, not below a tiny value, and where it counts."""
@@ -87,9 +106,11 @@ class LineRule:
         with torch.no_grad():
             slopes = [torch.zeros_like(self._reach)]
             for end, sign in ((self._low, 1.0), (self._high, -1.0)):
-                finite = torch.isfinite(end)
+                distance = (self._cuts - end).abs()
+                distance = torch.where(distance > 0, distance, math.inf).amin(0)
+                finite = torch.isfinite(end) & torch.isfinite(distance)
                 near, far = (
-                    target.log_prob(torch.where(finite, end + sign * probe * self._reach, self._inner)).double()
+                    target.log_prob(torch.where(finite, end + sign * probe * distance, self._inner)).double()
                     for probe in _PROBES
                 )
                 slope = (near - far) / math.log(_PROBES[1] / _PROBES[0])
@@ -98,21 +119,19 @@ class LineRule:
 
 
 def in_float64(target: Distribution) -> Distribution:
-    """A copy of a torch distribution with its parameters in float64, which answers off its support without raising.
-
-    Densities of this library do both already, except in the torch distributions they may be made of.
-    """
+    """A copy of a distribution with its parameters in float64, which answers off its support without raising."""
     if isinstance(target, Categorical):
         # Normalised again: weights in half precision add up to one only to its few digits.
         return Categorical(logits=target.logits.double(), validate_args=False)
-    is_ours = isinstance(target, Density)
     new = copy.copy(target)
     for name, value in vars(target).items():
         if isinstance(value, Distribution):
             setattr(new, name, in_float64(value))
-        elif isinstance(value, Tensor) and value.is_floating_point() and not is_ours:
+        elif isinstance(value, Tensor) and value.is_floating_point():
             setattr(new, name, value.double())
     new._validate_args = False
+    if isinstance(new, Density):
+        new._rebind()
     return new
 
 

@@ -4,6 +4,8 @@ Their Ω_α is infinite for α ≥ 1 and does not depend on the prediction, so i
 :math:`\Omega_\alpha^*(f) - E_p[f]`, with the same gradient, and may be negative.
 """
 
+import math
+
 import torch
 from torch import Tensor
 from torch.distributions import Laplace
@@ -14,7 +16,7 @@ from contmax.densities._elliptical import Elliptical
 from contmax.densities._scale import DiagonalScale, Scale
 from contmax.losses._fenchel_young import register_fenchel_young
 
-from ._score import score_of
+from ._score import Score, score_of
 from ._summary import points_of, scale_of
 
 
@@ -54,7 +56,8 @@ def _trace(scale: Scale, centred: Float[Tensor, "*batch n N"], weights: Float[Te
 def observed(prediction: Density | Laplace, target: Tensor) -> Float[Tensor, "..."]:
     """Ω_α*(f) − f(t) for any score on the line, in float64."""
     score = score_of(prediction)
-    return score.conjugate - score.at(target.double())
+    points = target.double().unsqueeze(0)
+    return score.conjugate - _mean_score(score, points, torch.ones_like(points))
 
 
 @register_fenchel_young(Laplace, Empirical)
@@ -65,5 +68,12 @@ def sampled(prediction: Density | Laplace, target: Empirical) -> Float[Tensor, "
     weights = target.weights.double().movedim(-1, 0)
     # Samples come before the batch of the target, which may be shorter than that of the prediction.
     lead = (-1,) + (1,) * max(0, len(prediction.batch_shape) - len(target.batch_shape)) + target.batch_shape
-    values = score.at(target.samples.double().movedim(-1, 0).reshape(lead))
-    return score.conjugate - (weights.reshape(lead) / weights.sum(0) * values).sum(0)
+    samples = target.samples.double().movedim(-1, 0).reshape(lead)
+    return score.conjugate - _mean_score(score, samples, weights.reshape(lead) / weights.sum(0))
+
+
+def _mean_score(score: Score, points: Float[Tensor, "n ..."], shares: Float[Tensor, "n ..."]) -> Float[Tensor, "..."]:
+    """Σ w f(t) over the first dimension; −∞ with zero gradient where a score that counts overflows."""
+    counts = score.in_range(points)
+    values = torch.where(counts, score.at(torch.where(counts, points, score.loc)), 0.0)
+    return torch.where((~counts & (shares > 0)).any(0), -math.inf, (shares * values).sum(0))

@@ -1,5 +1,6 @@
 """Scores on the line: what a prediction is the Ω_α-map of."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +9,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Laplace
 
-from contmax._typing import Float
+from contmax._typing import Bool, Float
 from contmax.densities import LocationScale, Triangular
 from contmax.densities._elliptical import Elliptical
 
 from ._summary import scale_of
+
+#: A score of a larger size counts as −∞, because its derivatives might be infinite.
+LOG_SCORE_MAX = 345.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ class Score:
         if side is None:
             return self.depth(offset.abs())
         return self.depth(offset * torch.where(offset == 0, side, offset.detach().sign()))
+
+    def in_range(self, points: Float[Tensor, "..."], side: Tensor | None = None) -> Bool[Tensor, "..."]:
+        """Whether f is of a size whose derivatives are finite too."""
+        with torch.no_grad():
+            return self.at(points, side) > -math.exp(LOG_SCORE_MAX)
 
 
 def score_of(prediction: Distribution) -> Score:
