@@ -29,7 +29,7 @@ def test_infinite_divergence_has_no_nan_gradient():
     loc = torch.tensor([0.0, 5.0], dtype=torch.float64, requires_grad=True)
     divergence = kl_divergence(TruncatedParabola(loc, 1.0), TruncatedParabola(0.0, 2.0))
     assert divergence[1] == math.inf
-    (grad,) = torch.autograd.grad(divergence[0], loc)
+    (grad,) = torch.autograd.grad(divergence.sum(), loc)
     assert torch.isfinite(grad).all()
 
 
@@ -40,6 +40,21 @@ def test_equal_supports_count_as_nested():
         q = p.escort(2 - alpha)
         assert torch.isfinite(kl_divergence(p, q))
         assert torch.isfinite(kl_divergence(q, p))
+
+
+def test_float32_keeps_supports_apart_far_from_zero():
+    """Half-widths of 0.1 and 0.006 at 8·10⁵, where float32 has steps of 0.06; and a ratio of scales of 10⁻⁵."""
+    loc = torch.tensor(-795936.8125)
+    wide, narrow = TruncatedParabola(loc, 0.028), TruncatedParabola(loc, 0.00036)
+    assert kl_divergence(wide, narrow) == math.inf
+    exact = kl_divergence(
+        TruncatedParabola(torch.tensor(0.0).double(), 0.00036), TruncatedParabola(torch.tensor(0.0).double(), 0.028)
+    )
+    torch.testing.assert_close(kl_divergence(narrow, wide).double(), exact, rtol=1e-4, atol=0)
+    scale = torch.tensor([0.06, 12000.0], requires_grad=True)
+    divergence = kl_divergence(BetaGaussian(0.0, scale[0], 1.0), BetaGaussian(0.0, scale[1], 1.0))
+    torch.testing.assert_close(divergence, torch.tensor(math.log(12000 / 0.06) - 0.5))
+    assert torch.autograd.grad(divergence, scale)[0].isfinite().all()
 
 
 def test_uniform_against_a_parabola():

@@ -76,6 +76,9 @@ def _compare(p: MultivariateBetaGaussian, t: Tensor, wanted: dict, alpha: str, d
     for name, got in _summary(p).items():
         if name in wanted:
             check(got, wanted[name], dtype, atol=1.0, rtol=1e-12 + 2 * slack)
+    if "dof" in wanted and dtype == torch.float64:
+        # A Student-t of ν degrees of freedom: with c² = 2λ, Cov = c²Σ/(ν−2).
+        check(p.variance_factor * (float(wanted["dof"]) - 2), 2 * p.threshold, dtype)
     peak = float(p.density(p.loc))
     delta = float(p.mahalanobis_sq(t).detach())
     # The relative distance from the edge of the support is what rounding of t and Σ is divided by.

@@ -122,6 +122,10 @@ def test_golden_cross(golden):
             return fenchel_young(MultivariateBetaGaussian(loc, matrix, alpha), target)
 
         check_both_precisions(loss, inputs, outputs)
+        power = MultivariateBetaGaussian(*inputs[2:], alpha_p).power_integral(alpha)
+        negentropy = (power - 1) / (alpha * (alpha - 1)) if alpha != 1 else None
+        if negentropy is not None:
+            assert_near(negentropy, tensor(case["outputs"]["omega_p"]), 1e-9)
         # An index in a tensor means the same, and a Gaussian may be torch's own.
         tensors = loss(*inputs, alpha=torch.tensor(alpha, dtype=F64), alpha_p=torch.tensor(alpha_p, dtype=F64))
         assert_near(tensors, outputs[0], 1e-10)

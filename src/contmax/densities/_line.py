@@ -64,7 +64,11 @@ class LineDensity(Density):
     @property
     def radius(self) -> Float[Tensor, "*batch"]:
         """R = half-width / scale."""
-        return self._round(self._half_width() / self._wide(self.scale))
+        half_width = self._half_width()
+        unbounded = half_width == math.inf
+        # A zero gradient times an infinite width would be NaN.
+        ratio = torch.where(unbounded, 1.0, half_width) / self._wide(self.scale)
+        return self._round(torch.where(unbounded, math.inf, ratio))
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> constraints.Constraint:

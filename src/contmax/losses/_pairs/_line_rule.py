@@ -4,15 +4,13 @@ Each piece has 32 Gauss nodes, graded towards its ends, and what lies beyond the
 Cuts move with the parameters they come from, so derivatives of the sum are those of the integral, to any order.
 """
 
-import copy
 import math
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution
+from torch.distributions import Distribution
 
 from contmax._typing import Bool, Float
-from contmax.densities import Density
 from contmax.numerics import graded_rule
 
 from ._cuts import cuts, ends
@@ -116,23 +114,6 @@ class LineRule:
                 slope = (near - far) / math.log(_PROBES[1] / _PROBES[0])
                 slopes.append(torch.where(finite & torch.isfinite(slope), slope, 0.0))
             return torch.stack(slopes).amax(0)
-
-
-def in_float64(target: Distribution) -> Distribution:
-    """A copy of a distribution with its parameters in float64, which answers off its support without raising."""
-    if isinstance(target, Categorical):
-        # Normalised again: weights in half precision add up to one only to its few digits.
-        return Categorical(logits=target.logits.double(), validate_args=False)
-    new = copy.copy(target)
-    for name, value in vars(target).items():
-        if isinstance(value, Distribution):
-            setattr(new, name, in_float64(value))
-        elif isinstance(value, Tensor) and value.is_floating_point():
-            setattr(new, name, value.double())
-    new._validate_args = False
-    if isinstance(new, Density):
-        new._rebind()
-    return new
 
 
 def _split(

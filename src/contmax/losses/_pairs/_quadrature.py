@@ -11,10 +11,11 @@ from contmax._eager import is_eager_cpu
 from contmax._typing import Float
 from contmax.densities import Density
 from contmax.densities._elliptical import Elliptical
+from contmax.densities._widening import in_float64
 from contmax.losses._fenchel_young import loss_between, register_fenchel_young
 
 from ._excess import not_negative, tsallis_rate
-from ._line_rule import LineRule, in_float64
+from ._line_rule import LineRule
 from ._score import LOG_SCORE_MAX, score_of
 
 # The integral of a density that was resolved is this close to one, also if it computes its logarithm in float32.

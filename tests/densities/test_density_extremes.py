@@ -1,0 +1,91 @@
+"""Densities at extreme scales and indices, in float64 and float32: no NaN, forward or backward."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Categorical
+
+from contmax.densities import BetaGaussian, LocationScale, Mixture, MultivariateBetaGaussian, Triangular
+
+F64, F32 = torch.float64, torch.float32
+MIXED = torch.tensor([0.34, 0.6, 1 - 1e-9, 1.0, 1 + 1e-9, 1.5, 2.0, 5.0, 1e3, 1e8], dtype=F64)
+COUNT = 100
+
+
+def spread(dtype, *shape):
+    """Positive numbers over sixteen powers of ten."""
+    return (10 ** (8 * (2 * torch.rand(COUNT, *shape, dtype=F64) - 1))).to(dtype)
+
+
+def mixed_index(dtype, least=0.0):
+    return (least + MIXED)[torch.randint(len(MIXED), (COUNT,))].to(dtype).requires_grad_()
+
+
+def mixture(loc, scale):
+    weights = Categorical(torch.ones(COUNT, 2, dtype=loc.dtype))
+    return Mixture(weights, BetaGaussian(torch.stack([loc, 2 * loc], -1), torch.stack([scale, 2 * scale], -1), 1.5))
+
+
+FAMILIES = {
+    **{str(a): lambda m, s, a=a: BetaGaussian(m, s, a) for a in (0.34, 0.9, 1 - 1e-9, 1.0, 1 + 1e-12, 1 + 1e-7)},
+    **{str(a): lambda m, s, a=a: BetaGaussian(m, s, a) for a in (1.5, 1.7, 2.0, 10.0, 1e3, 1e6, math.inf)},
+    "mixed": None,
+    "triangular": Triangular,
+    **{g: lambda m, s, g=g: LocationScale(m, s, g) for g in ("cosh", "exp", "quartic")},
+    "mixture": mixture,
+}
+
+
+def assert_no_nan(value, parameters):
+    assert not value.isnan().any()
+    if value.requires_grad:
+        gradients = torch.autograd.grad(value.sum(), parameters, allow_unused=True, retain_graph=True)
+        assert all(gradient is None or not gradient.isnan().any() for gradient in gradients)
+
+
+@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_nan_on_the_line(name, dtype):
+    loc, scale = (torch.randn(COUNT) * spread(dtype)).to(dtype).requires_grad_(), spread(dtype).requires_grad_()
+    parameters = [loc, scale]
+    if name == "mixed":
+        parameters.append(mixed_index(dtype))
+        p = BetaGaussian(*parameters)
+    else:
+        p = FAMILIES[name](loc, scale)
+    deviation = p.stddev.detach()
+    middle = p.mean.detach()
+    end = p.icdf(torch.ones((), dtype=dtype)).detach()
+    for t in (middle, middle + 0.3 * deviation, torch.where(end.isinf(), middle, end), middle + 1e3 * deviation):
+        t = t.clone().requires_grad_()
+        for value in (p.log_prob(t).clamp(min=-1e30), p.density(t).clamp(max=1e30), p.cdf(t)):
+            assert_no_nan(value, [*parameters, t])
+    for q in (0.0, 1e-12, 1e-3, 0.5, 0.9, 1.0):
+        assert_no_nan(p.icdf(torch.tensor(q, dtype=dtype)), parameters)
+    for attribute in ("variance", "threshold", "radius", "normalizer", "half_width"):
+        if name != "mixture" or attribute == "variance":
+            assert_no_nan(getattr(p, attribute), parameters)
+    for method in ("entropy", "tsallis_negentropy", "conjugate"):
+        if name != "mixture" or method == "entropy":
+            assert_no_nan(getattr(p, method)(), parameters)
+    assert_no_nan(p.rsample((3,)), parameters)
+
+
+@pytest.mark.parametrize("dim", [2, 5])
+@pytest.mark.parametrize("alpha", [0.76, 1.0, 1 + 1e-9, 2.0, 1e4, math.inf, "mixed"])
+def test_no_nan_in_several_dimensions(alpha, dim):
+    for dtype in (F64, F32):
+        factor = torch.randn(COUNT, dim, dim).tril(-1) + torch.diag_embed(0.1 + torch.rand(COUNT, dim))
+        factor = (factor.to(dtype) * spread(dtype)[:, None, None]).requires_grad_()
+        loc = (torch.randn(COUNT, dim) * spread(dtype, 1)).to(dtype).requires_grad_()
+        parameters = [loc, factor]
+        if alpha == "mixed":
+            parameters.append(mixed_index(dtype, 0.42))
+        p = MultivariateBetaGaussian(loc, scale_tril=factor, alpha=parameters[-1] if alpha == "mixed" else alpha)
+        # A variance may overflow; the points at which to look may not.
+        deviation = p.stddev.detach().clamp(max=1e15)
+        for t in (loc.detach(), loc.detach() + 0.1 * deviation, loc.detach() + 1e3 * deviation):
+            assert_no_nan(p.log_prob(t).clamp(min=-1e30), parameters)
+        for value in (p.entropy(), p.conjugate(), p.threshold, p.radius, p.rsample()):
+            assert_no_nan(value, parameters)
