@@ -30,6 +30,16 @@ class Basis(torch.nn.Module, ABC):
         return None
 
     @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Lowest and highest corner of the box that the functions stand in, () for N = 1, (N,) for N > 1.
+
+        Where attention has to choose points of its own it chooses them here. [0, 1]ᴺ unless a basis knows better.
+        """
+        shape = () if self.event_dim == 1 else (self.event_dim,)
+        like = next((*self.buffers(), *self.parameters()), torch.empty(0))  # type: ignore[call-overload]
+        return like.new_zeros(shape), like.new_ones(shape)
+
+    @property
     def needs_gradient(self) -> bool:
         """Whether some constant of the basis is being learned."""
         return any(p.requires_grad for p in self.parameters())

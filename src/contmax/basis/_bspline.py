@@ -52,6 +52,11 @@ class BSplineBasis(Basis):
         """The knots, each once."""
         return torch.unique(self.knots)  # type: ignore[no-any-return]
 
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """The first and the last knot."""
+        return self.knots[0], self.knots[-1]
+
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
         """ψ(t): (…) → (…, K)."""
         t = t.unsqueeze(-1)

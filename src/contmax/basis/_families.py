@@ -124,6 +124,11 @@ class RectangularBasis(Basis):
         """The edges."""
         return self.edges
 
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """The first and the last edge."""
+        return self.edges[0], self.edges[-1]
+
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
         """ψ(t): (…) → (…, K)."""
         t = t.unsqueeze(-1)

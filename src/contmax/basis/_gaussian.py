@@ -61,6 +61,12 @@ class GaussianBasis(Basis):
         """Standard deviations σ_j."""
         return self.log_scale.exp() if self.learnable else self.get_buffer("fixed_scale")
 
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """The outermost centres."""
+        centres = self.loc.detach()
+        return centres.amin(0), centres.amax(0)
+
     @classmethod
     def linspace(
         cls, num: int, scale: float | Sequence[float], *, low: float = 0.0, high: float = 1.0, learnable: bool = False
@@ -86,6 +92,6 @@ class GaussianBasis(Basis):
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
-        scales = sorted({round(s, 4) for s in self.scale.detach().tolist()})
+        scales = [] if self.loc.is_meta else sorted({round(s, 4) for s in self.scale.detach().tolist()})
         shown = ", ".join(f"{s:g}" for s in scales[:4]) + (", …" if len(scales) > 4 else "")
         return f"num_functions={self.num_functions}, scale={{{shown}}}, learnable={self.learnable}"

@@ -85,6 +85,12 @@ class MultivariateGaussianBasis(Basis):
         return tril @ tril.mT
 
     @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """The outermost centres along each axis."""
+        centres = self.loc.detach()
+        return centres.amin(0), centres.amax(0)
+
+    @property
     def axes(self) -> tuple[tuple[Tensor, Tensor], ...] | None:
         """(centres, standard deviations) of the one-dimensional factors, axis by axis, if this is a product grid."""
         if self._axes is None:

@@ -2,7 +2,7 @@
 
 import weakref
 from collections import OrderedDict
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from contmax.basis import Basis
 
 # Weights for the default positions depend on nothing but these few things; a handful of lengths is what a model meets.
 _CACHED_LENGTHS = 16
-_cache: "weakref.WeakKeyDictionary[Basis, OrderedDict[Any, Tensor]]" = weakref.WeakKeyDictionary()
+_cache: "weakref.WeakKeyDictionary[Basis, OrderedDict[Any, _Cached]]" = weakref.WeakKeyDictionary()
 
 
 def ridge_weights(design: Tensor, penalty: float) -> Tensor:
@@ -54,16 +54,27 @@ def cached_ridge_weights(
     basis: Basis, positions: Tensor, key: tuple[Any, ...], penalty: float, dtype: torch.dtype
 ) -> Tensor:
     """Weights for positions that are determined by `key`: computed once for a basis that is not being learned."""
-    if basis.needs_gradient or not is_eager(positions):
+    constants = (*basis.buffers(), *basis.parameters())
+    fixed = is_eager(positions) and all(is_eager(c) and not c.is_inference() for c in constants)
+    if basis.needs_gradient or not fixed:
         return ridge_weights(basis(positions), penalty).to(dtype)
-    versions = tuple((b.data_ptr(), b._version) for b in basis.buffers())
+    versions = tuple((c.data_ptr(), c._version) for c in constants)
     full_key = (key, penalty, dtype, positions.device, versions)
     known = _cache.setdefault(basis, OrderedDict())
     if full_key in known:
         known.move_to_end(full_key)
-        return known[full_key]
-    with torch.no_grad():
-        known[full_key] = ridge_weights(basis(positions), penalty).to(dtype)
+        return known[full_key].weights
+    # What inference mode makes could not be trained with later.
+    with torch.inference_mode(False), torch.no_grad():
+        weights = ridge_weights(basis(positions.clone()), penalty).to(dtype)
+        known[full_key] = _Cached(weights, tuple(c.detach() for c in constants))
     while len(known) > _CACHED_LENGTHS:
         known.popitem(last=False)
-    return known[full_key]
+    return weights
+
+
+class _Cached(NamedTuple):
+    """Weights, and the constants they were made from: as long as these live, nothing else gets their address."""
+
+    weights: Tensor
+    constants: tuple[Tensor, ...]

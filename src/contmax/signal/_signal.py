@@ -1,5 +1,6 @@
 """A continuous signal V(t) = Bᵀψ(t) through observations, immutable and lazy."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ class Signal:
     It remembers its observations H (*batch, L, D) and the ridge weights G until :meth:`materialize`, because one
     expectation is cheaper as H·(G r) than as (H G)·r; after it a query costs nothing in L.
 
+    Evaluations and expectations have the dtype of the observations; in between all is at least float32.
     Made by :func:`fit_signal` or :meth:`SignalAccumulator.signal <contmax.SignalAccumulator.signal>`.
     """
 
@@ -31,8 +33,13 @@ class Signal:
         coefficients: Tensor | None = None,
         values: Tensor | None = None,
         weights: Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
+        source = values if coefficients is None else coefficients
+        if source is None or (coefficients is None and weights is None):
+            raise ValueError("a signal needs coefficients, or values and weights. fit_signal makes one.")
         self._basis, self._coefficients, self._values, self._weights = basis, coefficients, values, weights
+        self._shape, self._dtype = source.shape, source.dtype if dtype is None else dtype
 
     @property
     def basis(self) -> Basis:
@@ -41,44 +48,47 @@ class Signal:
 
     @property
     def coefficients(self) -> Float[Tensor, "*batch K D"]:
-        """B = GᵀH."""
+        """B = GᵀH, in at least float32: they have both signs and large sizes, and would cancel in half precision."""
         if self._coefficients is not None:
             return self._coefficients
         values, weights = self._observations()
         with torch.autocast(values.device.type, enabled=False):
-            return (weights.mT @ values.to(weights.dtype)).to(values.dtype)
+            return weights.mT @ values
 
     def __call__(self, t: Float[Tensor, "..."]) -> Float[Tensor, "*batch T D"]:
         """V(t) at points t: (T,) or (*batch, T) for N = 1, (T, N) or (*batch, T, N) for N > 1."""
         coefficients = self.coefficients
-        wide = torch.promote_types(coefficients.dtype, torch.float32)
         functions: Tensor = self._basis(t)
         with torch.autocast(coefficients.device.type, enabled=False):
-            return (functions.to(wide) @ coefficients.to(wide)).to(coefficients.dtype)
+            return (functions.to(coefficients.dtype) @ coefficients).to(self._dtype)
 
     def expectation(self, density: "Distribution") -> Float[Tensor, "*batch D"]:
-        """E_p[V]: the batch of the signal is a prefix of the density's, (*batch, *Q) → (*batch, *Q, D)."""
+        """E_p[V]: the batch of the signal is a prefix of the density's, (*batch, *Q) → (*batch, *Q, D).
+
+        A density without a batch is attended with in every sequence.
+        """
         return self.mix(expectation(density, self._basis))
 
     def mix(self, r: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch D"]:
         """Bᵀr for r = E_p[ψ] of shape (*batch, *Q, K), in the cheaper order."""
-        source = self._coefficients if self._coefficients is not None else self._values
-        if source is None:
-            raise ValueError("a signal needs coefficients, or values and weights.")
-        batch = source.dim() - 2
-        queries = r.shape[batch:-1]
-        # Ridge weights have both signs and large sizes: in half precision they would cancel to nothing.
-        wide = torch.promote_types(source.dtype, torch.float32)
-        flat = r.reshape(*r.shape[:batch], -1, r.shape[-1]).to(wide)
-        with torch.autocast(source.device.type, enabled=False):
-            mixed = self._mixed(flat, wide).to(source.dtype)
-        return mixed.reshape(*r.shape[:batch], *queries, source.shape[-1])
+        batch = self._shape[:-2]
+        if r.dim() == 1:
+            r = r.expand(*batch, -1)
+        first = r.shape[: len(batch)]
+        if r.dim() <= len(batch) or any(n != m and 1 not in (n, m) for n, m in zip(first, batch, strict=True)):
+            raise ValueError(
+                f"a density of batch shape {tuple(r.shape[:-1])} does not fit a signal of batch shape {tuple(batch)}: "
+                "pass one density per sequence, (*batch), many, (*batch, *Q), or one for all, ()."
+            )
+        wide = torch.promote_types(self._dtype, torch.float32)
+        with torch.autocast(r.device.type, enabled=False):
+            mixed = self._mixed(r.reshape(*first, -1, r.shape[-1]).to(wide)).to(self._dtype)
+        return mixed.reshape(*mixed.shape[:-2], *r.shape[len(batch) : -1], mixed.shape[-1])
 
-    def _mixed(self, r: Tensor, wide: torch.dtype) -> Tensor:
+    def _mixed(self, r: Tensor) -> Tensor:
         if self._coefficients is not None:
-            return r @ self._coefficients.to(wide)
+            return r @ self._coefficients.to(r.dtype)
         values, weights = self._observations()
-        values, weights = values.to(wide), weights.to(wide)
         length, channels = values.shape[-2:]
         functions, queries = weights.shape[-1], r.shape[-2]
         through_values = queries * length * (functions + channels)
@@ -89,28 +99,34 @@ class Signal:
 
     def materialize(self) -> "Signal":
         """The same signal with its coefficients computed and its observations forgotten."""
-        return Signal(self._basis, coefficients=self.coefficients)
+        return Signal(self._basis, coefficients=self.coefficients, dtype=self._dtype)
 
     def to(self, *args: Any, **kwargs: Any) -> "Signal":
         """The same signal with its tensors moved as by Tensor.to; the basis, a module, is moved with Module.to."""
-        return self._mapped(lambda tensor: tensor.to(*args, **kwargs))
+        source = self._values if self._coefficients is None else self._coefficients
+        like = torch.empty(0, dtype=self._dtype, device=None if source is None else source.device).to(*args, **kwargs)
+        wide = torch.promote_types(like.dtype, torch.float32)
+        moved = self._mapped(lambda tensor: tensor.to(like.device, wide))
+        moved._dtype = like.dtype
+        return moved
 
     def detach(self) -> "Signal":
         """The same signal cut off from the graph that made it."""
         return self._mapped(torch.Tensor.detach)
 
-    def _mapped(self, change: Any) -> "Signal":
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Signal":
         parts = {"coefficients": self._coefficients, "values": self._values, "weights": self._weights}
-        return Signal(self._basis, **{name: None if part is None else change(part) for name, part in parts.items()})
+        changed = {name: None if part is None else change(part) for name, part in parts.items()}
+        return Signal(self._basis, **changed, dtype=self._dtype)
 
     def _observations(self) -> tuple[Tensor, Tensor]:
+        """Values and weights in one dtype, at least float32."""
         if self._values is None or self._weights is None:
-            raise ValueError("a signal needs coefficients, or values and weights.")
-        return self._values, self._weights
+            raise ValueError("the signal was materialized: its observations are forgotten.")
+        return self._values.to(self._weights.dtype), self._weights
 
     def __repr__(self) -> str:
-        source = self._coefficients if self._coefficients is not None else self._values
-        shape = None if source is None else (*source.shape[:-2], self._basis.num_functions, source.shape[-1])
+        shape = (*self._shape[:-2], self._basis.num_functions, self._shape[-1])
         state = "materialized" if self._coefficients is not None else "lazy"
         return f"Signal(coefficients={shape}, {state}, basis={self._basis})"
 
@@ -164,6 +180,7 @@ def fit_signal(
             design = torch.where(mask.unsqueeze(-1), design, 0)
             values = torch.where(mask.unsqueeze(-1), values, 0)
         weights = ridge_weights(design, penalty)
+        values = values.expand(*torch.broadcast_shapes(values.shape[:-2], weights.shape[:-2]), -1, -1)
     return Signal(basis, values=values, weights=weights.to(wide))
 
 
@@ -196,15 +213,23 @@ def _check(
         raise ValueError(
             f"a basis of dimension {basis.event_dim} needs grid=(…) or positions of shape (L, {basis.event_dim})."
         )
+    batch = values.shape[:-1]
     if positions is not None:
         shape = positions.shape if basis.event_dim == 1 else positions.shape[:-1]
         fits = basis.event_dim == 1 or positions.shape[-1] == basis.event_dim
-        if not fits or not shape or shape[-1] != length:
+        if not fits or not _counts(shape, batch):
             raise ValueError(
                 f"positions of shape {tuple(positions.shape)} do not fit values of shape {tuple(values.shape)}: pass "
                 f"(L,) or (*batch, L), with a last axis of {basis.event_dim} if the basis has more than one dimension."
             )
-    if mask is not None and (mask.dtype != torch.bool or mask.shape[-1:] != (length,)):
+    if mask is not None and (mask.dtype != torch.bool or not _counts(mask.shape, batch)):
         raise ValueError(
-            f"mask must be boolean of shape (L,) or (*batch, L), L = {length}; got {mask.dtype} of {tuple(mask.shape)}."
+            f"mask must be boolean of shape (L,) or (*batch, L), True = may be attended; got {mask.dtype} of shape "
+            f"{tuple(mask.shape)} for values of shape {tuple(values.shape)}."
         )
+
+
+def _counts(shape: torch.Size, observations: torch.Size) -> bool:
+    """Whether something of this shape says one thing about each observation, (*batch, L)."""
+    pairs = zip(shape[-2::-1], observations[-2::-1], strict=False)
+    return shape[-1:] == observations[-1:] and all(n == m or 1 in (n, m) for n, m in pairs)

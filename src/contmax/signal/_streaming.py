@@ -73,7 +73,8 @@ class SignalAccumulator:
         """The signal through all observations so far."""
         gram, cross = self._statistics()
         coefficients = solve_gram(gram, cross, self.penalty)
-        return Signal(self.basis, coefficients=coefficients.to(self._dtype))
+        wide = torch.promote_types(self._dtype, torch.float32)
+        return Signal(self.basis, coefficients=coefficients.to(wide), dtype=self._dtype)
 
     def _add(self, gram: Tensor, cross: Tensor, dtype: torch.dtype) -> None:
         self._gram = gram if self._gram is None else self._gram + gram
