@@ -1,7 +1,5 @@
 """Where a probability vector looks and how wide: the moments of weights over positions."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -25,7 +23,8 @@ def moments(
 
     Args:
         weights: p, (*batch, L), summing to one over L, such as a discrete attention; a row of zeros gives mean zero.
-        positions: t. On the line (L,) or (*batch, L); in N dimensions (L, N) or (*batch, L, N).
+        positions: t. On the line (L,) or (*batch, L); in N dimensions (L, N) or (*batch, L, N). Should N be L, then
+            only the latter is told from positions on the line.
         grid: numbers of cells L_i along the N axes; by default n^(1/N) for all of them, n the number of positions.
         mask: boolean, (L,) or (*batch, L): where given, n counts the positions that are True.
 
@@ -42,27 +41,31 @@ def moments(
 
     Reference: Martins et al. 2020, combined attention; there without the cell's own spread.
     """
-    length = weights.shape[-1]
-    on_line = (grid is None or len(grid) == 1) and positions.shape[-1:] == (length,)
+    on_line = (grid is None or len(grid) == 1) and positions.shape[-1:] == weights.shape[-1:]
+    on_line = on_line and positions.dim() <= weights.dim()
     points = positions.unsqueeze(-1) if on_line else positions
     _check(weights, positions, points, grid)
-    p = weights.unsqueeze(-1)
+    dtype = torch.promote_types(weights.dtype, positions.dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    p, points = weights.unsqueeze(-1).to(wide), points.to(wide)
     mean = (p * points).sum(-2)
     offset = points - mean.unsqueeze(-2)
-    covariance = (p * offset).mT @ offset
-    spread = _cell_spread(weights, points.shape[-1], grid, mask)
-    covariance = covariance + torch.diag_embed(spread.to(covariance.dtype).expand_as(mean))
+    with torch.autocast(weights.device.type, enabled=False):
+        covariance = (p * offset).mT @ offset
+    covariance = covariance + torch.diag_embed(_cell_spread(p, grid, mask, mean))
+    mean, covariance = mean.to(dtype), covariance.to(dtype)
     return (mean.squeeze(-1), covariance[..., 0, 0]) if on_line else (mean, covariance)
 
 
-def _cell_spread(weights: Tensor, dim: int, grid: tuple[int, ...] | None, mask: Tensor | None) -> Tensor:
-    """1/(12 L_i²), (N,) or (*batch, 1)."""
-    if grid is not None:
-        return torch.tensor([1 / (12 * n * n) for n in grid], dtype=weights.dtype, device=weights.device)
-    if mask is None:
-        return weights.new_full((dim,), 1 / (12 * math.pow(weights.shape[-1], 2 / dim)))
-    count = mask.sum(-1, keepdim=True).clamp(min=1).to(weights.dtype)
-    return 1 / (12 * count ** (2 / dim))
+def _cell_spread(p: Tensor, grid: tuple[int, ...] | None, mask: Tensor | None, mean: Tensor) -> Tensor:
+    """1/(12 L_i²) along the axes of the domain, in the shape of the mean, (*batch, N)."""
+    length, dim = p.shape[-2], mean.shape[-1]
+    if mask is not None and grid is None:
+        count = mask.sum(-1, keepdim=True).clamp(min=1).to(mean.dtype)
+        return (1 / (12 * count ** (2 / dim))).expand_as(mean)
+    sizes = grid if grid is not None else (length ** (1 / dim),) * dim
+    # Filled on the device: a tensor made of a list would be copied there, and the host would wait.
+    return torch.stack([mean.new_full((), 1 / (12 * n * n)) for n in sizes]).expand_as(mean)
 
 
 def _check(weights: Tensor, positions: Tensor, points: Tensor, grid: tuple[int, ...] | None) -> None:

@@ -8,8 +8,14 @@ from torch.distributions import Distribution
 
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
-from contmax.nn._discrete import shown
-from contmax.nn._parameters import Matching, checked_matching, density_of_scale, density_of_weights
+from contmax.nn._parameters import (
+    Matching,
+    checked_matching,
+    density_of_scale,
+    density_of_weights,
+    keep_alpha,
+    shown,
+)
 from contmax.signal import continuous_attention
 
 
@@ -44,6 +50,8 @@ class ContinuousAttention(torch.nn.Module):
     Reference: Martins et al. 2020, Sec. 3.
     """
 
+    alpha: float | Tensor
+
     def __init__(
         self,
         basis: Basis,
@@ -54,7 +62,7 @@ class ContinuousAttention(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.basis, self.head, self.penalty = basis, head, penalty
-        self.alpha = alpha
+        keep_alpha(self, alpha)
 
     def forward(
         self,
@@ -81,11 +89,20 @@ class ContinuousAttention(torch.nn.Module):
         if density is None:
             density = self._asked(values, alpha=self.alpha, query=query, positions=positions, grid=grid, mask=mask)
         elif isinstance(density, tuple):
-            density = density_of_scale(*density, self.alpha, self.basis.event_dim)
+            density = self._given(density)
+        elif not isinstance(density, Distribution):
+            raise TypeError(f"density must be a Distribution or a pair (loc, scale); got {type(density).__name__}.")
         context = continuous_attention(
             values, density, self.basis, positions=positions, grid=grid, mask=mask, penalty=self.penalty
         )
         return context, density if need_density else None
+
+    def _given(self, pair: tuple[Tensor, ...]) -> Distribution:
+        """The density of (loc, scale)."""
+        if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
+            kinds = ", ".join(type(part).__name__ for part in pair)
+            raise TypeError(f"a pair must be two tensors, (loc, scale); got ({kinds}).")
+        return density_of_scale(pair[0], pair[1], self.alpha, self.basis.event_dim)
 
     def _asked(self, values: Tensor, **context: Any) -> Distribution:
         """What the head says."""

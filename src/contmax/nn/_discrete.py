@@ -8,6 +8,7 @@ from torch import Tensor
 
 from contmax._typing import Bool, Float
 from contmax.maps import entmax
+from contmax.nn._parameters import check_query, check_values, keep_alpha, shown
 
 Score = Literal["additive", "dot"]
 
@@ -29,8 +30,8 @@ class DiscreteAttention(torch.nn.Module):
         hidden_dim: width of the additive score; D by default.
 
     Shape:
-        values (B, L, D), query (B, query_dim) or (B, Q, query_dim), scores (B, L) or (B, Q, L), mask (B, L) or (L,);
-        context (B, D) or (B, Q, D), weights (B, L) or (B, Q, L).
+        values (B, L, D), query (B, query_dim) or (B, Q, query_dim), scores (B, L) or (B, Q, L), mask (L,), (B, L)
+        or (B, Q, L); context (B, D) or (B, Q, D), weights (B, L) or (B, Q, L).
 
     Example:
         >>> import torch, contmax
@@ -42,6 +43,7 @@ class DiscreteAttention(torch.nn.Module):
     References: Bahdanau et al. 2015; Martins et al. 2020, discrete attention.
     """
 
+    alpha: float | Tensor
     constant_query: torch.nn.Parameter
 
     def __init__(
@@ -59,7 +61,7 @@ class DiscreteAttention(torch.nn.Module):
         if hidden_dim is not None and score == "dot":
             raise ValueError("hidden_dim is the width of the additive score; a dot product has none. Leave it out.")
         self.embed_dim, self.query_dim, self.score = embed_dim, query_dim, score
-        self.alpha = alpha
+        keep_alpha(self, alpha)
         width = embed_dim if hidden_dim is None else hidden_dim
         if score == "additive":
             self.key = torch.nn.Linear(embed_dim, width)
@@ -80,19 +82,32 @@ class DiscreteAttention(torch.nn.Module):
     ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
         """Context and weights; `scores`, where given, are used instead of the module's own."""
         z = self._scores(values, query) if scores is None else scores
+        self._check(values, z, mask)
         if mask is not None and z.dim() == 3 and mask.dim() == 2:
             mask = mask.unsqueeze(-2)
         weights = entmax(z, self.alpha, mask=mask)
-        shape = (*weights.shape[:-1], values.shape[-1])
-        mixed = weights.reshape(len(values), -1, values.shape[-2]).to(values.dtype) @ values
-        return mixed.reshape(shape), weights
+        mixed = (weights.unsqueeze(1) if weights.dim() == 2 else weights).to(values.dtype) @ values
+        return mixed.squeeze(1) if weights.dim() == 2 else mixed, weights
 
     def _scores(self, values: Tensor, query: Tensor | None) -> Tensor:
-        if (query is None) != (self.query_dim is None):
-            got, fix = ("no query", "one") if query is None else ("a query", "query_dim at construction")
-            raise ValueError(f"the attention was made with query_dim={self.query_dim} and got {got}. Pass {fix}.")
+        check_values(values, self.embed_dim, "values")
+        check_query(query, self.query_dim, values)
         asked = None if query is None or self.query is None else self.query(query)
         return self._products(values, asked) if self.score == "dot" else self._energies(values, asked)
+
+    @staticmethod
+    def _check(values: Tensor, scores: Tensor, mask: Tensor | None) -> None:
+        batch, length = values.shape[:2]
+        if scores.dim() not in (2, 3) or scores.shape[0] != batch or scores.shape[-1] != length:
+            raise ValueError(
+                f"scores must have shape (B, L) or (B, Q, L) with B = {batch} and L = {length}; got "
+                f"{tuple(scores.shape)}."
+            )
+        if mask is not None and mask.shape not in ((length,), (1, length), (batch, length), scores.shape):
+            raise ValueError(
+                f"mask must have shape (L,), (B, L) or that of the scores, B = {batch} and L = {length}; got "
+                f"{tuple(mask.shape)}. True = may be attended."
+            )
 
     def _products(self, values: Tensor, asked: Tensor | None) -> Tensor:
         scaled: Tensor = (self.constant_query if asked is None else asked) / math.sqrt(self.embed_dim)
@@ -110,12 +125,3 @@ class DiscreteAttention(torch.nn.Module):
         return (
             f"embed_dim={self.embed_dim}, query_dim={self.query_dim}, alpha={shown(self.alpha)}, score={self.score!r}"
         )
-
-
-def shown(alpha: float | Tensor) -> str:
-    """α as `repr` shows it."""
-    if not isinstance(alpha, Tensor):
-        return f"{alpha:g}"
-    values = ", ".join(f"{a:.4g}" for a in alpha.detach().reshape(-1).tolist())
-    kind = "learnable" if isinstance(alpha, torch.nn.Parameter) else "tensor"
-    return f"{kind}({values})"

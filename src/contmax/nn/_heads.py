@@ -9,7 +9,15 @@ from torch.nn.functional import softplus
 
 from contmax._typing import Bool, Float
 from contmax.densities import MultivariateBetaGaussian
-from contmax.nn._parameters import Matching, checked_matching, density_of_scale, density_of_weights, wide_linear
+from contmax.nn._parameters import (
+    Matching,
+    check_query,
+    check_values,
+    checked_matching,
+    density_of_scale,
+    density_of_weights,
+    wide_linear,
+)
 
 # The least shape parameter σ² of a head, so that a saturated softplus still is a density.
 _LEAST = 1e-12
@@ -61,7 +69,7 @@ class PooledHead(torch.nn.Module):
             raise ValueError(f"dim must be 1, 2 or 3; got {dim}. For other domains pass a head of your own.")
         if kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be odd, to stay aligned with the positions; got {kernel_size}.")
-        self.dim, self.query_dim = dim, query_dim
+        self.embed_dim, self.dim, self.query_dim = embed_dim, dim, query_dim
         width = embed_dim if hidden_dim is None else hidden_dim
         make: Any = _CONVOLUTIONS[dim]
         self.convolution = make(embed_dim, width, kernel_size, padding=kernel_size // 2)
@@ -83,6 +91,8 @@ class PooledHead(torch.nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Distribution:
         """The density to attend with; the summary does not depend on `positions`."""
+        check_values(values, self.embed_dim, "values")
+        check_query(query, self.query_dim, values)
         summary = self._summary(values, grid, mask)
         if query is not None:
             if query.dim() == 3:
@@ -113,7 +123,7 @@ class PooledHead(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
-        return f"dim={self.dim}, query_dim={self.query_dim}"
+        return f"embed_dim={self.embed_dim}, dim={self.dim}, query_dim={self.query_dim}"
 
 
 class MomentHead(torch.nn.Module):

@@ -1,6 +1,7 @@
 """Many queries, many heads, over one continuous signal."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,8 +12,7 @@ from contmax.basis import Basis
 from contmax.densities import Mixture
 from contmax.expectations import expectation
 from contmax.maps import moments
-from contmax.nn._discrete import shown
-from contmax.nn._parameters import density_of_moments, wide_linear
+from contmax.nn._parameters import check_values, density_of_moments, keep_alpha, shown, wide_linear
 from contmax.signal import fit_signal, observation_positions
 
 
@@ -32,7 +32,7 @@ class MultiheadContinuousAttention(torch.nn.Module):
         embed_dim: E, channels of queries and outputs; a multiple of `num_heads`.
         num_heads: H.
         basis: ψ, K functions on the domain.
-        alpha: α: a float, or a tensor, a Parameter to learn it.
+        alpha: α: a float, or a tensor, a Parameter to learn it; () or (H,), one for each head.
         num_components: M, densities per head, mixed by weights that depend on the query.
         kdim: channels of the space in which queries meet anchors; E by default, a multiple of `num_heads`.
         vdim: channels of the values; E by default.
@@ -43,6 +43,7 @@ class MultiheadContinuousAttention(torch.nn.Module):
 
     Shape:
         query (B, Q, E), value (B, L, vdim), mask (B, L) or (L,); output (B, Q, E), density of batch shape (B, H, Q).
+        A sequence with nothing to attend gives an output of zeros.
 
     Example:
         >>> import torch, contmax
@@ -55,9 +56,7 @@ class MultiheadContinuousAttention(torch.nn.Module):
     References: Martins et al. 2020, conclusions (mixtures, heads, sequential steps); Martins et al. 2022, ∞-former.
     """
 
-    anchors: Tensor
-    low: Tensor
-    size: Tensor
+    alpha: float | Tensor
 
     def __init__(
         self,
@@ -77,15 +76,17 @@ class MultiheadContinuousAttention(torch.nn.Module):
         super().__init__()
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
+        for name, count in (("num_heads", num_heads), ("num_components", num_components), ("num_steps", num_steps)):
+            if count < 1:
+                raise ValueError(f"{name} must be at least 1; got {count}.")
         for name, channels in (("embed_dim", embed_dim), ("kdim", self.kdim)):
             if channels % num_heads:
                 raise ValueError(f"{name} must be a multiple of num_heads; got {channels} for {num_heads} heads.")
-        for name, count in (("num_components", num_components), ("num_steps", num_steps)):
-            if count < 1:
-                raise ValueError(f"{name} must be at least 1; got {count}.")
+        if isinstance(alpha, Tensor) and alpha.shape not in ((), (num_heads,)):
+            raise ValueError(f"alpha must have shape () or ({num_heads},), one per head; got {tuple(alpha.shape)}.")
         self.embed_dim, self.num_heads, self.num_components = embed_dim, num_heads, num_components
         self.basis, self.penalty, self.num_steps = basis, penalty, num_steps
-        self.alpha = alpha
+        keep_alpha(self, alpha)
         self.query_projection = torch.nn.Linear(embed_dim, num_components * self.kdim, bias=bias)
         self.key_projection = torch.nn.Linear(self.vdim, self.kdim, bias=bias)
         # A bias of the values would only add to the one of the output.
@@ -93,24 +94,6 @@ class MultiheadContinuousAttention(torch.nn.Module):
         self.output_projection = torch.nn.Linear(embed_dim, embed_dim, bias=bias)
         self.component_logits = torch.nn.Linear(embed_dim, num_heads * num_components) if num_components > 1 else None
         self.dropout = torch.nn.Dropout(dropout)
-        self._place_anchors(basis)
-
-    def _place_anchors(self, basis: Basis) -> None:
-        """As many anchors as functions, on a regular grid over the box that the basis spans: [0, 1]ᴺ if it has none."""
-        dim = basis.event_dim
-        per_axis = max(2, math.ceil(basis.num_functions ** (1 / dim) - 1e-9))
-        centres = getattr(basis, "loc", None)
-        low, high = torch.zeros(dim), torch.ones(dim)
-        if isinstance(centres, Tensor) and basis.num_functions > 1:
-            points = centres.detach().reshape(basis.num_functions, dim)
-            low, high = points.amin(0), points.amax(0)
-        if dim == 1:
-            low, high = low[0], high[0]
-        self.anchor_grid = (per_axis,) * dim
-        anchors = observation_positions(per_axis, None, None if dim == 1 else self.anchor_grid, None, low)
-        self.register_buffer("anchors", anchors, persistent=False)
-        self.register_buffer("low", low, persistent=False)
-        self.register_buffer("size", high - low, persistent=False)
 
     def forward(
         self,
@@ -123,15 +106,19 @@ class MultiheadContinuousAttention(torch.nn.Module):
         need_density: bool = False,
     ) -> tuple[Float[Tensor, "B Q E"], Distribution | None]:
         """Output, and the density of the last step if `need_density`."""
+        check_values(query, self.embed_dim, "query")
+        check_values(value, self.vdim, "value")
         signal = fit_signal(value, self.basis, positions=positions, grid=grid, mask=mask, penalty=self.penalty)
         signal = signal.materialize()
-        keys = self._heads(self.key_projection(signal(self.low + self.size * self.anchors)))
-        contents = self._heads(self.value_projection(signal.coefficients))
+        anchors = self._anchors(signal.coefficients.dtype)
+        keys = self._heads(self.key_projection(signal(anchors.points)))
+        contents = self._heads(wide_linear(self.value_projection, signal.coefficients))
         asked = query
         for step in range(self.num_steps):
-            density = self._density(asked, keys)
-            mixed = expectation(density, self.basis).to(contents.dtype) @ contents
-            output = self.output_projection(self.dropout(mixed.transpose(1, 2).flatten(2)))
+            density = self._density(asked, keys, anchors)
+            output = self._output(expectation(density, self.basis), contents, query.dtype)
+            if mask is not None:
+                output = torch.where(mask.any(-1)[..., None, None], output, 0)
             if step + 1 < self.num_steps:
                 asked = asked + output
         return output, density if need_density else None
@@ -140,20 +127,38 @@ class MultiheadContinuousAttention(torch.nn.Module):
         """(B, n, H·d) → (B, H, n, d)."""
         return x.reshape(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
 
-    def _density(self, query: Tensor, keys: Tensor) -> Distribution:
+    def _output(self, r: Tensor, contents: Tensor, dtype: torch.dtype) -> Tensor:
+        """E_p[V] of all heads, projected; coefficients cancel, so they are mixed in full precision."""
+        with torch.autocast(r.device.type, enabled=False):
+            mixed = (r.to(contents.dtype) @ contents).to(dtype)
+        output: Tensor = self.output_projection(self.dropout(mixed.transpose(1, 2).flatten(2)))
+        return output
+
+    def _anchors(self, dtype: torch.dtype) -> "Anchors":
+        """As many anchors as functions, cells of a regular grid over the box in which the basis stands."""
+        dim = self.basis.event_dim
+        per_axis = max(2, math.ceil(self.basis.num_functions ** (1 / dim) - 1e-9))
+        low, high = (corner.to(dtype) for corner in self.basis.bounds)
+        # A single function, or all at one place, span no box: take in the unit cube.
+        flat = high <= low
+        low, high = torch.where(flat, low.clamp(max=0), low), torch.where(flat, high.clamp(min=1), high)
+        grid = None if dim == 1 else (per_axis,) * dim
+        return Anchors(observation_positions(per_axis, None, grid, None, low), grid, low, high - low)
+
+    def _density(self, query: Tensor, keys: Tensor, anchors: "Anchors") -> Distribution:
         """Densities of batch shape (B, H, Q) for queries (B, Q, E) and keys at the anchors (B, H, A, d)."""
         asked = self.query_projection(query).unflatten(-1, (self.num_components, self.num_heads, -1))
-        scores = torch.einsum("bqmhd,bhad->bhqma", asked, keys) / math.sqrt(keys.shape[-1])
-        wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        grid = None if self.basis.event_dim == 1 else self.anchor_grid
-        mean, covariance = moments(torch.softmax(wide, -1), self.anchors.to(wide.dtype), grid=grid)
-        size = self.size.to(wide.dtype)
-        mean = self.low.to(wide.dtype) + size * mean
-        covariance = size.unsqueeze(-1) * covariance * size if size.dim() else size.square() * covariance
+        wide = anchors.cells.dtype
+        with torch.autocast(query.device.type, enabled=False):
+            scores = torch.einsum("bqmhd,bhad->bhqma", asked.to(wide), keys.to(wide)) / math.sqrt(keys.shape[-1])
+        mean, covariance = anchors.moments(torch.softmax(scores, -1))
+        # (H,) → (H, Q, M); the axis of the components stays until the densities are made.
+        alpha = self.alpha[:, None, None] if isinstance(self.alpha, Tensor) and self.alpha.dim() else self.alpha
         if self.component_logits is None:
             mean, covariance = mean.select(3, 0), covariance.select(3, 0)
-            return density_of_moments(mean, covariance, self.alpha, self.basis.event_dim, "exact")
-        parts = density_of_moments(mean, covariance, self.alpha, self.basis.event_dim, "exact")
+            alpha = alpha.squeeze(-1) if isinstance(alpha, Tensor) and alpha.dim() else alpha
+            return density_of_moments(mean, covariance, alpha, self.basis.event_dim, "exact")
+        parts = density_of_moments(mean, covariance, alpha, self.basis.event_dim, "exact")
         logits = wide_linear(self.component_logits, query).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         return Mixture(Categorical(logits=logits, validate_args=False), parts)
 
@@ -164,3 +169,25 @@ class MultiheadContinuousAttention(torch.nn.Module):
             f"num_components={self.num_components}, kdim={self.kdim}, vdim={self.vdim}, penalty={self.penalty:g}, "
             f"num_steps={self.num_steps}"
         )
+
+
+class Anchors(NamedTuple):
+    """Where a continuous attention reads the signal to compare it with queries."""
+
+    cells: Tensor
+    """Centres of the cells in the unit cube, (A,) or (A, N)."""
+    grid: tuple[int, ...] | None
+    low: Tensor
+    size: Tensor
+    """Corner and sides of the box onto which the unit cube is laid, () or (N,)."""
+
+    @property
+    def points(self) -> Tensor:
+        """The anchors themselves."""
+        return self.low + self.size * self.cells
+
+    def moments(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and (co)variance of weights (…, A) over the anchors, the spread of their cells included."""
+        mean, covariance = moments(weights, self.cells, grid=self.grid)
+        sides = self.size.square() if self.grid is None else self.size.unsqueeze(-1) * self.size
+        return self.low + self.size * mean, sides * covariance

@@ -49,9 +49,59 @@ def density_of_weights(
         # Positions and mask belong to a sequence, and are shared by its queries.
         where = where.unsqueeze(1) if where.dim() == (2 if dim == 1 else 3) else where
         mask = mask.unsqueeze(1) if mask is not None and mask.dim() == 2 else mask
-    with torch.autocast(weights.device.type, enabled=False):
-        mean, covariance = moments(wide, where, grid=grid, mask=mask)
+    if dim > 1:
+        # One set of points for all, or one for each; never to be mistaken for positions on the line.
+        where = where.expand(*weights.shape, dim)
+    mean, covariance = moments(wide, where, grid=grid, mask=mask)
     return density_of_moments(mean, covariance, alpha, dim, matching)
+
+
+def keep_alpha(module: torch.nn.Module, alpha: float | Tensor) -> None:
+    """Give a module its α: a number, a Parameter, or a tensor that moves and is saved with the module."""
+    if isinstance(alpha, Tensor) and not isinstance(alpha, torch.nn.Parameter):
+        module.register_buffer("alpha", alpha)
+    else:
+        module.alpha = alpha  # type: ignore[assignment]
+
+
+def shown(alpha: float | Tensor) -> str:
+    """α as `repr` shows it."""
+    if not isinstance(alpha, Tensor):
+        return f"{alpha:g}"
+    kind = "learnable" if isinstance(alpha, torch.nn.Parameter) else "tensor"
+    if alpha.is_meta or alpha.numel() > 8:
+        return f"{kind} of shape {tuple(alpha.shape)}"
+    return f"{kind}({', '.join(f'{a:.4g}' for a in alpha.detach().reshape(-1).tolist())})"
+
+
+def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> None:
+    """A query if one was announced, and of the announced channels.
+
+    Raises:
+        ValueError: if not.
+    """
+    if query is None and query_dim is None:
+        return
+    if query is None or query_dim is None:
+        got, fix = ("no query", "one") if query is None else ("a query", "query_dim=… at construction, or no query")
+        raise ValueError(f"the module was made with query_dim={query_dim} and got {got}. Pass {fix}.")
+    batch = values.shape[0]
+    if query.dim() not in (2, 3) or query.shape[0] != batch or query.shape[-1] != query_dim:
+        raise ValueError(
+            f"query must have shape (B, {query_dim}) or (B, Q, {query_dim}) with B = {batch}; got {tuple(query.shape)}."
+        )
+
+
+def check_values(values: Tensor, channels: int, name: str) -> None:
+    """Values as announced.
+
+    Raises:
+        ValueError: if not.
+    """
+    if values.dim() != 3 or values.shape[-1] != channels:
+        raise ValueError(
+            f"{name} must have shape (B, L, {channels}); got {tuple(values.shape)}. Pass x[None] for one sequence."
+        )
 
 
 def checked_matching(matching: Matching) -> Matching:
