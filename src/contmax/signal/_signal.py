@@ -62,14 +62,14 @@ class Signal:
         with torch.autocast(coefficients.device.type, enabled=False):
             return (functions.to(coefficients.dtype) @ coefficients).to(self._dtype)
 
-    def expectation(self, density: "Distribution") -> Float[Tensor, "*batch D"]:
+    def expectation(self, density: "Distribution") -> Float[Tensor, "... D"]:
         """E_p[V]: the batch of the signal is a prefix of the density's, (*batch, *Q) → (*batch, *Q, D).
 
         A density without a batch is attended with in every sequence.
         """
         return self.mix(expectation(density, self._basis))
 
-    def mix(self, r: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch D"]:
+    def mix(self, r: Float[Tensor, "... K"]) -> Float[Tensor, "... D"]:
         """Bᵀr for r = E_p[ψ] of shape (*batch, *Q, K), in the cheaper order."""
         batch = self._shape[:-2]
         if r.dim() == 1:
