@@ -108,9 +108,10 @@ class PooledHead(torch.nn.Module):
 
     def _summary(self, values: Tensor, grid: tuple[int, ...] | None, mask: Tensor | None) -> Tensor:
         """v, (B, hidden_dim): over the positions that may be attended; zeros where there are none."""
-        if self.dim > 1 and (grid is None or len(grid) != self.dim):
+        if (1 if grid is None else len(grid)) != self.dim:
             raise ValueError(
-                f"a head of dim={self.dim} needs a grid of {self.dim} sizes; got {grid}. Pass grid=(H, W)."
+                f"a head of dim={self.dim} needs a grid of {self.dim} sizes; got {grid}. Pass grid=(…), or dim=… "
+                "to the head."
             )
         may = None if mask is None else mask.expand(values.shape[:-1])
         seen = values if may is None else torch.where(may.unsqueeze(-1), values, 0)
