@@ -1,30 +1,34 @@
-"""The Jacobian of E_p[ψ] in the canonical parameters of the score, on the line."""
+"""The Jacobian of E_p[ψ] in the canonical parameters of the score."""
+
+from collections.abc import Callable
 
 from torch import Tensor
 from torch.func import jacrev, vmap
 
 from contmax._typing import Float
 from contmax.basis import Basis
-from contmax.densities import BetaGaussian
+from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.expectations._expectation import expectation
 
 
 def canonical_jacobian(
-    density: BetaGaussian, basis: Basis
-) -> tuple[Float[Tensor, "*batch K"], Float[Tensor, "*batch K"]]:
-    r"""∂r/∂θ for the score :math:`f(t) = \theta_1 t + \theta_2 t^2`: the generalised covariance of (t, t²) with ψ.
+    density: BetaGaussian | MultivariateBetaGaussian, basis: Basis
+) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    r"""∂r/∂θ for the score :math:`f(t) = \theta_1^\top t + \operatorname{tr}(\Theta_2 tt^\top)`.
+
+    It is the generalised covariance of the statistics of the score with ψ,
 
     .. math:: \frac{\partial r_j}{\partial\theta} = \mathrm{cov}_{p,2-\alpha}(\phi, \psi_j)
-              = \int p^{2-\alpha}(\phi - \nabla A)\,\psi_j, \qquad \phi(t) = (t, t^2)
+              = \int p^{2-\alpha}(\phi - \nabla A)\,\psi_j, \qquad \phi(t) = (t, tt^\top)
 
-    Gradients in (μ, σ) are the better conditioned ones; this is for those who think in θ.
+    Gradients in (μ, Σ) are the better conditioned ones; this is for those who think in θ.
 
     Args:
-        density: a β-Gaussian on the line.
-        basis: ψ, K functions on the line.
+        density: a β-Gaussian on the line or in N dimensions.
+        basis: ψ, K functions on the same domain.
 
     Returns:
-        ∂r/∂θ₁ and ∂r/∂θ₂, each (*batch, K).
+        ∂r/∂θ₁ and ∂r/∂Θ₂: each (*batch, K) on the line, else (*batch, K, N) and (*batch, K, N, N), symmetric.
 
     Example:
         >>> import torch, contmax
@@ -35,14 +39,40 @@ def canonical_jacobian(
 
     Reference: Martins et al. 2020, proposition on the Jacobian (generalised covariance).
     """
-    alpha = density.alpha
+    return _on_the_line(density, basis) if isinstance(density, BetaGaussian) else _in_space(density, basis)
 
+
+def _on_the_line(density: BetaGaussian, basis: Basis) -> tuple[Tensor, Tensor]:
     def by_theta(linear: Tensor, quadratic: Tensor, index: float | Tensor) -> Tensor:
         return expectation(BetaGaussian.from_canonical(linear, quadratic, index, validate_args=False), basis)
 
     linear, quadratic = (theta.reshape(-1) for theta in density.canonical)
-    index = alpha.reshape(-1) if isinstance(alpha, Tensor) else alpha
-    jacobian = vmap(jacrev(by_theta, argnums=(0, 1)), in_dims=(0, 0, 0 if isinstance(alpha, Tensor) else None))
-    first, second = jacobian(linear, quadratic, index)
+    first, second = _jacobians(by_theta, linear, quadratic, density.alpha)
     shape = (*density.batch_shape, basis.num_functions)
     return first.reshape(shape), second.reshape(shape)
+
+
+def _in_space(density: MultivariateBetaGaussian, basis: Basis) -> tuple[Tensor, Tensor]:
+    r"""From the gradients in μ and Σ, which need no inverse: e = Σ ∂r/∂μ and 2Σ(∂r/∂Σ)Σ + μeᵀ + eμᵀ."""
+
+    def by_moments(loc: Tensor, scale_matrix: Tensor, index: float | Tensor) -> Tensor:
+        return expectation(MultivariateBetaGaussian(loc, scale_matrix, index, validate_args=False), basis)
+
+    dim = basis.event_dim
+    loc, sigma = density.loc.reshape(-1, dim), density.scale_matrix.reshape(-1, dim, dim)
+    by_loc, by_sigma = _jacobians(by_moments, loc, sigma, density.alpha)
+    first = by_loc @ sigma
+    cross = loc[:, None, :, None] * first.unsqueeze(-2)
+    second = 2 * sigma.unsqueeze(1) @ by_sigma @ sigma.unsqueeze(1) + cross + cross.mT
+    shape = (*density.batch_shape, basis.num_functions)
+    return first.reshape(*shape, dim), second.reshape(*shape, dim, dim)
+
+
+def _jacobians(
+    function: Callable[..., Tensor], first: Tensor, second: Tensor, alpha: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """The Jacobians in two arguments, row by row of a batch, at the row's own α."""
+    index = alpha.reshape(-1) if isinstance(alpha, Tensor) else alpha
+    rows = vmap(jacrev(function, argnums=(0, 1)), in_dims=(0, 0, 0 if isinstance(alpha, Tensor) else None))
+    by_first, by_second = rows(first, second, index)
+    return by_first, by_second

@@ -17,7 +17,7 @@ import math
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, MultivariateNormal
+from torch.distributions import MultivariateNormal
 
 from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian
@@ -36,7 +36,7 @@ _SINGLE_ORDER = 32.0
 @register_expectation(MultivariateNormal, MultivariateGaussianBasis)
 def normal(density: MultivariateNormal, basis: MultivariateGaussianBasis) -> Tensor:
     """r_j = N(μ; μ_j, Σ + Σ_j)."""
-    return _gaussian(density.loc, density.scale_tril, basis).to(_result_dtype(density, basis))
+    return gaussian(density.loc, density.scale_tril, basis)
 
 
 @register_expectation(MultivariateBetaGaussian, MultivariateGaussianBasis)
@@ -46,12 +46,12 @@ def beta_gaussian(density: MultivariateBetaGaussian, basis: MultivariateGaussian
     if isinstance(alpha, Tensor) or 0 < abs(alpha - 1) < _NEAREST:
         result = _around_one(loc, tril, alpha, basis)
     elif alpha == 1:
-        result = _gaussian(loc, tril, basis)
+        return gaussian(loc, tril, basis)
     else:
         order = 1 / (alpha - 1) + 1 + basis.event_dim / 2
         wide = basis.event_dim != 2 or not 0 < order <= _SINGLE_ORDER
         result = _mixture(loc, tril, alpha, order, basis, wide)
-    return result.to(_result_dtype(density, basis))
+    return result.to(torch.promote_types(loc.dtype, basis.loc.dtype))
 
 
 def _around_one(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: MultivariateGaussianBasis) -> Tensor:
@@ -62,7 +62,7 @@ def _around_one(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: Multiva
     away = torch.where(near, 1 + side, index)
     order = (1 / (away - 1) + 1 + basis.event_dim / 2).unsqueeze(-1)
     mixture = _mixture(loc, tril, away, order, basis, True)
-    exact = _gaussian(loc.double(), tril.double(), basis)
+    exact = gaussian(loc.double(), tril.double(), basis)
     share = ((index - 1) / side).unsqueeze(-1)
     return torch.where(near.unsqueeze(-1), exact + share * (mixture - exact), mixture)
 
@@ -104,16 +104,17 @@ def _form(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis) -> tuple[
     return form, torch.exp(-_log_volume(basis_tril))
 
 
-def _gaussian(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis) -> Tensor:
+def gaussian(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis) -> Tensor:
     """N(μ; μ_j, LLᵀ + Σ_j): on the plane without any factorisation, elsewhere with one Cholesky factor in float64."""
+    dtype = torch.promote_types(loc.dtype, basis.loc.dtype)
     if basis.event_dim == 2:
         parts = _pairs(loc, tril, basis, working_dtype(loc, basis.loc))
         plane, size = plane_form(*parts, basis.is_diagonal)
-        return size * torch.exp(-0.5 * (plane.near + plane.far))
+        return (size * torch.exp(-0.5 * (plane.near + plane.far))).to(dtype)
     tril, offset, basis_tril = _pairs(loc, tril, basis, torch.float64)
     total, _ = torch.linalg.cholesky_ex(tril @ tril.mT + basis_tril @ basis_tril.mT)
     white = torch.linalg.solve_triangular(total, offset.unsqueeze(-1), upper=False).squeeze(-1)
-    return torch.exp(-0.5 * white.square().sum(-1) - _log_volume(total))
+    return torch.exp(-0.5 * white.square().sum(-1) - _log_volume(total)).to(dtype)
 
 
 def _pairs(
@@ -128,7 +129,3 @@ def _log_volume(tril: Tensor) -> Tensor:
     """½ ln|2πLLᵀ|."""
     diagonal = tril.diagonal(dim1=-2, dim2=-1)
     return diagonal.log().sum(-1) + diagonal.shape[-1] / 2 * math.log(2 * math.pi)
-
-
-def _result_dtype(density: Distribution, basis: MultivariateGaussianBasis) -> torch.dtype:
-    return torch.promote_types(density.mean.dtype, basis.loc.dtype)
