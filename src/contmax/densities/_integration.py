@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from contmax.numerics import graded_rule
+from contmax.numerics import float64_of, graded_rule
 
 _NODES = 96
 # An unbounded density is cut at its centre and at these multiples of its standard deviation.
@@ -61,7 +61,7 @@ def ends(density: Distribution) -> tuple[Tensor, Tensor]:
     bounds = [
         getattr(support, name, default) for name, default in (("lower_bound", -math.inf), ("upper_bound", math.inf))
     ]
-    low, high = (torch.as_tensor(bound, device=mean.device).double().expand(mean.shape) for bound in bounds)
+    low, high = (float64_of(bound, mean).expand(mean.shape) for bound in bounds)
     return low, high
 
 

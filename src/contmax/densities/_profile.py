@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from contmax.deformed import expm1_over, log1p_over
-from contmax.numerics import log_gamma_ratio, log_gamma_ratio_slope
+from contmax.numerics import float64_of, log_gamma_ratio, log_gamma_ratio_slope
 
 Scalar = float | Tensor
 
@@ -132,8 +132,8 @@ class Profile:
         """ln ∫p^γ = (γ−1)C + G(ε) − G(ε/γ) − s ln γ for γ > 0; a number γ may be ≤ 0 where the support is bounded."""
         gap = self.gap(half_log_det)
         if isinstance(gamma, Tensor) or isinstance(gap, Tensor):
-            order = torch.as_tensor(gamma, dtype=torch.float64, device=half_log_det.device)
-            wide = torch.as_tensor(gap, dtype=torch.float64, device=half_log_det.device)
+            order = float64_of(gamma, half_log_det)
+            wide = float64_of(gap, half_log_det)
             shift = log_gamma_ratio(wide, self.dim) - log_gamma_ratio(wide / order, self.dim) - self.half * order.log()
             return (order - 1).to(half_log_det.dtype) * self.log_peak(half_log_det) + shift.to(half_log_det.dtype)
         if gamma <= (-gap if gap > 0 else -gap * self.half):

@@ -78,7 +78,8 @@ def _student(density: BetaGaussian, alpha: float | Tensor, basis: GaussianBasis)
     grid = torch.arange(-28.0, 5.6, step, dtype=torch.float64, device=loc.device)
     spread = (1 + freedom / 8) ** -0.5
     log_g = spread * grid
-    half = torch.as_tensor(freedom / 2, dtype=torch.float64, device=loc.device)
+    # A full tensor is filled on its device; one made of a number would be copied to it, and waited for.
+    half = freedom / 2 if isinstance(freedom, Tensor) else torch.full_like(loc[..., :1, :1], freedom / 2)
     log_weight = half * (log_g - log_g.exp() + half.log()) - torch.lgamma(half)
     total = basis.scale.double()[:, None] ** 2 + squared * (-log_g).exp()
     offset = loc - basis.loc.double()[:, None]

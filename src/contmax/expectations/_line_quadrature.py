@@ -12,7 +12,7 @@ from torch.distributions import Distribution, constraints
 
 from contmax.basis import Basis, GaussianBasis
 from contmax.expectations._expectation import register_expectation, working_dtype
-from contmax.numerics import gauss_legendre
+from contmax.numerics import float64_of, gauss_legendre
 
 _NODES = 32
 _PANELS = 12
@@ -68,7 +68,7 @@ def _landmarks(density: Distribution) -> tuple[Tensor, Tensor, Tensor]:
     tail = 1e-7 if dtype == torch.float32 else 1e-12
     support = density.support
     if isinstance(support, constraints._Interval):
-        low, high = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
+        low, high = float64_of(support.lower_bound, bend), float64_of(support.upper_bound, bend)
     else:
         try:
             low, high = (density.icdf(torch.full_like(bend, q, dtype=dtype)) for q in (tail, 1 - tail))

@@ -25,6 +25,7 @@ from contmax.expectations._expectation import register_expectation, working_dtyp
 from contmax.expectations._space_matrix import MatrixForm
 from contmax.expectations._space_mixture import Form, mean_over_scales
 from contmax.expectations._space_plane import plane_form
+from contmax.numerics import float64_of
 
 # Closer to α = 1 than this, r is interpolated between the Gaussian and this distance: with ν = 1/(α−1) the exponent
 # loses ν roundings, and r is smooth. The error is of the order of the square.
@@ -56,7 +57,7 @@ def beta_gaussian(density: MultivariateBetaGaussian, basis: MultivariateGaussian
 
 def _around_one(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: MultivariateGaussianBasis) -> Tensor:
     """Any α, number by number: below, at and above one."""
-    index = torch.as_tensor(alpha, dtype=torch.float64, device=loc.device)
+    index = float64_of(alpha, loc)
     side = torch.where(index < 1, -_NEAREST, _NEAREST)
     near = (index - 1).abs() < _NEAREST
     away = torch.where(near, 1 + side, index)

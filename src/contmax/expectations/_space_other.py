@@ -28,7 +28,7 @@ from contmax.densities import Mixture
 from contmax.expectations._expectation import expectation, register_expectation, working_dtype
 from contmax.expectations._mixture import mixture
 from contmax.expectations._space_gaussian import gaussian
-from contmax.numerics import gauss_legendre
+from contmax.numerics import float64_of, gauss_legendre
 from contmax.prediction import NodesPrediction, Prediction
 
 _NODES = {torch.float32: 32, torch.float64: 48}
@@ -114,9 +114,7 @@ def _windows(density: Distribution, basis: MultivariateGaussianBasis, dtype: tor
     while isinstance(support, type(constraints.real_vector)):
         support = support.base_constraint
     if isinstance(support, constraints._Interval):
-        first, last = (
-            torch.as_tensor(x, dtype=dtype, device=low.device) for x in (support.lower_bound, support.upper_bound)
-        )
+        first, last = (float64_of(x, low).to(dtype) for x in (support.lower_bound, support.upper_bound))
         low, high = torch.maximum(low, first.unsqueeze(-2)), torch.minimum(high, last.unsqueeze(-2))
     high = torch.maximum(high, low)
     return (low + high) / 2, (high - low) / 2

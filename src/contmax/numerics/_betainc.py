@@ -8,6 +8,7 @@ from torch.nn.functional import logsigmoid
 
 from contmax._typing import Float
 
+from ._float64 import float64_of
 from ._half_line import half_line_shares
 from ._root import implicit_root, monotone_root
 
@@ -56,7 +57,7 @@ def betainc_pair(
         >>> low, high
         (tensor(0.2500), tensor(0.7500))
     """
-    wide, first, second = torch.broadcast_tensors(x.double(), _as_tensor(a, x), _as_tensor(b, x))
+    wide, first, second = torch.broadcast_tensors(x.double(), float64_of(a, x), float64_of(b, x))
     below, above = wide <= 0, wide >= 1
     inner = torch.where(below | above, 0.5, wide)
     # I_x(a, b) = 1 − I_{1−x}(b, a): the smaller exponent takes the singular end of the integral.
@@ -87,7 +88,7 @@ def betaincinv(
         >>> betaincinv(torch.tensor(0.5), 2.0, 2.0)
         tensor(0.5000)
     """
-    wide, first, second = torch.broadcast_tensors(q.double(), _as_tensor(a, q), _as_tensor(b, q))
+    wide, first, second = torch.broadcast_tensors(q.double(), float64_of(a, q), float64_of(b, q))
     low, high = wide <= 0, wide >= 1
     inner = torch.where(low | high, 0.5, wide)
     with torch.no_grad():
@@ -139,9 +140,3 @@ def _binet(x: Tensor) -> Tensor:
     for coefficient in reversed(_BINET):
         value = value * square + coefficient
     return value * inverse
-
-
-def _as_tensor(value: Tensor | float, like: Tensor) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.double()
-    return torch.full((), value, dtype=torch.float64, device=like.device)
