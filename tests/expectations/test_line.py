@@ -282,3 +282,13 @@ def test_errors_say_what_is_wrong():
         contmax.expectations.register_expectation(Normal, torch.nn.Module)
     with pytest.raises(NotImplementedError, match="register_expectation"):
         contmax.expectation(StudentT(5.0, 0.3, 0.1), PowerBasis(1))
+
+
+def test_first_use_in_inference_mode_leaves_training_possible():
+    density, basis = BetaGaussian(0.4, 0.1, 1.9), GaussianBasis.linspace(3, scale=0.1)
+    with torch.inference_mode():
+        first = contmax.expectation(density, basis)
+    loc = torch.tensor(0.4, requires_grad=True)
+    second = contmax.expectation(BetaGaussian(loc, 0.1, 1.9), basis)
+    torch.autograd.grad(second.sum(), loc)
+    torch.testing.assert_close(first.clone(), second.detach())

@@ -5,7 +5,6 @@ and antiderivatives by small constant matrices, all of them differentiable. Rule
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -94,25 +93,41 @@ def legendre_basis(x: Float[Tensor, "..."], count: int) -> Float[Tensor, "... n"
     return torch.stack(columns[:count], -1)
 
 
-@torch.compiler.assume_constant_result
+class _Kept:
+    """Tables by name, as attributes: a tracer reads an attribute when it meets it, and takes it for an input."""
+
+
 def constant_table(table: Callable[[str, int], Any], kind: str, count: int, device: torch.device) -> Tensor:
     """The tensor of `table(kind, count)`, a NumPy array of float64, made once per device; a constant to tracers."""
     if torch.compiler.is_exporting():
         # Made of numbers, it is a constant of the exported program; a tensor kept from here would be a fake one.
-        return torch.tensor(table(kind, count).tolist(), dtype=torch.float64, device=device)
-    return _kept(table, kind, count, device)
+        return torch.tensor(_numbers(table, kind, count), dtype=torch.float64, device=device)
+    kept: Tensor = getattr(_Kept, _keep(table, kind, count, device))
+    return kept
 
 
-@lru_cache(maxsize=256)
-def _kept(table: Callable[[str, int], Any], kind: str, count: int, device: torch.device) -> Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(table(kind, count)))
-    # From pinned memory the first use on an accelerator is an asynchronous copy like any other work.
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+@torch.compiler.assume_constant_result
+def _keep(table: Callable[[str, int], Any], kind: str, count: int, device: torch.device) -> str:
+    """Make the table if it is not there; returns its name. A tracer calls this, and does not look inside."""
+    name = "_".join([*table.__module__.split("."), kind, str(count), device.type, str(device.index)])
+    if not hasattr(_Kept, name):
+        # Made in inference mode, a tensor could never take part in a training.
+        with torch.inference_mode(False):
+            tensor = torch.from_numpy(np.ascontiguousarray(table(kind, count)))
+            # From pinned memory the first use on an accelerator is an asynchronous copy like any other work.
+            kept = tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+        setattr(_Kept, name, kept)
+    return name
+
+
+@torch.compiler.assume_constant_result
+def _numbers(table: Callable[[str, int], Any], kind: str, count: int) -> list[float]:
+    numbers: list[float] = table(kind, count).tolist()
+    return numbers
 
 
 def _constant(kind: str, count: int, device: torch.device) -> Tensor:
-    table: Tensor = constant_table(_table, kind, count, device)
-    return table
+    return constant_table(_table, kind, count, device)
 
 
 def _table(kind: str, count: int) -> Any:
