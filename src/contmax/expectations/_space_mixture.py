@@ -40,7 +40,10 @@ def mean_over_scales(form: Form, order: float | Tensor, single: bool) -> Tensor:
     with torch.no_grad():
         detached = tuple(x.detach() for x in inputs)
         value, *slopes = _in_blocks(type(form), fixed, single, detached, needs_slopes)
-    mean: Tensor = apply(_Mean, type(form), fixed, single, value, len(slopes), *slopes, *inputs)
+    mean = value
+    # Nothing to differentiate in a trace: there torch takes a function of any number of arguments for another one.
+    if needs_slopes or not torch.compiler.is_compiling():
+        mean = apply(_Mean, type(form), fixed, single, value, len(slopes), *slopes, *inputs)
     size = order.detach().abs() if isinstance(order, Tensor) else abs(order)
     return mean * ((size / (2 * math.pi)) ** 0.5 * stirling_factor(order))
 
