@@ -6,6 +6,7 @@ The modules named `_line_…`, `_space_…` and `_mixture` hold the rules, which
 from contmax.expectations import _line_gaussian as _line_gaussian
 from contmax.expectations import _line_quadrature as _line_quadrature
 from contmax.expectations import _mixture as _mixture
+from contmax.expectations import _predicted as _predicted
 from contmax.expectations import _space_gaussian as _space_gaussian
 from contmax.expectations import _space_other as _space_other
 from contmax.expectations._canonical import canonical_jacobian as canonical_jacobian

@@ -1,9 +1,7 @@
-"""Gaussian bases in several dimensions under other densities: products, predictions on boxes and points, any density.
+"""Gaussian bases in several dimensions under other densities: products, and any density.
 
 =================================  ==================================================================================
 independent coordinates            the product of what the coordinates expect (diagonal Σ_j); Gaussians exactly
-predictions on points              the sum over the points, exactly
-predictions on a box               their own nodes: 1e-5 (2-D) and 1e-3 (3-D) for functions no narrower than a cell
 any other, N ≤ 3                   32 Gauss nodes per axis (float64: 48) where function and density meet: 1e-6 for
                                    densities that are smooth, on all of space or on a box; a few percent where a
                                    support of another form ends inside a function
@@ -23,13 +21,12 @@ from torch.distributions import (
     constraints,
 )
 
-from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
+from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import Mixture
 from contmax.expectations._expectation import expectation, register_expectation, working_dtype
 from contmax.expectations._mixture import mixture
 from contmax.expectations._space_gaussian import gaussian
 from contmax.numerics import float64_of, gauss_legendre
-from contmax.prediction import NodesPrediction, Prediction
 
 _NODES = {torch.float32: 32, torch.float64: 48}
 _LARGEST_DIM = 3
@@ -42,15 +39,6 @@ for _kind in (MixtureSameFamily, Mixture):
 def low_rank_normal(density: LowRankMultivariateNormal, basis: MultivariateGaussianBasis) -> Tensor:
     """r_j = N(μ; μ_j, Σ + Σ_j)."""
     return gaussian(density.loc, density.scale_tril, basis)
-
-
-@register_expectation(NodesPrediction, MultivariateGaussianBasis)
-@register_expectation(NodesPrediction, GaussianBasis)
-@register_expectation(NodesPrediction, Basis)
-@register_expectation(Prediction, MultivariateGaussianBasis)
-def prediction(density: Prediction, basis: Basis) -> Tensor:
-    """Σ mass·ψ over the nodes of the prediction; on a set of points this is attention to the points."""
-    return density.expectation(basis)
 
 
 @register_expectation(Independent, MultivariateGaussianBasis)

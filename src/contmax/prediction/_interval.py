@@ -21,6 +21,8 @@ from ._score import Score, broadcast_alpha, checked_alpha, read_score
 
 # Share of the domain below which cells are not halved, and a jump of the score is only known to lie somewhere.
 _SLIVER = 2.0**-36
+# Rounding of a cdf, and the density relative to the uniform one below which a quantile is as good as the end it is at.
+_ROUNDING, _LEAST_DENSITY = 1e-14, 1e-9
 
 
 def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Tensor) -> "IntervalPrediction":
@@ -55,7 +57,12 @@ def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Ten
     reach = float(torch.maximum(low.abs(), high.abs()).clamp(min=high - low) / (high - low))
     noise = Noise(torch.finfo(dtype).eps, reach)
     edges, values = refined(
-        lambda unit: at(unit, dtype)[0], edges, count, domain.volume.double().detach(), alpha.detach(), noise
+        lambda unit: broadcast_alpha(at(unit, dtype)[0], alpha),
+        edges,
+        count,
+        domain.volume.double().detach(),
+        alpha.detach(),
+        noise,
     )
     return edges, values, dtype
 
@@ -158,13 +165,14 @@ class IntervalPrediction(Prediction):
         cell, local, _ = self._locate(points)
         piece = 2 * cell + (local > self._take(self._lines.split, cell)).long()
         start, stop = (self._take(end.flatten(-2), piece) for end in (self._parts.start, self._parts.stop))
-        covered = (torch.minimum(local, stop) - start).clamp(min=0)[..., None]
+        # Comparisons decide for the point at a tie, as on the edge of a cell: its derivative is the density there too.
+        covered = (torch.where(local <= stop, local, stop) - start).clamp(min=0)[..., None]
         unit, weight = graded_rule(PART_NODES, points.device)
         score = legendre_sum(
             self._take(self._lines.coefficients, cell)[..., None, :], start[..., None] + covered * unit
         )
         density = exp_beta(score - self._partition[..., None], 2 - self._index[..., None])
-        density = torch.where(covered > 0, density, 0)
+        density = torch.where((stop > start)[..., None], density, 0)
         return self._take(mass_before(self._parts), piece) + self._lines.half[cell] * (covered * weight * density).sum(
             -1
         )
@@ -175,9 +183,12 @@ class IntervalPrediction(Prediction):
         points = self._quantile(level)
         for _ in range(2):
             # Newton's method on the cdf: from so close two steps are exact, in value and to second order beyond it.
+            # At an end of the support there is nothing to divide by; elsewhere rounding of the cdf is not worth a step.
             density = self._log_density(points).exp().detach()
-            step = (self._cdf(points) - level) / torch.where(density > 0, density, torch.inf)
-            points = points - step.clamp(-1e-6 * self._length, 1e-6 * self._length)
+            density = torch.where(density * self._length > _LEAST_DENSITY, density, torch.inf)
+            excess = self._cdf(points) - level
+            settled = excess.detach().abs() < _ROUNDING
+            points = points - (excess - torch.where(settled, excess.detach(), 0)) / density
         return torch.where((level >= 0) & (level <= 1), points, torch.nan).to(self._result_dtype(value))
 
     def _quantile(self, level: Tensor) -> Tensor:
@@ -211,11 +222,15 @@ class IntervalPrediction(Prediction):
     @property
     def live_cells(self) -> Float[Tensor, "*batch M 2"]:
         """The disjoint intervals of the support, left to right; rows of NaN fill up where others have more."""
-        start = self._at(self._cells, self._parts.start).flatten(-2)
-        stop = self._at(self._cells, self._parts.stop).flatten(-2)
+        start, stop = self._pieces()
         cells = joined(start, stop, self._parts.mass.detach().sum(-1).flatten(-2) > 0)
         return self._round(without_slivers(cells, _SLIVER * self._length))
 
     @property
-    def _cells(self) -> Tensor:
-        return torch.arange(len(self._lines.half), device=self._lines.half.device)[:, None]
+    def pieces(self) -> Float[Tensor, "*batch P 2"]:
+        """Intervals, left to right, inside of which the density is positive and smooth; some have no length."""
+        return self._round(torch.stack(self._pieces(), -1))
+
+    def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
+        cells = torch.arange(len(self._lines.half), device=self._lines.half.device)[:, None]
+        return self._at(cells, self._parts.start).flatten(-2), self._at(cells, self._parts.stop).flatten(-2)

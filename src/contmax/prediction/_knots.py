@@ -145,6 +145,8 @@ class KnotsPrediction(Prediction):
         chosen = self._segments.map(lambda field: self._take(field.expand(mass.shape), segment))
         own = self._take(mass, segment)
         share = ((level - self._take(self._before, segment)) / torch.where(own > 0, own, 1)).clamp(0, 1)
+        # Rounding of the masses before it must not keep the last probability from the end of the support.
+        share = torch.where(level == 1, 1, share)
         depth, _ = chosen.descend(torch.where(chosen.falls, share, 1 - share), self._index)
         points = self._place(chosen.position(depth, self._unit[segment], self._unit[segment + 1]))
         return torch.where((level >= 0) & (level <= 1) & (own > 0), points, torch.nan).to(self._result_dtype(value))
@@ -162,8 +164,17 @@ class KnotsPrediction(Prediction):
     @property
     def live_cells(self) -> Float[Tensor, "*batch M 2"]:
         """The disjoint intervals of the support, left to right; rows of NaN fill up where others have more."""
+        start, stop = self._pieces()
+        return self._round(joined(start, stop, self._segments.live))
+
+    @property
+    def pieces(self) -> Float[Tensor, "*batch P 2"]:
+        """The live part of each segment, left to right; some have no length."""
+        return self._round(torch.stack(self._pieces(), -1))
+
+    def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
         segments = self._segments
         ends = (self._unit[:-1], self._unit[1:])
         first = torch.where(segments.falls, ends[0], ends[1] - segments.length)
         last = torch.where(segments.falls, ends[0] + segments.length, ends[1])
-        return self._round(joined(self._place(first), self._place(last), segments.live))
+        return self._place(first), self._place(last)

@@ -89,8 +89,8 @@ class NodesPrediction(Prediction):
         level = self._points(value)
         level = level.expand(torch.broadcast_shapes(level.shape, self.batch_shape))
         # A sum of masses that falls short of the level by rounding has reached it.
-        slack = 4 * torch.finfo(self._result_dtype(value)).eps
-        found = self._nonempty(places[bucket(masses, (level - slack).clamp(min=0))])
+        slack = torch.finfo(self._result_dtype(value)).eps + 64 * torch.finfo(level.dtype).eps
+        found = self._nonempty(places[bucket(masses, level * (1 - slack))])
         return torch.where((level >= 0) & (level <= 1), found, torch.nan).to(self._result_dtype(value))
 
     @torch.no_grad()

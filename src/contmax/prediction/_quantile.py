@@ -69,7 +69,9 @@ def locate_share(masses: Float[Tensor, "*rows P n"], level: Float[Tensor, "..."]
     target = level.detach() * piece_masses.sum(-1)
     piece = bucket(piece_masses, target)
     before = take(piece_masses.cumsum(-1) - piece_masses, piece, rows)
-    return piece, _share_of_piece(take(masses, piece, rows), target - before)
+    share = _share_of_piece(take(masses, piece, rows), target - before)
+    # Where the density vanishes at the ends, rounding would keep their own probabilities away from them.
+    return piece, torch.where(level <= 0, 0, torch.where(level >= 1, 1, share))
 
 
 def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
