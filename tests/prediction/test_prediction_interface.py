@@ -269,11 +269,11 @@ def test_first_derivatives(domain, alpha):
     assert gradcheck(summary(domain), (theta, index), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
 def test_second_derivatives_on_knots(alpha):
     theta = torch.tensor([0.3, -1.4, 0.2], dtype=F64, requires_grad=True)
     index = torch.tensor(alpha, dtype=F64, requires_grad=True)
-    assert gradgradcheck(summary(KNOTS), (theta, index), rtol=1e-3, atol=1e-5)
+    assert gradgradcheck(summary(KNOTS), (theta, index), rtol=1e-3, atol=1e-5, fast_mode=True)
 
 
 def test_derivatives_on_nodes_and_in_a_plane():

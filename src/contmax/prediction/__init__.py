@@ -54,7 +54,7 @@ def regularized_prediction(score: Score, domain: Domain, alpha: float | int | Te
     Args:
         score: f, a callable from points (n,), or (n, N) in a box, to values with the points in the last dimension and
             any batch in front, (\*batch, n); or those values at ``domain.nodes``. −inf means no mass (for knots: on
-            both adjacent segments); a score that is −inf everywhere gets a density that is zero everywhere.
+            both adjacent segments); a score that is −inf everywhere has zero density, A = −∞ and NaN for draws.
         domain: an Interval, Box, Nodes or Knots; bounded.
         alpha: α > 0, a number, or a tensor that broadcasts with the batch; differentiable, also through 1.
 
