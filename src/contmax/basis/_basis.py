@@ -36,8 +36,7 @@ class Basis(torch.nn.Module, ABC):
         Where attention has to choose points of its own it chooses them here. [0, 1]ᴺ unless a basis knows better.
         """
         shape = () if self.event_dim == 1 else (self.event_dim,)
-        like = next((*self.buffers(), *self.parameters()), torch.empty(0))  # type: ignore[call-overload]
-        return like.new_zeros(shape), like.new_ones(shape)
+        return torch.zeros(shape), torch.ones(shape)
 
     @property
     def needs_gradient(self) -> bool:

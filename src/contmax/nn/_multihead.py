@@ -16,6 +16,57 @@ from contmax.nn._parameters import check_values, density_of_moments, keep_alpha,
 from contmax.signal import fit_signal, observation_positions
 
 
+class Anchors(NamedTuple):
+    """Where a continuous attention reads the signal to compare it with queries: cells of a regular grid over a box.
+
+    They are numbers and not tensors: no precision to lose in half of it, and they stay where they are while a basis
+    is learned.
+    """
+
+    per_axis: int
+    low: tuple[float, ...]
+    size: tuple[float, ...]
+    """Corner and sides of the box, one number for each axis."""
+
+    @classmethod
+    def of(cls, basis: Basis) -> "Anchors":
+        """As many as the basis has functions, over the box in which it stands."""
+        dim = basis.event_dim
+        corners = (corner.detach().double().reshape(dim).tolist() for corner in basis.bounds)
+        # A single function, or all at one place, span no box: take in the unit cube.
+        sides = [(a, b) if a < b else (min(a, 0.0), max(b, 1.0)) for a, b in zip(*corners, strict=True)]
+        return cls(
+            max(2, math.ceil(basis.num_functions ** (1 / dim) - 1e-9)),
+            tuple(a for a, _ in sides),
+            tuple(b - a for a, b in sides),
+        )
+
+    @property
+    def grid(self) -> tuple[int, ...] | None:
+        """Cells along each axis; None on the line."""
+        return None if len(self.low) == 1 else (self.per_axis,) * len(self.low)
+
+    def points(self, like: Tensor) -> Tensor:
+        """The anchors themselves, (A,) or (A, N)."""
+        low, size = self._box(like)
+        return low + size * self._cells(like)
+
+    def moments(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and (co)variance of weights (…, A) over the anchors, the spread of their cells included."""
+        low, size = self._box(weights)
+        mean, covariance = moments(weights, self._cells(weights), grid=self.grid)
+        return low + size * mean, covariance * (size.square() if self.grid is None else size.unsqueeze(-1) * size)
+
+    def _cells(self, like: Tensor) -> Tensor:
+        """Centres of the cells in the unit cube."""
+        return observation_positions(self.per_axis, None, self.grid, None, like)
+
+    def _box(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Corner and sides, () or (N,), filled on the device so that the host need not wait."""
+        low, size = (torch.stack([like.new_full((), x) for x in numbers]) for numbers in (self.low, self.size))
+        return (low[0], size[0]) if self.grid is None else (low, size)
+
+
 class MultiheadContinuousAttention(torch.nn.Module):
     r"""Multi-head attention of queries to a continuous signal: its cost per query does not depend on its length.
 
@@ -94,6 +145,7 @@ class MultiheadContinuousAttention(torch.nn.Module):
         self.output_projection = torch.nn.Linear(embed_dim, embed_dim, bias=bias)
         self.component_logits = torch.nn.Linear(embed_dim, num_heads * num_components) if num_components > 1 else None
         self.dropout = torch.nn.Dropout(dropout)
+        self._anchors = Anchors.of(basis)
 
     def forward(
         self,
@@ -110,12 +162,11 @@ class MultiheadContinuousAttention(torch.nn.Module):
         check_values(value, self.vdim, "value")
         signal = fit_signal(value, self.basis, positions=positions, grid=grid, mask=mask, penalty=self.penalty)
         signal = signal.materialize()
-        anchors = self._anchors(signal.coefficients.dtype)
-        keys = self._heads(self.key_projection(signal(anchors.points)))
+        keys = self._heads(self.key_projection(signal(self._anchors.points(signal.coefficients))))
         contents = self._heads(wide_linear(self.value_projection, signal.coefficients))
         asked = query
         for step in range(self.num_steps):
-            density = self._density(asked, keys, anchors)
+            density = self._density(asked, keys)
             output = self._output(expectation(density, self.basis), contents, query.dtype)
             if mask is not None:
                 output = torch.where(mask.any(-1)[..., None, None], output, 0)
@@ -134,24 +185,13 @@ class MultiheadContinuousAttention(torch.nn.Module):
         output: Tensor = self.output_projection(self.dropout(mixed.transpose(1, 2).flatten(2)))
         return output
 
-    def _anchors(self, dtype: torch.dtype) -> "Anchors":
-        """As many anchors as functions, cells of a regular grid over the box in which the basis stands."""
-        dim = self.basis.event_dim
-        per_axis = max(2, math.ceil(self.basis.num_functions ** (1 / dim) - 1e-9))
-        low, high = (corner.to(dtype) for corner in self.basis.bounds)
-        # A single function, or all at one place, span no box: take in the unit cube.
-        flat = high <= low
-        low, high = torch.where(flat, low.clamp(max=0), low), torch.where(flat, high.clamp(min=1), high)
-        grid = None if dim == 1 else (per_axis,) * dim
-        return Anchors(observation_positions(per_axis, None, grid, None, low), grid, low, high - low)
-
-    def _density(self, query: Tensor, keys: Tensor, anchors: "Anchors") -> Distribution:
+    def _density(self, query: Tensor, keys: Tensor) -> Distribution:
         """Densities of batch shape (B, H, Q) for queries (B, Q, E) and keys at the anchors (B, H, A, d)."""
         asked = self.query_projection(query).unflatten(-1, (self.num_components, self.num_heads, -1))
-        wide = anchors.cells.dtype
+        wide = torch.promote_types(keys.dtype, torch.float32)
         with torch.autocast(query.device.type, enabled=False):
             scores = torch.einsum("bqmhd,bhad->bhqma", asked.to(wide), keys.to(wide)) / math.sqrt(keys.shape[-1])
-        mean, covariance = anchors.moments(torch.softmax(scores, -1))
+        mean, covariance = self._anchors.moments(torch.softmax(scores, -1))
         # (H,) → (H, Q, M); the axis of the components stays until the densities are made.
         alpha = self.alpha[:, None, None] if isinstance(self.alpha, Tensor) and self.alpha.dim() else self.alpha
         if self.component_logits is None:
@@ -169,25 +209,3 @@ class MultiheadContinuousAttention(torch.nn.Module):
             f"num_components={self.num_components}, kdim={self.kdim}, vdim={self.vdim}, penalty={self.penalty:g}, "
             f"num_steps={self.num_steps}"
         )
-
-
-class Anchors(NamedTuple):
-    """Where a continuous attention reads the signal to compare it with queries."""
-
-    cells: Tensor
-    """Centres of the cells in the unit cube, (A,) or (A, N)."""
-    grid: tuple[int, ...] | None
-    low: Tensor
-    size: Tensor
-    """Corner and sides of the box onto which the unit cube is laid, () or (N,)."""
-
-    @property
-    def points(self) -> Tensor:
-        """The anchors themselves."""
-        return self.low + self.size * self.cells
-
-    def moments(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and (co)variance of weights (…, A) over the anchors, the spread of their cells included."""
-        mean, covariance = moments(weights, self.cells, grid=self.grid)
-        sides = self.size.square() if self.grid is None else self.size.unsqueeze(-1) * self.size
-        return self.low + self.size * mean, sides * covariance
