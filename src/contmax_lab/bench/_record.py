@@ -1,76 +1,15 @@
-"""Where and on what figures were measured: commit, machine, versions. No host names, no paths."""
+"""Where and on what figures were measured."""
 
-import datetime
-import importlib.metadata
-import os
-import platform
-import subprocess
-from pathlib import Path
 from typing import Any
 
-import torch
-
-_ROOT = Path(__file__).parents[3]
-_PACKAGES = ("contmax", "torch", "numpy", "numba", "entmax")
+from contmax_lab.provenance import provenance
 
 
 def record() -> dict[str, Any]:
-    """Commit, date, machine and versions, for the head of a file of results.
-
-    Returns:
-        `commit` and `dirty` (uncommitted changes outside `results/`; both None outside a checkout), `date` (UTC),
-        `machine` and `versions` (None for a package that is not installed).
+    """Commit, date, machine and versions, for the head of a file of figures.
 
     Example:
         >>> sorted(record())
         ['commit', 'date', 'dirty', 'machine', 'versions']
     """
-    status = _git("status", "--porcelain", "--", ".", ":(exclude)results")
-    return {
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": None if status is None else status != "",
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": _machine(),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
-    }
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "cores_used": torch.get_num_threads(),
-        # Processor time shields from other processes, not from sharing caches and memory with them.
-        "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-        "system": f"{platform.system()} {platform.machine()}",
-        "vector_instructions": torch.backends.cpu.get_cpu_capability(),
-    }
-
-
-def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _git(*arguments: str) -> str | None:
-    """What git says about the checkout this file lies in, or None where there is none."""
-    if not (_ROOT / ".git").exists():
-        return None
-    # A benchmark only looks: without this, `git status` rewrites the index.
-    command = ["git", "--no-optional-locks", "-C", str(_ROOT), *arguments]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    return provenance(("contmax", "torch", "numpy", "numba", "entmax"))

@@ -1,0 +1,65 @@
+"""What there is to train on.
+
+list: tasks, recipes and tables. prepare: unpack a downloaded archive. check: load the data of a recipe, and say what is
+in it or which line is wrong.
+"""
+
+import argparse
+from pathlib import Path
+
+from contmax_lab.errors import UsageError
+
+TAKES_OVERRIDES = True
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The action and what it acts on."""
+    parser.add_argument("action", choices=["list", "prepare", "check"], nargs="?", help="see above")
+    parser.add_argument("what", metavar="ARCHIVE|RECIPE", nargs="?", help="for prepare and check")
+    parser.add_argument("--into", type=Path, default=Path("data"), help="folder for prepare (default: data)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Do it."""
+    if options.action is None or options.help:
+        options.show_help()
+        if not options.help:
+            raise UsageError("pass list, prepare or check")
+        return
+    if options.action != "list" and options.what is None:
+        raise UsageError(
+            f"contmax data {options.action} needs {'an ARCHIVE' if options.action == 'prepare' else 'a RECIPE'}"
+        )
+    {"list": _list, "prepare": _prepare, "check": _check}[options.action](options)
+
+
+def _list(options: argparse.Namespace) -> None:
+    from contmax_lab.recipes import shipped_recipes
+    from contmax_lab.tasks import find_task, task_names
+
+    for name in task_names():
+        task = find_task(name)
+        recipes = [recipe for recipe in shipped_recipes() if recipe.startswith(f"{name}/")]
+        print(f"{name}: {task.summary}")
+        print("  recipes: " + ", ".join(recipes))
+        for table in task.tables():
+            print(f"  table {table.name}: {table.title}")
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    from contmax_lab.data import unpack
+
+    for path in unpack(Path(options.what), options.into):
+        print(path)
+
+
+def _check(options: argparse.Namespace) -> None:
+    from contmax_lab.recipes import load_recipe
+    from contmax_lab.tasks import find_task
+
+    recipe = load_recipe(options.what, options.overrides)
+    splits = find_task(recipe.task).load(recipe.data, recipe.seed)
+    print(f"train {len(splits.train)}, valid {len(splits.valid)}, test {len(splits.test)} examples")
+    for key, value in splits.info.items():
+        if isinstance(value, int | float | str):
+            print(f"{key}: {value}")

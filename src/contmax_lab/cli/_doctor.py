@@ -1,0 +1,68 @@
+"""Say what is installed, what this machine can do, what is missing and the command that installs it."""
+
+import argparse
+import platform
+
+TAKES_OVERRIDES = False
+
+# Module → what it is for, and whether the laboratory cannot do without it.
+_PACKAGES = {
+    "torch": ("everything", True),
+    "numpy": ("everything", True),
+    "jsonargparse": ("recipes", True),
+    "yaml": ("recipes", True),
+    "accelerate": ("training", True),
+    "safetensors": ("checkpoints", True),
+    "rich": ("progress bars", True),
+    "numba": ("compiled row kernels on the CPU", False),
+    "triton": ("compiled kernels on the GPU", False),
+    "matplotlib": ("figures and reports", False),
+    "sklearn": ("the demo's digits", False),
+    "aeon": ("the demo's speech data", False),
+    "vega_datasets": ("the demo's temperatures", False),
+    "optuna": ("contmax search", False),
+    "tokenizers": ("translation", False),
+    "sacrebleu": ("translation", False),
+    "tensorboard": ("training.tensorboard", False),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """None."""
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print versions, devices, backends, and what to install."""
+    from contmax_lab.cli._printing import aligned
+    from contmax_lab.errors import LabError
+    from contmax_lab.packages import distribution, version
+
+    found = {module: version(module) for module in _PACKAGES}
+    print(
+        f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, contmax {version('contmax')}"
+    )
+    print(aligned([[distribution(m), found[m] or "missing", use] for m, (use, _) in _PACKAGES.items()]))
+    if found["torch"]:
+        print(aligned(_devices()))
+    missing = [module for module, have in found.items() if have is None]
+    if missing:
+        print("to install what is missing: pip install " + " ".join(distribution(module) for module in missing))
+    needed = [distribution(module) for module in missing if _PACKAGES[module][1]]
+    if needed:
+        raise LabError(f"the laboratory cannot run without {', '.join(needed)}: pip install 'contmax[lab]'")
+
+
+def _devices() -> list[list[str]]:
+    import torch
+
+    from contmax_lab.packages import version
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    bf16 = bool(gpus) and torch.cuda.is_bf16_supported()
+    return [
+        ["CPU", f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"],
+        ["GPU", ", ".join(gpus) + (" (bf16)" if bf16 else "") if gpus else "none"],
+        ["backend torch", "yes, the reference"],
+        ["backend cpu", "yes" if version("numba") else "no: pip install numba"],
+        ["processes", "gloo" + (", nccl" if torch.distributed.is_nccl_available() and gpus else "")],
+    ]

@@ -1,0 +1,42 @@
+"""Measure the best weights of a run again.
+
+Keys of the recipe may be changed, e.g. --data.path where the data has moved.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from contmax_lab.errors import UsageError
+
+TAKES_OVERRIDES = True
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """RUN, --split, --json."""
+    parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="folder of a run that is done")
+    parser.add_argument("--split", choices=["train", "valid", "test"], default="test", help="default: test")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Load, measure, print."""
+    if options.folder is None or options.help:
+        options.show_help()
+        if not options.help:
+            raise UsageError("pass the folder of a RUN")
+        return
+    from accelerate import Accelerator
+
+    from contmax_lab.runs import open_trained
+    from contmax_lab.training import evaluate
+
+    trained = open_trained(options.folder, tuple(options.overrides))
+    accelerator = Accelerator(cpu=trained.recipe.training.device == "cpu")
+    split = getattr(trained.splits, options.split)
+    model = trained.model.to(accelerator.device)
+    metrics = evaluate(model, trained.task, split, trained.recipe.training.batch_size, accelerator)
+    if options.json:
+        print(json.dumps(metrics))
+    else:
+        print(f"{options.split:6}" + "  ".join(f"{name} {value:.5g}" for name, value in metrics.items()))

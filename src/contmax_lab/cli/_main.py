@@ -1,0 +1,80 @@
+"""The command line: which subcommand, and how its errors look."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from contmax_lab.errors import LabError
+
+# Subcommand → one line of help. The file _NAME.py has add_arguments(parser) and run(options).
+_COMMANDS = {
+    "demo": "train small models on data that comes with the package's dependencies, and draw a report",
+    "train": "train a recipe",
+    "evaluate": "measure a trained run again",
+    "reproduce": "train a whole table of the paper and write its results",
+    "report": "draw trained runs into one HTML file",
+    "data": "list, prepare and check data",
+    "search": "look for better hyper-parameters of a recipe",
+    "doctor": "say what is installed, what is missing, and how to get it",
+}
+
+_EPILOG = """\
+first steps:
+  contmax doctor                                     what this machine can do
+  contmax demo                                       a report in a few minutes, no data needed
+  contmax train intervals/seattle-parabola           one training, into runs/
+  contmax train intervals/parabola --help            every key of a recipe, with its meaning
+  contmax train intervals/parabola --data.path weather.csv --model.hidden_dim 64 --seed 1
+  contmax train … --resume                           go on after an interruption
+  torchrun --nproc-per-node 2 -m contmax_lab train … several processes
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a subcommand; exits with 0, 1 (cannot), 2 (not understood) or 130 (interrupted)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options, rest = _parser().parse_known_args(words)
+    command = importlib.import_module(f"contmax_lab.cli._{options.command}")
+    try:
+        options.overrides = rest
+        if rest and not command.TAKES_OVERRIDES:
+            _parser().error(f"unrecognized arguments: {' '.join(rest)}")
+        command.run(options)
+    except LabError as error:
+        sys.exit(_complain(str(error), error.exit_code))
+    except KeyboardInterrupt:
+        sys.exit(_complain("interrupted", 130))
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"contmax: {' '.join(text.split())}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="contmax",
+        description="The laboratory of contmax: from data to tables and pictures.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, summary in _COMMANDS.items():
+        module = importlib.import_module(f"contmax_lab.cli._{name}")
+        child = commands.add_parser(
+            name,
+            help=summary,
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            add_help=not module.TAKES_OVERRIDES,
+        )
+        if module.TAKES_OVERRIDES:
+            child.add_argument("-h", "--help", action="store_true", help="show this, or all keys of the RECIPE")
+        module.add_arguments(child)
+        child.set_defaults(show_help=child.print_help)
+    return parser

@@ -1,0 +1,43 @@
+"""Look for better hyper-parameters of a recipe.
+
+The section `search` of the recipe says what to choose from: a list of values, or {low: …, high: …, log: true} for a
+range. Trials are judged on the validation examples; the test examples are not touched. All trials are kept in an
+SQLite file, and the same command goes on where it stopped.
+"""
+
+import argparse
+from pathlib import Path
+
+from contmax_lab.errors import UsageError
+
+TAKES_OVERRIDES = True
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """RECIPE, --trials, --storage, --runs."""
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, or TASK/NAME")
+    parser.add_argument("--trials", type=int, default=20, help="trials in all, earlier ones included (default: 20)")
+    parser.add_argument("--storage", help="address of a database (default: sqlite:///RUNS/search.db)")
+    parser.add_argument("--runs", type=Path, help="folder for the trials (default: runs/search/TASK/NAME)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Search, print the best trial as overrides."""
+    if options.recipe is None or options.help:
+        options.show_help()
+        if not options.help:
+            raise UsageError("pass a RECIPE, e.g. contmax search intervals/parabola")
+        return
+    from contmax_lab.packages import require
+    from contmax_lab.recipes import load_recipe
+
+    require("optuna", "contmax search")
+    recipe = load_recipe(options.recipe, options.overrides)
+    from contmax_lab.search import Search, search
+
+    runs = options.runs or Path("runs") / "search" / recipe.task / Path(options.recipe).stem
+    storage = options.storage or f"sqlite:///{runs / 'search.db'}"
+    best = search(Search(options.recipe, tuple(options.overrides), recipe, runs, storage, options.trials))
+    goal = f"{recipe.training.monitor} {best.value:.6g}"
+    print(f"best of {options.trials} trials: {goal} (trial {best.number})")
+    print(" ".join(f"--{key} {value}" for key, value in best.params.items()))

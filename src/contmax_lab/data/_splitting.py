@@ -1,0 +1,46 @@
+"""Splits that are a function of a seed."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+
+def shuffled(count: int, seed: int) -> list[int]:
+    """0 … count−1 in an order that depends on the seed alone.
+
+    Example:
+        >>> sorted(shuffled(4, seed=0))
+        [0, 1, 2, 3]
+    """
+    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    return order
+
+
+def non_overlapping_holdout(
+    windows: Sequence[int], sizes: Sequence[int], seed: int, overlap: Callable[[int, int], bool]
+) -> list[list[int]]:
+    """Hold examples out whose windows overlap with no other example that is held out.
+
+    Args:
+        windows: where the window of each example lies, sorted.
+        sizes: how many examples each part takes, e.g. validation and test.
+        seed: decides which.
+        overlap: whether two windows have something in common; only windows near each other are asked.
+
+    Returns:
+        Indices of each part, sorted. A part is shorter than asked where no more examples fit.
+
+    Example:
+        >>> non_overlapping_holdout(range(100), [2, 1], seed=0, overlap=lambda a, b: abs(a - b) < 3)
+        [[57, 70], [41]]
+    """
+    parts: list[list[int]] = [[] for _ in sizes]
+    taken: list[int] = []
+    for index in shuffled(len(windows), seed):
+        part = next((p for p, size in zip(parts, sizes, strict=True) if len(p) < size), None)
+        if part is None:
+            break
+        if not any(overlap(windows[index], windows[other]) for other in taken):
+            part.append(index)
+            taken.append(index)
+    return [sorted(part) for part in parts]

@@ -1,0 +1,63 @@
+"""Optional packages: imported where they are used, and named with the command that installs them where they are not."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+from types import ModuleType
+
+from contmax_lab.errors import LabError
+
+# Module → what pip calls it, where the two differ.
+_DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
+
+
+def require(module: str, purpose: str) -> ModuleType:
+    """Import an optional package, or say in one line what it is for and how to install it.
+
+    Args:
+        module: the dotted name to import.
+        purpose: what needs it, as the subject of a sentence.
+
+    Returns:
+        The module.
+
+    Raises:
+        LabError: if it is not installed.
+
+    Example:
+        >>> require("no_such_package", "Reading tea leaves")
+        Traceback (most recent call last):
+        contmax_lab.errors.LabError: Reading tea leaves needs no_such_package, which is not installed: pip install
+        no_such_package
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # A package that is there but lacks one of its own says so itself.
+        missing = (error.name or module).partition(".")[0]
+        name = distribution(missing)
+        raise LabError(f"{purpose} needs {name}, which is not installed: pip install {name}") from None
+
+
+def distribution(module: str) -> str:
+    """What pip calls the package that provides a module.
+
+    Example:
+        >>> distribution("sklearn.datasets")
+        'scikit-learn'
+    """
+    root = module.partition(".")[0]
+    return _DISTRIBUTIONS.get(root, root)
+
+
+def version(module: str) -> str | None:
+    """The installed version of the package that provides a module, or None.
+
+    Example:
+        >>> version("no_such_package") is None
+        True
+    """
+    try:
+        return importlib.metadata.version(distribution(module))
+    except importlib.metadata.PackageNotFoundError:
+        return None

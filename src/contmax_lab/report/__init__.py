@@ -1,0 +1,8 @@
+"""Reports: figures and tables in one HTML file that needs nothing else."""
+
+from contmax_lab.report._curves import learning_curves as learning_curves
+from contmax_lab.report._figure import Figure as Figure
+from contmax_lab.report._figure import new_axes as new_axes
+from contmax_lab.report._page import Section as Section
+from contmax_lab.report._page import write_page as write_page
+from contmax_lab.report._runs import sections as sections

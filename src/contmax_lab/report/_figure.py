@@ -1,0 +1,61 @@
+"""A picture with its title and caption."""
+
+import dataclasses
+import io
+from typing import Any, Self
+
+from contmax_lab.packages import require
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A picture for a report.
+
+    Args:
+        title: one line; also the name of the file.
+        png: the picture.
+        caption: what is to be seen.
+    """
+
+    title: str
+    png: bytes
+    caption: str = ""
+
+    @classmethod
+    def of(cls, title: str, figure: Any, caption: str = "") -> Self:
+        """From a figure of matplotlib."""
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
+        return cls(title, buffer.getvalue(), caption)
+
+    @property
+    def filename(self) -> str:
+        """The title as the name of a file.
+
+        Example:
+            >>> Figure("Learning curves: loss", b"").filename
+            'learning-curves-loss.png'
+        """
+        words = "".join(c if c.isalnum() else " " for c in self.title.lower()).split()
+        return "-".join(words) + ".png"
+
+
+def new_axes(rows: int = 1, columns: int = 1, width: float = 6.0, height: float = 3.0) -> tuple[Any, list[Any]]:
+    """A figure of matplotlib and its axes row by row; no window, no state shared with other figures.
+
+    Args:
+        rows, columns: of axes.
+        width: of the figure, inches.
+        height: of one row, inches.
+
+    Raises:
+        LabError: if matplotlib is not installed.
+    """
+    require("matplotlib", "Drawing figures")
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(width, height * rows), layout="constrained")
+    axes = canvas.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    return canvas, axes

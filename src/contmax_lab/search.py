@@ -1,0 +1,91 @@
+"""Search over a recipe with optuna: a trial is a training that never sees the test examples."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from contmax_lab.errors import Interrupted, LabError, UsageError
+from contmax_lab.recipes import Recipe, load_recipe
+from contmax_lab.runs import Run
+from contmax_lab.training import train
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """What to search.
+
+    Args:
+        name: of the recipe.
+        overrides: dotted, for every trial.
+        recipe: the recipe with these.
+        runs: folder for the trials.
+        storage: address of the database.
+        trials: in all, earlier ones included.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    recipe: Recipe
+    runs: Path
+    storage: str
+    trials: int
+
+
+def search(job: Search) -> optuna.trial.FrozenTrial:
+    """Run the trials that are left and return the best of all.
+
+    Raises:
+        UsageError: if the recipe has nothing to choose from.
+        LabError: if the database cannot be used, or every trial failed.
+    """
+    if not job.recipe.search:
+        raise UsageError(
+            f"{job.name} has no section search; add e.g. search: {{training.learning_rate: [0.001, 0.002]}}"
+        )
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    job.runs.mkdir(parents=True, exist_ok=True)
+    training = job.recipe.training
+    try:
+        study = optuna.create_study(
+            study_name=job.name,
+            storage=job.storage,
+            direction="maximize" if training.goal == "max" else "minimize",
+            sampler=optuna.samplers.TPESampler(seed=job.recipe.seed),
+            load_if_exists=True,
+        )
+    except Exception as error:  # every database has errors of its own
+        raise LabError(f"cannot use the database {job.storage}: {' '.join(str(error).split())[:200]}") from None
+    finished = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+    left = job.trials - len(study.get_trials(states=finished))
+    study.optimize(lambda trial: _objective(job, trial), n_trials=max(left, 0))
+    try:
+        return study.best_trial
+    except ValueError:
+        raise LabError("no trial succeeded; look at the ranges in the section search") from None
+
+
+def _objective(job: Search, trial: optuna.Trial) -> float:
+    chosen = {key: _suggest(trial, key, space) for key, space in job.recipe.search.items()}
+    overrides = [*job.overrides, *(f"--{key}={value}" for key, value in chosen.items())]
+    recipe = load_recipe(job.name, overrides)
+    try:
+        results = train(recipe, Run(job.runs / f"trial-{trial.number:04d}"), resume=True, test=False)
+    except (Interrupted, UsageError):
+        raise
+    except LabError as error:
+        # Hyper-parameters that diverge are a finding, not a failure of the search.
+        raise optuna.TrialPruned(str(error)) from None
+    return float(results["valid"][recipe.training.monitor])
+
+
+def _suggest(trial: optuna.Trial, key: str, space: Any) -> Any:
+    if isinstance(space, list):
+        return trial.suggest_categorical(key, space)
+    if isinstance(space, dict) and {"low", "high"} <= set(space):
+        low, high, log = space["low"], space["high"], bool(space.get("log", False))
+        if isinstance(low, int) and isinstance(high, int):
+            return trial.suggest_int(key, low, high, log=log)
+        return trial.suggest_float(key, float(low), float(high), log=log)
+    raise UsageError(f"search.{key} must be a list of values or {{low, high, log}}; got {space!r}")

@@ -1,0 +1,155 @@
+"""Make a table: many trainings, several side by side, in as many slices as it takes."""
+
+import dataclasses
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from contmax_lab.errors import Interrupted, LabError
+from contmax_lab.provenance import provenance
+from contmax_lab.recipes import load_recipe
+from contmax_lab.runs import Run, write_json
+from contmax_lab.tables._outcome import as_text, summary
+from contmax_lab.tables._table import Cell, Table
+from contmax_lab.training import train
+
+_PACKAGES = ("contmax", "torch", "numpy", "accelerate")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reproduction:
+    """What is to be made, and with what.
+
+    Args:
+        table: the table.
+        runs: folder for the trainings; those that are done are not done again.
+        output: the file of results.
+        overrides: dotted, for every cell, e.g. the path of the data.
+        jobs: trainings side by side.
+        budget_minutes: stop cleanly after so long; 0 = no limit.
+    """
+
+    table: Table
+    runs: Path
+    output: Path
+    overrides: Sequence[str] = ()
+    jobs: int = 1
+    budget_minutes: float = 0.0
+
+
+def reproduce(job: Reproduction) -> str:
+    """Train what is not trained yet, then write the file and return the table as text.
+
+    Raises:
+        LabError: if a training failed.
+        Interrupted: if time was up or Ctrl-C came; trainings under way have saved, the file holds what is done.
+    """
+    recipes = {
+        cell.folder: load_recipe(cell.row.recipe, [*job.overrides, *cell.overrides]) for cell in job.table.cells()
+    }
+    left = [(recipe, str(job.runs / folder)) for folder, recipe in recipes.items() if not _done(job, folder)]
+    complaint = _train_all(left, job) if left else None
+    outcomes = [(cell, results) for cell in job.table.cells() if (results := _done(job, cell.folder))]
+    rows = summary(job.table, outcomes)
+    write_json(_made(job.output), _content(job, rows, outcomes))
+    if complaint is not None:
+        raise complaint
+    return as_text(job.table, rows)
+
+
+def _done(job: Reproduction, folder: str) -> dict[str, Any] | None:
+    return Run(job.runs / folder).results()
+
+
+def _made(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple[Cell, dict[str, Any]]]) -> Any:
+    table = job.table
+    return {
+        "table": table.name,
+        "title": table.title,
+        "command": f"contmax reproduce {table.name}" + (" --data PATH" if table.needs_data else ""),
+        **provenance(_PACKAGES),
+        "notes": list(table.notes),
+        "complete": len(outcomes) == len(list(table.cells())),
+        "metrics": [dataclasses.asdict(metric) for metric in table.metrics],
+        "rows": rows,
+        "cells": [{"row": c.row.label, "variant": c.variant.name, "results": results} for c, results in outcomes],
+    }
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+def _train_all(left: list[tuple[Any, str]], job: Reproduction) -> LabError | None:
+    """Train in worker processes; what went wrong, or None."""
+    context = multiprocessing.get_context("spawn")
+    todo, news = context.Queue(), context.Queue()
+    for entry in left:
+        todo.put(entry)
+    workers = [context.Process(target=_work, args=(todo, news)) for _ in range(min(max(job.jobs, 1), len(left)))]
+    for worker in workers:
+        worker.start()
+    deadline = time.monotonic() + 60 * job.budget_minutes if job.budget_minutes else float("inf")
+    try:
+        return _watch(workers, news, len(left), deadline)
+    except KeyboardInterrupt:
+        _stop(workers)
+        return Interrupted("stopped; what is done and under way is saved. The same command goes on.")
+
+
+def _watch(workers: list[Any], news: Any, count: int, deadline: float) -> LabError | None:
+    complaint: LabError | None = None
+    done = 0
+    while any(worker.is_alive() for worker in workers):
+        if time.monotonic() > deadline:
+            _stop(workers)
+            return Interrupted(f"time is up with {done} of {count} trainings done; the same command goes on")
+        try:
+            folder, problem = news.get(timeout=0.2)
+        except queue.Empty:
+            continue
+        done += problem is None
+        print(f"[{done}/{count}] {folder}: {problem or 'done'}", file=sys.stderr, flush=True)
+        complaint = complaint or (LabError(f"{folder}: {problem}") if problem else None)
+    while not news.empty():
+        folder, problem = news.get()
+        complaint = complaint or (LabError(f"{folder}: {problem}") if problem else None)
+    crashed = [worker.exitcode for worker in workers if worker.exitcode not in (0, None)]
+    return complaint or (LabError(f"a worker ended with exit code {crashed[0]}") if crashed else None)
+
+
+def _stop(workers: list[Any]) -> None:
+    """Ask every training to save and stop, and wait until it has."""
+    for worker in workers:
+        if worker.is_alive():
+            os.kill(worker.pid, signal.SIGTERM)
+    for worker in workers:
+        worker.join()
+
+
+def _work(todo: Any, news: Any) -> None:
+    """Train one cell after the other until none is left or somebody asks to stop."""
+    # Ctrl-C goes to the whole group of processes, and the parent passes it on as SIGTERM.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            recipe, folder = todo.get(timeout=0.5)
+        except queue.Empty:
+            return
+        try:
+            train(recipe, Run(folder), resume=True)
+            news.put((folder, None))
+        except Interrupted:
+            return
+        except LabError as error:
+            news.put((folder, str(error)))

@@ -1,0 +1,186 @@
+"""Daily temperatures: a csv file, windows of consecutive days, a split without overlap."""
+
+import dataclasses
+import datetime
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jsonargparse.typing import PositiveInt
+from torch import Tensor
+
+from contmax_lab.data import existing_file, non_overlapping_holdout, read_csv
+from contmax_lab.errors import LabError
+from contmax_lab.packages import require
+from contmax_lab.tasks import Splits
+
+_ORIGINAL = "US Climate Reference Network, Ithaca NY, https://www.ncei.noaa.gov/access/crn/"
+
+
+@dataclasses.dataclass(frozen=True)
+class IntervalsData:
+    """Where the temperatures are and which days count.
+
+    Args:
+        path: csv file with a header; by default the temperatures of Seattle that come with vega_datasets.
+        date: name of the column of dates, YYYY-MM-DD.
+        minimum: name of the column of the day's lowest temperature, °C.
+        maximum: name of the column of the day's highest temperature, °C.
+        hours: name of a column of hours observed, of which a day needs 24 to count; empty = every day counts.
+        first: first day, YYYY-MM-DD.
+        last: last day, YYYY-MM-DD.
+        lags: days before the target whose temperatures are features.
+        valid: validation examples.
+        test: test examples.
+        split: seed of the split.
+        apart: leave training examples out whose window shares a day with a held-out one.
+    """
+
+    path: Path | None = None
+    date: str = "date"
+    minimum: str = "tmin_c"
+    maximum: str = "tmax_c"
+    hours: str = ""
+    first: str = "2015-01-01"
+    last: str = "2019-12-31"
+    lags: PositiveInt = 2
+    valid: PositiveInt = 99
+    test: PositiveInt = 99
+    split: int = 0
+    apart: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Days:
+    """Examples, one per target day, normalised.
+
+    Args:
+        features: shape (L, 2·lags + 1): lowest and highest of each day before, nearest last; then the day's index.
+        low: lowest temperature of the target day, shape (L,).
+        high: highest temperature of the target day, shape (L,).
+        ordinal: proleptic Gregorian number of the target day, shape (L,).
+    """
+
+    features: Tensor
+    low: Tensor
+    high: Tensor
+    ordinal: Tensor
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    def __getitem__(self, indices: Sequence[int] | slice) -> "Days":
+        return Days(**{field.name: getattr(self, field.name)[indices] for field in dataclasses.fields(self)})
+
+
+def load(data: IntervalsData) -> Splits:
+    """Read, window, split and normalise.
+
+    Temperatures are mapped linearly so that those of the training examples span [−1, 1]; the day's index is 0 on the
+    first and 1 on the last day.
+    """
+    first, last = _day(data.first, "--data.first"), _day(data.last, "--data.last")
+    ranges = _read(data, first, last)
+    days = _windows(ranges, data.lags, first, last)
+    if len(days) < data.valid + data.test + 1:
+        raise LabError(f"{len(days)} windows of {data.lags + 1} days cannot be split into train, valid and test")
+    ordinal: list[int] = days.ordinal.tolist()
+
+    def overlap(one: int, other: int) -> bool:
+        return bool(abs(one - other) <= data.lags)
+
+    valid, test = non_overlapping_holdout(ordinal, [data.valid, data.test], data.split, overlap)
+    if len(test) < data.test:
+        raise LabError(
+            f"only {len(valid)} + {len(test)} windows that do not overlap fit; pass smaller --data.valid, .test"
+        )
+    held_out = {*valid, *test}
+    reach = data.lags if data.apart else 0
+    blocked = {ordinal[i] + shift for i in held_out for shift in range(-reach, reach + 1)}
+    train = [i for i in range(len(days)) if ordinal[i] not in blocked]
+    if not train:
+        raise LabError("no training example is apart from the held-out ones; pass smaller --data.valid, .test")
+    return _normalised(days, train, valid, test)
+
+
+def _normalised(days: Days, *parts: list[int]) -> Splits:
+    train = days[parts[0]]
+    low, high = float(train.low.min()), float(train.high.max())
+    center, half_range = (low + high) / 2, (high - low) / 2
+
+    def normalise(part: Days) -> Days:
+        features = part.features.clone()
+        features[:, :-1] = (features[:, :-1] - center) / half_range
+        return Days(features, (part.low - center) / half_range, (part.high - center) / half_range, part.ordinal)
+
+    train, valid, test = (normalise(days[part]) for part in parts)
+    info = {
+        "center": center,
+        "half_range": half_range,
+        "num_features": days.features.shape[1],
+        "mean_length": float((train.high - train.low).mean()),
+    }
+    return Splits(train, valid, test, info)
+
+
+def _windows(ranges: dict[int, tuple[float, float]], lags: int, first: int, last: int) -> Days:
+    """Every day that follows `lags` days without a gap."""
+    targets = [day for day in sorted(ranges) if all(day - lag in ranges for lag in range(1, lags + 1))]
+    span = max(last - first, 1)
+    rows = [
+        [value for lag in range(lags, 0, -1) for value in ranges[day - lag]] + [(day - first) / span] for day in targets
+    ]
+    return Days(
+        features=torch.tensor(rows).reshape(len(rows), 2 * lags + 1),
+        low=torch.tensor([ranges[day][0] for day in targets]),
+        high=torch.tensor([ranges[day][1] for day in targets]),
+        ordinal=torch.tensor(targets, dtype=torch.long),
+    )
+
+
+def _read(data: IntervalsData, first: int, last: int) -> dict[int, tuple[float, float]]:
+    """Day → lowest and highest temperature, of the days that count."""
+    path = existing_file(data.path or _seattle(), "a csv file of daily temperatures", _ORIGINAL)
+    columns = [data.date, data.minimum, data.maximum, *([data.hours] if data.hours else [])]
+    ranges: dict[int, tuple[float, float]] = {}
+    for number, row in read_csv(path, columns):
+        place = f"{path}, line {number}"
+        day = _day(row[data.date], place)
+        if not first <= day <= last or not row[data.minimum] or not row[data.maximum]:
+            continue
+        if data.hours and _number(row[data.hours], place) < 24:
+            continue
+        low, high = _number(row[data.minimum], place), _number(row[data.maximum], place)
+        if low > high:
+            raise LabError(f"{place}: the lowest temperature, {low}, is above the highest, {high}")
+        # A day without variation has no width to learn from.
+        if low < high:
+            ranges[day] = (low, high)
+    if not ranges:
+        raise LabError(
+            f"{path} has no complete day from {data.first} to {data.last}; pass --data.first and --data.last"
+        )
+    return ranges
+
+
+def _seattle() -> Path:
+    vega = require("vega_datasets", "The demo's temperature data")
+    return Path(vega.data.seattle_weather.filepath)
+
+
+def _day(text: str, place: str) -> int:
+    try:
+        return datetime.date.fromisoformat(text.strip().replace("/", "-")).toordinal()
+    except ValueError:
+        raise LabError(f"{place}: {text!r} is not a date YYYY-MM-DD") from None
+
+
+def _number(text: str, place: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise LabError(f"{place}: {text!r} is not a finite number")
+    return value

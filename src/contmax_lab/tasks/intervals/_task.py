@@ -1,0 +1,68 @@
+"""The task: losses and measures of forecasts."""
+
+from collections.abc import Sequence, Sized
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from contmax_lab.tables import Table
+from contmax_lab.tasks import Batch, Splits, Task
+from contmax_lab.tasks.intervals._data import Days, IntervalsData, load
+from contmax_lab.tasks.intervals._model import Forecast, IntervalsModel, Network
+from contmax_lab.tasks.intervals._table import SEATTLE, TEMPERATURES
+
+
+class Intervals(Task):
+    """Predict an interval of temperatures."""
+
+    name = "intervals"
+    summary = "tomorrow's lowest and highest temperature, by Fenchel–Young losses of densities"
+    data_config = IntervalsData
+    model_config = IntervalsModel
+
+    def load(self, data: IntervalsData, seed: int) -> Splits:
+        """The split has a seed of its own, so that seeds of the training share it."""
+        return load(data)
+
+    def build(self, model: IntervalsModel, splits: Splits) -> nn.Module:
+        """A network with fresh weights."""
+        return Network(model, splits.info["num_features"], splits.info["mean_length"])
+
+    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
+        """Features and the observed interval."""
+        days = cast(Days, split)[indices]
+        return {"features": days.features, "low": days.low, "high": days.high}
+
+    def losses(self, output: Forecast, batch: Batch) -> Tensor:
+        """Fenchel–Young loss; squared error of the mid-point for the baseline."""
+        low, high = batch["low"], batch["high"]
+        if output.family is None or output.density is None:
+            return (output.loc - (low + high) / 2).square()
+        return output.family.losses(output.density, low, high)
+
+    def measures(self, output: Forecast, batch: Batch) -> dict[str, Tensor]:
+        r"""Squared error of the mid-point, overlap, and how much of the observed interval is covered.
+
+        .. math:: J = \frac{|y \cap \hat y|}{|y \cup \hat y|}, \qquad C = \frac{|y \cap \hat y|}{|y|}
+        """
+        low, high = batch["low"], batch["high"]
+        predicted_low, predicted_high = output.loc - output.half_width, output.loc + output.half_width
+        common = (torch.minimum(high, predicted_high) - torch.maximum(low, predicted_low)).clamp(min=0)
+        length, predicted_length = high - low, 2 * output.half_width
+        return {
+            "mse": (output.loc - (low + high) / 2).square(),
+            "jaccard": common / (length + predicted_length - common),
+            "coverage": common / length,
+            "length": predicted_length,
+        }
+
+    def tables(self) -> Sequence[Table]:
+        """The paper's table, and one for the demo."""
+        return (TEMPERATURES, SEATTLE)
+
+    def figures(self, runs: Any) -> Any:
+        """Forecasts that feed on themselves."""
+        from contmax_lab.tasks.intervals._figures import forecast_bands
+
+        return [forecast_bands(runs)] if runs else []

@@ -1,0 +1,8 @@
+"""Training: a plain loop on accelerate, whose every step is a function of the recipe and the step's number."""
+
+from contmax_lab.training._batches import epoch_batches as epoch_batches
+from contmax_lab.training._batches import share as share
+from contmax_lab.training._evaluation import evaluate as evaluate
+from contmax_lab.training._loop import train as train
+from contmax_lab.training._randomness import seed_for as seed_for
+from contmax_lab.training._schedule import learning_rate as learning_rate

@@ -1,0 +1,256 @@
+"""The loop: steps, evaluations, checkpoints, the end."""
+
+import contextlib
+import dataclasses
+import math
+import time
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from contmax_lab.errors import Interrupted, LabError, UsageError
+from contmax_lab.recipes import Recipe, TrainingConfig
+from contmax_lab.runs import Checkpoint, Run
+from contmax_lab.tasks import find_task
+from contmax_lab.training._batches import epoch_batches
+from contmax_lab.training._display import Display
+from contmax_lab.training._evaluation import evaluate
+from contmax_lab.training._events import Events
+from contmax_lab.training._interruption import StopRequest, stop_requests
+from contmax_lab.training._learner import Learner
+
+
+def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = True) -> dict[str, Any]:
+    """Train a recipe in a folder, from the start or from the last checkpoint.
+
+    Args:
+        recipe: decides everything; on a CPU, every bit of the result.
+        run: the folder.
+        resume: go on where a run in that folder stopped; a run that is done returns its results.
+        test: measure the best weights on the test examples at the end.
+
+    Returns:
+        The content of results.json: ``valid``, ``test``, ``best_epoch``, ``epochs``, ``steps``, ``parameters``,
+        ``timing``.
+
+    Raises:
+        LabError: if data, disk, numbers or a checkpoint are bad; what was saved before is untouched.
+        Interrupted: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    accelerator = _accelerator(recipe.training)
+    with contextlib.ExitStack() as stack:
+        if accelerator.is_main_process:
+            stack.enter_context(run.claimed())
+            run.begin(recipe, resume=resume)
+        accelerator.wait_for_everyone()
+        done = run.results()
+        if done is not None:
+            return done
+        request = stack.enter_context(stop_requests())
+        training = _Training(recipe, run, accelerator, request)
+        training.restore()
+        training.fit()
+        return training.finish(test)
+
+
+def _accelerator(training: TrainingConfig) -> Accelerator:
+    cpu = training.device == "cpu" or not torch.cuda.is_available()
+    return Accelerator(cpu=cpu, mixed_precision=training.precision)
+
+
+@dataclasses.dataclass
+class _Position:
+    """Where a training is; the JSON part of a checkpoint.
+
+    `batch` batches of `epoch` are done; `best` is the monitored metric of the weights that are kept.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    best: float | None = None
+    best_epoch: int = 0
+    stale: int = 0
+    seconds: float = 0.0
+    metrics_bytes: int = 0
+
+
+class _Training:
+    def __init__(self, recipe: Recipe, run: Run, accelerator: Accelerator, request: StopRequest) -> None:
+        self.recipe, self.run, self.accelerator, self.request = recipe, run, accelerator, request
+        self.config = recipe.training
+        self.task = find_task(recipe.task)
+        self.splits = self.task.load(recipe.data, recipe.seed)
+        for name, split in (("training", self.splits.train), ("validation", self.splits.valid)):
+            if not len(split):
+                raise LabError(f"there are no {name} examples; look at the section data of the recipe")
+        self.lengths = self.task.lengths(self.splits.train)
+        self.learner = Learner(recipe, self.task, self.splits, accelerator)
+        self.position = _Position()
+        self.best_weights: dict[str, Tensor] = {}
+        self._last_tick = self._last_save = time.monotonic()
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        checkpoint = self.run.last_checkpoint()
+        if checkpoint is None:
+            # Every process looks for one before the first makes it.
+            self.accelerator.wait_for_everyone()
+            if self.accelerator.is_main_process:
+                self.run.truncate_metrics(0)
+            return
+        tensors, state = checkpoint.tensors, checkpoint.state
+        self.position = _Position(**state["position"])
+        self.learner.load_weights(_section(tensors, "model"))
+        self.learner.load_optimizer_state(_section(tensors, "optimizer"), state["optimizer"])
+        self.learner.set_sums(state["sums"])
+        self.best_weights = _section(tensors, "best")
+        self.accelerator.wait_for_everyone()
+        if self.accelerator.is_main_process:
+            self.run.truncate_metrics(self.position.metrics_bytes)
+
+    def save(self) -> None:
+        sums = self.learner.sums()
+        self._tick()
+        self._last_save = time.monotonic()
+        if not self.accelerator.is_main_process:
+            return
+        self.position.metrics_bytes = self.run.metrics_size()
+        optimizer, rest = self.learner.optimizer_state()
+        sections = {"model": self.learner.weights(), "optimizer": optimizer, "best": self.best_weights}
+        tensors = {f"{name}.{key}": tensor for name, section in sections.items() for key, tensor in section.items()}
+        state = {"position": dataclasses.asdict(self.position), "optimizer": rest, "sums": sums}
+        self.run.save(self.position.step, Checkpoint(tensors, state))
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self.position.seconds += now - self._last_tick
+        self._last_tick = now
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def fit(self) -> None:
+        main = self.accelerator.is_main_process
+        with Display(self.run.folder.name, self.config.epochs, visible=main) as display:
+            events = Events(self.run.folder / "tensorboard") if main and self.config.tensorboard else None
+            while not self._done():
+                self._epoch(display)
+                self._close_epoch(display, events)
+
+    def _done(self) -> bool:
+        epochs, patience = int(self.config.epochs), int(self.config.patience)
+        return self.position.epoch >= epochs or 0 < patience <= self.position.stale
+
+    def _epoch(self, display: Display) -> None:
+        position, count = self.position, len(self.splits.train)
+        batches = epoch_batches(count, self.config.batch_size, self.recipe.seed, position.epoch, self.lengths)
+        total = self.config.epochs * len(batches)
+        started, seen = time.monotonic(), 0
+        for indices in batches[position.batch :]:
+            self.learner.step(indices, position.step, total)
+            position.step += 1
+            position.batch += 1
+            seen += len(indices)
+            display.at(position.epoch + position.batch / len(batches), seen / (time.monotonic() - started))
+            self._pause()
+
+    def _pause(self) -> None:
+        """Between two steps: save if it is time, stop if somebody asked."""
+        due = time.monotonic() - self._last_save >= self.config.checkpoint_seconds
+        stop, due = self._agreed(bool(self.request), due and self.accelerator.is_main_process)
+        if stop or due:
+            self.save()
+        if stop:
+            error = Interrupted(f"stopped at step {self.position.step}, all is saved; pass --resume to go on")
+            error.exit_code = self.request.exit_code
+            raise error
+
+    def _agreed(self, *flags: bool) -> tuple[bool, ...]:
+        """What any process says, all processes do."""
+        if self.accelerator.num_processes == 1:
+            return flags
+        raised = torch.tensor(flags, dtype=torch.float32, device=self.accelerator.device)
+        return tuple(value > 0 for value in self.accelerator.reduce(raised, "sum").tolist())
+
+    # -- evaluations ---------------------------------------------------------------------------------------------------
+
+    def _close_epoch(self, display: Display, events: Events | None) -> None:
+        position = self.position
+        position.epoch, position.batch = position.epoch + 1, 0
+        if position.epoch % self.config.evaluate_every and position.epoch < self.config.epochs:
+            return
+        loss, norm, steps = self.learner.sums()
+        self.learner.set_sums([0.0] * 3)
+        # The sums run over all epochs since the last evaluation.
+        examples = len(self.splits.train) * max(steps / self._batches_per_epoch(), 1)
+        train = {"loss": loss / examples, "gradient_norm": norm / max(steps, 1)}
+        valid = self._evaluated(self.splits.valid)
+        self._keep_best(valid)
+        self._tick()
+        record = {"epoch": position.epoch, "step": position.step, "train": train, "valid": valid}
+        if self.accelerator.is_main_process:
+            self.run.append_metrics({**record, "seconds": round(position.seconds, 3)})
+        display.news(valid)
+        if events is not None:
+            events.write(position.step, {"train": train, "valid": valid})
+
+    def _batches_per_epoch(self) -> int:
+        count, size = len(self.splits.train), self.config.batch_size
+        return -(-count // size) if size else 1
+
+    def _evaluated(self, split: Any) -> dict[str, float]:
+        metrics = evaluate(self.learner.bare_model, self.task, split, self.config.batch_size, self.accelerator)
+        bad = [name for name, value in metrics.items() if not math.isfinite(value)]
+        if bad:
+            raise LabError(
+                f"{bad[0]} on held-out examples is {metrics[bad[0]]} after epoch {self.position.epoch}; checkpoints "
+                "from before are untouched. Lower training.learning_rate, or set training.clip_norm."
+            )
+        return metrics
+
+    def _keep_best(self, valid: dict[str, float]) -> None:
+        monitor = self.config.monitor
+        if monitor not in valid:
+            raise UsageError(f"training.monitor is {monitor!r}, but what is measured is {', '.join(valid)}")
+        sign = 1.0 if self.config.goal == "max" else -1.0
+        best = self.position.best
+        if best is None or sign * valid[monitor] > sign * best:
+            self.position.best, self.position.best_epoch, self.position.stale = valid[monitor], self.position.epoch, 0
+            self.best_weights = self.learner.weights()
+        else:
+            self.position.stale += 1
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def finish(self, test: bool) -> dict[str, Any]:
+        self.save()
+        position = self.position
+        self.learner.load_weights(self.best_weights)
+        results: dict[str, Any] = {
+            "task": self.recipe.task,
+            "seed": self.recipe.seed,
+            "valid": self._evaluated(self.splits.valid),
+            "test": self._evaluated(self.splits.test) if test and len(self.splits.test) else None,
+            "best_epoch": position.best_epoch,
+            "epochs": position.epoch,
+            "steps": position.step,
+            "parameters": sum(p.numel() for p in self.learner.bare_model.parameters() if p.requires_grad),
+            "examples": {name: len(getattr(self.splits, name)) for name in ("train", "valid", "test")},
+            "timing": {
+                "seconds": round(position.seconds, 3),
+                "seconds_per_epoch": round(position.seconds / max(position.epoch, 1), 6),
+            },
+        }
+        if self.accelerator.is_main_process:
+            self.run.finish(Checkpoint(self.best_weights, {"best_epoch": position.best_epoch}), results)
+        self.accelerator.wait_for_everyone()
+        return results
+
+
+def _section(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The tensors of one part of a checkpoint, without its prefix."""
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
