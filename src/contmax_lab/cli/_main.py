@@ -50,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _complain(text: str, code: int) -> int:
-    print(f"contmax: {' '.join(text.split())}", file=sys.stderr)
+    line = " ".join(text.split())
+    print("contmax: " + "".join(c if c.isprintable() else repr(c)[1:-1] for c in line), file=sys.stderr)
     return code
 
 

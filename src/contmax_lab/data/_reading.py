@@ -32,10 +32,12 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a UTF-8 file without their ends, counted from 1.
 
     Raises:
-        LabError: at the first line that is not UTF-8, with its number.
+        LabError: at the first line that is not UTF-8 text, with its number.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
+            if b"\0" in line:
+                raise LabError(f"{path}, line {number}: not UTF-8 text but UTF-16 or binary; convert the file")
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:

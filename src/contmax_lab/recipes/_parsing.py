@@ -39,7 +39,7 @@ def load_recipe(name: str | pathlib.Path, overrides: Sequence[str] = ()) -> Reci
     parser = _parser(task, prog=f"contmax train {name}")
     base = _checked(f"{path}: ", parser.parse_object, stored)
     parsed = _checked("", parser.parse_args, list(overrides), namespace=base)
-    ready = parser.instantiate_classes(parsed)
+    ready = parser.instantiate(parsed)
     return Recipe(task=task.name, seed=ready.seed, search=ready.search or {}, **{key: ready[key] for key in _SECTIONS})
 
 
@@ -83,6 +83,12 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read as YAML: {_one_line(error)}") from None
     if not isinstance(stored, dict) or "task" not in stored:
         raise UsageError(f"{path} is not a recipe: it must be a mapping with the key task")
+    known = [field.name for field in dataclasses.fields(Recipe)]
+    for key, value in stored.items():
+        if key not in known:
+            raise UsageError(f"{path}: there is no key {key!r}; a recipe has {', '.join(known)}")
+        if key in (*_SECTIONS, "search") and not isinstance(value, dict):
+            raise UsageError(f"{path}: {key} must be a mapping; got {value!r}")
     return stored
 
 

@@ -92,7 +92,9 @@ def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple
 
 def _train_all(left: list[tuple[Any, str]], job: Reproduction) -> LabError | None:
     """Train in worker processes; what went wrong, or None."""
-    context = multiprocessing.get_context("spawn")
+    # Workers are forked from a process that has imported torch once and started nothing, neither threads nor a GPU.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "contmax_lab.training"])
     todo, news = context.Queue(), context.Queue()
     for entry in left:
         todo.put(entry)

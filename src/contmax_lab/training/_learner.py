@@ -13,7 +13,7 @@ from contmax_lab.errors import LabError
 from contmax_lab.recipes import Recipe, TrainingConfig
 from contmax_lab.tasks import Splits, Task
 from contmax_lab.training._batches import share
-from contmax_lab.training._randomness import seed_for
+from contmax_lab.training._randomness import seed_everything, seed_for
 from contmax_lab.training._schedule import learning_rate
 
 
@@ -29,9 +29,10 @@ class Learner:
 
     def __init__(self, recipe: Recipe, task: Task, splits: Splits, accelerator: Accelerator) -> None:
         self.recipe, self.task, self.splits, self.accelerator = recipe, task, splits, accelerator
-        torch.manual_seed(seed_for(recipe.seed, "weights"))
-        model = task.build(recipe.model, splits)
-        self.model, self.optimizer = accelerator.prepare(model, _optimizer(model, recipe.training))
+        seed_everything(seed_for(recipe.seed, "weights"), accelerator.device)
+        self.model: nn.Module = accelerator.prepare_model(task.build(recipe.model, splits))
+        # Scaling of gradients and the like are for precisions we do not use: the optimizer is torch's own, unwrapped.
+        self.optimizer = _optimizer(self.model, recipe.training)
         self._sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
 
     @property
@@ -50,7 +51,7 @@ class Learner:
         """
         accelerator, training = self.accelerator, self.recipe.training
         rank, world = accelerator.process_index, accelerator.num_processes
-        torch.manual_seed(seed_for(self.recipe.seed, "step", number, rank))
+        seed_everything(seed_for(self.recipe.seed, "step", number, rank), accelerator.device)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(training, number, total)
         mine = share(indices, rank, world)
@@ -60,8 +61,8 @@ class Learner:
         loss = losses.sum() * (1.0 if mine else 0.0)
         self.optimizer.zero_grad()
         # Processes average their gradients, hence the factor.
-        accelerator.backward(loss * (world / len(indices)))
-        norm = accelerator.clip_grad_norm_(self.model.parameters(), training.clip_norm or math.inf)
+        (loss * (world / len(indices))).backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), training.clip_norm or math.inf)
         self.optimizer.step()
         self._sums += torch.stack([loss.detach().double(), norm.double() / world, norm.new_ones(()).double() / world])
 

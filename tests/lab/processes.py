@@ -1,0 +1,119 @@
+"""What tests let real processes do. Nothing heavy is imported here that the server of processes has not loaded."""
+
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+
+import torch
+
+from contmax_lab.errors import LabError
+from contmax_lab.runs import Run
+from contmax_lab.tasks import Splits, Task
+from contmax_lab.training import evaluate, train
+
+
+def process_server():
+    """Starts processes quickly: they are forked from one that has imported everything already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "contmax_lab.training", "contmax_lab.tasks.intervals"])
+    return context
+
+
+def train_or_resume(recipe, folder):
+    torch.set_num_threads(1)
+    train(recipe, Run(folder), resume=True)
+
+
+def train_with_little_space(recipe, folder, answer):
+    """Train where no file may grow beyond 2 kB, as on a disk that fills up while writing."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+    try:
+        train(recipe, Run(folder), resume=True)
+    except LabError as error:
+        answer.put(str(error))
+
+
+# -- several processes for one training --------------------------------------------------------------------------------
+
+
+def together(server, target, world, *arguments):
+    """Run `target(*arguments)` on `world` processes that know of each other, as torchrun would; what each returns."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    answers = server.Queue()
+    processes = [
+        server.Process(target=_as_rank, args=(r, world, port, answers, target, arguments)) for r in range(world)
+    ]
+    for process in processes:
+        process.start()
+    returned = dict(answers.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join()
+    return [returned[rank] for rank in range(world)]
+
+
+def _as_rank(rank, world, port, answers, target, arguments):
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    answers.put((rank, target(*arguments)))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def train_and_return(recipe, folder, stop_at=None):
+    """The results, or the complaint; with `stop_at`, the last process is asked to stop after that step."""
+    from contmax_lab.training import _learner
+
+    if stop_at is not None and os.environ["RANK"] != "0":
+        step = _learner.Learner.step
+
+        def signalled(self, indices, number, total):
+            step(self, indices, number, total)
+            if number + 1 == stop_at:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        _learner.Learner.step = signalled
+    try:
+        return train(recipe, Run(folder), resume=True)
+    except LabError as error:
+        return str(error)
+
+
+class Counting(Task):
+    """Measures the index of every example, so that one counted twice or not at all is seen."""
+
+    name = "counting"
+    summary = "indices"
+
+    def load(self, data, seed):
+        return Splits(range(0), range(0), range(0))
+
+    def build(self, model, splits):
+        return torch.nn.Identity()
+
+    def batch(self, split, indices):
+        return {"index": torch.tensor(indices)}
+
+    def losses(self, output, batch):
+        return output["index"].float()
+
+    def measures(self, output, batch):
+        return {"index": output["index"], "square": torch.stack([output["index"], output["index"] ** 2], dim=-1)}
+
+    def lengths(self, split):
+        return [7 * i % 5 for i in split]
+
+    def summarise(self, measures):
+        return {name: values.tolist() for name, values in measures.items()}
+
+
+def count(sizes, batch_size):
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    return [evaluate(torch.nn.Identity(), Counting(), range(size), batch_size, accelerator) for size in sizes]

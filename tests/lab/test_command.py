@@ -1,0 +1,298 @@
+"""The command as a user meets it: help, errors in one line, exit codes."""
+
+import json
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+
+import pytest
+from weather import HEADER, lines, tiny_recipe, write_weather
+
+from contmax_lab import recipes
+from contmax_lab.cli import main
+from contmax_lab.runs import Run
+
+
+@pytest.fixture
+def contmax(capsys):
+    """Runs the command; gives exit code, output and the lines of errors."""
+
+    def run(*arguments):
+        try:
+            main([str(argument) for argument in arguments])
+            code = 0
+        except SystemExit as leaving:
+            code = leaving.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A YAML file of a training that takes no time."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(recipes.as_yaml(tiny_recipe(tmp_path)))
+    return path
+
+
+def test_help_is_quick_and_needs_nothing_heavy():
+    heavy = "torch accelerate jsonargparse optuna sklearn aeon matplotlib rich numpy".split()
+    program = (
+        "import sys\nfrom contmax_lab.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"print([m for m in {heavy} if m in sys.modules], file=sys.stderr)"
+    )
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    elapsed = time.perf_counter() - started
+    assert done.stderr.strip() == "[]"
+    assert "first steps" in done.stdout
+    assert elapsed < 5  # under a second on a machine that does nothing else
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "reproduce", "report", "data", "search", "doctor", "demo"])
+def test_every_subcommand_teaches(contmax, command):
+    code, printed, _ = contmax(command, "--help")
+    assert code == 0
+    assert f"contmax {command}" in printed
+
+
+def test_help_of_a_recipe_lists_its_keys_with_meaning_and_value(contmax):
+    code, printed, _ = contmax("train", "intervals/gaussian-95", "--help")
+    assert code == 0
+    assert "--model.hidden_dim" in printed
+    assert "width of the two hidden layers" in printed
+    assert "default: 32" in printed
+
+
+def test_train_evaluate_report(contmax, config, tmp_path):
+    run = tmp_path / "run"
+    code, printed, errors = contmax("train", config, "--run", run, "--model.hidden_dim", "4", "--seed=3")
+    assert (code, errors) == (0, [])
+    assert "test  loss" in printed
+    names = {path.name for path in run.iterdir()}
+    assert {"config.yaml", "provenance.json", "metrics.jsonl", "model.safetensors", "results.json"} <= names
+    assert Run(run).recipe().model.hidden_dim == 4
+    assert json.loads((run / "provenance.json").read_text())["versions"]["torch"]
+    code, printed, _ = contmax("evaluate", run, "--json")
+    assert code == 0
+    assert json.loads(printed) == pytest.approx(Run(run).results()["test"], rel=1e-12)
+    code, printed, _ = contmax("report", run, "--output", tmp_path / "out" / "r.html")
+    assert code == 0
+    page = (tmp_path / "out" / "r.html").read_text()
+    assert page.count("<img") == len(list((tmp_path / "out").glob("*.png"))) == 2
+    assert "http" not in page
+
+
+def test_a_stored_config_is_a_recipe(contmax, config, tmp_path):
+    contmax("train", config, "--run", tmp_path / "1")
+    code, _, _ = contmax("train", tmp_path / "1" / "config.yaml", "--run", tmp_path / "2")
+    assert code == 0
+    assert Run(tmp_path / "1").results()["test"] == Run(tmp_path / "2").results()["test"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--modl.hidden_dim", "4"], "modl.hidden_dim"),
+        (["--model.hiden_dim", "4"], "model.hiden_dim"),
+        (["--model.hidden_dim", "many"], "model.hidden_dim"),
+        (["--model.hidden_dim", "-1"], "model.hidden_dim"),
+        (["--model.family", "cauchy"], "model.family"),
+        (["--training.epochs", "0"], "training.epochs"),
+        (["--training.learning_rate", "nan"], "training.learning_rate"),
+        (["stray"], "stray"),
+        (["--training.monitor", "bleu"], "what is measured is loss, mse"),
+    ],
+)
+def test_what_is_not_understood_is_one_line_and_exit_code_2(contmax, config, tmp_path, arguments, says):
+    code, printed, errors = contmax("train", config, "--run", tmp_path / "run", *arguments)
+    assert code == 2
+    assert printed == ""
+    assert len(errors) == 1
+    assert says in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("task: intervals\nmodle: {}\n", "modle"),
+        ("task: intervals\nmodel: {hiden: 3}\n", "hiden"),
+        ("task: intervals\nmodel: [1, 2]\n", "model"),
+        ("task: nothing\n", "there is no task 'nothing'"),
+        ("model: {}\n", "the key task"),
+        ("- 1\n", "must be a mapping"),
+        ("", "must be a mapping"),
+        ("task: [unclosed\n", "cannot be read as YAML"),
+        ("task: !!python/object/apply:os.system [echo]\n", "cannot be read as YAML"),
+        (b"task: intervals # \xe9\n", "cannot be read as YAML"),
+    ],
+)
+def test_a_bad_recipe_is_one_line(contmax, tmp_path, text, says):
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    code, _, errors = contmax("train", path, "--run", tmp_path / "run")
+    assert code == 2
+    assert len(errors) == 1
+    assert says in errors[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_that_does_not_exist(contmax):
+    for name in ("nothing", "nothing.yaml", "../secret"):
+        code, _, errors = contmax("train", name)
+        assert (code, len(errors)) == (2, 1)
+        assert "intervals/parabola" in errors[0]
+
+
+def changed(number, text):
+    rows = lines()
+    rows[number - 1] = text
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (changed(1, "date,tmin_c,n_hours"), "line 1: no column tmax_c"),
+        (changed(7, "2015-01-06,1.0,2.0"), "line 7: 3 fields where the header has 4"),
+        (changed(8, "2015-01-07,cold,2.0,24"), "line 8: 'cold' is not a finite number"),
+        (changed(9, "2015-01-08,nan,2.0,24"), "line 9: 'nan' is not a finite number"),
+        (changed(10, "2015-13-09,1.0,2.0,24"), "line 10: '2015-13-09' is not a date"),
+        (changed(11, "2015-01-10,5.0,2.0,24"), "line 11: the lowest temperature, 5.0, is above the highest"),
+        (changed(12, '2015-01-11,"1.0,2.0,24'), "line 12"),
+        ([HEADER], "no complete day from 2015-01-01"),
+        (lines(15), "cannot be split"),
+        (lines(40), "windows that do not overlap fit"),
+    ],
+)
+def test_bad_data_is_one_line_with_its_number(contmax, tmp_path, rows, says):
+    config = tmp_path / "tiny.yaml"
+    write_weather(tmp_path, rows)
+    config.write_text(recipes.as_yaml(tiny_recipe(tmp_path)))
+    code, _, errors = contmax("train", config, "--run", tmp_path / "run")
+    assert code == 1
+    assert len(errors) == 1
+    assert "weather.csv" in errors[0] or "windows" in errors[0]
+    assert says in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        ("\n".join(changed(5, "2015-01-04,1.0,2.0,24 \u00b0")).encode("latin1"), "line 5: byte 0xb0 is not UTF-8"),
+        ("\n".join(lines()).encode("utf-16"), "line 1"),
+        (bytes(range(256)) * 40, "not UTF-8"),
+    ],
+)
+def test_files_that_are_no_text(contmax, config, tmp_path, content, says):
+    (tmp_path / "weather.csv").write_bytes(content)
+    code, _, errors = contmax("data", "check", config)
+    assert (code, len(errors)) == (1, 1)
+    assert says in errors[0]
+
+
+def test_the_loader_takes_what_spreadsheets_write(contmax, config, tmp_path):
+    (tmp_path / "weather.csv").write_bytes("\r\n".join([*lines(), "", ""]).encode("utf-8-sig"))
+    code, printed, _ = contmax("data", "check", config)
+    assert code == 0
+    assert "valid 9, test 7 examples" in printed
+
+
+@pytest.mark.parametrize("path", ["nowhere.csv", "."])
+def test_a_path_that_is_no_file(contmax, config, tmp_path, path):
+    code, _, errors = contmax("data", "check", config, "--data.path", tmp_path / path)
+    assert (code, len(errors)) == (1, 1)
+    assert "ncei.noaa.gov" in errors[0]
+
+
+# -- archives ----------------------------------------------------------------------------------------------------------
+
+
+def test_archives_are_unpacked_within_their_folder(contmax, tmp_path):
+    weather = write_weather(tmp_path)
+    with tarfile.open(tmp_path / "a.tar.xz", "w:xz") as tar:
+        tar.add(weather, "inner/weather.csv")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
+        packed.write(weather, "inner/weather.csv")
+    for name in ("a.tar.xz", "a.zip"):
+        code, printed, _ = contmax("data", "prepare", tmp_path / name, "--into", tmp_path / name[:-3])
+        assert code == 0
+        assert (tmp_path / name[:-3] / "inner" / "weather.csv").read_bytes() == weather.read_bytes()
+        assert "inner/weather.csv" in printed
+
+
+def test_archives_that_are_hostile_or_broken(contmax, tmp_path):
+    weather = write_weather(tmp_path)
+    with tarfile.open(tmp_path / "outside.tar", "w") as tar:
+        tar.add(weather, "../outside.csv")
+    (tmp_path / "cut.tar.xz").write_bytes(b"\xfd7zXZ\x00\x00")
+    (tmp_path / "text.tar").write_text("no archive")
+    for name in ("outside.tar", "cut.tar.xz", "text.tar", "missing.tar"):
+        code, _, errors = contmax("data", "prepare", tmp_path / name, "--into", tmp_path / "into")
+        assert (code, len(errors)) == (1, 1), name
+    assert not (tmp_path / "outside.csv").exists()
+
+
+# -- other subcommands -------------------------------------------------------------------------------------------------
+
+
+def test_data_list_shows_tasks_recipes_and_tables(contmax):
+    code, printed, _ = contmax("data", "list")
+    assert code == 0
+    assert "intervals/parabola" in printed
+    assert "table intervals" in printed
+
+
+def test_doctor_says_what_to_install(contmax, monkeypatch):
+    from contmax_lab import packages
+
+    version = packages.version
+    monkeypatch.setattr(packages, "version", lambda name: None if name == "sklearn" else version(name))
+    code, printed, _ = contmax("doctor")
+    assert code == 0
+    assert "pip install" in printed
+    assert "scikit-learn" in printed.split("pip install")[-1]
+    monkeypatch.setattr(packages, "version", lambda name: None if name == "accelerate" else version(name))
+    code, _, errors = contmax("doctor")
+    assert (code, len(errors)) == (1, 1)
+    assert "pip install 'contmax[lab]'" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("optuna", ["search", "intervals/parabola"]),
+        ("vega_datasets", ["data", "check", "intervals/seattle-parabola"]),
+        ("tensorboard", ["train", "{config}", "--run", "{run}", "--training.tensorboard=true"]),
+        ("matplotlib", ["report", "{run}", "--output", "{run}/r.html"]),
+    ],
+)
+def test_a_missing_package_is_one_line_where_it_is_used(contmax, config, tmp_path, monkeypatch, module, arguments):
+    run = tmp_path / "run"
+    if module == "matplotlib":
+        contmax("train", config, "--run", run)
+    monkeypatch.setitem(sys.modules, module, None)
+    code, _, errors = contmax(*(word.format(config=config, run=run) for word in arguments))
+    assert (code, len(errors)) == (1, 1)
+    assert f"needs {module}, which is not installed: pip install {module}" in errors[0]
+
+
+def test_runs_that_are_none_or_not_done(contmax, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for command in ("evaluate", "report"):
+        code, _, errors = contmax(command, tmp_path / "empty")
+        assert (code, len(errors)) == (1, 1)
+        assert "is not a run" in errors[0]
+
+
+def test_a_folder_that_cannot_be_made(contmax, config, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, errors = contmax("train", config, "--run", tmp_path / "file" / "run")
+    assert (code, len(errors)) == (1, 1)
+    assert "cannot make" in errors[0]

@@ -1,0 +1,270 @@
+"""Trainings that are killed, interrupted or starved end as if nothing had happened, or say why not."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import safetensors.torch
+import torch
+from processes import process_server, train_or_resume, train_with_little_space
+from weather import tiny_recipe
+
+from contmax_lab import recipes
+from contmax_lab.errors import Interrupted, LabError, UsageError
+from contmax_lab.runs import Run
+from contmax_lab.tasks import find_task
+from contmax_lab.training import train
+
+KILLS = 20
+
+
+@pytest.fixture(scope="module")
+def server():
+    return process_server()
+
+
+def outcome(run):
+    """All that must not depend on interruptions: results, metrics and weights, without times."""
+    results = run.results()
+    del results["timing"]
+    metrics = [{key: value for key, value in record.items() if key != "seconds"} for record in run.history()]
+    weights = {name: tensor.tolist() for name, tensor in safetensors.torch.load_file(run.weights).items()}
+    return results, metrics, weights
+
+
+def checkpoints(run):
+    return sorted(path.name for path in run.checkpoints.glob("step-*"))
+
+
+def test_killed_many_times_it_ends_with_the_same_bits(tmp_path, server):
+    # Dropout, a schedule, early stopping and a best checkpoint are all part of what must be restored.
+    options = ["--training.epochs=60", "--training.schedule=cosine", "--training.patience=50", "--model.dropout=0.2"]
+    recipe = tiny_recipe(tmp_path, *options, "--training.checkpoint_seconds=0", "--training.evaluate_every=2")
+    undisturbed, killed = Run(tmp_path / "undisturbed"), Run(tmp_path / "killed")
+    train(recipe, undisturbed)
+    chance = random.Random(0)
+    kills = 0
+    for _ in range(10 * KILLS):
+        before = checkpoints(killed)
+        process = server.Process(target=train_or_resume, args=(recipe, killed.folder))
+        process.start()
+        # Now and then before anything is saved, else once there is progress; then anywhere within some steps.
+        while chance.random() < 0.995 and process.is_alive() and checkpoints(killed) == before:
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.02))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        if process.exitcode == 0:
+            break
+        kills += 1
+        if kills == KILLS:
+            break
+    assert kills >= 20
+    assert killed.results() is None
+    train(recipe, killed, resume=True)
+    assert outcome(killed) == outcome(undisturbed)
+    assert not checkpoints(killed)
+
+
+def test_a_partial_file_of_a_killed_process_is_no_checkpoint(tmp_path):
+    recipe = tiny_recipe(tmp_path)
+    undisturbed, run = Run(tmp_path / "undisturbed"), Run(tmp_path / "run")
+    train(recipe, undisturbed)
+    run.checkpoints.mkdir(parents=True)
+    (run.checkpoints / ".step-000000009.safetensors.partial").write_bytes(b"half")
+    run.metrics.write_text('{"epoch": 1, "cut sho')
+    train(recipe, run, resume=True)
+    assert outcome(run) == outcome(undisturbed)
+
+
+def test_results_are_decided_by_the_recipe(tmp_path):
+    first, second, other = Run(tmp_path / "1"), Run(tmp_path / "2"), Run(tmp_path / "3")
+    train(tiny_recipe(tmp_path), first)
+    torch.rand(7)  # what others draw does not matter
+    train(tiny_recipe(tmp_path), second)
+    train(tiny_recipe(tmp_path, "--seed=1"), other)
+    assert outcome(first) == outcome(second)
+    assert outcome(first)[2] != outcome(other)[2]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_the_run_goes_on(tmp_path, monkeypatch, number, code):
+    recipe = tiny_recipe(tmp_path)
+    undisturbed, run = Run(tmp_path / "undisturbed"), Run(tmp_path / "run")
+    train(recipe, undisturbed)
+    seen = []
+    from contmax_lab.training import _learner
+
+    step = _learner.Learner.step
+
+    def signalled(self, *arguments):
+        step(self, *arguments)
+        seen.append(arguments)
+        if len(seen) == 5:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(_learner.Learner, "step", signalled)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted, match="stopped at step 5, all is saved; pass --resume") as caught:
+        train(recipe, run)
+    assert caught.value.exit_code == code
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert checkpoints(run) == ["step-000000005.safetensors"]
+    train(recipe, run, resume=True)
+    assert outcome(run) == outcome(undisturbed)
+
+
+def test_ctrl_c_on_the_command_exits_with_130(tmp_path):
+    recipe = tiny_recipe(tmp_path, "--training.epochs=100000", "--training.checkpoint_seconds=0.1")
+    config, run = tmp_path / "long.yaml", Run(tmp_path / "run")
+    config.write_text(recipes.as_yaml(recipe))
+    command = [sys.executable, "-m", "contmax_lab", "train", str(config), "--run", str(run.folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not checkpoints(run):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    printed, complaints = process.communicate()
+    assert process.returncode == 130
+    assert complaints.splitlines()[-1].startswith("contmax: stopped at step ")
+    assert "Traceback" not in complaints
+    assert printed == ""
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """A run that was stopped after its seventh step, with a checkpoint for each."""
+    recipe = tiny_recipe(tmp_path, "--training.checkpoint_seconds=0")
+    run = Run(tmp_path / "stopped")
+    from contmax_lab.training import _learner
+
+    step = _learner.Learner.step
+
+    def limited(self, indices, number, total):
+        if number == 7:
+            raise LabError("enough")
+        step(self, indices, number, total)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_learner.Learner, "step", limited)
+        with pytest.raises(LabError, match="enough"):
+            train(recipe, run)
+    assert checkpoints(run) == ["step-000000006.safetensors", "step-000000007.safetensors"]
+    return recipe, run
+
+
+def contents(run):
+    return {path.name: path.read_bytes() for path in sorted(run.checkpoints.iterdir())}
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_alone(stopped, monkeypatch):
+    recipe, run = stopped
+    before = contents(run)
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(LabError, match="No space left on device") as caught:
+            train(recipe, run, resume=True)
+    assert "\n" not in str(caught.value)
+    assert contents(run) == before
+    train(recipe, run, resume=True)
+    assert run.results()["epochs"] == 3
+
+
+def test_a_disk_that_fills_up_while_writing(stopped, server):
+    recipe, run = stopped
+    before = contents(run)
+    answer = server.Queue()
+    process = server.Process(target=train_with_little_space, args=(recipe, run.folder, answer))
+    process.start()
+    process.join()
+    assert "cannot write" in answer.get(timeout=5)
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_still_serves(stopped, tmp_path, damage):
+    recipe, run = stopped
+    last = run.checkpoints / checkpoints(run)[-1]
+    content = bytearray(last.read_bytes())
+    if damage == "cut":
+        content = content[: len(content) // 2]
+    elif damage == "flipped":
+        content[-100] ^= 1
+    elif damage == "empty":
+        content = b""
+    else:
+        content = safetensors.torch.save({"x": torch.zeros(2)})
+    last.write_bytes(content)
+    way = r"step-000000007.*Delete it and pass --resume to go on from step-000000006"
+    with pytest.raises(LabError, match=way) as error:
+        train(recipe, run, resume=True)
+    assert "\n" not in str(error.value)
+    assert last.read_bytes() == content
+    last.unlink()
+    train(recipe, run, resume=True)
+    undisturbed = Run(tmp_path / "undisturbed")
+    train(recipe, undisturbed)
+    assert outcome(run) == outcome(undisturbed)
+
+
+@pytest.mark.parametrize("poison", ["loss", "gradient", "valid"])
+def test_numbers_that_are_not_finite_stop_before_anything_is_saved(stopped, monkeypatch, poison):
+    recipe, run = stopped
+    before = contents(run)
+    task = type(find_task("intervals"))
+    losses = task.losses
+
+    def poisoned(self, output, batch):
+        values = losses(self, output, batch)
+        if poison == "valid":
+            return values * torch.nan if not torch.is_grad_enabled() else values
+        if not torch.is_grad_enabled():
+            return values
+        if poison == "loss":
+            return values * torch.nan
+        return values + (0 * output.loc).clamp(min=0).sqrt()  # finite, with an infinite slope
+
+    monkeypatch.setattr(task, "losses", poisoned)
+    with pytest.raises(LabError, match=r"not finite|is nan") as error:
+        train(recipe, run, resume=True)
+    assert "\n" not in str(error.value)
+    if poison != "valid":
+        assert contents(run) == before
+    monkeypatch.undo()
+    train(recipe, run, resume=True)
+    assert run.results()["epochs"] == 3
+
+
+def test_a_run_is_not_overwritten_nor_resumed_by_another_recipe(stopped, tmp_path):
+    recipe, run = stopped
+    with pytest.raises(UsageError, match="already holds a run; pass --resume"):
+        train(recipe, run)
+    with pytest.raises(UsageError, match=r"begun with another recipe than this one \(hidden_dim: 9\)"):
+        train(tiny_recipe(tmp_path, "--training.checkpoint_seconds=0", "--model.hidden_dim=9"), run, resume=True)
+
+
+def test_two_processes_do_not_train_in_one_folder(stopped):
+    recipe, run = stopped
+    with run.claimed(), pytest.raises(LabError, match="another process is training"):
+        train(recipe, Run(run.folder), resume=True)
+
+
+def test_a_run_that_is_done_is_not_done_again(tmp_path):
+    recipe, run = tiny_recipe(tmp_path), Run(tmp_path / "run")
+    results = train(recipe, run)
+    stamp = run.weights.stat().st_mtime_ns
+    assert train(recipe, run, resume=True) == results
+    assert run.weights.stat().st_mtime_ns == stamp
+    assert json.loads((run.folder / "results.json").read_text()) == results

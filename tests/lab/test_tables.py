@@ -1,0 +1,168 @@
+"""Tables: cells side by side, in slices, skipped when done; search; every recipe for one step."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+from weather import tiny_recipe, write_weather
+
+from contmax_lab import recipes
+from contmax_lab.cli import main
+from contmax_lab.errors import Interrupted, LabError, UsageError
+from contmax_lab.recipes import load_recipe, shipped_recipes
+from contmax_lab.runs import Run
+from contmax_lab.tables import Metric, Reproduction, Row, Table, Variant, as_text, reproduce, summary
+from contmax_lab.tasks import find_task, task_names
+from contmax_lab.training import train
+
+
+def small_table(config, seeds=2, rows=("parabola", "midpoint")):
+    return Table(
+        name="small",
+        title="A small table",
+        rows=tuple(
+            Row(name.capitalize(), str(config), (f"--model.family={name}",), {"test.mse": 0.5}) for name in rows
+        ),
+        variants=tuple(Variant(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(seeds)),
+        metrics=(Metric("test.mse", "MSE"), Metric("test.jaccard", "Jaccard, %", scale=100, digits=1)),
+        notes=("a note",),
+    )
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(recipes.as_yaml(tiny_recipe(tmp_path)))
+    return path
+
+
+def test_a_table_is_trained_once(tmp_path, config):
+    table, output = small_table(config), tmp_path / "results" / "small.json"
+    job = Reproduction(table, tmp_path / "runs", output, ["--model.hidden_dim=4"], jobs=2)
+    text = reproduce(job)
+    stored = json.loads(output.read_text())
+    assert stored["complete"]
+    assert stored["notes"] == ["a note"]
+    assert len(stored["cells"]) == 4
+    assert stored["versions"]["torch"]
+    first = Run(tmp_path / "runs" / "parabola" / "seed-0")
+    assert first.recipe().model.hidden_dim == 4
+    values = [Run(tmp_path / "runs" / "parabola" / f"seed-{s}").results()["test"]["mse"] for s in (0, 1)]
+    assert stored["rows"][0]["groups"]["seeds"]["test.mse"]["mean"] == pytest.approx(sum(values) / 2)
+    stamp = first.weights.stat().st_mtime_ns
+    assert reproduce(job) == text
+    assert first.weights.stat().st_mtime_ns == stamp
+
+
+def test_a_table_is_made_in_slices(tmp_path, config):
+    table = small_table(config, seeds=1, rows=("parabola",))
+    slow = ["--training.epochs=100000", "--training.checkpoint_seconds=0.2"]
+    job = Reproduction(table, tmp_path / "runs", tmp_path / "small.json", slow, budget_minutes=0.1)
+    with pytest.raises(Interrupted, match="time is up with 0 of 1 trainings done; the same command goes on"):
+        reproduce(job)
+    assert not json.loads((tmp_path / "small.json").read_text())["complete"]
+    run = Run(tmp_path / "runs" / "parabola" / "seed-0")
+    assert run.last_checkpoint().state["position"]["step"] > 0
+
+
+def test_ctrl_c_stops_a_table_cleanly(tmp_path, config):
+    table = small_table(config, seeds=1, rows=("parabola",))
+    slow = ["--training.epochs=100000", "--training.checkpoint_seconds=0.2"]
+    run = Run(tmp_path / "runs" / "parabola" / "seed-0")
+
+    def interrupt():
+        while not any(run.checkpoints.glob("step-*")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(Interrupted, match="stopped"):
+        reproduce(Reproduction(table, tmp_path / "runs", tmp_path / "small.json", slow))
+    assert run.last_checkpoint().state["position"]["step"] > 0
+
+
+def test_a_cell_that_fails_is_named_and_the_others_are_kept(tmp_path, config):
+    good, bad = small_table(config, seeds=1).rows
+    broken = Row("Broken", bad.recipe, ("--data.path=/nowhere.csv",))
+    table = Table("small", "", (broken, good), small_table(config, seeds=1).variants, small_table(config).metrics)
+    with pytest.raises(LabError, match=r"broken/seed-0: /nowhere.csv: no such file"):
+        reproduce(Reproduction(table, tmp_path / "runs", tmp_path / "small.json"))
+    assert [cell["row"] for cell in json.loads((tmp_path / "small.json").read_text())["cells"]] == ["Parabola"]
+
+
+def test_means_deviations_and_text(config):
+    table = small_table(config)
+    cells = list(table.cells())
+    results = [{"test": {"mse": value, "jaccard": value / 2}} for value in (0.1, 0.5, 0.3)]
+    rows = summary(table, list(zip(cells, results, strict=False)))
+    assert rows[0]["groups"]["seeds"]["test.mse"] == {
+        "mean": pytest.approx(0.2),
+        "std": pytest.approx(0.02**0.5),
+        "count": 2,
+    }
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in as_text(table, rows).splitlines()]
+    assert lines[0] == ["", "MSE", "Jaccard, %", "paper: MSE"]
+    assert lines[2] == ["Parabola", "0.2000 ± 0.1414", "10.0 ± 7.1", "0.5000"]
+    assert lines[3] == ["Midpoint", "0.5000", "25.0", "0.5000"]
+
+
+def test_a_table_that_is_unknown_or_lacks_its_data(capsys):
+    for arguments, says in ((["nothing"], "there is no table 'nothing'"), (["intervals"], "needs --data PATH")):
+        with pytest.raises(SystemExit) as leaving:
+            main(["reproduce", *arguments])
+        assert leaving.value.code == 2
+        assert says in capsys.readouterr().err
+
+
+def test_every_table_names_recipes_and_keys_that_exist():
+    for task in task_names():
+        for table in find_task(task).tables():
+            for cell in table.cells():
+                load_recipe(cell.row.recipe, cell.overrides)
+            folders = [cell.folder for cell in table.cells()]
+            assert len(set(folders)) == len(folders)
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_recipes() if name.startswith("intervals/")])
+def test_every_recipe_takes_a_step(tmp_path, name):
+    quick = ["--training.epochs=1", "--model.hidden_dim=4"]
+    if "seattle" not in name:
+        quick += [f"--data.path={write_weather(tmp_path)}", "--data.valid=9", "--data.test=9"]
+    recipe = load_recipe(name, quick)
+    assert load_recipe(name, [*quick, "--seed=0"]) == recipe
+    results = train(recipe, Run(tmp_path / "run"))
+    assert results["steps"] == 1
+    assert 0 <= results["test"]["jaccard"] <= 1
+
+
+# -- search ------------------------------------------------------------------------------------------------------------
+
+
+def test_search_goes_on_where_it_stopped_and_never_sees_the_test(tmp_path, capsys):
+    recipe = tiny_recipe(tmp_path)
+    config = tmp_path / "tiny.yaml"
+    space = "search: {model.hidden_dim: [2, 4], training.learning_rate: {low: 0.001, high: 0.1, log: true}}"
+    config.write_text(recipes.as_yaml(recipe).partition("search:")[0] + space)
+    arguments = ["search", str(config), "--runs", str(tmp_path / "s")]
+    main([*arguments, "--trials", "2"])
+    main([*arguments, "--trials", "3"])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1].startswith("--model.hidden_dim ")
+    trials = sorted((tmp_path / "s").glob("trial-*"))
+    assert len(trials) == 3
+    assert all(Run(trial).results()["test"] is None for trial in trials)
+    assert (tmp_path / "s" / "search.db").exists()
+    best = min(Run(trial).results()["valid"]["mse"] for trial in trials)
+    assert f"mse {best:.6g}" in printed[-2]
+
+
+def test_search_without_choices_or_with_strange_ones(tmp_path):
+    from contmax_lab.search import Search, search
+
+    for space, says in (({}, "no section search"), ({"seed": 3}, "must be a list of values")):
+        recipe = tiny_recipe(tmp_path, f"--search={json.dumps(space)}")
+        with pytest.raises(UsageError, match=says):
+            search(Search("intervals/parabola", (), recipe, tmp_path / "s", f"sqlite:///{tmp_path}/s.db", 1))
