@@ -40,7 +40,7 @@ def config(tmp_path):
 
 
 def test_help_is_quick_and_needs_nothing_heavy():
-    heavy = "torch accelerate jsonargparse optuna sklearn aeon matplotlib rich numpy".split()
+    heavy = ["torch", "accelerate", "jsonargparse", "optuna", "sklearn", "aeon", "matplotlib", "rich", "numpy"]
     program = (
         "import sys\nfrom contmax_lab.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
         f"print([m for m in {heavy} if m in sys.modules], file=sys.stderr)"
