@@ -70,7 +70,7 @@ def test_help_of_a_recipe_lists_its_keys_with_meaning_and_value(contmax):
 
 def test_train_evaluate_report(contmax, config, tmp_path):
     run = tmp_path / "run"
-    code, printed, errors = contmax("train", config, "--run", run, "--model.hidden_dim", "4", "--seed=3")
+    code, printed, errors = contmax("train", config, "--folder", run, "--model.hidden_dim", "4", "--seed=3")
     assert (code, errors) == (0, [])
     assert "test  loss" in printed
     names = {path.name for path in run.iterdir()}
@@ -88,8 +88,8 @@ def test_train_evaluate_report(contmax, config, tmp_path):
 
 
 def test_a_stored_config_is_a_recipe(contmax, config, tmp_path):
-    contmax("train", config, "--run", tmp_path / "1")
-    code, _, _ = contmax("train", tmp_path / "1" / "config.yaml", "--run", tmp_path / "2")
+    contmax("train", config, "--folder", tmp_path / "1")
+    code, _, _ = contmax("train", tmp_path / "1" / "config.yaml", "--folder", tmp_path / "2")
     assert code == 0
     assert Run(tmp_path / "1").results()["test"] == Run(tmp_path / "2").results()["test"]
 
@@ -109,7 +109,7 @@ def test_a_stored_config_is_a_recipe(contmax, config, tmp_path):
     ],
 )
 def test_what_is_not_understood_is_one_line_and_exit_code_2(contmax, config, tmp_path, arguments, says):
-    code, printed, errors = contmax("train", config, "--run", tmp_path / "run", *arguments)
+    code, printed, errors = contmax("train", config, "--folder", tmp_path / "run", *arguments)
     assert code == 2
     assert printed == ""
     assert len(errors) == 1
@@ -134,7 +134,7 @@ def test_what_is_not_understood_is_one_line_and_exit_code_2(contmax, config, tmp
 def test_a_bad_recipe_is_one_line(contmax, tmp_path, text, says):
     path = tmp_path / "bad.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    code, _, errors = contmax("train", path, "--run", tmp_path / "run")
+    code, _, errors = contmax("train", path, "--folder", tmp_path / "run")
     assert code == 2
     assert len(errors) == 1
     assert says in errors[0]
@@ -173,7 +173,7 @@ def test_bad_data_is_one_line_with_its_number(contmax, tmp_path, rows, says):
     config = tmp_path / "tiny.yaml"
     write_weather(tmp_path, rows)
     config.write_text(recipes.as_yaml(tiny_recipe(tmp_path)))
-    code, _, errors = contmax("train", config, "--run", tmp_path / "run")
+    code, _, errors = contmax("train", config, "--folder", tmp_path / "run")
     assert code == 1
     assert len(errors) == 1
     assert "weather.csv" in errors[0] or "windows" in errors[0]
@@ -269,14 +269,14 @@ def test_doctor_says_what_to_install(contmax, monkeypatch):
     [
         ("optuna", ["search", "intervals/parabola"]),
         ("vega_datasets", ["data", "check", "intervals/seattle-parabola"]),
-        ("tensorboard", ["train", "{config}", "--run", "{run}", "--training.tensorboard=true"]),
+        ("tensorboard", ["train", "{config}", "--folder", "{run}", "--training.tensorboard=true"]),
         ("matplotlib", ["report", "{run}", "--output", "{run}/r.html"]),
     ],
 )
 def test_a_missing_package_is_one_line_where_it_is_used(contmax, config, tmp_path, monkeypatch, module, arguments):
     run = tmp_path / "run"
     if module == "matplotlib":
-        contmax("train", config, "--run", run)
+        contmax("train", config, "--folder", run)
     monkeypatch.setitem(sys.modules, module, None)
     code, _, errors = contmax(*(word.format(config=config, run=run) for word in arguments))
     assert (code, len(errors)) == (1, 1)
@@ -293,6 +293,6 @@ def test_runs_that_are_none_or_not_done(contmax, tmp_path):
 
 def test_a_folder_that_cannot_be_made(contmax, config, tmp_path):
     (tmp_path / "file").write_text("")
-    code, _, errors = contmax("train", config, "--run", tmp_path / "file" / "run")
+    code, _, errors = contmax("train", config, "--folder", tmp_path / "file" / "run")
     assert (code, len(errors)) == (1, 1)
     assert "cannot make" in errors[0]

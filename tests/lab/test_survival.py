@@ -124,7 +124,7 @@ def test_ctrl_c_on_the_command_exits_with_130(tmp_path):
     recipe = tiny_recipe(tmp_path, "--training.epochs=100000", "--training.checkpoint_seconds=0.1")
     config, run = tmp_path / "long.yaml", Run(tmp_path / "run")
     config.write_text(recipes.as_yaml(recipe))
-    command = [sys.executable, "-m", "contmax_lab", "train", str(config), "--run", str(run.folder)]
+    command = [sys.executable, "-m", "contmax_lab", "train", str(config), "--folder", str(run.folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not checkpoints(run):
         time.sleep(0.05)

@@ -26,15 +26,13 @@ def run(options: argparse.Namespace) -> None:
         if not options.help:
             raise UsageError("pass the folder of a RUN")
         return
-    from accelerate import Accelerator
-
     from contmax_lab.runs import open_trained
-    from contmax_lab.training import evaluate
+    from contmax_lab.training import accelerator_for, evaluate
 
     trained = open_trained(options.folder, tuple(options.overrides))
-    accelerator = Accelerator(cpu=trained.recipe.training.device == "cpu")
+    accelerator = accelerator_for(trained.recipe.training)
     split = getattr(trained.splits, options.split)
-    model = trained.model.to(accelerator.device)
+    model = accelerator.prepare_model(trained.model, evaluation_mode=True)
     metrics = evaluate(model, trained.task, split, trained.recipe.training.batch_size, accelerator)
     if options.json:
         print(json.dumps(metrics))

@@ -14,9 +14,9 @@ TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """RECIPE, --run, --resume."""
+    """RECIPE, --folder, --resume."""
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, or TASK/NAME")
-    parser.add_argument("--run", type=Path, help="folder of the run (default: runs/TASK/NAME-seed-SEED)")
+    parser.add_argument("--folder", type=Path, help="folder of the run (default: runs/TASK/NAME-seed-SEED)")
     parser.add_argument("--resume", action="store_true", help="go on where the run in that folder stopped")
 
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
     from contmax_lab.runs import Run
     from contmax_lab.training import train
 
-    folder = options.run or Path("runs") / recipe.task / f"{Path(options.recipe).stem}-seed-{recipe.seed}"
+    folder = options.folder or Path("runs") / recipe.task / f"{Path(options.recipe).stem}-seed-{recipe.seed}"
     results = train(recipe, Run(folder), resume=options.resume)
     if on_main_process():
         print_results(results)

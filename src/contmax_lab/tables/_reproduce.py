@@ -95,26 +95,27 @@ def _train_all(left: list[tuple[Any, str]], job: Reproduction) -> LabError | Non
     # Workers are forked from a process that has imported torch once and started nothing, neither threads nor a GPU.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "contmax_lab.training"])
-    todo, news = context.Queue(), context.Queue()
-    for entry in left:
+    todo, news, stopping = context.Queue(), context.Queue(), context.Event()
+    count = min(max(job.jobs, 1), len(left))
+    for entry in [*left, *[None] * count]:
         todo.put(entry)
-    workers = [context.Process(target=_work, args=(todo, news)) for _ in range(min(max(job.jobs, 1), len(left)))]
+    workers = [context.Process(target=_work, args=(todo, news, stopping)) for _ in range(count)]
     for worker in workers:
         worker.start()
     deadline = time.monotonic() + 60 * job.budget_minutes if job.budget_minutes else float("inf")
     try:
-        return _watch(workers, news, len(left), deadline)
+        return _watch(workers, news, stopping, len(left), deadline)
     except KeyboardInterrupt:
-        _stop(workers)
+        _stop(workers, stopping)
         return Interrupted("stopped; what is done and under way is saved. The same command goes on.")
 
 
-def _watch(workers: list[Any], news: Any, count: int, deadline: float) -> LabError | None:
+def _watch(workers: list[Any], news: Any, stopping: Any, count: int, deadline: float) -> LabError | None:
     complaint: LabError | None = None
     done = 0
     while any(worker.is_alive() for worker in workers):
         if time.monotonic() > deadline:
-            _stop(workers)
+            _stop(workers, stopping)
             return Interrupted(f"time is up with {done} of {count} trainings done; the same command goes on")
         try:
             folder, problem = news.get(timeout=0.2)
@@ -130,8 +131,9 @@ def _watch(workers: list[Any], news: Any, count: int, deadline: float) -> LabErr
     return complaint or (LabError(f"a worker ended with exit code {crashed[0]}") if crashed else None)
 
 
-def _stop(workers: list[Any]) -> None:
+def _stop(workers: list[Any], stopping: Any) -> None:
     """Ask every training to save and stop, and wait until it has."""
+    stopping.set()
     for worker in workers:
         if worker.is_alive():
             os.kill(worker.pid, signal.SIGTERM)
@@ -139,15 +141,12 @@ def _stop(workers: list[Any]) -> None:
         worker.join()
 
 
-def _work(todo: Any, news: Any) -> None:
+def _work(todo: Any, news: Any, stopping: Any) -> None:
     """Train one cell after the other until none is left or somebody asks to stop."""
     # Ctrl-C goes to the whole group of processes, and the parent passes it on as SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while True:
-        try:
-            recipe, folder = todo.get(timeout=0.5)
-        except queue.Empty:
-            return
+    while not stopping.is_set() and (entry := todo.get()) is not None:
+        recipe, folder = entry
         try:
             train(recipe, Run(folder), resume=True)
             news.put((folder, None))

@@ -3,6 +3,7 @@
 from contmax_lab.training._batches import epoch_batches as epoch_batches
 from contmax_lab.training._batches import share as share
 from contmax_lab.training._evaluation import evaluate as evaluate
+from contmax_lab.training._loop import accelerator_for as accelerator_for
 from contmax_lab.training._loop import train as train
 from contmax_lab.training._randomness import seed_for as seed_for
 from contmax_lab.training._schedule import learning_rate as learning_rate

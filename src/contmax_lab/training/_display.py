@@ -47,8 +47,7 @@ class Display:
         if self._bar is not None:
             self._bar.update(self._task, completed=epoch, epoch=epoch, speed=f"{examples_per_second:,.0f}/s")
 
-    def news(self, valid: dict[str, float]) -> None:
-        """Show the latest metrics."""
+    def news(self, monitor: str, latest: float, best: float) -> None:
+        """Show the metric that decides."""
         if self._bar is not None:
-            text = " ".join(f"{name} {value:.4g}" for name, value in valid.items())
-            self._bar.update(self._task, news=text)
+            self._bar.update(self._task, news=f"{monitor} {latest:.4g}, best {best:.4g}")

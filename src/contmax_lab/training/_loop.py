@@ -39,7 +39,7 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = True) 
         LabError: if data, disk, numbers or a checkpoint are bad; what was saved before is untouched.
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
-    accelerator = _accelerator(recipe.training)
+    accelerator = accelerator_for(recipe.training)
     with contextlib.ExitStack() as stack:
         if accelerator.is_main_process:
             stack.enter_context(run.claimed())
@@ -55,7 +55,8 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = True) 
         return training.finish(test)
 
 
-def _accelerator(training: TrainingConfig) -> Accelerator:
+def accelerator_for(training: TrainingConfig) -> Accelerator:
+    """Device, precision and processes as the recipe and the launcher want them."""
     cpu = training.device == "cpu" or not torch.cuda.is_available()
     return Accelerator(cpu=cpu, mixed_precision=training.precision)
 
@@ -193,7 +194,7 @@ class _Training:
         record = {"epoch": position.epoch, "step": position.step, "train": train, "valid": valid}
         if self.accelerator.is_main_process:
             self.run.append_metrics({**record, "seconds": round(position.seconds, 3)})
-        display.news(valid)
+        display.news(self.config.monitor, valid[self.config.monitor], position.best or 0.0)
         if events is not None:
             events.write(position.step, {"train": train, "valid": valid})
 
