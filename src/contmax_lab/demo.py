@@ -35,7 +35,7 @@ def make_demo(folder: Path, jobs: int) -> Iterator[str]:
         text = reproduce(Reproduction(table, runs, folder / f"{table.name}.json", jobs=jobs))
         yield f"\n{table.title}\n{text}"
         first = [cell for cell in table.cells() if cell.variant == table.variants[0]]
-        for section in sections([open_trained(runs / cell.folder) for cell in first]):
+        for section in sections([open_trained(runs / cell.folder, label=cell.row.label) for cell in first]):
             lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
             pages.append(
                 dataclasses.replace(section, title=table.title, table=[lines[0], *lines[2:]], notes=table.notes)

@@ -21,7 +21,7 @@ def sections(trained: Sequence[TrainedRun]) -> list[Section]:
 
 def _section(entries: list[TrainedRun]) -> Section:
     task = entries[0].task
-    labels = [entry.run.folder.name for entry in entries]
+    labels = [entry.label for entry in entries]
     figures = [learning_curves([entry.run for entry in entries], labels), *task.figures(entries)]
     return Section(task.name.capitalize(), task.summary, _table(entries, labels), figures)
 

@@ -68,8 +68,8 @@ class Cell:
     @property
     def folder(self) -> str:
         """Relative to the folder of the table."""
-        row = "".join(c if c.isalnum() or c in "-." else "-" for c in self.row.label.lower())
-        return f"{row}/{self.variant.name}"
+        words = "".join(c if c.isalnum() or c == "." else " " for c in self.row.label.lower()).split()
+        return f"{'-'.join(words)}/{self.variant.name}"
 
     @property
     def overrides(self) -> list[str]:

@@ -120,6 +120,7 @@ def _normalised(days: Days, *parts: list[int]) -> Splits:
         "half_range": half_range,
         "num_features": days.features.shape[1],
         "mean_length": float((train.high - train.low).mean()),
+        "days": normalise(days),
     }
     return Splits(train, valid, test, info)
 

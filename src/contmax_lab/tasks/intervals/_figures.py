@@ -3,7 +3,6 @@
 import datetime
 import itertools
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -21,34 +20,38 @@ def forecast_bands(runs: Sequence[TrainedRun]) -> Figure:
     Args:
         runs: trained on the same data; one panel each.
     """
-    figure, axes = new_axes(rows=len(runs), width=9.0, height=2.2)
+    figure, axes = new_axes(rows=len(runs), width=9.0, height=2.0)
     for axis, trained in zip(axes, runs, strict=True):
-        days, low, high = _longest_stretch(cast(Days, trained.splits.train))
+        days = _longest_stretch(trained.splits.info["days"])
         predicted_low, predicted_high = _rolled_out(trained, days)
         center, half_range = trained.splits.info["center"], trained.splits.info["half_range"]
         dates = [datetime.date.fromordinal(int(day)) for day in days.ordinal]
-        axis.fill_between(dates, low * half_range + center, high * half_range + center, color="0.8", label="observed")
+        axis.fill_between(
+            dates, days.low * half_range + center, days.high * half_range + center, color="0.8", label="observed"
+        )
         for edge in (predicted_low, predicted_high):
             axis.plot(dates, edge * half_range + center, color="C0", linewidth=1.2)
         axis.fill_between(
             dates, predicted_low * half_range + center, predicted_high * half_range + center, color="C0", alpha=0.25
         )
-        axis.set_title(trained.recipe.model.family, loc="left", fontsize=9)
+        axis.set_title(trained.label, loc="left", fontsize=9)
         axis.set_ylabel("°C")
+        if axis is not axes[0]:
+            axis.sharey(axes[0])
+    axes[0].legend(fontsize=7, frameon=False, loc="upper left")
     caption = (
-        f"Each panel starts from two observed days and goes on for {_DAYS} days from its own predictions (blue); "
+        f"Each panel starts from observed days and goes on for up to {_DAYS} days from its own predictions (blue); "
         "observed lowest to highest temperature in grey."
     )
     return Figure.of("Auto-regressive temperature intervals", figure, caption)
 
 
-def _longest_stretch(days: Days) -> tuple[Days, Tensor, Tensor]:
+def _longest_stretch(days: Days) -> Days:
     """Consecutive days, as many as there are up to `_DAYS`."""
     gaps = (days.ordinal[1:] - days.ordinal[:-1] != 1).nonzero().flatten().tolist()
     edges = [0, *(gap + 1 for gap in gaps), len(days)]
     start, end = max(itertools.pairwise(edges), key=lambda pair: pair[1] - pair[0])
-    stretch = days[slice(start, min(end, start + _DAYS))]
-    return stretch, stretch.low, stretch.high
+    return days[slice(start, min(end, start + _DAYS))]
 
 
 @torch.no_grad()

@@ -1,0 +1,42 @@
+"""The report as a browser sees it: no errors, no requests, nothing broken."""
+
+import shutil
+
+import pytest
+from weather import tiny_recipe
+
+from contmax_lab.report import sections, write_page
+from contmax_lab.runs import Run, open_trained
+from contmax_lab.training import train
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+def test_a_report_opens_from_disk_without_errors_and_without_network(tmp_path):
+    playwright = pytest.importorskip("playwright.sync_api")
+    families = ("midpoint", "parabola")
+    for family in families:
+        train(tiny_recipe(tmp_path, f"--model.family={family}"), Run(tmp_path / family))
+    trained = [open_trained(tmp_path / family) for family in families]
+    page_file, *pictures = write_page(tmp_path / "report" / "report.html", "A report", "lead", sections(trained))
+    assert len(pictures) == 2
+
+    complaints, requests = [], []
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(page_file.as_uri())
+        widths = page.eval_on_selector_all("img", "images => images.map(image => image.naturalWidth)")
+        rows = page.locator("tbody tr").count()
+        overflow = page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
+        browser.close()
+    assert complaints == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    assert len(widths) == 2
+    assert all(width > 300 for width in widths)
+    assert rows == 2
+    assert not overflow
