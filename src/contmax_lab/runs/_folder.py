@@ -1,0 +1,168 @@
+"""The folder of a run."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from contmax_lab.errors import LabError, UsageError
+from contmax_lab.provenance import provenance
+from contmax_lab.recipes import Recipe, as_yaml, load_recipe
+from contmax_lab.runs._atomic import write_atomically, write_json
+from contmax_lab.runs._checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+
+_PACKAGES = ("contmax", "torch", "numpy", "numba", "accelerate", "safetensors", "jsonargparse")
+# The one before the last is there for the case that the last is damaged by what no program can help.
+_KEPT_CHECKPOINTS = 2
+
+
+class Run:
+    """A training and what is left of it.
+
+    Args:
+        folder: where it lies, or will lie.
+
+    Example:
+        >>> Run("runs/nothing-here").results() is None
+        True
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.config = self.folder / "config.yaml"
+        self.metrics = self.folder / "metrics.jsonl"
+        self.weights = self.folder / "model.safetensors"
+        self.checkpoints = self.folder / "checkpoints"
+        self._results = self.folder / "results.json"
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep other processes out while this one trains; a killed process lets go by itself.
+
+        Raises:
+            LabError: if another process is there, or the folder cannot be made.
+        """
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            lock = (self.folder / "lock").open("w")
+        except OSError as error:
+            raise LabError(f"cannot make {self.folder}: {error.strerror}; pass another --folder") from None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise LabError(f"another process is training in {self.folder}; pass another --folder") from None
+            yield
+
+    def begin(self, recipe: Recipe, *, resume: bool) -> None:
+        """Write the recipe down, or make sure that it is the one the run was begun with.
+
+        Raises:
+            UsageError: if there is a run already and it shall not, or cannot, be resumed.
+        """
+        if self.config.exists():
+            if not resume:
+                raise UsageError(f"{self.folder} already holds a run; pass --resume to go on, or another --folder")
+            begun = self.config.read_text(encoding="utf-8").splitlines()
+            changed = [line.strip() for line in as_yaml(recipe).splitlines() if line not in begun]
+            if changed:
+                raise UsageError(
+                    f"{self.folder} was begun with another recipe than this one ({changed[0]}); pass another --folder"
+                )
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / "provenance.json", provenance(_PACKAGES))
+        write_atomically(self.config, as_yaml(recipe).encode("utf-8"))
+
+    def recipe(self) -> Recipe:
+        """The recipe it was begun with.
+
+        Raises:
+            LabError: if there is no run.
+        """
+        if not self.config.exists():
+            raise LabError(f"{self.folder} is not a run: it has no config.yaml")
+        return load_recipe(self.config)
+
+    # -- metrics -------------------------------------------------------------------------------------------------------
+
+    def append_metrics(self, record: dict[str, Any]) -> None:
+        """Add a line to metrics.jsonl."""
+        try:
+            with self.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def metrics_size(self) -> int:
+        """Bytes of metrics.jsonl, all of which are on disk when this returns."""
+        if not self.metrics.exists():
+            return 0
+        try:
+            with self.metrics.open("rb") as file:
+                os.fsync(file.fileno())
+                return os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> LabError:
+        return LabError(
+            f"cannot write {self.metrics}: {error.strerror}; checkpoints are untouched. Free some space and pass --resume."
+        )
+
+    def truncate_metrics(self, size: int) -> None:
+        """Forget the lines that were written after a checkpoint."""
+        if self.metrics.exists():
+            os.truncate(self.metrics, size)
+
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last line that was cut short is left out."""
+        if not self.metrics.exists():
+            return []
+        lines = self.metrics.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines[:-1]]
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def save(self, step: int, checkpoint: Checkpoint) -> None:
+        """Store a checkpoint, then drop the oldest."""
+        write_checkpoint(self.checkpoints / f"step-{step:09d}.safetensors", checkpoint)
+        for path in self._saved()[:-_KEPT_CHECKPOINTS]:
+            path.unlink()
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint, or None before the first.
+
+        Raises:
+            LabError: if it is damaged, with the way to go on from the one before.
+        """
+        saved = self._saved()
+        if not saved:
+            return None
+        try:
+            return read_checkpoint(saved[-1])
+        except LabError as error:
+            way = f"from {saved[-2].name}" if len(saved) > 1 else "from the start"
+            raise LabError(f"{error}. Delete it and pass --resume to go on {way}.") from None
+
+    def _saved(self) -> list[Path]:
+        return sorted(self.checkpoints.glob("step-*.safetensors"))
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def finish(self, weights: Checkpoint, results: dict[str, Any]) -> None:
+        """Store the best weights and the results; checkpoints have done their work."""
+        write_checkpoint(self.weights, weights)
+        write_json(self._results, results)
+        for path in self._saved():
+            path.unlink()
+
+    def results(self) -> dict[str, Any] | None:
+        """What came out, or None if the run is not done."""
+        if not self._results.exists():
+            return None
+        results: dict[str, Any] = json.loads(self._results.read_text(encoding="utf-8"))
+        return results
