@@ -34,8 +34,9 @@ def _figures(effort: Effort) -> Iterator[Figure]:
                 yield _on_line(alpha, batch, functions, limit if alpha == 2 else None, effort)
     for alpha in (1.0, 2.0):
         yield _on_plane(alpha, 8 if effort.small else 64, 2.0 if alpha == 2 else None, effort)
-    for alpha, limit in ((1.0, 0.35), (2.0, 1.0), (1.5, None), (4 / 3, None)):
-        yield _many_queries(alpha, 256 if effort.small else 4096, limit, effort)
+    limits = {1.0: 0.35, 2.0: 1.0}
+    for alpha in (1.0, 2.0, 1.5, 4 / 3):
+        yield _many_queries(alpha, 256 if effort.small else 4096, limits.get(alpha), effort)
     yield from _growth(lengths, effort)
 
 

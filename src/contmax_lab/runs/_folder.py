@@ -110,7 +110,7 @@ class Run:
 
     def _unwritable(self, error: OSError) -> LabError:
         return LabError(
-            f"cannot write {self.metrics}: {error.strerror}; checkpoints are untouched. Free some space and pass --resume."
+            f"cannot write {self.metrics}: {error.strerror}; checkpoints are untouched. Free space and pass --resume."
         )
 
     def truncate_metrics(self, size: int) -> None:

@@ -51,7 +51,7 @@ def open_trained(folder: str | Path, overrides: tuple[str, ...] = (), label: str
     run.recipe()
     results = run.results()
     if results is None:
-        raise LabError(f"{run.folder} is not done; go on with contmax train {run.config} --folder {run.folder} --resume")
+        raise LabError(f"{run.folder} is not done: contmax train {run.config} --folder {run.folder} --resume")
     recipe = load_recipe(run.config, overrides)
     task = find_task(recipe.task)
     splits = task.load(recipe.data, recipe.seed)
