@@ -193,17 +193,8 @@ def test_representations_say_what_they_are(case):
 
 
 # Traces take seconds each: one of every kind.
-LEARNED = pytest.param(
-    CASES[1],
-    marks=pytest.mark.xfail(
-        reason="torch.compile gives all constant tables of an outer graph one name, and refuses the second",
-        raises=torch._dynamo.exc.BackendCompilerFailed,
-    ),
-)
-
-
 @pytest.mark.graph
-@pytest.mark.parametrize("case", [CASES[0], LEARNED, CASES[2], CASES[4], CASES[7]], ids=str)
+@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[2], CASES[4], CASES[7]], ids=str)
 def test_compiled_in_one_graph(case):
     torch._dynamo.reset()
     attend, arguments = case.make(), inputs()
