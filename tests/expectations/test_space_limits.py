@@ -143,3 +143,13 @@ def test_errors_say_what_is_wrong():
     with pytest.raises(NotImplementedError, match="register_expectation"):
         contmax.expectation(box, full)
     assert contmax.expectation(MultivariateNormal(torch.zeros(4), torch.eye(4)), full).shape == (1,)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+@pytest.mark.parametrize("alpha", [0.9, 1.5])
+def test_values_do_not_depend_on_whether_gradients_are_wanted(alpha, dim):
+    basis = MultivariateGaussianBasis.grid(3, 0.2, dim=dim).double()
+    loc, tril = torch.rand(2, dim, dtype=F64), 0.3 * torch.eye(dim, dtype=F64)
+    plain = contmax.expectation(MultivariateBetaGaussian(loc, scale_tril=tril, alpha=alpha), basis)
+    tracked = MultivariateBetaGaussian(loc.requires_grad_(), scale_tril=tril, alpha=alpha)
+    torch.testing.assert_close(contmax.expectation(tracked, basis).detach(), plain, rtol=1e-13, atol=0)

@@ -93,6 +93,52 @@ def test_space_against_a_rule_on_the_ball(alpha, aspect, ratio):
     )
 
 
+LINE = np.polynomial.legendre.leggauss(160)
+
+
+def narrow_on_the_disk(k, ratio, place):
+    """E[N(t; c, s²I)] on the unit disk, |c| = place, s = ratio: coordinates are sines on the window that counts."""
+    x, w = LINE
+    reach = 9 * ratio
+
+    def window(low, high):
+        return (low + high)[..., None] / 2 + (high - low)[..., None] / 2 * x, (high - low)[..., None] / 2 * w
+
+    outer, outer_weight = window(*(np.arcsin(np.clip(np.array(place + d), -1, 1)) for d in (-reach, reach)))
+    first, chord = np.sin(outer), np.cos(outer)
+    end = np.arcsin(np.clip(reach / chord, 0, 1))
+    inner, inner_weight = window(-end, end)
+    second, room = chord[:, None] * np.sin(inner), chord[:, None] * np.cos(inner)
+    density = (k + 1) / np.pi * room ** (2 * k)
+    distance = (first[:, None] - place) ** 2 + second**2
+    gaussian = np.exp(-0.5 * distance / ratio**2) / (2 * np.pi * ratio**2)
+    return (outer_weight[:, None] * chord[:, None] * inner_weight * room * density * gaussian).sum()
+
+
+def narrow_in_the_ball(k, ratio, place):
+    """The same in three dimensions, where it is (1/|c|) ∫ t p(|t|) N(t; |c|, s²) dt on the line."""
+    x, w = LINE
+    low, high = (np.arcsin(np.clip(place + d, -1, 1)) for d in (-9 * ratio, 9 * ratio))
+    angle, weight = (low + high) / 2 + (high - low) / 2 * x, (high - low) / 2 * w
+    t, room = np.sin(angle), np.cos(angle)
+    height = math.exp(math.lgamma(k + 2.5) - math.lgamma(k + 1)) / math.pi**1.5
+    gaussian = np.exp(-0.5 * ((t - place) / ratio) ** 2) / (math.sqrt(2 * math.pi) * ratio)
+    return (weight * room * t * height * room ** (2 * k) * gaussian).sum() / place
+
+
+@pytest.mark.parametrize(("dim", "oracle"), [(2, narrow_on_the_disk), (3, narrow_in_the_ball)])
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 1.7, 2.0, 3.0])
+@pytest.mark.parametrize("ratio", [0.003, 0.01, 0.1])
+def test_narrow_functions_about_the_edge_of_the_support(ratio, alpha, dim, oracle):
+    places = [0.3, 0.9, 1 - 3 * ratio, 1 - ratio, 1.0, 1 + ratio, 1 + 4 * ratio]
+    eye = torch.eye(dim, dtype=F64)
+    density = MultivariateBetaGaussian.from_support(torch.zeros(dim, dtype=F64), eye, alpha)
+    loc = torch.tensor(places, dtype=F64)[:, None] * torch.nn.functional.normalize(torch.ones(dim, dtype=F64), dim=0)
+    r = contmax.expectation(density, MultivariateGaussianBasis(loc, ratio**2 * eye))
+    expected = torch.tensor([oracle(1 / (alpha - 1), ratio, place) for place in places], dtype=F64)
+    torch.testing.assert_close(r, expected, rtol=1e-10, atol=1e-12 * density.density(density.loc).item())
+
+
 @pytest.mark.parametrize("alpha", [0.7, 0.9])
 def test_heavy_tails_against_a_mixture_of_gaussians(alpha):
     """A Student-t is the mean of N(μ, c²Σ/g) over g ~ χ²."""
