@@ -21,9 +21,10 @@ def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"
 
     .. math:: r_j = E_p[\psi_j(t)] = \int p(t)\,\psi_j(t)\,dt
 
-    Gaussians meet Gaussian bases in closed form, β-Gaussians by quadrature rules accurate to the dtype (1e-6 in
-    float32, 1e-12 in float64 on the line), mixtures by their components, any other pair on the line by a rule that
-    states its accuracy. The rule is chosen by the types of both, the most specific first.
+    Gaussians meet Gaussian bases in closed form, β-Gaussians in any dimension by rules accurate to the dtype (of the
+    largest r, 1e-6 in float32, in float64 1e-12), mixtures by their components, any other pair on the line, and up to
+    three dimensions against Gaussian bases, by a rule that states its accuracy. The rule is chosen by the types of
+    both, the most specific first.
 
     Args:
         density: p, a density of :mod:`contmax.densities`, of :func:`contmax.regularized_prediction`, or torch's
