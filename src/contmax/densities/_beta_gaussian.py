@@ -260,9 +260,9 @@ class BetaGaussian(LineDensity, Elliptical):
         return self._wide(self.scale) * self._law().unit(self._half_log_det())
 
     def _half_width(self) -> Tensor:
+        if not isinstance(self.alpha, Tensor) and 1 < self.alpha < math.inf:
+            return self._profile.half_width(self._wide(self.scale))
         radius = self._profile.radius(self._half_log_det())
-        if not isinstance(self.alpha, Tensor) and self.alpha > 1:
-            return radius * self._wide(self.scale)
         unbounded = radius == math.inf
         # A zero gradient times an infinite radius would be NaN.
         return torch.where(unbounded, math.inf, torch.where(unbounded, 1.0, radius) * self._wide(self.scale))

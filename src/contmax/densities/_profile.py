@@ -89,6 +89,11 @@ class Profile:
         bounded = gap > 0
         return torch.where(bounded, (0.5 * log_rho).exp() * (2 / torch.where(bounded, gap, 1.0)).sqrt(), math.inf)
 
+    def half_width(self, scale: Tensor) -> Tensor:
+        """a = Rσ on the line for a number α > 1, a power of σ."""
+        gap, peak, weight = self.coefficients(scale)
+        return scale ** (1 - 0.5 * gap * weight) * (math.exp(0.5 * gap * peak) * math.sqrt(2 / gap))
+
     def threshold(self, half_log_det: Tensor) -> Tensor:
         """λ = A − 1/ε = −ρ/ε; −∞ at α = 1."""
         gap, rho = self.gap(half_log_det), self.log_rho(half_log_det).exp()

@@ -11,7 +11,7 @@ from contmax._autograd import apply
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 from contmax.expectations._expectation import register_expectation, working_dtype
-from contmax.expectations._line_window import WindowedExpectation
+from contmax.expectations._line_window import windowed_expectation
 
 # Closer to α = 1 than this, r is interpolated between the Gaussian and this distance: the terms of ∂r/∂α cancel like
 # 1/(α−1)², and r is smooth. The error is of the order of its square.
@@ -112,8 +112,7 @@ def _windowed(loc: Tensor, half: Tensor, k: float | Tensor, basis: GaussianBasis
     inner = torch.float64 if isinstance(k, Tensor) or k != round(k) else dtype
     order = k.to(inner) if isinstance(k, Tensor) else k
     parts = (loc.to(inner), half.to(inner), order, centre.to(inner), width.to(inner))
-    result: Tensor = apply(WindowedExpectation, *parts)
-    return result.to(dtype)
+    return windowed_expectation(*parts).to(dtype)
 
 
 def _student(density: BetaGaussian, alpha: float | Tensor, basis: GaussianBasis) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from contmax import kernels
+from contmax._autograd import apply
 from contmax.numerics import graded_rule, log_gamma_ratio, log_gamma_ratio_slope, unit_gauss_legendre
 
 # From here on the density is narrower than its support by so much that the product decides where the mass is.
@@ -34,13 +35,28 @@ class Nodes(NamedTuple):
     narrow: Tensor  # whether the density is the narrower of the two
 
 
-class WindowedExpectation(torch.autograd.Function):
+def windowed_expectation(loc: Tensor, half: Tensor, k: float | Tensor, centre: Tensor, width: Tensor) -> Tensor:
     """r from (μ, a, k, μ_j, σ_j): (*batch, 1), (*batch, 1), a float or (*batch, 1), (K,), (K,) → (*batch, K)."""
+    rule, constant = _rule(k, loc), _constant(k, loc)
+    known = None
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (loc, half, centre, width)):
+        # Slopes cost little beside the value they come with.
+        known = kernels.window_values_and_slopes(loc, half, k, constant, centre, width, rule)
+    result: Tensor = apply(WindowedExpectation, loc, half, k, centre, width, known)
+    return result
+
+
+class WindowedExpectation(torch.autograd.Function):
+    """The same; `known` holds r and ∂r/∂(μ, a, σ_j) where a compiled kernel has computed both at once, else None."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(loc: Tensor, half: Tensor, k: float | Tensor, centre: Tensor, width: Tensor) -> Tensor:
+    def forward(
+        loc: Tensor, half: Tensor, k: float | Tensor, centre: Tensor, width: Tensor, known: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
+        if known is not None:
+            return known[0]
         constant = _constant(k, loc)
         compiled = kernels.window_values(loc, half, k, constant, centre, width, _rule(k, loc))
         if compiled is not None:
@@ -50,8 +66,9 @@ class WindowedExpectation(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        loc, half, k, centre, width = inputs
+        loc, half, k, centre, width, known = inputs
         ctx.fixed_k = None if isinstance(k, Tensor) else k
+        ctx.known_slopes = None if known is None else known[1]
         saved = (loc, half, k if isinstance(k, Tensor) else None, centre, width)
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
@@ -60,13 +77,19 @@ class WindowedExpectation(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         loc, half, k, centre, width = ctx.saved_tensors
         order = ctx.fixed_k if k is None else k
-        slopes = _moving_slopes if torch.is_grad_enabled() else _stable_slopes
-        by_loc, by_half, by_k, by_width = slopes(loc, half, order, centre, width)
-        pairs = ((loc, by_loc), (half, by_half), (k, by_k), (centre, -by_loc), (width, by_width))
-        return tuple(
-            (cotangent * slope).sum_to_size(argument.shape) if needed and slope is not None else None
-            for (argument, slope), needed in zip(pairs, ctx.needs_input_grad, strict=True)
+        by_k = None
+        if torch.is_grad_enabled():
+            by_loc, by_half, by_k, by_width = _moving_slopes(loc, half, order, centre, width)
+        elif ctx.known_slopes is not None:
+            by_loc, by_half, by_width = ctx.known_slopes
+        else:
+            by_loc, by_half, by_k, by_width = _stable_slopes(loc, half, order, centre, width)
+        signs = ((loc, by_loc, 1), (half, by_half, 1), (k, by_k, 1), (centre, by_loc, -1), (width, by_width, 1))
+        gradients = (
+            sign * (cotangent * slope).sum_to_size(argument.shape) if needed and slope is not None else None
+            for (argument, slope, sign), needed in zip(signs, ctx.needs_input_grad, strict=False)
         )
+        return *gradients, None
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
@@ -74,7 +97,7 @@ class WindowedExpectation(torch.autograd.Function):
         order = ctx.fixed_k if k is None else k
         by_loc, by_half, by_k, by_width = _moving_slopes(loc, half, order, centre, width)
         total = torch.zeros_like(by_loc)
-        for slope, move in zip((by_loc, by_half, by_k, -by_loc, by_width), tangents, strict=True):
+        for slope, move in zip((by_loc, by_half, by_k, -by_loc, by_width), tangents[:5], strict=True):
             if slope is not None and move is not None:
                 total = total + slope * move
         return total
@@ -184,12 +207,8 @@ def _stable_slopes(
 
     E[ψ′] cancels where ψ is much narrower than p, and the escort integral where p is much narrower than ψ.
     """
-    constant = _constant(k, loc)
-    compiled = kernels.window_slopes(loc, half, k, constant, centre, width, _rule(k, loc))
-    if compiled is not None:
-        return compiled[0], compiled[1], None, compiled[2]
     nodes = _place(loc, half, k, centre, width)
-    scale = constant * nodes.factor
+    scale = _constant(k, loc) * nodes.factor
     mass = _mass(nodes, k) * nodes.weights
     by_loc = -(mass * nodes.z).sum(-1) / width
     by_half = -(mass * nodes.z * nodes.y).sum(-1) / width

@@ -7,5 +7,5 @@ reference. Kernels know nothing of the layers above them.
 from contmax.kernels._dispatch import plane_means as plane_means
 from contmax.kernels._dispatch import pull_back as pull_back
 from contmax.kernels._dispatch import regularized_argmax as regularized_argmax
-from contmax.kernels._dispatch import window_slopes as window_slopes
 from contmax.kernels._dispatch import window_values as window_values
+from contmax.kernels._dispatch import window_values_and_slopes as window_values_and_slopes

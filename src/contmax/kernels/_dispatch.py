@@ -69,15 +69,15 @@ def window_values(
     return cpu.window_values(loc, half, k, constant, centre, width, rule)
 
 
-def window_slopes(
+def window_values_and_slopes(
     loc: Tensor, half: Tensor, k: float | Tensor, constant: float | Tensor, centre: Tensor, width: Tensor, rule: Rule
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Derivatives of the above in location, half-width and the widths of the basis, or None."""
+) -> tuple[Tensor, Tensor] | None:
+    """The same with its derivatives in location, half-width and the widths of the basis, (3, *batch, K), or None."""
     if isinstance(k, Tensor) or isinstance(constant, Tensor) or not _windows_fit(loc, half, k, centre, width):
         return None
     from contmax.kernels import cpu
 
-    return cpu.window_slopes(loc, half, k, constant, centre, width, rule)
+    return cpu.window_values_and_slopes(loc, half, k, constant, centre, width, rule)
 
 
 def _windows_fit(loc: Tensor, half: Tensor, k: float, centre: Tensor, width: Tensor) -> bool:

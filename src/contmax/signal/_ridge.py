@@ -2,6 +2,7 @@
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -51,22 +52,23 @@ def solve_gram(gram: Tensor, right: Tensor, penalty: float) -> Tensor:
 
 
 def cached_ridge_weights(
-    basis: Basis, positions: Tensor, key: tuple[Any, ...], penalty: float, dtype: torch.dtype
+    basis: Basis, positions: Callable[[], Tensor], key: tuple[Any, ...], penalty: float, values: Tensor
 ) -> Tensor:
     """Weights for positions that are determined by `key`: computed once for a basis that is not being learned."""
     constants = (*basis.buffers(), *basis.parameters())
-    fixed = is_eager(positions) and all(is_eager(c) and not c.is_inference() for c in constants)
+    dtype = torch.promote_types(values.dtype, torch.float32)
+    fixed = is_eager(values) and all(is_eager(c) and not c.is_inference() for c in constants)
     if basis.needs_gradient or not fixed:
-        return ridge_weights(basis(positions), penalty).to(dtype)
+        return ridge_weights(basis(positions()), penalty).to(dtype)
     versions = tuple((c.data_ptr(), c._version) for c in constants)
-    full_key = (key, penalty, dtype, positions.device, versions)
+    full_key = (key, penalty, dtype, values.device, versions)
     known = _cache.setdefault(basis, OrderedDict())
     if full_key in known:
         known.move_to_end(full_key)
         return known[full_key].weights
     # What inference mode makes could not be trained with later.
     with torch.inference_mode(False), torch.no_grad():
-        weights = ridge_weights(basis(positions.clone()), penalty).to(dtype)
+        weights = ridge_weights(basis(positions().clone()), penalty).to(dtype)
         known[full_key] = _Cached(weights, tuple(c.detach() for c in constants))
     while len(known) > _CACHED_LENGTHS:
         known.popitem(last=False)

@@ -172,8 +172,9 @@ def fit_signal(
     like = values.new_empty(0, dtype=torch.float64)
     wide = torch.promote_types(values.dtype, torch.float32)
     if positions is None and mask is None:
-        where = observation_positions(length, None, grid, None, like)
-        weights = cached_ridge_weights(basis, where, (length, grid), penalty, wide)
+        weights = cached_ridge_weights(
+            basis, lambda: observation_positions(length, None, grid, None, like), (length, grid), penalty, values
+        )
     else:
         design = basis(observation_positions(length, positions, grid, mask, like).double())
         if mask is not None:

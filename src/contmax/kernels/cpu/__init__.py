@@ -47,13 +47,16 @@ def window_values(
     return r
 
 
-def window_slopes(
+def window_values_and_slopes(
     loc: Tensor, half: Tensor, k: float, constant: float, centre: Tensor, width: Tensor, rule: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """∂r/∂(μ, a, σ_j), each (*batch, K)."""
-    by = [loc.new_empty(*loc.shape[:-1], centre.shape[0]) for _ in range(3)]
-    over_rows(window_slope_kernel, *map(_matrix, by), *_window_inputs(loc, half, k, constant, centre, width, rule))
-    return by[0], by[1], by[2]
+) -> tuple[Tensor, Tensor]:
+    """r, (*batch, K), and ∂r/∂(μ, a, σ_j), (3, *batch, K)."""
+    r = loc.new_empty(*loc.shape[:-1], centre.shape[0])
+    by = loc.new_empty(3, *r.shape)
+    stacked = by.numpy().reshape(3, -1, centre.shape[0])
+    inputs = _window_inputs(loc, half, k, constant, centre, width, rule)
+    over_rows(window_slope_kernel, _matrix(r), stacked, *inputs)
+    return r, by
 
 
 def _window_inputs(loc, half, k, constant, centre, width, rule):  # type: ignore[no-untyped-def]

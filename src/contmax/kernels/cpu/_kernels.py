@@ -42,9 +42,9 @@ def _kernels(digest: int) -> tuple[Any, ...]:
         if digest >= 0:
             value_rows(r, loc, half, numbers, centre, width, nodes, weights, start, stop)
 
-    def slopes(by_loc, by_half, by_width, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
+    def slopes(r, by, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
         if digest >= 0:
-            slope_rows(by_loc, by_half, by_width, loc, half, numbers, centre, width, nodes, weights, start, stop)
+            slope_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start, stop)
 
     def plane(form, order, rule, out, start, stop):  # type: ignore[no-untyped-def]
         if digest >= 0:

@@ -15,7 +15,7 @@ from contmax.kernels.cpu._lanes import wide_vectors
 # Rows of the table of windows: z = Z₀ + DZ·x, 1 + y = LEFT + SPAN·x, 1 − y = RIGHT + SPAN·(1 − x) for 0 ≤ x ≤ 1.
 _Z0, _DZ, _LEFT, _RIGHT, _SPAN, _NARROW, _ROWS = (np.uint64(i) for i in range(7))
 # Rows of the table of sums over the nodes.
-_BY_LOC, _BY_HALF, _BY_WIDTH, _ESCORT_LOC, _ESCORT_HALF, _SUMS = (np.uint64(i) for i in range(6))
+_VALUE, _BY_LOC, _BY_HALF, _BY_WIDTH, _ESCORT_LOC, _ESCORT_HALF, _SUMS = (np.uint64(i) for i in range(7))
 # What `numbers_of` puts where.
 _K, _NARROWNESS, _REACH, _FARTHEST, _CONSTANT, _INTEGER = (np.uint64(i) for i in range(6))
 _SQRT_2PI = 2.5066282746310002
@@ -53,8 +53,11 @@ def value_rows(r, loc, half, numbers, centre, width, nodes, weights, start, stop
 
 
 @njit(error_model="numpy")
-def slope_rows(by_loc, by_half, by_width, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
-    """∂r/∂(μ, a, σ_j) of densities start…stop: E[ψ′] forms for a narrow density or any power, escort forms else."""
+def slope_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
+    """r and by = ∂r/∂(μ, a, σ_j) of densities start…stop.
+
+    E[ψ′] forms for a narrow density or any power, escort forms else.
+    """
     k, functions = numbers[_K], np.uint64(centre.shape[0])
     windows, live = np.empty((_ROWS, functions), centre.dtype), np.empty(functions, np.uint64)
     sums = np.empty((_SUMS, functions), centre.dtype)
@@ -66,17 +69,18 @@ def slope_rows(by_loc, by_half, by_width, loc, half, numbers, centre, width, nod
                 _add_slopes(windows, count, nodes[n], weights[n], k, sums)
             else:
                 _add_slopes_of_any_power(windows, count, nodes[n], weights[n], k, sums)
-        by_loc[b] = by_half[b] = by_width[b] = _left_out(loc[b], half[b])
+        r[b] = by[0, b] = by[1, b] = by[2, b] = _left_out(loc[b], half[b])
         for i in range(count):
             j = live[i]
             factor = numbers[_CONSTANT] * windows[_SPAN, i] / width[j]
+            r[b, j] = factor * sums[_VALUE, i]
             if windows[_NARROW, i] > 0 or not numbers[_INTEGER] > 0:
-                by_loc[b, j] = -factor * sums[_BY_LOC, i] / width[j]
-                by_half[b, j] = -factor * sums[_BY_HALF, i] / width[j]
+                by[0, b, j] = -factor * sums[_BY_LOC, i] / width[j]
+                by[1, b, j] = -factor * sums[_BY_HALF, i] / width[j]
             else:
-                by_loc[b, j] = factor * (k + k) * sums[_ESCORT_LOC, i] / half[b]
-                by_half[b, j] = factor * sums[_ESCORT_HALF, i] / half[b]
-            by_width[b, j] = factor * sums[_BY_WIDTH, i] / width[j]
+                by[0, b, j] = factor * (k + k) * sums[_ESCORT_LOC, i] / half[b]
+                by[1, b, j] = factor * sums[_ESCORT_HALF, i] / half[b]
+            by[2, b, j] = factor * sums[_BY_WIDTH, i] / width[j]
 
 
 @njit(error_model="numpy")
@@ -155,6 +159,7 @@ def _add_slopes(windows, count, x, weight, k, sums):  # type: ignore[no-untyped-
         room, y = left * right, (right - left) * half
         escort = weight * (a * room + b) * (c * room + d) * (e * room + f) * fast.exp(half * z * z)
         mass = escort * room
+        sums[_VALUE, i] += mass
         sums[_BY_LOC, i] += mass * z
         sums[_BY_HALF, i] += mass * z * y
         sums[_BY_WIDTH, i] += mass * (z * z - one)
@@ -178,6 +183,7 @@ def _add_slopes_of_any_power(windows, count, x, weight, k, sums):  # type: ignor
     for i in range(count):
         z, left, right = _at(windows, i, x)
         mass = weight * fast.exp(k * fast.log(left * right) + half * z * z)
+        sums[_VALUE, i] += mass
         sums[_BY_LOC, i] += mass * z
         sums[_BY_HALF, i] += mass * z * ((right - left) * half)
         sums[_BY_WIDTH, i] += mass * (z * z - one)

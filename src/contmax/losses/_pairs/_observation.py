@@ -8,7 +8,7 @@ import math
 
 import torch
 from torch import Tensor
-from torch.distributions import Laplace
+from torch.distributions import Distribution, Laplace
 
 from contmax._typing import Float
 from contmax.densities import Density, Empirical
@@ -56,7 +56,7 @@ def _trace(scale: Scale, centred: Float[Tensor, "*batch n N"], weights: Float[Te
 def observed(prediction: Density | Laplace, target: Tensor) -> Float[Tensor, "..."]:
     """Ω_α*(f) − f(t) for any score on the line, in float64."""
     score = score_of(prediction)
-    points = target.double().unsqueeze(0)
+    points = _in_front(target.double().unsqueeze(0), prediction)
     return score.conjugate - _mean_score(score, points, torch.ones_like(points))
 
 
@@ -65,11 +65,14 @@ def observed(prediction: Density | Laplace, target: Tensor) -> Float[Tensor, "..
 def sampled(prediction: Density | Laplace, target: Empirical) -> Float[Tensor, "..."]:
     """Ω_α*(f) − Σ w f(t) for any score on the line, in float64."""
     score = score_of(prediction)
-    weights = target.weights.double().movedim(-1, 0)
-    # Samples come before the batch of the target, which may be shorter than that of the prediction.
-    lead = (-1,) + (1,) * max(0, len(prediction.batch_shape) - len(target.batch_shape)) + target.batch_shape
-    samples = target.samples.double().movedim(-1, 0).reshape(lead)
-    return score.conjugate - _mean_score(score, samples, weights.reshape(lead) / weights.sum(0))
+    samples, weights = (_in_front(x.double().movedim(-1, 0), prediction) for x in (target.samples, target.weights))
+    return score.conjugate - _mean_score(score, samples, weights / weights.sum(0))
+
+
+def _in_front(points: Float[Tensor, "n ..."], prediction: Distribution) -> Float[Tensor, "n ..."]:
+    """Points of a target with their axis before the batch of the prediction, which may be the longer one."""
+    missing = max(0, len(prediction.batch_shape) - points.dim() + 1)
+    return points.reshape(len(points), *(1,) * missing, *points.shape[1:])
 
 
 def _mean_score(score: Score, points: Float[Tensor, "n ..."], shares: Float[Tensor, "n ..."]) -> Float[Tensor, "..."]:
