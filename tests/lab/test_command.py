@@ -83,7 +83,7 @@ def test_train_evaluate_report(contmax, config, tmp_path):
     code, printed, _ = contmax("report", run, "--output", tmp_path / "out" / "r.html")
     assert code == 0
     page = (tmp_path / "out" / "r.html").read_text()
-    assert page.count("<img") == len(list((tmp_path / "out").glob("*.png"))) == 2
+    assert page.count("<img") == len(list((tmp_path / "out").glob("*.png"))) == 3
     assert "http" not in page
 
 

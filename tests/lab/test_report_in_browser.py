@@ -20,7 +20,7 @@ def test_a_report_opens_from_disk_without_errors_and_without_network(tmp_path):
         train(tiny_recipe(tmp_path, f"--model.family={family}"), Run(tmp_path / family))
     trained = [open_trained(tmp_path / family) for family in families]
     page_file, *pictures = write_page(tmp_path / "report" / "report.html", "A report", "lead", sections(trained))
-    assert len(pictures) == 2
+    assert len(pictures) == 3
 
     complaints, requests = [], []
     with playwright.sync_playwright() as running:
@@ -36,7 +36,7 @@ def test_a_report_opens_from_disk_without_errors_and_without_network(tmp_path):
         browser.close()
     assert complaints == []
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
-    assert len(widths) == 2
+    assert len(widths) == 3
     assert all(width > 300 for width in widths)
     assert rows == 2
     assert not overflow

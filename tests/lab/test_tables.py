@@ -3,7 +3,8 @@
 import json
 import os
 import signal
-import threading
+import subprocess
+import sys
 import time
 
 import pytest
@@ -61,26 +62,30 @@ def test_a_table_is_made_in_slices(tmp_path, config):
     table = small_table(config, seeds=1, rows=("parabola",))
     slow = ["--training.epochs=100000", "--training.checkpoint_seconds=0.2"]
     job = Reproduction(table, tmp_path / "runs", tmp_path / "small.json", slow, budget_minutes=0.1)
-    with pytest.raises(Interrupted, match="time is up with 0 of 1 trainings done; the same command goes on"):
+    with pytest.raises(Interrupted, match="time is up with 0 of 1 trainings done, all is saved"):
         reproduce(job)
     assert not json.loads((tmp_path / "small.json").read_text())["complete"]
     run = Run(tmp_path / "runs" / "parabola" / "seed-0")
     assert run.last_checkpoint().state["position"]["step"] > 0
 
 
-def test_ctrl_c_stops_a_table_cleanly(tmp_path, config):
-    table = small_table(config, seeds=1, rows=("parabola",))
-    slow = ["--training.epochs=100000", "--training.checkpoint_seconds=0.2"]
-    run = Run(tmp_path / "runs" / "parabola" / "seed-0")
-
-    def interrupt():
-        while not any(run.checkpoints.glob("step-*")):
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(Interrupted, match="stopped"):
-        reproduce(Reproduction(table, tmp_path / "runs", tmp_path / "small.json", slow))
+def test_ctrl_c_at_a_terminal_stops_a_table_cleanly(tmp_path):
+    run = Run(tmp_path / "runs" / "baseline" / "split-0-seed-0")
+    slow = ["--training.epochs=100000", "--training.patience=0", "--training.checkpoint_seconds=1000"]
+    few = [f"--data={write_weather(tmp_path)}", "--data.valid=9", "--data.test=7"]
+    places = ["--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "table.json")]
+    command = [sys.executable, "-m", "contmax_lab", "reproduce", "intervals", *few, *slow, *places]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while process.poll() is None and not run.history():
+        time.sleep(0.05)
+    # A terminal sends it to all processes of the group at once, workers included.
+    os.killpg(process.pid, signal.SIGINT)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert complaints.splitlines()[-1] == (
+        "contmax: stopped with 0 of 50 trainings done, all is saved; the same command goes on"
+    )
+    assert "Traceback" not in complaints
     assert run.last_checkpoint().state["position"]["step"] > 0
 
 
@@ -155,8 +160,8 @@ def test_search_goes_on_where_it_stopped_and_never_sees_the_test(tmp_path, capsy
     assert len(trials) == 3
     assert all(Run(trial).results()["test"] is None for trial in trials)
     assert (tmp_path / "s" / "search.db").exists()
-    best = min(Run(trial).results()["valid"]["mse"] for trial in trials)
-    assert f"mse {best:.6g}" in printed[-2]
+    best = min(Run(trial).results()["valid"]["loss"] for trial in trials)
+    assert f"loss {best:.6g}" in printed[-2]
 
 
 def test_search_without_choices_or_with_strange_ones(tmp_path):

@@ -32,7 +32,7 @@ def non_overlapping_holdout(
 
     Example:
         >>> non_overlapping_holdout(range(100), [2, 1], seed=0, overlap=lambda a, b: abs(a - b) < 3)
-        [[57, 70], [41]]
+        [[19, 44], [93]]
     """
     parts: list[list[int]] = [[] for _ in sizes]
     taken: list[int] = []

@@ -17,7 +17,7 @@ from contmax_lab.recipes import load_recipe
 from contmax_lab.runs import Run, write_json
 from contmax_lab.tables._outcome import as_text, summary
 from contmax_lab.tables._table import Cell, Table
-from contmax_lab.training import train
+from contmax_lab.training import StopRequest, stop_requests, train
 
 _PACKAGES = ("contmax", "torch", "numpy", "accelerate")
 
@@ -99,24 +99,28 @@ def _train_all(left: list[tuple[Any, str]], job: Reproduction) -> LabError | Non
     count = min(max(job.jobs, 1), len(left))
     for entry in [*left, *[None] * count]:
         todo.put(entry)
+    # What nobody takes any more, because we stop, must not keep us from leaving.
+    todo.cancel_join_thread()
     workers = [context.Process(target=_work, args=(todo, news, stopping)) for _ in range(count)]
     for worker in workers:
         worker.start()
     deadline = time.monotonic() + 60 * job.budget_minutes if job.budget_minutes else float("inf")
-    try:
-        return _watch(workers, news, stopping, len(left), deadline)
-    except KeyboardInterrupt:
-        _stop(workers, stopping)
-        return Interrupted("stopped; what is done and under way is saved. The same command goes on.")
+    with stop_requests() as request:
+        return _watch(workers, news, stopping, len(left), deadline, request)
 
 
-def _watch(workers: list[Any], news: Any, stopping: Any, count: int, deadline: float) -> LabError | None:
+def _watch(
+    workers: list[Any], news: Any, stopping: Any, count: int, deadline: float, request: StopRequest
+) -> LabError | None:
     complaint: LabError | None = None
     done = 0
     while any(worker.is_alive() for worker in workers):
-        if time.monotonic() > deadline:
+        if request or time.monotonic() > deadline:
             _stop(workers, stopping)
-            return Interrupted(f"time is up with {done} of {count} trainings done; the same command goes on")
+            why = "stopped" if request else "time is up"
+            error = Interrupted(f"{why} with {done} of {count} trainings done, all is saved; the same command goes on")
+            error.exit_code = request.exit_code
+            return error
         try:
             folder, problem = news.get(timeout=0.2)
         except queue.Empty:
@@ -145,7 +149,8 @@ def _work(todo: Any, news: Any, stopping: Any) -> None:
     """Train one cell after the other until none is left or somebody asks to stop."""
     # Ctrl-C goes to the whole group of processes, and the parent passes it on as SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while not stopping.is_set() and (entry := todo.get()) is not None:
+    parent = multiprocessing.parent_process()
+    while not stopping.is_set() and parent is not None and parent.is_alive() and (entry := todo.get()) is not None:
         recipe, folder = entry
         try:
             train(recipe, Run(folder), resume=True)

@@ -24,12 +24,13 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Listen for SIGINT and SIGTERM; the second one acts as if nobody listened."""
+    """Listen for SIGINT and SIGTERM, unless ignored; the second one acts as if nobody listened."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
 
     def listen(number: int, frame: FrameType | None) -> None:
         request.signal = number

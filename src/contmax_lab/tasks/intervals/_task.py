@@ -62,7 +62,7 @@ class Intervals(Task):
         return (TEMPERATURES, SEATTLE)
 
     def figures(self, runs: Any) -> Any:
-        """Forecasts that feed on themselves."""
-        from contmax_lab.tasks.intervals._figures import forecast_bands
+        """Forecasts of the next day, and forecasts that feed on themselves."""
+        from contmax_lab.tasks.intervals._figures import auto_regressive_bands, day_ahead_bands
 
-        return [forecast_bands(runs)] if runs else []
+        return [day_ahead_bands(runs), auto_regressive_bands(runs)]
