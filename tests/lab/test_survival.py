@@ -120,6 +120,41 @@ def test_a_signal_saves_and_the_run_goes_on(tmp_path, monkeypatch, number, code)
     assert outcome(run) == outcome(undisturbed)
 
 
+def test_what_happened_after_the_last_checkpoint_is_forgotten_and_the_best_weights_are_not(tmp_path, monkeypatch):
+    # The loss falls, so with the goal turned round the first weights are the best.
+    recipe = tiny_recipe(tmp_path, "--training.goal=max", "--training.epochs=5", "--training.learning_rate=0.01")
+    undisturbed, run = Run(tmp_path / "undisturbed"), Run(tmp_path / "run")
+    assert train(recipe, undisturbed)["best_epoch"] == 1
+    from contmax_lab.training import _learner
+
+    step = _learner.Learner.step
+    per_epoch = undisturbed.results()["steps"] // 5
+
+    def interrupted_at(last, act):
+        def limited(self, indices, number, total):
+            step(self, indices, number, total)
+            if number == last:
+                act()
+
+        return limited
+
+    def crash():
+        raise RuntimeError("crash")
+
+    monkeypatch.setattr(
+        _learner.Learner, "step", interrupted_at(per_epoch, lambda: os.kill(os.getpid(), signal.SIGINT))
+    )
+    with pytest.raises(Interrupted):
+        train(recipe, run)
+    monkeypatch.setattr(_learner.Learner, "step", interrupted_at(3 * per_epoch, crash))
+    with pytest.raises(RuntimeError, match="crash"):
+        train(recipe, run, resume=True)
+    assert [record["epoch"] for record in run.history()] == [1, 2, 3]
+    monkeypatch.undo()
+    train(recipe, run, resume=True)
+    assert outcome(run) == outcome(undisturbed)
+
+
 def test_ctrl_c_on_the_command_exits_with_130(tmp_path):
     recipe = tiny_recipe(tmp_path, "--training.epochs=100000", "--training.checkpoint_seconds=0.1")
     config, run = tmp_path / "long.yaml", Run(tmp_path / "run")
