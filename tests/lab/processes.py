@@ -50,7 +50,7 @@ def together(server, target, world, *arguments):
     ]
     for process in processes:
         process.start()
-    returned = dict(answers.get(timeout=60) for _ in processes)
+    returned = dict(answers.get(timeout=300) for _ in processes)
     for process in processes:
         process.join()
     return [returned[rank] for rank in range(world)]

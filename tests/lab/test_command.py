@@ -50,7 +50,7 @@ def test_help_is_quick_and_needs_nothing_heavy():
     elapsed = time.perf_counter() - started
     assert done.stderr.strip() == "[]"
     assert "first steps" in done.stdout
-    assert elapsed < 5  # under a second on a machine that does nothing else
+    assert elapsed < 10  # far under a second on a machine that does nothing else
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "reproduce", "report", "data", "search", "doctor", "demo"])
