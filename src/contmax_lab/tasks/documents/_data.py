@@ -1,0 +1,101 @@
+"""Reviews in three parts."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jsonargparse.typing import NonNegativeInt, OpenUnitInterval
+from torch import Tensor
+
+from contmax_lab.data import shuffled
+from contmax_lab.errors import LabError
+from contmax_lab.tasks import Splits
+from contmax_lab.tasks.documents._prepared import FIRST_WORD, PADDING, UNKNOWN, Part, prepared
+from contmax_lab.tasks.documents._reviews import ORIGINAL
+
+
+@dataclasses.dataclass(frozen=True)
+class DocumentsData:
+    """Where the reviews are, and which words count.
+
+    Args:
+        path: folder of IMDB reviews, {train,test}/{pos,neg}/ID_STARS.txt or imdb_{train,test}.tsv.
+        vectors: word vectors, a text file of GloVe or .npy with .vocab.txt; by default those in the folder.
+        cache: folder for the prepared arrays; by default .contmax in the folder of the reviews.
+        max_words: keep so many words, the first of the word vectors; 0 = all.
+        dimensions: keep so many columns of the word vectors; 0 = all.
+        valid: share of the training reviews that is held out for validation.
+        split: seed of the choice of these.
+    """
+
+    path: Path | None = None
+    vectors: Path | None = None
+    cache: Path | None = None
+    max_words: NonNegativeInt = 0
+    dimensions: NonNegativeInt = 0
+    valid: OpenUnitInterval = 0.1
+    split: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Documents:
+    """Reviews as numbers of words.
+
+    Args:
+        tokens: of all reviews of a file, one after the other: 1 = unknown, 2 + i = word i.
+        starts: where each of these reviews begins, (B,).
+        lengths: its words, (B,).
+        labels: 1 = positive, 0 = negative, (B,).
+    """
+
+    tokens: Tensor
+    starts: Tensor
+    lengths: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, indices: Sequence[int]) -> "Documents":
+        chosen = torch.as_tensor(indices, dtype=torch.long)
+        return Documents(self.tokens, self.starts[chosen], self.lengths[chosen], self.labels[chosen])
+
+    def padded(self) -> Tensor:
+        """Numbers of words, (B, L), with 0 after the end of a review."""
+        steps = torch.arange(int(self.lengths.max()))
+        places = (self.starts.unsqueeze(-1) + steps).clamp(max=len(self.tokens) - 1)
+        return torch.where(steps < self.lengths.unsqueeze(-1), self.tokens[places].long(), PADDING)
+
+
+def load(data: DocumentsData) -> Splits:
+    """Read, cut the vocabulary, hold out the same share of both labels for validation."""
+    if data.path is None:
+        raise LabError(f"no path was given for the reviews; pass --data.path FOLDER. The original: {ORIGINAL}")
+    read = prepared(data.path, data.vectors, data.cache)
+    count = min(data.max_words or len(read.words), len(read.words))
+    columns = min(data.dimensions or read.vectors.shape[1], read.vectors.shape[1])
+    vectors = torch.from_numpy(read.vectors[:count, :columns]).float()
+    # A word without a vector of its own begins with the mean of all.
+    table = torch.cat([torch.zeros(1, columns), vectors.mean(0, keepdim=True), vectors])
+    train, test = (_documents(read.parts[part], FIRST_WORD + count) for part in ("train", "test"))
+    held_out = _stratified(train.labels, data.valid, data.split)
+    kept, valid = ((held_out == chosen).nonzero().flatten().tolist() for chosen in (False, True))
+    info = {"vectors": table, "words": read.words[:count], "vocabulary": count, "dimensions": columns}
+    return Splits(train[kept], train[valid], test, info)
+
+
+def _documents(part: Part, limit: int) -> Documents:
+    tokens, starts = torch.from_numpy(part.tokens), torch.from_numpy(part.starts)
+    known = torch.where(tokens < limit, tokens, UNKNOWN)
+    return Documents(known, starts[:-1], starts.diff(), torch.from_numpy(part.labels).long())
+
+
+def _stratified(labels: Tensor, share: float, seed: int) -> Tensor:
+    """Which reviews are held out: a share of each label, at least one."""
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
+    for label in (0, 1):
+        places = (labels == label).nonzero().flatten()
+        count = max(round(share * len(places)), 1)
+        held_out[places[shuffled(len(places), seed)[:count]]] = True
+    return held_out

@@ -1,0 +1,102 @@
+"""Where a model looks in a text: bars for words, curves for stretches."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+
+from contmax_lab.report import Figure, new_axes
+from contmax_lab.runs import TrainedRun
+from contmax_lab.tasks.documents._data import Documents
+from contmax_lab.tasks.documents._model import DocumentsModel, Reading
+from contmax_lab.tasks.documents._prepared import FIRST_WORD
+
+# Reviews with about so many words fit on a page.
+_WORDS = 36
+_REVIEWS = 4
+_INCHES_PER_WORD = 0.26
+_NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discrete + continuous"}
+
+
+def attended_words(runs: Sequence[TrainedRun]) -> list[Figure]:
+    """One picture for each of some short reviews of the validation examples, with a panel for each run.
+
+    Args:
+        runs: trained on the same data.
+    """
+    return [_review(runs, place) for place in _chosen(cast(Documents, runs[0].splits.valid))] if runs else []
+
+
+def draw_reading(axis: Any, reading: Reading, words: Sequence[str]) -> None:
+    """Weights and density of the one review that was read, in units of the share that falls to a word.
+
+    Args:
+        axis: of matplotlib.
+        reading: of a batch with one review.
+        words: of that review.
+    """
+    count = len(words)
+    if reading.weights is not None:
+        axis.bar([place + 0.5 for place in range(count)], reading.weights[0, :count].tolist(), 0.8, color="C0")
+    if reading.density is not None:
+        t = torch.linspace(0, 1, 501)
+        share = (reading.density.density(t.unsqueeze(-1)).squeeze(-1) / count).tolist()
+        axis.plot((t * count).tolist(), share, color="C1", linewidth=1.4)
+        axis.fill_between((t * count).tolist(), share, color="C1", alpha=0.15)
+        low = float(reading.density.loc - reading.density.half_width) * count
+        high = float(reading.density.loc + reading.density.half_width) * count
+        axis.axvspan(max(low, 0), min(high, count), color="C1", alpha=0.10, linewidth=0)
+    axis.set_xlim(0, count)
+    axis.set_ylim(bottom=0)
+    axis.set_ylabel("share", fontsize=8)
+    axis.tick_params(axis="y", labelsize=7)
+    axis.set_xticks([])
+
+
+def name_words(axis: Any, words: Sequence[str], inside: Sequence[bool]) -> None:
+    """The words of the review below the axis, those that are attended in black."""
+    axis.set_xticks([place + 0.5 for place in range(len(words))], words, rotation=60, ha="right", fontsize=8)
+    axis.tick_params(axis="x", length=0, pad=1)
+    axis.set_xticks([place + 0.5 for place in range(len(words))])
+    for label, attended in zip(axis.get_xticklabels(), inside, strict=True):
+        label.set_rotation_mode("anchor")
+        label.set_color("black" if attended else "0.6")
+
+
+def _chosen(documents: Documents) -> list[int]:
+    """Reviews of about the right length, positive and negative ones in turn."""
+    order = (documents.lengths - _WORDS).abs().argsort(stable=True).tolist()
+    labels = documents.labels.tolist()
+    sides = [[place for place in order if labels[place] == label] for label in (1, 0)]
+    return [place for pair in zip(*sides, strict=False) for place in pair][:_REVIEWS]
+
+
+def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
+    documents = cast(Documents, runs[0].splits.valid)[[place]]
+    words = _spelled(documents, runs[0].splits.info["words"])
+    figure, axes = new_axes(rows=len(runs), width=max(_INCHES_PER_WORD * len(words), 5.0), height=1.25)
+    for axis, trained in zip(axes, runs, strict=True):
+        own = cast(Documents, trained.splits.valid)[[place]]
+        with torch.no_grad():
+            reading: Reading = trained.model({"tokens": own.padded()})
+        draw_reading(axis, reading, words)
+        axis.set_title(_title(trained.recipe.model, reading), loc="left", fontsize=8)
+        if axis is axes[-1]:
+            name_words(axis, words, reading.inside[0].tolist())
+    truth = "positive" if int(documents.labels) else "negative"
+    caption = (
+        f"A {truth} review. Bars: weights of discrete attention. Curve: density of continuous attention, per word; the "
+        "words it selects are shaded. Words in grey are not attended in the last panel."
+    )
+    return Figure.of(f"Attention over review {place + 1}", figure, caption)
+
+
+def _spelled(documents: Documents, words: Sequence[str]) -> list[str]:
+    numbers: list[int] = documents.padded()[0].tolist()
+    return [words[number - FIRST_WORD] if number >= FIRST_WORD else "(unknown)" for number in numbers]
+
+
+def _title(model: DocumentsModel, reading: Reading) -> str:
+    form = {1.0: "softmax", 2.0: "sparsemax"}.get(float(model.alpha), f"α = {model.alpha:g}")
+    functions = "" if model.attention == "discrete" else f", K = {model.num_basis}"
+    return f"{_NAMES[model.attention]} {form}{functions}: {float(reading.logits.sigmoid()):.0%} positive"

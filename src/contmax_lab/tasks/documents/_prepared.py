@@ -1,0 +1,176 @@
+"""Reviews as arrays of numbers on disk, so that many processes begin within a second."""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contmax_lab.errors import LabError
+from contmax_lab.tasks.documents._reviews import PARTS, read_reviews, review_sources
+from contmax_lab.tasks.documents._tokens import tokenize
+from contmax_lab.tasks.documents._vectors import find_vectors, read_vectors
+
+KEY_FILE = "documents.json"
+PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
+# Part of the key: to be raised when the same files would give other arrays.
+_FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The reviews of one part of the data, one after the other.
+
+    Args:
+        tokens: numbers of all words: 1 = unknown, 2 + i = word i of the vocabulary.
+        starts: where each review begins, and the end of the last, (reviews + 1,).
+        labels: 0 or 1, (reviews,).
+    """
+
+    tokens: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    labels: NDArray[np.int8]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """Everything a training needs.
+
+    Args:
+        words: the vocabulary, in the order of the file of word vectors.
+        vectors: (words, D).
+        parts: ``train`` and ``test``.
+    """
+
+    words: list[str]
+    vectors: NDArray[np.float16]
+    parts: dict[str, Part]
+
+
+def prepared(path: Path, vectors: Path | None, cache: Path | None) -> Prepared:
+    """Read what an earlier call has prepared from the same files, or prepare it.
+
+    Args:
+        path: folder of reviews, or a folder that was prepared.
+        vectors: file of word vectors; None = the one beside the reviews.
+        cache: folder for what is prepared; None = ``.contmax`` beside the reviews.
+
+    Raises:
+        LabError: if a file is not as it should be, or the cache cannot be written.
+    """
+    if (path / KEY_FILE).is_file():
+        return _read(path)
+    sources = review_sources(path)
+    vectors = find_vectors(path) if vectors is None else vectors
+    key = _key(sources, vectors)
+    name = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
+    root = path / ".contmax" if cache is None else cache
+    with _alone(root):
+        if not (root / name / KEY_FILE).is_file():
+            _write(_prepare(sources, vectors), key, root / name)
+        return _read(root / name)
+
+
+def _key(sources: dict[str, list[Path]], vectors: Path) -> dict[str, object]:
+    """What was read, as far as a look at the folder tells."""
+    files = [*(path for paths in sources.values() for path in paths), vectors]
+    digest = hashlib.blake2b(digest_size=16)
+    for path in files:
+        if not path.is_file():
+            raise LabError(f"{path}: no such file; pass it as --data.vectors")
+        stat = path.stat()
+        digest.update(f"{path.name}/{stat.st_size}/{stat.st_mtime_ns}\n".encode())
+    first = {part: str(paths[0].parent) for part, paths in sources.items() if paths}
+    return {"format": _FORMAT, "reviews": first, "vectors": str(vectors), "files": len(files), "of": digest.hexdigest()}
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """One process prepares, the others wait for it."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = (root / "lock").open("w")
+    except OSError as error:
+        raise LabError(f"cannot write to {root}: {error.strerror}; pass --data.cache FOLDER") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+# -- preparing ---------------------------------------------------------------------------------------------------------
+
+
+def _prepare(sources: dict[str, list[Path]], vectors: Path) -> Prepared:
+    numbers: dict[str, int] = {}
+    parts = {part: _numbered(sources[part], numbers) for part in PARTS}
+    words, table = read_vectors(vectors, set(numbers))
+    renumbered = np.full(len(numbers), UNKNOWN, dtype=np.int32)
+    for position, word in enumerate(words):
+        renumbered[numbers[word]] = FIRST_WORD + position
+    return Prepared(
+        words, table, {name: dataclasses.replace(part, tokens=renumbered[part.tokens]) for name, part in parts.items()}
+    )
+
+
+def _numbered(paths: list[Path], numbers: dict[str, int]) -> Part:
+    """Words as numbers in the order in which they are first met."""
+    tokens: list[NDArray[np.int32]] = []
+    labels: list[int] = []
+    for review in read_reviews(paths):
+        words = tokenize(review.text)
+        if not words:
+            raise LabError(f"{review.place}: the review has no words")
+        tokens.append(np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int32))
+        labels.append(review.label)
+    for label in (0, 1):
+        if label not in labels:
+            raise LabError(f"{paths[0].parent}: no review has the label {label}")
+    starts = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
+    return Part(np.concatenate(tokens), starts, np.array(labels, dtype=np.int8))
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------------
+
+
+def _write(made: Prepared, key: dict[str, object], folder: Path) -> None:
+    """The folder appears when it is complete."""
+    aside = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        np.save(aside / "vectors.npy", made.vectors)
+        (aside / "words.txt").write_text("".join(f"{word}\n" for word in made.words), encoding="utf-8")
+        for name, part in made.parts.items():
+            for field in dataclasses.fields(part):
+                np.save(aside / f"{name}.{field.name}.npy", getattr(part, field.name))
+        (aside / KEY_FILE).write_text(json.dumps(key, indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise LabError(f"cannot write {folder}: {error.strerror}; free some space or pass --data.cache") from None
+
+
+def _read(folder: Path) -> Prepared:
+    try:
+        words = (folder / "words.txt").read_text(encoding="utf-8").split("\n")[:-1]
+        parts = {
+            name: Part(*(_array(folder / f"{name}.{field.name}.npy") for field in dataclasses.fields(Part)))
+            for name in PARTS
+        }
+        vectors = _array(folder / "vectors.npy")
+    except (OSError, ValueError, EOFError) as error:
+        raise LabError(f"{folder} is damaged: {' '.join(str(error).split())}; delete it") from None
+    if len(words) != len(vectors) or any(part.starts[-1] != len(part.tokens) for part in parts.values()):
+        raise LabError(f"{folder} is damaged: its arrays do not fit together; delete it")
+    return Prepared(words, vectors, parts)
+
+
+def _array(path: Path) -> NDArray:
+    array: NDArray = np.load(path, allow_pickle=False)
+    return array

@@ -1,0 +1,87 @@
+"""Reading reviews with their labels, in the layouts in which they are published."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from contmax_lab.data import existing_file, numbered_lines
+from contmax_lab.errors import LabError
+
+ORIGINAL = "https://ai.stanford.edu/~amaas/data/sentiment"
+PARTS = ("train", "test")
+_LABELS = {"0": 0, "1": 1, "neg": 0, "pos": 1}
+_FILE_NAME = re.compile(r"\d+_\d+\.txt")
+_COLUMNS = ("label", "id", "stars", "text")
+
+
+@dataclasses.dataclass(frozen=True)
+class Review:
+    """One text.
+
+    Args:
+        label: 1 = positive, 0 = negative.
+        text: as it was written.
+        place: file and line, for complaints.
+    """
+
+    label: int
+    text: str
+    place: str
+
+
+def review_sources(folder: Path) -> dict[str, list[Path]]:
+    """The files that hold the reviews of each part, whichever layout the folder has.
+
+    Args:
+        folder: ``{train,test}/{pos,neg}/ID_STARS.txt``, perhaps below ``aclImdb``; or ``imdb_{train,test}.tsv``.
+
+    Raises:
+        LabError: if it has neither.
+    """
+    for root in (folder, folder / "aclImdb"):
+        if all((root / part / side).is_dir() for part in PARTS for side in ("neg", "pos")):
+            return {
+                part: [path for side in ("neg", "pos") for path in sorted((root / part / side).glob("*.txt"))]
+                for part in PARTS
+            }
+    for pattern in ("imdb_{}.tsv", "{}.tsv"):
+        files = {part: [folder / pattern.format(part)] for part in PARTS}
+        if any(paths[0].exists() for paths in files.values()):
+            for part, paths in files.items():
+                existing_file(paths[0], f"the reviews of the part {part}", ORIGINAL)
+            return files
+    found = (
+        "no such folder" if not folder.is_dir() else "neither {train,test}/{pos,neg}/*.txt nor imdb_{train,test}.tsv"
+    )
+    raise LabError(f"{folder}: {found}; pass the folder of the unpacked reviews. The original: {ORIGINAL}")
+
+
+def read_reviews(paths: list[Path]) -> Iterator[Review]:
+    """The reviews of some files, in their order.
+
+    Raises:
+        LabError: at the first thing that is not as it should be, with file and line.
+    """
+    if not paths:
+        raise LabError(f"there are no reviews: a folder pos or neg holds no .txt file. The original: {ORIGINAL}")
+    for path in paths:
+        yield from _of_table(path) if path.suffix == ".tsv" else _of_file(path)
+
+
+def _of_table(path: Path) -> Iterator[Review]:
+    for number, line in numbered_lines(path):
+        place = f"{path}, line {number}"
+        fields = line.split("\t")
+        if len(fields) != len(_COLUMNS):
+            raise LabError(f"{place}: {len(fields)} columns where there should be 4, {' TAB '.join(_COLUMNS)}")
+        if fields[0] not in ("0", "1"):
+            raise LabError(f"{place}: the label is {fields[0][:20]!r}; it must be 0 (negative) or 1 (positive)")
+        yield Review(_LABELS[fields[0]], fields[3], place)
+
+
+def _of_file(path: Path) -> Iterator[Review]:
+    if not _FILE_NAME.fullmatch(path.name):
+        raise LabError(f"{path}: the name of a review is ID_STARS.txt, e.g. 127_8.txt")
+    text = " ".join(line for _, line in numbered_lines(path))
+    yield Review(_LABELS[path.parent.name], text, str(path))

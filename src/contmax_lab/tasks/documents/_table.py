@@ -1,0 +1,83 @@
+"""The paper's table of document classification."""
+
+from contmax_lab.tables import Metric, Row, Table, Variant
+
+_RECIPE = "documents/imdb"
+_DISCRETE = {"Discrete softmax": (1, 90.78), "Discrete sparsemax": (2, 90.58)}
+# Label → attention, α, the paper's accuracy by the number of basis functions.
+_CONTINUOUS = {
+    "Continuous softmax": ("continuous", 1, {32: 90.20, 64: 90.68, 128: 90.52}),
+    "Continuous sparsemax": ("continuous", 2, {32: 90.52, 64: 89.63, 128: 90.90}),
+    "Disc. + cont. softmax": ("combined", 1, {32: 90.98, 64: 90.69, 128: 89.62}),
+    "Disc. + cont. sparsemax": ("combined", 2, {32: 91.10, 64: 91.18, 128: 90.98}),
+}
+
+
+def _discrete_rows() -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            label,
+            _RECIPE,
+            ("--model.attention=discrete", f"--model.alpha={alpha}"),
+            paper={"test.accuracy": accuracy},
+        )
+        for label, (alpha, accuracy) in _DISCRETE.items()
+    )
+
+
+def _continuous_rows(*sizes: int) -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            f"{label}, K = {size}",
+            _RECIPE,
+            (f"--model.attention={attention}", f"--model.alpha={alpha}", f"--model.num_basis={size}"),
+            paper={"test.accuracy": paper[size]} if size in paper else {},
+        )
+        for label, (attention, alpha, paper) in _CONTINUOUS.items()
+        for size in sizes
+    )
+
+
+_SEEDS = tuple(Variant(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(3))
+_METRICS = (
+    Metric("test.accuracy", "accuracy", scale=100, digits=2),
+    Metric("valid.accuracy", "validation", scale=100, digits=2),
+    Metric("test.attended", "words attended, %", scale=100, digits=1),
+    Metric("parameters", "parameters", digits=0),
+)
+_NOTES = (
+    "IMDB reviews of Maas et al. 2011, official split; 10 % of the training half, the same share of both labels, are "
+    "validation. The test half is measured once, with the weights that are best on validation.",
+    "Word vectors: GloVe 6B, 50 and 100 columns side by side, trained further; the paper's are GloVe 840B with 300 "
+    "columns, kept as they are. All rows share one recipe, documents/imdb.",
+    "words attended: those with a positive weight, or where the density is positive.",
+)
+
+IMDB = Table(
+    name="documents",
+    title="Document classification, IMDB (Martins et al. 2020, Table 1)",
+    rows=(*_discrete_rows(), *_continuous_rows(32, 64, 128)),
+    variants=_SEEDS,
+    metrics=_METRICS,
+    notes=_NOTES,
+)
+
+FEW_FUNCTIONS = Table(
+    name="documents-few",
+    title="Document classification with few basis functions, IMDB",
+    rows=_continuous_rows(8, 16),
+    variants=_SEEDS,
+    metrics=_METRICS,
+    notes=_NOTES,
+)
+
+SPEED = Table(
+    name="documents-speed",
+    title="Document classification: time per epoch, IMDB",
+    rows=(*_discrete_rows(), *_continuous_rows(8, 16, 32, 64, 128)),
+    variants=(Variant("seed-0", ("--seed=0", "--training.epochs=2")),),
+    metrics=(Metric("timing.seconds_per_epoch", "seconds per epoch", digits=2),),
+    notes=(
+        "Two epochs of each, validation included; to be made with one training at a time and nothing else running.",
+    ),
+)

@@ -1,0 +1,59 @@
+"""The task: losses and measures of readings."""
+
+from collections.abc import Sequence, Sized
+from typing import Any, cast
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from contmax_lab.tables import Table
+from contmax_lab.tasks import Batch, Splits, Task
+from contmax_lab.tasks.documents._data import Documents, DocumentsData, load
+from contmax_lab.tasks.documents._model import DocumentsModel, Reader, Reading
+from contmax_lab.tasks.documents._table import FEW_FUNCTIONS, IMDB, SPEED
+
+
+class DocumentClassification(Task):
+    """Positive or negative?"""
+
+    name = "documents"
+    summary = "film reviews, positive or negative, by attention over their words"
+    data_config = DocumentsData
+    model_config = DocumentsModel
+
+    def load(self, data: DocumentsData, seed: int) -> Splits:
+        """The split has a seed of its own, so that seeds of the training share it."""
+        return load(data)
+
+    def build(self, model: DocumentsModel, splits: Splits) -> nn.Module:
+        """A network with fresh weights and the word vectors of the data."""
+        return Reader(model, splits.info["vectors"])
+
+    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
+        """Numbers of words, padded, and labels."""
+        documents = cast(Documents, split)[indices]
+        return {"tokens": documents.padded(), "labels": documents.labels}
+
+    def losses(self, output: Reading, batch: Batch) -> Tensor:
+        """Cross-entropy."""
+        return F.binary_cross_entropy_with_logits(output.logits.float(), batch["labels"].float(), reduction="none")
+
+    def measures(self, output: Reading, batch: Batch) -> dict[str, Tensor]:
+        """Whether the label is right, and the share of the words that are attended."""
+        right = (output.logits > 0).long() == batch["labels"]
+        return {"accuracy": right.float(), "attended": output.inside.sum(-1) / output.mask.sum(-1)}
+
+    def lengths(self, split: Sized) -> Sequence[int]:
+        """Words of each review."""
+        lengths: list[int] = cast(Documents, split).lengths.tolist()
+        return lengths
+
+    def tables(self) -> Sequence[Table]:
+        """The paper's table, the same with few basis functions, and the time that each attention takes."""
+        return (IMDB, FEW_FUNCTIONS, SPEED)
+
+    def figures(self, runs: Any) -> Any:
+        """Where trained models look in some reviews."""
+        from contmax_lab.tasks.documents._figures import attended_words
+
+        return attended_words(runs)
