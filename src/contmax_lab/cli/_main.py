@@ -14,6 +14,8 @@ _COMMANDS = {
     "evaluate": "measure a trained run again",
     "reproduce": "train a whole table of the paper and write its results",
     "report": "draw trained runs into one HTML file",
+    "predict": "say whether a text is positive or negative, with a model that comes with the package",
+    "export": "make a model that can travel out of a run",
     "data": "list, prepare and check data",
     "search": "look for better hyper-parameters of a recipe",
     "doctor": "say what is installed, what is missing, and how to get it",

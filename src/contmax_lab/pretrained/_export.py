@@ -1,0 +1,63 @@
+"""From a run to a folder that is small enough to travel."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from contmax_lab.errors import LabError
+from contmax_lab.provenance import provenance
+from contmax_lab.runs import TrainedRun, write_atomically, write_json
+
+
+def export(trained: TrainedRun, folder: Path) -> int:
+    """Write model.safetensors, vocab.txt and config.json.
+
+    Args:
+        trained: a run of the task documents.
+        folder: made if it does not exist.
+
+    Returns:
+        Bytes written.
+
+    Raises:
+        LabError: if the run is of another task, or a file cannot be written.
+    """
+    if trained.task.name != "documents":
+        raise LabError(f"{trained.run.folder} is a run of the task {trained.task.name}; only documents can be exported")
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: tensor.to(torch.float16).contiguous() for name, tensor in trained.model.state_dict().items()}
+    write_atomically(folder / "model.safetensors", safetensors.torch.save(weights))
+    words = "".join(f"{word}\n" for word in trained.splits.info["words"])
+    write_atomically(folder / "vocab.txt", words.encode("utf-8"))
+    write_json(folder / "config.json", _card(trained))
+    return sum((folder / name).stat().st_size for name in ("model.safetensors", "vocab.txt", "config.json"))
+
+
+def _card(trained: TrainedRun) -> dict[str, Any]:
+    recipe, results = trained.recipe, trained.results
+    data = {"max_words": recipe.data.max_words, "valid": recipe.data.valid, "split": recipe.data.split}
+    return {
+        "task": "documents",
+        "model": _plain(dataclasses.asdict(recipe.model)),
+        "dimensions": trained.splits.info["dimensions"],
+        "trained": {
+            "on": "IMDB reviews (Maas et al. 2011), official training half; word vectors begin as GloVe 6B",
+            "examples": results["examples"],
+            "data": _plain(data),
+            "training": _plain(dataclasses.asdict(recipe.training)),
+            "seed": recipe.seed,
+            "epochs": results["epochs"],
+            "best_epoch": results["best_epoch"],
+        },
+        "figures": {"valid": results["valid"], "test": results["test"], "of": "the weights in float32"},
+        "exported": provenance(("contmax", "torch")),
+    }
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Numbers without what a restricted type adds."""
+    kinds = (bool, int, float, str)
+    return {key: next(kind(value) for kind in kinds if isinstance(value, kind)) for key, value in values.items()}
