@@ -1,0 +1,211 @@
+"""The reader of reviews: its encoder, its training, its pictures, the model that travels."""
+
+import json
+
+import pytest
+import torch
+from reviews import tiny_recipe
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from contmax_lab.cli import main
+from contmax_lab.errors import LabError
+from contmax_lab.pretrained import PretrainedReader, examples_section, export
+from contmax_lab.recipes import load_recipe, shipped_recipes
+from contmax_lab.runs import Run, open_trained
+from contmax_lab.tables import Reproduction, reproduce
+from contmax_lab.tasks import find_task
+from contmax_lab.tasks.documents import DocumentsModel, Reader
+from contmax_lab.training import train
+
+TASK = find_task("documents")
+ATTENTIONS = [("discrete", 1.0), ("discrete", 2.0), ("continuous", 1.0), ("continuous", 2.0), ("combined", 2.0)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run that has learned which words matter."""
+    folder = tmp_path_factory.mktemp("trained")
+    changes = {
+        "training.epochs": 12,
+        "training.batch_size": 9,
+        "training.learning_rate": 0.02,
+        "training.monitor": "loss",
+        "training.goal": "min",
+        "model.dropout": 0,
+    }
+    recipe = tiny_recipe(folder, *(f"--{key}={value}" for key, value in changes.items()))
+    train(recipe, Run(folder / "run"))
+    return open_trained(folder / "run")
+
+
+def reader(**fields):
+    torch.manual_seed(0)
+    return Reader(DocumentsModel(hidden_dim=8, num_basis=4, **fields), torch.randn(20, 5)).eval()
+
+
+# -- the network -------------------------------------------------------------------------------------------------------
+
+
+def test_encoder_agrees_with_packed_sequences():
+    encoder = reader().double().encoder
+    vectors, lengths = torch.randn(4, 9, 5, dtype=torch.float64), torch.tensor([9, 1, 4, 6])
+    mask = torch.arange(9) < lengths[:, None]
+    flags = (~mask).unsqueeze(-1).double()
+    packed = pack_padded_sequence(torch.cat([vectors, flags], -1), lengths, batch_first=True, enforce_sorted=False)
+    expected = pad_packed_sequence(encoder.lstm(packed)[0], batch_first=True)[0]
+    found = encoder(vectors, mask)
+    torch.testing.assert_close(found[mask], expected[mask], rtol=0, atol=1e-14)
+    wanted = torch.autograd.grad(expected[mask].square().sum(), encoder.lstm.parameters())
+    got = torch.autograd.grad(found[mask].square().sum(), encoder.lstm.parameters())
+    torch.testing.assert_close(got, wanted)
+    assert not got[0][:, -1].any()
+
+
+@pytest.mark.parametrize(("attention", "alpha"), ATTENTIONS)
+def test_a_review_is_read_the_same_in_every_batch(attention, alpha):
+    model = reader(attention=attention, alpha=alpha)
+    short, long = torch.tensor([[3, 5, 7]]), torch.randint(1, 20, (1, 30))
+    together = torch.cat([torch.nn.functional.pad(short, (0, 27)), long])
+    both, alone = model({"tokens": together}), model({"tokens": short})
+    torch.testing.assert_close(both.logits[:1], alone.logits, rtol=1e-4, atol=1e-5)
+    assert torch.equal(both.inside[0, :3], alone.inside[0])
+    assert not both.inside[0, 3:].any()
+
+
+@pytest.mark.parametrize(("attention", "alpha"), ATTENTIONS)
+def test_every_parameter_learns(attention, alpha):
+    model = reader(attention=attention, alpha=alpha)
+    model({"tokens": torch.randint(1, 20, (6, 15))}).logits.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+def test_gaussians_attend_everything_and_parabolas_a_stretch():
+    tokens = torch.randint(1, 20, (5, 40))
+    assert reader(attention="continuous", alpha=1.0)({"tokens": tokens}).inside.all()
+    model = reader(attention="continuous", alpha=2.0)
+    with torch.no_grad():
+        model.attention.head.scale.bias.fill_(-8.0)
+    reading = model({"tokens": tokens})
+    assert (reading.inside.sum(-1) < 20).all()
+    changes = reading.inside.int().diff(dim=-1).abs().sum(-1)
+    assert (changes <= 2).all()
+
+
+def test_combined_attention_has_the_parameters_of_discrete_attention():
+    sizes = [sum(p.numel() for p in reader(attention=kind).parameters()) for kind in ("discrete", "combined")]
+    assert sizes[0] == sizes[1]
+
+
+def test_frozen_vectors_and_hidden_words():
+    assert not reader(frozen=True).embedding.weight.requires_grad
+    model = reader(word_dropout=1.0)
+    some, other = torch.tensor([[2, 3, 4]]), torch.tensor([[5, 6, 7]])
+    assert not torch.equal(model({"tokens": some}).logits, model({"tokens": other}).logits)
+    model.train().dropout.p = 0.0
+    assert torch.equal(model({"tokens": some}).logits, model({"tokens": other}).logits)
+
+
+def test_model_does_not_change_the_table_it_was_made_from():
+    vectors = torch.randn(20, 5)
+    before = vectors.clone()
+    with torch.no_grad():
+        Reader(DocumentsModel(hidden_dim=8, num_basis=4), vectors).embedding.weight.zero_()
+    assert torch.equal(vectors, before)
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_recipes() if name.startswith("documents/")])
+def test_recipe_trains_one_step(name, tmp_path):
+    recipe = tiny_recipe(tmp_path, "--training.epochs=1", "--training.batch_size=0", name=name)
+    results = train(recipe, Run(tmp_path / "run"))
+    assert results["steps"] == 1
+    assert results["examples"] == {"train": 72, "valid": 8, "test": 30}
+
+
+def test_it_learns_which_words_matter(trained):
+    assert trained.results["test"]["accuracy"] > 0.9
+    assert 0 < trained.results["test"]["attended"] <= 1
+
+
+def test_rows_of_the_tables_are_what_they_say():
+    paper, few, speed = TASK.tables()
+    assert (len(paper.rows), len(few.rows), len(speed.rows)) == (14, 8, 22)
+    everything = {row.label: row.overrides for row in speed.rows}
+    assert everything == {row.label: row.overrides for table in (paper, few) for row in table.rows}
+    for row in speed.rows:
+        model = load_recipe(row.recipe, row.overrides).model
+        assert model.alpha == (1 if "softmax" in row.label else 2)
+        kind = {"Disc.": "combined", "Discrete": "discrete", "Continuous": "continuous"}[row.label.split()[0]]
+        assert model.attention == kind
+        assert kind == "discrete" or row.label.endswith(f"K = {model.num_basis}")
+
+
+def test_a_table_in_two_slices(tmp_path):
+    table = TASK.tables()[1]
+    small = type(table)(table.name, table.title, table.rows[:1], table.variants[:1], table.metrics)
+    recipe = tiny_recipe(tmp_path)
+    overrides = [f"--data.path={recipe.data.path}", "--model.hidden_dim=4", "--training.epochs=1"]
+    job = Reproduction(small, tmp_path / "runs", tmp_path / "out.json", overrides)
+    text = reproduce(job)
+    assert "Continuous softmax, K = 8" in text
+    first = json.loads((tmp_path / "out.json").read_text())
+    assert first["complete"]
+    assert reproduce(job) == text
+
+
+# -- pictures and the model that travels -------------------------------------------------------------------------------
+
+
+def test_pictures_of_reviews(trained):
+    figures = TASK.figures([trained, trained])
+    assert len(figures) == 4
+    assert all(figure.png.startswith(b"\x89PNG") for figure in figures)
+    assert TASK.figures([]) == []
+
+
+def test_exported_model_says_what_the_run_says(trained, tmp_path):
+    size = export(trained, tmp_path / "model")
+    assert size == sum(path.stat().st_size for path in (tmp_path / "model").iterdir())
+    reader = PretrainedReader.load(tmp_path / "model")
+    assert reader.card["figures"]["test"] == trained.results["test"]
+    assert str(tmp_path) not in json.dumps(reader.card)
+    assert reader.read("The film is wonderful.").probability > 0.5 > reader.read("A dull plot!").probability
+    logits = trained.model(TASK.batch(trained.splits.test, [0])).logits
+    words = trained.splits.info["words"]
+    text = " ".join(words[number - 2] for number in TASK.batch(trained.splits.test, [0])["tokens"][0].tolist())
+    assert reader.read(text).reading.logits.item() == pytest.approx(logits.item(), abs=0.05)
+
+
+def test_predict_and_export_as_commands(trained, tmp_path, capsys):
+    main(["export", str(trained.run.folder), "--into", str(tmp_path / "model")])
+    assert "MB in" in capsys.readouterr().out
+    picture = tmp_path / "picture.png"
+    main(["predict", "A wooden plot.", "--model", str(tmp_path / "model"), "--figure", str(picture)])
+    verdict, marked, _ = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("negative (")
+    assert marked.replace("[", "").replace("]", "") == "a wooden plot ."
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_complaints_about_models_and_texts(trained, tmp_path, capsys):
+    export(trained, tmp_path / "model")
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", " ", "--model", str(tmp_path / "model")])
+    assert ended.value.code == 2
+    assert "no words" in capsys.readouterr().err
+    (tmp_path / "model" / "vocab.txt").write_text("film\n")
+    with pytest.raises(LabError, match="no model that can be read"):
+        PretrainedReader.load(tmp_path / "model")
+    with pytest.raises(LabError, match="no such file"):
+        PretrainedReader.load(tmp_path / "nowhere")
+
+
+def test_section_of_examples(trained, tmp_path):
+    export(trained, tmp_path)
+    section = examples_section(PretrainedReader.load(tmp_path))
+    assert len(section.table) == len(section.figures) + 1 == 4
