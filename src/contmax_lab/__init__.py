@@ -16,6 +16,7 @@ The way of a training, from left to right::
 ``tables``          `Table` = rows (recipes) × variants (seeds, splits); `reproduce` trains what is missing
 ``report``          `Figure`, `Section`, `write_page`: one HTML file with everything inside
 ``search``          optuna over a recipe
+``pretrained``      a small trained model that travels with the package, and how to make one
 ``demo``            every table that needs no data, in one report
 ``cli``             one file per subcommand
 ``bench``           benchmarks of the library, apart from all this

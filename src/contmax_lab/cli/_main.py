@@ -25,6 +25,7 @@ _EPILOG = """\
 first steps:
   contmax doctor                                     what this machine can do
   contmax demo                                       a report in a few minutes, no data needed
+  contmax predict "A film to remember."              a model that comes with the package
   contmax train intervals/seattle-parabola           one training, into runs/
   contmax train intervals/parabola --help            every key of a recipe, with its meaning
   contmax train intervals/parabola --data.path weather.csv --model.hidden_dim 64 --seed 1
