@@ -1,44 +1,121 @@
 """The demo: every table of every task that needs no data, trained and drawn into one report."""
 
 import dataclasses
-from collections.abc import Iterator
+import json
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from contmax_lab.report import Section, sections, write_page
-from contmax_lab.runs import open_trained
-from contmax_lab.tables import Reproduction, Table, reproduce
+from contmax_lab.provenance import provenance
+from contmax_lab.report import Figure, Section, learning_curves, write_page
+from contmax_lab.runs import TrainedRun, open_trained
+from contmax_lab.tables import Reproduction, Table, as_lines, reproduce
 from contmax_lab.tasks import find_task, task_names
 
-_LEAD = "Sparse and continuous attention, trained on this machine on data that comes with PyPI packages."
+_TITLE = "Where does it look? Sparse and continuous attention"
+_LEAD = (
+    "Small models with discrete, continuous and combined attention, trained by contmax demo on real data that comes "
+    "with Python packages: speech, images and temperatures."
+)
+_KINDS = (
+    ("attention", "weight of a moment, a pixel or a place", "zero outside a region"),
+    ("Discrete softmax", "weights of single observations, pₗ ∝ exp zₗ", "no"),
+    ("Discrete sparsemax", "weights of single observations, p = argmin ‖p − z‖² over the simplex", "yes"),
+    ("Continuous softmax", "a Gaussian density over continuous time or the plane", "no"),
+    ("Continuous sparsemax", "a truncated parabola or paraboloid, p(t) = [f(t) − τ]₊", "yes"),
+    ("Combined sparsemax", "discrete sparsemax plus the truncated parabola with the same mean and variance", "yes"),
+)
+_PACKAGES = ("contmax", "torch", "numpy", "numba", "scikit-learn", "aeon", "vega_datasets", "matplotlib")
 
 
-def demo_tables() -> list[Table]:
-    """The tables that need no data.
-
-    Example:
-        >>> "seattle" in [table.name for table in demo_tables()]
-        True
-    """
-    return [table for name in task_names() for table in find_task(name).tables() if not table.needs_data]
-
-
-def make_demo(folder: Path, jobs: int) -> Iterator[str]:
-    """Train and draw; yields lines to print.
+@dataclasses.dataclass(frozen=True)
+class DemoJob:
+    """What the demo makes.
 
     Args:
         folder: for ``runs/``, the JSON files of the tables, ``report.html`` and its pictures.
         jobs: trainings side by side.
+        seeds: repetitions of every training, at most as many as a table has.
+        overrides: dotted, for every recipe.
     """
-    pages: list[Section] = []
-    for table in demo_tables():
-        runs = folder / "runs" / table.name
-        text = reproduce(Reproduction(table, runs, folder / f"{table.name}.json", jobs=jobs))
-        yield f"\n{table.title}\n{text}"
-        first = [cell for cell in table.cells() if cell.variant == table.variants[0]]
-        for section in sections([open_trained(runs / cell.folder, label=cell.row.label) for cell in first]):
-            lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-            pages.append(
-                dataclasses.replace(section, title=table.title, table=[lines[0], *lines[2:]], notes=table.notes)
-            )
-    files = write_page(folder / "report.html", "contmax demo", _LEAD, pages)
-    yield f"\nreport: {files[0]}"
+
+    folder: Path
+    jobs: int = 2
+    seeds: int = 3
+    overrides: Sequence[str] = ()
+
+
+def demo_tables(seeds: int = 3) -> list[Table]:
+    """The tables that need no data.
+
+    Args:
+        seeds: repetitions.
+
+    Example:
+        >>> [table.name for table in demo_tables()]
+        ['vowels', 'digits', 'seattle']
+    """
+    found = [table for name in task_names() for table in find_task(name).tables() if not table.needs_data]
+    found.sort(key=lambda table: ("vowels", "digits", "seattle", table.name).index(table.name))
+    return [dataclasses.replace(table, variants=table.variants[:seeds]) for table in found]
+
+
+def make_demo(job: DemoJob, tell: Callable[[Section], None]) -> Path:
+    """Train what is not trained yet, and draw the report.
+
+    Args:
+        job: what to make.
+        tell: is given every part of the report as soon as it is there.
+
+    Returns:
+        The page.
+    """
+    started = time.monotonic()
+    parts = [Section("What is compared", table=_KINDS)]
+    for table in demo_tables(job.seeds):
+        parts.append(_chapter(table, job))
+        tell(parts[-1])
+    for name in task_names():
+        for part in find_task(name).showcase():
+            parts.append(part)
+            tell(part)
+    parts.append(_colophon(job, time.monotonic() - started))
+    return write_page(job.folder / "report.html", _TITLE, _LEAD, parts)[0]
+
+
+def _chapter(table: Table, job: DemoJob) -> Section:
+    runs, output = job.folder / "runs" / table.name, job.folder / f"{table.name}.json"
+    reproduce(Reproduction(table, runs, output, job.overrides, job.jobs))
+    lines = as_lines(table, json.loads(output.read_text(encoding="utf-8"))["rows"])
+    trained = [open_trained(runs / cell.folder, label=cell.row.label) for cell in table.cells()]
+    # Repetitions share the learning curves; pictures show the first.
+    figures = [_curves(table, trained), *trained[0].task.figures(trained[: len(table.rows)])]
+    return Section(table.title, table.about, lines, figures, table.notes)
+
+
+def _curves(table: Table, trained: Sequence[TrainedRun]) -> Figure:
+    return learning_curves(
+        [entry.run for entry in trained],
+        [entry.label for entry in trained],
+        title=f"Learning curves, {table.name}",
+        names=trained[0].task.curves,
+    )
+
+
+def _colophon(job: DemoJob, seconds: float) -> Section:
+    origin = provenance(_PACKAGES)
+    versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items() if version)
+    machine = origin["machine"]
+    lines = [
+        ("", "value"),
+        ("Time for this page", f"{seconds / 60:.1f} minutes, {job.jobs} trainings side by side"),
+        ("Machine", f"{machine['cpu']}, {machine['cores']} cores"),
+        ("Commit", f"{(origin['commit'] or 'not a checkout')[:12]}{', changed' if origin['dirty'] else ''}"),
+        ("Date", origin["date"]),
+    ]
+    text = (
+        "Every figure and number comes from the trainings under runs/ beside this page. Weights and settings were "
+        "chosen on validation examples; the test examples were measured once per training, at its end. "
+        f"Versions: {versions}."
+    )
+    return Section("How this page was made", text, lines)

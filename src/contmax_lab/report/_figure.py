@@ -2,9 +2,13 @@
 
 import dataclasses
 import io
+from collections.abc import Callable
 from typing import Any, Self
 
 from contmax_lab.packages import require
+from contmax_lab.report._theme import DARK, LIGHT, Theme, drawn_in
+
+_DOTS_PER_INCH = 170
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,18 +19,31 @@ class Figure:
         title: one line; also the name of the file.
         png: the picture.
         caption: what is to be seen.
+        dark: the picture for dark screens; empty = there is none.
     """
 
     title: str
     png: bytes
     caption: str = ""
+    dark: bytes = b""
 
     @classmethod
     def of(cls, title: str, figure: Any, caption: str = "") -> Self:
         """From a figure of matplotlib."""
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
-        return cls(title, buffer.getvalue(), caption)
+        return cls(title, _png(figure), caption)
+
+    @classmethod
+    def drawn(cls, title: str, draw: Callable[[Theme], Any], caption: str = "") -> Self:
+        """From a function that draws a figure of matplotlib; it is called once for each theme.
+
+        Raises:
+            LabError: if matplotlib is not installed.
+        """
+        pictures = []
+        for theme in (LIGHT, DARK):
+            with drawn_in(theme):
+                pictures.append(_png(draw(theme)))
+        return cls(title, pictures[0], caption, pictures[1])
 
     @property
     def filename(self) -> str:
@@ -38,6 +55,12 @@ class Figure:
         """
         words = "".join(c if c.isalnum() else " " for c in self.title.lower()).split()
         return "-".join(words) + ".png"
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight")
+    return buffer.getvalue()
 
 
 def new_axes(rows: int = 1, columns: int = 1, width: float = 6.0, height: float = 3.0) -> tuple[Any, list[Any]]:

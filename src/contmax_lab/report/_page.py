@@ -3,24 +3,13 @@
 import base64
 import dataclasses
 import html
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from contmax_lab.report._figure import Figure
+from contmax_lab.report._style import page_style
 from contmax_lab.runs import write_atomically
-
-_STYLE = """
-:root { color-scheme: light; --ink: #1d2433; --soft: #5b6475; --line: #dfe3ea; --accent: #2f5fd0; }
-body { margin: 0 auto; max-width: 62rem; padding: 2.5rem 1.5rem 5rem; color: var(--ink); background: #fff;
-       font: 16px/1.55 system-ui, "Segoe UI", Roboto, sans-serif; }
-h1 { font-size: 1.9rem; margin: 0 0 .3rem; } h2 { margin: 3rem 0 .6rem; font-size: 1.35rem; }
-p.lead, figcaption, .notes { color: var(--soft); } p.lead { margin-top: 0; }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
-th, td { padding: .4rem .9rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid var(--ink); }
-figure { margin: 1.6rem 0; } img { max-width: 100%; height: auto; } figcaption { font-size: .92rem; }
-.scroll { overflow-x: auto; }
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +18,7 @@ class Section:
 
     Args:
         title: its heading.
-        text: a paragraph below it.
+        text: paragraphs below it, with empty lines between them.
         table: lines of cells, the first of which is the head; empty = none.
         figures: pictures.
         notes: small print.
@@ -55,13 +44,16 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
         The files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    body = "\n".join(_section(section) for section in sections)
+    numbers = itertools.count(1)
+    body = "\n".join(_section(section, numbers) for section in sections)
     page = (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
         # An icon of our own, or browsers ask the network for one.
-        f'<link rel="icon" href="data:,">\n<meta name="viewport" content="width=device-width">\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{html.escape(title)}</h1>\n"
-        f'<p class="lead">{html.escape(lead)}</p>\n{body}\n</body>\n</html>\n'
+        f'<link rel="icon" href="data:,">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{page_style()}</style>\n</head>\n<body>\n<header>\n<h1>{html.escape(title)}</h1>\n"
+        f'<p class="lead">{html.escape(lead)}</p>\n{_contents(sections)}</header>\n<main>\n{body}\n</main>\n'
+        "</body>\n</html>\n"
     )
     write_atomically(path, page.encode("utf-8"))
     pictures = []
@@ -72,28 +64,50 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
     return [path, *pictures]
 
 
-def _section(section: Section) -> str:
-    parts = [f"<section>\n<h2>{html.escape(section.title)}</h2>"]
-    if section.text:
-        parts.append(f"<p>{html.escape(section.text)}</p>")
+def _contents(sections: Sequence[Section]) -> str:
+    """Links to the sections, if there are several."""
+    if len(sections) < 2:
+        return ""
+    links = (f'<a href="#{_anchor(section)}">{html.escape(section.title)}</a>' for section in sections)
+    return f"<nav>{' '.join(links)}</nav>\n"
+
+
+def _anchor(section: Section) -> str:
+    return "-".join("".join(c if c.isalnum() else " " for c in section.title.lower()).split())
+
+
+def _section(section: Section, numbers: Iterator[int]) -> str:
+    parts = [f'<section id="{_anchor(section)}">\n<h2>{html.escape(section.title)}</h2>']
+    parts += [f"<p>{html.escape(paragraph)}</p>" for paragraph in section.text.split("\n\n") if paragraph]
     if section.table:
         parts.append(_table(section.table))
-    parts += [_figure(figure) for figure in section.figures]
     parts += [f'<p class="notes">{html.escape(note)}</p>' for note in section.notes]
+    parts += [_figure(figure, next(numbers)) for figure in section.figures]
     return "\n".join([*parts, "</section>"])
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:
     head, *body = [[html.escape(cell) for cell in line] for line in lines]
-    rows = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in body)
-    columns = "".join(f"<th>{cell}</th>" for cell in head)
-    return f'<div class="scroll"><table><thead><tr>{columns}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>'
-
-
-def _figure(figure: Figure) -> str:
-    data = base64.b64encode(figure.png).decode("ascii")
-    title, caption = html.escape(figure.title), html.escape(figure.caption)
-    return (
-        f'<figure><img alt="{title}" src="data:image/png;base64,{data}">\n'
-        f"<figcaption><strong>{title}.</strong> {caption}</figcaption></figure>"
+    rows = "\n".join(
+        f'<tr><th scope="row">{line[0]}</th>' + "".join(f"<td>{cell}</td>" for cell in line[1:]) + "</tr>"
+        for line in body
     )
+    columns = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    table = f"<table><thead><tr>{columns}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>"
+    return f'<div class="scroll" tabindex="0">{table}</div>'
+
+
+def _figure(figure: Figure, number: int) -> str:
+    title, caption = html.escape(figure.title), html.escape(figure.caption)
+    dark = f'<source media="(prefers-color-scheme: dark)" srcset="{_inline(figure.dark)}">' if figure.dark else ""
+    image = f'<img alt="{title}" src="{_inline(figure.png)}">'
+    # A picture made for white paper keeps it on dark screens.
+    plate = "plate" if figure.dark else "plate white"
+    return (
+        f'<figure><div class="{plate} scroll" tabindex="0"><picture>{dark}{image}</picture></div>\n'
+        f"<figcaption><strong>Figure {number}. {title}.</strong> {caption}</figcaption></figure>"
+    )
+
+
+def _inline(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"

@@ -22,7 +22,10 @@ def sections(trained: Sequence[TrainedRun]) -> list[Section]:
 def _section(entries: list[TrainedRun]) -> Section:
     task = entries[0].task
     labels = [entry.label for entry in entries]
-    figures = [learning_curves([entry.run for entry in entries], labels), *task.figures(entries)]
+    curves = learning_curves(
+        [entry.run for entry in entries], labels, title=f"Learning curves, {task.name}", names=task.curves
+    )
+    figures = [curves, *task.figures(entries)]
     return Section(task.name.capitalize(), task.summary, _table(entries, labels), figures)
 
 

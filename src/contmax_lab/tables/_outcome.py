@@ -3,7 +3,7 @@
 import statistics
 from typing import Any
 
-from contmax_lab.tables._table import Cell, Table
+from contmax_lab.tables._table import Cell, Metric, Table
 
 Outcomes = list[tuple[Cell, dict[str, Any]]]
 
@@ -35,7 +35,16 @@ def summary(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
 
 
 def as_text(table: Table, rows: list[dict[str, Any]]) -> str:
-    """The table for a terminal or a README, in Markdown: mean ± deviation, and the paper's figure beside."""
+    """The table for a terminal or a README, in Markdown."""
+    head, *body = as_lines(table, rows)
+    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
+    lines = [" | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in [head, *body]]
+    rule = "|".join("-" * (width + 2) for width in widths)
+    return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])
+
+
+def as_lines(table: Table, rows: list[dict[str, Any]]) -> list[list[str]]:
+    """The cells, line by line from the head on: mean ± deviation, and the paper's figure beside."""
     groups = list(rows[0]["groups"]) if rows else []
     columns = [(group, metric) for group in groups for metric in table.metrics]
     suffix = {group: f" ({group})" if len(groups) > 1 else "" for group in groups}
@@ -44,15 +53,12 @@ def as_text(table: Table, rows: list[dict[str, Any]]) -> str:
     body = [
         [
             row["label"],
-            *(_cell(row["groups"][group][metric.key], metric.scale, metric.digits) for group, metric in columns),
+            *(_cell(row["groups"][group][metric.key], metric) for group, metric in columns),
             *(f"{row['paper'][m.key]:.{m.digits}f}" if m.key in row["paper"] else "–" for m in published),
         ]
         for row in rows
     ]
-    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
-    lines = [" | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in [head, *body]]
-    rule = "|".join("-" * (width + 2) for width in widths)
-    return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])
+    return [head, *body]
 
 
 def _values(outcomes: Outcomes, label: str, group: str, key: str) -> list[float]:
@@ -78,8 +84,9 @@ def _statistics(values: list[float]) -> dict[str, Any]:
     }
 
 
-def _cell(entry: dict[str, Any], scale: float, digits: int) -> str:
+def _cell(entry: dict[str, Any], metric: Metric) -> str:
     if entry["mean"] is None:
         return "–"
-    spread = "" if entry["std"] is None else f" ± {entry['std'] * scale:.{digits}f}"
-    return f"{entry['mean'] * scale:.{digits}f}{spread}"
+    shown = entry["std"] is not None and metric.spread
+    spread = f" ± {entry['std'] * metric.scale:.{metric.digits}f}" if shown else ""
+    return f"{entry['mean'] * metric.scale:,.{metric.digits}f}{spread}"

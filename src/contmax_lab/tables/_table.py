@@ -45,12 +45,14 @@ class Metric:
         label: as printed.
         scale: factor before printing, e.g. 100 for per cent.
         digits: after the point.
+        spread: whether the deviation over repetitions says something; it does not for a number that has none.
     """
 
     key: str
     label: str
     scale: float = 1.0
     digits: int = 4
+    spread: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Table:
         metrics: the columns.
         notes: what a reader must know: data, split, differences from the paper.
         needs_data: whether it needs ``--data PATH``, which becomes ``--data.path``.
+        about: for readers of a report: the task, the data, the models; paragraphs with empty lines between them.
     """
 
     name: str
@@ -98,6 +101,7 @@ class Table:
     metrics: tuple[Metric, ...]
     notes: tuple[str, ...] = ()
     needs_data: bool = True
+    about: str = ""
 
     def cells(self) -> Iterator[Cell]:
         """All trainings; every row gets its first repetition before any gets its second."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from contmax_lab.report import Figure
+    from contmax_lab.report import Figure, Section
     from contmax_lab.runs import TrainedRun
     from contmax_lab.tables import Table
 
@@ -42,6 +42,8 @@ class Task(abc.ABC):
     summary: ClassVar[str]
     data_config: ClassVar[type]
     model_config: ClassVar[type]
+    # Validation metrics that are worth a learning curve; empty = all of them.
+    curves: ClassVar[Sequence[str]] = ()
 
     @abc.abstractmethod
     def load(self, data: Any, seed: int) -> Splits:
@@ -84,4 +86,8 @@ class Task(abc.ABC):
 
     def figures(self, runs: "Sequence[TrainedRun]") -> "Sequence[Figure]":
         """Pictures of trained models for ``contmax report``, beside the learning curves that every task gets."""
+        return ()
+
+    def showcase(self) -> "Sequence[Section]":
+        """Parts of the demo that need no training, such as what a model that comes with the package says."""
         return ()

@@ -1,64 +1,96 @@
-"""Bands of predicted temperatures."""
+"""Forecasts over a year, and forecasts that feed on themselves."""
 
 import datetime
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from contmax_lab.report import Figure, new_axes
+from contmax_lab.report import Figure, Theme, new_axes
 from contmax_lab.runs import TrainedRun
 from contmax_lab.tasks.intervals._data import Days
 
 _DAYS = 60
-_Edges = tuple[Tensor, Tensor]
+_YEAR = 365
 
 
-def day_ahead_bands(runs: Sequence[TrainedRun]) -> Figure:
-    """Intervals predicted for the next day from observed ones.
-
-    Args:
-        runs: trained on the same data; one panel each.
-    """
-    caption = "Lowest to highest temperature of each day, predicted from the days before (blue) and observed (grey)."
-    return _bands("Temperature intervals, one day ahead", caption, runs, _day_ahead)
-
-
-def auto_regressive_bands(runs: Sequence[TrainedRun]) -> Figure:
-    """Intervals predicted day after day from earlier predictions.
+def forecast_bands(runs: Sequence[TrainedRun]) -> Figure:
+    """Intervals predicted day after day from earlier predictions, over the observed ones.
 
     Args:
         runs: trained on the same data; one panel each.
     """
+    days = [_longest_stretch(trained.splits.info["days"]) for trained in runs]
+    edges = [_rolled_out(trained, stretch) for trained, stretch in zip(runs, days, strict=True)]
     caption = (
-        f"Each panel starts from observed days and goes on for up to {_DAYS} days from its own predictions (blue); "
+        f"Each panel starts from observed days and goes on for up to {_DAYS} days from its own predictions (colour); "
         "observed lowest to highest temperature in grey."
     )
-    return _bands("Auto-regressive temperature intervals", caption, runs, _rolled_out)
+    return Figure.drawn(
+        "Auto-regressive temperature intervals", lambda theme: _bands(runs, days, edges, theme), caption
+    )
+
+
+def year_of_forecasts(runs: Sequence[TrainedRun]) -> Figure:
+    """The interval predicted for each day of a year from the days before it, over the observed one.
+
+    Args:
+        runs: trained on the same data; one panel each.
+    """
+    days = [_last_year(trained.splits.info["days"]) for trained in runs]
+    edges = [_predicted(trained, year) for trained, year in zip(runs, days, strict=True)]
+    held_out = [set(cast(Days, trained.splits.test).ordinal.tolist()) for trained in runs]
+
+    def draw(theme: Theme) -> Any:
+        figure = _bands(runs, days, edges, theme)
+        for axis, year, test in zip(figure.axes, days, held_out, strict=True):
+            dates = [datetime.date.fromordinal(day) for day in year.ordinal.tolist() if day in test]
+            axis.plot(dates, [0.02] * len(dates), "|", color=theme.ink, transform=axis.get_xaxis_transform())
+        return figure
+
+    caption = (
+        "The last year of the data: the interval that each model predicts for a day from the two days before it "
+        "(colour) over the observed lowest to highest temperature (grey). Ticks at the bottom mark test days; all "
+        "other days were seen in training or left out of it."
+    )
+    return Figure.drawn("A year of predicted temperature bands", draw, caption)
 
 
 def _bands(
-    title: str, caption: str, runs: Sequence[TrainedRun], predict: Callable[[TrainedRun, Days], _Edges]
-) -> Figure:
-    figure, axes = new_axes(rows=len(runs), width=9.0, height=1.8)
-    for axis, trained in zip(axes, runs, strict=True):
-        days = _longest_stretch(trained.splits.info["days"])
+    runs: Sequence[TrainedRun], days: Sequence[Days], edges: Sequence[tuple[Tensor, Tensor]], theme: Theme
+) -> Any:
+    """One panel per run: observed in grey, predicted in the run's colour."""
+    figure, axes = new_axes(rows=len(runs), width=9.3, height=1.5)
+    for index, (axis, trained, observed, band) in enumerate(zip(axes, runs, days, edges, strict=True)):
         center, half_range = trained.splits.info["center"], trained.splits.info["half_range"]
-        dates = [datetime.date.fromordinal(int(day)) for day in days.ordinal]
-        low, high = (edge * half_range + center for edge in predict(trained, days))
-        observed = (days.low * half_range + center, days.high * half_range + center)
-        axis.fill_between(dates, *observed, color="0.75", linewidth=0, label="observed")
-        axis.fill_between(dates, low, high, color="C0", alpha=0.25, linewidth=0, label="predicted")
-        for edge in (low, high):
-            axis.plot(dates, edge, color="C0", linewidth=1.1)
-        axis.set_title(trained.label, loc="left", fontsize=9)
+        dates = [datetime.date.fromordinal(int(day)) for day in observed.ordinal]
+        degrees = [edge * half_range + center for edge in (observed.low, observed.high, *band)]
+        colour = theme.colour(index)
+        axis.fill_between(dates, degrees[0], degrees[1], color=theme.observed, linewidth=0, label="observed")
+        axis.fill_between(dates, degrees[2], degrees[3], color=colour, alpha=0.3, linewidth=0)
+        for edge in degrees[2:]:
+            axis.plot(dates, edge, color=colour, linewidth=1)
+        axis.set_title(trained.label, color=colour)
         axis.set_ylabel("°C")
-        axis.tick_params(labelsize=8)
-        if axis is not axes[0]:
+        axis.set_xlim(dates[0], dates[-1])
+        if index:
             axis.sharey(axes[0])
-    axes[0].legend(fontsize=7, frameon=False, loc="upper left", ncols=2)
-    return Figure.of(title, figure, caption)
+        if index + 1 < len(runs):
+            axis.set_xticklabels([])
+    return figure
+
+
+def _last_year(days: Days) -> Days:
+    """The examples of the last 365 days."""
+    return days[(days.ordinal > days.ordinal[-1] - _YEAR).nonzero().flatten().tolist()]
+
+
+@torch.no_grad()
+def _predicted(trained: TrainedRun, days: Days) -> tuple[Tensor, Tensor]:
+    forecast = trained.model({"features": days.features})
+    return forecast.loc - forecast.half_width, forecast.loc + forecast.half_width
 
 
 def _longest_stretch(days: Days) -> Days:
@@ -70,18 +102,13 @@ def _longest_stretch(days: Days) -> Days:
 
 
 @torch.no_grad()
-def _day_ahead(trained: TrainedRun, days: Days) -> _Edges:
-    forecast = trained.model({"features": days.features})
-    return forecast.loc - forecast.half_width, forecast.loc + forecast.half_width
-
-
-@torch.no_grad()
-def _rolled_out(trained: TrainedRun, days: Days) -> _Edges:
+def _rolled_out(trained: TrainedRun, days: Days) -> tuple[Tensor, Tensor]:
     window = days.features[0, :-1]
     edges = []
     for index in days.features[:, -1]:
         forecast = trained.model({"features": torch.cat([window, index[None]])[None]})
-        edges.append(torch.cat([forecast.loc - forecast.half_width, forecast.loc + forecast.half_width]))
-        window = torch.cat([window[2:], edges[-1]])
+        edge = torch.cat([forecast.loc - forecast.half_width, forecast.loc + forecast.half_width])
+        edges.append(edge)
+        window = torch.cat([window[2:], edge])
     low, high = torch.stack(edges).unbind(-1)
     return low, high

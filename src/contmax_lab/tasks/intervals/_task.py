@@ -20,6 +20,8 @@ class Intervals(Task):
     summary = "tomorrow's lowest and highest temperature, by Fenchel–Young losses of densities"
     data_config = IntervalsData
     model_config = IntervalsModel
+    # The losses of different families are not on one scale.
+    curves = ("mse", "jaccard", "coverage")
 
     def load(self, data: IntervalsData, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
@@ -62,7 +64,7 @@ class Intervals(Task):
         return (TEMPERATURES, SEATTLE)
 
     def figures(self, runs: Any) -> Any:
-        """Forecasts of the next day, and forecasts that feed on themselves."""
-        from contmax_lab.tasks.intervals._figures import auto_regressive_bands, day_ahead_bands
+        """Forecasts of the next day over a year, and forecasts that feed on themselves."""
+        from contmax_lab.tasks.intervals._figures import forecast_bands, year_of_forecasts
 
-        return [day_ahead_bands(runs), auto_regressive_bands(runs)]
+        return [year_of_forecasts(runs), forecast_bands(runs)] if runs else []

@@ -1,0 +1,126 @@
+"""The attentions that tasks compare, and how much of the domain they look at."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+import contmax
+from contmax.basis import Basis
+
+Kind = Literal["discrete", "continuous", "combined"]
+
+# Points along one axis at which the attended share is measured, by the number of axes.
+_POINTS = {1: 840, 2: 40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Attended:
+    """What an attention looked at.
+
+    Args:
+        context: c, shape (B, D).
+        weights: of the discrete attention, shape (B, L), or None.
+        density: of the continuous attention, batch shape (B,), or None.
+    """
+
+    context: Tensor
+    weights: Tensor | None = None
+    density: Distribution | None = None
+
+
+class Attention(nn.Module):
+    """One of the kinds, with one face: values in, context and where it came from out.
+
+    Args:
+        kind: discrete = over the positions; continuous = over the interval or the plane they lie in, with a density
+            that a pooled summary of the values decides; combined = both, the density having the moments of the weights.
+        embed_dim: D, channels of the values.
+        alpha: α: 1 for softmax and Gaussians, 2 for sparsemax and truncated parabolas.
+        basis: ψ of the continuous attention, in the dimension of the domain.
+        penalty: λ of the ridge fit.
+        initial_scale: σ with which a pooled head begins.
+
+    Example:
+        >>> basis = contmax.basis.GaussianBasis.linspace(16, scale=0.1)
+        >>> attend = Attention("combined", 8, 2.0, basis)
+        >>> attended = attend(torch.randn(3, 20, 8), mask=torch.ones(3, 20, dtype=torch.bool))
+        >>> attended.context.shape, attended.weights.shape, attended.density.batch_shape
+        (torch.Size([3, 8]), torch.Size([3, 20]), torch.Size([3]))
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        embed_dim: int,
+        alpha: float,
+        basis: Basis,
+        *,
+        penalty: float = 0.01,
+        initial_scale: float = 0.2,
+    ) -> None:
+        super().__init__()
+        self.kind = kind
+        if kind == "continuous":
+            head = contmax.nn.PooledHead(embed_dim, dim=basis.event_dim)
+            # softplus(0) = 0.7 would be a density wider than the whole domain, far from any decision where to look.
+            with torch.no_grad():
+                head.scale.bias[: basis.event_dim] = math.log(math.expm1(initial_scale**2))
+            self.attend: nn.Module = contmax.nn.ContinuousAttention(basis, alpha=alpha, head=head, penalty=penalty)
+        else:
+            discrete = contmax.nn.DiscreteAttention(embed_dim, alpha=alpha)
+            self.attend = (
+                discrete
+                if kind == "discrete"
+                else contmax.nn.CombinedAttention(discrete, basis, alpha=alpha, penalty=penalty)
+            )
+
+    def forward(self, values: Tensor, *, mask: Tensor | None = None, grid: tuple[int, ...] | None = None) -> Attended:
+        """Attend to values (B, L, D); mask (B, L), True = may be attended; grid: (H, W) with HW = L on the plane."""
+        if self.kind == "discrete":
+            context, weights = self.attend(values, mask=mask)
+            return Attended(context, weights)
+        if self.kind == "continuous":
+            context, density = self.attend(values, mask=mask, grid=grid)
+            return Attended(context, density=density)
+        context, (weights, density) = self.attend(values, mask=mask, grid=grid)
+        return Attended(context, weights, density)
+
+
+@torch.no_grad()
+def attended_share(attended: Attended, sizes: Sequence[Tensor]) -> Tensor:
+    r"""The part of the unit interval or square that is attended to at all.
+
+    .. math:: \frac{|\{t : p_{\ell(t)} > 0 \text{ or } p(t) > 0\}|}{|[0, 1]^N|}
+
+    with ℓ(t) the observation in whose cell t lies: for a discrete attention the share of nonzero weights, for a
+    continuous one the length or area of the support, for a combined one that of their union.
+
+    Args:
+        attended: what an attention looked at.
+        sizes: cells along each axis, one tensor of shape (B,) per axis.
+
+    Returns:
+        Shares, shape (B,).
+
+    Example:
+        >>> attended_share(Attended(torch.zeros(1, 3), torch.tensor([[0.5, 0.0, 0.5, 0.0]])), [torch.tensor([4])])
+        tensor([0.5000])
+    """
+    count = _POINTS[len(sizes)]
+    line = (torch.arange(count, device=attended.context.device) + 0.5) / count
+    points = torch.cartesian_prod(*[line] * len(sizes)).reshape(-1, len(sizes))
+    seen = torch.zeros(len(points), len(attended.context), dtype=torch.bool, device=line.device)
+    if attended.weights is not None:
+        cells = torch.zeros_like(seen, dtype=torch.long)
+        for axis, size in enumerate(sizes):
+            cells = cells * size + (points[:, axis, None] * size).long()
+        seen |= attended.weights.mT.gather(0, cells) > 0
+    if attended.density is not None:
+        where = points.unsqueeze(1) if len(sizes) > 1 else points
+        seen |= attended.density.log_prob(where) > -math.inf
+    return seen.float().mean(0)

@@ -1,0 +1,111 @@
+"""One look for page and pictures, for light and dark screens, with colours that the colour-blind can tell apart."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from contmax_lab.packages import require
+
+
+@dataclasses.dataclass(frozen=True)
+class Theme:
+    """Colours by their role.
+
+    Args:
+        name: light or dark.
+        paper: behind everything.
+        plate: behind tables and pictures.
+        ink: text.
+        soft: captions, axes.
+        line: rules and grids.
+        observed: data, as against what a model makes of it.
+        colours: of the rows of a table, in this order. After Okabe & Ito (2008).
+    """
+
+    name: str
+    paper: str
+    plate: str
+    ink: str
+    soft: str
+    line: str
+    observed: str
+    colours: tuple[str, ...]
+
+    def colour(self, index: int) -> str:
+        """Of the row with that index.
+
+        Example:
+            >>> LIGHT.colour(0)
+            '#0072b2'
+        """
+        return self.colours[index % len(self.colours)]
+
+
+LIGHT = Theme(
+    name="light",
+    paper="#fafbfc",
+    plate="#ffffff",
+    ink="#1b2130",
+    soft="#5a6375",
+    line="#dde1e8",
+    observed="#b9c0cc",
+    colours=("#0072b2", "#d55e00", "#3f9fd8", "#e69f00", "#009e73", "#b8629b"),
+)
+DARK = Theme(
+    name="dark",
+    paper="#11141a",
+    plate="#181c24",
+    ink="#e6e9ef",
+    soft="#9ba4b5",
+    line="#2e3542",
+    observed="#4a5364",
+    colours=("#4ba3e3", "#f07f3c", "#93cdf2", "#f3c04b", "#34c79a", "#dd93c2"),
+)
+THEMES = (LIGHT, DARK)
+
+
+@contextlib.contextmanager
+def drawn_in(theme: Theme) -> Iterator[None]:
+    """Whatever matplotlib draws meanwhile has this look.
+
+    Raises:
+        LabError: if matplotlib is not installed.
+    """
+    matplotlib = require("matplotlib", "Drawing figures")
+    with matplotlib.rc_context(_settings(theme)):
+        yield
+
+
+def _settings(theme: Theme) -> dict[str, Any]:
+    from cycler import cycler
+
+    return {
+        "font.size": 9.5,
+        "font.sans-serif": ["DejaVu Sans"],
+        "axes.titlesize": 10,
+        "axes.titlelocation": "left",
+        "axes.titlecolor": theme.ink,
+        "axes.labelcolor": theme.soft,
+        "axes.edgecolor": theme.soft,
+        "axes.linewidth": 0.7,
+        "axes.facecolor": theme.plate,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.prop_cycle": cycler(color=theme.colours),
+        "axes.unicode_minus": True,
+        "figure.facecolor": theme.plate,
+        "savefig.facecolor": theme.plate,
+        "grid.color": theme.line,
+        "grid.linewidth": 0.6,
+        "lines.linewidth": 1.5,
+        "legend.frameon": False,
+        "text.color": theme.ink,
+        "xtick.color": theme.soft,
+        "ytick.color": theme.soft,
+        "xtick.labelsize": 8.5,
+        "ytick.labelsize": 8.5,
+        "xtick.major.width": 0.7,
+        "ytick.major.width": 0.7,
+    }

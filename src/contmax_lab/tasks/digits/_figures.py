@@ -1,0 +1,105 @@
+"""Where models look: weights of pixels, ellipses of densities over the image."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from contmax_lab.attention import Attended
+from contmax_lab.report import Figure, Theme, new_axes
+from contmax_lab.runs import TrainedRun
+from contmax_lab.tasks.digits._data import CLASSES, SIDE, Images
+
+# Without a boundary of its own, a Gaussian is shown by the ellipses that hold 50 % and 90 % of it.
+_MASSES = (0.5, 0.9)
+
+
+def looking(runs: Sequence[TrainedRun]) -> Figure:
+    """What each model attends to in the first test image of every digit.
+
+    Args:
+        runs: trained on the same data; one row of panels each.
+    """
+    test = cast(Images, runs[0].splits.test)
+    chosen = [int((test.digit == digit).nonzero()[0]) for digit in range(CLASSES) if bool((test.digit == digit).any())]
+    answers = [_attended(trained, chosen) for trained in runs]
+
+    def draw(theme: Theme) -> Any:
+        from matplotlib.colors import LinearSegmentedColormap
+
+        ink = LinearSegmentedColormap.from_list("ink", [theme.plate, theme.ink])
+        figure, axes = new_axes(len(runs), len(chosen), width=0.9 * len(chosen) + 1.2, height=0.94)
+        for row, trained in enumerate(runs):
+            for column, index in enumerate(chosen):
+                axis = axes[row * len(chosen) + column]
+                axis.imshow(test.pixels[index], cmap=ink, vmin=0, vmax=1.8, extent=(0, 1, 1, 0))
+                _weights(axis, answers[row], column, theme.colour(row))
+                _ellipses(axis, answers[row], column, theme.colour(row))
+                axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
+                axis.spines[:].set(visible=True, color=theme.line)
+                if column == 0:
+                    axis.set_ylabel(trained.label.replace(" ", "\n"), rotation=0, ha="right", va="center")
+        return figure
+
+    return Figure.drawn(
+        "Where the models look",
+        draw,
+        "The first test image of every digit. Squares: weights of single pixels, the fuller the greater. Ellipses: "
+        "continuous attention; of the sparse kind the support, outside which attention is exactly zero, and of the "
+        "Gaussian, which has no edge, the regions that hold 50 % and 90 % of it.",
+    )
+
+
+@torch.no_grad()
+def _attended(trained: TrainedRun, chosen: Sequence[int]) -> Attended:
+    attended: Attended = trained.model(trained.task.batch(trained.splits.test, chosen)).attended
+    return attended
+
+
+def _weights(axis: Any, attended: Attended, column: int, colour: str) -> None:
+    from matplotlib.colors import to_rgba
+
+    if attended.weights is None:
+        return
+    strength = attended.weights[column].reshape(SIDE, SIDE)
+    squares = torch.tensor(to_rgba(colour)).repeat(SIDE, SIDE, 1)
+    squares[..., 3] = 0.85 * (strength / strength.max()).sqrt()
+    axis.imshow(squares, extent=(0, 1, 1, 0))
+
+
+def _ellipses(axis: Any, attended: Attended, column: int, colour: str) -> None:
+    from matplotlib.patches import Ellipse
+
+    if attended.density is None:
+        return
+    loc, widths, angle = _principal_axes(attended.density, column)
+    for radius in _radii(attended.density, column):
+        # Positions are (row, column), pictures (x, y).
+        size = (2 * radius * widths).tolist()
+        place = (float(loc[1]), float(loc[0]))
+        axis.add_patch(Ellipse(place, *size, angle=angle, facecolor=(*_rgb(colour), 0.16), edgecolor=colour, lw=1.3))
+
+
+def _radii(density: Any, column: int) -> list[float]:
+    """Mahalanobis radii to draw."""
+    radius = float(density.radius.expand(density.batch_shape)[column])
+    return [radius] if math.isfinite(radius) else [math.sqrt(-2 * math.log(1 - mass)) for mass in _MASSES]
+
+
+def _principal_axes(density: Distribution, column: int) -> tuple[Tensor, Tensor, float]:
+    """Centre, half axes of the ellipse of Mahalanobis radius 1, and the angle of the first in degrees."""
+    tril = cast(Any, density).scale_tril[column]
+    # Rows and columns change places with x and y.
+    values, vectors = torch.linalg.eigh((tril @ tril.mT).flip(0, 1))
+    angle = math.degrees(math.atan2(float(vectors[1, 0]), float(vectors[0, 0])))
+    return cast(Any, density).loc[column], values.clamp(min=0).sqrt(), angle
+
+
+def _rgb(colour: str) -> tuple[float, float, float]:
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = to_rgb(colour)
+    return red, green, blue

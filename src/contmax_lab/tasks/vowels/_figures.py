@@ -1,0 +1,98 @@
+"""Where models listen: weights and densities over the frames of an utterance."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from contmax_lab.attention import Attended
+from contmax_lab.report import Figure, Theme, new_axes
+from contmax_lab.runs import TrainedRun
+from contmax_lab.tasks.vowels._data import Utterances
+
+_SPEAKERS = 3
+_POINTS = 400
+
+
+def listening(runs: Sequence[TrainedRun]) -> Figure:
+    """What each model attends to in some test utterances.
+
+    Args:
+        runs: trained on the same data; one row of panels each.
+    """
+    test = cast(Utterances, runs[0].splits.test)
+    chosen = _longest_of_speakers(test)
+    answers = [_answers(trained, chosen) for trained in runs]
+
+    def draw(theme: Theme) -> Any:
+        figure, axes = new_axes(len(runs), len(chosen), width=9.3, height=1.45)
+        for row, trained in enumerate(runs):
+            for column, index in enumerate(chosen):
+                axis = axes[row * len(chosen) + column]
+                _frames(axis, test.series[index], theme)
+                _attention(axis.twinx(), answers[row][column], len(test.series[index]), theme.colour(row))
+                if row == 0:
+                    axis.set_title(f"speaker {int(test.speaker[index]) + 1}, {len(test.series[index])} frames")
+                if column == 0:
+                    axis.set_ylabel(trained.label.replace(" ", "\n"), rotation=0, ha="right", va="center")
+                if row + 1 < len(runs):
+                    axis.set_xticklabels([])
+        for axis in axes[-len(chosen) :]:
+            axis.set_xlabel("time, as a share of the utterance")
+        return figure
+
+    return Figure.drawn(
+        "Where the models listen",
+        draw,
+        f"The longest test utterances of {len(chosen)} speakers: twelve cepstral coefficients over time (thin lines) "
+        "and what each model attends to (colour). Bars are the weights of single frames, curves are densities over "
+        "continuous time. Sparse attention is exactly zero outside the shaded interval; the softmax rows give every "
+        "moment some weight.",
+    )
+
+
+def _longest_of_speakers(test: Utterances) -> list[int]:
+    """Of the first, the last and the middle speaker the longest utterance: a rule, not a choice of pretty ones."""
+    speakers = test.speaker.unique().tolist()
+    asked = sorted({speakers[0], speakers[len(speakers) // 2], speakers[-1]})[:_SPEAKERS]
+    return [
+        max((i for i in range(len(test)) if test.speaker[i] == who), key=lambda i: len(test.series[i])) for who in asked
+    ]
+
+
+@torch.no_grad()
+def _answers(trained: TrainedRun, chosen: Sequence[int]) -> list[Attended]:
+    """One at a time, so that nothing is padded."""
+    test = trained.splits.test
+    return [trained.model(trained.task.batch(test, [index])).attended for index in chosen]
+
+
+def _frames(axis: Any, series: Tensor, theme: Theme) -> None:
+    time = (torch.arange(len(series)) + 0.5) / len(series)
+    axis.plot(time, series, color=theme.observed, linewidth=0.7)
+    axis.set_xlim(0, 1)
+    axis.set_yticks([])
+    axis.spines["left"].set_visible(False)
+
+
+def _attention(axis: Any, attended: Attended, count: int, colour: str) -> None:
+    """Bars of area pₗ, curve of area 1: on one scale."""
+    top = 0.0
+    if attended.weights is not None:
+        heights = attended.weights[0] * count
+        middles = (torch.arange(count) + 0.5) / count
+        axis.bar(middles, heights, width=0.86 / count, color=colour, alpha=0.55, linewidth=0)
+        top = float(heights.max())
+    if attended.density is not None:
+        time = torch.linspace(0, 1, _POINTS)
+        height = attended.density.log_prob(time).exp()
+        axis.plot(time, height, color=colour)
+        axis.fill_between(time, height, color=colour, alpha=0.22, linewidth=0)
+        inside = time[height > 0]
+        if len(inside) < _POINTS:
+            axis.axvspan(float(inside[0]), float(inside[-1]), color=colour, alpha=0.12, linewidth=0)
+        top = max(top, float(height.max()))
+    axis.set_ylim(0, 1.15 * top)
+    axis.set_yticks([])
+    axis.spines[["left", "right", "top"]].set_visible(False)
