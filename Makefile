@@ -14,7 +14,7 @@ setup: .venv/.stamp
 	touch $@
 
 demo: setup
-	$(BIN)/python examples/quickstart.py
+	$(BIN)/contmax demo
 
 test: setup
 	$(PYTEST) -m 'not graph'

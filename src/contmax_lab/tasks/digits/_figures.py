@@ -35,7 +35,7 @@ def looking(runs: Sequence[TrainedRun]) -> Figure:
         for row, trained in enumerate(runs):
             for column, index in enumerate(chosen):
                 axis = axes[row * len(chosen) + column]
-                axis.imshow(test.pixels[index], cmap=ink, vmin=0, vmax=1.8, extent=(0, 1, 1, 0))
+                axis.imshow(test.pixels[index].numpy(), cmap=ink, vmin=0, vmax=1.8, extent=(0, 1, 1, 0))
                 _weights(axis, answers[row], column, theme.colour(row))
                 _ellipses(axis, answers[row], column, theme.colour(row))
                 axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
@@ -67,7 +67,7 @@ def _weights(axis: Any, attended: Attended, column: int, colour: str) -> None:
     strength = attended.weights[column].reshape(SIDE, SIDE)
     squares = torch.tensor(to_rgba(colour)).repeat(SIDE, SIDE, 1)
     squares[..., 3] = 0.85 * (strength / strength.max()).sqrt()
-    axis.imshow(squares, extent=(0, 1, 1, 0))
+    axis.imshow(squares.numpy(), extent=(0, 1, 1, 0))
 
 
 def _ellipses(axis: Any, attended: Attended, column: int, colour: str) -> None:

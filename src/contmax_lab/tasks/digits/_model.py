@@ -29,8 +29,8 @@ class DigitsModel:
     alpha: PositiveFloat = 2.0
     hidden_dim: PositiveInt = 32
     dropout: ClosedUnitInterval = 0.2
-    functions: PositiveInt = 6
-    width: PositiveFloat = 0.12
+    functions: PositiveInt = 8
+    width: PositiveFloat = 0.08
 
 
 @dataclasses.dataclass(frozen=True)

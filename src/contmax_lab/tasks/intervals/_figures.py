@@ -66,7 +66,7 @@ def _bands(
     for index, (axis, trained, observed, band) in enumerate(zip(axes, runs, days, edges, strict=True)):
         center, half_range = trained.splits.info["center"], trained.splits.info["half_range"]
         dates = [datetime.date.fromordinal(int(day)) for day in observed.ordinal]
-        degrees = [edge * half_range + center for edge in (observed.low, observed.high, *band)]
+        degrees = [(edge * half_range + center).numpy() for edge in (observed.low, observed.high, *band)]
         colour = theme.colour(index)
         axis.fill_between(dates, degrees[0], degrees[1], color=theme.observed, linewidth=0, label="observed")
         axis.fill_between(dates, degrees[2], degrees[3], color=colour, alpha=0.3, linewidth=0)

@@ -70,7 +70,7 @@ def _answers(trained: TrainedRun, chosen: Sequence[int]) -> list[Attended]:
 
 def _frames(axis: Any, series: Tensor, theme: Theme) -> None:
     time = (torch.arange(len(series)) + 0.5) / len(series)
-    axis.plot(time, series, color=theme.observed, linewidth=0.7)
+    axis.plot(time.numpy(), series.numpy(), color=theme.observed, linewidth=0.7)
     axis.set_xlim(0, 1)
     axis.set_yticks([])
     axis.spines["left"].set_visible(False)
@@ -80,17 +80,17 @@ def _attention(axis: Any, attended: Attended, count: int, colour: str) -> None:
     """Bars of area pₗ, curve of area 1: on one scale."""
     top = 0.0
     if attended.weights is not None:
-        heights = attended.weights[0] * count
-        middles = (torch.arange(count) + 0.5) / count
+        heights = (attended.weights[0] * count).numpy()
+        middles = ((torch.arange(count) + 0.5) / count).numpy()
         axis.bar(middles, heights, width=0.86 / count, color=colour, alpha=0.55, linewidth=0)
         top = float(heights.max())
     if attended.density is not None:
         time = torch.linspace(0, 1, _POINTS)
         height = attended.density.log_prob(time).exp()
-        axis.plot(time, height, color=colour)
-        axis.fill_between(time, height, color=colour, alpha=0.22, linewidth=0)
+        axis.plot(time.numpy(), height.numpy(), color=colour)
+        axis.fill_between(time.numpy(), height.numpy(), color=colour, alpha=0.22, linewidth=0)
         inside = time[height > 0]
-        if len(inside) < _POINTS:
+        if 0 < len(inside) < _POINTS:
             axis.axvspan(float(inside[0]), float(inside[-1]), color=colour, alpha=0.12, linewidth=0)
         top = max(top, float(height.max()))
     axis.set_ylim(0, 1.15 * top)

@@ -1,0 +1,202 @@
+"""The demo: its data, its attentions, every recipe for one step, and the report in a real browser."""
+
+import math
+import re
+import shutil
+import sys
+
+import pytest
+import torch
+from torch.distributions import Normal
+
+from contmax.densities import MultivariateBetaGaussian, TruncatedParabola
+from contmax_lab.attention import Attended, attended_share
+from contmax_lab.cli import main
+from contmax_lab.errors import LabError
+from contmax_lab.recipes import load_recipe, shipped_recipes
+from contmax_lab.runs import Run
+from contmax_lab.tasks import find_task
+from contmax_lab.tasks.digits import DigitsData
+from contmax_lab.tasks.vowels import VowelsData
+from contmax_lab.training import train
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+KINDS = [name for name in shipped_recipes() if name.startswith(("vowels/", "digits/"))]
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def test_vowels_come_in_the_published_split():
+    splits = find_task("vowels").load(VowelsData(), seed=0)
+    assert (len(splits.train), len(splits.valid), len(splits.test)) == (216, 54, 370)
+    assert splits.valid.speaker.bincount().tolist() == [6] * 9
+    assert splits.train.speaker.bincount().tolist() == [24] * 9
+    lengths = {len(series) for series in (*splits.train.series, *splits.valid.series, *splits.test.series)}
+    assert (min(lengths), max(lengths)) == (7, 29)
+    frames = torch.cat(splits.train.series)
+    torch.testing.assert_close(frames.mean(0), torch.zeros(12), atol=1e-4, rtol=0)
+    torch.testing.assert_close(frames.std(0), torch.ones(12))
+    held_out = {tuple(series[0].tolist()) for series in splits.valid.series}
+    assert not held_out & {tuple(series[0].tolist()) for series in splits.train.series}
+
+
+def test_digits_are_split_without_overlap():
+    splits = find_task("digits").load(DigitsData(), seed=0)
+    assert (len(splits.train), len(splits.valid), len(splits.test)) == (1197, 200, 400)
+    assert splits.train.pixels.shape == (1197, 8, 8)
+    assert splits.train.pixels.aminmax() == (0.0, 1.0)
+    other = find_task("digits").load(DigitsData(split=1), seed=0)
+    assert not torch.equal(splits.test.digit, other.test.digit)
+
+
+GOOD = ":".join(["0.1,0.2"] * 12)
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["@data", f"{GOOD}:1", ":".join(["0.1,0.2"] * 11) + ":1"], "line 3: 11 channels"),
+        (["@data", ":".join(["0.1,0.2"] * 11 + ["0.1"]) + ":1"], "line 2: channels of different lengths, [1, 2]"),
+        (["@data", ":".join(["0.1,nan"] * 12) + ":1"], "are not finite numbers"),
+        (["@data", ":".join(["0.1;0.2"] * 12) + ":1"], "are not finite numbers"),
+        (["@data", f"{GOOD}:a"], "'a' is not the number of a speaker"),
+        (["@data", f"{GOOD}:0"], "'0' is not the number of a speaker"),
+        (["@data"], "has no utterances"),
+        ([], "is empty"),
+        (["@data", f"{GOOD}:1"], "speaker 1 has 1 training utterances"),
+    ],
+)
+def test_damaged_vowels_are_one_line(tmp_path, lines, says):
+    for part in ("TRAIN", "TEST"):
+        (tmp_path / f"JapaneseVowels_{part}.ts").write_text("\n".join(lines))
+    with pytest.raises(LabError, match=re.escape(says)):
+        find_task("vowels").load(VowelsData(path=tmp_path), seed=0)
+
+
+def test_vowels_that_are_not_there(tmp_path):
+    with pytest.raises(LabError, match=r"no such file.*JapaneseVowels.*force-reinstall aeon"):
+        find_task("vowels").load(VowelsData(path=tmp_path), seed=0)
+
+
+def test_more_digits_than_there_are():
+    with pytest.raises(LabError, match="leave none of 1797 to train"):
+        find_task("digits").load(DigitsData(test=1797), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("module", "task", "data", "pip"),
+    [("aeon", "vowels", VowelsData(), "aeon"), ("sklearn.datasets", "digits", DigitsData(), "scikit-learn")],
+)
+def test_a_missing_package_is_one_line(monkeypatch, module, task, data, pip):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(LabError, match=f"needs {pip}, which is not installed: pip install {pip}"):
+        find_task(task).load(data, seed=0)
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+
+def test_attended_share_of_weights_of_a_density_and_of_both():
+    weights = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    density = TruncatedParabola.from_support(torch.tensor([0.25, 0.0]), torch.tensor([0.75, 0.25]))
+    nothing, sizes = torch.zeros(2, 3), [torch.tensor([4, 2])]
+    assert attended_share(Attended(nothing, weights), sizes).tolist() == [0.5, 0.5]
+    torch.testing.assert_close(
+        attended_share(Attended(nothing, density=density), sizes), torch.tensor([0.5, 0.25]), atol=2e-3, rtol=0
+    )
+    torch.testing.assert_close(
+        attended_share(Attended(nothing, weights, density), sizes), torch.tensor([0.75, 0.75]), atol=2e-3, rtol=0
+    )
+    gaussian = Normal(torch.tensor([0.5, 0.5]), 0.01)
+    assert attended_share(Attended(nothing, density=gaussian), sizes).tolist() == [1.0, 1.0]
+
+
+def test_attended_share_of_the_plane():
+    sizes = [torch.tensor([8]), torch.tensor([8])]
+    pixels = torch.zeros(1, 64)
+    pixels[0, 8:11] = 1 / 3
+    assert attended_share(Attended(torch.zeros(1, 3), pixels), sizes).tolist() == [3 / 64]
+    disk = MultivariateBetaGaussian(torch.tensor([[0.5, 0.5]]), 0.01 * torch.eye(2)[None], 2.0)
+    area = math.pi * 0.01 * float(disk.radius) ** 2
+    assert area < 0.7
+    share = attended_share(Attended(torch.zeros(1, 3), density=disk), sizes)
+    torch.testing.assert_close(share, torch.tensor([area]), atol=0.01, rtol=0)
+    # Half of it lies outside the square.
+    edge = MultivariateBetaGaussian(torch.tensor([[0.0, 0.5]]), 0.01 * torch.eye(2)[None], 2.0)
+    share = attended_share(Attended(torch.zeros(1, 3), density=edge), sizes)
+    torch.testing.assert_close(share, torch.tensor([area / 2]), atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_recipe_takes_a_step(tmp_path, name):
+    quick = ["--training.epochs=1", "--training.batch_size=0", "--model.hidden_dim=4", "--model.functions=3"]
+    results = train(load_recipe(name, quick), Run(tmp_path / "run"))
+    assert results["steps"] == 1
+    assert 0 <= results["test"]["accuracy"] <= 1
+    share = results["test"]["share"]
+    assert share == 1 if "softmax" in name else 0 < share <= 1
+
+
+def test_speakers_are_told_apart(tmp_path):
+    recipe = load_recipe("vowels/continuous-sparsemax", ["--training.epochs=12", "--model.functions=8"])
+    results = train(recipe, Run(tmp_path / "run"))
+    assert results["test"]["accuracy"] > 0.85
+    assert results["test"]["share"] < 0.98
+
+
+# -- from the command to the browser -----------------------------------------------------------------------------------
+
+
+def test_the_demo_from_command_to_browser(tmp_path, capfd):
+    folder = tmp_path / "demo"
+    small = ["--training.epochs=1", "--training.batch_size=0", "--model.hidden_dim=4"]
+    main(["demo", "--output", str(folder), "--seeds", "1", *small])
+    printed = capfd.readouterr().out
+    for words in (
+        "Who speaks?",
+        "Which digit?",
+        "How warm tomorrow?",
+        "Combined sparsemax",
+        "Triangular",
+        "report.html",
+    ):
+        assert words in printed
+    pictures = sorted(path.name for path in folder.glob("*.png"))
+    assert len(pictures) == 7
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    assert not re.search(r"(src|href|srcset)=\"(?!data:|#)", text)
+    if CHROMIUM is None:
+        pytest.skip("the page was made; there is no chromium on this machine to open it with")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        seen = {scheme: look_at(browser, folder / "report.html", scheme) for scheme in ("light", "dark")}
+        browser.close()
+    for scheme in ("light", "dark"):
+        assert seen[scheme]["complaints"] == []
+        assert seen[scheme]["requests"] == []
+        assert len(seen[scheme]["widths"]) == len(pictures)
+        assert min(seen[scheme]["widths"]) > 600
+        assert not seen[scheme]["overflow"]
+    assert seen["light"]["background"] != seen["dark"]["background"]
+    assert not {*seen["light"]["sources"]} & {*seen["dark"]["sources"]}
+
+
+def look_at(browser, page_file, scheme):
+    """What a phone shows."""
+    complaints, requests = [], []
+    page = browser.new_page(color_scheme=scheme, viewport={"width": 390, "height": 800})
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(page_file.as_uri())
+    images = page.locator("img")
+    return {
+        "complaints": complaints,
+        "requests": [url for url in requests if not url.startswith(("file:", "data:"))],
+        "widths": images.evaluate_all("images => images.map(image => image.naturalWidth)"),
+        "sources": images.evaluate_all("images => images.map(image => image.currentSrc)"),
+        "overflow": page.evaluate("document.documentElement.scrollWidth > window.innerWidth"),
+        "background": page.evaluate("getComputedStyle(document.body).backgroundColor"),
+    }
