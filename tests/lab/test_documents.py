@@ -89,6 +89,8 @@ def test_gaussians_attend_everything_and_parabolas_a_stretch():
     with torch.no_grad():
         model.attention.head.scale.bias.fill_(-8.0)
     reading = model({"tokens": tokens})
+    positive = reading.density.density((torch.arange(40) + 0.5)[:, None] / 40).T > 0
+    assert torch.equal(reading.inside, positive)
     assert (reading.inside.sum(-1) < 20).all()
     changes = reading.inside.int().diff(dim=-1).abs().sum(-1)
     assert (changes <= 2).all()
