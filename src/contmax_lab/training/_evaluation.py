@@ -32,7 +32,8 @@ def evaluate(model: nn.Module, task: Task, split: Sized, batch_size: int, accele
     pieces: list[dict[str, Tensor]] = []
     for indices in batches:
         # A process without an example in this batch measures the first one, to know names and shapes; see _in_order.
-        batch = send_to_device(task.batch(split, share(indices, rank, world) or indices[:1]), accelerator.device)
+        examples = task.batch(split, share(indices, rank, world) or indices[:1])
+        batch = send_to_device(examples, accelerator.device, non_blocking=True)
         output = model(batch)
         pieces.append({"loss": task.losses(output, batch), **task.measures(output, batch)})
     model.train(training)

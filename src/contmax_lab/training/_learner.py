@@ -56,7 +56,9 @@ class Learner:
             group["lr"] = learning_rate(training, number, total)
         mine = share(indices, rank, world)
         # Every process takes part in every step, or the others wait for ever: one without examples counts for nothing.
-        batch = send_to_device(self.task.batch(self.splits.train, mine or indices[:1]), accelerator.device)
+        examples = self.task.batch(self.splits.train, mine or indices[:1])
+        # The host goes on while the batch travels: it must not wait for the step before.
+        batch = send_to_device(examples, accelerator.device, non_blocking=True)
         losses = self.task.losses(self.model(batch), batch)
         loss = losses.sum() * (1.0 if mine else 0.0)
         self.optimizer.zero_grad()
