@@ -1,12 +1,14 @@
 """The reader of reviews: its encoder, its training, its pictures, the model that travels."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from reviews import tiny_recipe
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from contmax_lab import pretrained
 from contmax_lab.cli import main
 from contmax_lab.errors import LabError
 from contmax_lab.pretrained import PretrainedReader, examples_section, export
@@ -211,3 +213,11 @@ def test_section_of_examples(trained, tmp_path):
     export(trained, tmp_path)
     section = examples_section(PretrainedReader.load(tmp_path))
     assert len(section.table) == len(section.figures) + 1 == 4
+
+
+def test_model_of_the_package():
+    reader = PretrainedReader.load()
+    assert sum(path.stat().st_size for path in Path(pretrained.__file__).parent.iterdir() if path.is_file()) < 3e6
+    assert reader.card["figures"]["test"]["accuracy"] > 0.85
+    assert reader.read("A wonderful, moving film. I loved it.").probability > 0.8
+    assert reader.read("A dull and badly written mess, a waste of time.").probability < 0.2
