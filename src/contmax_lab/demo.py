@@ -18,7 +18,7 @@ _LEAD = (
     "with Python packages: speech, images and temperatures."
 )
 _KINDS = (
-    ("attention", "weight of a moment, a pixel or a place", "zero outside a region"),
+    ("attention", "what it is", "exact zeros"),
     ("Discrete softmax", "weights of single observations, pₗ ∝ exp zₗ", "no"),
     ("Discrete sparsemax", "weights of single observations, p = argmin ‖p − z‖² over the simplex", "yes"),
     ("Continuous softmax", "a Gaussian density over continuous time or the plane", "no"),
@@ -107,7 +107,7 @@ def _colophon(job: DemoJob, seconds: float) -> Section:
     versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items() if version)
     machine = origin["machine"]
     lines = [
-        ("", "value"),
+        ("", ""),
         ("Time for this page", f"{seconds / 60:.1f} minutes, {job.jobs} trainings side by side"),
         ("Machine", f"{machine['cpu']}, {machine['cores']} cores"),
         ("Commit", f"{(origin['commit'] or 'not a checkout')[:12]}{', changed' if origin['dirty'] else ''}"),

@@ -134,7 +134,7 @@ def test_every_recipe_takes_a_step(tmp_path, name):
     results = train(load_recipe(name, quick), Run(tmp_path / "run"))
     assert results["steps"] == 1
     assert 0 <= results["test"]["accuracy"] <= 1
-    share = results["test"]["share"]
+    share = results["test"]["attended"]
     assert share == 1 if "softmax" in name else 0 < share <= 1
 
 
@@ -142,7 +142,7 @@ def test_speakers_are_told_apart(tmp_path):
     recipe = load_recipe("vowels/continuous-sparsemax", ["--training.epochs=12", "--model.functions=8"])
     results = train(recipe, Run(tmp_path / "run"))
     assert results["test"]["accuracy"] > 0.85
-    assert results["test"]["share"] < 0.98
+    assert results["test"]["attended"] < 0.98
 
 
 # -- from the command to the browser -----------------------------------------------------------------------------------

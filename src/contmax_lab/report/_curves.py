@@ -44,6 +44,7 @@ def _draw(curves: Curves, names: Sequence[str], theme: Theme) -> Any:
             axis.fill_between(epochs, low, high, color=theme.colour(index), alpha=0.18, linewidth=0)
         axis.set_title(name)
         axis.set_xlabel("epoch")
+        axis.set_ylim(*_limits(curves, name))
         axis.grid(axis="y")
     for axis in axes[len(names) :]:
         axis.set_visible(False)
@@ -51,6 +52,20 @@ def _draw(curves: Curves, names: Sequence[str], theme: Theme) -> Any:
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), columns), fontsize=8.5)
     return figure
+
+
+def _limits(curves: Curves, name: str) -> tuple[float, float] | tuple[None, None]:
+    """Room for what comes after the first fifth of the training, where all models are still bad."""
+    values = [
+        record["valid"][name]
+        for repetitions in curves.values()
+        for history in repetitions
+        for record in history[len(history) // 5 :]
+        if name in record["valid"]
+    ]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    margin = 0.06 * (high - low)
+    return (low - margin, high + margin) if margin else (None, None)
 
 
 def _summary(repetitions: Sequence[Sequence[dict[str, Any]]], name: str) -> tuple[list[Any], ...]:

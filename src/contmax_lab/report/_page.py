@@ -87,14 +87,30 @@ def _section(section: Section, numbers: Iterator[int]) -> str:
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:
-    head, *body = [[html.escape(cell) for cell in line] for line in lines]
-    rows = "\n".join(
-        f'<tr><th scope="row">{line[0]}</th>' + "".join(f"<td>{cell}</td>" for cell in line[1:]) + "</tr>"
-        for line in body
-    )
-    columns = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    table = f"<table><thead><tr>{columns}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>"
+    head, *body = lines
+    numeric = [all(_is_number(line[i]) for line in body) for i in range(len(head))]
+    rows = "\n".join(_row(line, numeric, "td") for line in body)
+    columns = _row(head, numeric, 'th scope="col"')
+    table = f"<table><thead>{columns}</thead>\n<tbody>\n{rows}\n</tbody></table>"
     return f'<div class="scroll" tabindex="0">{table}</div>'
+
+
+def _row(line: Sequence[str], numeric: Sequence[bool], tag: str) -> str:
+    """A line; the columns of numbers are set apart from those of words."""
+    first = 'th scope="row"' if tag == "td" else tag
+    tags = [first, *[tag] * (len(line) - 1)]
+    marks = [' class="number"' if number else "" for number in numeric]
+    cells = (
+        f"<{opening}{mark}>{html.escape(cell)}</{opening.split()[0]}>"
+        for cell, opening, mark in zip(line, tags, marks, strict=True)
+    )
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell is a figure, with or without a deviation, or the dash of a missing one."""
+    first = cell.partition(" ± ")[0].replace(",", "")
+    return first in ("–", "") or first.removeprefix("-").replace(".", "", 1).isdecimal()
 
 
 def _figure(figure: Figure, number: int) -> str:

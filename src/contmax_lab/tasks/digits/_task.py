@@ -21,7 +21,7 @@ class Digits(Task):
     summary = "which digit is written in 8 × 8 pixels, by attention over the plane"
     data_config = DigitsData
     model_config = DigitsModel
-    curves = ("loss", "accuracy", "share")
+    curves = ("loss", "accuracy", "attended")
 
     def load(self, data: DigitsData, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
@@ -45,7 +45,7 @@ class Digits(Task):
         cells = batch["digit"].new_full(batch["digit"].shape, SIDE)
         return {
             "accuracy": (output.logits.argmax(-1) == batch["digit"]).float(),
-            "share": attended_share(output.attended, [cells, cells]),
+            "attended": attended_share(output.attended, [cells, cells]),
         }
 
     def tables(self) -> Sequence[Table]:

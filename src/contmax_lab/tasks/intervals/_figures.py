@@ -52,7 +52,8 @@ def year_of_forecasts(runs: Sequence[TrainedRun]) -> Figure:
 
     caption = (
         "The last year of the data: the interval that each model predicts for a day from the two days before it "
-        "(colour) over the observed lowest to highest temperature (grey). Ticks at the bottom mark test days; all "
+        "(between the coloured lines) over the observed lowest to highest temperature (grey, "
+        "darker where it was predicted). Ticks at the bottom mark test days; all "
         "other days were seen in training or left out of it."
     )
     return Figure.drawn("A year of predicted temperature bands", draw, caption)
@@ -62,7 +63,9 @@ def _bands(
     runs: Sequence[TrainedRun], days: Sequence[Days], edges: Sequence[tuple[Tensor, Tensor]], theme: Theme
 ) -> Any:
     """One panel per run: observed in grey, predicted in the run's colour."""
-    figure, axes = new_axes(rows=len(runs), width=9.3, height=1.5)
+    from matplotlib.dates import ConciseDateFormatter
+
+    figure, axes = new_axes(rows=len(runs), width=9.3, height=1.45)
     for index, (axis, trained, observed, band) in enumerate(zip(axes, runs, days, edges, strict=True)):
         center, half_range = trained.splits.info["center"], trained.splits.info["half_range"]
         dates = [datetime.date.fromordinal(int(day)) for day in observed.ordinal]
@@ -72,13 +75,15 @@ def _bands(
         axis.fill_between(dates, degrees[2], degrees[3], color=colour, alpha=0.3, linewidth=0)
         for edge in degrees[2:]:
             axis.plot(dates, edge, color=colour, linewidth=1)
-        axis.set_title(trained.label, color=colour)
+        axis.set_title(trained.label)
         axis.set_ylabel("°C")
         axis.set_xlim(dates[0], dates[-1])
+        axis.xaxis.set_major_formatter(ConciseDateFormatter(axis.xaxis.get_major_locator()))
         if index:
             axis.sharey(axes[0])
         if index + 1 < len(runs):
-            axis.set_xticklabels([])
+            axis.tick_params(labelbottom=False)
+            axis.xaxis.get_offset_text().set_visible(False)
     return figure
 
 

@@ -20,7 +20,7 @@ VOWELS = Table(
         Metric("test.accuracy", "accuracy, %", scale=100, digits=1),
         Metric("parameters", "parameters", digits=0, spread=False),
         Metric("timing.seconds_per_epoch", "ms per epoch", scale=1000, digits=0),
-        Metric("test.share", "attended, %", scale=100, digits=1),
+        Metric("test.attended", "attended, %", scale=100, digits=1),
     ),
     notes=(
         "Accuracy on the test examples, mean ± standard deviation over the seeds of the training. Attended: mean share "

@@ -23,7 +23,7 @@ class Vowels(Task):
     summary = "which of nine speakers says two Japanese vowels, by attention over time"
     data_config = VowelsData
     model_config = VowelsModel
-    curves = ("loss", "accuracy", "share")
+    curves = ("loss", "accuracy", "attended")
 
     def load(self, data: VowelsData, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
@@ -49,7 +49,7 @@ class Vowels(Task):
         """Whether the answer is right, and how much of the utterance was attended to."""
         return {
             "accuracy": (output.logits.argmax(-1) == batch["speaker"]).float(),
-            "share": attended_share(output.attended, [batch["mask"].sum(-1)]),
+            "attended": attended_share(output.attended, [batch["mask"].sum(-1)]),
         }
 
     def lengths(self, split: Sized) -> Sequence[int]:
