@@ -88,8 +88,9 @@ def _chapter(table: Table, job: DemoJob) -> Section:
     reproduce(Reproduction(table, runs, output, job.overrides, job.jobs))
     lines = as_lines(table, json.loads(output.read_text(encoding="utf-8"))["rows"])
     trained = [open_trained(runs / cell.folder, label=cell.row.label) for cell in table.cells()]
-    # Repetitions share the learning curves; pictures show the first.
-    figures = [_curves(table, trained), *trained[0].task.figures(trained[: len(table.rows)])]
+    # Repetitions share the learning curves; the picture shows the first, and is the one that tells most.
+    picture = trained[0].task.figures(trained[: len(table.rows)])[:1]
+    figures = [_curves(table, trained), *picture]
     return Section(table.title, table.about, lines, figures, table.notes)
 
 

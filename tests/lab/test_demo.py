@@ -163,7 +163,7 @@ def test_the_demo_from_command_to_browser(tmp_path, capfd):
     ):
         assert words in printed
     pictures = sorted(path.name for path in folder.glob("*.png"))
-    assert len(pictures) == 7
+    assert len(pictures) == 6
     text = (folder / "report.html").read_text(encoding="utf-8")
     assert not re.search(r"(src|href|srcset)=\"(?!data:|#)", text)
     if CHROMIUM is None:

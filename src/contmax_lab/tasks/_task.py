@@ -85,7 +85,7 @@ class Task(abc.ABC):
         return ()
 
     def figures(self, runs: "Sequence[TrainedRun]") -> "Sequence[Figure]":
-        """Pictures of trained models for ``contmax report``, beside the learning curves that every task gets."""
+        """Pictures of trained models, those that tell most first, beside the learning curves that every task gets."""
         return ()
 
     def showcase(self) -> "Sequence[Section]":

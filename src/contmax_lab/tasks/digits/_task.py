@@ -56,4 +56,4 @@ class Digits(Task):
         """Where the models look."""
         from contmax_lab.tasks.digits._figures import looking
 
-        return [looking(runs)] if runs else []
+        return [looking(runs)]

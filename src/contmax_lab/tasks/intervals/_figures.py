@@ -16,7 +16,7 @@ _DAYS = 60
 _YEAR = 365
 
 
-def forecast_bands(runs: Sequence[TrainedRun]) -> Figure:
+def auto_regressive_bands(runs: Sequence[TrainedRun]) -> Figure:
     """Intervals predicted day after day from earlier predictions, over the observed ones.
 
     Args:
@@ -33,7 +33,7 @@ def forecast_bands(runs: Sequence[TrainedRun]) -> Figure:
     )
 
 
-def year_of_forecasts(runs: Sequence[TrainedRun]) -> Figure:
+def day_ahead_bands(runs: Sequence[TrainedRun]) -> Figure:
     """The interval predicted for each day of a year from the days before it, over the observed one.
 
     Args:
@@ -56,7 +56,7 @@ def year_of_forecasts(runs: Sequence[TrainedRun]) -> Figure:
         "darker where it was predicted). Ticks at the bottom mark test days; all "
         "other days were seen in training or left out of it."
     )
-    return Figure.drawn("A year of predicted temperature bands", draw, caption)
+    return Figure.drawn("A year of temperatures, predicted one day ahead", draw, caption)
 
 
 def _bands(

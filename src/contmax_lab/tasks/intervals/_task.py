@@ -65,6 +65,6 @@ class Intervals(Task):
 
     def figures(self, runs: Any) -> Any:
         """Forecasts of the next day over a year, and forecasts that feed on themselves."""
-        from contmax_lab.tasks.intervals._figures import forecast_bands, year_of_forecasts
+        from contmax_lab.tasks.intervals._figures import auto_regressive_bands, day_ahead_bands
 
-        return [year_of_forecasts(runs), forecast_bands(runs)] if runs else []
+        return [day_ahead_bands(runs), auto_regressive_bands(runs)]

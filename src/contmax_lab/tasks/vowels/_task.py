@@ -64,4 +64,4 @@ class Vowels(Task):
         """Where the models listen."""
         from contmax_lab.tasks.vowels._figures import listening
 
-        return [listening(runs)] if runs else []
+        return [listening(runs)]
