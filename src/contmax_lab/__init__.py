@@ -10,11 +10,12 @@ The way of a training, from left to right::
 ``provenance``      commit, machine, versions
 ``data``            reading other people's files with complaints that name the line; unpacking; splits by seed
 ``tasks``           `Task`, `Splits`; every folder below it is a task
+``attention``       `Attention`: the kinds that tasks compare, with one face; `attended_share`: how much they look at
 ``recipes``         `Recipe` = task + data + model + training + seed; YAML, dotted overrides
 ``runs``            `Run`: the folder; atomic files, checkpoints, metrics, results. `open_trained` loads a done one
 ``training``        `train`, `evaluate`: the loop
 ``tables``          `Table` = rows (recipes) × variants (seeds, splits); `reproduce` trains what is missing
-``report``          `Figure`, `Section`, `write_page`: one HTML file with everything inside
+``report``          `Figure`, `Theme`, `Section`, `write_page`: one HTML file with everything inside, light and dark
 ``search``          optuna over a recipe
 ``pretrained``      a small trained model that travels with the package, and how to make one
 ``demo``            every table that needs no data, in one report
@@ -32,7 +33,8 @@ The way of a training, from left to right::
   mapping of tensors that `Task.batch` makes and returns anything that `Task.losses` and `Task.measures` understand;
 * ``_task.py``: the `Task`: `load`, `build`, `batch`, `losses` (B,), `measures` name → (B, …). A metric is the mean of a
   measure over all examples; one that is not a mean is made in `summarise`. `lengths` switches batches of similar length
-  on. `figures` draws trained runs for the report;
+  on. `figures` draws trained runs for the report, best by `Figure.drawn`, which calls the drawing function once for
+  light and once for dark screens; `showcase` adds sections to the demo that need no training;
 * ``recipes/*.yaml``: named ``<task>/<file>`` everywhere; keys ``task``, ``data``, ``model``, ``training``, ``seed`` and
   ``search`` (dotted key → list, or {low, high, log}). A test trains each for one step;
 * ``_table.py``, if the task reproduces a table: a `Table`, returned by `Task.tables`. ``contmax reproduce <table>``
