@@ -12,9 +12,9 @@ from contmax_lab.runs import TrainedRun, open_trained
 from contmax_lab.tables import Reproduction, Table, as_lines, reproduce
 from contmax_lab.tasks import find_task, task_names
 
-_TITLE = "Where does it look? Sparse and continuous attention"
+_TITLE = "Where does attention look?"
 _LEAD = (
-    "Small models with discrete, continuous and combined attention, trained by contmax demo on real data that comes "
+    "Sparse and continuous attention beside the usual kind: small models, trained by contmax demo on real data that comes "
     "with Python packages: speech, images and temperatures."
 )
 _KINDS = (
