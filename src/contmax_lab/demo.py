@@ -14,8 +14,8 @@ from contmax_lab.tasks import find_task, task_names
 
 _TITLE = "Where does attention look?"
 _LEAD = (
-    "Sparse and continuous attention beside the usual kind: small models, trained by contmax demo on real data that comes "
-    "with Python packages: speech, images and temperatures."
+    "Sparse and continuous attention beside the usual kind: small models, trained by contmax demo on real data that "
+    "comes with Python packages: speech, images and temperatures."
 )
 _KINDS = (
     ("attention", "what it is", "exact zeros"),

@@ -57,3 +57,9 @@ class DocumentClassification(Task):
         from contmax_lab.tasks.documents._figures import attended_words
 
         return attended_words(runs)
+
+    def showcase(self) -> Any:
+        """The model that comes with the package, on sentences of ours."""
+        from contmax_lab.pretrained import PretrainedReader, examples_section
+
+        return [examples_section(PretrainedReader.load())]
