@@ -53,7 +53,8 @@ def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"
             f"{type(basis).__name__} in {basis.event_dim} dimensions."
         )
     result: Tensor = _RULES.find(type(density), type(basis))(density, basis)
-    return result.expand(*density.batch_shape, basis.num_functions)
+    shape = (*density.batch_shape, basis.num_functions)
+    return result if result.shape == shape else result.expand(shape)
 
 
 def register_expectation(density_type: type, basis_type: type) -> Callable[[Rule], Rule]:

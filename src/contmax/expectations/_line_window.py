@@ -84,12 +84,13 @@ class WindowedExpectation(torch.autograd.Function):
             by_loc, by_half, by_width = ctx.known_slopes
         else:
             by_loc, by_half, by_k, by_width = _stable_slopes(loc, half, order, centre, width)
-        signs = ((loc, by_loc, 1), (half, by_half, 1), (k, by_k, 1), (centre, by_loc, -1), (width, by_width, 1))
-        gradients = (
-            sign * (cotangent * slope).sum_to_size(argument.shape) if needed and slope is not None else None
-            for (argument, slope, sign), needed in zip(signs, ctx.needs_input_grad, strict=False)
-        )
-        return *gradients, None
+        pairs = ((loc, by_loc), (half, by_half), (k, by_k), (centre, by_loc), (width, by_width))
+        gradients = [
+            (cotangent * slope).sum_to_size(argument.shape) if needed and slope is not None else None
+            for (argument, slope), needed in zip(pairs, ctx.needs_input_grad, strict=False)
+        ]
+        by_centre = None if gradients[3] is None else -gradients[3]
+        return *gradients[:3], by_centre, gradients[4], None
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
