@@ -92,3 +92,17 @@ def test_one_function_no_density_and_strides():
     loc = torch.rand(3, 8, generator=torch.Generator().manual_seed(0))
     strided = contmax.expectation(BetaGaussian(loc.mT[::2], 0.1), one)
     torch.testing.assert_close(strided, contmax.expectation(BetaGaussian(loc.mT[::2].clone(), 0.1), one))
+
+
+@pytest.mark.parametrize("alpha", [2.0, 1.5, 4 / 3])
+def test_float32_errs_by_a_millionth_of_the_largest_expectation(alpha):
+    """Over μ, μ_j ∈ [0, 1], σ² ∈ [1e-6, 10], σ_j ∈ [.01, 1], in units of the largest r for the same σ and σ_j."""
+    generator = torch.Generator().manual_seed(3)
+    loc, scale = torch.rand(2000, generator=generator), 10 ** (3.5 * torch.rand(2000, generator=generator) - 3)
+    centre, width = torch.rand(48, generator=generator), 10 ** (2 * torch.rand(48, generator=generator) - 2)
+    single = contmax.expectation(BetaGaussian(loc, scale, alpha), GaussianBasis(centre, width))
+    density = BetaGaussian(loc.double(), scale.double(), alpha)
+    double = contmax.expectation(density, GaussianBasis(centre.double(), width.double()))
+    centred = BetaGaussian(torch.zeros_like(loc).double(), scale.double(), alpha)
+    largest = contmax.expectation(centred, GaussianBasis(torch.zeros(48).double(), width.double()))
+    assert ((single.double() - double).abs() / largest).max() <= 1e-6

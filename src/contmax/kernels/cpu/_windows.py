@@ -29,13 +29,13 @@ def numbers_of(k: float, constant: float, dtype: Any) -> Any:
     """
     narrowness = 2 * max(1.0, ((2 * k + 3) / 5) ** 0.5)
     reach, farthest = (5.6, 13.2) if dtype == np.float32 else (8.5, 37.4)
-    return np.array([k, narrowness, reach, farthest, constant / _SQRT_2PI, k in (1, 2, 3, 4)], dtype)
+    return np.array([k, narrowness, reach, farthest, constant / _SQRT_2PI, k in (1, 2, 3, 4)])
 
 
 @njit(error_model="numpy")
 def value_rows(r, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
     """r of densities start…stop."""
-    functions = np.uint64(centre.shape[0])
+    k, functions = centre.dtype.type(numbers[_K]), np.uint64(centre.shape[0])
     windows, live = np.empty((_ROWS, functions), centre.dtype), np.empty(functions, np.uint64)
     total = np.empty(functions, centre.dtype)
     for b in range(np.uint64(start), np.uint64(stop)):
@@ -43,9 +43,9 @@ def value_rows(r, loc, half, numbers, centre, width, nodes, weights, start, stop
         total[:] = 0
         for n in range(np.uint64(nodes.shape[0])):
             if numbers[_INTEGER] > 0:
-                _add_values(windows, count, nodes[n], weights[n], numbers[_K], total)
+                _add_values(windows, count, nodes[n], weights[n], k, total)
             else:
-                _add_values_of_any_power(windows, count, nodes[n], weights[n], numbers[_K], total)
+                _add_values_of_any_power(windows, count, nodes[n], weights[n], k, total)
         r[b] = _left_out(loc[b], half[b])
         for i in range(count):
             j = live[i]
@@ -58,7 +58,7 @@ def slope_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start, 
 
     E[ψ′] forms for a narrow density or any power, escort forms else.
     """
-    k, functions = numbers[_K], np.uint64(centre.shape[0])
+    k, functions = centre.dtype.type(numbers[_K]), np.uint64(centre.shape[0])
     windows, live = np.empty((_ROWS, functions), centre.dtype), np.empty(functions, np.uint64)
     sums = np.empty((_SUMS, functions), centre.dtype)
     for b in range(np.uint64(start), np.uint64(stop)):
@@ -85,16 +85,20 @@ def slope_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start, 
 
 @njit(error_model="numpy")
 def _place(loc, half, numbers, centre, width, windows, live):  # type: ignore[no-untyped-def]
-    """Windows of one density, packed; returns their number, `live` says whose they are."""
+    """Windows of one density, packed; returns their number, `live` says whose they are.
+
+    In float64: errors of a window are shared by all its nodes, and raised to the power k.
+    """
     narrowness, reach, farthest = numbers[_NARROWNESS], numbers[_REACH], numbers[_FARTHEST]
-    one, zero, count = centre.dtype.type(1), centre.dtype.type(0), np.uint64(0)
+    mu, a, count = np.float64(loc), np.float64(half), np.uint64(0)
     for j in range(np.uint64(centre.shape[0])):
-        offset, ratio = centre[j] - loc, width[j] / half
-        narrow = half <= narrowness * width[j]
-        unit, spread = (one, ratio) if narrow else (ratio, one)
-        middle = offset / half if narrow else zero
-        end = one if narrow else (half - offset) / width[j]
-        start = -one if narrow else (-half - offset) / width[j]
+        deviation = np.float64(width[j])
+        offset, ratio = np.float64(centre[j]) - mu, deviation / a
+        narrow = a <= narrowness * deviation
+        unit, spread = (1.0, ratio) if narrow else (ratio, 1.0)
+        middle = offset / a if narrow else 0.0
+        end = 1.0 if narrow else (a - offset) / deviation
+        start = -1.0 if narrow else (-a - offset) / deviation
         nearest = min(max(middle, start), end)
         distance, wide = abs(middle - nearest), reach * spread
         extent = wide * wide / (np.sqrt(distance * distance + wide * wide) + distance)
@@ -104,7 +108,7 @@ def _place(loc, half, numbers, centre, width, windows, live):  # type: ignore[no
         windows[_LEFT, count] = (low - start) * unit
         windows[_RIGHT, count] = (end - high) * unit
         windows[_SPAN, count] = (high - low) * unit
-        windows[_NARROW, count] = one if narrow else zero
+        windows[_NARROW, count] = 1.0 if narrow else 0.0
         live[count] = j
         count += np.uint64(distance <= farthest * spread and loc == loc)
     return count
