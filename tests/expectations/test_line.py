@@ -1,6 +1,8 @@
 """Expectations on the line: golden values, quadrature oracles, gradients of every order, the sweep of float32."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -291,3 +293,19 @@ def test_first_use_in_inference_mode_leaves_training_possible():
     second = contmax.expectation(BetaGaussian(loc, 0.1, 1.9), basis)
     torch.autograd.grad(second.sum(), loc)
     torch.testing.assert_close(first.clone(), second.detach())
+
+
+@pytest.mark.parametrize("alpha", [1.5, 1.6])
+def test_first_use_inside_a_transform_leaves_others_possible(alpha):
+    """In a process of its own: whatever ran before has made the tables of nodes already."""
+    code = f"""
+import torch, contmax
+basis = contmax.basis.GaussianBasis.linspace(3, scale=0.1)
+def r(loc):
+    return contmax.expectation(contmax.densities.BetaGaussian(loc, 0.1, {alpha}, validate_args=False), basis)
+loc = torch.tensor([0.4, 0.6])
+inside = torch.func.vmap(torch.func.jacrev(r))(loc)
+torch.testing.assert_close(r(loc), torch.func.vmap(r)(loc))
+torch.testing.assert_close(inside, torch.func.vmap(torch.func.jacfwd(r))(loc))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

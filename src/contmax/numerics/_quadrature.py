@@ -116,6 +116,9 @@ def _keep(table: Callable[[str, int], Any], kind: str, count: int, device: torch
             tensor = torch.from_numpy(np.ascontiguousarray(table(kind, count)))
             # From pinned memory the first use on an accelerator is an asynchronous copy like any other work.
             kept = tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+        # Made inside a transform of torch.func, it would be bound to that transform.
+        while torch._C._functorch.is_functorch_wrapped_tensor(kept):
+            kept = torch._C._functorch.get_unwrapped(kept)
         setattr(_Kept, name, kept)
     return name
 
