@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from contmax_lab.provenance import provenance
-from contmax_lab.report import Figure, Section, learning_curves, write_page
-from contmax_lab.runs import TrainedRun, open_trained
+from contmax_lab.report import Section, learning_curves, write_page
+from contmax_lab.runs import Run, open_trained
 from contmax_lab.tables import Reproduction, Table, as_lines, reproduce
 from contmax_lab.tasks import find_task, task_names
 
@@ -87,20 +87,17 @@ def _chapter(table: Table, job: DemoJob) -> Section:
     runs, output = job.folder / "runs" / table.name, job.folder / f"{table.name}.json"
     reproduce(Reproduction(table, runs, output, job.overrides, job.jobs))
     lines = as_lines(table, json.loads(output.read_text(encoding="utf-8"))["rows"])
-    trained = [open_trained(runs / cell.folder, label=cell.row.label) for cell in table.cells()]
+    cells = list(table.cells())
     # Repetitions share the learning curves; the picture shows the first, and is the one that tells most.
-    picture = trained[0].task.figures(trained[: len(table.rows)])[:1]
-    figures = [_curves(table, trained), *picture]
-    return Section(table.title, table.about, lines, figures, table.notes)
-
-
-def _curves(table: Table, trained: Sequence[TrainedRun]) -> Figure:
-    return learning_curves(
-        [entry.run for entry in trained],
-        [entry.label for entry in trained],
+    trained = [open_trained(runs / cell.folder, label=cell.row.label) for cell in cells[: len(table.rows)]]
+    task = trained[0].task
+    curves = learning_curves(
+        [Run(runs / cell.folder) for cell in cells],
+        [cell.row.label for cell in cells],
         title=f"Learning curves, {table.name}",
-        names=trained[0].task.curves,
+        names=task.curves,
     )
+    return Section(table.title, table.about, lines, [curves, *task.figures(trained)[:1]], table.notes)
 
 
 def _colophon(job: DemoJob, seconds: float) -> Section:

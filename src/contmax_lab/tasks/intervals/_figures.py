@@ -54,7 +54,7 @@ def day_ahead_bands(runs: Sequence[TrainedRun]) -> Figure:
         "The last year of the data: the interval that each model predicts for a day from the two days before it "
         "(between the coloured lines) over the observed lowest to highest temperature (grey, "
         "darker where it was predicted). Ticks at the bottom mark test days; all "
-        "other days were seen in training or left out of it."
+        "others were for training or validation, or left out."
     )
     return Figure.drawn("A year of temperatures, predicted one day ahead", draw, caption)
 
