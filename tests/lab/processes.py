@@ -61,8 +61,12 @@ def _as_rank(rank, world, port, answers, target, arguments):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     answers.put((rank, target(*arguments)))
+    answers.close()
+    answers.join_thread()
     if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+        torch.distributed.barrier()
+    # To tear down gloo here may wait for ever: its thread needs the interpreter's lock, which the destructor holds.
+    os._exit(0)
 
 
 def train_and_return(recipe, folder, stop_at=None):

@@ -13,6 +13,7 @@ from contmax.densities import MultivariateBetaGaussian, TruncatedParabola
 from contmax_lab.attention import Attended, attended_share
 from contmax_lab.cli import main
 from contmax_lab.errors import LabError
+from contmax_lab.pretrained import EXAMPLES
 from contmax_lab.recipes import load_recipe, shipped_recipes
 from contmax_lab.runs import Run
 from contmax_lab.tasks import find_task
@@ -163,7 +164,7 @@ def test_the_demo_from_command_to_browser(tmp_path, capfd):
     ):
         assert words in printed
     pictures = sorted(path.name for path in folder.glob("*.png"))
-    assert len(pictures) == 6
+    assert len(pictures) == 6 + len(EXAMPLES)
     text = (folder / "report.html").read_text(encoding="utf-8")
     assert not re.search(r"(src|href|srcset)=\"(?!data:|#)", text)
     if CHROMIUM is None:

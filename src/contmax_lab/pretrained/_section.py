@@ -1,9 +1,10 @@
 """The model at work on a few sentences, for a report."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from contmax_lab.pretrained._reader import PretrainedReader, Verdict
-from contmax_lab.report import Figure, Section, new_axes
+from contmax_lab.report import Figure, Section, Theme, new_axes
 from contmax_lab.tasks.documents import draw_reading, name_words
 
 EXAMPLES = (
@@ -18,12 +19,16 @@ _INCHES_PER_WORD = 0.27
 
 def verdict_figure(verdict: Verdict, title: str) -> Figure:
     """Where the model looks in a text."""
-    width = max(_INCHES_PER_WORD * len(verdict.words), 5.0)
-    figure, axes = new_axes(width=width, height=1.6)
-    draw_reading(axes[0], verdict.reading, verdict.words)
-    name_words(axes[0], verdict.words, verdict.attended)
-    axes[0].set_title(f"{verdict.probability:.0%} positive", loc="left", fontsize=9)
-    return Figure.of(title, figure, "The density of continuous attention over the text; what it selects is shaded.")
+
+    def draw(theme: Theme) -> Any:
+        figure, axes = new_axes(width=max(_INCHES_PER_WORD * len(verdict.words), 5.0), height=1.6)
+        draw_reading(axes[0], verdict.reading, verdict.words, theme)
+        name_words(axes[0], verdict.words, verdict.attended, theme)
+        axes[0].set_title(f"{verdict.probability:.0%} positive", loc="left", fontsize=9)
+        return figure
+
+    caption = "Bars: weights of single words. Curve: the density over the text; what it selects is shaded."
+    return Figure.drawn(title, draw, caption)
 
 
 def examples_section(reader: PretrainedReader, texts: Sequence[str] = EXAMPLES) -> Section:

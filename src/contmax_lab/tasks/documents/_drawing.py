@@ -5,28 +5,31 @@ from typing import Any
 
 import torch
 
+from contmax_lab.report import Theme
 from contmax_lab.tasks.documents._model import Reading
 
 
-def draw_reading(axis: Any, reading: Reading, words: Sequence[str]) -> None:
+def draw_reading(axis: Any, reading: Reading, words: Sequence[str], theme: Theme) -> None:
     """Weights and density of the one review that was read, in units of the share that falls to a word.
 
     Args:
         axis: of matplotlib.
         reading: of a batch with one review.
         words: of that review.
+        theme: whose colours to use.
     """
+    bars, curve = theme.colour(0), theme.colour(1)
     count = len(words)
     if reading.weights is not None:
-        axis.bar([place + 0.5 for place in range(count)], reading.weights[0, :count].tolist(), 0.8, color="C0")
+        axis.bar([place + 0.5 for place in range(count)], reading.weights[0, :count].tolist(), 0.8, color=bars)
     if reading.density is not None:
         t = torch.linspace(0, 1, 501)
         share = (reading.density.density(t.unsqueeze(-1)).squeeze(-1) / count).tolist()
-        axis.plot((t * count).tolist(), share, color="C1", linewidth=1.4)
-        axis.fill_between((t * count).tolist(), share, color="C1", alpha=0.15)
+        axis.plot((t * count).tolist(), share, color=curve, linewidth=1.4)
+        axis.fill_between((t * count).tolist(), share, color=curve, alpha=0.15)
         low = float(reading.density.loc - reading.density.half_width) * count
         high = float(reading.density.loc + reading.density.half_width) * count
-        axis.axvspan(max(low, 0), min(high, count), color="C1", alpha=0.10, linewidth=0)
+        axis.axvspan(max(low, 0), min(high, count), color=curve, alpha=0.10, linewidth=0)
     axis.set_xlim(0, count)
     axis.set_ylim(bottom=0)
     axis.set_ylabel("share", fontsize=8)
@@ -34,11 +37,11 @@ def draw_reading(axis: Any, reading: Reading, words: Sequence[str]) -> None:
     axis.set_xticks([])
 
 
-def name_words(axis: Any, words: Sequence[str], inside: Sequence[bool]) -> None:
-    """The words of the review below the axis, those that are attended in black."""
+def name_words(axis: Any, words: Sequence[str], inside: Sequence[bool], theme: Theme) -> None:
+    """The words of the review below the axis, those that are not attended paler."""
     axis.set_xticks([place + 0.5 for place in range(len(words))], words, rotation=60, ha="right", fontsize=8)
     axis.tick_params(axis="x", length=0, pad=1)
     axis.set_xticks([place + 0.5 for place in range(len(words))])
     for label, attended in zip(axis.get_xticklabels(), inside, strict=True):
         label.set_rotation_mode("anchor")
-        label.set_color("black" if attended else "0.6")
+        label.set_color(theme.ink if attended else theme.observed)

@@ -1,11 +1,11 @@
 """Where trained models look in some reviews."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 
-from contmax_lab.report import Figure, new_axes
+from contmax_lab.report import Figure, Theme, new_axes
 from contmax_lab.runs import TrainedRun
 from contmax_lab.tasks.documents._data import Documents
 from contmax_lab.tasks.documents._drawing import draw_reading, name_words
@@ -39,21 +39,29 @@ def _chosen(documents: Documents) -> list[int]:
 def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
     documents = cast(Documents, runs[0].splits.valid)[[place]]
     words = _spelled(documents, runs[0].splits.info["words"])
-    figure, axes = new_axes(rows=len(runs), width=max(_INCHES_PER_WORD * len(words), 5.0), height=1.25)
-    for axis, trained in zip(axes, runs, strict=True):
-        own = cast(Documents, trained.splits.valid)[[place]]
-        with torch.no_grad():
-            reading: Reading = trained.model({"tokens": own.padded()})
-        draw_reading(axis, reading, words)
-        axis.set_title(_title(trained.recipe.model, reading), loc="left", fontsize=8)
-        if axis is axes[-1]:
-            name_words(axis, words, reading.inside[0].tolist())
+    readings = [_read(trained, place) for trained in runs]
+
+    def draw(theme: Theme) -> Any:
+        figure, axes = new_axes(rows=len(runs), width=max(_INCHES_PER_WORD * len(words), 5.0), height=1.25)
+        for axis, trained, reading in zip(axes, runs, readings, strict=True):
+            draw_reading(axis, reading, words, theme)
+            axis.set_title(_title(trained.recipe.model, reading), loc="left", fontsize=8)
+        name_words(axes[-1], words, readings[-1].inside[0].tolist(), theme)
+        return figure
+
     truth = "positive" if int(documents.labels) else "negative"
     caption = (
         f"A {truth} review. Bars: weights of discrete attention. Curve: density of continuous attention, per word; the "
         "words it selects are shaded. Words in grey are not attended in the last panel."
     )
-    return Figure.of(f"Attention over review {place + 1}", figure, caption)
+    return Figure.drawn(f"Attention over review {place + 1}", draw, caption)
+
+
+@torch.no_grad()
+def _read(trained: TrainedRun, place: int) -> Reading:
+    own = cast(Documents, trained.splits.valid)[[place]]
+    reading: Reading = trained.model({"tokens": own.padded()})
+    return reading
 
 
 def _spelled(documents: Documents, words: Sequence[str]) -> list[str]:
