@@ -160,6 +160,7 @@ def test_the_demo_from_command_to_browser(tmp_path, capfd):
         "How warm tomorrow?",
         "Combined sparsemax",
         "Triangular",
+        "[a thriller",  # brackets are around the words that the travelling model attends to
         "report.html",
     ):
         assert words in printed

@@ -42,13 +42,15 @@ def run(options: argparse.Namespace) -> None:
 def _show(section: Any, console: Any) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     shown = Table(title=section.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     head, *body = section.table or [[""]]
     for index, name in enumerate(head):
         shown.add_column(name, justify="right" if index else "left")
     for line in body:
-        shown.add_row(*line)
+        # Brackets in a text are brackets, not markup.
+        shown.add_row(*map(Text, line))
     console.print()
     if body:
         console.print(shown)
