@@ -37,11 +37,10 @@ class Nodes(NamedTuple):
 
 def windowed_expectation(loc: Tensor, half: Tensor, k: float | Tensor, centre: Tensor, width: Tensor) -> Tensor:
     """r from (μ, a, k, μ_j, σ_j): (*batch, 1), (*batch, 1), a float or (*batch, 1), (K,), (K,) → (*batch, K)."""
-    rule, constant = _rule(k, loc), _constant(k, loc)
     known = None
     if torch.is_grad_enabled() and any(x.requires_grad for x in (loc, half, centre, width)):
         # Slopes cost little beside the value they come with.
-        known = kernels.window_values_and_slopes(loc, half, k, constant, centre, width, rule)
+        known = kernels.window_values_and_slopes(loc, half, k, _constant(k, loc), centre, width, _rule(k, loc))
     result: Tensor = apply(WindowedExpectation, loc, half, k, centre, width, known)
     return result
 

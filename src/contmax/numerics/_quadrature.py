@@ -4,7 +4,6 @@ A function is known by its values at Gauss nodes; its Legendre coefficients then
 and antiderivatives by small constant matrices, all of them differentiable. Rules are computed once per device.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -97,23 +96,23 @@ class _Kept:
     """Tables by name, as attributes: a tracer reads an attribute when it meets it, and takes it for an input."""
 
 
-def constant_table(table: Callable[[str, int], Any], kind: str, count: int, device: torch.device) -> Tensor:
-    """The tensor of `table(kind, count)`, a NumPy array of float64, made once per device; a constant to tracers."""
+def _constant(kind: str, count: int, device: torch.device) -> Tensor:
+    """A table as a tensor of float64, made once per device; a constant to tracers."""
     if torch.compiler.is_exporting():
         # Made of numbers, it is a constant of the exported program; a tensor kept from here would be a fake one.
-        return torch.tensor(_numbers(table, kind, count), dtype=torch.float64, device=device)
-    kept: Tensor = getattr(_Kept, _keep(table, kind, count, device))
+        return torch.tensor(_numbers(kind, count), dtype=torch.float64, device=device)
+    kept: Tensor = getattr(_Kept, _keep(kind, count, device))
     return kept
 
 
 @torch.compiler.assume_constant_result
-def _keep(table: Callable[[str, int], Any], kind: str, count: int, device: torch.device) -> str:
+def _keep(kind: str, count: int, device: torch.device) -> str:
     """Make the table if it is not there; returns its name. A tracer calls this, and does not look inside."""
-    name = "_".join([*table.__module__.split("."), kind, str(count), device.type, str(device.index)])
+    name = f"{kind}_{count}_{device.type}_{device.index}"
     if not hasattr(_Kept, name):
         # Made in inference mode, a tensor could never take part in a training.
         with torch.inference_mode(False):
-            tensor = torch.from_numpy(np.ascontiguousarray(table(kind, count)))
+            tensor = torch.from_numpy(np.ascontiguousarray(_table(kind, count)))
             # From pinned memory the first use on an accelerator is an asynchronous copy like any other work.
             kept = tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
         # Made inside a transform of torch.func, it would be bound to that transform.
@@ -124,13 +123,9 @@ def _keep(table: Callable[[str, int], Any], kind: str, count: int, device: torch
 
 
 @torch.compiler.assume_constant_result
-def _numbers(table: Callable[[str, int], Any], kind: str, count: int) -> list[float]:
-    numbers: list[float] = table(kind, count).tolist()
+def _numbers(kind: str, count: int) -> list[float]:
+    numbers: list[float] = _table(kind, count).tolist()
     return numbers
-
-
-def _constant(kind: str, count: int, device: torch.device) -> Tensor:
-    return constant_table(_table, kind, count, device)
 
 
 def _table(kind: str, count: int) -> Any:

@@ -1,5 +1,6 @@
 """Tables of results: which trainings make them, and how their figures become one file and one text."""
 
+from contmax_lab.tables._attention import attention_table as attention_table
 from contmax_lab.tables._outcome import as_lines as as_lines
 from contmax_lab.tables._outcome import as_text as as_text
 from contmax_lab.tables._outcome import summary as summary
