@@ -70,7 +70,7 @@ def tiny_recipe(folder: Path, *overrides: str, name: str = "documents/imdb") -> 
     small = {
         "data.path": folder,
         "model.hidden_dim": 8,
-        "model.num_basis": 4,
+        **({"model.num_basis": 4} if name.startswith("documents/") else {}),
         "training.batch_size": 25,
         "training.epochs": 2,
     }

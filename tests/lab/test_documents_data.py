@@ -1,5 +1,7 @@
 """Reading reviews and word vectors, good ones and bad ones."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -99,6 +101,27 @@ def test_validation_has_the_same_share_of_both_labels_and_depends_on_the_seed(fo
     assert first.valid.labels.tolist() == [0] * 4 + [1] * 4
     assert first.valid.starts.tolist() == again.valid.starts.tolist() != other.valid.starts.tolist()
     assert not set(first.valid.starts.tolist()) & set(first.train.starts.tolist())
+
+
+def test_validation_reviews_lie_side_by_side(tmp_path):
+    folder = write_table(tmp_path, train=texts(2000, 0))
+    write_text_vectors(folder)
+    starts = load(folder).train.starts.tolist() + load(folder).valid.starts.tolist()
+    held_out = set(load(folder).valid.starts.tolist())
+    kept_after = [one in held_out and other not in held_out for one, other in itertools.pairwise(sorted(starts))]
+    # Of 200 reviews, those beside a training review: at most one per stretch of 20, and five stretches of each label.
+    assert len(held_out) == 200
+    assert sum(kept_after) <= 10
+
+
+def test_files_of_an_archive_are_in_the_order_of_their_numbers(tmp_path):
+    for part in ("train", "test"):
+        for side in ("neg", "pos"):
+            (tmp_path / part / side).mkdir(parents=True)
+            for number in range(12):
+                (tmp_path / part / side / f"{number}_5.txt").write_text("the film " * (number + 1), encoding="utf-8")
+    write_text_vectors(tmp_path)
+    assert load(tmp_path).test.lengths.tolist() == [2 * n for n in range(1, 13)] * 2
 
 
 def test_fewer_words_and_columns(folder):

@@ -1,7 +1,8 @@
 """Train every cell of a table and write its results.
 
 Trainings that are done are not done again, so that a table can be made in slices: stop it with Ctrl-C or
---budget-minutes, and the same command goes on. Keys of the recipes may be changed for all cells.
+--budget-minutes, and the same command goes on. Keys of the recipes may be changed for all cells. On one GPU, trainings
+side by side take turns, unless NVIDIA's service for sharing it runs: nvidia-cuda-mps-control -d.
 """
 
 import argparse

@@ -39,15 +39,18 @@ def export(trained: TrainedRun, folder: Path) -> int:
 def _card(trained: TrainedRun) -> dict[str, Any]:
     recipe, results = trained.recipe, trained.results
     data = {"max_words": recipe.data.max_words, "valid": recipe.data.valid, "split": recipe.data.split}
+    model = dataclasses.asdict(recipe.model)
+    start = model.pop("start")
     return {
         "task": "documents",
-        "model": _plain(dataclasses.asdict(recipe.model)),
+        "model": _plain(model),
         "dimensions": trained.splits.info["dimensions"],
         "trained": {
             "on": "IMDB reviews (Maas et al. 2011), official training half; word vectors begin as GloVe 6B",
             "examples": results["examples"],
             "data": _plain(data),
             "training": _plain(dataclasses.asdict(recipe.training)),
+            "start": "word vectors" if start is None else "a language model of the same reviews (task language)",
             "seed": recipe.seed,
             "epochs": results["epochs"],
             "best_epoch": results["best_epoch"],

@@ -9,5 +9,6 @@ from contmax_lab.tables._reproduce import reproduce as reproduce
 from contmax_lab.tables._table import Cell as Cell
 from contmax_lab.tables._table import Metric as Metric
 from contmax_lab.tables._table import Row as Row
+from contmax_lab.tables._table import Start as Start
 from contmax_lab.tables._table import Table as Table
 from contmax_lab.tables._table import Variant as Variant

@@ -1,6 +1,7 @@
 """Make a table: many trainings, several side by side, in as many slices as it takes."""
 
 import dataclasses
+import math
 import multiprocessing
 import os
 import queue
@@ -19,6 +20,8 @@ from contmax_lab.tables._outcome import as_text, summary
 from contmax_lab.tables._table import Cell, Table
 from contmax_lab.training import StopRequest, stop_requests, train
 
+# Folder of the training that all rows begin with.
+_START = "start"
 _PACKAGES = ("contmax", "torch", "numpy", "accelerate")
 
 
@@ -50,17 +53,34 @@ def reproduce(job: Reproduction) -> str:
         LabError: if a training failed.
         Interrupted: if time was up or Ctrl-C came; trainings under way have saved, the file holds what is done.
     """
+    deadline = time.monotonic() + 60 * job.budget_minutes if job.budget_minutes else math.inf
+    begin = _started(job, deadline)
     recipes = {
-        cell.folder: load_recipe(cell.row.recipe, [*job.overrides, *cell.overrides]) for cell in job.table.cells()
+        cell.folder: load_recipe(cell.row.recipe, [*begin, *job.overrides, *cell.overrides])
+        for cell in job.table.cells()
     }
     left = [(recipe, str(job.runs / folder)) for folder, recipe in recipes.items() if not _done(job, folder)]
-    complaint = _train_all(left, job) if left else None
+    complaint = _train_all(left, job.jobs, deadline) if left else None
     outcomes = [(cell, results) for cell in job.table.cells() if (results := _done(job, cell.folder))]
     rows = summary(job.table, outcomes)
     write_json(_made(job.output), _content(job, rows, outcomes))
     if complaint is not None:
         raise complaint
     return as_text(job.table, rows)
+
+
+def _started(job: Reproduction, deadline: float) -> list[str]:
+    """Train what all rows begin with, unless that is done or one of the user's is to be taken; the override for it."""
+    start = job.table.start
+    if start is None or any(override.startswith(f"--{start.key}=") for override in job.overrides):
+        return []
+    if not _done(job, _START):
+        # Only the data is common to both recipes for sure.
+        recipe = load_recipe(start.recipe, [text for text in job.overrides if text.startswith("--data.")])
+        complaint = _train_all([(recipe, str(job.runs / _START))], 1, deadline)
+        if complaint is not None:
+            raise complaint
+    return [f"--{start.key}={job.runs / _START}"]
 
 
 def _done(job: Reproduction, folder: str) -> dict[str, Any] | None:
@@ -81,6 +101,7 @@ def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple
         **provenance(_PACKAGES),
         "notes": list(table.notes),
         "complete": len(outcomes) == len(list(table.cells())),
+        **({"start": {"recipe": table.start.recipe, "results": _done(job, _START)}} if table.start else {}),
         "metrics": [dataclasses.asdict(metric) for metric in table.metrics],
         "rows": rows,
         "cells": [{"row": c.row.label, "variant": c.variant.name, "results": results} for c, results in outcomes],
@@ -90,13 +111,13 @@ def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple
 # -- workers -----------------------------------------------------------------------------------------------------------
 
 
-def _train_all(left: list[tuple[Any, str]], job: Reproduction) -> LabError | None:
+def _train_all(left: list[tuple[Any, str]], jobs: int, deadline: float) -> LabError | None:
     """Train in worker processes; what went wrong, or None."""
     # Workers are forked from a process that has imported torch once and started nothing, neither threads nor a GPU.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "contmax_lab.training"])
     todo, news, stopping = context.Queue(), context.Queue(), context.Event()
-    count = min(max(job.jobs, 1), len(left))
+    count = min(max(jobs, 1), len(left))
     for entry in [*left, *[None] * count]:
         todo.put(entry)
     # What nobody takes any more, because we stop, must not keep us from leaving.
@@ -104,7 +125,6 @@ def _train_all(left: list[tuple[Any, str]], job: Reproduction) -> LabError | Non
     workers = [context.Process(target=_work, args=(todo, news, stopping)) for _ in range(count)]
     for worker in workers:
         worker.start()
-    deadline = time.monotonic() + 60 * job.budget_minutes if job.budget_minutes else float("inf")
     with stop_requests() as request:
         return _watch(workers, news, stopping, len(left), deadline, request)
 

@@ -56,6 +56,19 @@ class Metric:
 
 
 @dataclasses.dataclass(frozen=True)
+class Start:
+    """A training that comes before those of a table, which all begin with what it has learned.
+
+    Args:
+        recipe: name of a recipe.
+        key: dotted key of the rows' recipes that takes its folder.
+    """
+
+    recipe: str
+    key: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Cell:
     """One training of a table.
 
@@ -92,6 +105,7 @@ class Table:
         notes: what a reader must know: data, split, differences from the paper.
         needs_data: whether it needs ``--data PATH``, which becomes ``--data.path``.
         about: for readers of a report: the task, the data, the models; paragraphs with empty lines between them.
+        start: what all rows begin with.
     """
 
     name: str
@@ -102,6 +116,7 @@ class Table:
     notes: tuple[str, ...] = ()
     needs_data: bool = True
     about: str = ""
+    start: Start | None = None
 
     def cells(self) -> Iterator[Cell]:
         """All trainings; every row gets its first repetition before any gets its second."""

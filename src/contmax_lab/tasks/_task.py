@@ -57,6 +57,13 @@ class Task(abc.ABC):
     def build(self, model: Any, splits: Splits) -> nn.Module:
         """A fresh model, whose ``forward(batch)`` returns what `losses` and `measures` take."""
 
+    def initialise(self, network: nn.Module, model: Any) -> None:  # noqa: B027, most tasks have nothing to do here
+        """Put weights from elsewhere into a fresh model before it is trained; by default it stays as it is.
+
+        Raises:
+            LabError: if they are missing or do not fit.
+        """
+
     @abc.abstractmethod
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """The examples with these indices, as tensors whose first dimension is the example."""

@@ -30,7 +30,9 @@ class Learner:
     def __init__(self, recipe: Recipe, task: Task, splits: Splits, accelerator: Accelerator) -> None:
         self.recipe, self.task, self.splits, self.accelerator = recipe, task, splits, accelerator
         seed_everything(seed_for(recipe.seed, "weights"), accelerator.device)
-        self.model: nn.Module = accelerator.prepare_model(task.build(recipe.model, splits))
+        network = task.build(recipe.model, splits)
+        task.initialise(network, recipe.model)
+        self.model: nn.Module = accelerator.prepare_model(network)
         # Scaling of gradients and the like are for precisions we do not use: the optimizer is torch's own, unwrapped.
         self.optimizer = _optimizer(self.model, recipe.training)
         self._sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)

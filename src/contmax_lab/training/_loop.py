@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from contmax_lab.errors import Interrupted, LabError, UsageError
@@ -57,6 +58,8 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = True) 
 
 def accelerator_for(training: TrainingConfig) -> Accelerator:
     """Device, precision and processes as the recipe and the launcher want them."""
+    # A process may train one recipe after the other, and the first one's precision must not be that of all.
+    AcceleratorState._reset_state()
     cpu = training.device == "cpu" or not torch.cuda.is_available()
     return Accelerator(cpu=cpu, mixed_precision=training.precision)
 

@@ -14,6 +14,9 @@ from contmax_lab.tasks import Splits
 from contmax_lab.tasks.documents._prepared import FIRST_WORD, PADDING, UNKNOWN, Part, prepared
 from contmax_lab.tasks.documents._reviews import ORIGINAL
 
+# Of each label, among which those for validation are chosen.
+_STRETCHES = 50
+
 
 @dataclasses.dataclass(frozen=True)
 class DocumentsData:
@@ -79,7 +82,7 @@ def load(data: DocumentsData) -> Splits:
     # A word without a vector of its own begins with the mean of all.
     table = torch.cat([torch.zeros(1, columns), vectors.mean(0, keepdim=True), vectors])
     train, test = (_documents(read.parts[part], FIRST_WORD + count) for part in ("train", "test"))
-    held_out = _stratified(train.labels, data.valid, data.split)
+    held_out = _held_out(train.labels, data.valid, data.split)
     kept, valid = ((held_out == chosen).nonzero().flatten().tolist() for chosen in (False, True))
     info = {"vectors": table, "words": read.words[:count], "vocabulary": count, "dimensions": columns}
     return Splits(train[kept], train[valid], test, info)
@@ -91,11 +94,16 @@ def _documents(part: Part, limit: int) -> Documents:
     return Documents(known, starts[:-1], starts.diff(), torch.from_numpy(part.labels).long())
 
 
-def _stratified(labels: Tensor, share: float, seed: int) -> Tensor:
-    """Which reviews are held out: a share of each label, at least one."""
+def _held_out(labels: Tensor, share: float, seed: int) -> Tensor:
+    """Which reviews are held out: a share of each label, at least one, in stretches of neighbours.
+
+    Reviews of one film lie side by side, and the films of the test half are not those of the training half. Held out
+    one by one, reviews would be judged by a model that knows their films.
+    """
     held_out = torch.zeros(len(labels), dtype=torch.bool)
     for label in (0, 1):
         places = (labels == label).nonzero().flatten()
-        count = max(round(share * len(places)), 1)
-        held_out[places[shuffled(len(places), seed)[:count]]] = True
+        stretches = places.tensor_split(_STRETCHES)
+        order = torch.cat([stretches[i] for i in shuffled(_STRETCHES, seed)])
+        held_out[order[: max(round(share * len(places)), 1)]] = True
     return held_out

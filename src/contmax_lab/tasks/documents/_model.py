@@ -1,6 +1,7 @@
 """Word vectors, a bidirectional LSTM, an attention, a logit."""
 
 import dataclasses
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -35,6 +36,7 @@ class DocumentsModel:
         dropout: of the word vectors and of the context.
         word_dropout: share of words that are hidden in training.
         frozen: keep the word vectors as they are.
+        start: folder of a run of the task language, whose word vectors and LSTM to begin with.
     """
 
     attention: Literal["discrete", "continuous", "combined"] = "combined"
@@ -46,6 +48,7 @@ class DocumentsModel:
     dropout: ClosedUnitInterval = 0.5
     word_dropout: ClosedUnitInterval = 0.0
     frozen: bool = False
+    start: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from contmax_lab.tasks.documents._vectors import find_vectors, read_vectors
 KEY_FILE = "documents.json"
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 # Part of the key: to be raised when the same files would give other arrays.
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,9 @@ def review_sources(folder: Path) -> dict[str, list[Path]]:
     for root in (folder, folder / "aclImdb"):
         if all((root / part / side).is_dir() for part in PARTS for side in ("neg", "pos")):
             return {
-                part: [path for side in ("neg", "pos") for path in sorted((root / part / side).glob("*.txt"))]
+                part: [
+                    path for side in ("neg", "pos") for path in sorted((root / part / side).glob("*.txt"), key=_number)
+                ]
                 for part in PARTS
             }
     for pattern in ("imdb_{}.tsv", "{}.tsv"):
@@ -55,6 +57,12 @@ def review_sources(folder: Path) -> dict[str, list[Path]]:
         "no such folder" if not folder.is_dir() else "neither {train,test}/{pos,neg}/*.txt nor imdb_{train,test}.tsv"
     )
     raise LabError(f"{folder}: {found}; pass the folder of the unpacked reviews. The original: {ORIGINAL}")
+
+
+def _number(path: Path) -> tuple[int, str]:
+    """Reviews of one film have neighbouring numbers."""
+    number = path.name.partition("_")[0]
+    return (int(number) if number.isdecimal() else -1, path.name)
 
 
 def read_reviews(paths: list[Path]) -> Iterator[Review]:

@@ -1,6 +1,6 @@
 """The paper's table of document classification."""
 
-from contmax_lab.tables import Metric, Row, Table, Variant
+from contmax_lab.tables import Metric, Row, Start, Table, Variant
 
 _RECIPE = "documents/imdb"
 _DISCRETE = {"Discrete softmax": (1, 90.78), "Discrete sparsemax": (2, 90.58)}
@@ -38,18 +38,23 @@ def _continuous_rows(*sizes: int) -> tuple[Row, ...]:
     )
 
 
-_SEEDS = tuple(Variant(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(3))
+_START = Start("language/imdb", "model.start")
+_SEEDS = tuple(Variant(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(5))
 _METRICS = (
     Metric("test.accuracy", "accuracy", scale=100, digits=2),
     Metric("valid.accuracy", "validation", scale=100, digits=2),
     Metric("test.attended", "words attended, %", scale=100, digits=1),
-    Metric("parameters", "parameters", digits=0),
+    Metric("parameters", "parameters", digits=0, spread=False),
 )
 _NOTES = (
-    "IMDB reviews of Maas et al. 2011, official split; 10 % of the training half, the same share of both labels, are "
-    "validation. The test half is measured once, with the weights that are best on validation.",
+    "IMDB reviews of Maas et al. 2011, official split. 10 % of the training half, the same share of both labels, are "
+    "validation, in stretches of neighbours: reviews of one film lie side by side, and the test half has films of its "
+    "own. The test half is measured once, with the weights that are best on validation.",
     "Word vectors: GloVe 6B, 50 and 100 columns side by side, trained further; the paper's are GloVe 840B with 300 "
-    "columns, kept as they are. All rows share one recipe, documents/imdb.",
+    "columns, kept as they are.",
+    "All rows share one recipe, documents/imdb, and one start, language/imdb: word vectors and LSTM have learned to "
+    "guess the next and the previous word of the training reviews, which the paper's have not. One start serves all "
+    "seeds, so that the deviations do not show its share of chance.",
     "words attended: those with a positive weight, or where the density is positive.",
 )
 
@@ -60,21 +65,23 @@ IMDB = Table(
     variants=_SEEDS,
     metrics=_METRICS,
     notes=_NOTES,
+    start=_START,
 )
 
 FEW_FUNCTIONS = Table(
     name="documents-few",
     title="Document classification with few basis functions, IMDB",
     rows=_continuous_rows(8, 16),
-    variants=_SEEDS,
+    variants=_SEEDS[:3],
     metrics=_METRICS,
     notes=_NOTES,
+    start=_START,
 )
 
 SPEED = Table(
     name="documents-speed",
     title="Document classification: time per epoch, IMDB",
-    rows=(*_discrete_rows(), *_continuous_rows(8, 16, 32, 64, 128)),
+    rows=(*_discrete_rows(), *_continuous_rows(32, 128)),
     variants=(Variant("seed-0", ("--seed=0", "--training.epochs=2")),),
     metrics=(Metric("timing.seconds_per_epoch", "seconds per epoch", digits=2),),
     notes=(

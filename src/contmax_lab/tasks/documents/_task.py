@@ -1,11 +1,13 @@
 """The task: losses and measures of readings."""
 
 from collections.abc import Sequence, Sized
+from pathlib import Path
 from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from contmax_lab.errors import LabError
 from contmax_lab.tables import Table
 from contmax_lab.tasks import Batch, Splits, Task
 from contmax_lab.tasks.documents._data import Documents, DocumentsData, load
@@ -28,6 +30,11 @@ class DocumentClassification(Task):
     def build(self, model: DocumentsModel, splits: Splits) -> nn.Module:
         """A network with fresh weights and the word vectors of the data."""
         return Reader(model, splits.info["vectors"])
+
+    def initialise(self, network: nn.Module, model: DocumentsModel) -> None:
+        """Word vectors and LSTM of the run that the recipe begins with, if it names one."""
+        if model.start is not None:
+            _take_over(network, model.start)
 
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """Numbers of words, padded, and labels."""
@@ -63,3 +70,23 @@ class DocumentClassification(Task):
         from contmax_lab.pretrained import PretrainedReader, examples_section
 
         return [examples_section(PretrainedReader.load())]
+
+
+def _take_over(network: nn.Module, start: Path) -> None:
+    """Begin with the word vectors and the LSTM of a run of the task language."""
+    from contmax_lab.runs import Run, read_checkpoint
+
+    weights = Run(start).weights
+    if not weights.is_file():
+        raise LabError(f"--model.start: {start} holds no trained model; make one with contmax train language/imdb")
+    own = network.state_dict()
+    taken = {
+        name: tensor
+        for name, tensor in read_checkpoint(weights).tensors.items()
+        if name.startswith(("embedding.", "encoder."))
+    }
+    wrong = [name for name, tensor in taken.items() if name not in own or own[name].shape != tensor.shape]
+    if wrong or not taken:
+        what = wrong[0] if wrong else "it has no encoder"
+        raise LabError(f"--model.start: {start} does not fit ({what}); train it with the same data.* and hidden_dim")
+    network.load_state_dict(taken, strict=False)

@@ -1,0 +1,116 @@
+"""Language: the start of document classification."""
+
+import json
+import math
+
+import pytest
+import torch
+from reviews import tiny_recipe
+
+from contmax_lab.errors import LabError
+from contmax_lab.runs import Run, open_trained
+from contmax_lab.tables import Reproduction, Table, reproduce
+from contmax_lab.tasks.documents import TASK as DOCUMENTS
+from contmax_lab.tasks.documents import UNKNOWN
+from contmax_lab.tasks.language import LanguageModel, WordGuesser
+from contmax_lab.training import train
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("language")
+    recipe = tiny_recipe(folder, "--training.precision=no", name="language/imdb")
+    train(recipe, Run(folder / "run"))
+    return folder / "run"
+
+
+def guesser(words=8):
+    torch.manual_seed(0)
+    return WordGuesser(LanguageModel(words=words, hidden_dim=8), torch.randn(12, 5)).eval()
+
+
+def brute_force(model, tokens):
+    """Mean −log p over both directions, one word at a time, each direction seeing its own side alone."""
+    total, count = 0.0, 0
+    for place in range(1, len(tokens)):
+        for known, target, head in (
+            (tokens[:place], tokens[place], model.next),
+            (tokens[place:], tokens[place - 1], model.previous),
+        ):
+            if not 2 <= target < 2 + model.words:
+                continue
+            read = torch.tensor([known])
+            states = model.encoder(model.embedding(read), torch.ones_like(read, dtype=torch.bool))[0]
+            state = states[-1, :8] if head is model.next else states[0, 8:]
+            logits = model.embedding.weight[2 : 2 + model.words] @ head(state) + model.bias
+            total -= float(logits.log_softmax(-1)[target - 2])
+            count += 1
+    return total / max(count, 1)
+
+
+@torch.no_grad()
+def test_surprise_is_that_of_readers_who_see_one_side_only():
+    model = guesser()
+    reviews = [[2, 5, 9, 3, UNKNOWN, 11, 4], [7, 3], [6]]
+    padded = torch.tensor([[*review, *[0] * (7 - len(review))] for review in reviews])
+    expected = torch.tensor([brute_force(model, review) for review in reviews])
+    torch.testing.assert_close(model({"tokens": padded}).nats, expected)
+
+
+def test_gradients_do_not_depend_on_the_chunks(monkeypatch):
+    model, tokens = guesser(), torch.randint(2, 12, (3, 9))
+    model({"tokens": tokens}).nats.sum().backward()
+    whole = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    monkeypatch.setattr("contmax_lab.tasks.language._model._CHUNK", 5)
+    model({"tokens": tokens}).nats.sum().backward()
+    for parameter, expected in zip(model.parameters(), whole, strict=True):
+        torch.testing.assert_close(parameter.grad, expected)
+
+
+def test_it_learns(start):
+    history = Run(start).history()
+    assert history[-1]["valid"]["loss"] < history[0]["valid"]["loss"] < math.log(20)
+    assert history[0]["valid"]["bits"] == pytest.approx(history[0]["valid"]["loss"] / math.log(2))
+
+
+def test_documents_begin_with_it(start, tmp_path):
+    recipe = tiny_recipe(start.parent, f"--model.start={start}", "--training.learning_rate=1e-12")
+    train(recipe, Run(tmp_path / "run"))
+    begun = open_trained(start).model.state_dict()
+    reader = open_trained(tmp_path / "run").model.state_dict()
+    for name in ("embedding.weight", "encoder.lstm.weight_hh_l0_reverse"):
+        torch.testing.assert_close(reader[name], begun[name])
+
+
+def test_a_trained_model_no_longer_needs_its_start(start, tmp_path):
+    recipe = tiny_recipe(start.parent, f"--model.start={start}", "--training.epochs=1")
+    train(recipe, Run(tmp_path / "run"))
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace(str(start), "/nowhere"))
+    assert open_trained(tmp_path / "run").results["epochs"] == 1
+
+
+def test_starts_that_cannot_be_used(start, tmp_path):
+    with pytest.raises(LabError, match="nowhere holds no trained model; make one with contmax train language/imdb"):
+        train(tiny_recipe(start.parent, "--model.start=/nowhere"), Run(tmp_path / "a"))
+    with pytest.raises(LabError, match=r"does not fit \(encoder.lstm."):
+        train(tiny_recipe(start.parent, f"--model.start={start}", "--model.hidden_dim=4"), Run(tmp_path / "b"))
+
+
+def test_a_table_trains_its_start_once_or_takes_one(start, tmp_path):
+    full = DOCUMENTS.tables()[0]
+    table = Table("t", "", full.rows[:1], full.variants[:1], full.metrics, start=full.start)
+    # The start has the sizes of its own recipe: only the data is shared.
+    overrides = [f"--data.path={start.parent}", "--training.epochs=1"]
+    job = Reproduction(table, tmp_path / "runs", tmp_path / "out.json", overrides)
+    reproduce(job)
+    stored = json.loads((tmp_path / "out.json").read_text())
+    assert stored["start"]["recipe"] == "language/imdb"
+    assert stored["start"]["results"]["epochs"] == 12
+    stamp = Run(tmp_path / "runs" / "start").weights.stat().st_mtime_ns
+    reproduce(job)
+    assert Run(tmp_path / "runs" / "start").weights.stat().st_mtime_ns == stamp
+    own = [*overrides, "--model.hidden_dim=8", f"--model.start={start}"]
+    reproduce(Reproduction(table, tmp_path / "other", tmp_path / "other.json", own))
+    assert not (tmp_path / "other" / "start").exists()
