@@ -55,8 +55,13 @@ def _rendered(file: str, title: str | None) -> str:
     if not path.is_file():
         raise ValueError(f"there is no {file}, of which a page shows a table. Run the command that writes it.")
     results = json.loads(path.read_text(encoding="utf-8"))
-    body = results["text"] if title is None else _bench_table(results, file, title)
+    body = _reproduced_table(results) if title is None else _bench_table(results, file, title)
     return f"{body}\n\n{_provenance(results)}"
+
+
+def _reproduced_table(results: dict[str, Any]) -> str:
+    """What ``contmax reproduce`` wrote, with its notes below."""
+    return "\n\n".join([results["text"], *(f"<sub>{note}</sub>" for note in results["notes"])])
 
 
 def _bench_table(results: dict[str, Any], file: str, title: str) -> str:

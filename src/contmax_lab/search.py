@@ -1,6 +1,7 @@
-"""Search over a recipe with optuna: a trial is a training that never sees the test examples."""
+"""Search over a recipe with optuna: a trial is a training, or several, that never see the test examples."""
 
 import dataclasses
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ class Search:
         runs: folder for the trials.
         storage: address of the database.
         trials: in all, earlier ones included.
+        repetitions: dotted overrides; a trial is trained once with each and judged by the mean. Where validation
+            examples are few, several splits say more than one.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Search:
     runs: Path
     storage: str
     trials: int
+    repetitions: tuple[str, ...] = ()
 
 
 def search(job: Search) -> optuna.trial.FrozenTrial:
@@ -69,9 +73,20 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
 def _objective(job: Search, trial: optuna.Trial) -> float:
     chosen = {key: _suggest(trial, key, space) for key, space in job.recipe.search.items()}
     overrides = [*job.overrides, *(f"--{key}={value}" for key, value in chosen.items())]
-    recipe = load_recipe(job.name, overrides)
+    folder = job.runs / f"trial-{trial.number:04d}"
+    if not job.repetitions:
+        return _judged(overrides, folder, job.name)
+    return statistics.fmean(
+        _judged([*overrides, repetition], folder / repetition.removeprefix("--"), job.name)
+        for repetition in job.repetitions
+    )
+
+
+def _judged(overrides: list[str], folder: Path, name: str) -> float:
+    """The monitored metric of one training."""
+    recipe = load_recipe(name, overrides)
     try:
-        results = train(recipe, Run(job.runs / f"trial-{trial.number:04d}"), resume=True, test=False)
+        results = train(recipe, Run(folder), resume=True, test=False)
     except (Interrupted, UsageError):
         raise
     except LabError as error:

@@ -45,6 +45,14 @@ def test_a_table_is_written_with_where_it_came_from(folder):
     assert publish.published(text) == text
 
 
+def test_a_reproduced_table_is_shown_with_its_notes(folder):
+    path = folder / "results" / "speed.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "text": "| a table |", "notes": ["The split is ours."]}))
+    text = publish.published("<!-- results/speed.json -->\n<!-- end of table -->")
+    assert "| a table |\n\n<sub>The split is ours.</sub>\n\n<sub>`python -m bench`" in text
+
+
 @pytest.mark.parametrize(
     ("marker", "message"),
     [("results/none.json: time", "there is no results/none.json"), ("results/speed.json: size", "it has: time")],

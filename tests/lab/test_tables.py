@@ -42,11 +42,14 @@ def config(tmp_path):
 
 def test_a_table_is_trained_once(tmp_path, config):
     table, output = small_table(config), tmp_path / "results" / "small.json"
-    job = Reproduction(table, tmp_path / "runs", output, ["--model.hidden_dim=4"], jobs=2)
+    overrides = [f"--data.path={tmp_path / 'weather.csv'}", "--model.hidden_dim=4"]
+    job = Reproduction(table, tmp_path / "runs", output, overrides, jobs=2)
     text = reproduce(job)
     stored = json.loads(output.read_text())
     assert stored["complete"]
     assert stored["notes"] == ["a note"]
+    assert stored["text"] == text
+    assert stored["command"] == "contmax reproduce small --data PATH --model.hidden_dim=4"
     assert len(stored["cells"]) == 4
     assert stored["versions"]["torch"]
     first = Run(tmp_path / "runs" / "parabola" / "seed-0")
@@ -162,6 +165,26 @@ def test_search_goes_on_where_it_stopped_and_never_sees_the_test(tmp_path, capsy
     assert (tmp_path / "s" / "search.db").exists()
     best = min(Run(trial).results()["valid"]["loss"] for trial in trials)
     assert f"loss {best:.6g}" in printed[-2]
+
+
+def test_search_judges_by_the_mean_over_splits(tmp_path, capsys):
+    config = tmp_path / "tiny.yaml"
+    text = recipes.as_yaml(tiny_recipe(tmp_path)).partition("search:")[0]
+    config.write_text(text + "search: {model.hidden_dim: [4]}")
+    main(["search", str(config), "--runs", str(tmp_path / "s"), "--trials", "1", "--over", "data.split=3,4"])
+    runs = [Run(tmp_path / "s" / "trial-0000" / f"data.split={split}") for split in (3, 4)]
+    assert [run.recipe().data.split for run in runs] == [3, 4]
+    losses = [run.results()["valid"]["loss"] for run in runs]
+    assert losses[0] != losses[1]
+    assert f"loss {sum(losses) / 2:.6g} (trial 0)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("over", ["data.split", "=1,2", "data.split=", "data.split=1,,2"])
+def test_search_over_what_is_no_list_of_values(tmp_path, capsys, over):
+    with pytest.raises(SystemExit) as leaving:
+        main(["search", "intervals/parabola", "--runs", str(tmp_path), "--over", over])
+    assert leaving.value.code == 2
+    assert f"--over {over} is not KEY=VALUE" in capsys.readouterr().err
 
 
 def test_search_without_choices_or_with_strange_ones(tmp_path):

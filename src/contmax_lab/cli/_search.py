@@ -2,7 +2,8 @@
 
 The section `search` of the recipe says what to choose from: a list of values, or {low: …, high: …, log: true} for a
 range. Trials are judged on the validation examples; the test examples are not touched. All trials are kept in an
-SQLite file, and the same command goes on where it stopped.
+SQLite file, and the same command goes on where it stopped. With --over KEY=VALUE,… a trial is trained once for each
+value and judged by the mean: --over data.split=0,1,2 where validation examples are few.
 """
 
 import argparse
@@ -14,9 +15,10 @@ TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """RECIPE, --trials, --storage, --runs."""
+    """RECIPE, --trials, --over, --storage, --runs."""
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, or TASK/NAME")
     parser.add_argument("--trials", type=int, default=20, help="trials in all, earlier ones included (default: 20)")
+    parser.add_argument("--over", metavar="KEY=VALUE,…", help="judge a trial by its mean over these values of a key")
     parser.add_argument("--storage", help="address of a database (default: sqlite:///RUNS/search.db)")
     parser.add_argument("--runs", type=Path, help="folder for the trials (default: runs/search/TASK/NAME)")
 
@@ -37,7 +39,16 @@ def run(options: argparse.Namespace) -> None:
 
     runs = options.runs or Path("runs") / "search" / recipe.task / Path(options.recipe).stem
     storage = options.storage or f"sqlite:///{runs / 'search.db'}"
-    best = search(Search(options.recipe, tuple(options.overrides), recipe, runs, storage, options.trials))
+    over = _repetitions(options.over) if options.over else ()
+    best = search(Search(options.recipe, tuple(options.overrides), recipe, runs, storage, options.trials, over))
     goal = f"{recipe.training.monitor} {best.value:.6g}"
     print(f"best of {options.trials} trials: {goal} (trial {best.number})")
     print(" ".join(f"--{key} {value}" for key, value in best.params.items()))
+
+
+def _repetitions(over: str) -> tuple[str, ...]:
+    """ "data.split=0,1" as ("--data.split=0", "--data.split=1")."""
+    key, separator, values = over.partition("=")
+    if not key or not separator or not all(values.split(",")):
+        raise UsageError(f"--over {over} is not KEY=VALUE,…; pass e.g. --over data.split=0,1,2")
+    return tuple(f"--{key}={value}" for value in values.split(","))

@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import os
 import queue
+import shlex
 import signal
 import sys
 import time
@@ -97,15 +98,23 @@ def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple
     return {
         "table": table.name,
         "title": table.title,
-        "command": f"contmax reproduce {table.name}" + (" --data PATH" if table.needs_data else ""),
+        "command": _command(job),
         **provenance(_PACKAGES),
         "notes": list(table.notes),
         "complete": len(outcomes) == len(list(table.cells())),
         **({"start": {"recipe": table.start.recipe, "results": _done(job, _START)}} if table.start else {}),
         "metrics": [dataclasses.asdict(metric) for metric in table.metrics],
         "rows": rows,
+        "text": as_text(table, rows),
         "cells": [{"row": c.row.label, "variant": c.variant.name, "results": results} for c, results in outcomes],
     }
+
+
+def _command(job: Reproduction) -> str:
+    """What to type for the same table; the place of the data is the user's own affair."""
+    data = ["--data", "PATH"] if job.table.needs_data else []
+    changed = [override for override in job.overrides if not override.startswith("--data.path=")]
+    return shlex.join(["contmax", "reproduce", job.table.name, *data, *changed])
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------
