@@ -14,9 +14,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """One section per task."""
-    from contmax_lab.report import sections, write_page
+    from contmax_lab.report import distinct_labels, sections, write_page
     from contmax_lab.runs import open_trained
 
-    trained = [open_trained(folder) for folder in options.folders]
+    labels = distinct_labels(options.folders)
+    trained = [open_trained(folder, label=label) for folder, label in zip(options.folders, labels, strict=True)]
     files = write_page(options.output, "contmax report", f"{len(trained)} runs", sections(trained))
     print(f"{files[0]} and {len(files) - 1} pictures beside it")

@@ -5,6 +5,7 @@ from contmax_lab.report._figure import Figure as Figure
 from contmax_lab.report._figure import new_axes as new_axes
 from contmax_lab.report._page import Section as Section
 from contmax_lab.report._page import write_page as write_page
+from contmax_lab.report._runs import distinct_labels as distinct_labels
 from contmax_lab.report._runs import sections as sections
 from contmax_lab.report._theme import DARK as DARK
 from contmax_lab.report._theme import LIGHT as LIGHT

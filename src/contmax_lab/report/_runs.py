@@ -1,10 +1,30 @@
 """Sections of a report from runs."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from contmax_lab.report._curves import learning_curves
 from contmax_lab.report._page import Section
 from contmax_lab.runs import TrainedRun
+
+
+def distinct_labels(folders: Sequence[Path]) -> list[str]:
+    """What tells runs apart: the folder's name, or the parts in which paths of the same name differ.
+
+    Example:
+        >>> distinct_labels([Path("runs/a/seed-0"), Path("runs/b/seed-0")])
+        ['a', 'b']
+        >>> distinct_labels([Path("runs/a"), Path("elsewhere/b")])
+        ['a', 'b']
+    """
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) == len(names):
+        return names
+    paths = [folder.resolve().parts for folder in folders]
+    if len({len(path) for path in paths}) > 1:
+        return [str(folder) for folder in folders]
+    kept = [level for level, parts in enumerate(zip(*paths, strict=True)) if len(set(parts)) > 1]
+    return ["/".join(path[level] for level in kept) or path[-1] for path in paths]
 
 
 def sections(trained: Sequence[TrainedRun]) -> list[Section]:

@@ -71,14 +71,16 @@ class Days:
         return len(self.low)
 
     def __getitem__(self, indices: Sequence[int] | slice) -> "Days":
-        return Days(**{field.name: getattr(self, field.name)[indices] for field in dataclasses.fields(self)})
+        # Made a tensor once, not once per field.
+        chosen = indices if isinstance(indices, slice) else torch.as_tensor(indices, dtype=torch.long)
+        return Days(**{field.name: getattr(self, field.name)[chosen] for field in dataclasses.fields(self)})
 
 
 def load(data: IntervalsData) -> Splits:
     """Read, window, split and normalise.
 
-    Temperatures are mapped linearly so that those of the training examples span [−1, 1]; the day's index is 0 on the
-    first and 1 on the last day.
+    Temperatures are mapped linearly so that those of all days, whatever the split, span [−1, 1]: squared errors on
+    different splits are in one unit. The day's index is 0 on the first and 1 on the last day.
     """
     first, last = _day(data.first, "--data.first"), _day(data.last, "--data.last")
     ranges = _read(data, first, last)
@@ -105,8 +107,7 @@ def load(data: IntervalsData) -> Splits:
 
 
 def _normalised(days: Days, *parts: list[int]) -> Splits:
-    train = days[parts[0]]
-    low, high = float(train.low.min()), float(train.high.max())
+    low, high = float(days.low.min()), float(days.high.max())
     center, half_range = (low + high) / 2, (high - low) / 2
 
     def normalise(part: Days) -> Days:

@@ -1,7 +1,6 @@
 """Forecasts over a year, and forecasts that feed on themselves."""
 
 import datetime
-import itertools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -12,21 +11,22 @@ from contmax_lab.report import Figure, Theme, new_axes
 from contmax_lab.runs import TrainedRun
 from contmax_lab.tasks.intervals._data import Days
 
-_DAYS = 60
 _YEAR = 365
 
 
 def auto_regressive_bands(runs: Sequence[TrainedRun]) -> Figure:
-    """Intervals predicted day after day from earlier predictions, over the observed ones.
+    """A year of intervals predicted day after day from earlier predictions, over the observed ones.
 
     Args:
         runs: trained on the same data; one panel each.
     """
-    days = [_longest_stretch(trained.splits.info["days"]) for trained in runs]
-    edges = [_rolled_out(trained, stretch) for trained, stretch in zip(runs, days, strict=True)]
+    days = [_last_year(trained.splits.info["days"]) for trained in runs]
+    edges = [_rolled_out(trained, year) for trained, year in zip(runs, days, strict=True)]
     caption = (
-        f"Each panel starts from observed days and goes on for up to {_DAYS} days from its own predictions (colour); "
-        "observed lowest to highest temperature in grey."
+        "The last year of the data. Each model is given the two days before it and the index of each day, nothing "
+        "else: from the second day on it predicts from its own predictions, so that what remains is what it has learned "
+        "of the seasons. Coloured: predicted lowest to highest temperature and mid-point; grey: observed. "
+        "Error: root mean squared difference of the mid-points; overlap: mean Jaccard similarity; both over the year."
     )
     return Figure.drawn(
         "Auto-regressive temperature intervals", lambda theme: _bands(runs, days, edges, theme), caption
@@ -65,26 +65,38 @@ def _bands(
     """One panel per run: observed in grey, predicted in the run's colour."""
     from matplotlib.dates import ConciseDateFormatter
 
-    figure, axes = new_axes(rows=len(runs), width=9.3, height=1.45)
+    figure, axes = new_axes(rows=len(runs), width=9.3, height=1.6)
     for index, (axis, trained, observed, band) in enumerate(zip(axes, runs, days, edges, strict=True)):
-        center, half_range = trained.splits.info["center"], trained.splits.info["half_range"]
-        dates = [datetime.date.fromordinal(int(day)) for day in observed.ordinal]
-        degrees = [(edge * half_range + center).numpy() for edge in (observed.low, observed.high, *band)]
-        colour = theme.colour(index)
-        axis.fill_between(dates, degrees[0], degrees[1], color=theme.observed, linewidth=0, label="observed")
-        axis.fill_between(dates, degrees[2], degrees[3], color=colour, alpha=0.3, linewidth=0)
-        for edge in degrees[2:]:
-            axis.plot(dates, edge, color=colour, linewidth=1)
-        axis.set_title(trained.label)
-        axis.set_ylabel("°C")
-        axis.set_xlim(dates[0], dates[-1])
+        _panel(axis, trained, observed, band, theme, theme.colour(index))
         axis.xaxis.set_major_formatter(ConciseDateFormatter(axis.xaxis.get_major_locator()))
         if index:
             axis.sharey(axes[0])
         if index + 1 < len(runs):
             axis.tick_params(labelbottom=False)
             axis.xaxis.get_offset_text().set_visible(False)
+    axes[0].legend(loc="upper right", bbox_to_anchor=(1, 1.3), ncols=3, frameon=False, borderaxespad=0)
     return figure
+
+
+def _panel(
+    axis: Any, trained: TrainedRun, observed: Days, band: tuple[Tensor, Tensor], theme: Theme, colour: str
+) -> None:
+    center, unit = trained.splits.info["center"], trained.splits.info["half_range"]
+    first = int(observed.ordinal[0])
+    dates = [datetime.date.fromordinal(first + day) for day in range(len(band[0]))]
+    seen = [_on_calendar(edge, observed) * unit + center for edge in (observed.low, observed.high)]
+    low, high = (edge * unit + center for edge in band)
+    axis.fill_between(dates, *seen, color=theme.observed, linewidth=0, label="observed")
+    axis.fill_between(dates, low, high, color=colour, alpha=0.3, linewidth=0, label="predicted")
+    for edge in (low, high):
+        axis.plot(dates, edge, color=colour, linewidth=0.9)
+    axis.plot(dates, (low + high) / 2, color=theme.ink, linewidth=0.7, linestyle=(0, (4, 2)), label="its mid-point")
+    error = ((low + high) / 2 - (seen[0] + seen[1]) / 2).square().nanmean().sqrt()
+    common = (torch.minimum(high, seen[1]) - torch.maximum(low, seen[0])).clamp(min=0)
+    overlap = (common / (high - low + seen[1] - seen[0] - common)).nanmean()
+    axis.set_title(f"{trained.label}: error {error:.1f} °C, overlap {overlap:.2f}", loc="left")
+    axis.set_ylabel("°C")
+    axis.set_xlim(dates[0], dates[-1])
 
 
 def _last_year(days: Days) -> Days:
@@ -92,25 +104,29 @@ def _last_year(days: Days) -> Days:
     return days[(days.ordinal > days.ordinal[-1] - _YEAR).nonzero().flatten().tolist()]
 
 
+def _on_calendar(values: Tensor, days: Days) -> Tensor:
+    """A value for each day from the first to the last, NaN where there is no example."""
+    offsets = days.ordinal - days.ordinal[0]
+    calendar = values.new_full((int(offsets[-1]) + 1, *values.shape[1:]), torch.nan)
+    calendar[offsets] = values
+    return calendar
+
+
 @torch.no_grad()
 def _predicted(trained: TrainedRun, days: Days) -> tuple[Tensor, Tensor]:
+    """From what was observed; NaN on days that lack it."""
     forecast = trained.model({"features": days.features})
-    return forecast.loc - forecast.half_width, forecast.loc + forecast.half_width
-
-
-def _longest_stretch(days: Days) -> Days:
-    """Consecutive days, as many as there are up to `_DAYS`."""
-    gaps = (days.ordinal[1:] - days.ordinal[:-1] != 1).nonzero().flatten().tolist()
-    edges = [0, *(gap + 1 for gap in gaps), len(days)]
-    start, end = max(itertools.pairwise(edges), key=lambda pair: pair[1] - pair[0])
-    return days[slice(start, min(end, start + _DAYS))]
+    low, high = forecast.loc - forecast.half_width, forecast.loc + forecast.half_width
+    return _on_calendar(low, days), _on_calendar(high, days)
 
 
 @torch.no_grad()
 def _rolled_out(trained: TrainedRun, days: Days) -> tuple[Tensor, Tensor]:
+    """From the days before the first and from there on from itself, without a gap."""
     window = days.features[0, :-1]
+    count = int(days.ordinal[-1] - days.ordinal[0]) + 1
     edges = []
-    for index in days.features[:, -1]:
+    for index in torch.linspace(float(days.features[0, -1]), float(days.features[-1, -1]), count):
         forecast = trained.model({"features": torch.cat([window, index[None]])[None]})
         edge = torch.cat([forecast.loc - forecast.half_width, forecast.loc + forecast.half_width])
         edges.append(edge)
