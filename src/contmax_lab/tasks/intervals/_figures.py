@@ -24,8 +24,8 @@ def auto_regressive_bands(runs: Sequence[TrainedRun]) -> Figure:
     edges = [_rolled_out(trained, year) for trained, year in zip(runs, days, strict=True)]
     caption = (
         "The last year of the data. Each model is given the two days before it and the index of each day, nothing "
-        "else: from the second day on it predicts from its own predictions, so that what remains is what it has learned "
-        "of the seasons. Coloured: predicted lowest to highest temperature and mid-point; grey: observed. "
+        "else: from the second day on it predicts from its own predictions, so that what remains is what it has "
+        "learned of the seasons. Coloured: predicted lowest to highest temperature and mid-point; grey: observed. "
         "Error: root mean squared difference of the mid-points; overlap: mean Jaccard similarity; both over the year."
     )
     return Figure.drawn(
