@@ -56,9 +56,10 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
             study_name=job.name,
             storage=job.storage,
             direction="maximize" if training.goal == "max" else "minimize",
-            sampler=optuna.samplers.TPESampler(seed=job.recipe.seed),
             load_if_exists=True,
         )
+        # Seeded by what is there already, or a search that goes on would draw its first trials again.
+        study.sampler = optuna.samplers.TPESampler(seed=job.recipe.seed + len(study.trials))
     except Exception as error:  # every database has errors of its own
         raise LabError(f"cannot use the database {job.storage}: {' '.join(str(error).split())[:200]}") from None
     finished = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)

@@ -162,6 +162,7 @@ def test_search_goes_on_where_it_stopped_and_never_sees_the_test(tmp_path, capsy
     trials = sorted((tmp_path / "s").glob("trial-*"))
     assert len(trials) == 3
     assert all(Run(trial).results()["test"] is None for trial in trials)
+    assert len({Run(trial).recipe().training.learning_rate for trial in trials}) == 3
     assert (tmp_path / "s" / "search.db").exists()
     best = min(Run(trial).results()["valid"]["loss"] for trial in trials)
     assert f"loss {best:.6g}" in printed[-2]
