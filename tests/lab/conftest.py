@@ -3,6 +3,10 @@
 import signal
 
 import pytest
+from weather import tiny_recipe
+
+from contmax_lab import recipes
+from contmax_lab.cli import main
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -11,3 +15,27 @@ def ctrl_c_is_heard():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def contmax(capsys):
+    """Runs the command; gives exit code, output and the lines of errors."""
+
+    def run(*arguments):
+        try:
+            main([str(argument) for argument in arguments])
+            code = 0
+        except SystemExit as leaving:
+            code = leaving.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A YAML file of a training that takes no time."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(recipes.as_yaml(tiny_recipe(tmp_path)))
+    return path

@@ -11,32 +11,7 @@ import pytest
 from weather import HEADER, lines, tiny_recipe, write_weather
 
 from contmax_lab import recipes
-from contmax_lab.cli import main
 from contmax_lab.runs import Run
-
-
-@pytest.fixture
-def contmax(capsys):
-    """Runs the command; gives exit code, output and the lines of errors."""
-
-    def run(*arguments):
-        try:
-            main([str(argument) for argument in arguments])
-            code = 0
-        except SystemExit as leaving:
-            code = leaving.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err.splitlines()
-
-    return run
-
-
-@pytest.fixture
-def config(tmp_path):
-    """A YAML file of a training that takes no time."""
-    path = tmp_path / "tiny.yaml"
-    path.write_text(recipes.as_yaml(tiny_recipe(tmp_path)))
-    return path
 
 
 def test_help_is_quick_and_needs_nothing_heavy():

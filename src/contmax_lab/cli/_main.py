@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 
@@ -34,9 +35,12 @@ first steps:
 """
 
 
+_KEY = re.compile(r"--(seed|(data|model|training)\.\w+)")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a subcommand; exits with 0, 1 (cannot), 2 (not understood) or 130 (interrupted)."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = _joined(sys.argv[1:] if arguments is None else arguments)
     options, rest = _parser().parse_known_args(words)
     command = importlib.import_module(f"contmax_lab.cli._{options.command}")
     try:
@@ -50,6 +54,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(_complain("interrupted", 130))
     except BrokenPipeError:
         sys.exit(1)
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """Keys of recipes with their values as one word, lest the value be taken for the RECIPE that follows it."""
+    joined: list[str] = []
+    for word in words:
+        key = joined[-1] if joined else ""
+        if _KEY.fullmatch(key) and not word.startswith("--"):
+            joined[-1] = f"{key}={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _complain(text: str, code: int) -> int:

@@ -2,13 +2,13 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-from contmax_lab.errors import UsageError
+from contmax_lab.errors import UsageError, nearest
 from contmax_lab.recipes._recipe import Recipe, TrainingConfig
 from contmax_lab.recipes._shipped import find_recipe
 from contmax_lab.tasks import Task, find_task
@@ -36,6 +36,9 @@ def load_recipe(name: str | pathlib.Path, overrides: Sequence[str] = ()) -> Reci
     path = find_recipe(name)
     stored = _read(path)
     task = find_task(str(stored.pop("task")))
+    _check_keys(f"{path}: ", task, (key for key, _ in flattened(stored)))
+    _check_keys(f"{path}, search: ", task, stored.get("search", {}))
+    _check_keys("", task, (word[2:].partition("=")[0] for word in overrides if word.startswith("--")))
     parser = _parser(task, prog=f"contmax train {name}")
     base = _checked(f"{path}: ", parser.parse_object, stored)
     parsed = _checked("", parser.parse_args, list(overrides), namespace=base)
@@ -92,8 +95,21 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
     return stored
 
 
+def _check_keys(origin: str, task: Task, keys: Iterable[Any]) -> None:
+    """The parser would say less of a key it does not know, and take the beginning of a key for the key."""
+    configs = zip(_SECTIONS, (task.data_config, task.model_config, TrainingConfig), strict=True)
+    known = [f"{section}.{field.name}" for section, config in configs for field in dataclasses.fields(config)]
+    known += [*_SECTIONS, "seed", "search"]
+    for key in keys:
+        if key not in known:
+            raise UsageError(
+                f"{origin}there is no key {key}{nearest(str(key), known) or ';'} contmax train {task.name}/… --help "
+                "lists all"
+            )
+
+
 def _parser(task: Task, prog: str) -> ArgumentParser:
-    parser = ArgumentParser(prog=prog, exit_on_error=False, usage="%(prog)s [--KEY VALUE …]")
+    parser = ArgumentParser(prog=prog, exit_on_error=False, usage="%(prog)s [--KEY VALUE …]", allow_abbrev=False)
     parser.add_argument(
         "--seed", type=int, default=0, help="of the initial weights, the order of examples and all else"
     )

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from contmax_lab.errors import UsageError
+from contmax_lab.errors import UsageError, nearest
 
 # The folder is read as files: importing the package of the tasks would import torch.
 _TASKS = Path(__file__).parents[1] / "tasks"
@@ -24,12 +24,13 @@ def find_recipe(name: str | Path) -> Path:
     Raises:
         UsageError: if it is neither.
     """
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise UsageError(f"there is no recipe {path}; pass a YAML file or one of {', '.join(shipped_recipes())}")
+    path, shipped = Path(name), shipped_recipes()
+    if path.suffix in (".yaml", ".yml") and path.is_file():
         return path
-    if str(name) not in shipped_recipes():
-        raise UsageError(f"there is no recipe {name}; pass a YAML file or one of {', '.join(shipped_recipes())}")
+    if str(name) not in shipped:
+        found = "a folder is no recipe:" if path.is_dir() else "there is no recipe"
+        near = nearest(str(path.with_suffix("")), shipped)
+        choice = f"{near} contmax data list shows all" if near else f"; pass a YAML file or one of {', '.join(shipped)}"
+        raise UsageError(f"{found} {name}{choice}")
     task, recipe = str(name).split("/")
     return _TASKS / task / "recipes" / f"{recipe}.yaml"

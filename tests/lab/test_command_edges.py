@@ -1,0 +1,63 @@
+"""What a user types, forgets or misspells: the command helps, and never takes one thing for another."""
+
+import pytest
+
+from contmax_lab.runs import Run
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("intervals/parabol", "did you mean intervals/parabola"),
+        ("imdb", "did you mean documents/imdb?"),
+        ("intervals/parabola.yaml", "did you mean intervals/parabola"),
+    ],
+)
+def test_a_misspelt_recipe_is_answered_with_the_nearest(contmax, name, says):
+    code, _, errors = contmax("train", name)
+    assert (code, len(errors)) == (2, 1)
+    assert says in errors[0]
+
+
+def test_a_folder_is_no_recipe(contmax, tmp_path):
+    (tmp_path / "runs.yaml").mkdir()
+    code, _, errors = contmax("train", tmp_path / "runs.yaml")
+    assert (code, len(errors)) == (2, 1)
+    assert "a folder is no recipe" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("--training.epoch=1", "there is no key training.epoch; did you mean training.epochs"),
+        ("--model.hiden_dim=1", "did you mean model.hidden_dim?"),
+        ("--learning_rate=1", "did you mean training.learning_rate?"),
+    ],
+)
+def test_the_beginning_of_a_key_is_not_the_key(contmax, config, tmp_path, argument, says):
+    code, _, errors = contmax("train", config, "--folder", tmp_path / "run", argument)
+    assert (code, len(errors)) == (2, 1)
+    assert says in errors[0]
+
+
+def test_keys_may_stand_before_the_recipe(contmax, config, tmp_path):
+    code, _, errors = contmax("train", "--seed", "5", "--model.hidden_dim", "4", config, "--folder", tmp_path / "run")
+    assert (code, errors) == (0, [])
+    recipe = Run(tmp_path / "run").recipe()
+    assert (recipe.seed, recipe.model.hidden_dim) == (5, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("task: intervals\ntraining: {epoch: 3}\n", "did you mean training.epochs"),
+        ("task: intervals\nsearch: {training.lerning_rate: [1]}\n", "did you mean training.learning_rate?"),
+    ],
+)
+def test_a_misspelt_key_in_a_file_names_the_file(contmax, tmp_path, text, says):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    code, _, errors = contmax("train", path)
+    assert (code, len(errors)) == (2, 1)
+    assert str(path) in errors[0]
+    assert says in errors[0]
