@@ -1,5 +1,6 @@
 """Trainings that are killed, interrupted or starved end as if nothing had happened, or say why not."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -286,7 +287,7 @@ def test_a_run_is_not_overwritten_nor_resumed_by_another_recipe(stopped, tmp_pat
     recipe, run = stopped
     with pytest.raises(UsageError, match="already holds a run; pass --resume"):
         train(recipe, run)
-    with pytest.raises(UsageError, match=r"begun with another recipe than this one \(hidden_dim: 9\)"):
+    with pytest.raises(UsageError, match=r"begun with another recipe than this one \(model.hidden_dim: 8, now 9\)"):
         train(tiny_recipe(tmp_path, "--training.checkpoint_seconds=0", "--model.hidden_dim=9"), run, resume=True)
 
 
@@ -303,3 +304,12 @@ def test_a_run_that_is_done_is_not_done_again(tmp_path):
     assert train(recipe, run, resume=True) == results
     assert run.weights.stat().st_mtime_ns == stamp
     assert json.loads((run.folder / "results.json").read_text()) == results
+
+
+def test_data_may_move_between_two_parts_of_a_run(stopped, tmp_path):
+    recipe, run = stopped
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "weather.csv").rename(tmp_path / "elsewhere" / "weather.csv")
+    data = dataclasses.replace(recipe.data, path=tmp_path / "elsewhere" / "weather.csv")
+    train(dataclasses.replace(recipe, data=data), run, resume=True)
+    assert run.results()["epochs"] == 3

@@ -1,5 +1,6 @@
 """Tables: cells side by side, in slices, skipped when done; search; every recipe for one step."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -195,3 +196,19 @@ def test_search_without_choices_or_with_strange_ones(tmp_path):
         recipe = tiny_recipe(tmp_path, f"--search={json.dumps(space)}")
         with pytest.raises(UsageError, match=says):
             search(Search("intervals/parabola", (), recipe, tmp_path / "s", f"sqlite:///{tmp_path}/s.db", 1))
+
+
+def test_a_table_never_mixes_recipes(tmp_path, config):
+    table, output = small_table(config, seeds=1, rows=("parabola",)), tmp_path / "small.json"
+    quick = Reproduction(table, tmp_path / "runs", output, ["--training.epochs=1"])
+    reproduce(quick)
+    assert json.loads(output.read_text())["command"] == "contmax reproduce small --data PATH --training.epochs=1"
+    before = output.read_bytes()
+    with pytest.raises(UsageError, match=r"another recipe \(training.epochs: 1, now 2\); delete it") as error:
+        reproduce(Reproduction(table, tmp_path / "runs", output, ["--training.epochs=2"]))
+    assert "\n" not in str(error.value)
+    assert output.read_bytes() == before
+    # Data may move between slices.
+    (tmp_path / "elsewhere").mkdir()
+    moved = f"--data.path={write_weather(tmp_path / 'elsewhere')}"
+    reproduce(dataclasses.replace(quick, overrides=[*quick.overrides, moved]))

@@ -1,6 +1,7 @@
 """The folder of a run."""
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -63,11 +64,10 @@ class Run:
         Raises:
             UsageError: if there is a run already and it shall not, or cannot, be resumed.
         """
-        if self.config.exists():
+        if self.config.exists() and self._has_begun():
             if not resume:
                 raise UsageError(f"{self.folder} already holds a run; pass --resume to go on, or another --folder")
-            begun = self.config.read_text(encoding="utf-8").splitlines()
-            changed = [line.strip() for line in as_yaml(recipe).splitlines() if line not in begun]
+            changed = self.differences(recipe)
             if changed:
                 raise UsageError(
                     f"{self.folder} was begun with another recipe than this one ({changed[0]}); pass another --folder"
@@ -76,6 +76,22 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "provenance.json", provenance(_PACKAGES))
         write_atomically(self.config, as_yaml(recipe).encode("utf-8"))
+
+    def _has_begun(self) -> bool:
+        """Whether there is anything to lose; a run whose data could not be read has none."""
+        return bool(self._saved()) or self._results.exists()
+
+    def differences(self, recipe: Recipe) -> list[str]:
+        """What of a recipe is not as in the one the run was begun with, and decides what comes out.
+
+        Files may move, so that of paths only the names count; and a training does not depend on what can be searched.
+        """
+        begun, now = (dict(_deciding(r)) for r in (self.recipe(), recipe))
+        return [
+            f"{key}: {begun.get(key)}, now {now.get(key)}"
+            for key in dict.fromkeys([*now, *begun])
+            if key not in begun or key not in now or begun[key] != now[key]
+        ]
 
     def recipe(self) -> Recipe:
         """The recipe it was begun with.
@@ -122,8 +138,11 @@ class Run:
         """The lines of metrics.jsonl; a last line that was cut short is left out."""
         if not self.metrics.exists():
             return []
-        lines = self.metrics.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1]]
+        try:
+            lines = self.metrics.read_text(encoding="utf-8").split("\n")
+            return [json.loads(line) for line in lines[:-1]]
+        except (ValueError, OSError) as error:
+            raise LabError(f"{self.metrics} is damaged: {error}") from None
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -164,5 +183,15 @@ class Run:
         """What came out, or None if the run is not done."""
         if not self._results.exists():
             return None
-        results: dict[str, Any] = json.loads(self._results.read_text(encoding="utf-8"))
+        try:
+            results: dict[str, Any] = json.loads(self._results.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise LabError(f"{self._results} is damaged: {error}. Delete it and train with --resume.") from None
         return results
+
+
+def _deciding(recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    yield from (("task", recipe.task), ("seed", recipe.seed))
+    for section in ("data", "model", "training"):
+        for key, value in dataclasses.asdict(getattr(recipe, section)).items():
+            yield f"{section}.{key}", value.name if isinstance(value, Path) else value

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from contmax_lab.errors import Interrupted, LabError
+from contmax_lab.errors import Interrupted, LabError, UsageError
 from contmax_lab.provenance import provenance
-from contmax_lab.recipes import load_recipe
+from contmax_lab.recipes import Recipe, load_recipe
 from contmax_lab.runs import Run, write_json
 from contmax_lab.tables._outcome import as_text, summary
 from contmax_lab.tables._table import Cell, Table
@@ -52,6 +52,7 @@ def reproduce(job: Reproduction) -> str:
 
     Raises:
         LabError: if a training failed.
+        UsageError: if the folder holds a training by another recipe.
         Interrupted: if time was up or Ctrl-C came; trainings under way have saved, the file holds what is done.
     """
     deadline = time.monotonic() + 60 * job.budget_minutes if job.budget_minutes else math.inf
@@ -60,9 +61,9 @@ def reproduce(job: Reproduction) -> str:
         cell.folder: load_recipe(cell.row.recipe, [*begin, *job.overrides, *cell.overrides])
         for cell in job.table.cells()
     }
-    left = [(recipe, str(job.runs / folder)) for folder, recipe in recipes.items() if not _done(job, folder)]
+    left = [(recipe, str(job.runs / folder)) for folder, recipe in recipes.items() if not _done(job, folder, recipe)]
     complaint = _train_all(left, job.jobs, deadline) if left else None
-    outcomes = [(cell, results) for cell in job.table.cells() if (results := _done(job, cell.folder))]
+    outcomes = [(c, results) for c in job.table.cells() if (results := Run(job.runs / c.folder).results())]
     rows = summary(job.table, outcomes)
     write_json(_made(job.output), _content(job, rows, outcomes))
     if complaint is not None:
@@ -75,17 +76,22 @@ def _started(job: Reproduction, deadline: float) -> list[str]:
     start = job.table.start
     if start is None or any(override.startswith(f"--{start.key}=") for override in job.overrides):
         return []
-    if not _done(job, _START):
-        # Only the data is common to both recipes for sure.
-        recipe = load_recipe(start.recipe, [text for text in job.overrides if text.startswith("--data.")])
+    # Only the data is common to both recipes for sure.
+    recipe = load_recipe(start.recipe, [text for text in job.overrides if text.startswith("--data.")])
+    if not _done(job, _START, recipe):
         complaint = _train_all([(recipe, str(job.runs / _START))], 1, deadline)
         if complaint is not None:
             raise complaint
     return [f"--{start.key}={job.runs / _START}"]
 
 
-def _done(job: Reproduction, folder: str) -> dict[str, Any] | None:
-    return Run(job.runs / folder).results()
+def _done(job: Reproduction, folder: str, recipe: Recipe) -> dict[str, Any] | None:
+    """The results of a cell that is done; a table of several recipes under one name would be worse than none."""
+    run = Run(job.runs / folder)
+    results = run.results()
+    if results and (changed := run.differences(recipe)):
+        raise UsageError(f"{run.folder} is of another recipe ({changed[0]}); delete it, or choose another folder")
+    return results
 
 
 def _made(path: Path) -> Path:
@@ -102,7 +108,7 @@ def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple
         **provenance(_PACKAGES),
         "notes": list(table.notes),
         "complete": len(outcomes) == len(list(table.cells())),
-        **({"start": {"recipe": table.start.recipe, "results": _done(job, _START)}} if table.start else {}),
+        "start": _start_results(job),
         "metrics": [dataclasses.asdict(metric) for metric in table.metrics],
         "rows": rows,
         "text": as_text(table, rows),
@@ -110,11 +116,17 @@ def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple
     }
 
 
+def _start_results(job: Reproduction) -> dict[str, Any] | None:
+    start = job.table.start
+    return start and {"recipe": start.recipe, "results": Run(job.runs / _START).results()}
+
+
 def _command(job: Reproduction) -> str:
-    """What to type for the same table; the place of the data is the user's own affair."""
+    """What to type for the same table; where files lie here is nobody else's concern."""
     data = ["--data", "PATH"] if job.table.needs_data else []
     changed = [override for override in job.overrides if not override.startswith("--data.path=")]
-    return shlex.join(["contmax", "reproduce", job.table.name, *data, *changed])
+    words = [word.partition("=")[0] + "=PATH" if "/" in word else word for word in changed]
+    return shlex.join(["contmax", "reproduce", job.table.name, *data, *words])
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,27 @@
+"""Folders of runs: what is in them is named when it is damaged, and kept only while it is worth something."""
+
+import pytest
+from weather import tiny_recipe
+
+from contmax_lab.errors import LabError
+from contmax_lab.runs import Run
+from contmax_lab.training import train
+
+
+def test_a_run_without_anything_to_lose_is_begun_anew(tmp_path):
+    run = Run(tmp_path / "run")
+    with pytest.raises(LabError, match="no such file"):
+        train(tiny_recipe(tmp_path, f"--data.path={tmp_path / 'nowhere.csv'}"), run)
+    recipe = tiny_recipe(tmp_path)
+    train(recipe, run)
+    assert run.recipe() == recipe
+
+
+@pytest.mark.parametrize("name", ["results.json", "metrics.jsonl"])
+def test_a_damaged_file_of_a_run_is_named(tmp_path, name):
+    recipe, run = tiny_recipe(tmp_path), Run(tmp_path / "run")
+    train(recipe, run)
+    (run.folder / name).write_text('{"epoch": 4, "va\n')
+    with pytest.raises(LabError, match=f"{name} is damaged") as error:
+        run.history() if name == "metrics.jsonl" else train(recipe, run, resume=True)
+    assert "\n" not in str(error.value)
