@@ -9,7 +9,7 @@ import optuna
 
 from contmax_lab.errors import Interrupted, LabError, UsageError
 from contmax_lab.recipes import Recipe, load_recipe
-from contmax_lab.runs import Run
+from contmax_lab.runs import Run, make_folder
 from contmax_lab.training import train
 
 
@@ -49,7 +49,7 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
             f"{job.name} has no section search; add e.g. search: {{training.learning_rate: [0.001, 0.002]}}"
         )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    job.runs.mkdir(parents=True, exist_ok=True)
+    make_folder(job.runs)
     training = job.recipe.training
     try:
         study = optuna.create_study(

@@ -10,6 +10,7 @@ from pathlib import Path
 from contmax_lab.errors import UsageError
 
 TAKES_OVERRIDES = True
+_SHOWN = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +31,10 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(
             f"contmax data {options.action} needs {'an ARCHIVE' if options.action == 'prepare' else 'a RECIPE'}"
         )
+    if options.action == "list" and options.what is not None:
+        raise UsageError(f"contmax data list takes nothing more; got {options.what}")
+    if options.action != "check" and options.overrides:
+        raise UsageError(f"contmax data {options.action} does not know {' '.join(options.overrides)}")
     {"list": _list, "prepare": _prepare, "check": _check}[options.action](options)
 
 
@@ -49,8 +54,11 @@ def _list(options: argparse.Namespace) -> None:
 def _prepare(options: argparse.Namespace) -> None:
     from contmax_lab.data import unpack
 
-    for path in unpack(Path(options.what), options.into):
+    files = unpack(Path(options.what), options.into)
+    for path in files[:_SHOWN]:
         print(path)
+    if len(files) > _SHOWN:
+        print(f"… {len(files):,} files in {options.into}")
 
 
 def _check(options: argparse.Namespace) -> None:

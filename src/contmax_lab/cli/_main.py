@@ -54,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(_complain("interrupted", 130))
     except BrokenPipeError:
         sys.exit(1)
+    except OSError as error:
+        sys.exit(_complain(f"{error.filename or 'output'}: {error.strerror or error}", 1))
 
 
 def _joined(words: Sequence[str]) -> list[str]:

@@ -1,37 +1,77 @@
 """Unpacking what was downloaded."""
 
+import lzma
+import os
+import shutil
 import tarfile
+import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 
 from contmax_lab.errors import LabError
 
+# What the readers of archives raise, by way of what they call; RuntimeError is a password.
+_BROKEN = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    lzma.LZMAError,
+    zlib.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+)
+
 
 def unpack(archive: Path, folder: Path) -> list[Path]:
-    """Unpack a tar (any compression) or zip archive; nothing is ever written outside the folder.
+    """Unpack a tar (any compression) or zip archive: all of it or nothing, and never outside the folder.
 
     Args:
         archive: the file.
         folder: made if it does not exist.
 
     Returns:
-        The files, in the order of the archive.
+        The files, sorted.
 
     Raises:
-        LabError: if it is no archive, is damaged, or has members that point outside.
+        LabError: if it is no archive, is damaged, or has members that point outside; or the folder cannot be written.
     """
     if not archive.is_file():
         raise LabError(f"{archive}: no such file; pass the archive that was downloaded")
-    folder.mkdir(parents=True, exist_ok=True)
     try:
-        if tarfile.is_tarfile(archive):
-            with tarfile.open(archive) as tar:
-                tar.extractall(folder, filter="data")
-                return [folder / member.name for member in tar.getmembers() if member.isfile()]
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as packed:
-                names = [name for name in packed.namelist() if not name.endswith("/")]
-                return [Path(packed.extract(name, folder)) for name in names]
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Half an archive would pass for a small one.
+        aside = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
+    except OSError as error:
+        raise LabError(f"cannot write to {folder}: {error.strerror}; pass another --into FOLDER") from None
+    try:
+        _extract(archive, aside)
+        files = [_moved(path, aside, folder) for path in sorted(aside.rglob("*")) if not path.is_dir()]
+    except _BROKEN as error:
         raise LabError(f"{archive} cannot be unpacked: {' '.join(str(error).split())}") from None
-    raise LabError(f"{archive} is neither a tar nor a zip archive")
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    if not files:
+        raise LabError(f"{archive} is empty; download it again")
+    return files
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    if tarfile.is_tarfile(archive):
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+            # A check sum comes after all members.
+            while tar.fileobj is not None and tar.fileobj.read(1 << 20):
+                pass
+    elif zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(folder)
+    else:
+        raise LabError(f"{archive} is neither a tar nor a zip archive, or is damaged; download it again")
+
+
+def _moved(path: Path, aside: Path, folder: Path) -> Path:
+    target = folder / path.relative_to(aside)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(path, target)
+    return target

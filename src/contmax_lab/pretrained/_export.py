@@ -27,7 +27,6 @@ def export(trained: TrainedRun, folder: Path) -> int:
     """
     if trained.task.name != "documents":
         raise LabError(f"{trained.run.folder} is a run of the task {trained.task.name}; only documents can be exported")
-    folder.mkdir(parents=True, exist_ok=True)
     weights = {name: tensor.to(torch.float16).contiguous() for name, tensor in trained.model.state_dict().items()}
     write_atomically(folder / "model.safetensors", safetensors.torch.save(weights))
     words = "".join(f"{word}\n" for word in trained.splits.info["words"])

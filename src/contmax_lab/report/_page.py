@@ -43,7 +43,6 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
     Returns:
         The files.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     numbers = itertools.count(1)
     body = "\n".join(_section(section, numbers) for section in sections)
     page = (

@@ -5,6 +5,7 @@ evaluation), ``checkpoints/`` (while it trains), ``model.safetensors`` (best wei
 done). Whole files appear atomically, and nothing in them is ever unpickled.
 """
 
+from contmax_lab.runs._atomic import make_folder as make_folder
 from contmax_lab.runs._atomic import write_atomically as write_atomically
 from contmax_lab.runs._atomic import write_json as write_json
 from contmax_lab.runs._checkpoint import Checkpoint as Checkpoint

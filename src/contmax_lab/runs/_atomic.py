@@ -1,6 +1,7 @@
 """Files that are either the old ones or the new ones, whatever happens meanwhile."""
 
 import contextlib
+import errno
 import json
 import os
 from pathlib import Path
@@ -10,13 +11,14 @@ from contmax_lab.errors import LabError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in one step: written aside, forced to disk, renamed.
+    """Replace a file in one step: written aside, forced to disk, renamed. Its folder is made if it does not exist.
 
     Raises:
         LabError: if the disk is full or the folder cannot be written; the old file is then untouched.
     """
     aside = path.with_name(f".{path.name}.partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with aside.open("wb") as file:
             file.write(content)
             file.flush()
@@ -26,10 +28,24 @@ def write_atomically(path: Path, content: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             aside.unlink()
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        way = "Free some space; a training goes on with --resume." if full else "Choose a place that can be written."
         raise LabError(
-            f"cannot write {path}: {error.strerror or error}; what was saved before is untouched. "
-            "Free some space and pass --resume."
+            f"cannot write {path}: {error.strerror or error}; what was saved before is untouched. {way}"
         ) from None
+
+
+def make_folder(folder: Path) -> Path:
+    """Make a folder, if there is none: before hours of work of which the results go there.
+
+    Raises:
+        LabError: if it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(f"cannot make {folder}: {error.strerror}; choose a place that can be written") from None
+    return folder
 
 
 def write_json(path: Path, content: Any) -> None:

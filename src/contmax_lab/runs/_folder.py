@@ -73,7 +73,6 @@ class Run:
                     f"{self.folder} was begun with another recipe than this one ({changed[0]}); pass another --folder"
                 )
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "provenance.json", provenance(_PACKAGES))
         write_atomically(self.config, as_yaml(recipe).encode("utf-8"))
 

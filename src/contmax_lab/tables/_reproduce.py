@@ -16,7 +16,7 @@ from typing import Any
 from contmax_lab.errors import Interrupted, LabError, UsageError
 from contmax_lab.provenance import provenance
 from contmax_lab.recipes import Recipe, load_recipe
-from contmax_lab.runs import Run, write_json
+from contmax_lab.runs import Run, make_folder, write_json
 from contmax_lab.tables._outcome import as_text, summary
 from contmax_lab.tables._table import Cell, Table
 from contmax_lab.training import StopRequest, stop_requests, train
@@ -62,10 +62,11 @@ def reproduce(job: Reproduction) -> str:
         for cell in job.table.cells()
     }
     left = [(recipe, str(job.runs / folder)) for folder, recipe in recipes.items() if not _done(job, folder, recipe)]
+    make_folder(job.output.parent)
     complaint = _train_all(left, job.jobs, deadline) if left else None
     outcomes = [(c, results) for c in job.table.cells() if (results := Run(job.runs / c.folder).results())]
     rows = summary(job.table, outcomes)
-    write_json(_made(job.output), _content(job, rows, outcomes))
+    write_json(job.output, _content(job, rows, outcomes))
     if complaint is not None:
         raise complaint
     return as_text(job.table, rows)
@@ -94,11 +95,6 @@ def _done(job: Reproduction, folder: str, recipe: Recipe) -> dict[str, Any] | No
     return results
 
 
-def _made(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple[Cell, dict[str, Any]]]) -> Any:
     table = job.table
     return {
@@ -118,7 +114,7 @@ def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple
 
 def _start_results(job: Reproduction) -> dict[str, Any] | None:
     start = job.table.start
-    return start and {"recipe": start.recipe, "results": Run(job.runs / _START).results()}
+    return {"recipe": start.recipe, "results": Run(job.runs / _START).results()} if start else None
 
 
 def _command(job: Reproduction) -> str:
