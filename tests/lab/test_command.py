@@ -40,7 +40,7 @@ def test_help_of_a_recipe_lists_its_keys_with_meaning_and_value(contmax):
     assert code == 0
     assert "--model.hidden_dim" in printed
     assert "width of the two hidden layers" in printed
-    assert "default: 32" in printed
+    assert f"default: {recipes.load_recipe('intervals/gaussian-95').model.hidden_dim})" in printed
 
 
 def test_train_evaluate_report(contmax, config, tmp_path):

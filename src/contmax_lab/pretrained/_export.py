@@ -10,6 +10,7 @@ import torch
 from contmax_lab.errors import LabError
 from contmax_lab.provenance import provenance
 from contmax_lab.runs import TrainedRun, write_atomically, write_json
+from contmax_lab.training import accelerator_for, evaluate
 
 
 def export(trained: TrainedRun, folder: Path) -> int:
@@ -28,14 +29,27 @@ def export(trained: TrainedRun, folder: Path) -> int:
     if trained.task.name != "documents":
         raise LabError(f"{trained.run.folder} is a run of the task {trained.task.name}; only documents can be exported")
     weights = {name: tensor.to(torch.float16).contiguous() for name, tensor in trained.model.state_dict().items()}
+    # What travels is what is measured.
+    trained.model.load_state_dict(weights)
+    card = _card(trained, _figures(trained))
     write_atomically(folder / "model.safetensors", safetensors.torch.save(weights))
     words = "".join(f"{word}\n" for word in trained.splits.info["words"])
     write_atomically(folder / "vocab.txt", words.encode("utf-8"))
-    write_json(folder / "config.json", _card(trained))
+    write_json(folder / "config.json", card)
     return sum((folder / name).stat().st_size for name in ("model.safetensors", "vocab.txt", "config.json"))
 
 
-def _card(trained: TrainedRun) -> dict[str, Any]:
+def _figures(trained: TrainedRun) -> dict[str, dict[str, float]]:
+    """Metrics of the model as it is now, on the validation and the test examples."""
+    accelerator = accelerator_for(trained.recipe.training)
+    model = accelerator.prepare_model(trained.model, evaluation_mode=True)
+    return {
+        name: evaluate(model, trained.task, split, trained.recipe.training.batch_size, accelerator)
+        for name, split in (("valid", trained.splits.valid), ("test", trained.splits.test))
+    }
+
+
+def _card(trained: TrainedRun, figures: dict[str, dict[str, float]]) -> dict[str, Any]:
     recipe, results = trained.recipe, trained.results
     data = {"max_words": recipe.data.max_words, "valid": recipe.data.valid, "split": recipe.data.split}
     model = dataclasses.asdict(recipe.model)
@@ -54,7 +68,7 @@ def _card(trained: TrainedRun) -> dict[str, Any]:
             "epochs": results["epochs"],
             "best_epoch": results["best_epoch"],
         },
-        "figures": {"valid": results["valid"], "test": results["test"], "of": "the weights in float32"},
+        "figures": figures,
         "exported": provenance(("contmax", "torch")),
     }
 
