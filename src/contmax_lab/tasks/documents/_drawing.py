@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from contmax.densities import BetaGaussian
 from contmax_lab.report import Theme
 from contmax_lab.tasks.documents._model import Reading
 
@@ -18,23 +19,29 @@ def draw_reading(axis: Any, reading: Reading, words: Sequence[str], theme: Theme
         words: of that review.
         theme: whose colours to use.
     """
-    bars, curve = theme.colour(0), theme.colour(1)
     count = len(words)
     if reading.weights is not None:
+        bars = theme.colour(0)
         axis.bar([place + 0.5 for place in range(count)], reading.weights[0, :count].tolist(), 0.8, color=bars)
     if reading.density is not None:
-        t = torch.linspace(0, 1, 501)
-        share = (reading.density.density(t.unsqueeze(-1)).squeeze(-1) / count).tolist()
-        axis.plot((t * count).tolist(), share, color=curve, linewidth=1.4)
-        axis.fill_between((t * count).tolist(), share, color=curve, alpha=0.15)
-        low = float(reading.density.loc - reading.density.half_width) * count
-        high = float(reading.density.loc + reading.density.half_width) * count
-        axis.axvspan(max(low, 0), min(high, count), color=curve, alpha=0.10, linewidth=0)
+        # A few words have far more weight than a density that is spread over many: each has a scale of its own.
+        _draw_density(axis if reading.weights is None else axis.twinx(), reading.density, count, theme.colour(1))
     axis.set_xlim(0, count)
     axis.set_ylim(bottom=0)
     axis.set_ylabel("share", fontsize=8)
     axis.tick_params(axis="y", labelsize=7)
     axis.set_xticks([])
+
+
+def _draw_density(axis: Any, density: BetaGaussian, count: int, colour: str) -> None:
+    t = torch.linspace(0, 1, 501)
+    share = (density.density(t.unsqueeze(-1)).squeeze(-1) / count).tolist()
+    axis.plot((t * count).tolist(), share, color=colour, linewidth=1.4)
+    axis.fill_between((t * count).tolist(), share, color=colour, alpha=0.15)
+    low, high = (float(density.loc + side * density.half_width) * count for side in (-1, 1))
+    axis.axvspan(max(low, 0), min(high, count), color=colour, alpha=0.10, linewidth=0)
+    axis.set_ylim(bottom=0)
+    axis.tick_params(axis="y", labelsize=7, colors=colour)
 
 
 def name_words(axis: Any, words: Sequence[str], inside: Sequence[bool], theme: Theme) -> None:
