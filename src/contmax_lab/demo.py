@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from contmax_lab.packages import require
 from contmax_lab.provenance import provenance
 from contmax_lab.report import Section, learning_curves, write_page
 from contmax_lab.runs import Run, open_trained
@@ -69,7 +70,13 @@ def make_demo(job: DemoJob, tell: Callable[[Section], None]) -> Path:
 
     Returns:
         The page.
+
+    Raises:
+        LabError: if a package is missing, or a training failed.
     """
+    for package in ("matplotlib", "sklearn", "aeon", "vega_datasets"):
+        # Said now, not after minutes of training.
+        require(package, "The demo")
     started = time.monotonic()
     parts = [Section("What is compared", table=_KINDS)]
     for table in demo_tables(job.seeds):

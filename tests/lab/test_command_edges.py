@@ -1,5 +1,8 @@
 """What a user types, forgets or misspells: the command helps, and never takes one thing for another."""
 
+import subprocess
+import sys
+
 import pytest
 
 from contmax_lab.runs import Run
@@ -61,3 +64,34 @@ def test_a_misspelt_key_in_a_file_names_the_file(contmax, tmp_path, text, says):
     assert (code, len(errors)) == (2, 1)
     assert str(path) in errors[0]
     assert says in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["reproduce", "intervals", "--data", "nowhere.csv"], "--data nowhere.csv: no such file or folder"),
+        (["reproduce", "seattle", "--jobs", "0"], "--jobs must be at least 1"),
+        (["reproduce", "seattle", "--budget-minutes", "-1"], "--budget-minutes at least 0"),
+        (["demo", "--jobs", "0"], "--jobs must be at least 1"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_trained(contmax, arguments, says):
+    code, printed, errors = contmax(*arguments)
+    assert (code, printed, len(errors)) == (2, "", 1)
+    assert says in errors[0]
+
+
+def test_the_demo_says_at_once_which_package_is_missing(contmax, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, _, errors = contmax("demo", "--output", tmp_path / "demo")
+    assert (code, errors) == (1, ["contmax: The demo needs matplotlib, which is not installed: pip install matplotlib"])
+    assert not (tmp_path / "demo").exists()
+
+
+def test_a_package_that_every_training_needs_is_named_too():
+    program = "import sys; sys.modules['yaml'] = None; from contmax_lab.cli import main; main(['data', 'list'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        "contmax: pyyaml is not installed: pip install 'contmax[lab]'; contmax doctor shows the rest"
+    ]

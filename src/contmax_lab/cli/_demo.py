@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from contmax_lab.errors import UsageError
+
 TAKES_OVERRIDES = True
 
 
@@ -25,6 +27,8 @@ def run(options: argparse.Namespace) -> None:
     if options.help:
         options.show_help()
         return
+    if options.jobs < 1:
+        raise UsageError("--jobs must be at least 1")
     # Small models gain nothing from a second thread, and trainings side by side would fight for the cores. The setting
     # is for the processes that train, which read it when they import torch.
     os.environ.setdefault("OMP_NUM_THREADS", "1")

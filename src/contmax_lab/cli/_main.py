@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from contmax_lab.errors import LabError
+from contmax_lab.packages import distribution
 
 # Subcommand → one line of help. The file _NAME.py has add_arguments(parser) and run(options).
 _COMMANDS = {
@@ -50,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.run(options)
     except LabError as error:
         sys.exit(_complain(str(error), error.exit_code))
+    except ModuleNotFoundError as error:
+        needed = distribution(error.name or str(error))
+        sys.exit(_complain(f"{needed} is not installed: pip install 'contmax[lab]'; contmax doctor shows the rest", 1))
     except KeyboardInterrupt:
         sys.exit(_complain("interrupted", 130))
     except BrokenPipeError:

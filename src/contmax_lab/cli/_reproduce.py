@@ -39,6 +39,10 @@ def run(options: argparse.Namespace) -> None:
     table = tables[options.table]
     if table.needs_data and options.data is None:
         raise UsageError(f"the table {table.name} needs --data PATH")
+    if options.data is not None and not options.data.exists():
+        raise UsageError(f"--data {options.data}: no such file or folder")
+    if options.jobs < 1 or options.budget_minutes < 0:
+        raise UsageError("--jobs must be at least 1, and --budget-minutes at least 0 (no limit)")
     overrides = [*([f"--data.path={options.data}"] if options.data else []), *options.overrides]
     output = options.output or Path("results") / f"{table.name}.json"
     runs = options.runs or Path("runs") / "reproduce" / table.name

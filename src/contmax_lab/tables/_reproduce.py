@@ -1,5 +1,6 @@
 """Make a table: many trainings, several side by side, in as many slices as it takes."""
 
+import contextlib
 import dataclasses
 import math
 import multiprocessing
@@ -9,6 +10,7 @@ import shlex
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -149,8 +151,15 @@ def _train_all(left: list[tuple[Any, str]], jobs: int, deadline: float) -> LabEr
 def _watch(
     workers: list[Any], news: Any, stopping: Any, count: int, deadline: float, request: StopRequest
 ) -> LabError | None:
-    complaint: LabError | None = None
+    problems: list[str] = []
     done = 0
+
+    def tell(folder: str, problem: str | None) -> None:
+        nonlocal done
+        done += problem is None
+        print(f"[{done}/{count}] {folder}: {problem or 'done'}", file=sys.stderr, flush=True)
+        problems.extend([f"{folder}: {problem}"] if problem else [])
+
     while any(worker.is_alive() for worker in workers):
         if request or time.monotonic() > deadline:
             _stop(workers, stopping)
@@ -158,18 +167,14 @@ def _watch(
             error = Interrupted(f"{why} with {done} of {count} trainings done, all is saved; the same command goes on")
             error.exit_code = request.exit_code
             return error
-        try:
-            folder, problem = news.get(timeout=0.2)
-        except queue.Empty:
-            continue
-        done += problem is None
-        print(f"[{done}/{count}] {folder}: {problem or 'done'}", file=sys.stderr, flush=True)
-        complaint = complaint or (LabError(f"{folder}: {problem}") if problem else None)
+        with contextlib.suppress(queue.Empty):
+            tell(*news.get(timeout=0.2))
     while not news.empty():
-        folder, problem = news.get()
-        complaint = complaint or (LabError(f"{folder}: {problem}") if problem else None)
+        tell(*news.get())
     crashed = [worker.exitcode for worker in workers if worker.exitcode not in (0, None)]
-    return complaint or (LabError(f"a worker ended with exit code {crashed[0]}") if crashed else None)
+    problems += [f"a process that trained ended with exit code {code}; the same command goes on" for code in crashed]
+    more = f" ({len(problems)} of {count} trainings failed; the others are kept)" if len(problems) > 1 else ""
+    return LabError(problems[0] + more) if problems else None
 
 
 def _stop(workers: list[Any], stopping: Any) -> None:
@@ -196,3 +201,6 @@ def _work(todo: Any, news: Any, stopping: Any) -> None:
             return
         except LabError as error:
             news.put((folder, str(error)))
+        except Exception as error:  # one training that does not fit into memory, say, must not end the others
+            traceback.print_exc()
+            news.put((folder, " ".join(f"{type(error).__name__}: {error}".split())[:300]))
