@@ -60,6 +60,11 @@ def test_train_evaluate_report(contmax, config, tmp_path):
     page = (tmp_path / "out" / "r.html").read_text()
     assert page.count("<img") == len(list((tmp_path / "out").glob("*.png"))) == 3
     assert "http" not in page
+    code, _, errors = contmax("report", run, "--examples", "100000", "--output", tmp_path / "out" / "r.html")
+    assert code == 2
+    assert errors[-1].startswith("contmax: --examples must be from 1 to ")
+    code, _, errors = contmax("report")
+    assert (code, errors[-1]) == (2, "contmax: pass the folders of RUNs, e.g. contmax report runs/*")
 
 
 def test_a_stored_config_is_a_recipe(contmax, config, tmp_path):

@@ -171,6 +171,10 @@ def test_pictures_of_reviews(trained):
     assert len(figures) == 4
     assert all(figure.png.startswith(b"\x89PNG") for figure in figures)
     assert TASK.figures([]) == []
+    assert [figure.title for figure in TASK.figures([trained], [4, 0])] == [
+        "Attention over review 5",
+        "Attention over review 1",
+    ]
 
 
 def test_exported_model_says_what_the_run_says(trained, tmp_path):

@@ -12,8 +12,9 @@ TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """RUNS, --output."""
+    """RUNS, --examples, --output."""
     parser.add_argument("folders", metavar="RUN", nargs="*", type=Path, help="folders of runs that are done")
+    parser.add_argument("--examples", type=int, nargs="+", default=[], metavar="N", help="which to draw, from 1")
     parser.add_argument("--output", type=Path, default=Path("report/report.html"), help="default: %(default)s")
 
 
@@ -32,5 +33,9 @@ def run(options: argparse.Namespace) -> None:
         open_trained(folder, tuple(options.overrides), label)
         for folder, label in zip(options.folders, labels, strict=True)
     ]
-    files = write_page(options.output, "contmax report", f"{len(trained)} runs", sections(trained))
+    shortest = min(min(len(entry.splits.valid), len(entry.splits.test)) for entry in trained)
+    if not all(1 <= number <= shortest for number in options.examples):
+        raise UsageError(f"--examples must be from 1 to {shortest}, got {' '.join(map(str, options.examples))}")
+    examples = [number - 1 for number in options.examples]
+    files = write_page(options.output, "contmax report", f"{len(trained)} runs", sections(trained, examples))
     print(f"{files[0]} and {len(files) - 1} pictures beside it")

@@ -27,25 +27,26 @@ def distinct_labels(folders: Sequence[Path]) -> list[str]:
     return ["/".join(path[level] for level in kept) or path[-1] for path in paths]
 
 
-def sections(trained: Sequence[TrainedRun]) -> list[Section]:
+def sections(trained: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Section]:
     """One section per task: a table of the runs, learning curves, and the pictures of the task.
 
     Args:
         trained: runs that are done, of any tasks.
+        examples: which to draw, from 0; by default each task finds some.
     """
     by_task: dict[str, list[TrainedRun]] = {}
     for entry in trained:
         by_task.setdefault(entry.task.name, []).append(entry)
-    return [_section(entries) for entries in by_task.values()]
+    return [_section(entries, examples) for entries in by_task.values()]
 
 
-def _section(entries: list[TrainedRun]) -> Section:
+def _section(entries: list[TrainedRun], examples: Sequence[int]) -> Section:
     task = entries[0].task
     labels = [entry.label for entry in entries]
     curves = learning_curves(
         [entry.run for entry in entries], labels, title=f"Learning curves, {task.name}", names=task.curves
     )
-    figures = [curves, *task.figures(entries)]
+    figures = [curves, *task.figures(entries, examples)]
     return Section(task.name.capitalize(), task.summary, _table(entries, labels), figures)
 
 

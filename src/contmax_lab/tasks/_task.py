@@ -91,8 +91,13 @@ class Task(abc.ABC):
         """The tables that ``contmax reproduce`` can make; by default none."""
         return ()
 
-    def figures(self, runs: "Sequence[TrainedRun]") -> "Sequence[Figure]":
-        """Pictures of trained models, those that tell most first, beside the learning curves that every task gets."""
+    def figures(self, runs: "Sequence[TrainedRun]", examples: Sequence[int] = ()) -> "Sequence[Figure]":
+        """Pictures of trained models, those that tell most first, beside the learning curves that every task gets.
+
+        Args:
+            runs: trained on the same data.
+            examples: which to draw, from 0, where pictures are of single examples; by default a few that a rule finds.
+        """
         return ()
 
     def showcase(self) -> "Sequence[Section]":

@@ -17,14 +17,15 @@ from contmax_lab.tasks.digits._data import CLASSES, SIDE, Images
 _MASSES = (0.5, 0.9)
 
 
-def looking(runs: Sequence[TrainedRun]) -> Figure:
+def looking(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Figure:
     """What each model attends to in the first test image of every digit.
 
     Args:
         runs: trained on the same data; one row of panels each.
+        examples: of the test images; by default the first of every digit.
     """
     test = cast(Images, runs[0].splits.test)
-    chosen = [int((test.digit == digit).nonzero()[0]) for digit in range(CLASSES) if bool((test.digit == digit).any())]
+    chosen = examples or _first_of_digits(test)
     answers = [_attended(trained, chosen) for trained in runs]
 
     def draw(theme: Theme) -> Any:
@@ -47,10 +48,15 @@ def looking(runs: Sequence[TrainedRun]) -> Figure:
     return Figure.drawn(
         "Where the models look",
         draw,
-        "The first test image of every digit. Squares: weights of single pixels, the fuller the greater. Ellipses: "
+        f"{'Test images' if examples else 'The first test image of every digit'}. "
+        "Squares: weights of single pixels, the fuller the greater. Ellipses: "
         "continuous attention; of the sparse kind the support, outside which attention is exactly zero, and of the "
         "Gaussian, which has no edge, the regions that hold 50 % and 90 % of it.",
     )
+
+
+def _first_of_digits(test: Images) -> list[int]:
+    return [int((test.digit == digit).nonzero()[0]) for digit in range(CLASSES) if bool((test.digit == digit).any())]
 
 
 @torch.no_grad()

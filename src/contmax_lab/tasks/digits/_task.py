@@ -52,8 +52,8 @@ class Digits(Task):
         """One for the demo."""
         return (DIGITS,)
 
-    def figures(self, runs: Any) -> Any:
+    def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where the models look."""
         from contmax_lab.tasks.digits._figures import looking
 
-        return [looking(runs)]
+        return [looking(runs, examples)]

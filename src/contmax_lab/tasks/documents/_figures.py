@@ -19,13 +19,16 @@ _INCHES_PER_WORD = 0.26
 _NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discrete + continuous"}
 
 
-def attended_words(runs: Sequence[TrainedRun]) -> list[Figure]:
-    """One picture for each of some short reviews of the validation examples, with a panel for each run.
+def attended_words(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
+    """One picture for each of some reviews of the validation examples, with a panel for each run.
 
     Args:
         runs: trained on the same data.
+        examples: of the validation reviews; by default short ones.
     """
-    return [_review(runs, place) for place in _chosen(cast(Documents, runs[0].splits.valid))] if runs else []
+    if not runs:
+        return []
+    return [_review(runs, place) for place in examples or _chosen(cast(Documents, runs[0].splits.valid))]
 
 
 def _chosen(documents: Documents) -> list[int]:

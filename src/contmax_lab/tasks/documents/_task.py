@@ -59,11 +59,11 @@ class DocumentClassification(Task):
         """The paper's table, the same with few basis functions, and the time that each attention takes."""
         return (IMDB, FEW_FUNCTIONS, SPEED)
 
-    def figures(self, runs: Any) -> Any:
+    def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where trained models look in some reviews."""
         from contmax_lab.tasks.documents._figures import attended_words
 
-        return attended_words(runs)
+        return attended_words(runs, examples)
 
     def showcase(self) -> Any:
         """The model that comes with the package, on sentences of ours."""

@@ -63,7 +63,7 @@ class Intervals(Task):
         """The paper's table, and one for the demo."""
         return (TEMPERATURES, SEATTLE)
 
-    def figures(self, runs: Any) -> Any:
+    def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Forecasts of the next day over a year, and forecasts that feed on themselves."""
         from contmax_lab.tasks.intervals._figures import auto_regressive_bands, day_ahead_bands
 

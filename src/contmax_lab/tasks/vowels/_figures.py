@@ -15,14 +15,15 @@ _SPEAKERS = 3
 _POINTS = 400
 
 
-def listening(runs: Sequence[TrainedRun]) -> Figure:
+def listening(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Figure:
     """What each model attends to in some test utterances.
 
     Args:
         runs: trained on the same data; one row of panels each.
+        examples: of the test utterances; by default the longest ones of three speakers.
     """
     test = cast(Utterances, runs[0].splits.test)
-    chosen = _longest_of_speakers(test)
+    chosen = examples or _longest_of_speakers(test)
     answers = [_answers(trained, chosen) for trained in runs]
 
     def draw(theme: Theme) -> Any:
@@ -45,7 +46,8 @@ def listening(runs: Sequence[TrainedRun]) -> Figure:
     return Figure.drawn(
         "Where the models listen",
         draw,
-        f"The longest test utterances of {len(chosen)} speakers: twelve cepstral coefficients over time (thin lines) "
+        f"{'Test utterances' if examples else 'The longest test utterances of three speakers'}: "
+        "twelve cepstral coefficients over time (thin lines) "
         "and what each model attends to (colour). Bars are the weights of single frames, curves are densities over "
         "continuous time. Sparse attention is exactly zero outside the shaded interval; the softmax rows give every "
         "moment some weight.",

@@ -60,8 +60,8 @@ class Vowels(Task):
         """One for the demo."""
         return (VOWELS,)
 
-    def figures(self, runs: Any) -> Any:
+    def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where the models listen."""
         from contmax_lab.tasks.vowels._figures import listening
 
-        return [listening(runs)]
+        return [listening(runs, examples)]
