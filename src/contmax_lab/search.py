@@ -10,6 +10,7 @@ import optuna
 from contmax_lab.errors import Interrupted, LabError, UsageError
 from contmax_lab.recipes import Recipe, load_recipe
 from contmax_lab.runs import Run, make_folder
+from contmax_lab.tasks import find_task
 from contmax_lab.training import train
 
 
@@ -42,13 +43,18 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
 
     Raises:
         UsageError: if the recipe has nothing to choose from.
-        LabError: if the database cannot be used, or every trial failed.
+        LabError: if the data cannot be read, the database cannot be used, or every trial failed.
     """
     if not job.recipe.search:
         raise UsageError(
             f"{job.name} has no section search; add e.g. search: {{training.learning_rate: [0.001, 0.002]}}"
         )
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    for key, space in job.recipe.search.items():
+        _check_space(key, space)
+    # Data that cannot be read is no fault of the hyper-parameters, which every trial would be blamed for.
+    find_task(job.recipe.task).load(job.recipe.data, job.recipe.seed)
+    # What goes wrong in a trial is told by us, in one line, not by optuna with a traceback.
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     make_folder(job.runs)
     training = job.recipe.training
     try:
@@ -61,10 +67,13 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
         # Seeded by what is there already, or a search that goes on would draw its first trials again.
         study.sampler = optuna.samplers.TPESampler(seed=job.recipe.seed + len(study.trials))
     except Exception as error:  # every database has errors of its own
-        raise LabError(f"cannot use the database {job.storage}: {' '.join(str(error).split())[:200]}") from None
+        raise _unusable(job, error) from None
     finished = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
     left = job.trials - len(study.get_trials(states=finished))
-    study.optimize(lambda trial: _objective(job, trial), n_trials=max(left, 0))
+    try:
+        study.optimize(lambda trial: _objective(job, trial), n_trials=max(left, 0))
+    except optuna.exceptions.StorageInternalError as error:
+        raise _unusable(job, error) from None
     try:
         return study.best_trial
     except ValueError:
@@ -96,12 +105,25 @@ def _judged(overrides: list[str], folder: Path, name: str) -> float:
     return float(results["valid"][recipe.training.monitor])
 
 
+def _unusable(job: Search, error: Exception) -> LabError:
+    return LabError(f"cannot use the database {job.storage}: {' '.join(str(error).split())[:200]}")
+
+
+def _check_space(key: str, space: Any) -> None:
+    if isinstance(space, list) and space:
+        return
+    numbers = isinstance(space, dict) and all(isinstance(space.get(end), int | float) for end in ("low", "high"))
+    if not numbers or space["low"] > space["high"] or (space.get("log") and space["low"] <= 0):
+        raise UsageError(
+            f"search.{key} must be a list of values or {{low, high, log}} with low ≤ high, both positive if log; "
+            f"got {space!r}"
+        )
+
+
 def _suggest(trial: optuna.Trial, key: str, space: Any) -> Any:
     if isinstance(space, list):
         return trial.suggest_categorical(key, space)
-    if isinstance(space, dict) and {"low", "high"} <= set(space):
-        low, high, log = space["low"], space["high"], bool(space.get("log", False))
-        if isinstance(low, int) and isinstance(high, int):
-            return trial.suggest_int(key, low, high, log=log)
-        return trial.suggest_float(key, float(low), float(high), log=log)
-    raise UsageError(f"search.{key} must be a list of values or {{low, high, log}}; got {space!r}")
+    low, high, log = space["low"], space["high"], bool(space.get("log", False))
+    if isinstance(low, int) and isinstance(high, int):
+        return trial.suggest_int(key, low, high, log=log)
+    return trial.suggest_float(key, float(low), float(high), log=log)

@@ -1,5 +1,7 @@
 """What a user types, forgets or misspells: the command helps, and never takes one thing for another."""
 
+import io
+import os
 import subprocess
 import sys
 
@@ -75,7 +77,8 @@ def test_a_misspelt_key_in_a_file_names_the_file(contmax, tmp_path, text, says):
         (["demo", "--jobs", "0"], "--jobs must be at least 1"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_trained(contmax, arguments, says):
+def test_what_cannot_be_is_said_before_anything_is_trained(contmax, tmp_path, monkeypatch, arguments, says):
+    monkeypatch.chdir(tmp_path)
     code, printed, errors = contmax(*arguments)
     assert (code, printed, len(errors)) == (2, "", 1)
     assert says in errors[0]
@@ -95,3 +98,83 @@ def test_a_package_that_every_training_needs_is_named_too():
     assert done.stderr.splitlines() == [
         "contmax: pyyaml is not installed: pip install 'contmax[lab]'; contmax doctor shows the rest"
     ]
+
+
+# -- predict, report, evaluate, search ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "or - to read standard input"),
+        ([""], "the text has no words"),
+        (["zxqvv", "qqqwx"], "knows 20,000 English words, but none of this text"),
+        (["\N{GRINNING FACE}"], "none of this text"),
+        (["good", "--figure", "a.jpg"], "a name that ends in .png"),
+    ],
+)
+def test_texts_that_say_nothing(contmax, arguments, says):
+    code, printed, errors = contmax("predict", *arguments)
+    assert (code, printed, len(errors)) == (2, "", 1)
+    assert says in errors[0]
+
+
+def test_a_text_may_come_without_quotes_or_by_a_pipe(contmax, monkeypatch):
+    quoted = contmax("predict", "A wonderful film \N{GRINNING FACE}")
+    assert quoted[0] == 0
+    assert "positive" in quoted[1]
+    assert contmax("predict", "A", "wonderful", "film", "\N{GRINNING FACE}") == quoted
+    monkeypatch.setattr(sys, "stdin", io.StringIO("A wonderful film \N{GRINNING FACE}\n"))
+    assert contmax("predict", "-") == quoted
+
+
+def test_a_very_long_text_has_a_picture_of_bounded_size(contmax, tmp_path):
+    picture = tmp_path / "long.png"
+    code, printed, _ = contmax("predict", "good bad film " * 1000, "--figure", picture)
+    assert code == 0
+    assert printed.count("film") == 1000
+    width = int.from_bytes(picture.read_bytes()[16:20])
+    assert 2000 < width < 10000
+
+
+def test_runs_of_one_name_are_told_apart_and_their_data_may_move(contmax, config, tmp_path):
+    runs = [tmp_path / row / "seed-0" for row in ("one", "other")]
+    for run in runs:
+        contmax("train", config, "--folder", run)
+    (tmp_path / "weather.csv").rename(tmp_path / "moved.csv")
+    page = tmp_path / "report.html"
+    code, _, errors = contmax("report", *runs, "--output", page)
+    assert (code, len(errors)) == (1, 1)
+    code, _, errors = contmax("report", *runs, "--output", page, "--data.path", tmp_path / "moved.csv")
+    assert (code, errors) == (0, [])
+    assert ">one/seed-0<" in page.read_text()
+    assert ">other/seed-0<" in page.read_text()
+
+
+def test_only_one_of_several_processes_prints(contmax, config, tmp_path, monkeypatch):
+    contmax("train", config, "--folder", tmp_path / "run")
+    monkeypatch.setitem(os.environ, "RANK", "1")
+    assert contmax("evaluate", tmp_path / "run") == (0, "", [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--search", "{training.learning_rate: 3}"], 2, "search.training.learning_rate must be a list"),
+        (["--search", "{training.learning_rate: {low: 2, high: 1}}"], 2, "with low ≤ high"),
+        (["--search", "{training.learning_rate: {low: 0, high: 1, log: true}}"], 2, "both positive if log"),
+        (["--trials", "0"], 2, "--trials must be at least 1"),
+        (["--search", "{training.learning_rate: [1]}", "--data.path", "nowhere.csv"], 1, "nowhere.csv: no such file"),
+    ],
+)
+def test_a_search_that_cannot_begin_is_one_line(contmax, config, tmp_path, arguments, code, says):
+    found, printed, errors = contmax("search", config, "--runs", tmp_path / "search", *arguments)
+    assert (found, printed, len(errors)) == (code, "", 1)
+    assert says in errors[0]
+    assert not (tmp_path / "search").exists()
+
+
+def test_the_version(contmax):
+    code, printed, _ = contmax("--version")
+    assert code == 0
+    assert printed.startswith("contmax 0.")

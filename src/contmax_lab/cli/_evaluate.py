@@ -26,6 +26,7 @@ def run(options: argparse.Namespace) -> None:
         if not options.help:
             raise UsageError("pass the folder of a RUN")
         return
+    from contmax_lab.cli._printing import on_main_process
     from contmax_lab.runs import open_trained
     from contmax_lab.training import accelerator_for, evaluate
 
@@ -34,6 +35,8 @@ def run(options: argparse.Namespace) -> None:
     split = getattr(trained.splits, options.split)
     model = accelerator.prepare_model(trained.model, evaluation_mode=True)
     metrics = evaluate(model, trained.task, split, trained.recipe.training.batch_size, accelerator)
+    if not on_main_process():
+        return
     if options.json:
         print(json.dumps(metrics))
     else:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from contmax_lab.errors import LabError
-from contmax_lab.packages import distribution
+from contmax_lab.packages import distribution, version
 
 # Subcommand → one line of help. The file _NAME.py has add_arguments(parser) and run(options).
 _COMMANDS = {
@@ -88,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"contmax {version('contmax')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in _COMMANDS.items():
         module = importlib.import_module(f"contmax_lab.cli._{name}")
@@ -100,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
             add_help=not module.TAKES_OVERRIDES,
         )
         if module.TAKES_OVERRIDES:
-            child.add_argument("-h", "--help", action="store_true", help="show this, or all keys of the RECIPE")
+            more = "; after a RECIPE, all its keys" if name == "train" else ""
+            child.add_argument("-h", "--help", action="store_true", help=f"show this{more}")
         module.add_arguments(child)
         child.set_defaults(show_help=child.print_help)
     return parser

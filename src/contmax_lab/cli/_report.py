@@ -28,14 +28,13 @@ def run(options: argparse.Namespace) -> None:
     from contmax_lab.report import distinct_labels, sections, write_page
     from contmax_lab.runs import open_trained
 
-    labels = distinct_labels(options.folders)
-    trained = [
-        open_trained(folder, tuple(options.overrides), label)
-        for folder, label in zip(options.folders, labels, strict=True)
-    ]
+    folders = list(dict.fromkeys(options.folders))
+    overrides = tuple(options.overrides)
+    trained = [open_trained(f, overrides, label) for f, label in zip(folders, distinct_labels(folders), strict=True)]
     shortest = min(min(len(entry.splits.valid), len(entry.splits.test)) for entry in trained)
     if not all(1 <= number <= shortest for number in options.examples):
         raise UsageError(f"--examples must be from 1 to {shortest}, got {' '.join(map(str, options.examples))}")
     examples = [number - 1 for number in options.examples]
-    files = write_page(options.output, "contmax report", f"{len(trained)} runs", sections(trained, examples))
+    lead = f"{len(trained)} run{'s' if len(trained) > 1 else ''}"
+    files = write_page(options.output, "contmax report", lead, sections(trained, examples))
     print(f"{files[0]} and {len(files) - 1} pictures beside it")

@@ -30,6 +30,8 @@ def run(options: argparse.Namespace) -> None:
         if not options.help:
             raise UsageError("pass a RECIPE, e.g. contmax search intervals/parabola")
         return
+    if options.trials < 1:
+        raise UsageError(f"--trials must be at least 1; got {options.trials}")
     from contmax_lab.packages import require
     from contmax_lab.recipes import load_recipe
 

@@ -37,9 +37,10 @@ class Verdict:
     def marked(self) -> str:
         """The text with every attended stretch in brackets."""
         pieces: list[str] = []
-        for place, (word, inside) in enumerate(zip(self.words, self.attended, strict=True)):
-            begins = inside and (place == 0 or not self.attended[place - 1])
-            ends = inside and (place == len(self.words) - 1 or not self.attended[place + 1])
+        attended = [False, *self.attended, False]
+        for place, word in enumerate(self.words, start=1):
+            begins = attended[place] and not attended[place - 1]
+            ends = attended[place] and not attended[place + 1]
             pieces.append(f"{'[' if begins else ''}{word}{']' if ends else ''}")
         return " ".join(pieces)
 
@@ -82,11 +83,13 @@ class PretrainedReader:
         """Positive or negative?
 
         Raises:
-            UsageError: if the text has no words.
+            UsageError: if the text has no words, or the model knows none of them.
         """
         words = tokenize(text)
         if not words:
             raise UsageError("the text has no words; pass a sentence or two")
+        if not any(word in self._numbers for word in words):
+            raise UsageError(f"the model knows {len(self.words):,} English words, but none of this text; pass another")
         tokens = torch.tensor([[self._numbers.get(word, UNKNOWN) for word in words]])
         reading: Reading = self.model({"tokens": tokens})
         return Verdict(words, float(reading.logits.sigmoid()), reading)

@@ -15,15 +15,19 @@ EXAMPLES = (
     "Great costumes, a famous director, lovely music, and still I was bored to tears: the plot makes no sense.",
 )
 _INCHES_PER_WORD = 0.27
+# More words than these cannot be read in one picture; the curve still can.
+_MOST_NAMED = 160
 
 
 def verdict_figure(verdict: Verdict, title: str) -> Figure:
     """Where the model looks in a text."""
 
     def draw(theme: Theme) -> Any:
-        figure, axes = new_axes(width=max(_INCHES_PER_WORD * len(verdict.words), 5.0), height=1.6)
+        count = len(verdict.words)
+        figure, axes = new_axes(width=max(_INCHES_PER_WORD * min(count, _MOST_NAMED), 5.0), height=1.6)
         draw_reading(axes[0], verdict.reading, verdict.words, theme)
-        name_words(axes[0], verdict.words, verdict.attended, theme)
+        if count <= _MOST_NAMED:
+            name_words(axes[0], verdict.words, verdict.attended, theme)
         axes[0].set_title(f"{verdict.probability:.0%} positive", loc="left", fontsize=9)
         return figure
 

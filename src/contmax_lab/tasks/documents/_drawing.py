@@ -9,6 +9,9 @@ from contmax.densities import BetaGaussian
 from contmax_lab.report import Theme
 from contmax_lab.tasks.documents._model import Reading
 
+# Bars of more words than these touch each other anyway, and each takes a millisecond.
+_MOST_BARS = 400
+
 
 def draw_reading(axis: Any, reading: Reading, words: Sequence[str], theme: Theme) -> None:
     """Weights and density of the one review that was read, in units of the share that falls to a word.
@@ -21,8 +24,11 @@ def draw_reading(axis: Any, reading: Reading, words: Sequence[str], theme: Theme
     """
     count = len(words)
     if reading.weights is not None:
-        bars = theme.colour(0)
-        axis.bar([place + 0.5 for place in range(count)], reading.weights[0, :count].tolist(), 0.8, color=bars)
+        heights, bars = reading.weights[0, :count].tolist(), theme.colour(0)
+        if count <= _MOST_BARS:
+            axis.bar([place + 0.5 for place in range(count)], heights, 0.8, color=bars)
+        else:
+            axis.stairs(heights, range(count + 1), fill=True, color=bars)
     if reading.density is not None:
         # A few words have far more weight than a density that is spread over many: each has a scale of its own.
         _draw_density(axis if reading.weights is None else axis.twinx(), reading.density, count, theme.colour(1))

@@ -53,9 +53,10 @@ def review_sources(folder: Path) -> dict[str, list[Path]]:
             for part, paths in files.items():
                 existing_file(paths[0], f"the reviews of the part {part}", ORIGINAL)
             return files
-    found = (
-        "no such folder" if not folder.is_dir() else "neither {train,test}/{pos,neg}/*.txt nor imdb_{train,test}.tsv"
-    )
+    if folder.is_dir():
+        found = "neither {train,test}/{pos,neg}/*.txt nor imdb_{train,test}.tsv"
+    else:
+        found = "a file" if folder.exists() else "no such folder"
     raise LabError(f"{folder}: {found}; pass the folder of the unpacked reviews. The original: {ORIGINAL}")
 
 
