@@ -57,7 +57,14 @@ def test_a_forecast_goes_on_from_itself_over_days_that_were_not_observed(tmp_pat
     assert len(alone) == int(days.ordinal[-1] - days.ordinal[0]) + 1 > len(days)
     torch.testing.assert_close(alone[0], days.features[0])
     torch.testing.assert_close(alone[1, :-1], torch.cat([days.features[0, 2:4], torch.tensor([0.2, 0.4])]))
-    torch.testing.assert_close(alone[2:, :-1], torch.tensor([0.2, 0.4, 0.2, 0.4]).expand(len(alone) - 2, 4))
+    own = torch.tensor([0.2, 0.4, 0.2, 0.4])
+    torch.testing.assert_close(alone[2:14, :-1], own.expand(12, 4))
+    # After a fortnight it is told two observed days again.
+    torch.testing.assert_close(alone[14], days.features[14])
+    missing = torch.ones(len(alone), dtype=torch.bool)
+    missing[days.ordinal - days.ordinal[0]] = False
+    assert int(missing.sum()) >= 10
+    torch.testing.assert_close(alone[missing][:, 2:4], own[2:].expand(int(missing.sum()), 2))
     torch.testing.assert_close(alone[(days.ordinal - days.ordinal[0]), -1], days.features[:, -1])
 
 

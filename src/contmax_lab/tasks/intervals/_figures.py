@@ -12,25 +12,33 @@ from contmax_lab.runs import TrainedRun
 from contmax_lab.tasks.intervals._data import Days
 
 _YEAR = 365
+_FORTNIGHT = 14
 
 
 def auto_regressive_bands(runs: Sequence[TrainedRun]) -> Figure:
-    """A year of intervals predicted day after day from earlier predictions, over the observed ones.
+    """A year of fortnights, each predicted day after day from its own predictions, over the observed intervals.
 
     Args:
         runs: trained on the same data; one panel each.
     """
     days = [_last_year(trained.splits.info["days"]) for trained in runs]
     edges = [_rolled_out(trained, year) for trained, year in zip(runs, days, strict=True)]
+
+    def draw(theme: Theme) -> Any:
+        figure = _bands(runs, days, edges, theme)
+        for axis, year in zip(figure.axes, days, strict=True):
+            dates = [datetime.date.fromordinal(day) for day in _starts(year)]
+            axis.plot(dates, [0.02] * len(dates), "|", color=theme.ink, transform=axis.get_xaxis_transform())
+        return figure
+
     caption = (
-        "The last year of the data. Each model is given the two days before it and the index of each day, nothing "
-        "else: from the second day on it predicts from its own predictions, so that what remains is what it has "
-        "learned of the seasons. Coloured: predicted lowest to highest temperature and mid-point; grey: observed. "
-        "Error: root mean squared difference of the mid-points; overlap: mean Jaccard similarity; both over the year."
+        "The last year of the data. Each fortnight (ticks; later where days are missing) a model is given "
+        "two observed days, and from then on predicts from its own predictions. Left alone it drifts to a temperature "
+        "of its own. Coloured: predicted lowest to highest temperature and mid-point; grey: observed. Error: root mean "
+        "squared difference of the mid-points; overlap: mean Jaccard similarity; both over the year, most days of "
+        "which were for training."
     )
-    return Figure.drawn(
-        "Auto-regressive temperature intervals", lambda theme: _bands(runs, days, edges, theme), caption
-    )
+    return Figure.drawn("Auto-regressive temperature intervals", draw, caption)
 
 
 def day_ahead_bands(runs: Sequence[TrainedRun]) -> Figure:
@@ -120,13 +128,26 @@ def _predicted(trained: TrainedRun, days: Days) -> tuple[Tensor, Tensor]:
     return _on_calendar(low, days), _on_calendar(high, days)
 
 
+def _starts(days: Days) -> list[int]:
+    """Days, a fortnight apart or more, before which two were observed."""
+    starts: list[int] = []
+    for day in days.ordinal.tolist():
+        if not starts or day >= starts[-1] + _FORTNIGHT:
+            starts.append(day)
+    return starts
+
+
 @torch.no_grad()
 def _rolled_out(trained: TrainedRun, days: Days) -> tuple[Tensor, Tensor]:
-    """From the days before the first and from there on from itself, without a gap."""
-    window = days.features[0, :-1]
-    count = int(days.ordinal[-1] - days.ordinal[0]) + 1
+    """From the days before each start and from there on from itself, without a gap."""
+    first, last = int(days.ordinal[0]), int(days.ordinal[-1])
+    observed = dict(zip(days.ordinal.tolist(), days.features[:, :-1], strict=True))
+    starts = set(_starts(days))
+    indices = torch.linspace(float(days.features[0, -1]), float(days.features[-1, -1]), last - first + 1)
+    window = observed[first]
     edges = []
-    for index in torch.linspace(float(days.features[0, -1]), float(days.features[-1, -1]), count):
+    for day, index in enumerate(indices, start=first):
+        window = observed[day] if day in starts else window
         forecast = trained.model({"features": torch.cat([window, index[None]])[None]})
         edge = torch.cat([forecast.loc - forecast.half_width, forecast.loc + forecast.half_width])
         edges.append(edge)
