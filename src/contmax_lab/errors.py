@@ -21,6 +21,10 @@ class UsageError(LabError):
     exit_code = 2
 
 
+class CannotWrite(LabError):  # noqa: N818, the sentence begins so
+    """A disk is full, or a folder does not take files: nothing that was computed is to blame."""
+
+
 class Interrupted(LabError):  # noqa: N818, nothing went wrong
     """Stopped from outside, with everything saved."""
 

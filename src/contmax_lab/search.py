@@ -7,7 +7,7 @@ from typing import Any
 
 import optuna
 
-from contmax_lab.errors import Interrupted, LabError, UsageError
+from contmax_lab.errors import CannotWrite, Interrupted, LabError, UsageError
 from contmax_lab.recipes import Recipe, load_recipe
 from contmax_lab.runs import Run, make_folder
 from contmax_lab.tasks import find_task
@@ -97,7 +97,11 @@ def _judged(overrides: list[str], folder: Path, name: str) -> float:
     recipe = load_recipe(name, overrides)
     try:
         results = train(recipe, Run(folder), resume=True, test=False)
-    except (Interrupted, UsageError):
+    except Interrupted as stopped:
+        error = Interrupted(f"stopped in {folder}; the same command goes on with the trials that are left")
+        error.exit_code = stopped.exit_code
+        raise error from None
+    except (CannotWrite, UsageError):
         raise
     except LabError as error:
         # Hyper-parameters that diverge are a finding, not a failure of the search.

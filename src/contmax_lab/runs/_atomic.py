@@ -7,14 +7,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from contmax_lab.errors import LabError
+from contmax_lab.errors import CannotWrite
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file in one step: written aside, forced to disk, renamed. Its folder is made if it does not exist.
 
     Raises:
-        LabError: if the disk is full or the folder cannot be written; the old file is then untouched.
+        CannotWrite: if the disk is full or the folder cannot be written; the old file is then untouched.
     """
     aside = path.with_name(f".{path.name}.partial")
     try:
@@ -30,7 +30,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             aside.unlink()
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         way = "Free some space; a training goes on with --resume." if full else "Choose a place that can be written."
-        raise LabError(
+        raise CannotWrite(
             f"cannot write {path}: {error.strerror or error}; what was saved before is untouched. {way}"
         ) from None
 
@@ -39,12 +39,12 @@ def make_folder(folder: Path) -> Path:
     """Make a folder, if there is none: before hours of work of which the results go there.
 
     Raises:
-        LabError: if it cannot be made.
+        CannotWrite: if it cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LabError(f"cannot make {folder}: {error.strerror}; choose a place that can be written") from None
+        raise CannotWrite(f"cannot make {folder}: {error.strerror}; choose a place that can be written") from None
     return folder
 
 

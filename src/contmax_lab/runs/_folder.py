@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from contmax_lab.errors import LabError, UsageError
+from contmax_lab.errors import CannotWrite, LabError, UsageError
 from contmax_lab.provenance import provenance
 from contmax_lab.recipes import Recipe, as_yaml, load_recipe
 from contmax_lab.runs._atomic import write_atomically, write_json
@@ -50,7 +50,7 @@ class Run:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             lock = (self.folder / "lock").open("w")
         except OSError as error:
-            raise LabError(f"cannot make {self.folder}: {error.strerror}; pass another --folder") from None
+            raise CannotWrite(f"cannot make {self.folder}: {error.strerror}; pass another --folder") from None
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,8 +123,8 @@ class Run:
         except OSError as error:
             raise self._unwritable(error) from None
 
-    def _unwritable(self, error: OSError) -> LabError:
-        return LabError(
+    def _unwritable(self, error: OSError) -> CannotWrite:
+        return CannotWrite(
             f"cannot write {self.metrics}: {error.strerror}; checkpoints are untouched. Free space and pass --resume."
         )
 
