@@ -25,3 +25,11 @@ def test_a_damaged_file_of_a_run_is_named(tmp_path, name):
     with pytest.raises(LabError, match=f"{name} is damaged") as error:
         run.history() if name == "metrics.jsonl" else train(recipe, run, resume=True)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["intervals/parabola", "intervals/gaussian-sigma"])
+def test_a_training_that_diverges_is_one_line(tmp_path, name):
+    recipe = tiny_recipe(tmp_path, "--training.learning_rate=1e30", name=name)
+    with pytest.raises(LabError, match=r"(diverged|not finite).*Lower training.learning_rate") as error:
+        train(recipe, Run(tmp_path / "run"))
+    assert "\n" not in str(error.value)

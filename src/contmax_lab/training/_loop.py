@@ -22,6 +22,9 @@ from contmax_lab.training._events import Events
 from contmax_lab.training._interruption import StopRequest, stop_requests
 from contmax_lab.training._learner import Learner
 
+# What densities of ours and of torch say of parameters that are not finite, before a loss is made of them.
+_REFUSALS = ("must be finite", "to satisfy the constraint")
+
 
 def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = True) -> dict[str, Any]:
     """Train a recipe in a folder, from the start or from the last checkpoint.
@@ -52,8 +55,13 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = True) 
         request = stack.enter_context(stop_requests())
         training = _Training(recipe, run, accelerator, request)
         training.restore()
-        training.fit()
-        return training.finish(test)
+        try:
+            training.fit()
+            return training.finish(test)
+        except ValueError as error:
+            if not any(words in str(error) for words in _REFUSALS):
+                raise
+            raise training.diverged() from None
 
 
 def accelerator_for(training: TrainingConfig) -> Accelerator:
@@ -214,6 +222,12 @@ class _Training:
                 "from before are untouched. Lower training.learning_rate, or set training.clip_norm."
             )
         return metrics
+
+    def diverged(self) -> LabError:
+        return LabError(
+            f"the training diverged: a parameter of a density is not finite after step {self.position.step}; "
+            "checkpoints from before are untouched. Lower training.learning_rate, or set training.clip_norm."
+        )
 
     def _keep_best(self, valid: dict[str, float]) -> None:
         monitor = self.config.monitor
