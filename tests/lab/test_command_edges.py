@@ -15,7 +15,7 @@ from contmax_lab.runs import Run
     ("name", "says"),
     [
         ("intervals/parabol", "did you mean intervals/parabola"),
-        ("imdb", "did you mean documents/imdb?"),
+        ("imdb", "did you mean documents/imdb"),
         ("intervals/parabola.yaml", "did you mean intervals/parabola"),
     ],
 )
@@ -148,8 +148,8 @@ def test_runs_of_one_name_are_told_apart_and_their_data_may_move(contmax, config
     assert (code, len(errors)) == (1, 1)
     code, _, errors = contmax("report", *runs, "--output", page, "--data.path", tmp_path / "moved.csv")
     assert (code, errors) == (0, [])
-    assert ">one/seed-0<" in page.read_text()
-    assert ">other/seed-0<" in page.read_text()
+    assert ">one<" in page.read_text()
+    assert ">other<" in page.read_text()
 
 
 def test_only_one_of_several_processes_prints(contmax, config, tmp_path, monkeypatch):
