@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from contmax_lab.packages import require
 from contmax_lab.provenance import provenance
+from contmax_lab.recipes import load_recipe
 from contmax_lab.report import Section, learning_curves, write_page
 from contmax_lab.runs import Run, open_trained
 from contmax_lab.tables import Reproduction, Table, as_lines, reproduce
@@ -92,6 +94,7 @@ def make_demo(job: DemoJob, tell: Callable[[Section], None]) -> Path:
 
 def _chapter(table: Table, job: DemoJob) -> Section:
     runs, output = job.folder / "runs" / table.name, job.folder / f"{table.name}.json"
+    _forget_other_recipes(table, runs, job.overrides)
     reproduce(Reproduction(table, runs, output, job.overrides, job.jobs))
     lines = as_lines(table, json.loads(output.read_text(encoding="utf-8"))["rows"])
     cells = list(table.cells())
@@ -105,6 +108,15 @@ def _chapter(table: Table, job: DemoJob) -> Section:
         names=task.curves,
     )
     return Section(table.title, table.about, lines, [curves, *task.figures(trained)[:1]], table.notes)
+
+
+def _forget_other_recipes(table: Table, runs: Path, overrides: Sequence[str]) -> None:
+    """Remove trainings of an earlier version: the folder is the demo's own, and nobody should have to clear it up."""
+    for cell in table.cells():
+        run = Run(runs / cell.folder)
+        recipe = load_recipe(cell.row.recipe, [*overrides, *cell.overrides])
+        if run.config.exists() and run.differences(recipe):
+            shutil.rmtree(run.folder)
 
 
 def _colophon(job: DemoJob, seconds: float) -> Section:
