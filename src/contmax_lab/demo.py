@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from contmax_lab.errors import LabError
 from contmax_lab.packages import require
 from contmax_lab.provenance import provenance
-from contmax_lab.recipes import load_recipe
+from contmax_lab.recipes import Recipe, load_recipe
 from contmax_lab.report import Section, learning_curves, write_page
 from contmax_lab.runs import Run, open_trained
 from contmax_lab.tables import Reproduction, Table, as_lines, reproduce
@@ -111,12 +112,21 @@ def _chapter(table: Table, job: DemoJob) -> Section:
 
 
 def _forget_other_recipes(table: Table, runs: Path, overrides: Sequence[str]) -> None:
-    """Remove trainings of an earlier version: the folder is the demo's own, and nobody should have to clear it up."""
+    """Remove trainings of an earlier version or of other keys: the folder is the demo's own, nobody should clear it."""
     for cell in table.cells():
         run = Run(runs / cell.folder)
         recipe = load_recipe(cell.row.recipe, [*overrides, *cell.overrides])
-        if run.config.exists() and run.differences(recipe):
-            shutil.rmtree(run.folder)
+        if run.config.exists() and not _is_of(run, recipe):
+            with run.claimed():
+                shutil.rmtree(run.folder)
+
+
+def _is_of(run: Run, recipe: Recipe) -> bool:
+    try:
+        return not run.differences(recipe)
+    except LabError:
+        # Its keys are no longer understood.
+        return False
 
 
 def _colophon(job: DemoJob, seconds: float) -> Section:

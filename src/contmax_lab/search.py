@@ -7,7 +7,7 @@ from typing import Any
 
 import optuna
 
-from contmax_lab.errors import CannotWrite, Interrupted, LabError, UsageError
+from contmax_lab.errors import Diverged, Interrupted, LabError, UsageError
 from contmax_lab.recipes import Recipe, load_recipe
 from contmax_lab.runs import Run, make_folder
 from contmax_lab.tasks import find_task
@@ -68,6 +68,7 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
         study.sampler = optuna.samplers.TPESampler(seed=job.recipe.seed + len(study.trials))
     except Exception as error:  # every database has errors of its own
         raise _unusable(job, error) from None
+    _check_same_search(study, job)
     finished = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
     left = job.trials - len(study.get_trials(states=finished))
     try:
@@ -101,12 +102,26 @@ def _judged(overrides: list[str], folder: Path, name: str) -> float:
         error = Interrupted(f"stopped in {folder}; the same command goes on with the trials that are left")
         error.exit_code = stopped.exit_code
         raise error from None
-    except (CannotWrite, UsageError):
-        raise
-    except LabError as error:
+    except Diverged as error:
         # Hyper-parameters that diverge are a finding, not a failure of the search.
         raise optuna.TrialPruned(str(error)) from None
     return float(results["valid"][recipe.training.monitor])
+
+
+def _check_same_search(study: optuna.Study, job: Search) -> None:
+    """Trials of other keys, repetitions or choices cannot be compared with these."""
+    of = {
+        "overrides": [override for override in job.overrides if not override.startswith("--data.path=")],
+        "over": list(job.repetitions),
+        "choices": job.recipe.search,
+    }
+    begun = study.user_attrs.get("of")
+    if begun is None and not study.trials:
+        study.set_user_attr("of", of)
+    elif begun != of:
+        raise UsageError(
+            f"{job.storage} holds a search of {job.name} with other keys, repetitions or choices; pass another --runs"
+        )
 
 
 def _unusable(job: Search, error: Exception) -> LabError:

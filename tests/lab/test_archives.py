@@ -98,6 +98,20 @@ def test_an_archive_replaces_what_it_unpacked_before(contmax, tmp_path):
     assert sorted(path.name for path in (tmp_path / "into").iterdir()) == ["a", "mine"]
 
 
+def test_nothing_is_moved_if_something_is_in_the_way(contmax, tmp_path):
+    archive = tmp_path / "two.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("a.txt", "new")
+        packed.writestr("b.txt", "new")
+    into = tmp_path / "into"
+    (into / "b.txt").mkdir(parents=True)
+    (into / "a.txt").write_text("old")
+    code, _, errors = contmax("data", "prepare", archive, "--into", into)
+    assert code == 1
+    assert "b.txt is in the way" in errors[-1]
+    assert (into / "a.txt").read_text() == "old"
+
+
 def test_many_files_are_counted(contmax, tmp_path):
     names = [f"reviews/{number}" for number in range(30)]
     code, printed, _ = contmax("data", "prepare", tar(tmp_path / "a.tar", *names), "--into", tmp_path / "into")

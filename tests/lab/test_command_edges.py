@@ -203,4 +203,4 @@ def test_a_search_that_is_stopped_blames_no_trial(contmax, config, tmp_path, mon
     assert "trial-0001; the same command goes on" in errors[0]
     code, printed, errors = contmax(*arguments)
     assert (code, errors) == (0, [])
-    assert "(trial 2)" in printed
+    assert "number 2" in printed

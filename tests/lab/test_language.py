@@ -1,19 +1,24 @@
 """Language: the start of document classification."""
 
+import contextlib
 import json
 import math
+import os
+import shutil
+import signal
 
 import pytest
 import torch
 from reviews import tiny_recipe
 
-from contmax_lab.errors import LabError
+from contmax_lab.errors import Interrupted, LabError
 from contmax_lab.runs import Run, open_trained
 from contmax_lab.tables import Reproduction, Table, reproduce
 from contmax_lab.tasks.documents import TASK as DOCUMENTS
 from contmax_lab.tasks.documents import UNKNOWN
 from contmax_lab.tasks.language import LanguageModel, WordGuesser
 from contmax_lab.training import train
+from contmax_lab.training._learner import Learner
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +103,81 @@ def test_starts_that_cannot_be_used(start, tmp_path):
         train(tiny_recipe(start.parent, f"--model.start={start}", "--model.hidden_dim=4"), Run(tmp_path / "b"))
 
 
+def test_starts_of_another_task_or_another_split(start, tmp_path):
+    train(tiny_recipe(start.parent, "--training.epochs=1"), Run(tmp_path / "reader"))
+    with pytest.raises(LabError, match="reader is a run of the task documents; pass one of the task language"):
+        train(tiny_recipe(start.parent, f"--model.start={tmp_path / 'reader'}"), Run(tmp_path / "a"))
+    with pytest.raises(LabError, match=r"was trained with data.split=0, this is 1"):
+        train(tiny_recipe(start.parent, f"--model.start={start}", "--data.split=1"), Run(tmp_path / "b"))
+
+
+def test_a_training_that_goes_on_no_longer_needs_its_start(start, tmp_path):
+    moved = tmp_path / "start"
+    shutil.copytree(start, moved)
+    recipe = tiny_recipe(start.parent, f"--model.start={moved}", "--training.epochs=2")
+    whole = train(recipe, Run(tmp_path / "whole"))
+    with pytest.raises(Interrupted), stopped_after_a_step():
+        train(recipe, Run(tmp_path / "run"))
+    shutil.rmtree(moved)
+    assert train(recipe, Run(tmp_path / "run"), resume=True)["test"] == whole["test"]
+
+
+@contextlib.contextmanager
+def stopped_after_a_step():
+    """Somebody asks to stop, as Ctrl-C does."""
+    with pytest.MonkeyPatch.context() as patch:
+        step = Learner.step
+
+        def and_then(self, *arguments):
+            step(self, *arguments)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        patch.setattr(Learner, "step", and_then)
+        yield
+
+
+def test_rows_are_not_mixed_with_another_start(start, tmp_path):
+    full = DOCUMENTS.tables()[0]
+    table = Table("t", "", full.rows[:2], full.variants[:1], full.metrics, start=full.start)
+    overrides = [f"--data.path={start.parent}", "--training.epochs=1", "--model.hidden_dim=8"]
+    others = [shutil.copytree(start, tmp_path / name / "start") for name in ("a", "b")]
+    reproduce(Reproduction(table, tmp_path / "runs", tmp_path / "o.json", [*overrides, f"--model.start={others[0]}"]))
+    with pytest.raises(LabError, match="is of another recipe"):
+        reproduce(
+            Reproduction(table, tmp_path / "runs", tmp_path / "o.json", [*overrides, f"--model.start={others[1]}"])
+        )
+
+
+def test_a_start_that_is_gone_is_not_made_anew_for_some_rows(start, tmp_path):
+    full = DOCUMENTS.tables()[0]
+    table = Table("t", "", full.rows[:2], full.variants[:1], full.metrics, start=full.start)
+    overrides = [f"--data.path={start.parent}", "--training.epochs=1", "--model.hidden_dim=8"]
+    runs = tmp_path / "runs"
+    shutil.copytree(start, runs / "start")
+    job = Reproduction(table, runs, tmp_path / "o.json", overrides)
+    with pytest.raises(LabError, match="start is of another recipe"):
+        reproduce(job)
+    shutil.rmtree(runs / "start")
+    reproduce(job)
+    assert Run(runs / "start").recipe().model.hidden_dim == 8
+    shutil.rmtree(runs / "start")
+    shutil.rmtree(runs / "discrete-sparsemax")
+    with pytest.raises(LabError, match="start is not done, but rows have begun with it"):
+        reproduce(job)
+
+
+def test_a_key_that_does_not_exist_is_said_before_the_start_is_trained(start, tmp_path):
+    table = DOCUMENTS.tables()[0]
+    job = Reproduction(table, tmp_path / "runs", tmp_path / "o.json", [f"--data.path={start.parent}", "--model.alfa=1"])
+    with pytest.raises(LabError, match=r"model\.alfa"):
+        reproduce(job)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_table_trains_its_start_once_or_takes_one(start, tmp_path):
     full = DOCUMENTS.tables()[0]
     table = Table("t", "", full.rows[:1], full.variants[:1], full.metrics, start=full.start)
-    # The start has the sizes of its own recipe: only the data is shared.
+    # The start has the sizes of its own recipe where nothing else is said.
     overrides = [f"--data.path={start.parent}", "--training.epochs=1"]
     job = Reproduction(table, tmp_path / "runs", tmp_path / "out.json", overrides)
     reproduce(job)

@@ -17,6 +17,21 @@ def test_a_run_without_anything_to_lose_is_begun_anew(tmp_path):
     assert run.recipe() == recipe
 
 
+def test_trained_weights_are_something_to_lose(tmp_path):
+    run = Run(tmp_path / "run")
+    train(tiny_recipe(tmp_path), run)
+    (run.folder / "results.json").unlink()
+    with pytest.raises(LabError, match="already holds a run"):
+        train(tiny_recipe(tmp_path, "--seed=1"), run)
+
+
+def test_how_often_it_is_saved_is_no_other_recipe(tmp_path):
+    run = Run(tmp_path / "run")
+    train(tiny_recipe(tmp_path), run)
+    assert run.differences(tiny_recipe(tmp_path, "--training.checkpoint_seconds=7")) == []
+    assert run.differences(tiny_recipe(tmp_path, "--training.epochs=7"))
+
+
 @pytest.mark.parametrize("name", ["results.json", "metrics.jsonl"])
 def test_a_damaged_file_of_a_run_is_named(tmp_path, name):
     recipe, run = tiny_recipe(tmp_path), Run(tmp_path / "run")

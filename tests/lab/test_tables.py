@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from reviews import write_table, write_text_vectors
 from weather import tiny_recipe, write_weather
 
 from contmax_lab import recipes
@@ -181,7 +182,32 @@ def test_search_judges_by_the_mean_over_splits(tmp_path, capsys):
     assert [run.recipe().data.split for run in runs] == [3, 4]
     losses = [run.results()["valid"]["loss"] for run in runs]
     assert losses[0] != losses[1]
-    assert f"loss {sum(losses) / 2:.6g} (trial 0)" in capsys.readouterr().out
+    assert f"number 0: loss {sum(losses) / 2:.6g}" in capsys.readouterr().out
+
+
+def test_trials_of_another_search_are_not_compared(tmp_path, config, capsys):
+    pytest.importorskip("optuna")
+    text = config.read_text().partition("search:")[0] + "search: {model.hidden_dim: [2, 4]}"
+    config.write_text(text)
+    arguments = ["search", str(config), "--runs", str(tmp_path / "s"), "--trials", "1"]
+    main(arguments)
+    config.write_text(text.replace("[2, 4]", "[2, 3]"))
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    config.write_text(text)
+    for changed in ([*arguments, "--training.epochs=1"], [*arguments, "--over", "data.split=3,4"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(changed)
+        assert "with other keys, repetitions or choices; pass another --runs" in capsys.readouterr().err
+
+
+def test_a_search_that_cannot_train_blames_no_trial(tmp_path, capsys):
+    pytest.importorskip("optuna")
+    folder = write_text_vectors(write_table(tmp_path / "imdb")).parent
+    arguments = ["search", "documents/imdb", f"--data.path={folder}", "--model.start=/nowhere", "--trials", "2"]
+    with pytest.raises(SystemExit, match="1"):
+        main([*arguments, "--runs", str(tmp_path / "s")])
+    assert "/nowhere holds no trained model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("over", ["data.split", "=1,2", "data.split=", "data.split=1,,2"])

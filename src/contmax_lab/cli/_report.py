@@ -14,7 +14,8 @@ TAKES_OVERRIDES = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RUNS, --examples, --output."""
     parser.add_argument("folders", metavar="RUN", nargs="*", type=Path, help="folders of runs that are done")
-    parser.add_argument("--examples", type=int, nargs="+", default=[], metavar="N", help="which to draw, from 1")
+    which = "which to draw, from 1: validation reviews, or test utterances and images (default: a few by a rule)"
+    parser.add_argument("--examples", type=int, nargs="+", default=[], metavar="N", help=which)
     parser.add_argument("--output", type=Path, default=Path("report/report.html"), help="default: %(default)s")
 
 

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
     over = _repetitions(options.over) if options.over else ()
     best = search(Search(options.recipe, tuple(options.overrides), recipe, runs, storage, options.trials, over))
     goal = f"{recipe.training.monitor} {best.value:.6g}"
-    print(f"best of {options.trials} trials: {goal} (trial {best.number})")
+    print(f"best trial, number {best.number}: {goal}")
     print(" ".join(f"--{key} {value}" for key, value in best.params.items()))
 
 

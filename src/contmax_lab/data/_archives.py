@@ -7,6 +7,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from contmax_lab.errors import LabError
@@ -46,7 +47,9 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
         raise LabError(f"cannot write to {folder}: {error.strerror}; pass another --into FOLDER") from None
     try:
         _extract(archive, aside)
-        files = [_moved(path, aside, folder) for path in sorted(aside.rglob("*")) if not path.is_dir()]
+        found = [path for path in sorted(aside.rglob("*")) if path.is_symlink() or not path.is_dir()]
+        _check_room(found, aside, folder)
+        files = [_moved(path, aside, folder) for path in found]
     except _BROKEN as error:
         raise LabError(f"{archive} cannot be unpacked: {' '.join(str(error).split())}") from None
     finally:
@@ -68,6 +71,15 @@ def _extract(archive: Path, folder: Path) -> None:
             packed.extractall(folder)
     else:
         raise LabError(f"{archive} is neither a tar nor a zip archive, or is damaged; download it again")
+
+
+def _check_room(found: Sequence[Path], aside: Path, folder: Path) -> None:
+    """Nothing is moved if something is in the way of anything."""
+    for path in found:
+        target = folder / path.relative_to(aside)
+        parents = [parent for parent in target.parents if parent.is_relative_to(folder)]
+        if target.is_dir() or any(parent.exists() and not parent.is_dir() for parent in parents):
+            raise LabError(f"{target} is in the way: a folder where a file should be, or the reverse; move it")
 
 
 def _moved(path: Path, aside: Path, folder: Path) -> Path:

@@ -5,7 +5,7 @@ from typing import Any
 
 from contmax_lab.pretrained._reader import PretrainedReader, Verdict
 from contmax_lab.report import Figure, Section, Theme, new_axes
-from contmax_lab.tasks.documents import draw_reading, name_words
+from contmax_lab.tasks.documents import draw_reading, name_words, picture_width
 
 EXAMPLES = (
     "I expected little, and the first half hour is slow, but then it turns into one of the most moving and beautifully "
@@ -14,24 +14,22 @@ EXAMPLES = (
     "at all. Even the fine cast cannot save it.",
     "Great costumes, a famous director, lovely music, and still I was bored to tears: the plot makes no sense.",
 )
-_INCHES_PER_WORD = 0.27
-# More words than these cannot be read in one picture; the curve still can.
-_MOST_NAMED = 160
 
 
 def verdict_figure(verdict: Verdict, title: str) -> Figure:
     """Where the model looks in a text."""
 
     def draw(theme: Theme) -> Any:
-        count = len(verdict.words)
-        figure, axes = new_axes(width=max(_INCHES_PER_WORD * min(count, _MOST_NAMED), 5.0), height=1.6)
+        figure, axes = new_axes(width=picture_width(verdict.words), height=1.6)
         draw_reading(axes[0], verdict.reading, verdict.words, theme)
-        if count <= _MOST_NAMED:
-            name_words(axes[0], verdict.words, verdict.attended, theme)
+        name_words(axes[0], verdict.words, verdict.attended, theme)
         axes[0].set_title(f"{verdict.probability:.0%} positive", loc="left", fontsize=9)
         return figure
 
-    caption = "Bars: weights of single words. Curve: the density over the text; what it selects is shaded."
+    caption = (
+        "Bars: weights of single words. Curve: the density over the text, on the scale to the right; what it selects "
+        "is shaded."
+    )
     return Figure.drawn(title, draw, caption)
 
 

@@ -18,6 +18,8 @@ from contmax_lab.runs._checkpoint import Checkpoint, read_checkpoint, write_chec
 _PACKAGES = ("contmax", "torch", "numpy", "numba", "accelerate", "safetensors", "jsonargparse")
 # The one before the last is there for the case that the last is damaged by what no program can help.
 _KEPT_CHECKPOINTS = 2
+# Keys of a recipe that change nothing of what comes out.
+_INDIFFERENT = {"data.cache", "training.checkpoint_seconds", "training.tensorboard"}
 
 
 class Run:
@@ -78,12 +80,13 @@ class Run:
 
     def _has_begun(self) -> bool:
         """Whether there is anything to lose; a run whose data could not be read has none."""
-        return bool(self._saved()) or self._results.exists()
+        return bool(self._saved()) or self._results.exists() or self.weights.exists()
 
     def differences(self, recipe: Recipe) -> list[str]:
         """What of a recipe is not as in the one the run was begun with, and decides what comes out.
 
-        Files may move, so that of paths only the names count; and a training does not depend on what can be searched.
+        Data may move, so that of its paths only the names count; and a training does not depend on what can be
+        searched, nor on how often it is saved.
         """
         begun, now = (dict(_deciding(r)) for r in (self.recipe(), recipe))
         return [
@@ -192,5 +195,10 @@ class Run:
 def _deciding(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     yield from (("task", recipe.task), ("seed", recipe.seed))
     for section in ("data", "model", "training"):
-        for key, value in dataclasses.asdict(getattr(recipe, section)).items():
-            yield f"{section}.{key}", value.name if isinstance(value, Path) else value
+        for name, value in dataclasses.asdict(getattr(recipe, section)).items():
+            key = f"{section}.{name}"
+            if key in _INDIFFERENT:
+                continue
+            if isinstance(value, Path):
+                value = value.resolve().name if section == "data" else str(value)
+            yield key, value

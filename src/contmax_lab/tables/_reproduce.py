@@ -58,13 +58,15 @@ def reproduce(job: Reproduction) -> str:
         Interrupted: if time was up or Ctrl-C came; trainings under way have saved, the file holds what is done.
     """
     deadline = time.monotonic() + 60 * job.budget_minutes if job.budget_minutes else math.inf
-    begin = _started(job, deadline)
+    begin = _start_override(job)
     recipes = {
         cell.folder: load_recipe(cell.row.recipe, [*begin, *job.overrides, *cell.overrides])
         for cell in job.table.cells()
     }
     left = [(recipe, str(job.runs / folder)) for folder, recipe in recipes.items() if not _done(job, folder, recipe)]
     make_folder(job.output.parent)
+    if begin and left:
+        _train_start(job, deadline, begun=any(Run(job.runs / folder).config.exists() for folder in recipes))
     complaint = _train_all(left, job.jobs, deadline) if left else None
     outcomes = [(c, results) for c in job.table.cells() if (results := Run(job.runs / c.folder).results())]
     rows = summary(job.table, outcomes)
@@ -74,18 +76,30 @@ def reproduce(job: Reproduction) -> str:
     return as_text(job.table, rows)
 
 
-def _started(job: Reproduction, deadline: float) -> list[str]:
-    """Train what all rows begin with, unless that is done or one of the user's is to be taken; the override for it."""
+def _start_override(job: Reproduction) -> list[str]:
+    """The key that names what all rows begin with, unless there is nothing or the user has named something."""
     start = job.table.start
     if start is None or any(override.startswith(f"--{start.key}=") for override in job.overrides):
         return []
-    # Only the data is common to both recipes for sure.
-    recipe = load_recipe(start.recipe, [text for text in job.overrides if text.startswith("--data.")])
-    if not _done(job, _START, recipe):
-        complaint = _train_all([(recipe, str(job.runs / _START))], 1, deadline)
-        if complaint is not None:
-            raise complaint
     return [f"--{start.key}={job.runs / _START}"]
+
+
+def _train_start(job: Reproduction, deadline: float, *, begun: bool) -> None:
+    """Train what all rows begin with, if that is not done."""
+    start = job.table.start
+    if start is None:
+        return
+    shared = tuple(f"--{key}" for key in start.shared)
+    recipe = load_recipe(start.recipe, [override for override in job.overrides if override.startswith(shared)])
+    if _done(job, _START, recipe):
+        return
+    if begun:
+        raise UsageError(
+            f"{job.runs / _START} is not done, but rows have begun with it; restore it, or choose another folder"
+        )
+    complaint = _train_all([(recipe, str(job.runs / _START))], 1, deadline)
+    if complaint is not None:
+        raise complaint
 
 
 def _done(job: Reproduction, folder: str, recipe: Recipe) -> dict[str, Any] | None:

@@ -62,10 +62,12 @@ class Start:
     Args:
         recipe: name of a recipe.
         key: dotted key of the rows' recipes that takes its folder.
+        shared: beginnings of keys that, changed for the rows, are changed for it as well.
     """
 
     recipe: str
     key: str
+    shared: tuple[str, ...] = ("data.",)
 
 
 @dataclasses.dataclass(frozen=True)

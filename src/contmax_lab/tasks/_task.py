@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from contmax_lab.recipes import Recipe
     from contmax_lab.report import Figure, Section
     from contmax_lab.runs import TrainedRun
     from contmax_lab.tables import Table
@@ -57,7 +58,7 @@ class Task(abc.ABC):
     def build(self, model: Any, splits: Splits) -> nn.Module:
         """A fresh model, whose ``forward(batch)`` returns what `losses` and `measures` take."""
 
-    def initialise(self, network: nn.Module, model: Any) -> None:  # noqa: B027, most tasks have nothing to do here
+    def initialise(self, network: nn.Module, recipe: "Recipe") -> None:  # noqa: B027, most tasks have nothing to do here
         """Put weights from elsewhere into a fresh model before it is trained; by default it stays as it is.
 
         Raises:

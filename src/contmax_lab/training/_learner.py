@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from contmax_lab.errors import LabError
+from contmax_lab.errors import Diverged
 from contmax_lab.recipes import Recipe, TrainingConfig
 from contmax_lab.tasks import Splits, Task
 from contmax_lab.training._batches import share
@@ -30,12 +30,14 @@ class Learner:
     def __init__(self, recipe: Recipe, task: Task, splits: Splits, accelerator: Accelerator) -> None:
         self.recipe, self.task, self.splits, self.accelerator = recipe, task, splits, accelerator
         seed_everything(seed_for(recipe.seed, "weights"), accelerator.device)
-        network = task.build(recipe.model, splits)
-        task.initialise(network, recipe.model)
-        self.model: nn.Module = accelerator.prepare_model(network)
+        self.model: nn.Module = accelerator.prepare_model(task.build(recipe.model, splits))
         # Scaling of gradients and the like are for precisions we do not use: the optimizer is torch's own, unwrapped.
         self.optimizer = _optimizer(self.model, recipe.training)
         self._sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
+
+    def initialise(self) -> None:
+        """Take over what the recipe begins with; not for a training that goes on."""
+        self.task.initialise(self.bare_model, self.recipe)
 
     @property
     def bare_model(self) -> nn.Module:
@@ -74,12 +76,12 @@ class Learner:
         """Sum of losses, sum of gradient norms and steps of the epoch under way, over all processes.
 
         Raises:
-            LabError: if one is not finite, before anything is saved that was made from it.
+            Diverged: if one is not finite, before anything is saved that was made from it.
         """
         total: list[float] = self.accelerator.reduce(self._sums.clone(), "sum").tolist()
         if not all(map(math.isfinite, total)):
             what = "loss" if not math.isfinite(total[0]) else "gradient"
-            raise LabError(
+            raise Diverged(
                 f"the training {what} is not finite; checkpoints from before are untouched. Lower "
                 "training.learning_rate, or set training.clip_norm."
             )

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import Tensor
 
-from contmax_lab.errors import Interrupted, LabError, UsageError
+from contmax_lab.errors import Diverged, Interrupted, LabError, UsageError
 from contmax_lab.recipes import Recipe, TrainingConfig
 from contmax_lab.runs import Checkpoint, Run
 from contmax_lab.tasks import find_task
@@ -61,7 +61,7 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = True) 
         except ValueError as error:
             if not any(words in str(error) for words in _REFUSALS):
                 raise
-            raise training.diverged() from None
+            raise training.diverged(str(error)) from None
 
 
 def accelerator_for(training: TrainingConfig) -> Accelerator:
@@ -109,6 +109,7 @@ class _Training:
     def restore(self) -> None:
         checkpoint = self.run.last_checkpoint()
         if checkpoint is None:
+            self.learner.initialise()
             # Every process looks for one before the first makes it.
             self.accelerator.wait_for_everyone()
             if self.accelerator.is_main_process:
@@ -217,16 +218,16 @@ class _Training:
         metrics = evaluate(self.learner.bare_model, self.task, split, self.config.batch_size, self.accelerator)
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if bad:
-            raise LabError(
+            raise Diverged(
                 f"{bad[0]} on held-out examples is {metrics[bad[0]]} after epoch {self.position.epoch}; checkpoints "
                 "from before are untouched. Lower training.learning_rate, or set training.clip_norm."
             )
         return metrics
 
-    def diverged(self) -> LabError:
-        return LabError(
-            f"the training diverged: a parameter of a density is not finite after step {self.position.step}; "
-            "checkpoints from before are untouched. Lower training.learning_rate, or set training.clip_norm."
+    def diverged(self, why: str) -> Diverged:
+        return Diverged(
+            f"the training diverged after step {self.position.step}: {' '.join(why.split())[:120]} …; checkpoints from "
+            "before are untouched. Lower training.learning_rate, or set training.clip_norm."
         )
 
     def _keep_best(self, valid: dict[str, float]) -> None:

@@ -97,8 +97,8 @@ def _documents(part: Part, limit: int) -> Documents:
 def _held_out(labels: Tensor, share: float, seed: int) -> Tensor:
     """Which reviews are held out: a share of each label, at least one, in stretches of neighbours.
 
-    Reviews of one film lie side by side, and the films of the test half are not those of the training half. Held out
-    one by one, reviews would be judged by a model that knows their films.
+    Reviews of one film and label lie side by side, and the films of the test half are not those of the training half.
+    Held out one by one, most reviews would be judged by a model that knows their films; so, those of the edges are.
     """
     held_out = torch.zeros(len(labels), dtype=torch.bool)
     for label in (0, 1):

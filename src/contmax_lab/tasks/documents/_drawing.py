@@ -11,10 +11,20 @@ from contmax_lab.tasks.documents._model import Reading
 
 # Bars of more words than these touch each other anyway, and each takes a millisecond.
 _MOST_BARS = 400
+# More words than these cannot be read in one picture; the curve still can.
+_MOST_NAMED = 160
+_INCHES_PER_WORD = 0.27
+
+
+def picture_width(words: Sequence[str]) -> float:
+    """Inches for a text, so that its words can be read where that is possible."""
+    return max(_INCHES_PER_WORD * min(len(words), _MOST_NAMED), 5.0)
 
 
 def draw_reading(axis: Any, reading: Reading, words: Sequence[str], theme: Theme) -> None:
-    """Weights and density of the one review that was read, in units of the share that falls to a word.
+    """Weights and density of the one review that was read, as the share that falls to a word.
+
+    Where there are both, the density has a scale of its own, on the right.
 
     Args:
         axis: of matplotlib.
@@ -51,7 +61,9 @@ def _draw_density(axis: Any, density: BetaGaussian, count: int, colour: str) -> 
 
 
 def name_words(axis: Any, words: Sequence[str], inside: Sequence[bool], theme: Theme) -> None:
-    """The words of the review below the axis, those that are not attended paler."""
+    """The words of the review below the axis, those that are not attended paler; none where there are too many."""
+    if len(words) > _MOST_NAMED:
+        return
     axis.set_xticks([place + 0.5 for place in range(len(words))], words, rotation=60, ha="right", fontsize=8)
     axis.tick_params(axis="x", length=0, pad=1)
     axis.set_xticks([place + 0.5 for place in range(len(words))])

@@ -8,14 +8,13 @@ import torch
 from contmax_lab.report import Figure, Theme, new_axes
 from contmax_lab.runs import TrainedRun
 from contmax_lab.tasks.documents._data import Documents
-from contmax_lab.tasks.documents._drawing import draw_reading, name_words
+from contmax_lab.tasks.documents._drawing import draw_reading, name_words, picture_width
 from contmax_lab.tasks.documents._model import DocumentsModel, Reading
 from contmax_lab.tasks.documents._prepared import FIRST_WORD
 
 # Reviews with about so many words fit on a page.
 _WORDS = 36
 _REVIEWS = 4
-_INCHES_PER_WORD = 0.26
 _NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discrete + continuous"}
 
 
@@ -45,7 +44,7 @@ def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
     readings = [_read(trained, place) for trained in runs]
 
     def draw(theme: Theme) -> Any:
-        figure, axes = new_axes(rows=len(runs), width=max(_INCHES_PER_WORD * len(words), 5.0), height=1.25)
+        figure, axes = new_axes(rows=len(runs), width=picture_width(words), height=1.25)
         for axis, trained, reading in zip(axes, runs, readings, strict=True):
             draw_reading(axis, reading, words, theme)
             axis.set_title(_title(trained.recipe.model, reading), loc="left", fontsize=8)
@@ -54,8 +53,9 @@ def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
 
     truth = "positive" if int(documents.labels) else "negative"
     caption = (
-        f"A {truth} review. Bars: weights of discrete attention. Curve: density of continuous attention, per word; the "
-        "words it selects are shaded. Words in grey are not attended in the last panel."
+        f"A {truth} review. Bars: weights of discrete attention. Curve: density of continuous attention, per word, "
+        "beside bars on the scale to the right; the words it selects are shaded. Words in grey are not attended in the "
+        "last panel."
     )
     return Figure.drawn(f"Attention over review {place + 1}", draw, caption)
 

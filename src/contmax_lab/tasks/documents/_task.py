@@ -31,10 +31,10 @@ class DocumentClassification(Task):
         """A network with fresh weights and the word vectors of the data."""
         return Reader(model, splits.info["vectors"])
 
-    def initialise(self, network: nn.Module, model: DocumentsModel) -> None:
+    def initialise(self, network: nn.Module, recipe: Any) -> None:
         """Word vectors and LSTM of the run that the recipe begins with, if it names one."""
-        if model.start is not None:
-            _take_over(network, model.start)
+        if recipe.model.start is not None:
+            _take_over(network, recipe.model.start, recipe.data)
 
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """Numbers of words, padded, and labels."""
@@ -72,21 +72,30 @@ class DocumentClassification(Task):
         return [examples_section(PretrainedReader.load())]
 
 
-def _take_over(network: nn.Module, start: Path) -> None:
-    """Begin with the word vectors and the LSTM of a run of the task language."""
+def _take_over(network: nn.Module, start: Path, data: DocumentsData) -> None:
+    """Begin with the word vectors and the LSTM of a run of the task language on the same reviews and words."""
     from contmax_lab.runs import Run, read_checkpoint
 
-    weights = Run(start).weights
-    if not weights.is_file():
+    run = Run(start)
+    if not run.weights.is_file():
         raise LabError(f"--model.start: {start} holds no trained model; make one with contmax train language/imdb")
+    begun = run.recipe()
+    if begun.task != "language":
+        raise LabError(f"--model.start: {start} is a run of the task {begun.task}; pass one of the task language")
+    for field in ("max_words", "dimensions", "valid", "split"):
+        theirs, ours = getattr(begun.data, field), getattr(data, field)
+        # Another split would have read what is held out here; other words have other numbers.
+        if theirs != ours:
+            raise LabError(
+                f"--model.start: {start} was trained with data.{field}={theirs}, this is {ours}; use the same"
+            )
     own = network.state_dict()
     taken = {
         name: tensor
-        for name, tensor in read_checkpoint(weights).tensors.items()
+        for name, tensor in read_checkpoint(run.weights).tensors.items()
         if name.startswith(("embedding.", "encoder."))
     }
     wrong = [name for name, tensor in taken.items() if name not in own or own[name].shape != tensor.shape]
-    if wrong or not taken:
-        what = wrong[0] if wrong else "it has no encoder"
-        raise LabError(f"--model.start: {start} does not fit ({what}); train it with the same data.* and hidden_dim")
+    if wrong:
+        raise LabError(f"--model.start: {start} does not fit ({wrong[0]}); train it with the same hidden_dim")
     network.load_state_dict(taken, strict=False)

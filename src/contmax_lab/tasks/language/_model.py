@@ -85,7 +85,9 @@ class WordGuesser(nn.Module):
     def _nats(self, expected: Tensor, targets: Tensor) -> Tensor:
         """−log p of the targets, flat; the probabilities of all words are made again for the gradient, not kept."""
         pieces = zip(expected.flatten(0, 1).split(_CHUNK), targets.flatten().split(_CHUNK), strict=True)
-        return torch.cat([checkpoint(self._cross_entropy, *piece, use_reentrant=False) for piece in pieces])
+        return torch.cat(
+            [checkpoint(self._cross_entropy, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+        )
 
     def _cross_entropy(self, expected: Tensor, targets: Tensor) -> Tensor:
         vectors = self.embedding.weight[FIRST_WORD : FIRST_WORD + self.words]
