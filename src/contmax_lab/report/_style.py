@@ -17,7 +17,7 @@ a { color: var(--accent); text-decoration: none; } a:hover, a:focus-visible { te
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; margin: 1.2rem 0 .8rem; font-size: .95rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .42rem .5rem .42rem 1.4rem; text-align: left; vertical-align: top; font-weight: normal; }
-.number { text-align: right; white-space: nowrap; } th:first-child { padding-left: 0; white-space: nowrap; }
+.number { text-align: right; white-space: nowrap; } th:first-child { padding-left: 0; min-width: min(11.5rem, 40vw); }
 thead th { color: var(--soft); border-bottom: 1.5px solid var(--ink); vertical-align: bottom; }
 tbody tr + tr > * { border-top: 1px solid var(--line); }
 tbody tr:last-child > * { border-bottom: 1.5px solid var(--ink); }
