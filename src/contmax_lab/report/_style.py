@@ -28,7 +28,7 @@ figure { margin: 2.2rem 0; }
 /* Letters in a picture stay readable on a phone: it scrolls rather than shrinks. */
 .plate img { display: block; width: 100%; min-width: 34rem; height: auto; }
 figcaption { max-width: 46rem; margin-top: .7rem; } figcaption strong { color: var(--ink); }
-@media (max-width: 40rem) { th, td { padding-left: .8rem; } th:first-child { white-space: normal; } }
+@media (max-width: 40rem) { th, td { padding-left: .8rem; } }
 @media print { body { max-width: none; } figure, table { break-inside: avoid; } }
 """
 
