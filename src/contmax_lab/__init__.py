@@ -13,7 +13,7 @@ The way of a training, from left to right::
 ``attention``       `Attention`: the kinds that tasks compare, with one face; `attended_share`: how much they look at
 ``recipes``         `Recipe` = task + data + model + training + seed; YAML, dotted overrides
 ``runs``            `Run`: the folder; atomic files, checkpoints, metrics, results. `open_trained` loads a done one
-``training``        `train`, `evaluate`: the loop
+``training``        `train`: the loop; `evaluate`, and `evaluate_trained` for a run that is done
 ``tables``          `Table` = rows (recipes) × variants (seeds, splits); `reproduce` trains what is missing
 ``report``          `Figure`, `Theme`, `Section`, `write_page`: one HTML file with everything inside, light and dark
 ``search``          optuna over a recipe

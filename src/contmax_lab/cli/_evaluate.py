@@ -28,13 +28,9 @@ def run(options: argparse.Namespace) -> None:
         return
     from contmax_lab.cli._printing import on_main_process
     from contmax_lab.runs import open_trained
-    from contmax_lab.training import accelerator_for, evaluate
+    from contmax_lab.training import evaluate_trained
 
-    trained = open_trained(options.folder, tuple(options.overrides))
-    accelerator = accelerator_for(trained.recipe.training)
-    split = getattr(trained.splits, options.split)
-    model = accelerator.prepare_model(trained.model, evaluation_mode=True)
-    metrics = evaluate(model, trained.task, split, trained.recipe.training.batch_size, accelerator)
+    metrics = evaluate_trained(open_trained(options.folder, tuple(options.overrides)), options.split)
     if not on_main_process():
         return
     if options.json:

@@ -10,7 +10,7 @@ import torch
 from contmax_lab.errors import LabError
 from contmax_lab.provenance import provenance
 from contmax_lab.runs import TrainedRun, write_atomically, write_json
-from contmax_lab.training import accelerator_for, evaluate
+from contmax_lab.training import evaluate_trained
 
 
 def export(trained: TrainedRun, folder: Path) -> int:
@@ -31,22 +31,12 @@ def export(trained: TrainedRun, folder: Path) -> int:
     weights = {name: tensor.to(torch.float16).contiguous() for name, tensor in trained.model.state_dict().items()}
     # What travels is what is measured.
     trained.model.load_state_dict(weights)
-    card = _card(trained, _figures(trained))
+    card = _card(trained, {part: evaluate_trained(trained, part) for part in ("valid", "test")})
     write_atomically(folder / "model.safetensors", safetensors.torch.save(weights))
     words = "".join(f"{word}\n" for word in trained.splits.info["words"])
     write_atomically(folder / "vocab.txt", words.encode("utf-8"))
     write_json(folder / "config.json", card)
     return sum((folder / name).stat().st_size for name in ("model.safetensors", "vocab.txt", "config.json"))
-
-
-def _figures(trained: TrainedRun) -> dict[str, dict[str, float]]:
-    """Metrics of the model as it is now, on the validation and the test examples."""
-    accelerator = accelerator_for(trained.recipe.training)
-    model = accelerator.prepare_model(trained.model, evaluation_mode=True)
-    return {
-        name: evaluate(model, trained.task, split, trained.recipe.training.batch_size, accelerator)
-        for name, split in (("valid", trained.splits.valid), ("test", trained.splits.test))
-    }
 
 
 def _card(trained: TrainedRun, figures: dict[str, dict[str, float]]) -> dict[str, Any]:
