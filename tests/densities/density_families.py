@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Categorical
@@ -124,3 +125,13 @@ SEVERAL = [
 ]
 
 ALL = LINE + SEVERAL
+
+
+def each(families: list[Family]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("family", families, ids=str)
+
+
+def inner_points(p: Density, count: int = 4) -> Tensor:
+    """Points inside the support, (count, *batch[, N])."""
+    torch.manual_seed(1)
+    return p.mean + 0.7 * (p.sample((count,)) - p.mean)
