@@ -1,5 +1,6 @@
 """From a run to a folder that is small enough to travel."""
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,10 @@ def export(trained: TrainedRun, folder: Path) -> int:
     if trained.task.name != "documents":
         raise LabError(f"{trained.run.folder} is a run of the task {trained.task.name}; only documents can be exported")
     weights = {name: tensor.to(torch.float16).contiguous() for name, tensor in trained.model.state_dict().items()}
-    # What travels is what is measured.
-    trained.model.load_state_dict(weights)
-    card = _card(trained, {part: evaluate_trained(trained, part) for part in ("valid", "test")})
+    # What travels is what is measured; the run that was given stays as it is.
+    rounded = dataclasses.replace(trained, model=copy.deepcopy(trained.model))
+    rounded.model.load_state_dict(weights)
+    card = _card(trained, {part: evaluate_trained(rounded, part) for part in ("valid", "test")})
     write_atomically(folder / "model.safetensors", safetensors.torch.save(weights))
     words = "".join(f"{word}\n" for word in trained.splits.info["words"])
     write_atomically(folder / "vocab.txt", words.encode("utf-8"))
