@@ -91,8 +91,10 @@ def test_predictions_of_arbitrary_scores_as_targets():
     target = regularized_prediction(lambda x: -x.square().sum(-1) / 0.98, box)
     closed = MultivariateBetaGaussian(t(0.0, 0.0), scale_diag=t(0.7, 0.7))
     torch.testing.assert_close(fenchel_young(plane, target), fenchel_young(plane, closed), rtol=1e-4, atol=1e-6)
-    with pytest.raises(NotImplementedError, match="kink"):
-        fenchel_young(Triangular(t(0.1), t(0.5)), regularized_prediction(lambda x: -(x**2), interval))
+    kinked = Triangular(t(0.1), t(0.5))
+    target = regularized_prediction(lambda x: -(x**2) / 0.98, interval, 1.5)
+    got, expected = (fenchel_young(kinked, p) for p in (target, BetaGaussian(t(0.0), t(0.7), 1.5)))
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("alpha", [8.0, 40.0])

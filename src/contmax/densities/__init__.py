@@ -8,6 +8,7 @@
 :class:`LocationScale`                    score −g'(|t−μ|/σ)/σ for any convex g, α = 2
 :class:`Mixture`                          several of one family, with the union of their supports
 :class:`Empirical`                        weighted samples
+:class:`LineDensity`, :class:`LineLaw`    what a symmetric family of one's own on the line is made of
 ========================================  ==========================================================================
 
 The Laplace density (score −|t−μ|/b, α = 1) is torch's own ``Laplace``. Importing this package registers
@@ -18,6 +19,9 @@ from . import _divergence as _divergence
 from ._beta_gaussian import BetaGaussian as BetaGaussian
 from ._density import Density as Density
 from ._empirical import Empirical as Empirical
+from ._landmarks import Landmarks as Landmarks
+from ._line import LineDensity as LineDensity
+from ._line import LineLaw as LineLaw
 from ._location_scale import LocationScale as LocationScale
 from ._mixture import Mixture as Mixture
 from ._multivariate import MultivariateBetaGaussian as MultivariateBetaGaussian

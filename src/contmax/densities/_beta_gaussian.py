@@ -1,5 +1,6 @@
 r"""β-Gaussians on the real line: the Ω_α-map of a quadratic score."""
 
+import dataclasses
 import math
 from typing import ClassVar, Self
 
@@ -10,7 +11,9 @@ from torch.types import _size
 
 from contmax._typing import Float
 
+from ._density import Density
 from ._elliptical import Elliptical, escort_index
+from ._landmarks import Landmarks
 from ._line import LineDensity
 from ._line_law import BetaLaw, line_law
 from ._moments import adjustable_profile, weighted_moments
@@ -28,7 +31,7 @@ from ._validation import (
 _SCALE_HINT = "Pass softplus(x) or a standard deviation."
 
 
-class BetaGaussian(LineDensity, Elliptical):
+class BetaGaussian(Elliptical, LineDensity):
     r"""β-Gaussian; for α ≠ 1 its width does not grow like ``scale``: see :meth:`from_support`, :meth:`from_moments`.
 
     .. math:: p(t) = \exp_{2-\alpha}\!\Big(-\frac{(t-\mu)^2}{2\sigma^2} - A\Big)
@@ -81,7 +84,7 @@ class BetaGaussian(LineDensity, Elliptical):
         self.loc, self.scale = loc.expand(batch), scale.expand(batch)
         if index:
             self.alpha = index[0].expand(batch)
-        super().__init__(batch)
+        Density.__init__(self, batch)
         self._rebind()
 
     def _half_log_det(self) -> Tensor:
@@ -253,11 +256,21 @@ class BetaGaussian(LineDensity, Elliptical):
         log_stretch = self._profile.log_escort_stretch(float(beta), self._half_log_det())
         return BetaGaussian(self.loc, self._round((0.5 * log_stretch).exp() * self._wide(self.scale)), alpha)
 
-    def _law(self) -> BetaLaw:
+    def law(self) -> BetaLaw:
+        """The law of (t−μ)/unit, by the cheapest exact route that α allows."""
         return line_law(self._profile)
 
-    def _unit(self) -> Tensor:
-        return self._wide(self.scale) * self._law().unit(self._half_log_det())
+    def unit(self) -> Tensor:
+        """√ρ·σ, or the half-width where the law is a polynomial."""
+        return self._wide(self.scale) * self.law().unit(self._half_log_det())
+
+    def _is_bounded(self) -> bool:
+        return not isinstance(self.alpha, Tensor) and self.alpha > 1
+
+    def landmarks(self) -> Landmarks:
+        """As of every symmetric density; the score, a parabola, has no kink."""
+        landmarks = super().landmarks()
+        return dataclasses.replace(landmarks, bends=landmarks.bends[:0])
 
     def _half_width(self) -> Tensor:
         if not isinstance(self.alpha, Tensor) and 1 < self.alpha < math.inf:

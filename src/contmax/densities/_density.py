@@ -1,5 +1,6 @@
 """The contract all densities of this library share, on top of torch.distributions.Distribution."""
 
+import math
 from abc import abstractmethod
 from typing import Any, ClassVar, Self
 
@@ -10,7 +11,9 @@ from torch.types import _size
 
 from contmax._eager import is_eager_cpu
 from contmax._typing import Float
+from contmax.deformed import log_beta
 
+from ._landmarks import Landmarks, general_landmarks
 from ._validation import require_broadcastable
 
 
@@ -28,6 +31,8 @@ class Density(Distribution):
     _batched: ClassVar[dict[str, int]] = {}
 
     loc: Tensor
+    alpha: float | Tensor
+    """The index α of which the density is the Ω_α-map of its score; a mixture or a set of samples has none."""
 
     def __init__(self, batch_shape: Size, event_shape: Size = torch.Size()) -> None:  # noqa: B008
         # Torch's checks would enforce the support on every point, so they stay off whatever the global default is.
@@ -54,6 +59,57 @@ class Density(Distribution):
     def density(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """p(t), zero with zero gradient off the support; arguments as :meth:`log_prob`."""
         return self._log_density(self._points(value)).exp().to(self._result_dtype(value))
+
+    def score(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        r"""f(t), the score of which the density is the Ω_α-map, :math:`p = \exp_{2-\alpha}(f - A)`.
+
+        By default :math:`f = \log_{2-\alpha} p`, for which A = 0; off the support it is then the threshold λ.
+
+        Args:
+            value: points t, shape ``(*sample, *batch)`` or ``(*sample, *batch, N)``.
+
+        Returns:
+            Shape ``(*sample, *batch)``; also off the support, where f ≤ λ.
+
+        Raises:
+            NotImplementedError: if the density is not the map of a score, as a mixture.
+
+        Example:
+            >>> from contmax.densities import Triangular
+            >>> Triangular(0.0, 4.0).score(torch.tensor([0.0, 1.0, 8.0]))
+            tensor([-0.0000, -0.2500, -2.0000])
+        """
+        return self._score(self._points(value)).to(self._result_dtype(value))
+
+    def _score(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The score at points of the working dtype, unrounded."""
+        alpha = self.required_alpha()
+        log_p = self._log_density(points)
+        inside = log_p > -math.inf
+        scores = log_beta(torch.where(inside, log_p, 0.0).exp(), 2 - alpha)
+        if not isinstance(alpha, Tensor):
+            return torch.where(inside, scores, -1 / (alpha - 1) if alpha > 1 else -math.inf)
+        sparse = alpha > 1
+        return torch.where(inside, scores, torch.where(sparse, -1 / torch.where(sparse, alpha - 1, 1.0), -math.inf))
+
+    def conjugate(self) -> Float[Tensor, "*batch"]:
+        """Ω_α*(f) = E_p[f] − Ω_α(p) of the score."""
+        raise NotImplementedError(f"{type(self).__name__} does not know Ω_α* of its score. Define conjugate() there.")
+
+    def required_alpha(self) -> float | Tensor:
+        """α, or an error that says what a density without one cannot do."""
+        alpha: float | Tensor | None = getattr(self, "alpha", None)
+        if alpha is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} is not the map of a score, so it cannot be the prediction of a Fenchel–Young "
+                "loss. Pass a β-Gaussian, Triangular, LocationScale or another density with alpha and score(t), or "
+                "register_fenchel_young the pair."
+            )
+        return alpha
+
+    def landmarks(self) -> Landmarks:
+        """Where a density on the line begins, bends, ends and has its mass; by default from support and moments."""
+        return general_landmarks(self)
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:

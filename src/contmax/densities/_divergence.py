@@ -8,11 +8,12 @@ from torch import Tensor
 from torch.distributions import Distribution, Laplace, MultivariateNormal, Normal, StudentT, Uniform, register_kl
 
 from ._beta_gaussian import BetaGaussian
-from ._integration import ends, line_integral
+from ._landmarks import landmarks_of
 from ._line import LineDensity
+from ._line_rule import LineRule
 from ._mixture import Mixture
 from ._multivariate import MultivariateBetaGaussian
-from ._widening import in_float64
+from ._unchecked import unchecked
 
 _ASCENT_STEPS = 50
 _SLACK_MAX = 1e-4
@@ -37,18 +38,19 @@ def kl_line(p: Distribution, q: Distribution) -> Tensor:
         raise NotImplementedError("the divergence of mixtures is implemented in one dimension only.")
     shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
     dtype = torch.promote_types(p.mean.dtype, q.mean.dtype)
-    p, q = (in_float64(d.expand(shape)) for d in (p, q))
-    (low, high), (outer_low, outer_high) = ends(p), ends(q)
+    p, q = (unchecked(d.expand(shape), torch.float64) for d in (p, q))
+    inner, outer = landmarks_of(p), landmarks_of(q)
+    low, high = inner.low, inner.high
     # Ends that agree up to rounding are taken to agree, as long as that leaves most of the density inside.
     slack = torch.minimum(8 * torch.finfo(dtype).eps * (high - low + p.mean.abs()), _SLACK_MAX * (high - low))
     slack = torch.where(torch.isfinite(slack), slack, 0.0)
-    nested = (low >= outer_low - slack) & (high <= outer_high + slack)
-
-    def log_ratio(at: Tensor, log_p: Tensor) -> Tensor:
-        log_q = q.log_prob(at)
-        return torch.where(torch.isinf(log_q), 0.0, log_p - torch.where(torch.isinf(log_q), 0.0, log_q))
-
-    return torch.where(nested, line_integral(log_ratio, p, q), math.inf).to(dtype)
+    nested = (low >= outer.low - slack) & (high <= outer.high + slack)
+    rule = LineRule(inner, shape, outer.cuts)
+    log_p, alive = rule.log_density(p)
+    log_q = q.log_prob(torch.where(alive, rule.beside_bends, inner.centre.detach()))
+    known = alive & ~torch.isinf(log_q)
+    terms = rule.shares * log_p.exp() * (log_p - torch.where(known, log_q, 0.0))
+    return torch.where(nested, torch.where(known, terms, 0.0).sum(0), math.inf).to(dtype)
 
 
 def _kl_beta_gaussians(p: BetaGaussian, q: BetaGaussian) -> Tensor:

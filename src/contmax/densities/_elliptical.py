@@ -15,7 +15,6 @@ from ._profile import Profile, profile_of
 class Elliptical(Density):
     """A density that depends on t only through Δ = (t−μ)ᵀΣ⁻¹(t−μ), with the profile of index α."""
 
-    alpha: float | Tensor
     _profile: Profile
 
     def _rebind(self) -> None:
@@ -35,6 +34,9 @@ class Elliptical(Density):
 
     def _log_density(self, points: Tensor) -> Tensor:
         return self._profile.log_density(self._delta(points), self._half_log_det())
+
+    def _score(self, points: Tensor) -> Tensor:
+        return -0.5 * self._delta(points)
 
     def mahalanobis_sq(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Δ(t) = (t−μ)ᵀΣ⁻¹(t−μ); arguments as :meth:`log_prob`."""

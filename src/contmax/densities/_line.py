@@ -1,50 +1,137 @@
-"""What symmetric densities on the line share: the distribution function and its inverse, from one tail."""
+"""What symmetric densities on the line share: everything follows from the law of (t−μ)/unit and from α."""
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.distributions import constraints
+from torch.types import _size
 
 from contmax._typing import Float
+from contmax.deformed import log_beta
+from contmax.numerics import implicit_root, monotone_root
 
 from ._density import Density
+from ._landmarks import Landmarks, stepped
+from ._line_rule import LineRule
+from ._unchecked import unchecked
+from ._validation import as_parameters, broadcast_batch, checks_values, require_finite, require_positive
+
+# How often a bracket is doubled in search of a quantile: enough for tails as heavy as those of a Cauchy density.
+_DOUBLINGS = 64
+# The tail probability of a Gaussian at one standard deviation.
+_ONE_DEVIATION = 0.15865525393145705
 
 
 class LineLaw(ABC):
-    """The law of (t−μ)/unit, symmetric about 0.
+    """The law of a standard variable on the line, symmetric about 0.
 
     By symmetry everything follows from the tail P(less than −d) ∈ [0, ½] for d ≥ 0, and only the tail keeps the digits
-    of small probabilities.
+    of small probabilities. A law needs no more than :meth:`tail`; closed forms of the others make it faster.
     """
+
+    reach: float | Tensor = math.inf
+    """Half the length of the support; ∞ if it is the whole line."""
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether the support is the whole line, as far as that is known without looking at tensors."""
+        return not isinstance(self.reach, Tensor) and self.reach == math.inf
 
     @abstractmethod
     def tail(self, depth: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """P(less than −d), for d ≥ 0."""
+        """P(less than −d), for d ≥ 0; differentiable by torch."""
 
-    @abstractmethod
+    def log_density(self, depth: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """ln p at distance d ≥ 0, −inf with zero gradient beyond the reach; by default from the tail."""
+        inside = depth < self.reach
+        density: Tensor = torch.func.grad(lambda d: -self.tail(d).sum())(torch.where(inside, depth, 0.0))
+        alive = inside & (density > 0)
+        return torch.where(alive, torch.where(alive, density, 1.0).log(), -math.inf)
+
     def depth(self, tail: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The inverse, for 0 < tail ≤ ½."""
+        """The distance d that leaves 0 < tail ≤ ½ below −d; by default searched for."""
+        target = tail.detach()
+        high = torch.ones_like(target) if self.is_unbounded else torch.ones_like(target) * self.reach
+        with torch.no_grad():
+            for _ in range(_DOUBLINGS if self.is_unbounded else 0):
+                high = torch.where(self.tail(high) > target, 2 * high, high)
+
+        def residual(depth: Tensor) -> tuple[Tensor, Tensor]:
+            slope = self.log_density(depth).exp()
+            return tail - self.tail(depth), torch.where(slope > 0, slope, math.inf)
+
+        return implicit_root(monotone_root(residual, torch.zeros_like(target), high, tolerance=1e-10), residual)
 
 
 class LineDensity(Density):
-    """A density on the line, symmetric about ``loc``."""
+    r"""A density on the line, symmetric about ``loc``: p(t) = p₀((t−μ)/u)/u with p₀ the density of a law.
+
+    A family of one's own is a law, an index α and, where it matters, a score. All else (draws, quantiles, moments,
+    entropies, expectations of a basis, Fenchel–Young losses, Kullback–Leibler divergences) follows, by quadrature where
+    there is no closed form.
+
+    Args:
+        loc: location μ, shape broadcastable to ``(*batch)``.
+        scale: scale > 0, shape broadcastable to ``(*batch)``; the unit u of the law unless :meth:`unit` says otherwise.
+        validate_args: check values; by default on eager CPU tensors only.
+
+    Raises:
+        ValueError: if a value is NaN, ``scale`` is not positive, or shapes do not broadcast.
+
+    Example:
+        >>> import math, torch
+        >>> from contmax.densities import LineDensity, LineLaw
+        >>> class RaisedCosineLaw(LineLaw):
+        ...     reach = 1.0
+        ...     def tail(self, depth):
+        ...         inner = depth.clamp(max=1.0)
+        ...         return 0.5 * (1 - inner) - torch.sin(math.pi * inner) / (2 * math.pi)
+        >>> class RaisedCosine(LineDensity):
+        ...     alpha = 2.0
+        ...     def law(self):
+        ...         return RaisedCosineLaw()
+        >>> p = RaisedCosine(0.0, 2.0)
+        >>> p.density(torch.tensor([0.0, 1.0, 3.0])), p.half_width, p.variance
+        (tensor([0.5000, 0.2500, 0.0000]), tensor(2.), tensor(0.5228))
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "loc": constraints.real,
+        "scale": constraints.positive,
+    }
+    _batched: ClassVar[dict[str, int]] = {"loc": 0, "scale": 0}
 
     scale: Tensor
-    alpha: float | Tensor
+
+    def __init__(self, loc: float | Tensor, scale: float | Tensor, *, validate_args: bool | None = None) -> None:
+        loc, scale = as_parameters(loc=loc, scale=scale)
+        if checks_values(validate_args, loc, scale):
+            require_finite("loc", loc)
+            require_positive("scale", scale, "Pass softplus(x) or a standard deviation.")
+        batch = broadcast_batch(loc=loc.shape, scale=scale.shape)
+        self.loc, self.scale = loc.expand(batch), scale.expand(batch)
+        super().__init__(batch)
 
     @abstractmethod
-    def _law(self) -> LineLaw:
+    def law(self) -> LineLaw:
         """The law of (t−μ)/unit."""
 
-    @abstractmethod
-    def _unit(self) -> Tensor:
-        """The unit of the law, in the working dtype."""
+    def unit(self) -> Float[Tensor, "*batch"]:
+        """The unit of the law, at least in float32: ``scale`` itself unless a family defines another."""
+        return self._wide(self.scale)
 
-    @abstractmethod
     def _half_width(self) -> Tensor:
         """Half the length of the support, +∞ if it is unbounded, in the working dtype."""
+        law, unit = self.law(), self.unit()
+        return torch.full_like(unit, math.inf) if law.is_unbounded else law.reach * unit
+
+    def _log_density(self, points: Tensor) -> Tensor:
+        unit = self.unit()
+        offset = (points - self._wide(self.loc)) / unit
+        return self.law().log_density(torch.where(offset < 0, -offset, offset)) - unit.log()
 
     @property
     def mean(self) -> Float[Tensor, "*batch"]:
@@ -55,6 +142,73 @@ class LineDensity(Density):
     def mode(self) -> Float[Tensor, "*batch"]:
         """μ, also for the uniform member, whose density is constant."""
         return self.loc
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch"]:
+        """E_p[(t−μ)²], by quadrature."""
+        return self._round(self._expectation(lambda t, _: (t - self.loc.double()).square()))
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """Shannon entropy in nats, by quadrature."""
+        return self._round(self._expectation(lambda _, log_p: -log_p))
+
+    def tsallis_negentropy(self) -> Float[Tensor, "*batch"]:
+        """Ω_α(p) = E_p[log_{2−α} p]/α, of the density's own α, by quadrature."""
+        return self._round(self._negentropy())
+
+    def _negentropy(self) -> Tensor:
+        alpha = self._index()
+        return self._expectation(lambda _, log_p: log_beta(log_p.exp(), 2 - alpha)) / alpha
+
+    @property
+    def normalizer(self) -> Float[Tensor, "*batch"]:
+        """A with p = exp_{2−α}(f − A), from score and density at the centre."""
+        return self._round(self._normalizer())
+
+    def _normalizer(self) -> Tensor:
+        wide = cast(LineDensity, unchecked(self, torch.float64))
+        return wide.score(wide.loc) - log_beta(wide.density(wide.loc), 2 - self._index())
+
+    @property
+    def threshold(self) -> Float[Tensor, "*batch"]:
+        """λ = A − 1/(α−1): for α > 1 the support is where f > λ; −∞ at α = 1."""
+        gap = self._index() - 1
+        gaussian = gap == 0
+        level = self._normalizer() - 1 / torch.where(gaussian, 1.0, gap)
+        return self._round(torch.where(gaussian, -math.inf, level))
+
+    def conjugate(self) -> Float[Tensor, "*batch"]:
+        """Ω_α*(f) of the score, (α−1)Ω_α(p) + A."""
+        return self._round((self._index() - 1) * self._negentropy() + self._normalizer())
+
+    def _index(self) -> Tensor:
+        """α in float64."""
+        alpha: Any = self.alpha
+        return alpha.double() if isinstance(alpha, Tensor) else torch.full_like(self.loc, alpha, dtype=torch.float64)
+
+    def _expectation(self, function: Any) -> Tensor:
+        """E_p of a function of t and ln p(t), in float64."""
+        wide = unchecked(self, torch.float64)
+        rule = LineRule(cast(LineDensity, wide).landmarks(), self.batch_shape)
+        log_p, alive = rule.log_density(wide)
+        values: Tensor = function(rule.points, torch.where(alive, log_p, 0.0))
+        return (torch.where(alive, rule.shares * log_p.exp(), 0.0) * values).sum(0)
+
+    def landmarks(self) -> Landmarks:
+        """The ends of the support and the centre, where law and score may have a kink."""
+        loc, half = self.loc.double(), self._half_width().double()
+        low, high = loc - half, loc + half
+        if self._is_bounded():
+            cuts = torch.stack([low, loc, high])
+            return Landmarks(low, high, loc, half.detach(), loc[None], cuts, bounded=True)
+        with torch.no_grad():
+            deviation = self.law().depth(torch.full_like(self.unit(), _ONE_DEVIATION)) * self.unit()
+        ends = [torch.where(torch.isfinite(end), end, loc) for end in (low, high)]
+        return stepped(low, high, loc, deviation.double(), [loc], ends)
+
+    def _is_bounded(self) -> bool:
+        """Whether the support is known to be bounded without looking at tensors."""
+        return not self.law().is_unbounded
 
     @property
     def half_width(self) -> Float[Tensor, "*batch"]:
@@ -73,7 +227,7 @@ class LineDensity(Density):
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> constraints.Constraint:
         """The interval μ ± a, or the real line."""
-        if not isinstance(self.alpha, Tensor) and self.alpha <= 1:
+        if not isinstance(self.alpha, Tensor) and not self._is_bounded():
             return constraints.real
         return constraints.interval(self.loc - self.half_width, self.loc + self.half_width)
 
@@ -86,10 +240,10 @@ class LineDensity(Density):
         Returns:
             Shape ``(*sample, *batch)``; differentiable in t and in all parameters.
         """
-        offset = (self._points(value) - self._wide(self.loc)) / self._unit()
+        offset = (self._points(value) - self._wide(self.loc)) / self.unit()
         below = offset < 0
         # Not abs: its derivative at 0 is 0, and there the distribution function is steepest.
-        tail = self._law().tail(torch.where(below, -offset, offset))
+        tail = self.law().tail(torch.where(below, -offset, offset))
         return torch.where(below, tail, 1 - tail).to(self._result_dtype(value))
 
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -105,6 +259,17 @@ class LineDensity(Density):
         below = q <= 0.5
         edge = (q <= 0) | (q >= 1)
         tail = torch.where(edge, 0.25, torch.where(below, q, 1 - q))
-        depth = torch.where(edge, self._half_width(), self._law().depth(tail) * self._unit())
+        depth = torch.where(edge, self._half_width(), self.law().depth(tail) * self.unit())
         depth = torch.where((q < 0) | (q > 1), math.nan, depth)
         return (self._wide(self.loc) + torch.where(below, -depth, depth)).to(self._result_dtype(value))
+
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
+        """Exact draws with gradients, by inverting the distribution function; shape ``(*sample_shape, *batch)``."""
+        loc = self._wide(self.loc)
+        shape = torch.Size(sample_shape) + self.batch_shape
+        q = torch.rand(shape, dtype=loc.dtype, device=loc.device)
+        below = q < 0.5
+        # In (0, ½]: the ends of the support themselves are never drawn.
+        tail = torch.where(below, 0.5 - q, 1 - q)
+        depth = self.law().depth(tail) * (1 - 8 * torch.finfo(loc.dtype).eps)
+        return self._round(loc + self.unit() * torch.where(below, -depth, depth))

@@ -48,6 +48,8 @@ class PolynomialLaw(BetaLaw):
     All terms are positive. n = 0 is the uniform member.
     """
 
+    reach = 1.0
+
     def __init__(self, degree: int, profile: Profile) -> None:
         self._degree, self._profile = degree, profile
 
@@ -91,6 +93,12 @@ class GeneralLaw(BetaLaw):
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
+        alpha = profile.alpha
+        if isinstance(alpha, Tensor):
+            gap = alpha.double() - 1
+            self.reach = torch.where(gap > 0, (2 / torch.where(gap > 0, gap, 1.0)).sqrt(), math.inf)
+        else:
+            self.reach = math.sqrt(2 / (alpha - 1)) if alpha > 1 else math.inf
 
     def unit(self, half_log_det: Tensor) -> Tensor:
         return (0.5 * self._profile.log_rho(half_log_det)).exp()

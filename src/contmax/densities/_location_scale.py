@@ -2,19 +2,17 @@
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
-from torch.types import _size
 
 from contmax._typing import Float
 from contmax.numerics import graded_rule, implicit_root, monotone_root
 
 from ._generator import Generator, as_generator
 from ._line import LineDensity, LineLaw
-from ._validation import as_parameters, broadcast_batch, checks_values, require_finite, require_positive
+from ._validation import as_parameters, checks_values, require_positive
 
 _NODES = 64
 
@@ -22,16 +20,26 @@ _NODES = 64
 class _GeneratedLaw(LineLaw):
     """In units of σ: density g'(a) − g'(d), tail g'(a)(a−d) − g(a) + g(d)."""
 
-    def __init__(self, generator: Generator) -> None:
+    reach: Tensor
+
+    def __init__(self, generator: Generator, device: torch.device) -> None:
         self._g = generator
+        self.reach = generator.reach(device)
+
+    def log_density(self, depth: Tensor) -> Tensor:
+        a = self.reach.to(depth.dtype)
+        outside = depth >= a
+        height = self._g.slope(a) - self._g.slope(torch.where(outside, 0.0, depth))
+        outside = outside | (height <= 0)
+        return torch.where(outside, -math.inf, torch.log(torch.where(outside, 1.0, height)))
 
     def tail(self, depth: Tensor) -> Tensor:
-        a = self._g.reach(depth.device).to(depth.dtype)
+        a = self.reach.to(depth.dtype)
         inner = torch.minimum(depth, a)
         return (self._g.slope(a) * (a - inner) - (self._g.value(a) - self._g.value(inner))).clamp(0, 0.5)
 
     def depth(self, tail: Tensor) -> Tensor:
-        a = self._g.reach(tail.device).to(tail.dtype)
+        a = self.reach.to(tail.dtype)
 
         def residual(depth: Tensor) -> tuple[Tensor, Tensor]:
             top = self._g.slope(a)
@@ -74,8 +82,6 @@ class LocationScale(LineDensity):
         Martins et al. 2020, Sec. 2.4, location–scale families.
     """
 
-    arg_constraints: ClassVar = {"loc": constraints.real, "scale": constraints.positive}
-    _batched: ClassVar = {"loc": 0, "scale": 0}
     alpha = 2.0
 
     def __init__(
@@ -86,64 +92,51 @@ class LocationScale(LineDensity):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        loc, scale = as_parameters(loc=loc, scale=scale)
-        validate = checks_values(validate_args, loc, scale)
-        if validate:
-            require_finite("loc", loc)
-            require_positive("scale", scale, "Pass softplus(x) or a standard deviation.")
-        batch = broadcast_batch(loc=loc.shape, scale=scale.shape)
-        self.loc, self.scale = loc.expand(batch), scale.expand(batch)
-        self._g = as_generator(g, loc.device, validate)
-        super().__init__(batch)
+        super().__init__(loc, scale, validate_args=validate_args)
+        self._g = as_generator(g, self.loc.device, checks_values(validate_args, self.loc, self.scale))
 
-    def _law(self) -> LineLaw:
-        return _GeneratedLaw(self._g)
-
-    def _unit(self) -> Tensor:
-        return self._wide(self.scale)
+    def law(self) -> LineLaw:
+        """The law of (t−μ)/σ."""
+        return _GeneratedLaw(self._g, self.loc.device)
 
     def _reach(self) -> Tensor:
         """a, in the working dtype."""
-        return self._g.reach(self.loc.device).to(self._unit().dtype)
+        return self._g.reach(self.loc.device).to(self.unit().dtype)
 
     def _half_width(self) -> Tensor:
-        return self._reach() * self._unit()
+        return self._reach() * self.unit()
 
-    def _log_density(self, points: Tensor) -> Tensor:
-        a, scale = self._reach(), self._unit()
-        depth = ((points - self._wide(self.loc)) / scale).abs()
-        outside = depth >= a
-        height = self._g.slope(a) - self._g.slope(torch.where(outside, 0.0, depth))
-        outside = outside | (height <= 0)
-        return torch.where(outside, -math.inf, torch.log(torch.where(outside, 1.0, height)) - torch.log(scale))
+    def _score(self, points: Tensor) -> Tensor:
+        scale = self.unit()
+        return -self._g.slope((points - self._wide(self.loc)).abs() / scale) / scale
 
     @property
     def threshold(self) -> Float[Tensor, "*batch"]:
         """λ = −g'(a)/σ, with p = [f − λ]₊."""
-        return self._round(-self._g.slope(self._reach()) / self._unit())
+        return self._round(-self._g.slope(self._reach()) / self.unit())
 
     @property
     def normalizer(self) -> Float[Tensor, "*batch"]:
         """A₂ = λ + 1."""
-        return self._round(1 - self._g.slope(self._reach()) / self._unit())
+        return self._round(1 - self._g.slope(self._reach()) / self.unit())
 
     @property
     def variance(self) -> Float[Tensor, "*batch"]:
         """σ² times a constant of g, found by quadrature."""
-        return self._round(self._unit().square() * self._integral(lambda x, p: x.square() * p))
+        return self._round(self.unit().square() * self._integral(lambda x, p: x.square() * p))
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats: ln σ plus a constant of g, found by quadrature."""
-        return self._round(self._unit().log() - self._integral(lambda _, p: torch.xlogy(p, p)))
+        return self._round(self.unit().log() - self._integral(lambda _, p: torch.xlogy(p, p)))
 
     def tsallis_negentropy(self) -> Float[Tensor, "*batch"]:
         """Ω₂(p) = ½(∫p² − 1), by quadrature."""
-        return self._round(0.5 * (self._integral(lambda _, p: p.square()) / self._unit() - 1))
+        return self._round(0.5 * (self._integral(lambda _, p: p.square()) / self.unit() - 1))
 
     def conjugate(self) -> Float[Tensor, "*batch"]:
         """Ω₂* of the score, Ω₂(p) + A₂."""
         energy = self._integral(lambda _, p: p.square())
-        return self._round(0.5 + (0.5 * energy - self._g.slope(self._reach())) / self._unit())
+        return self._round(0.5 + (0.5 * energy - self._g.slope(self._reach())) / self.unit())
 
     def _integral(self, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """∫ of a function of x and of the standard density over the line, in the working dtype."""
@@ -151,7 +144,7 @@ class LocationScale(LineDensity):
         nodes, weights = graded_rule(_NODES, self.loc.device)
         x = a * nodes
         height = (self._g.slope(a) - self._g.slope(x)).clamp(min=0)
-        return (2 * a * (weights * function(x, height)).sum()).to(self._unit().dtype)
+        return (2 * a * (weights * function(x, height)).sum()).to(self.unit().dtype)
 
     @classmethod
     def from_moments(
@@ -207,17 +200,6 @@ class LocationScale(LineDensity):
             require_positive("high - low", half_width, "Pass low < high.")
         unit = cls(torch.zeros_like(half_width), torch.ones_like(half_width), g, validate_args=validate_args)
         return cls(low + half_width, half_width / unit.half_width, g, validate_args=validate_args)
-
-    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
-        """Exact draws with gradients, by inverting the distribution function; shape ``(*sample_shape, *batch)``."""
-        loc = self._wide(self.loc)
-        shape = torch.Size(sample_shape) + self.batch_shape
-        q = torch.rand(shape, dtype=loc.dtype, device=loc.device)
-        below = q < 0.5
-        # In (0, ½]: the ends of the support themselves are never drawn.
-        tail = torch.where(below, 0.5 - q, 1 - q)
-        depth = self._law().depth(tail) * (1 - 8 * torch.finfo(loc.dtype).eps)
-        return self._round(loc + self._unit() * torch.where(below, -depth, depth))
 
     def _extra_repr(self) -> list[str]:
         return [f"g: {self._g.name}"]

@@ -1,19 +1,20 @@
 """Mixtures of densities whose supports may differ."""
 
-import copy
 import math
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, Independent, constraints
+from torch.distributions import Categorical, Distribution, constraints
 from torch.types import _size
 
 from contmax._typing import Float
 from contmax.numerics import implicit_root, monotone_root
 
 from ._density import Density
-from ._integration import line_integral
+from ._landmarks import Landmarks, landmarks_of, union
+from ._line_rule import LineRule
+from ._unchecked import unchecked
 
 
 class Union(constraints.Constraint):
@@ -80,7 +81,7 @@ class Mixture(Density):
                 f"weights of batch shape {tuple(mixture_distribution.batch_shape)} do not broadcast to the batch shape "
                 f"{tuple(shape[:-1])} of the components. Pass Categorical with logits (..., K)."
             ) from None
-        self._component = without_support_checks(component_distribution)
+        self._component = unchecked(component_distribution)
         super().__init__(shape[:-1], component_distribution.event_shape)
 
     @property
@@ -194,7 +195,14 @@ class Mixture(Density):
         """Shannon entropy in nats, on the line, by quadrature."""
         if self.event_shape:
             raise NotImplementedError("the entropy of a mixture has no closed form beyond one dimension.")
-        return self._round(line_integral(lambda _, log_p: -log_p, self))
+        wide = unchecked(self, torch.float64)
+        rule = LineRule(landmarks_of(wide), self.batch_shape)
+        log_p, alive = rule.log_density(wide)
+        return self._round(-torch.where(alive, rule.shares * log_p.exp() * log_p, 0.0).sum(0))
+
+    def landmarks(self) -> Landmarks:
+        """Those of all components."""
+        return union(landmarks_of(self._component))
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""
@@ -224,14 +232,3 @@ def _require(name: str, value: object, kind: type) -> None:
         raise TypeError(
             f"{name} must be a {kind.__name__}; got {type(value).__name__}. Pass one of torch.distributions."
         )
-
-
-def without_support_checks(distribution: Distribution) -> Distribution:
-    """A copy of a torch distribution that answers −inf off its support instead of raising."""
-    if isinstance(distribution, Density):
-        return distribution
-    new = copy.copy(distribution)
-    new._validate_args = False
-    if isinstance(new, Independent):
-        new.base_dist = without_support_checks(new.base_dist)
-    return new

@@ -1,21 +1,26 @@
 """The triangular density: the Ω₂-map of −|t−μ|/b."""
 
 import math
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 from torch.types import _size
 
 from contmax._typing import Float
 
 from ._line import LineDensity, LineLaw
-from ._validation import as_parameters, broadcast_batch, checks_values, require_finite, require_positive
+from ._validation import as_parameters, checks_values, require_positive
 
 
 class _TriangularLaw(LineLaw):
     """In units of the half-width."""
+
+    reach = 1.0
+
+    def log_density(self, depth: Tensor) -> Tensor:
+        outside = depth >= 1
+        return torch.where(outside, -math.inf, torch.log1p(-torch.where(outside, 0.0, depth)))
 
     def tail(self, depth: Tensor) -> Tensor:
         return 0.5 * (1 - depth).clamp(min=0).square()
@@ -47,33 +52,18 @@ class Triangular(LineDensity):
         Martins et al. 2020, Eq. (triangular).
     """
 
-    arg_constraints: ClassVar = {"loc": constraints.real, "scale": constraints.positive}
-    _batched: ClassVar = {"loc": 0, "scale": 0}
     alpha = 2.0
 
-    def __init__(self, loc: float | Tensor, scale: float | Tensor, *, validate_args: bool | None = None) -> None:
-        loc, scale = as_parameters(loc=loc, scale=scale)
-        if checks_values(validate_args, loc, scale):
-            require_finite("loc", loc)
-            require_positive("scale", scale, "Pass softplus(x), or use from_support(low, high).")
-        batch = broadcast_batch(loc=loc.shape, scale=scale.shape)
-        self.loc, self.scale = loc.expand(batch), scale.expand(batch)
-        super().__init__(batch)
-
-    def _law(self) -> LineLaw:
+    def law(self) -> LineLaw:
+        """The law of (t−μ)/√b."""
         return _TriangularLaw()
 
-    def _unit(self) -> Tensor:
-        return self._half_width()
-
-    def _half_width(self) -> Tensor:
+    def unit(self) -> Tensor:
+        """The half-width √b."""
         return self._wide(self.scale).sqrt()
 
-    def _log_density(self, points: Tensor) -> Tensor:
-        width = self._half_width()
-        slack = 1 - ((points - self._wide(self.loc)) / width).abs()
-        outside = slack <= 0
-        return torch.where(outside, -math.inf, torch.log(torch.where(outside, 1.0, slack)) - torch.log(width))
+    def _score(self, points: Tensor) -> Tensor:
+        return -(points - self._wide(self.loc)).abs() / self._wide(self.scale)
 
     @property
     def threshold(self) -> Float[Tensor, "*batch"]:

@@ -1,7 +1,7 @@
 """Continuous Fenchel–Young losses: what it costs to predict one density where another is the truth."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from contmax._eager import is_eager_cpu
 from contmax._registry import PairRegistry
 from contmax._typing import Float
-from contmax.densities import Density
+from contmax.densities._unchecked import parameter_dtypes
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -181,16 +181,5 @@ def _rounded(losses: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _common_dtype(losses: Tensor, *arguments: Distribution | Tensor) -> torch.dtype:
     """What the dtypes of the parameters promote to: losses are computed in float64 and rounded once."""
-    dtypes = [dtype for argument in arguments for dtype in _dtypes(argument)]
+    dtypes = [dtype for argument in arguments for dtype in parameter_dtypes(argument)]
     return functools.reduce(torch.promote_types, dtypes) if dtypes else losses.dtype
-
-
-def _dtypes(source: object) -> Iterator[torch.dtype]:
-    if isinstance(source, Tensor):
-        if source.is_floating_point():
-            yield source.dtype
-    elif isinstance(source, Density):
-        yield source.dtype
-    elif isinstance(source, Distribution):
-        for value in vars(source).values():
-            yield from _dtypes(value)

@@ -7,8 +7,10 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import constraints
 
+from contmax._eager import is_eager_cpu
 from contmax._typing import Float
 from contmax.deformed import log1p_over, log_beta
+from contmax.densities import Landmarks
 from contmax.densities._density import Density
 
 
@@ -87,6 +89,23 @@ class Prediction(Density):
         extra = values.dim() - len(shape)
         total = (self._masses.reshape(shape + (1,) * extra) * values).sum(len(shape) - 1)
         return total.to(torch.promote_types(self._dtype, values.dtype))
+
+    def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
+        """Where on the line the intervals begin and end in which the density is positive and smooth."""
+        raise NotImplementedError(f"{type(self).__name__} is not a density on the line, so it has no intervals.")
+
+    def landmarks(self) -> Landmarks:
+        """The ends of the intervals in which the density is positive and smooth."""
+        start, stop = (ends.movedim(-1, 0) for ends in self._pieces())
+        if is_eager_cpu(start):
+            live = (stop > start).reshape(len(start), -1).any(1)
+            start, stop = (start[live], stop[live]) if bool(live.any()) else (start[:1], stop[:1])
+        low, high = start.amin(0), stop.amax(0)
+        # Most intervals begin where the one before them ends.
+        fresh = (start[1:] != stop[:-1]).reshape(len(start) - 1, -1).any(1) if is_eager_cpu(start) else slice(None)
+        cuts = torch.cat([start[:1], start[1:][fresh], stop])
+        middle = self._moment(self._nodes)
+        return Landmarks(low, high, middle, 0.5 * (high - low).detach(), cuts, cuts, bounded=True)
 
     def _moment(self, values: Tensor) -> Tensor:
         """Σ mass·values over the nodes; values (*batch, n, *rest)."""

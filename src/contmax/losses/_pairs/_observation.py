@@ -5,19 +5,21 @@ Their Ω_α is infinite for α ≥ 1 and does not depend on the prediction, so i
 """
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Laplace
+from torch.distributions import Distribution
 
 from contmax._typing import Float
 from contmax.densities import Density, Empirical
 from contmax.densities._elliptical import Elliptical
 from contmax.densities._scale import DiagonalScale, Scale
+from contmax.densities._unchecked import unchecked
 from contmax.losses._fenchel_young import register_fenchel_young
 
-from ._score import Score, score_of
-from ._summary import points_of, scale_of
+from ._scores import finite_scores
+from ._target_moments import points_of, scale_of
 
 
 @register_fenchel_young(Elliptical, Tensor)
@@ -51,32 +53,38 @@ def _trace(scale: Scale, centred: Float[Tensor, "*batch n N"], weights: Float[Te
     return whitened.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
-@register_fenchel_young(Laplace, Tensor)
 @register_fenchel_young(Density, Tensor)
-def observed(prediction: Density | Laplace, target: Tensor) -> Float[Tensor, "..."]:
-    """Ω_α*(f) − f(t) for any score on the line, in float64."""
-    score = score_of(prediction)
+def observed(prediction: Density, target: Tensor) -> Float[Tensor, "..."]:
+    """Ω_α*(f) − f(t) for any density with a score, in float64."""
     points = _in_front(target.double().unsqueeze(0), prediction)
-    return score.conjugate - _mean_score(score, points, torch.ones_like(points))
+    return _mean_cost(prediction, points, torch.ones((), dtype=torch.float64, device=points.device))
 
 
-@register_fenchel_young(Laplace, Empirical)
 @register_fenchel_young(Density, Empirical)
-def sampled(prediction: Density | Laplace, target: Empirical) -> Float[Tensor, "..."]:
-    """Ω_α*(f) − Σ w f(t) for any score on the line, in float64."""
-    score = score_of(prediction)
-    samples, weights = (_in_front(x.double().movedim(-1, 0), prediction) for x in (target.samples, target.weights))
-    return score.conjugate - _mean_score(score, samples, weights / weights.sum(0))
+def sampled(prediction: Density, target: Empirical) -> Float[Tensor, "..."]:
+    """Ω_α*(f) − Σ w f(t) for any density with a score, in float64."""
+    samples = target.samples.double().movedim(-1 - len(prediction.event_shape), 0)
+    weights = target.weights.double().movedim(-1, 0)
+    weights = weights.reshape(len(weights), *(1,) * _missing(weights, prediction, events=0), *weights.shape[1:])
+    return _mean_cost(prediction, _in_front(samples, prediction), weights / weights.sum(0))
 
 
 def _in_front(points: Float[Tensor, "n ..."], prediction: Distribution) -> Float[Tensor, "n ..."]:
     """Points of a target with their axis before the batch of the prediction, which may be the longer one."""
-    missing = max(0, len(prediction.batch_shape) - points.dim() + 1)
+    missing = _missing(points, prediction, len(prediction.event_shape))
     return points.reshape(len(points), *(1,) * missing, *points.shape[1:])
 
 
-def _mean_score(score: Score, points: Float[Tensor, "n ..."], shares: Float[Tensor, "n ..."]) -> Float[Tensor, "..."]:
-    """Σ w f(t) over the first dimension; −∞ with zero gradient where a score that counts overflows."""
-    counts = score.in_range(points)
-    values = torch.where(counts, score.at(torch.where(counts, points, score.loc)), 0.0)
-    return torch.where((~counts & (shares > 0)).any(0), -math.inf, (shares * values).sum(0))
+def _missing(values: Tensor, prediction: Distribution, events: int) -> int:
+    """How many dimensions the batch of the prediction has in excess of that of the values."""
+    return max(0, len(prediction.batch_shape) - values.dim() + 1 + events)
+
+
+def _mean_cost(prediction: Density, points: Float[Tensor, "n ..."], shares: Float[Tensor, "..."]) -> Tensor:
+    """Ω*_α(f) − Σ w f(t) over the first dimension; +∞ with zero gradient where a score that counts overflows."""
+    prediction.required_alpha()
+    wide = cast(Density, unchecked(prediction, torch.float64))
+    values, counts = finite_scores(wide, points, torch.ones((), dtype=torch.bool, device=points.device))
+    infinite = (~counts & (shares > 0)).any(0)
+    mean = (shares * values).sum(0)
+    return torch.where(infinite, math.inf, wide.conjugate() - torch.where(infinite, 0.0, mean))

@@ -1,22 +1,23 @@
 r"""Any other pair on the line: :math:`\Omega_\alpha^*(f) + E_p[\log_{2-\alpha}(p)/\alpha - f]` by quadrature."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Laplace
+from torch.distributions import Distribution
 
 from contmax._eager import is_eager_cpu
 from contmax._typing import Float
 from contmax.densities import Density
 from contmax.densities._elliptical import Elliptical
-from contmax.densities._widening import in_float64
+from contmax.densities._landmarks import landmarks_of
+from contmax.densities._line_rule import LineRule
+from contmax.densities._unchecked import unchecked
 from contmax.losses._fenchel_young import loss_between, register_fenchel_young
 
-from ._excess import not_negative, tsallis_rate
-from ._line_rule import LineRule
-from ._score import LOG_SCORE_MAX, score_of
+from ._differences import not_negative, tsallis_rate
+from ._scores import LOG_SCORE_MAX, finite_scores
 
 # The integral of a density that was resolved is this close to one, also if it computes its logarithm in float32.
 _MASS_SLACK = 1e-5
@@ -26,43 +27,39 @@ _GROWTH_SLACK = 1e-6
 _HEIGHT_SLACK = 1e-6
 
 
-@register_fenchel_young(Laplace, Distribution)
 @register_fenchel_young(Density, Distribution)
-def line_loss(prediction: Density | Laplace, target: Distribution) -> Float[Tensor, "*batch"]:
-    """The loss of any score on the line against any density on the line, in float64."""
-    if callable(getattr(target, "expectation", None)):
+def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batch"]:
+    """The loss of any density with a score against any density on the line, in float64."""
+    alpha = prediction.required_alpha()
+    if isinstance(prediction, Elliptical) and callable(getattr(target, "expectation", None)):
         return _averaged_loss(prediction, target)
-    _require_density(target)
-    score, target = score_of(prediction), in_float64(target)
+    _require_line(target)
     shape = torch.broadcast_shapes(prediction.batch_shape, target.batch_shape)
-    rule = LineRule(target, None if score.smooth else score.loc, shape)
+    wide = cast(Density, unchecked(prediction, torch.float64))
+    target = unchecked(target, torch.float64)
+    rule = LineRule(landmarks_of(target), shape, wide.landmarks().bends)
     log_p, alive = rule.log_density(target)
-    counts = alive & score.in_range(rule.points, rule.side)
-    # The loss is infinite unless the density makes up for a score that is.
-    overflown = alive & ~counts & (log_p > -LOG_SCORE_MAX)
-    value = torch.where(counts, score.at(torch.where(counts, rule.points, score.loc), rule.side), 0.0)
+    value, counts = finite_scores(wide, rule.beside_bends, alive)
     density = torch.where(alive, log_p.exp(), 0.0)
-    _require_mass(target, (rule.shares * density).sum(0), (rule.points.abs() * density).amax(0))
-    rate = _negentropy_rate(log_p, score.alpha)
-    overflown = overflown | (rate == math.inf)
+    rate = _negentropy_rate(log_p, alpha)
+    # The loss is infinite unless the density makes up for a score that is.
+    overflown = (alive & ~counts & (log_p > -LOG_SCORE_MAX)) | (rate == math.inf)
     rate = torch.where(rate == math.inf, 0.0, rate)
-    loss = score.conjugate + (rule.shares * density * (rate - value)).sum(0)
-    infinite = overflown.any(0) | rule.diverges(density * value)
-    if _is_infinite(score.alpha):
-        infinite = infinite | (log_p.amax(0) > _HEIGHT_SLACK)
+    if _is_infinite(alpha):
+        unbounded = log_p.amax(0) > _HEIGHT_SLACK
     else:
         # ∫p^α of a density that grows like x⁻ˢ at an end of its support diverges from s = 1/α.
-        infinite = infinite | (rule.growth(target) * score.alpha > 1 - _GROWTH_SLACK)
-    return torch.where(infinite, math.inf, not_negative(loss))
+        unbounded = rule.growth(target) * alpha > 1 - _GROWTH_SLACK
+    infinite = overflown.any(0) | rule.diverges(density * value) | unbounded
+    # Next to a pole the rule does not resolve the density, and there is no need to.
+    mass = torch.where(unbounded, 1.0, (rule.shares * density).sum(0))
+    _require_mass(target, mass, (rule.points.abs() * density).amax(0))
+    loss = wide.conjugate() + (rule.shares * density * (rate - value)).sum(0)
+    return torch.where(infinite, math.inf, not_negative(torch.where(infinite, 0.0, loss)))
 
 
-def _averaged_loss(prediction: Density | Laplace, target: Any) -> Tensor:
+def _averaged_loss(prediction: Elliptical, target: Any) -> Tensor:
     """The same against a target that averages smooth functions by a rule of its own, in one or several dimensions."""
-    if not isinstance(prediction, Elliptical):
-        raise NotImplementedError(
-            f"the rule by which {type(target).__name__} averages does not resolve the kink in the score of "
-            f"{type(prediction).__name__}. Pass a β-Gaussian as prediction, or samples as Empirical."
-        )
     alpha, shape = prediction.alpha, torch.broadcast_shapes(prediction.batch_shape, target.batch_shape)
     target = target.expand(shape)
 
@@ -98,17 +95,12 @@ def _require_mass(target: Distribution, mass: Tensor, blur: Tensor) -> None:
     if is_eager_cpu(mass) and bool(((mass - 1).abs() > slack).any()):
         worst = mass.detach().flatten()[(mass.detach() - 1).abs().argmax()]
         raise ValueError(
-            f"a density must integrate to one; got {float(worst):.4g} for {type(target).__name__}, which is not "
+            f"a density must integrate to one; got {float(worst):.8g} for {type(target).__name__}, which is not "
             "normalised, or varies too fast away from its mean. Pass samples as Empirical."
         )
 
 
-def _require_density(target: Distribution) -> None:
-    support = target.support
-    if support is not None and support.is_discrete:
-        raise NotImplementedError(
-            f"{type(target).__name__} is discrete, so Ω_α has no value for it. Pass Empirical(points, weights)."
-        )
+def _require_line(target: Distribution) -> None:
     if target.event_shape:
         raise NotImplementedError(
             f"no closed form is known for a target {type(target).__name__} in {target.event_shape[-1]} dimensions. "

@@ -1,0 +1,57 @@
+"""Copies of distributions that answer everywhere, off their support too, and in a dtype of choice."""
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+
+from ._density import Density
+
+
+def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> Distribution:
+    """A copy that gives a log-probability of −inf off its support instead of raising.
+
+    Args:
+        distribution: from this library or from torch; one made of others is copied all the way down.
+        dtype: what to compute in; by default the dtype of the parameters.
+
+    Returns:
+        A distribution of the same type. In float64 the ends of its support are not rounded to the precision of the
+        parameters.
+
+    Example:
+        >>> uniform = torch.distributions.Uniform(0.0, 1.0)
+        >>> unchecked(uniform, torch.float64).log_prob(torch.tensor([0.5, 2.0]))
+        tensor([0., -inf], dtype=torch.float64)
+    """
+    if dtype is None and isinstance(distribution, Density):
+        return distribution
+    if dtype is not None and isinstance(distribution, Categorical):
+        # Normalised again: weights in half precision add up to one only to its few digits.
+        return Categorical(logits=distribution.logits.to(dtype), validate_args=False)
+    new = copy.copy(distribution)
+    for name, value in vars(distribution).items():
+        if isinstance(value, Distribution):
+            setattr(new, name, unchecked(value, dtype))
+        elif dtype is not None and isinstance(value, Tensor) and value.is_floating_point():
+            setattr(new, name, value.to(dtype))
+        elif dtype is not None and isinstance(value, torch.dtype):
+            setattr(new, name, dtype)
+    new._validate_args = False
+    if isinstance(new, Density):
+        new._rebind()
+    return new
+
+
+def parameter_dtypes(source: object) -> Iterator[torch.dtype]:
+    """The floating-point dtypes of the parameters of a distribution, or of a tensor itself."""
+    if isinstance(source, Tensor):
+        if source.is_floating_point():
+            yield source.dtype
+    elif isinstance(source, Density):
+        yield source.dtype
+    elif isinstance(source, Distribution):
+        for value in vars(source).values():
+            yield from parameter_dtypes(value)

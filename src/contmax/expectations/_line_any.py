@@ -1,0 +1,59 @@
+"""Any density on the line against any basis, by the rule that its landmarks give.
+
+Accuracy: 1e-10 in float64 for densities that are smooth between their landmarks (ends of the support, mean and mode, of
+each component of a mixture) and bounded; in float32 that of the dtype. All is computed in float64.
+"""
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from contmax.basis import Basis, GaussianBasis
+from contmax.densities._landmarks import landmarks_of
+from contmax.densities._line_rule import LineRule
+from contmax.densities._unchecked import parameter_dtypes, unchecked
+from contmax.expectations._expectation import register_expectation
+
+# Nodes for functions of any form: this many in all, at least and at most so many in a piece.
+_NODES, _LEAST, _MOST = 768, 32, 256
+# Nodes in the part of a piece where a Gaussian is not negligible, and the standard deviations that it reaches.
+_WINDOW_NODES, _REACH = 96, 8.0
+
+
+@register_expectation(Distribution, Basis)
+def any_basis(density: Distribution, basis: Basis) -> Tensor:
+    """All functions at the same nodes, in pieces between landmarks of the density and breakpoints of the basis."""
+    wide = unchecked(density, torch.float64)
+    landmarks, breakpoints = landmarks_of(wide), basis.breakpoints
+    pieces = len(landmarks.cuts) + (0 if breakpoints is None else len(breakpoints))
+    rule = LineRule(
+        landmarks,
+        density.batch_shape,
+        None if breakpoints is None else breakpoints.double().reshape(-1, *(1 for _ in density.batch_shape)),
+        count=min(max(_NODES // pieces, _LEAST), _MOST),
+    )
+    functions: Tensor = basis(rule.points)
+    with torch.autocast(functions.device.type, enabled=False):
+        result = torch.einsum("n...,n...k->...k", rule.masses(wide), functions.double())
+    return result.to(_result_dtype(density, basis))
+
+
+@register_expectation(Distribution, GaussianBasis)
+def gaussian_basis(density: Distribution, basis: GaussianBasis) -> Tensor:
+    """Each function at nodes of its own, in the window where it is not negligible, so that none is missed."""
+    wide = unchecked(density, torch.float64)
+    batch = density.batch_shape
+    centre, width = (x.double().reshape(-1, *(1 for _ in batch)) for x in (basis.loc, basis.scale))
+    window = (centre - _REACH * width).detach(), (centre + _REACH * width).detach()
+    shape = torch.Size((len(basis.loc), *batch))
+    rule = LineRule(landmarks_of(wide), shape, count=_WINDOW_NODES, window=window)
+    functions = torch.exp(-0.5 * ((rule.points - centre) / width).square()) / (math.sqrt(2 * math.pi) * width)
+    return (rule.masses(wide) * functions).sum(0).movedim(0, -1).to(_result_dtype(density, basis))
+
+
+def _result_dtype(density: Distribution, basis: Basis) -> torch.dtype:
+    dtypes = [x.dtype for x in (*basis.parameters(), *basis.buffers()) if x.is_floating_point()]
+    return functools.reduce(torch.promote_types, (*dtypes, *parameter_dtypes(density)), torch.float32)
