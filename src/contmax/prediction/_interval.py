@@ -9,15 +9,17 @@ from torch.types import _size
 from contmax._eager import is_eager_cpu
 from contmax._typing import Float
 from contmax.deformed import exp_beta
-from contmax.domains import Interval, axis_nodes, unit_edges
+from contmax.domains import Interval
 from contmax.numerics import gauss_legendre, graded_rule, legendre_coefficients, legendre_slope, legendre_sum
 
-from ._lines import PART_NODES, Lines, live_parts, mass_slope
-from ._mesh import Noise, refined
+from ._cell_refinement import Noise, refined
+from ._live_parts import PART_NODES, Lines, live_parts, mass_slope
 from ._partition import UnitMeasure, bracket_of, carry_gradient, no_density, partition_on_nodes, solve_partition
 from ._prediction import Prediction, log_exp
-from ._quantile import joined, locate_quantile, mass_before, take, without_slivers
+from ._quantile import locate_quantile, mass_before, take
+from ._regularized_prediction import register_prediction
 from ._score import Score, broadcast_alpha, checked_alpha, read_score
+from ._support_intervals import joined, without_slivers
 
 # Share of the domain below which cells are not halved, and a jump of the score is only known to lie somewhere.
 _SLIVER = 2.0**-36
@@ -25,6 +27,7 @@ _SLIVER = 2.0**-36
 _ROUNDING, _LEAST_DENSITY = 1e-14, 1e-9
 
 
+@register_prediction(Interval)
 def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Tensor) -> "IntervalPrediction":
     """The prediction; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.low.device)
@@ -44,20 +47,20 @@ def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Ten
 
 def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
     """Edges on [0, 1], values (*batch, C, q), and the dtype of the result."""
-    edges, count = unit_edges(domain.resolution, domain.low.device), domain.nodes_per_cell
-    low, high = domain.low.double(), domain.high.double()
+    edges = torch.arange(domain.resolution + 1, dtype=torch.float64, device=domain.low.device) / domain.resolution
+    low, high, count = domain.low.double(), domain.high.double(), domain.nodes_per_cell
 
-    def at(unit: Tensor, dtype: torch.dtype) -> tuple[Tensor, torch.dtype]:
-        return read_score(score, (low + (high - low) * unit).to(dtype), domain)
+    def at(unit: Tensor) -> Tensor:
+        return broadcast_alpha(read_score(score, (low + (high - low) * unit).to(dtype), domain)[0], alpha)
 
-    values, dtype = at(axis_nodes(edges, count), domain.low.dtype)
+    values, dtype = read_score(score, domain.nodes, domain)
     broadcast_alpha(values, alpha)
     if isinstance(score, Tensor) or not is_eager_cpu(values):
         return edges, values.unflatten(-1, (-1, count)), dtype
     reach = float(torch.maximum(low.abs(), high.abs()).clamp(min=high - low) / (high - low))
     noise = Noise(torch.finfo(dtype).eps, reach)
     edges, values = refined(
-        lambda unit: broadcast_alpha(at(unit, dtype)[0], alpha),
+        at,
         edges,
         count,
         domain.volume.double().detach(),

@@ -7,17 +7,17 @@ from torch import Tensor
 
 from contmax._typing import Float
 
-from ._frame import Frame
-from ._lines import Lines, Parts, live_parts, mass_slope
-from ._search import negligible
-from ._sheet import Sheet
+from .._live_parts import Lines, Parts, live_parts, mass_slope
+from ._box_support import negligible
+from ._interpolant import Interpolant
+from ._panels import Panels
 
 # Graded nodes per live part of a line, by the number of axes of the box.
 _PART_NODES = {1: 20, 2: 16, 3: 12}
 
 
 @dataclass(frozen=True)
-class FittedRule:
+class SupportRule:
     """Outer nodes and the lines through them, with rows (*outer, *batch)."""
 
     outer: list[Tensor]
@@ -46,22 +46,23 @@ class FittedRule:
         return self.total(parts.mass.flatten(-3).sum(-1)), self.total(mass_slope(self.lines, parts, alpha))
 
 
-def find_frames(sheet: Sheet, partition: Float[Tensor, "*batch"], alpha: Tensor) -> list[Frame]:
-    """Frames of all outer axes of a box, first to last; nothing may require a gradient."""
-    axes, frames = sheet.axes, []
-    while sheet.axes > 1:
-        frame = Frame.around(sheet, partition, alpha, axes)
-        frames.append(frame)
-        sheet = sheet.at(frame.nodes_between(frame.points[..., 0])[0])
-    return frames
+def find_panels(interpolant: Interpolant, partition: Float[Tensor, "*batch"], alpha: Tensor) -> list[Panels]:
+    """Panels of all outer axes of a box, first to last; nothing may require a gradient."""
+    axes, panels = interpolant.axes, []
+    while interpolant.axes > 1:
+        panels.append(Panels.around(interpolant, partition, alpha, axes))
+        interpolant = interpolant.at(panels[-1].nodes_between(panels[-1].points[..., 0])[0])
+    return panels
 
 
-def fit_rule(sheet: Sheet, frames: list[Frame], partition: Float[Tensor, "*batch"], alpha: Tensor) -> FittedRule:
-    """The rule on these frames for the density exp_{2−α}(f − A); its nodes move with score, A and α."""
-    level = negligible(partition, alpha, sheet.axes)
+def fit_rule(
+    interpolant: Interpolant, panels: list[Panels], partition: Float[Tensor, "*batch"], alpha: Tensor
+) -> SupportRule:
+    """The rule on these panels for the density exp_{2−α}(f − A); its nodes move with score, A and α."""
+    level = negligible(partition, alpha, interpolant.axes)
     outer: list[Tensor] = []
     weight = torch.ones_like(partition)
-    for frame in frames:
-        x, share = frame.nodes_between(frame.edges(sheet, level))
-        outer, weight, sheet = [*outer, x], weight * share, sheet.at(x)
-    return FittedRule(outer, weight, sheet.lines())
+    for each in panels:
+        x, share = each.nodes_between(each.edges(interpolant, level))
+        outer, weight, interpolant = [*outer, x], weight * share, interpolant.at(x)
+    return SupportRule(outer, weight, interpolant.lines())

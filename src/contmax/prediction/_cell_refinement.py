@@ -11,7 +11,7 @@ from contmax.deformed import exp_beta
 from contmax.maps._threshold import power_on_support
 from contmax.numerics import gauss_legendre, legendre_coefficients, legendre_slope, legendre_sum
 
-from ._lines import PART_NODES, Lines, level_of, live_parts
+from ._live_parts import PART_NODES, Lines, level_of, live_parts
 from ._partition import UnitMeasure, partition_on_nodes
 
 # Mass that one cell may misplace. Halving stops at 2⁻³⁶ of a cell, where even a jump misplaces less than this.
