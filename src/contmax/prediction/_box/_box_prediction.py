@@ -7,6 +7,7 @@ import torch
 from torch import Size, Tensor
 from torch.types import _size
 
+from contmax._eager import is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.domains import Box
 from contmax.numerics import gauss_legendre
@@ -16,8 +17,10 @@ from .._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_n
 from .._prediction import Prediction, log_exp
 from .._regularized_prediction import register_prediction
 from .._score import Score, broadcast_alpha, checked_alpha, read_score
+from ._box_check import BoxCheck
 from ._box_support import highest_point
 from ._interpolant import Interpolant
+from ._panels import Panels
 from ._rejection_sampling import draw
 from ._support_rule import SupportRule, find_panels, fit_rule
 
@@ -37,22 +40,39 @@ def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "B
     alive = values != -torch.inf
     scaled = form.scaled(values)
     interpolant = Interpolant.through(scaled, alive, domain.dimension, domain.nodes_per_cell)
-    start = partition_on_nodes(scaled.detach().masked_fill(~alive, -torch.inf), _sample_weights(domain), index.detach())
-    measure = (alive * _sample_weights(domain)).sum(-1)
-    bracket = bracket_of(scaled.detach().amin(-1), scaled.detach().amax(-1), measure, index.detach())
-    partition, rule = _partition(interpolant, start, bracket, index)
-    return BoxPrediction(alpha, form, interpolant, partition, rule, domain, dtype)
+    weights = _sample_weights(domain)
+    start = partition_on_nodes(scaled.detach().masked_fill(~alive, -torch.inf), weights, index.detach())
+    check = BoxCheck(domain, form.detach(), interpolant.detach(), dtype)
+    looked_at = not isinstance(score, Tensor) and is_eager_cpu(values, index)
+    between = check.read_all_over(score) if looked_at else None
+    if between is not None:
+        check.refuse_if_lost(between, start)
+    panels, solution = _panels(interpolant.detach(), start, check)
+    partition, rule = _partition(interpolant, panels, solution, index)
+    prediction = BoxPrediction(alpha, form, interpolant, partition, rule, domain, dtype)
+    if between is not None:
+        check.report(score, between, (prediction._nodes, prediction._masses), panels, solution)
+    return prediction
+
+
+def _panels(
+    interpolant: Interpolant, start: Float[Tensor, "*batch"], check: BoxCheck
+) -> tuple[list[Panels], Float[Tensor, "*batch"]]:
+    """Panels fitted to the support, and Ã, both without gradient."""
+    solution, panels, alpha = start, [], check.form.alpha
+    bracket = bracket_of(*interpolant.bounds(), interpolant.measure, alpha)
+    for _ in range(_FITS):
+        panels = find_panels(interpolant, solution, alpha)
+        rule = fit_rule(interpolant, panels, solution, alpha)
+        solution = solve_partition(partial(rule.mass_and_slope, alpha=alpha), solution, bracket, alpha, check.no_mass)
+    return panels, solution
 
 
 def _partition(
-    interpolant: Interpolant, start: Float[Tensor, "*batch"], bracket: tuple[Tensor, Tensor], alpha: Tensor
+    interpolant: Interpolant, panels: list[Panels], solution: Float[Tensor, "*batch"], alpha: Tensor
 ) -> tuple[Float[Tensor, "*batch"], SupportRule]:
     """Ã with its derivatives, and the rule fitted to its support."""
-    fixed, index, solution, panels = interpolant.detach(), alpha.detach(), start, []
-    for _ in range(_FITS):
-        panels = find_panels(fixed, solution, index)
-        rule = fit_rule(fixed, panels, solution, index)
-        solution = solve_partition(partial(rule.mass_and_slope, alpha=index), solution, bracket, index)
+    fixed, index = interpolant.detach(), alpha.detach()
     _, slope = fit_rule(fixed, panels, solution, index).mass_and_slope(solution, index)
     partition = carry_gradient(
         lambda guess: fit_rule(interpolant, panels, guess, alpha).mass(guess, alpha), solution, slope
@@ -73,7 +93,7 @@ def _sample_weights(domain: Box) -> Float[Tensor, "n"]:
 class BoxPrediction(Prediction):
     """A prediction on a box, see :class:`Prediction`: a vector-valued distribution, in one dimension too.
 
-    The density is that of the interpolant of the score, which is read only once, at ``domain.nodes``.
+    The density is that of the interpolant of the score through its values at ``domain.nodes``.
     """
 
     has_rsample = False

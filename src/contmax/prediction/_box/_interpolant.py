@@ -62,6 +62,18 @@ class Interpolant:
         """The same scores without gradient."""
         return Interpolant(self.table.detach(), self.alive, self.axes)
 
+    @property
+    def measure(self) -> Tensor:
+        """Share (*rows) of the box that has a score."""
+        return self.alive.double().flatten(len(self.rows)).mean(-1)
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds (*rows) of the scores: a Legendre polynomial is nowhere larger than one."""
+        table = self.table.flatten(-self.axes)
+        mean, reach = table[..., 0], table[..., 1:].abs().sum(-1)
+        low, high = ((mean + side * reach).flatten(len(self.rows)) for side in (-1, 1))
+        return low.amin(-1), high.amax(-1)
+
     def slope(self, axis: int) -> "Interpolant":
         """The derivative along an axis."""
         place = axis - self.axes

@@ -1,6 +1,6 @@
 """A quadrature rule fitted to the support of a density on a box: exact along lines, panels across them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,11 +25,14 @@ class SupportRule:
     weight: Tensor
     """Weight of each line, (…, M₂, M₁, *batch)."""
     lines: Lines
+    part_nodes: int
+    """Nodes per live part of a line."""
 
     def parts(self, partition: Float[Tensor, "*batch"], alpha: Tensor) -> Parts:
         """Live parts of all lines, for A of each member of the batch."""
-        nodes = _PART_NODES[len(self.outer) + 1]
-        return live_parts(self.lines, partition.expand(self.weight.shape), alpha, nodes)
+        partition = partition.expand(self.weight.shape)
+        least = negligible(partition, alpha, len(self.outer) + 1)
+        return live_parts(self.lines, partition, alpha, self.part_nodes, least)
 
     def total(self, per_line: Float[Tensor, "..."]) -> Float[Tensor, "*batch"]:
         """Weighted sum over the lines."""
@@ -65,4 +68,12 @@ def fit_rule(
     for each in panels:
         x, share = each.nodes_between(each.edges(interpolant, level))
         outer, weight, interpolant = [*outer, x], weight * share, interpolant.at(x)
-    return SupportRule(outer, weight, interpolant.lines())
+    return SupportRule(outer, weight, interpolant.lines(), _PART_NODES[len(panels) + 1])
+
+
+def with_more_nodes(
+    interpolant: Interpolant, panels: list[Panels], partition: Float[Tensor, "*batch"], alpha: Tensor
+) -> SupportRule:
+    """The same rule with half as many nodes again along each axis, by which the error of the other is known."""
+    rule = fit_rule(interpolant, [replace(each, nodes=3 * each.nodes // 2) for each in panels], partition, alpha)
+    return replace(rule, part_nodes=3 * rule.part_nodes // 2)
