@@ -86,14 +86,12 @@ def refuse_if_lost(misplaced: Float[Tensor, "*batch"], domain: object, advice: s
         raise unresolved(f"{share} of its mass would be misplaced", domain, advice)
 
 
-def report(misplaced: Float[Tensor, "*batch"], accuracy: float, domain: object, advice: str) -> None:
-    """A warning where the mass misplaced is more than the accuracy that is stated."""
+def report(misplaced: Float[Tensor, "*batch"], expected: float, domain: object, advice: str) -> None:
+    """A warning where more mass is misplaced than a score that is smooth on every cell would have."""
     worst = _worst(misplaced)
-    if worst > accuracy:
-        message = (
-            f"{_subject(domain)}: {worst:.1g} of its mass is misplaced, more than the stated {accuracy:g}. {advice}"
-        )
-        warnings.warn(message, RuntimeWarning, stacklevel=5)
+    if worst > expected:
+        found = f"about {100 * worst:.1g} % of its mass is misplaced"
+        warnings.warn(f"{_subject(domain)}: {found}. {advice}", RuntimeWarning, stacklevel=5)
 
 
 def _worst(misplaced: Tensor) -> float:
