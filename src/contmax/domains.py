@@ -2,7 +2,8 @@
 
 A continuous domain also says how finely scores are read: it is cut into ``resolution`` equal cells along each axis,
 and a score is sampled at the Gauss nodes of each cell. What varies on a scale much shorter than the spacing of these
-nodes and leaves no trace at them is not seen; raise ``resolution`` for such scores.
+nodes and leaves no trace at them is not seen; what leaves a trace but is not resolved is warned of, or refused. Raise
+``resolution`` for such scores.
 """
 
 from collections.abc import Sequence

@@ -74,6 +74,10 @@ def fit_rule(
 def with_more_nodes(
     interpolant: Interpolant, panels: list[Panels], partition: Float[Tensor, "*batch"], alpha: Tensor
 ) -> SupportRule:
-    """The same rule with half as many nodes again along each axis, by which the error of the other is known."""
-    rule = fit_rule(interpolant, [replace(each, nodes=3 * each.nodes // 2) for each in panels], partition, alpha)
+    """The same rule with half as many nodes again along the last two axes, by which the error of the other is known.
+
+    (Panels of a second axis belong to the nodes of the first, which stay.)
+    """
+    last = [replace(each, nodes=3 * each.nodes // 2) for each in panels[-1:]]
+    rule = fit_rule(interpolant, [*panels[:-1], *last], partition, alpha)
     return replace(rule, part_nodes=3 * rule.part_nodes // 2)
