@@ -37,9 +37,11 @@ def regularized_prediction(score: Score, domain: Any, alpha: float | int | Tenso
     square has a density 1 % off, a disc 2 %. Interval and Box therefore compare a callable score with its interpolant
     between the nodes (on eager CPU tensors). Beyond 1e-9 of the mass on an interval, 1e-4 in a plane and 1e-2 in space
     they warn and say how much is misplaced; beyond a tenth they refuse. What a score does between the nodes of the
-    domain without leaving a trace at them is not seen: see :mod:`contmax.domains`. Values, gradients and second derivatives in whatever the score depends on, and in α, are
-    those of the integrals, movement of the support included: the Jacobian of :math:`r = E_p[\psi]` in the parameters
-    of a linear score is the generalised covariance :math:`\int_{\mathrm{supp}} p^{2-\alpha}(\phi - \nabla A)\psi`.
+    domain without leaving a trace at them is not seen: see :mod:`contmax.domains`.
+
+    Values, gradients and second derivatives in whatever the score depends on, and in α, are those of the integrals,
+    movement of the support included: the Jacobian of :math:`r = E_p[\psi]` in the parameters of a linear score is the
+    generalised covariance :math:`\int_{\mathrm{supp}} p^{2-\alpha}(\phi - \nabla A)\psi`.
 
     Args:
         score: f, a callable from points (n,), or (n, N) in a box, to values with the points in the last dimension and

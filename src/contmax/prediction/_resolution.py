@@ -7,7 +7,6 @@ said in a warning, more than a tenth is refused.
 """
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -22,8 +21,6 @@ from ._partition import farthest_from_one
 _REFUSED = 0.1
 # Rounding of scores in units of their precision, below which a difference means nothing.
 _ROUNDING = 64
-
-Read = Callable[[Float[Tensor, "n N"]], Float[Tensor, "*batch n"]]
 
 
 @dataclass(frozen=True)

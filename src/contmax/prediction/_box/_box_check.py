@@ -1,6 +1,5 @@
 """How far a density on a box can be trusted: its score is read again, between the nodes of the interpolation."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,7 @@ from contmax.domains import Box
 from .._partition import UnitMeasure
 from .._quantile import bucket, take
 from .._resolution import HeldOut, no_mass, refuse_if_lost, report, rounding_noise, spread_points
-from .._score import broadcast_alpha, read_score
+from .._score import Score, broadcast_alpha, read_score
 from ._interpolant import Interpolant
 from ._panels import Panels
 from ._support_rule import with_more_nodes
@@ -21,8 +20,6 @@ from ._support_rule import with_more_nodes
 _WARNED = {1: 1e-8, 2: 1e-4, 3: 1e-2}
 # Points at which the score is read again: all over the box, and where the density is.
 _ALL_OVER, _OWN = 4096, 2048
-
-Reader = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class BoxCheck:
     dtype: torch.dtype
     """The precision of points and scores."""
 
-    def read_all_over(self, score: Reader) -> HeldOut:
+    def read_all_over(self, score: Score) -> HeldOut:
         """Score and interpolant at points all over the box."""
         rows = self.interpolant.rows
         with torch.no_grad():
@@ -49,7 +46,7 @@ class BoxCheck:
 
     def report(
         self,
-        score: Reader,
+        score: Score,
         between: HeldOut,
         rule: tuple[Float[Tensor, "*batch n N"], Float[Tensor, "*batch n"]],
         panels: list[Panels],
@@ -88,9 +85,7 @@ class BoxCheck:
             "or pass contmax.domains.Nodes with a quadrature rule of your own."
         )
 
-    def _read_own(
-        self, score: Reader, nodes: Float[Tensor, "*batch n N"], masses: Float[Tensor, "*batch n"]
-    ) -> HeldOut:
+    def _read_own(self, score: Score, nodes: Float[Tensor, "*batch n N"], masses: Float[Tensor, "*batch n"]) -> HeldOut:
         """Score and interpolant where each member of the batch has its mass, known at the nodes of a rule."""
         batch = masses.shape[:-1]
         count = -(-_OWN // max(1, batch.numel()))
@@ -106,9 +101,7 @@ class BoxCheck:
         low, length = self.domain.low.double(), (self.domain.high - self.domain.low).double()
         return ((points - low) / length).clamp(0, 1)
 
-    def _read(
-        self, score: Reader, unit: Float[Tensor, "n N"]
-    ) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "n N"]]:
+    def _read(self, score: Score, unit: Float[Tensor, "n N"]) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "n N"]]:
         """Scores at points of the unit box, and these points as they were after rounding."""
         low, length = self.domain.low.double(), (self.domain.high - self.domain.low).double()
         points = (low + length * unit).to(self.dtype)
