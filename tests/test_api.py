@@ -19,6 +19,7 @@ MODULES = [
     "contmax.integrations.entmax",
     "contmax.losses",
     "contmax.nn",
+    "contmax.prediction",
     "contmax.signal",
 ]
 

@@ -30,6 +30,7 @@ from contmax import integrations as integrations
 from contmax import losses as losses
 from contmax import maps as maps
 from contmax import nn as nn
+from contmax import prediction as prediction
 from contmax.expectations import expectation as expectation
 from contmax.maps import entmax as entmax
 from contmax.maps import softmax as softmax

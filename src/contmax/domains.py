@@ -2,7 +2,8 @@
 
 A continuous domain also says how finely scores are read: it is cut into ``resolution`` equal cells along each axis,
 and a score is sampled at the Gauss nodes of each cell. What varies on a scale much shorter than the spacing of these
-nodes and leaves no trace at them is not seen; raise ``resolution`` for such scores.
+nodes and leaves no trace at them is not seen; what leaves a trace but is not resolved is warned of, or refused. Raise
+``resolution`` for such scores.
 """
 
 from collections.abc import Sequence
@@ -74,7 +75,7 @@ class Box:
     @property
     def nodes(self) -> Float[Tensor, "n N"]:
         """The points at which a score is read; its values there may be passed in place of a callable."""
-        axes = [axis_nodes(unit_edges(self.resolution, self.low.device), self.nodes_per_cell)] * self.dimension
+        axes = [_axis_nodes(_unit_edges(self.resolution, self.low.device), self.nodes_per_cell)] * self.dimension
         unit = torch.cartesian_prod(*axes).reshape(-1, self.dimension).to(self.low.dtype)
         return self.low + (self.high - self.low) * unit
 
@@ -130,7 +131,7 @@ class Interval:
     @property
     def nodes(self) -> Float[Tensor, "n"]:
         """The points at which a score is read; its values there may be passed in place of a callable."""
-        unit = axis_nodes(unit_edges(self.resolution, self.low.device), self.nodes_per_cell).to(self.low.dtype)
+        unit = _axis_nodes(_unit_edges(self.resolution, self.low.device), self.nodes_per_cell).to(self.low.dtype)
         return self.low + (self.high - self.low) * unit
 
     def __repr__(self) -> str:
@@ -225,15 +226,12 @@ class Knots:
         return f"Knots({len(self.points)} knots from {self.points[0].item():g} to {self.points[-1].item():g})"
 
 
-Domain = Interval | Box | Nodes | Knots
-
-
-def unit_edges(cells: int, device: torch.device) -> Float[Tensor, "edges"]:
+def _unit_edges(cells: int, device: torch.device) -> Float[Tensor, "edges"]:
     """Edges of equal cells on [0, 1]."""
     return torch.arange(cells + 1, dtype=torch.float64, device=device) / cells
 
 
-def axis_nodes(edges: Float[Tensor, "edges"], count: int) -> Float[Tensor, "n"]:
+def _axis_nodes(edges: Float[Tensor, "edges"], count: int) -> Float[Tensor, "n"]:
     """Gauss nodes of all cells between the edges, left to right."""
     local, _ = gauss_legendre(count, edges.device)
     middle, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2

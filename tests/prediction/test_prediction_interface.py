@@ -1,4 +1,4 @@
-"""The whole interface of a prediction on every domain: distributions, gradients, transforms, expectations."""
+"""The interface of a prediction on every domain: shapes, cdf, quantiles, draws, batches, copies."""
 
 import copy
 import pickle
@@ -6,30 +6,10 @@ import pickle
 import pytest
 import torch
 from scipy.stats import kstest
-from torch.autograd import gradcheck, gradgradcheck
 
 import contmax
-from contmax.basis import GaussianBasis
-from contmax.domains import Box, Interval, Knots, Nodes
-
-F64 = torch.float64
-LINE = Interval(torch.tensor(-2.0, dtype=F64), 2.0)
-KNOTS = Knots(torch.tensor([-2.0, -1.0, 0.3, 0.8, 2.0], dtype=F64))
-NODES = Nodes(torch.tensor([0.5, -1.0, 2.0, 0.1], dtype=F64), torch.tensor([1.0, 0.5, 2.0, 0.3], dtype=F64))
-PLANE = Box(torch.full((2,), -1.0, dtype=F64), torch.ones(2, dtype=F64), resolution=4)
-LINES = [LINE, KNOTS]
-ALL = [LINE, KNOTS, NODES, PLANE]
-ALPHAS = [0.7, 1.0, 1.5, 2.0, 3.0]
-
-
-def wave(t):
-    """Two scores, one of them with several peaks."""
-    x = t if t.dim() == 1 else t.sum(-1)
-    return torch.stack([2 * (3 * x).sin() + 0.3 * x, -1.5 * (x - 0.2).square()])
-
-
-def predict(domain, alpha):
-    return contmax.regularized_prediction(wave, domain, alpha)
+from contmax.domains import Nodes
+from predicted_domains import ALL, ALPHAS, F64, KNOTS, LINE, LINES, NODES, PLANE, predict, wave
 
 
 @pytest.mark.parametrize("alpha", [0.7, 1.0, 2.0, 3.0])
@@ -221,158 +201,3 @@ def test_values_in_place_of_a_callable():
     for domain in ALL:
         p, q = predict(domain, 1.5), contmax.regularized_prediction(wave(domain.nodes), domain, 1.5)
         torch.testing.assert_close(q.mean, p.mean, rtol=1e-8, atol=1e-8)
-
-
-class Quadratic(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.theta = torch.nn.Parameter(torch.tensor([0.4, -1.7], dtype=F64))
-
-    def forward(self, t):
-        x = t if t.dim() == 1 else t.sum(-1)
-        return self.theta[0] * x + self.theta[1] * x.square()
-
-
-@pytest.mark.parametrize("domain", ALL, ids=lambda d: type(d).__name__)
-def test_gradients_reach_the_parameters_of_a_module(domain):
-    module = Quadratic()
-    contmax.regularized_prediction(module, domain, 1.5).conjugate().backward()
-    # ∇Ω* = E_p[φ].
-    p = contmax.regularized_prediction(Quadratic().requires_grad_(False), domain, 1.5)
-    expected = p.expectation(lambda t: torch.stack([_sum(t, p), _sum(t, p).square()], -1))
-    if domain is not KNOTS:
-        torch.testing.assert_close(module.theta.grad, expected, rtol=1e-6, atol=1e-6)
-    assert module.theta.grad.isfinite().all()
-    assert (module.theta.grad != 0).any()
-
-
-def _sum(t, p):
-    return t.sum(-1) if p.event_shape else t
-
-
-def summary(domain):
-    def values(theta, alpha):
-        p = contmax.regularized_prediction(lambda t: theta[0] * t + theta[1] * t * t + theta[2] * t**3, domain, alpha)
-        level, at = torch.tensor(0.3, dtype=F64), torch.tensor(0.15, dtype=F64)
-        return torch.stack(
-            [p.mean, p.variance, p.entropy(), p.conjugate(), p.normalizer, p.cdf(at), p.log_prob(at), p.icdf(level)]
-        )
-
-    return values
-
-
-@pytest.mark.parametrize("alpha", [0.8, 1.0, 1.5, 2.5])
-@pytest.mark.parametrize("domain", LINES, ids=lambda d: type(d).__name__)
-def test_first_derivatives(domain, alpha):
-    theta = torch.tensor([0.3, -1.4, 0.2], dtype=F64, requires_grad=True)
-    index = torch.tensor(alpha, dtype=F64, requires_grad=True)
-    assert gradcheck(summary(domain), (theta, index), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 2.0])
-def test_second_derivatives_on_knots(alpha):
-    theta = torch.tensor([0.3, -1.4, 0.2], dtype=F64, requires_grad=True)
-    index = torch.tensor(alpha, dtype=F64, requires_grad=True)
-    assert gradgradcheck(summary(KNOTS), (theta, index), rtol=1e-3, atol=1e-5, fast_mode=True)
-
-
-def test_derivatives_on_nodes_and_in_a_plane():
-    def on(domain):
-        def mean(theta):
-            p = contmax.regularized_prediction(
-                lambda t: theta[0] * _line(t) - theta[1] * _line(t).square(), domain, 1.5
-            )
-            return p.mean.sum() + p.entropy() + p.normalizer
-
-        return mean
-
-    theta = torch.tensor([0.3, 1.4], dtype=F64, requires_grad=True)
-    assert gradcheck(on(NODES), (theta,))
-    assert gradgradcheck(on(NODES), (theta,))
-    small = Box(torch.full((2,), -1.0, dtype=F64), torch.ones(2, dtype=F64), resolution=2)
-    assert gradcheck(on(small), (theta,), rtol=1e-4, atol=1e-5)
-
-
-def _line(t):
-    return t if t.dim() == 1 else (t * torch.tensor([1.0, 0.4], dtype=F64)).sum(-1) + t[:, 1].square()
-
-
-@pytest.mark.parametrize("domain", [LINE, KNOTS, NODES], ids=lambda d: type(d).__name__)
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
-def test_transforms(domain, alpha):
-    def moments(theta):
-        p = contmax.regularized_prediction(lambda t: theta[0] * t - theta[1] * t.square(), domain, alpha)
-        return torch.stack([p.mean, p.variance, p.conjugate()])
-
-    theta = torch.tensor([[0.3, 1.4], [-0.2, 0.9], [0.0, 2.0]], dtype=F64)
-    one_by_one = torch.stack([moments(row) for row in theta])
-    torch.testing.assert_close(torch.func.vmap(moments)(theta), one_by_one, rtol=1e-8, atol=1e-8)
-    jacobian = torch.func.vmap(torch.func.jacrev(moments))(theta)
-    expected = torch.stack([torch.autograd.functional.jacobian(moments, row) for row in theta])
-    torch.testing.assert_close(jacobian, expected, rtol=1e-6, atol=1e-7)
-
-
-def test_quantiles_and_points_inside_vmap():
-    def values(shift):
-        found = []
-        for domain in (LINE, KNOTS, NODES):
-            p = contmax.regularized_prediction(lambda t: -(t - shift).square(), domain, 2.0)
-            found += [p.icdf(torch.tensor(0.3, dtype=F64)), p.cdf(torch.tensor(0.1, dtype=F64)), p.mode]
-        return torch.stack(found)
-
-    shift = torch.tensor([0.0, 0.3, -0.4], dtype=F64)
-    torch.testing.assert_close(
-        torch.func.vmap(values)(shift), torch.stack([values(s) for s in shift]), rtol=1e-7, atol=1e-7
-    )
-
-
-@pytest.mark.parametrize("domain", LINES, ids=lambda d: type(d).__name__)
-def test_reparametrised_draws_move_with_the_score(domain):
-    shift = torch.tensor(0.1, dtype=F64, requires_grad=True)
-    torch.manual_seed(5)
-    p = contmax.regularized_prediction(lambda t: -2 * (t - shift).square(), domain, 2.0)
-    draws = p.rsample((4000,))
-    (pathwise,) = torch.autograd.grad(draws.mean(), shift, retain_graph=True)
-    (exact,) = torch.autograd.grad(p.mean, shift)
-    assert pathwise.item() == pytest.approx(exact.item(), abs=0.05)
-    assert not p.sample((2,)).requires_grad
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 3.0])
-@pytest.mark.parametrize("domain", LINES, ids=lambda d: type(d).__name__)
-def test_expectations_of_a_basis(domain, alpha):
-    # Includes a basis function far narrower than the density, and a score with several peaks.
-    basis = GaussianBasis(
-        torch.tensor([-1.2, 0.0, 0.55, 0.6], dtype=F64), torch.tensor([0.3, 1.0, 0.1, 0.01], dtype=F64)
-    )
-    p = predict(domain, alpha)
-    found = contmax.expectation(p, basis)
-    assert found.shape == (2, 4)
-    # The oracle: tanh–sinh between the ends of the support, the knots and a fine grid.
-    step = torch.linspace(-3.6, 3.6, 61, dtype=F64)
-    bend = torch.pi / 2 * step.sinh()
-    share, weight = torch.sigmoid(2 * bend), 0.12 * torch.pi / 4 * step.cosh() / bend.cosh().square()
-    for row in range(2):
-        cells = p.support.cells[row]
-        cuts = torch.cat([cells[~cells.isnan()], KNOTS.points, torch.linspace(-2, 2, 401, dtype=F64)]).unique()
-        t = (cuts[:-1, None] + cuts.diff()[:, None] * share).flatten()
-        mass = (cuts.diff()[:, None] * weight).flatten() * p.density(t[:, None].expand(-1, 2))[:, row]
-        torch.testing.assert_close(found[row], mass @ basis(t), rtol=1e-8, atol=1e-9)
-
-
-def test_expectations_of_a_basis_are_differentiable_and_cover_other_domains():
-    basis = GaussianBasis(torch.tensor([0.0, 0.5], dtype=F64), torch.tensor([0.5, 0.02], dtype=F64))
-
-    def of(domain):
-        return lambda theta: contmax.expectation(
-            contmax.regularized_prediction(lambda t: theta * t - t.square(), domain, 2.0), basis
-        )
-
-    theta = torch.tensor(0.4, dtype=F64, requires_grad=True)
-    for domain in (LINE, KNOTS, NODES):
-        assert gradcheck(of(domain), (theta,), rtol=1e-5, atol=1e-6)
-    p = predict(NODES, 1.5)
-    torch.testing.assert_close(contmax.expectation(p, basis), p.probabilities @ basis(NODES.points))
-    plane = contmax.basis.MultivariateGaussianBasis(torch.zeros(1, 2, dtype=F64), 0.3 * torch.eye(2, dtype=F64)[None])
-    q = predict(PLANE, 2.0)
-    torch.testing.assert_close(contmax.expectation(q, plane), q.expectation(plane))

@@ -1,90 +1,9 @@
 """The Ω_α-map of an arbitrary score on an arbitrary domain: from scores to a density that can be asked anything."""
 
-from collections.abc import Callable
-from typing import Any
-
-from torch import Tensor
-
-from contmax.domains import Box, Domain, Interval, Knots, Nodes
-
 from ._box import BoxPrediction as BoxPrediction
-from ._box import predict_on_box
 from ._interval import IntervalPrediction as IntervalPrediction
-from ._interval import predict_on_interval
 from ._knots import KnotsPrediction as KnotsPrediction
-from ._knots import predict_on_knots
 from ._nodes import NodesPrediction as NodesPrediction
-from ._nodes import predict_on_nodes
 from ._prediction import Prediction as Prediction
-from ._score import Score
-
-_RULES: dict[type, Callable[[Score, Any, Any], Prediction]] = {
-    Interval: predict_on_interval,
-    Box: predict_on_box,
-    Knots: predict_on_knots,
-    Nodes: predict_on_nodes,
-}
-
-
-def regularized_prediction(score: Score, domain: Domain, alpha: float | int | Tensor = 2.0) -> Prediction:
-    r"""The Ω_α-map: the density that trades a high score against a low Tsallis negentropy.
-
-    .. math::
-        \hat p = \arg\max_p\; E_p[f(t)] - \Omega_\alpha(p), \qquad
-        \hat p(t) = \exp_{2-\alpha}(f(t) - A) = [(\alpha-1)(f(t)-\lambda)]_+^{1/(\alpha-1)}
-
-    with A (and λ = A − 1/(α−1)) such that :math:`\int \hat p = 1`. α = 1 is the exponential (Gibbs) density,
-    α > 1 has a bounded support {f > λ}, α = 2 is the projection of the score.
-
-    ====================  =================================================  ==========================================
-    domain                how                                                accuracy (float64, relative)
-    ====================  =================================================  ==========================================
-    ``Interval``          ends of the support located, cells refined         1e-10 for 1 ≤ α ≤ 4
-    ``Box``, 2-D          lines across a mesh fitted to the support          1e-5; derivatives 1e-4
-    ``Box``, 3-D          the same                                           1e-3
-    ``Knots``             closed form for every α                            1e-12; moments 1e-9
-    ``Nodes``             the finite map :func:`contmax.entmax`, weighted    1e-12 (α > 2: 1e-9)
-    ====================  =================================================  ==========================================
-
-    What a score does between the nodes of the domain without leaving a trace at them is not seen: see
-    :mod:`contmax.domains`. Values, gradients and second derivatives in whatever the score depends on, and in α, are
-    those of the integrals, movement of the support included: the Jacobian of :math:`r = E_p[\psi]` in the parameters
-    of a linear score is the generalised covariance :math:`\int_{\mathrm{supp}} p^{2-\alpha}(\phi - \nabla A)\psi`.
-
-    Args:
-        score: f, a callable from points (n,), or (n, N) in a box, to values with the points in the last dimension and
-            any batch in front, (\*batch, n); or those values at ``domain.nodes``. −inf means no mass (for knots: on
-            both adjacent segments); a score that is −inf everywhere has zero density, A = −∞ and NaN for draws.
-        domain: an Interval, Box, Nodes or Knots; bounded.
-        alpha: α > 0, a number, or a tensor that broadcasts with the batch; differentiable, also through 1.
-
-    Returns:
-        A distribution with that batch shape: density, log_prob, mean, variance, covariance_matrix, mode, entropy,
-        tsallis_negentropy, conjugate, threshold, normalizer, expectation, sample, support, on a line also cdf, icdf
-        and rsample. The dtype is that of domain and score, the wider of the two; inside all is float64.
-
-    Raises:
-        ValueError: for a score with NaN or +inf, or of the wrong shape, α that is not positive, or no density with
-            this α: for α < 1 a peak so sharp that its mass stays below one.
-        TypeError: for anything that is not a score, a domain or a number.
-
-    Example:
-        >>> import torch, contmax
-        >>> p = contmax.regularized_prediction(lambda t: -(t**2) / 2, contmax.domains.Interval(-4.0, 4.0), alpha=2.0)
-        >>> p.threshold, p.variance, p.support.cells
-        (tensor(-0.6552), tensor(0.2621), tensor([[-1.1447,  1.1447]]))
-        >>> p.density(torch.tensor([0.0, 1.0, 2.0]))
-        tensor([0.6552, 0.1552, 0.0000])
-        >>> scores = torch.tensor([[0.0, 1.0, 0.5], [2.0, 0.0, 0.0]])
-        >>> contmax.regularized_prediction(scores, contmax.domains.Knots(torch.tensor([0.0, 1.0, 3.0]))).mean
-        tensor([1.5800, 0.3333])
-
-    Reference: Martins et al. 2020, Def. 1 and the propositions on A_α and the Jacobian.
-    """
-    for kind, predict in _RULES.items():
-        if isinstance(domain, kind):
-            return predict(score, domain, alpha)
-    raise TypeError(
-        f"domain must be an Interval, Box, Nodes or Knots of contmax.domains; got {type(domain).__name__}. "
-        "Pass for example Interval(0.0, 1.0)."
-    )
+from ._regularized_prediction import register_prediction as register_prediction
+from ._regularized_prediction import regularized_prediction as regularized_prediction

@@ -1,5 +1,7 @@
 """The Ω_α-map of a score on an interval: ends of the support located, cdf and quantiles by the same polynomials."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -9,26 +11,36 @@ from torch.types import _size
 from contmax._eager import is_eager_cpu
 from contmax._typing import Float
 from contmax.deformed import exp_beta
-from contmax.domains import Interval, axis_nodes, unit_edges
+from contmax.domains import Interval
 from contmax.numerics import gauss_legendre, graded_rule, legendre_coefficients, legendre_slope, legendre_sum
 
-from ._lines import PART_NODES, Lines, live_parts, mass_slope
-from ._mesh import Noise, refined
+from ._cell_refinement import Noise, refined
+from ._live_parts import PART_NODES, Lines, live_parts, mass_slope
 from ._partition import UnitMeasure, bracket_of, carry_gradient, no_density, partition_on_nodes, solve_partition
 from ._prediction import Prediction, log_exp
-from ._quantile import joined, locate_quantile, mass_before, take, without_slivers
+from ._quantile import locate_quantile, mass_before, take
+from ._regularized_prediction import register_prediction
+from ._resolution import no_mass, refuse_if_lost, report
 from ._score import Score, broadcast_alpha, checked_alpha, read_score
+from ._support_intervals import joined, without_slivers
 
 # Share of the domain below which cells are not halved, and a jump of the score is only known to lie somewhere.
 _SLIVER = 2.0**-36
+# Mass misplaced from which on a warning is given, and what to do about it.
+_WARNED = 1e-9
+_ADVICE = (
+    "Cells are halved until there are 4096, or 65536 divided by the number of scores: raise resolution, predict fewer "
+    "scores at a time, or pass contmax.domains.Nodes with a quadrature rule of your own."
+)
 # Rounding of a cdf, and the density relative to the uniform one below which a quantile is as good as the end it is at.
 _ROUNDING, _LEAST_DENSITY = 1e-14, 1e-9
 
 
+@register_prediction(Interval)
 def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Tensor) -> "IntervalPrediction":
     """The prediction; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.low.device)
-    edges, values, dtype = _sampled(score, domain, index)
+    edges, values, dtype, misplaced = _sampled(score, domain, index)
     cells = values.shape[-2]
     values = broadcast_alpha(values.flatten(-2), index)
     form = UnitMeasure.of(values, domain.volume.double(), index)
@@ -36,70 +48,75 @@ def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Ten
     scaled = form.scaled(values).unflatten(-1, (cells, -1))
     scaled = torch.where(alive[..., None], scaled, 0)
     lines = Lines.over(legendre_coefficients(scaled), alive, edges.diff() / 2)
-    partition = _partition(lines, scaled.detach(), index)
+    solve = partial(solve_partition, explain=partial(_no_mass, domain, misplaced), slack=misplaced or 0.0)
+    partition = _partition(lines, scaled.detach(), index, solve)
     if is_eager_cpu(partition, index) and bool((index < 1).any()):
-        _require_no_pole(lines.detach(), partition.detach(), index.detach())
+        _require_no_pole(lines.detach(), partition.detach(), index.detach(), domain, misplaced)
     return IntervalPrediction(alpha, form, lines, partition, domain, dtype)
 
 
-def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
-    """Edges on [0, 1], values (*batch, C, q), and the dtype of the result."""
-    edges, count = unit_edges(domain.resolution, domain.low.device), domain.nodes_per_cell
-    low, high = domain.low.double(), domain.high.double()
+def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Tensor, torch.dtype, float | None]:
+    """Edges on [0, 1], values (*batch, C, q), the dtype of the result, and the mass misplaced for want of cells.
 
-    def at(unit: Tensor, dtype: torch.dtype) -> tuple[Tensor, torch.dtype]:
-        return read_score(score, (low + (high - low) * unit).to(dtype), domain)
+    That mass is None where cells could not be fitted to the score.
+    """
+    edges = torch.arange(domain.resolution + 1, dtype=torch.float64, device=domain.low.device) / domain.resolution
+    low, high, count = domain.low.double(), domain.high.double(), domain.nodes_per_cell
 
-    values, dtype = at(axis_nodes(edges, count), domain.low.dtype)
+    def at(unit: Tensor) -> Tensor:
+        return broadcast_alpha(read_score(score, (low + (high - low) * unit).to(dtype), domain)[0], alpha)
+
+    values, dtype = read_score(score, domain.nodes, domain)
     broadcast_alpha(values, alpha)
-    if isinstance(score, Tensor) or not is_eager_cpu(values):
-        return edges, values.unflatten(-1, (-1, count)), dtype
+    if isinstance(score, Tensor) or not is_eager_cpu(values, alpha):
+        return edges, values.unflatten(-1, (-1, count)), dtype, None
     reach = float(torch.maximum(low.abs(), high.abs()).clamp(min=high - low) / (high - low))
-    noise = Noise(torch.finfo(dtype).eps, reach)
-    edges, values = refined(
-        lambda unit: broadcast_alpha(at(unit, dtype)[0], alpha),
-        edges,
-        count,
-        domain.volume.double().detach(),
-        alpha.detach(),
-        noise,
-    )
-    return edges, values, dtype
+    noise, volume = Noise(torch.finfo(dtype).eps, reach), domain.volume.double().detach()
+    edges, values, misplaced = refined(at, edges, count, volume, alpha.detach(), noise)
+    refuse_if_lost(misplaced, domain, _ADVICE)
+    report(misplaced, _WARNED, domain, _ADVICE)
+    return edges, values, dtype, float(misplaced.max()) if misplaced.numel() else 0.0
 
 
-def _partition(lines: Lines, samples: Float[Tensor, "*batch C q"], alpha: Tensor) -> Float[Tensor, "*batch"]:
+def _no_mass(domain: Interval, misplaced: float | None, mass: Tensor, alpha: Tensor) -> ValueError:
+    """The error where no A gives the mass one: no density exists if the cells fit the score, else nobody knows."""
+    fits = misplaced == 0 and bool((alpha < 1).any())
+    return no_density(mass, alpha) if fits else no_mass(mass, alpha, domain, _ADVICE)
+
+
+def _partition(
+    lines: Lines, samples: Float[Tensor, "*batch C q"], alpha: Tensor, solve: Callable[..., Tensor]
+) -> Float[Tensor, "*batch"]:
     """Ã with its derivatives."""
     fixed, index = lines.detach(), alpha.detach()
     _, rule = gauss_legendre(samples.shape[-1], samples.device)
     weights = (lines.half[:, None] * rule).flatten()
     alive = lines.alive[..., None].expand(samples.shape).flatten(-2)
-    flat = samples.flatten(-2)
-    start = partition_on_nodes(flat.masked_fill(~alive, -torch.inf), weights, index)
-    lowest, highest = torch.where(alive, flat, 0).amin(-1), flat.amax(-1)
-    bracket = bracket_of(lowest, highest, (alive * weights).sum(-1), index)
+    start = partition_on_nodes(samples.flatten(-2).masked_fill(~alive, -torch.inf), weights, index)
+    bracket = bracket_of(*fixed.bounds(), (alive * weights).sum(-1), index)
 
     def mass_and_slope(partition: Tensor) -> tuple[Tensor, Tensor]:
         parts = live_parts(fixed, partition, index, PART_NODES)
         return parts.mass.flatten(-3).sum(-1), mass_slope(fixed, parts, index)
 
-    solution = solve_partition(mass_and_slope, start, bracket, index)
+    solution = solve(mass_and_slope, start, bracket, index)
     _, slope = mass_and_slope(solution)
     return carry_gradient(
         lambda partition: live_parts(lines, partition, alpha, PART_NODES).mass.flatten(-3).sum(-1), solution, slope
     )
 
 
-def _require_no_pole(lines: Lines, partition: Tensor, alpha: Tensor) -> None:
+def _require_no_pole(lines: Lines, partition: Tensor, alpha: Tensor, domain: Interval, misplaced: float | None) -> None:
     """Mass at a few nodes beside a pole is no density: another rule would find other mass there."""
     mass = live_parts(lines, partition, alpha, 2 * PART_NODES).mass.flatten(-3).sum(-1)
     if bool(((alpha < 1) & (mass > 0) & ~((mass - 1).abs() < 1e-3)).any()):
-        raise no_density(alpha)
+        raise _no_mass(domain, misplaced, mass, alpha)
 
 
 class IntervalPrediction(Prediction):
     """A prediction on an interval, see :class:`Prediction`; cdf, quantiles and reparametrised draws included.
 
-    The density is that of the piecewise-polynomial interpolant of the score, which is read only once.
+    The density is that of the piecewise-polynomial interpolant of the score through its values at the nodes.
     """
 
     has_rsample = True

@@ -12,14 +12,17 @@ from contmax.numerics import graded_rule
 
 from ._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
 from ._prediction import Prediction, log_exp
-from ._quantile import bucket, joined, take
+from ._quantile import bucket, take
+from ._regularized_prediction import register_prediction
 from ._score import Score, broadcast_alpha, checked_alpha, read_score
 from ._segments import Segments
+from ._support_intervals import joined
 
 # Nodes per segment, for expectations that have no closed form.
 _NODES = 20
 
 
+@register_prediction(Knots)
 def predict_on_knots(score: Score, domain: Knots, alpha: float | int | Tensor) -> "KnotsPrediction":
     """The prediction; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.points.device)

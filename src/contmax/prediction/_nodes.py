@@ -11,9 +11,11 @@ from contmax.maps._entmax import entmax_map
 
 from ._prediction import Prediction
 from ._quantile import bucket
+from ._regularized_prediction import register_prediction
 from ._score import Score, broadcast_alpha, checked_alpha, read_score
 
 
+@register_prediction(Nodes)
 def predict_on_nodes(score: Score, domain: Nodes, alpha: float | int | Tensor) -> "NodesPrediction":
     """The prediction; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.points.device)

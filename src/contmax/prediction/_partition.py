@@ -22,8 +22,25 @@ from contmax.maps._entmax import entmax_map
 # Safeguarded Newton from the solution on nodes: 3 to 6 steps as a rule; eager loops stop by themselves.
 _STEPS = 12
 _MOST_STEPS = 100
+# How far from one the mass at the solution may be; where it has a solution, it is one to rounding.
+_MASS_TOLERANCE = 1e-6
 
 MassAndSlope = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def no_density(mass: Tensor, alpha: Tensor) -> ValueError:
+    """The error for a score whose mass jumps from below one to infinity, where its density gets a pole."""
+    return ValueError(
+        f"no density exists for this score with alpha as small as {float(alpha.min()):g}, or none that float64 could "
+        "hold: its peak is too sharp, the mass stays below one until the density has a pole. Pass a larger alpha, or a "
+        "flatter score."
+    )
+
+
+def farthest_from_one(mass: Tensor) -> float:
+    """The mass of the member of a batch that is worst off."""
+    worst = (mass - 1).abs().nan_to_num(torch.inf).argmax()
+    return float(mass.flatten()[worst])
 
 
 def solve_partition(
@@ -31,6 +48,8 @@ def solve_partition(
     start: Float[Tensor, "*batch"],
     bracket: tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]],
     alpha: Float[Tensor, "..."],
+    explain: Callable[[Tensor, Tensor], ValueError] = no_density,
+    slack: float = 0.0,
 ) -> Float[Tensor, "*batch"]:
     r"""A with mass S(A) = 1, by Newton's method on the power mean :math:`S^{\alpha-1}`, kept inside a bracket.
 
@@ -44,6 +63,8 @@ def solve_partition(
         start: first guess.
         bracket: values of A with S ≥ 1 and S ≤ 1.
         alpha: α, broadcastable to the batch.
+        explain: the error for masses that are not one at any A, given masses and α.
+        slack: how far from one the mass may stay, where S jumps because the score is not resolved.
     """
     low, high = bracket
     partition = start.clamp(low, high)
@@ -58,27 +79,15 @@ def solve_partition(
         proposed = partition + step
         inside = usable & (proposed >= low) & (proposed <= high)
         proposed = torch.where(inside, proposed, low + (high - low) / 2)
-        moved = (proposed - partition).abs() > tolerance * (1 + partition.abs())
+        moved = ((proposed - partition).abs() > tolerance * (1 + partition.abs())) & ~((mass - 1).abs() < slack)
         partition = proposed
         if eager and not bool(moved.any()):
             break
     if eager:
-        _require_mass_one(mass_and_slope(partition)[0], alpha)
+        mass = mass_and_slope(partition)[0]
+        if bool(((mass > 0) & ~((mass - 1).abs() <= max(_MASS_TOLERANCE, slack))).any()):
+            raise explain(mass, alpha)
     return partition
-
-
-def _require_mass_one(mass: Tensor, alpha: Tensor) -> None:
-    """The equation may have no solution: for α < 1 the mass can stay below one up to where the density has a pole."""
-    if bool(((mass > 0) & ((mass - 1).abs() > 1e-6)).any()):
-        raise no_density(alpha)
-
-
-def no_density(alpha: Tensor) -> ValueError:
-    """The error for a score whose density would not be a function."""
-    return ValueError(
-        f"no density exists for this score with alpha as small as {float(alpha.min()):g}: its peak is too sharp, the "
-        "mass stays below one until the density has a pole. Pass a larger alpha, or a flatter score."
-    )
 
 
 def carry_gradient(
@@ -137,10 +146,19 @@ class UnitMeasure:
         empty = top == -torch.inf
         return cls(torch.where(empty, 0, top), volume.log(), alpha, empty)
 
+    def detach(self) -> "UnitMeasure":
+        """The same change without gradient."""
+        return UnitMeasure(self.top, self.log_volume.detach(), self.alpha.detach(), self.empty)
+
+    @property
+    def factor(self) -> Float[Tensor, "..."]:
+        """V^{α−1}, by which differences of scores are multiplied."""
+        return ((self.alpha - 1) * self.log_volume).exp()
+
     def scaled(self, scores: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """f̃; −inf becomes 0, to be masked by the caller, since its product with V^{α−1} has no derivative in α."""
         finite = torch.where(scores == -torch.inf, self.top[..., None], scores)
-        return (finite - self.top[..., None]) * ((self.alpha - 1) * self.log_volume).exp()[..., None]
+        return (finite - self.top[..., None]) * self.factor[..., None]
 
     def normalizer(self, partition: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """A from Ã; −∞ where there is nothing to normalise."""

@@ -11,16 +11,22 @@ from contmax.deformed import exp_beta
 from contmax.maps._threshold import power_on_support
 from contmax.numerics import gauss_legendre, legendre_coefficients, legendre_slope, legendre_sum
 
-from ._lines import PART_NODES, Lines, level_of, live_parts
+from ._live_parts import PART_NODES, Lines, level_of, live_parts
 from ._partition import UnitMeasure, partition_on_nodes
+from ._resolution import HeldOut, rounding_noise, spread_points
 
 # Mass that one cell may misplace. Halving stops at 2⁻³⁶ of a cell, where even a jump misplaces less than this.
 _TOLERANCE = 1e-12
 _MOST_HALVINGS = 36
 # Cells are shared by all scores of a batch; for many scores memory and time set a lower limit.
 _MOST_CELLS, _MOST_CELLS_OF_BATCH = 4096, 2**16
+# Points per cell at which the score is read again when the limit was reached.
+_HELD_OUT = 2
 # By how much noise at the nodes may grow on the way to the edge of a cell.
 _EXTRAPOLATION = 16
+
+
+Read = Callable[[Float[Tensor, "n"]], Float[Tensor, "*batch n"]]
 
 
 @dataclass(frozen=True)
@@ -32,9 +38,11 @@ class Noise:
 
 
 def refined(
-    read: Callable[[Tensor], Tensor], edges: Float[Tensor, "E"], count: int, volume: Tensor, alpha: Tensor, noise: Noise
-) -> tuple[Float[Tensor, "F"], Float[Tensor, "*batch C q"]]:
+    read: Read, edges: Float[Tensor, "E"], count: int, volume: Tensor, alpha: Tensor, noise: Noise
+) -> tuple[Float[Tensor, "F"], Float[Tensor, "*batch C q"], Float[Tensor, "*batch"]]:
     """Edges on [0, 1] and values at the Gauss nodes of the cells between them, after halving what is too coarse.
+
+    The third result is the mass that remains misplaced where the limit of cells was reached, and 0 elsewhere.
 
     Args:
         read: points on [0, 1] ↦ scores, (n,) ↦ (*batch, n).
@@ -48,15 +56,15 @@ def refined(
     values = _read_cells(read, left, right, count)
     most = min(_MOST_CELLS, _MOST_CELLS_OF_BATCH // max(1, values.shape[:-2].numel()))
     shortest = (right - left).min() * 2.0**-_MOST_HALVINGS
-    view, new = View.of(values.detach(), right - left, volume, alpha), torch.ones_like(left, dtype=torch.bool)
+    new = torch.ones_like(left, dtype=torch.bool)
     while len(left) <= most:
-        coarse = new & (right - left > shortest)
+        coarse, view = new & (right - left > shortest), View.of(values.detach(), right - left, volume, alpha)
         coarse[coarse.clone()] = _too_coarse(values.detach(), right - left, view, noise, coarse)
         if not bool(coarse.any()):
             if bool(new.all()):
                 break
-            # Old cells were judged by an older view; a last look at all of them.
-            view, new = View.of(values.detach(), right - left, volume, alpha), torch.ones_like(new)
+            # Older cells were judged by what was known then; a last look at all of them.
+            new = torch.ones_like(new)
             continue
         middle = (left + right)[coarse] / 2
         new_left, new_right = torch.cat([left[coarse], middle]), torch.cat([middle, right[coarse]])
@@ -65,10 +73,43 @@ def refined(
         new = torch.arange(len(left)) >= len(left) - len(new_left)
         order = left.argsort()
         left, right, values, new = left[order], right[order], values[..., order, :], new[order]
-    return torch.cat([left, right[-1:]]), values
+    misplaced = torch.zeros_like(values[..., 0, 0])
+    if len(left) > most:
+        misplaced = _misplaced(read, values.detach(), left, right, volume, alpha, noise)
+    return torch.cat([left, right[-1:]]), values, misplaced
 
 
-def _read_cells(read: Callable[[Tensor], Tensor], left: Tensor, right: Tensor, count: int) -> Tensor:
+@torch.no_grad()
+def _misplaced(
+    read: Read, values: Tensor, left: Tensor, right: Tensor, volume: Tensor, alpha: Tensor, noise: Noise
+) -> Float[Tensor, "*batch"]:
+    """Mass by which the density of the score differs from that of its interpolant, from points between the nodes."""
+    length, view = right - left, View.of(values, right - left, volume, alpha)
+    local = 2 * spread_points(_HELD_OUT * len(left), 1, left.device).reshape(len(left), _HELD_OUT) - 1
+    points = left[:, None] + length[:, None] * (1 + local) / 2
+    exact = read(points.flatten()).unflatten(-1, local.shape)
+    dead = (values == -torch.inf).any(-1, keepdim=True).expand(exact.shape)
+    coefficients = legendre_coefficients(view.scaled(values))
+    slope = legendre_sum(legendre_slope(coefficients)[..., None, :], local).abs() * 2 / length[:, None]
+    size = view.form.factor[..., None, None] * torch.where(exact == -torch.inf, 0, exact).abs()
+    held_out = HeldOut.between(
+        view.scaled(exact).masked_fill(exact == -torch.inf, -torch.inf).flatten(-2),
+        legendre_sum(coefficients[..., None, :], local).masked_fill(dead, -torch.inf).flatten(-2),
+        rounding_noise(size, noise.points * slope, noise.scores).flatten(-2),
+    )
+    weights = (length[:, None] / _HELD_OUT).expand(local.shape).flatten()
+    between = held_out.misplaced_by_guess(view.partition, alpha, weights)
+    lines = Lines.over(coefficients, ~(values == -torch.inf).any(-1), length / 2)
+    by_parts = live_parts(lines, view.partition, alpha, PART_NODES).mass.flatten(-2).sum(-1)
+    _, rule = gauss_legendre(values.shape[-1], values.device)
+    density = exp_beta(view.scaled(values) - view.partition[..., None, None], 2 - alpha[..., None, None])
+    by_nodes = torch.where(lines.alive, length * (rule / 2 * density).sum(-1), 0)
+    # Live parts are found where the score turns at most once in a cell.
+    folded = torch.where(_turns(coefficients) > 1, (by_parts - by_nodes).abs(), 0).sum(-1)
+    return between + folded.nan_to_num(0)
+
+
+def _read_cells(read: Read, left: Tensor, right: Tensor, count: int) -> Tensor:
     local, _ = gauss_legendre(count, left.device)
     points = ((left + right)[:, None] + (right - left)[:, None] * local) / 2
     values: Tensor = read(points.reshape(-1)).unflatten(-1, (len(left), count))
@@ -124,7 +165,7 @@ def _too_coarse(
     tail = coefficients[..., -2:].abs().sum(-1)
     highest = torch.maximum(scores.amax(-1), lines.heights.amax(-1))
     variation = highest - torch.minimum(scores.amin(-1), lines.heights.amin(-1))
-    size = torch.where(masked, 0, values).abs().amax(-1) * ((alpha - 1) * view.form.log_volume).exp()[..., None]
+    size = torch.where(masked, 0, values).abs().amax(-1) * view.form.factor[..., None]
     floor = 8 * noise.scores * (size + noise.points * variation / length)
     allowed = max(_TOLERANCE, 8 * noise.scores)
     may_live = highest + 2 * tail > level_of(partition, alpha)[..., None]

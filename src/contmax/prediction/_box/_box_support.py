@@ -9,7 +9,7 @@ from torch import Tensor
 from contmax._typing import Float
 from contmax.deformed import log_beta
 
-from ._sheet import Sheet
+from ._interpolant import Interpolant
 
 Range = tuple[Tensor, Tensor]
 
@@ -35,39 +35,43 @@ def fractions(count: int, like: Tensor) -> Tensor:
     return unit.reshape((-1,) + (1,) * like.dim())
 
 
-def live_box(sheet: Sheet, level: Tensor, axes: int) -> list[Range]:
+def live_box(interpolant: Interpolant, level: Tensor, axes: int) -> list[Range]:
     """Ranges (*rows) of all coordinates that enclose the live points of a grid over the whole box."""
-    grids, values = _grid_over(sheet, _whole(sheet), _GRID[axes])
+    grids, values = _grid_over(interpolant, _whole(interpolant), _GRID[axes])
     ranges = []
     for axis, grid in enumerate(grids):
-        height, _ = _highest_across(values, sheet, axis)
+        height, _ = _highest_across(values, interpolant, axis)
         low, high = (_pick(grid, outside) for outside in _bracket(height, level)[1])
         ranges.append((low, high))
     return ranges
 
 
-def outermost(sheet: Sheet, level: Tensor, ranges: list[Range], axes: int, end: int) -> Float[Tensor, "..."]:
+def outermost(
+    interpolant: Interpolant, level: Tensor, ranges: list[Range], axes: int, end: int
+) -> Float[Tensor, "..."]:
     """The live point with the smallest (end 0) or largest (end 1) first coordinate, (*rows, N)."""
-    grids, values = _grid_over(sheet, ranges, _GRID[axes])
+    grids, values = _grid_over(interpolant, ranges, _GRID[axes])
     for _ in range(_END_STEPS):
-        height, place = _highest_across(values, sheet, 0)
+        height, place = _highest_across(values, interpolant, 0)
         inside, outside = (pair[end] for pair in _bracket(height, level))
         ends = _pick(grids[0], outside), _pick(grids[0], inside)
         around = _around(grids[1:], _pick(place, inside))
-        grids, values = _grid_over(sheet, [(torch.minimum(*ends), torch.maximum(*ends)), *around], _SMALL_GRID)
+        grids, values = _grid_over(interpolant, [(torch.minimum(*ends), torch.maximum(*ends)), *around], _SMALL_GRID)
     return torch.stack([grids[0][-end], *(grid[len(grid) // 2] for grid in grids[1:])], -1)
 
 
-def highest_point(sheet: Sheet) -> Float[Tensor, "..."]:
+def highest_point(interpolant: Interpolant) -> Float[Tensor, "..."]:
     """Coordinates (*rows, N) of the highest score."""
-    grids, values = _grid_over(sheet, _whole(sheet), _GRID[sheet.axes])
+    grids, values = _grid_over(interpolant, _whole(interpolant), _GRID[interpolant.axes])
     for _ in range(_PEAK_STEPS):
-        ranges = _around(grids, values.flatten(0, sheet.axes - 1).argmax(0))
-        grids, values = _grid_over(sheet, ranges, _SMALL_GRID)
+        ranges = _around(grids, values.flatten(0, interpolant.axes - 1).argmax(0))
+        grids, values = _grid_over(interpolant, ranges, _SMALL_GRID)
     return torch.stack([grid[len(grid) // 2] for grid in grids], -1)
 
 
-def change_points(sheet: Sheet, level: Tensor, edges: Float[Tensor, "..."], across: Range) -> tuple[Tensor, Tensor]:
+def change_points(
+    interpolant: Interpolant, level: Tensor, edges: Float[Tensor, "..."], across: Range
+) -> tuple[Tensor, Tensor]:
     """In each panel between edges (P + 1, *rows), where the number of live intervals across it first changes.
 
     There a component of the support appears, vanishes, splits or merges: the score across has an extremum at the level.
@@ -78,29 +82,29 @@ def change_points(sheet: Sheet, level: Tensor, edges: Float[Tensor, "..."], acro
     low, high = across
     grid = low + (high - low) * fractions(_ACROSS, low)
     probes = edges[:-1, None] + edges.diff(dim=0)[:, None] * fractions(_PROBES, edges[0])
-    counts = _intervals(sheet, probes.flatten(0, 1), grid, level).unflatten(0, (-1, _PROBES))
+    counts = _intervals(interpolant, probes.flatten(0, 1), grid, level).unflatten(0, (-1, _PROBES))
     changes = counts[:, 1:] != counts[:, :-1]
     first = changes.to(torch.int8).argmax(1, keepdim=True)
     left, right = (probes.gather(1, index)[:, 0] for index in (first, first + 1))
     before = counts.gather(1, first)[:, 0]
     for _ in range(_CHANGE_STEPS):
         middle = (left + right) / 2
-        same = _intervals(sheet, middle, grid, level) == before
+        same = _intervals(interpolant, middle, grid, level) == before
         left, right = torch.where(same, middle, left), torch.where(same, right, middle)
     changed = changes.any(1)
     x = torch.where(changed, (left + right) / 2, (edges[1:] + edges[:-1]) / 2)
-    return torch.stack([x, _extremum_at_level(sheet, x, grid, level)], -1), changed
+    return torch.stack([x, _extremum_at_level(interpolant, x, grid, level)], -1), changed
 
 
-def _intervals(sheet: Sheet, x: Tensor, grid: Tensor, level: Tensor) -> Tensor:
+def _intervals(interpolant: Interpolant, x: Tensor, grid: Tensor, level: Tensor) -> Tensor:
     """How many intervals of the second axis are live at each x, (M, *rows)."""
-    live = sheet.on_grid([x, grid]) > level
+    live = interpolant.on_grid([x, grid]) > level
     return (live[1:] & ~live[:-1]).sum(0) + live[0].long()
 
 
-def _extremum_at_level(sheet: Sheet, x: Tensor, grid: Tensor, level: Tensor) -> Tensor:
+def _extremum_at_level(interpolant: Interpolant, x: Tensor, grid: Tensor, level: Tensor) -> Tensor:
     """Grid point across, (M, *rows), where the score has the extremum, or the end, closest to the level."""
-    values = sheet.on_grid([x, grid])
+    values = interpolant.on_grid([x, grid])
     rises = values.diff(dim=0) > 0
     ends = torch.ones_like(rises[:1])
     extremum = torch.cat([ends, rises[1:] != rises[:-1], ends])
@@ -108,21 +112,21 @@ def _extremum_at_level(sheet: Sheet, x: Tensor, grid: Tensor, level: Tensor) -> 
     return grid[:, None].expand(values.shape).gather(0, distance.argmin(0, keepdim=True))[0]
 
 
-def _whole(sheet: Sheet) -> list[Range]:
-    zero = torch.zeros(sheet.rows, dtype=torch.float64, device=sheet.table.device)
-    return [(zero, zero + 1)] * sheet.axes
+def _whole(interpolant: Interpolant) -> list[Range]:
+    zero = torch.zeros(interpolant.rows, dtype=torch.float64, device=interpolant.table.device)
+    return [(zero, zero + 1)] * interpolant.axes
 
 
-def _grid_over(sheet: Sheet, ranges: list[Range], count: int) -> tuple[list[Tensor], Tensor]:
+def _grid_over(interpolant: Interpolant, ranges: list[Range], count: int) -> tuple[list[Tensor], Tensor]:
     """Grids (G, *rows) over the ranges and the values there, (G_N, …, G_1, *rows)."""
     grids = [low + (high - low) * fractions(count, low) for low, high in ranges]
-    return grids, sheet.on_grid(grids)
+    return grids, interpolant.on_grid(grids)
 
 
-def _highest_across(values: Tensor, sheet: Sheet, axis: int) -> tuple[Tensor, Tensor]:
+def _highest_across(values: Tensor, interpolant: Interpolant, axis: int) -> tuple[Tensor, Tensor]:
     """Along one axis, (G, *rows), the highest value over the others, and its place among them."""
-    others = values.movedim(sheet.axes - 1 - axis, 0)
-    others = others.flatten(1, sheet.axes - 1) if sheet.axes > 1 else others[:, None]
+    others = values.movedim(interpolant.axes - 1 - axis, 0)
+    others = others.flatten(1, interpolant.axes - 1) if interpolant.axes > 1 else others[:, None]
     height, place = others.max(1)
     return height, place
 

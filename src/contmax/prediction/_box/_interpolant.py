@@ -8,12 +8,12 @@ from torch import Tensor
 from contmax._typing import Float
 from contmax.numerics import legendre_basis, legendre_coefficients, legendre_slope
 
-from ._lines import Lines
-from ._quantile import take
+from .._live_parts import Lines
+from .._quantile import take
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Interpolant:
     """Scores on [0, 1]ᴺ, one per row; each axis has C equal cells and each cell q Legendre coefficients per axis."""
 
     table: Tensor
@@ -24,7 +24,7 @@ class Sheet:
     """N."""
 
     @classmethod
-    def through(cls, values: Float[Tensor, "*batch n"], alive: Tensor, axes: int, nodes: int) -> "Sheet":
+    def through(cls, values: Float[Tensor, "*batch n"], alive: Tensor, axes: int, nodes: int) -> "Interpolant":
         """The interpolant of values at the Gauss nodes of a box, row-major; cells with a dead node are dead."""
         batch = values.shape[:-1]
         cells = round(values.shape[-1] ** (1 / axes)) // nodes
@@ -53,35 +53,49 @@ class Sheet:
         """Shape in front of the axes."""
         return self.alive.shape[: self.alive.dim() - self.axes]
 
-    def expand(self, rows: torch.Size) -> "Sheet":
+    def expand(self, rows: torch.Size) -> "Interpolant":
         """The same scores for more rows."""
         table = self.table.expand(*rows, *self.table.shape[len(self.rows) :])
-        return Sheet(table, self.alive.expand(*rows, *self.alive.shape[len(self.rows) :]), self.axes)
+        return Interpolant(table, self.alive.expand(*rows, *self.alive.shape[len(self.rows) :]), self.axes)
 
-    def detach(self) -> "Sheet":
+    def detach(self) -> "Interpolant":
         """The same scores without gradient."""
-        return Sheet(self.table.detach(), self.alive, self.axes)
+        return Interpolant(self.table.detach(), self.alive, self.axes)
 
-    def slope(self, axis: int) -> "Sheet":
+    @property
+    def measure(self) -> Tensor:
+        """Share (*rows) of the box that has a score."""
+        return self.alive.double().flatten(len(self.rows)).mean(-1)
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds (*rows) of the scores: a Legendre polynomial is nowhere larger than one."""
+        table = self.table.flatten(-self.axes)
+        mean, reach = table[..., 0], table[..., 1:].abs().sum(-1)
+        low, high = ((mean + side * reach).flatten(len(self.rows)) for side in (-1, 1))
+        return low.amin(-1), high.amax(-1)
+
+    def slope(self, axis: int) -> "Interpolant":
         """The derivative along an axis."""
         place = axis - self.axes
         table = 2 * self.cells * legendre_slope(self.table.movedim(place, -1)).movedim(-1, place)
-        return Sheet(table, self.alive, self.axes)
+        return Interpolant(table, self.alive, self.axes)
 
-    def at(self, x: Float[Tensor, "..."]) -> "Sheet":
-        """The slice at a first coordinate x (*more, *rows): a sheet with these rows and one axis less."""
+    def at(self, x: Float[Tensor, "..."]) -> "Interpolant":
+        """The slice at a first coordinate x (*more, *rows): an interpolant with these rows and one axis less."""
         cell, basis = self._place(x)
         columns = take(self.table, cell, self.rows).movedim(-self.axes, -1)
         rest = columns.dim() - basis.dim()
         table = (columns * basis.reshape(basis.shape[:-1] + (1,) * rest + basis.shape[-1:])).sum(-1)
-        return Sheet(table, take(self.alive, cell, self.rows), self.axes - 1)
+        return Interpolant(table, take(self.alive, cell, self.rows), self.axes - 1)
 
     def on_grid(self, grids: list[Float[Tensor, "..."]]) -> Tensor:
         """Values (G_N, …, G_1, *rows) at all combinations of coordinates, each (G, *rows); −inf where dead."""
-        sheet = self
+        interpolant = self
         for axis, grid in enumerate(grids):
-            sheet = sheet.at(grid.reshape(grid.shape[:1] + (1,) * axis + grid.shape[1:]).expand(-1, *sheet.rows))
-        return torch.where(sheet.alive, sheet.table, -torch.inf)
+            interpolant = interpolant.at(
+                grid.reshape(grid.shape[:1] + (1,) * axis + grid.shape[1:]).expand(-1, *interpolant.rows)
+            )
+        return torch.where(interpolant.alive, interpolant.table, -torch.inf)
 
     def lines(self) -> Lines:
         """The last remaining axis as lines."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from contmax._typing import Bool, Float
 from contmax.numerics import gauss_legendre, graded_rule
 
-from ._search import change_points, fractions, live_box, negligible, outermost
-from ._sheet import Sheet
+from ._box_support import change_points, fractions, live_box, negligible, outermost
+from ._interpolant import Interpolant
 
 # Panels per cell of the domain along an outer axis, by axes of the box and axes left, and nodes per half panel.
 _PANELS_PER_CELL = {2: {2: 1.0}, 3: {3: 0.75, 2: 0.375}}
@@ -27,8 +27,8 @@ _POLISH_REACH = 1e-2
 
 
 @dataclass(frozen=True)
-class Frame:
-    """Edges of panels along the first axis of a sheet, found without gradient."""
+class Panels:
+    """Edges of panels along the first axis of an interpolant, found without gradient."""
 
     points: Float[Tensor, "..."]
     """(E, *rows, N): the first coordinates are the edges; where one moves, the rest is the point that it follows."""
@@ -40,33 +40,33 @@ class Frame:
     """Nodes per panel."""
 
     @classmethod
-    def around(cls, sheet: Sheet, partition: Tensor, alpha: Tensor, axes: int) -> "Frame":
+    def around(cls, interpolant: Interpolant, partition: Tensor, alpha: Tensor, axes: int) -> "Panels":
         """For the density exp_{2−α}(f − A) of each row; nothing may require a gradient."""
-        level, sparse = negligible(partition, alpha, axes), (alpha > 1).expand(sheet.rows)
-        ranges = live_box(sheet, level, axes)
-        low, high = (outermost(sheet, level, ranges, axes, end) for end in (0, 1))
-        panels = math.ceil(_PANELS_PER_CELL[axes][sheet.axes] * sheet.cells)
+        level, sparse = negligible(partition, alpha, axes), (alpha > 1).expand(interpolant.rows)
+        ranges = live_box(interpolant, level, axes)
+        low, high = (outermost(interpolant, level, ranges, axes, end) for end in (0, 1))
+        panels = math.ceil(_PANELS_PER_CELL[axes][interpolant.axes] * interpolant.cells)
         points = low + (high - low) * fractions(panels + 1, low)
         changed = torch.zeros_like(points[1:, ..., 0], dtype=torch.bool)
-        if sheet.axes == 2:
-            cuts, changed = change_points(sheet, level, points[..., 0], ranges[1])
+        if interpolant.axes == 2:
+            cuts, changed = change_points(interpolant, level, points[..., 0], ranges[1])
             points = torch.cat([torch.stack([points[:-1], cuts], 1).flatten(0, 1), points[-1:]])
             changed = torch.stack([torch.zeros_like(changed), changed], 1).flatten(0, 1)
         # An edge moves, and the panels on both sides of it and next to those are rough, at a change and at both ends.
         moves = torch.cat([sparse[None], changed[1:] & sparse, sparse[None]])
-        points, moves = _polished(sheet, level, points, moves)
+        points, moves = _polished(interpolant, level, points, moves)
         changed = torch.cat([sparse[None], changed[1:], sparse[None]])
         return cls(points, moves, _beside(changed), _NODES[axes])
 
-    def edges(self, sheet: Sheet, level: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def edges(self, interpolant: Interpolant, level: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The edges (E, *rows), differentiable in the score and the level.
 
         Two chord steps on the conditions leave the values alone and are exact to second order.
         """
         points = self.points
-        jacobian = _conditions(sheet.detach(), level.detach(), points, self.moves)[1]
+        jacobian = _conditions(interpolant.detach(), level.detach(), points, self.moves)[1]
         for _ in range(2):
-            residual, _ = _conditions(sheet, level, points, self.moves)
+            residual, _ = _conditions(interpolant, level, points, self.moves)
             step = torch.linalg.solve(jacobian, residual - residual.detach())
             points = points - torch.where(self.moves[..., None], step, 0)
         return points[..., 0]
@@ -87,15 +87,15 @@ def _beside(changed: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
     return padded[:-3] | padded[1:-2] | padded[2:-1] | padded[3:]
 
 
-def _conditions(sheet: Sheet, level: Tensor, points: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
+def _conditions(interpolant: Interpolant, level: Tensor, points: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
     """Residuals (E, *rows, N) of f = level and ∂f/∂tⱼ = 0 across, and their Jacobian, the identity where fixed.
 
     A coordinate on the boundary of the box stays there.
     """
-    axes = sheet.axes
-    slopes = [sheet.slope(axis) for axis in range(axes)]
+    axes = interpolant.axes
+    slopes = [interpolant.slope(axis) for axis in range(axes)]
     pinned = (points <= 0) | (points >= 1) | ~moves[..., None]
-    value, _ = sheet.score(points)
+    value, _ = interpolant.score(points)
     residual = [value - level, *(slope.score(points)[0] for slope in slopes[1:])]
     rows = [torch.stack([slope.score(points)[0] for slope in slopes], -1)]
     rows += [torch.stack([slope.slope(axis).score(points)[0] for axis in range(axes)], -1) for slope in slopes[1:]]
@@ -105,16 +105,16 @@ def _conditions(sheet: Sheet, level: Tensor, points: Tensor, moves: Tensor) -> t
     return torch.where(pinned, 0, torch.stack(residual, -1)), jacobian
 
 
-def _polished(sheet: Sheet, level: Tensor, points: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
+def _polished(interpolant: Interpolant, level: Tensor, points: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
     """Points that meet the conditions to rounding, and which edges have one; the others keep their place."""
     moves = moves & (points[..., 0] > 0) & (points[..., 0] < 1)
     exact = points
     for _ in range(_POLISH_STEPS):
-        residual, jacobian = _conditions(sheet, level, exact, moves)
+        residual, jacobian = _conditions(interpolant, level, exact, moves)
         step, info = torch.linalg.solve_ex(jacobian, residual)
         moves = moves & (info == 0) & step.isfinite().all(-1)
         exact = torch.where(moves[..., None], (exact - step).clamp(0, 1), points)
-    residual, jacobian = _conditions(sheet, level, exact, moves)
+    residual, jacobian = _conditions(interpolant, level, exact, moves)
     size = jacobian.abs().amax((-1, -2)).clamp(min=1)
     met = (residual.abs().amax(-1) < 1e-9 * size) & ((exact - points).abs().amax(-1) < _POLISH_REACH)
     before, here, after = points[:-2, ..., 0], exact[1:-1, ..., 0], points[2:, ..., 0]

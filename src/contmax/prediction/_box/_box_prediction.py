@@ -7,18 +7,22 @@ import torch
 from torch import Size, Tensor
 from torch.types import _size
 
+from contmax._eager import is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.domains import Box
 from contmax.numerics import gauss_legendre
 
-from ._draw import draw
-from ._fitted import FittedRule, find_frames, fit_rule
-from ._lines import level_of
-from ._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
-from ._prediction import Prediction, log_exp
-from ._score import Score, broadcast_alpha, checked_alpha, read_score
-from ._search import highest_point
-from ._sheet import Sheet
+from .._live_parts import level_of
+from .._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
+from .._prediction import Prediction, log_exp
+from .._regularized_prediction import register_prediction
+from .._score import Score, broadcast_alpha, checked_alpha, read_score
+from ._box_check import BoxCheck
+from ._box_support import highest_point
+from ._interpolant import Interpolant
+from ._panels import Panels
+from ._rejection_sampling import draw
+from ._support_rule import SupportRule, find_panels, fit_rule
 
 # The rule is fitted to the support, the equation solved, and again: the first guess is good to a few digits.
 _FITS = 3
@@ -26,6 +30,7 @@ _FITS = 3
 _INSET = 1e-9
 
 
+@register_prediction(Box)
 def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "BoxPrediction":
     """The prediction; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.low.device)
@@ -34,26 +39,45 @@ def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "B
     form = UnitMeasure.of(values, domain.volume.double(), index)
     alive = values != -torch.inf
     scaled = form.scaled(values)
-    sheet = Sheet.through(scaled, alive, domain.dimension, domain.nodes_per_cell)
-    start = partition_on_nodes(scaled.detach().masked_fill(~alive, -torch.inf), _sample_weights(domain), index.detach())
-    measure = (alive * _sample_weights(domain)).sum(-1)
-    bracket = bracket_of(scaled.detach().amin(-1), scaled.detach().amax(-1), measure, index.detach())
-    partition, rule = _partition(sheet, start, bracket, index)
-    return BoxPrediction(alpha, form, sheet, partition, rule, domain, dtype)
+    interpolant = Interpolant.through(scaled, alive, domain.dimension, domain.nodes_per_cell)
+    weights = _sample_weights(domain)
+    start = partition_on_nodes(scaled.detach().masked_fill(~alive, -torch.inf), weights, index.detach())
+    check = BoxCheck(domain, form.detach(), interpolant.detach(), dtype)
+    looked_at = not isinstance(score, Tensor) and is_eager_cpu(values, index)
+    between = check.read_all_over(score) if looked_at else None
+    if between is not None:
+        check.refuse_if_lost(between, start)
+    panels, solution = _panels(interpolant.detach(), start, check)
+    partition, rule = _partition(interpolant, panels, solution, index)
+    prediction = BoxPrediction(alpha, form, interpolant, partition, rule, domain, dtype)
+    if between is not None:
+        check.report(score, between, (prediction._nodes, prediction._masses), panels, solution)
+    return prediction
+
+
+def _panels(
+    interpolant: Interpolant, start: Float[Tensor, "*batch"], check: BoxCheck
+) -> tuple[list[Panels], Float[Tensor, "*batch"]]:
+    """Panels fitted to the support, and Ã, both without gradient."""
+    solution, panels, alpha = start, [], check.form.alpha
+    bracket = bracket_of(*interpolant.bounds(), interpolant.measure, alpha)
+    for _ in range(_FITS):
+        panels = find_panels(interpolant, solution, alpha)
+        rule = fit_rule(interpolant, panels, solution, alpha)
+        solution = solve_partition(partial(rule.mass_and_slope, alpha=alpha), solution, bracket, alpha, check.no_mass)
+    return panels, solution
 
 
 def _partition(
-    sheet: Sheet, start: Float[Tensor, "*batch"], bracket: tuple[Tensor, Tensor], alpha: Tensor
-) -> tuple[Float[Tensor, "*batch"], FittedRule]:
+    interpolant: Interpolant, panels: list[Panels], solution: Float[Tensor, "*batch"], alpha: Tensor
+) -> tuple[Float[Tensor, "*batch"], SupportRule]:
     """Ã with its derivatives, and the rule fitted to its support."""
-    fixed, index, solution, frames = sheet.detach(), alpha.detach(), start, []
-    for _ in range(_FITS):
-        frames = find_frames(fixed, solution, index)
-        rule = fit_rule(fixed, frames, solution, index)
-        solution = solve_partition(partial(rule.mass_and_slope, alpha=index), solution, bracket, index)
-    _, slope = fit_rule(fixed, frames, solution, index).mass_and_slope(solution, index)
-    partition = carry_gradient(lambda guess: fit_rule(sheet, frames, guess, alpha).mass(guess, alpha), solution, slope)
-    return partition, fit_rule(sheet, frames, partition, alpha)
+    fixed, index = interpolant.detach(), alpha.detach()
+    _, slope = fit_rule(fixed, panels, solution, index).mass_and_slope(solution, index)
+    partition = carry_gradient(
+        lambda guess: fit_rule(interpolant, panels, guess, alpha).mass(guess, alpha), solution, slope
+    )
+    return partition, fit_rule(interpolant, panels, partition, alpha)
 
 
 def _sample_weights(domain: Box) -> Float[Tensor, "n"]:
@@ -69,7 +93,7 @@ def _sample_weights(domain: Box) -> Float[Tensor, "n"]:
 class BoxPrediction(Prediction):
     """A prediction on a box, see :class:`Prediction`: a vector-valued distribution, in one dimension too.
 
-    The density is that of the interpolant of the score, which is read only once, at ``domain.nodes``.
+    The density is that of the interpolant of the score through its values at ``domain.nodes``.
     """
 
     has_rsample = False
@@ -79,18 +103,18 @@ class BoxPrediction(Prediction):
         self,
         alpha: float | int | Tensor,
         form: UnitMeasure,
-        sheet: Sheet,
+        interpolant: Interpolant,
         partition: Float[Tensor, "*batch"],
-        rule: FittedRule,
+        rule: SupportRule,
         domain: Box,
         dtype: torch.dtype,
     ) -> None:
         event = Size([domain.dimension])
         super().__init__(alpha, form.normalizer(partition), form.threshold(partition), event, dtype)
         self._low, self._lengths = domain.low.double(), (domain.high - domain.low).double()
-        self._sheet, self._partition = sheet, partition
+        self._interpolant, self._partition = interpolant, partition
         parts = rule.parts(partition, form.alpha)
-        left = (2 * torch.arange(sheet.cells, device=partition.device) + 1)[:, None, None] * rule.lines.half[
+        left = (2 * torch.arange(interpolant.cells, device=partition.device) + 1)[:, None, None] * rule.lines.half[
             :, None, None
         ]
         inner = left + rule.lines.half[:, None, None] * parts.local
@@ -106,13 +130,13 @@ class BoxPrediction(Prediction):
         return field.flatten(len(self.batch_shape))
 
     def _rebind(self) -> None:
-        self._sheet = self._sheet.expand(self.batch_shape)
+        self._interpolant = self._interpolant.expand(self.batch_shape)
 
     def _log_density(self, points: Tensor) -> Tensor:
         shape = torch.broadcast_shapes(points.shape[:-1], self.batch_shape)
         unit = ((points - self._low) / self._lengths).expand(*shape, -1)
         inside = ((unit >= 0) & (unit <= 1)).all(-1)
-        score, alive = self._sheet.score(unit.clamp(0, 1))
+        score, alive = self._interpolant.score(unit.clamp(0, 1))
         inside = inside & alive
         value = log_exp(torch.where(inside, score - self._partition, 0), self._index) - self._lengths.log().sum()
         return torch.where(inside, value, -torch.inf)
@@ -120,23 +144,29 @@ class BoxPrediction(Prediction):
     @property
     def mode(self) -> Float[Tensor, "*batch N"]:
         """The point of highest score, to about 1e-6 of a cell; not differentiated."""
-        return self._round(self._low + self._lengths * highest_point(self._sheet.detach()))
+        return self._round(self._low + self._lengths * highest_point(self._interpolant.detach()))
 
     @property
     def live_cells(self) -> Bool[Tensor, "..."]:
         """Which cells of the domain, ``resolution`` along each axis, reach into the support: (*batch, C, …, C)."""
-        sheet = self._sheet.detach()
+        interpolant = self._interpolant.detach()
         # Edges are looked at from within: on them the next cell would answer.
-        inner = torch.linspace(_INSET, 1 - _INSET, sheet.nodes + 2, dtype=torch.float64, device=sheet.table.device)
-        grid = ((torch.arange(sheet.cells, device=inner.device)[:, None] + inner) / sheet.cells).flatten()
-        grid = grid.reshape((-1,) + (1,) * len(sheet.rows)).expand(-1, *sheet.rows)
-        values = sheet.on_grid([grid] * sheet.axes)
+        inner = torch.linspace(
+            _INSET, 1 - _INSET, interpolant.nodes + 2, dtype=torch.float64, device=interpolant.table.device
+        )
+        grid = ((torch.arange(interpolant.cells, device=inner.device)[:, None] + inner) / interpolant.cells).flatten()
+        grid = grid.reshape((-1,) + (1,) * len(interpolant.rows)).expand(-1, *interpolant.rows)
+        values = interpolant.on_grid([grid] * interpolant.axes)
         live = values > level_of(self._partition.detach(), self._index.detach())
-        for _ in range(sheet.axes):
+        for _ in range(interpolant.axes):
             # The last axis comes first; each turn moves one behind the batch and reduces it to cells.
-            live = live.unflatten(0, (sheet.cells, -1)).any(1).movedim(0, len(sheet.rows) + sheet.axes - 1)
-        live = live.permute(*range(len(sheet.rows)), *reversed(range(len(sheet.rows), live.dim())))
-        return live | self._cells_with_mass(sheet.cells)
+            live = (
+                live.unflatten(0, (interpolant.cells, -1))
+                .any(1)
+                .movedim(0, len(interpolant.rows) + interpolant.axes - 1)
+            )
+        live = live.permute(*range(len(interpolant.rows)), *reversed(range(len(interpolant.rows), live.dim())))
+        return live | self._cells_with_mass(interpolant.cells)
 
     def _cells_with_mass(self, cells: int) -> Bool[Tensor, "..."]:
         """Which cells hold nodes of the rule, which was fitted to the support however small it is."""
@@ -153,5 +183,5 @@ class BoxPrediction(Prediction):
         """Exact draws from the interpolated density, without gradient; shape ``sample_shape + batch_shape + (N,)``."""
         shape = self._extended_shape(Size(sample_shape))
         count = Size(sample_shape).numel()
-        unit = draw(self._sheet.detach(), self._partition.detach(), self._index.detach(), count)
+        unit = draw(self._interpolant.detach(), self._partition.detach(), self._index.detach(), count)
         return self._round(self._low + self._lengths * unit.reshape(shape))

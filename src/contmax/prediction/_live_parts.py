@@ -50,6 +50,11 @@ class Lines:
         ends = torch.stack([-torch.ones_like(split), split, torch.ones_like(split)], -1)
         return cls(coefficients, alive, half, split, legendre_sum(fixed[..., None, :], ends))
 
+    def bounds(self) -> tuple[Float[Tensor, "*rows"], Float[Tensor, "*rows"]]:
+        """Lower and upper bounds of the scores: a Legendre polynomial is nowhere larger than one."""
+        mean, reach = self.coefficients[..., 0], self.coefficients[..., 1:].abs().sum(-1)
+        return (mean - reach).amin(-1), (mean + reach).amax(-1)
+
     def expand(self, rows: torch.Size) -> "Lines":
         """The same lines for more rows."""
         fields = (self.coefficients, self.alive, self.split, self.heights)
@@ -86,7 +91,7 @@ def level_of(partition: Tensor, alpha: Tensor) -> Tensor:
     return torch.where(above, partition - 1 / torch.where(above, alpha - 1, 1), -torch.inf)
 
 
-def live_parts(lines: Lines, partition: Tensor, alpha: Tensor, nodes: int) -> Parts:
+def live_parts(lines: Lines, partition: Tensor, alpha: Tensor, nodes: int, least: Tensor | None = None) -> Parts:
     """The parts above the level with graded quadrature nodes on each; differentiable in scores, A and α.
 
     Args:
@@ -94,9 +99,12 @@ def live_parts(lines: Lines, partition: Tensor, alpha: Tensor, nodes: int) -> Pa
         partition: A, (*rows).
         alpha: α, broadcastable to (*rows).
         nodes: quadrature nodes per part.
+        least: a score, (*rows), at or below which the density may be left out where it is never zero (α ≤ 1).
     """
+    level = level_of(partition, alpha)
+    level = level if least is None else torch.where(alpha > 1, level, least)
     partition, alpha = partition[..., None, None], alpha[..., None, None]
-    start, stop, start_moves, stop_moves = _ends(lines, level_of(partition, alpha))
+    start, stop, start_moves, stop_moves = _ends(lines, level[..., None, None])
     unit, weight = graded_rule(nodes, lines.half.device)
     length = (stop - start)[..., None]
     local = start[..., None] + length * unit

@@ -1,0 +1,180 @@
+"""Derivatives of predictions on every domain: reverse and forward mode, second order, torch.func, draws that move."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+import contmax
+from contmax.domains import Box
+from predicted_domains import ALL, F64, KNOTS, LINE, LINES, NODES
+
+
+class Quadratic(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.theta = torch.nn.Parameter(torch.tensor([0.4, -1.7], dtype=F64))
+
+    def forward(self, t):
+        x = t if t.dim() == 1 else t.sum(-1)
+        return self.theta[0] * x + self.theta[1] * x.square()
+
+
+@pytest.mark.parametrize("domain", ALL, ids=lambda d: type(d).__name__)
+def test_gradients_reach_the_parameters_of_a_module(domain):
+    module = Quadratic()
+    contmax.regularized_prediction(module, domain, 1.5).conjugate().backward()
+    # ∇Ω* = E_p[φ].
+    p = contmax.regularized_prediction(Quadratic().requires_grad_(False), domain, 1.5)
+    expected = p.expectation(lambda t: torch.stack([_sum(t, p), _sum(t, p).square()], -1))
+    if domain is not KNOTS:
+        torch.testing.assert_close(module.theta.grad, expected, rtol=1e-6, atol=1e-6)
+    assert module.theta.grad.isfinite().all()
+    assert (module.theta.grad != 0).any()
+
+
+def _sum(t, p):
+    return t.sum(-1) if p.event_shape else t
+
+
+def summary(domain):
+    def values(theta, alpha):
+        p = contmax.regularized_prediction(lambda t: theta[0] * t + theta[1] * t * t + theta[2] * t**3, domain, alpha)
+        level, at = torch.tensor(0.3, dtype=F64), torch.tensor(0.15, dtype=F64)
+        return torch.stack(
+            [p.mean, p.variance, p.entropy(), p.conjugate(), p.normalizer, p.cdf(at), p.log_prob(at), p.icdf(level)]
+        )
+
+    return values
+
+
+@pytest.mark.parametrize("alpha", [0.8, 1.0, 1.5, 2.5])
+@pytest.mark.parametrize("domain", LINES, ids=lambda d: type(d).__name__)
+def test_first_derivatives(domain, alpha):
+    theta = torch.tensor([0.3, -1.4, 0.2], dtype=F64, requires_grad=True)
+    index = torch.tensor(alpha, dtype=F64, requires_grad=True)
+    assert gradcheck(summary(domain), (theta, index), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_second_derivatives_on_knots(alpha):
+    theta = torch.tensor([0.3, -1.4, 0.2], dtype=F64, requires_grad=True)
+    index = torch.tensor(alpha, dtype=F64, requires_grad=True)
+    assert gradgradcheck(summary(KNOTS), (theta, index), rtol=1e-3, atol=1e-5, fast_mode=True)
+
+
+def test_derivatives_on_nodes_and_in_a_plane():
+    def on(domain):
+        def mean(theta):
+            p = contmax.regularized_prediction(
+                lambda t: theta[0] * _line(t) - theta[1] * _line(t).square(), domain, 1.5
+            )
+            return p.mean.sum() + p.entropy() + p.normalizer
+
+        return mean
+
+    theta = torch.tensor([0.3, 1.4], dtype=F64, requires_grad=True)
+    assert gradcheck(on(NODES), (theta,))
+    assert gradgradcheck(on(NODES), (theta,))
+    small = Box(torch.full((2,), -1.0, dtype=F64), torch.ones(2, dtype=F64), resolution=2)
+    assert gradcheck(on(small), (theta,), rtol=1e-4, atol=1e-5)
+
+
+def _line(t):
+    return t if t.dim() == 1 else (t * torch.tensor([1.0, 0.4], dtype=F64)).sum(-1) + t[:, 1].square()
+
+
+@pytest.mark.parametrize("domain", [LINE, KNOTS, NODES], ids=lambda d: type(d).__name__)
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_transforms(domain, alpha):
+    def moments(theta):
+        p = contmax.regularized_prediction(lambda t: theta[0] * t - theta[1] * t.square(), domain, alpha)
+        return torch.stack([p.mean, p.variance, p.conjugate()])
+
+    theta = torch.tensor([[0.3, 1.4], [-0.2, 0.9], [0.0, 2.0]], dtype=F64)
+    one_by_one = torch.stack([moments(row) for row in theta])
+    torch.testing.assert_close(torch.func.vmap(moments)(theta), one_by_one, rtol=1e-8, atol=1e-8)
+    jacobian = torch.func.vmap(torch.func.jacrev(moments))(theta)
+    expected = torch.stack([torch.autograd.functional.jacobian(moments, row) for row in theta])
+    torch.testing.assert_close(jacobian, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_quantiles_and_points_inside_vmap():
+    def values(shift):
+        found = []
+        for domain in (LINE, KNOTS, NODES):
+            p = contmax.regularized_prediction(lambda t: -(t - shift).square(), domain, 2.0)
+            found += [p.icdf(torch.tensor(0.3, dtype=F64)), p.cdf(torch.tensor(0.1, dtype=F64)), p.mode]
+        return torch.stack(found)
+
+    shift = torch.tensor([0.0, 0.3, -0.4], dtype=F64)
+    torch.testing.assert_close(
+        torch.func.vmap(values)(shift), torch.stack([values(s) for s in shift]), rtol=1e-7, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("domain", LINES, ids=lambda d: type(d).__name__)
+def test_reparametrised_draws_move_with_the_score(domain):
+    shift = torch.tensor(0.1, dtype=F64, requires_grad=True)
+    torch.manual_seed(5)
+    p = contmax.regularized_prediction(lambda t: -2 * (t - shift).square(), domain, 2.0)
+    draws = p.rsample((4000,))
+    (pathwise,) = torch.autograd.grad(draws.mean(), shift, retain_graph=True)
+    (exact,) = torch.autograd.grad(p.mean, shift)
+    assert pathwise.item() == pytest.approx(exact.item(), abs=0.05)
+    assert not p.sample((2,)).requires_grad
+
+
+SMALL = Box(torch.full((2,), -1.0, dtype=F64), torch.ones(2, dtype=F64), resolution=2)
+
+
+def moments_on(domain):
+    def moments(theta, alpha):
+        p = contmax.regularized_prediction(lambda t: theta[0] * _line(t) - theta[1] * _line(t).square(), domain, alpha)
+        mean, variance = (value.sum(-1) if p.event_shape else value for value in (p.mean, p.variance))
+        return torch.stack([mean, variance, p.entropy(), p.conjugate(), p.normalizer])
+
+    return moments
+
+
+@pytest.mark.parametrize("alpha", [0.8, 1.0, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("domain", [LINE, KNOTS, NODES, SMALL], ids=lambda d: type(d).__name__)
+def test_forward_mode_agrees_with_reverse_mode(domain, alpha):
+    moments = moments_on(domain)
+    theta, index = torch.tensor([0.3, 1.4], dtype=F64), torch.tensor(alpha, dtype=F64)
+    change = torch.tensor([0.7, -0.2], dtype=F64), torch.tensor(0.5, dtype=F64)
+    value, pushed = torch.func.jvp(moments, (theta, index), change)
+    rows = torch.autograd.functional.jacobian(moments, (theta, index))
+    torch.testing.assert_close(value, moments(theta, index), rtol=1e-6, atol=1e-7)
+    expected = rows[0] @ change[0] + rows[1] * change[1]
+    torch.testing.assert_close(pushed, expected, rtol=1e-5, atol=1e-6)
+    with torch.autograd.forward_ad.dual_level():
+        dual = [torch.autograd.forward_ad.make_dual(*pair) for pair in zip((theta, index), change, strict=True)]
+        tangent = torch.autograd.forward_ad.unpack_dual(moments(*dual)).tangent
+    torch.testing.assert_close(tangent, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_transforms_in_a_plane(alpha):
+    moments, index = moments_on(SMALL), torch.tensor(alpha, dtype=F64)
+    theta = torch.tensor([[0.3, 1.4], [-0.2, 0.9]], dtype=F64)
+    found = torch.func.vmap(moments, (0, None))(theta, index)
+    torch.testing.assert_close(found, torch.stack([moments(row, index) for row in theta]), rtol=1e-6, atol=1e-7)
+    jacobian = torch.func.vmap(torch.func.jacrev(moments), (0, None))(theta, index)
+    expected = torch.stack([torch.autograd.functional.jacobian(lambda row: moments(row, index), row) for row in theta])
+    torch.testing.assert_close(jacobian, expected, rtol=1e-5, atol=1e-6)
+    forward = torch.func.vmap(torch.func.jacfwd(moments), (0, None))(theta, index)
+    torch.testing.assert_close(forward, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.5])
+def test_forward_mode_through_weighted_nodes(alpha):
+    # The tangent of a density relative to weights: J = diag(s) − s sᵀW/Σws with s = p^{2−α}.
+    f, change = (torch.tensor(values, dtype=F64) for values in ([0.4, 0.1, 0.3, -0.2], [1.0, -0.5, 0.2, 0.4]))
+
+    def density(f):
+        return contmax.regularized_prediction(f, NODES, alpha).density(NODES.points)
+
+    p, pushed = torch.func.jvp(density, (f,), (change,))
+    escort = torch.where(p > 0, p, 1) ** (2 - alpha) * (p > 0)
+    share = NODES.weights * escort / (NODES.weights * escort).sum()
+    torch.testing.assert_close(pushed, escort * (change - share @ change), rtol=1e-8, atol=1e-10)
