@@ -63,7 +63,7 @@ def _softmax_or_zeros(scores: Tensor, dim: int) -> Tensor:
 def _apply(
     name: str, scores: Tensor, alpha: float | Tensor, dim: int, mask: Tensor | None, temperature: float | Tensor
 ) -> Tensor:
-    x = tempered_and_masked(checked_scores(scores, dim, name), mask, temperature)
+    x = tempered_and_masked(checked_scores(scores, dim, name), mask, temperature, dim)
     p, dtype = entmax_map(x, checked_alpha(alpha, x, dim), dim), output_dtype(scores)
     return p if p.dtype == dtype else p.to(dtype)
 
@@ -149,8 +149,8 @@ def entmax(
         computed in float32 and rounded once. A slice with nothing to attend is zero, with zero gradient.
 
     Raises:
-        ValueError, TypeError, IndexError: for an empty axis, α ≤ 0, a shape of α that does not fit, integer scores,
-            a mask that is not boolean, a temperature that is not positive.
+        ValueError, TypeError, IndexError: for an empty axis, α ≤ 0 or infinite, a shape of α that does not fit,
+            integer scores, a mask that is not boolean, a temperature that is not positive.
 
     Example:
         >>> import torch, contmax
