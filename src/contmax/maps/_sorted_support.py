@@ -48,9 +48,8 @@ def sorted_probabilities(scores: Tensor, alpha: float | Tensor, dim: int, weight
 
 
 def _log_base(x: Tensor, lowest: Tensor, epsilon: float | Tensor) -> Tensor:
-    """ln p_i(0) = ln(ε (x_i − x_m))/ε; −inf where x_i = x_m."""
-    limits = torch.finfo(x.dtype)
-    gap = (x.clamp(min=limits.min) - lowest.clamp(min=limits.min)).clamp(min=0, max=limits.max)
+    """ln p_i(0) = ln(ε (x_i − x_m))/ε; −inf where x_i ≤ x_m, anything where x_m = −inf."""
+    gap = (x - lowest).clamp(min=0)
     # ε is multiplied in as two logarithms: a product could overflow.
     scale = epsilon.log() if isinstance(epsilon, Tensor) else torch.full_like(lowest, epsilon).log()
     return (gap.log() + scale) / epsilon
