@@ -172,3 +172,13 @@ def test_escort_gradcheck(beta):
 
     assert gradcheck(weighted, (p, index, w), check_forward_ad=True, check_batched_grad=True)
     assert gradgradcheck(weighted, (p, index, w))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_near_one_the_rounding_of_half_precision_is_not_divided_by_the_gap(dtype):
+    p = torch.softmax(torch.linspace(0, 2, 20), -1).to(dtype)
+    wide = p.double()
+    assert abs(wide.sum().item() - 1) > 1e-5
+    for alpha in (1 - 1e-4, 1 + 1e-4):
+        expected = tsallis_negentropy(wide / wide.sum(), alpha)
+        assert abs(tsallis_negentropy(p, alpha).item() - expected.item()) <= 4 * torch.finfo(dtype).eps * abs(expected)

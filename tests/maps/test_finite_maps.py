@@ -216,6 +216,7 @@ def test_layouts_and_empty_batches(alpha):
     torch.testing.assert_close(contmax.entmax(x[::2], alpha), expected[::2])
     torch.testing.assert_close(contmax.entmax(x[0].expand(3, 8), alpha), expected[0].expand(3, 8))
     assert contmax.entmax(torch.empty(0, 8), alpha).shape == (0, 8)
+    assert contmax.entmax(torch.empty(0, 8), torch.empty(0, 1)).shape == (0, 8)
     empty = torch.empty(2, 0, 8, requires_grad=True)
     contmax.entmax(empty, alpha if isinstance(alpha, float) else alpha[None]).sum().backward()
     assert empty.grad.shape == (2, 0, 8)
@@ -236,6 +237,15 @@ def test_temperature_is_differentiable_and_broadcasts():
         contmax.entmax(x, 1.5, temperature=temperature)[0], contmax.entmax(x[0], 1.5, temperature=0.5)
     )
     assert gradcheck(lambda x, t: contmax.sparsemax(x, temperature=t), (x, temperature))
+
+
+@pytest.mark.parametrize("temperature", [1e-40, 1e-300, torch.tensor(1e-40)])
+def test_the_lowest_temperatures_are_the_maximum(temperature):
+    x = torch.tensor([[1.0, 3.0, 2.0], [2.0, 2.0, -1.0]], requires_grad=True)
+    for function in (contmax.softmax, contmax.sparsemax, contmax.entmax):
+        p = function(x, temperature=temperature)
+        assert p.tolist() == [[0.0, 1.0, 0.0], [0.5, 0.5, 0.0]]
+        assert torch.autograd.grad(p[0, 1], x)[0].tolist() == [[0.0] * 3] * 2
 
 
 def test_support_shrinks_and_zeros_are_exact():
@@ -263,6 +273,8 @@ def test_sparsemax_is_the_euclidean_projection():
         (lambda: contmax.entmax(torch.ones(3), 0.0), ValueError, "alpha must be positive"),
         (lambda: contmax.entmax(torch.ones(3), math.inf), ValueError, "finite"),
         (lambda: contmax.entmax(torch.ones(3), torch.tensor([-1.0])), ValueError, "min -1"),
+        (lambda: contmax.entmax(torch.ones(3), torch.tensor([math.inf])), ValueError, "finite; got min inf"),
+        (lambda: contmax.entmax(torch.ones(3), torch.tensor([math.nan])), ValueError, "positive and finite"),
         (lambda: contmax.entmax(torch.ones(3), torch.tensor([1])), TypeError, r"floating-point|Float\[Tensor"),
         (lambda: contmax.entmax(torch.ones(2, 3), torch.ones(3)), ValueError, "size 1 along dim"),
         (lambda: contmax.entmax(torch.ones(2, 3), torch.ones(5, 1)), ValueError, "does not fit"),

@@ -117,3 +117,11 @@ def test_narrow_attention_far_away_keeps_its_digits():
     p[40:42] = 0.5
     _, variance = moments(p, t)
     assert math.isclose(variance.item(), 0.005**2 + 1 / 120_000, rel_tol=0.02)
+
+
+def test_masked_cells_of_a_plane_without_a_grid():
+    mask = torch.tensor([True, True, True, True, False, False])
+    p = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0, 0.0], dtype=F64)
+    _, covariance = moments(p, torch.rand(6, 2, dtype=F64), mask=mask)
+    # Four cells of the unit square have sides of ½.
+    torch.testing.assert_close(covariance, torch.eye(2, dtype=F64) / (12 * 2**2))

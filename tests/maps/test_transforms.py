@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import contmax
@@ -71,6 +73,34 @@ def test_compiles_whole_with_dynamic_shapes(alpha):
         torch.testing.assert_close(got, expected)
         inputs = (x, index) if alpha == "tensor" else (x,)
         torch.testing.assert_close(torch.autograd.grad(got, inputs, g), torch.autograd.grad(expected, inputs, g))
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("alpha", [4.0, "tensor", "vmapped"])
+def test_a_compiled_map_beyond_two_is_a_few_nodes(alpha, backend):
+    nodes = []
+
+    def counted(graph, _):
+        nodes.append(len(graph.graph.nodes))
+        return make_boxed_func(graph.forward)
+
+    def attend(x, index):
+        if alpha == "vmapped":
+            return vmap(contmax.entmax)(x, index[:, 0])
+        return contmax.entmax(x, 4.0 if alpha == 4.0 else index, mask=x < 2)
+
+    torch._dynamo.reset()
+    counting = aot_autograd(fw_compiler=counted, bw_compiler=counted)
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend=counting)
+    index = torch.tensor([[1.5], [2.5], [30.0]], dtype=F64, requires_grad=True)
+    for length in (7, 19):
+        x = torch.randn(3, length, dtype=F64, requires_grad=True)
+        g = torch.randn(3, length, dtype=F64)
+        got, expected = compiled(x, index), attend(x, index)
+        torch.testing.assert_close(got, expected)
+        inputs = (x,) if alpha == 4.0 else (x, index)
+        torch.testing.assert_close(torch.autograd.grad(got, inputs, g), torch.autograd.grad(expected, inputs, g))
+    assert max(nodes) < 40
 
 
 @pytest.mark.graph

@@ -5,7 +5,8 @@ reference. Kernels know nothing of the layers above them.
 """
 
 from contmax.kernels._dispatch import plane_means as plane_means
-from contmax.kernels._dispatch import pull_back as pull_back
-from contmax.kernels._dispatch import regularized_argmax as regularized_argmax
+from contmax.kernels._dispatch import pull_back_compiled as pull_back_compiled
+from contmax.kernels._dispatch import regularized_max_compiled as regularized_max_compiled
+from contmax.kernels._dispatch import rows_are_compiled as rows_are_compiled
 from contmax.kernels._dispatch import window_values as window_values
 from contmax.kernels._dispatch import window_values_and_slopes as window_values_and_slopes

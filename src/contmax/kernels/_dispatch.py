@@ -13,48 +13,38 @@ Rule = tuple[Tensor, Tensor]
 _NUMBA = importlib.util.find_spec("numba") is not None
 
 
+def rows_are_compiled(x: Tensor) -> bool:
+    """Whether compiled kernels exist for rows on the device and of the dtype of x, for α ≤ 2."""
+    return _NUMBA and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+
+
 def _rows_fit(x: Tensor, alpha: float | Tensor) -> bool:
-    """Whether the compiled kernels can take these rows.
-
-    An exported program must not depend on our operators, and α > 2 needs the sorted solver. Whether a tensor α
-    exceeds 2 is only known where values may be looked at.
-    """
-    if not _NUMBA or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+    """Whether the compiled kernels can take these rows, which must hold numbers; α > 2 needs the sorted solver."""
+    if not rows_are_compiled(x) or not is_eager_cpu(x, alpha):
         return False
-    if torch.compiler.is_exporting():
-        return False
-    if isinstance(alpha, Tensor):
-        return is_eager_cpu(alpha) and not alpha.detach().max().item() > 2
-    return alpha <= 2
+    return not (alpha.detach() > 2).any().item() if isinstance(alpha, Tensor) else alpha <= 2
 
 
-def regularized_argmax(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor] | None:
+def regularized_max_compiled(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor] | None:
     """(p, Ω*) by a compiled kernel, or None where the caller's torch reference must run."""
     if not _rows_fit(scores, alpha):
         return None
-    x, per_row = _axis_last(scores, dim), _alpha_rows(alpha, scores, dim)
-    if is_eager_cpu(scores):
-        from contmax.kernels import cpu  # numba takes half a second to import: only when it is needed
+    from contmax.kernels import cpu  # numba takes half a second to import: only when it is needed
 
-        p, conjugate = cpu.forward(x, per_row)
-    else:
-        p, conjugate = _operators.forward(x, _as_tensor(per_row, x))
+    p, conjugate = cpu.regularized_max_rows(_axis_last(scores, dim), _alpha_rows(alpha, scores, dim))
     return _axis_back(p, dim), _axis_back(conjugate, dim)
 
 
-def pull_back(
+def pull_back_compiled(
     p: Tensor, cotangent: Tensor, alpha: float | Tensor, dim: int, needs_alpha: bool
 ) -> tuple[Tensor, Tensor | None] | None:
     """(gradient of the scores, gradient of α per slice) by a compiled kernel, or None as above."""
-    if not _rows_fit(p, alpha):
+    if not _rows_fit(p, alpha) or not is_eager_cpu(cotangent):
         return None
-    weight, g, per_row = _axis_last(p, dim), _axis_last(cotangent, dim), _alpha_rows(alpha, p, dim)
-    if is_eager_cpu(p, cotangent):
-        from contmax.kernels import cpu
+    from contmax.kernels import cpu
 
-        grad, grad_alpha = cpu.backward(weight, g, per_row, needs_alpha)
-    else:
-        grad, grad_alpha = _operators.backward(weight, g, _as_tensor(per_row, p), needs_alpha)
+    weight, g, per_row = _axis_last(p, dim), _axis_last(cotangent, dim), _alpha_rows(alpha, p, dim)
+    grad, grad_alpha = cpu.pull_back_rows(weight, g, per_row, needs_alpha)
     return _axis_back(grad, dim), _axis_back(grad_alpha, dim) if needs_alpha else None
 
 
@@ -129,7 +119,3 @@ def _alpha_rows(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tens
     shape = list(scores.shape)
     shape[dim] = 1
     return _axis_last(alpha if list(alpha.shape) == shape else alpha.expand(shape), dim)
-
-
-def _as_tensor(alpha: float | Tensor, like: Tensor) -> Tensor:
-    return alpha.reshape(-1) if isinstance(alpha, Tensor) else like.new_full((1,), alpha, dtype=torch.float64)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from contmax._eager import is_eager
 from contmax.deformed import log_beta, mean_u_exp
+from contmax.maps._backend import regularized_max
 from contmax.maps._entmax import entmax_map
-from contmax.maps._regularized import regularized_max
 
 
 class Conjugate(torch.autograd.Function):

@@ -9,6 +9,7 @@ from contmax._typing import Bool, Float, Shaped
 from contmax.deformed import tsallis_negentropy
 from contmax.losses._conjugate import ClassLoss, Conjugate
 from contmax.maps._arguments import checked_alpha, checked_scores, output_dtype
+from contmax.maps._threshold import or_one
 
 
 def entmax_loss(
@@ -37,7 +38,8 @@ def entmax_loss(
         alpha: α > 0, a float, or a tensor that broadcasts to the scores with size 1 along `dim`; differentiable.
         dim: the axis of classes; by default as in torch.nn.functional.cross_entropy, 1, or 0 for 1-D scores.
         mask: boolean, broadcastable to the scores; True = the class is possible.
-        weight: one weight per class, (C,). An example counts w[y] (soft targets: Σ w_c y_c).
+        weight: one weight per class, (C,). An example counts w[y] (soft targets: Σ w_c y_c); label smoothing counts
+            each class by its own weight, as torch.nn.functional.cross_entropy does.
         ignore_index: class id of examples that count nothing.
         label_smoothing: ε in [0, 1]: (1−ε)·L(z; y) + ε·mean_c L(z; e_c), the mean over the classes the mask allows.
         reduction: "none", "sum", or "mean", which divides by the summed weight of the examples (0 if there is none).
@@ -113,7 +115,7 @@ def _class_losses(
     options: tuple[Tensor | None, int, float],
     dim: int,
 ) -> tuple[Tensor, Tensor]:
-    """Loss and weight of each example; ignored ones have weight 0."""
+    """Loss of each example times its weight, and that weight; ignored ones have weight 0."""
     weight, ignore_index, smoothing = options
     shape = z.shape[: dim % z.dim()] + z.shape[dim % z.dim() + 1 :]
     if target.shape != shape:
@@ -128,9 +130,16 @@ def _class_losses(
             f"class ids must be in [0, {z.shape[dim] - 1}] or ignore_index = {ignore_index}; "
             f"got min {int(ids.min())}, max {int(ids.max())}."
         )
-    losses, _ = apply(ClassLoss, z, alpha, ids.unsqueeze(dim), mask, smoothing, dim)
     sample_weight = kept.to(z.dtype) if weight is None else kept * weight.to(z.dtype)[ids]
-    return torch.where(kept, losses, 0), sample_weight
+    if weight is None or smoothing == 0:
+        losses, _ = apply(ClassLoss, z, alpha, ids.unsqueeze(dim), mask, smoothing, dim)
+        return _weighted(losses, sample_weight), sample_weight
+    every = _loss_of_every_class(z, alpha, dim)
+    hard = _weighted(every.gather(dim, ids.unsqueeze(dim)).squeeze(dim), sample_weight)
+    allowed = torch.ones_like(z, dtype=torch.bool) if mask is None else mask.expand_as(z)
+    share = torch.where(allowed, _along(weight.to(z.dtype), z, dim), 0) / allowed.sum(dim, keepdim=True).clamp(min=1)
+    spread = _weighted(every, share).sum(dim)
+    return (1 - smoothing) * hard + smoothing * torch.where(kept, spread, 0), sample_weight
 
 
 def _soft_losses(
@@ -142,16 +151,16 @@ def _soft_losses(
     smoothing: float,
     dim: int,
 ) -> tuple[Tensor, Tensor]:
-    """Loss and weight of each example for probabilities y."""
+    """Loss of each example times its weight, and that weight, for probabilities y."""
     if target.shape != z.shape:
         raise ValueError(
             f"soft targets of shape {tuple(target.shape)} do not fit scores of shape {tuple(z.shape)}: "
             "pass the same shape, or integer class ids."
         )
     _check_simplex(target, dim)
-    # The loss does not change when all logits move together; without their maximum it keeps its digits.
-    top = z.detach().amax(dim, keepdim=True)
-    z = z - torch.where(top == -torch.inf, 0, top)
+    # Near α = 1 the negentropy divides what the sum is off by, if only by rounding, by α − 1.
+    target = target / or_one(target.detach().sum(dim, keepdim=True))
+    z = _below_maximum(z, dim)
     conjugate, _ = apply(Conjugate, z, alpha, dim)
     negentropy = tsallis_negentropy(target, alpha, dim)
     losses = conjugate + (1 - smoothing) * (negentropy - _inner(target, z, dim))
@@ -163,8 +172,33 @@ def _soft_losses(
     losses = losses + (losses.detach().clamp(min=0) - losses.detach()).nan_to_num()
     if weight is None:
         return losses, torch.ones_like(losses)
-    column = weight.to(z.dtype).view([-1 if d == dim % z.dim() else 1 for d in range(z.dim())])
-    return losses, (column * target).sum(dim)
+    sample_weight = (_along(weight.to(z.dtype), z, dim) * target).sum(dim)
+    return _weighted(losses, sample_weight), sample_weight
+
+
+def _loss_of_every_class(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
+    """Ω*(z) − z_c for each class c; +inf with a finite gradient where z_c = −inf."""
+    z = _below_maximum(z, dim)
+    conjugate, _ = apply(Conjugate, z, alpha, dim)
+    losses = conjugate.unsqueeze(dim) - torch.where(z == -torch.inf, 0, z)
+    losses = losses + (losses.detach().clamp(min=0) - losses.detach()).nan_to_num()
+    return torch.where(z == -torch.inf, torch.inf, losses)
+
+
+def _below_maximum(z: Tensor, dim: int) -> Tensor:
+    """Losses do not change when all logits move together; without their maximum they keep their digits."""
+    top = z.detach().amax(dim, keepdim=True)
+    return z - torch.where(top == -torch.inf, 0, top)
+
+
+def _along(weight: Tensor, z: Tensor, dim: int) -> Tensor:
+    """One weight per class, shaped to broadcast with the logits."""
+    return weight.view([-1 if d == dim % z.dim() else 1 for d in range(z.dim())])
+
+
+def _weighted(losses: Tensor, weight: Tensor) -> Tensor:
+    """A weight of zero removes a loss, also one that is infinite."""
+    return torch.where(weight == 0, 0, losses * weight)
 
 
 def _inner(y: Tensor, z: Tensor, dim: int) -> Tensor:
@@ -174,15 +208,10 @@ def _inner(y: Tensor, z: Tensor, dim: int) -> Tensor:
     return torch.where(impossible.any(dim), -torch.inf, (y * finite).sum(dim))
 
 
-def _reduced(losses: Tensor, sample_weight: Tensor, reduction: str) -> Tensor:
-    # A weight of zero removes an example, also one whose loss is infinite.
-    weighted = torch.where(sample_weight == 0, 0, losses * sample_weight)
+def _reduced(weighted: Tensor, sample_weight: Tensor, reduction: str) -> Tensor:
     if reduction == "none":
         return weighted
-    if reduction == "sum":
-        return weighted.sum()
-    total = sample_weight.sum()
-    return weighted.sum() / torch.where(total == 0, 1, total)
+    return weighted.sum() if reduction == "sum" else weighted.sum() / or_one(sample_weight.sum())
 
 
 def _check_options(weight: Tensor | None, smoothing: float, reduction: str, classes: int) -> None:

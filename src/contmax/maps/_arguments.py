@@ -33,21 +33,25 @@ def output_dtype(scores: Tensor) -> torch.dtype:
     return scores.dtype
 
 
-def tempered_and_masked(scores: Tensor, mask: Tensor | None, temperature: float | Tensor) -> Tensor:
-    """scores / temperature, with −inf where the mask says no."""
+def tempered_and_masked(scores: Tensor, mask: Tensor | None, temperature: float | Tensor, dim: int) -> Tensor:
+    """scores / temperature up to a constant, with −inf where the mask says no."""
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise TypeError(f"mask must be boolean, True = may be attended; got {mask.dtype}. Pass mask.bool().")
+        scores = scores.masked_fill(~mask, -torch.inf)
     if isinstance(temperature, Tensor):
         temperature = temperature.to(scores.dtype)
     if _some_value_at_most_zero(temperature):
         raise ValueError(
             f"temperature must be positive; got {_described(temperature)}. Pass 1.0 to leave scores as they are."
         )
-    if isinstance(temperature, Tensor) or temperature != 1:
-        scores = scores / temperature
-    if mask is None:
+    if not isinstance(temperature, Tensor) and temperature == 1:
         return scores
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, True = may be attended; got {mask.dtype}. Pass mask.bool().")
-    return scores.masked_fill(~mask, -torch.inf)
+    # Without their maximum the scores may overflow only to −inf, and a temperature has a finite inverse.
+    top = scores.detach().amax(dim, keepdim=True)
+    smallest = torch.finfo(scores.dtype).tiny
+    temperature = temperature.clamp(min=smallest) if isinstance(temperature, Tensor) else max(temperature, smallest)
+    return (scores - torch.where(top == -torch.inf, 0, top)) / temperature
 
 
 def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
@@ -70,8 +74,8 @@ def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Te
             f"alpha of shape {tuple(alpha.shape)} does not fit scores of shape {tuple(scores.shape)}: it must "
             f"broadcast to them with size 1 along dim {dim}. One alpha per head of (B, H, Q, L) scores: (H, 1, 1)."
         )
-    if _some_value_at_most_zero(alpha):
-        raise ValueError(f"alpha must be positive; got {_described(alpha)}. 1 is softmax, 2 is sparsemax.")
+    if is_eager_cpu(alpha) and not bool(((alpha.detach() > 0) & (alpha.detach() < torch.inf)).all()):
+        raise ValueError(f"alpha must be positive and finite; got {_described(alpha)}. 1 is softmax, 2 is sparsemax.")
     return alpha if alpha.dtype == scores.dtype else alpha.to(scores.dtype)
 
 
@@ -83,5 +87,6 @@ def _some_value_at_most_zero(value: float | Tensor) -> bool:
 
 def _described(value: float | Tensor) -> str:
     if isinstance(value, Tensor):
-        return f"min {value.min().item():g} in a tensor of shape {tuple(value.shape)}"
+        low, high = value.detach().aminmax()
+        return f"min {low.item():g}, max {high.item():g} in a tensor of shape {tuple(value.shape)}"
     return f"{value:g}"

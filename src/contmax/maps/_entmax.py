@@ -5,12 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax import kernels
 from contmax._autograd import apply
 from contmax._typing import Bool, Float
 from contmax.maps._arguments import checked_alpha, checked_scores, output_dtype, tempered_and_masked
-from contmax.maps._jacobian import alpha_direction, pull_back, push_forward
-from contmax.maps._regularized import regularized_argmax
+from contmax.maps._backend import pull_back, regularized_argmax
+from contmax.maps._jacobian import pull_back_reference, push_forward_reference
 
 __all__ = ["entmax", "entmax_map", "softmax", "sparsemax"]
 
@@ -36,27 +35,16 @@ class _Entmax(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         p, alpha, weights = ctx.saved_tensors
         alpha_or_fixed = ctx.fixed_alpha if alpha is None else alpha
-        needs_alpha = ctx.needs_input_grad[1]
-        if weights is None and not torch.is_grad_enabled():
-            compiled = kernels.pull_back(p, cotangent, alpha_or_fixed, ctx.dim, needs_alpha)
-            if compiled is not None:
-                grad, grad_alpha = compiled
-                return grad, None if grad_alpha is None else grad_alpha.sum_to_size(alpha.shape), None, None
-        grad = pull_back(p, cotangent, alpha_or_fixed, ctx.dim, weights)
-        grad_alpha = None
-        if needs_alpha:
-            grad_alpha = (grad * alpha_direction(p, alpha)).sum(ctx.dim, keepdim=True).sum_to_size(alpha.shape)
-        return grad, grad_alpha, None, None
+        # A compiled kernel cannot be differentiated again; the reference can.
+        rule = pull_back_reference if torch.is_grad_enabled() else pull_back
+        grad, grad_alpha = rule(p, cotangent, alpha_or_fixed, ctx.dim, weights, ctx.needs_input_grad[1])
+        return grad, None if grad_alpha is None else grad_alpha.sum_to_size(alpha.shape), None, None
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
         p, alpha, weights = ctx.saved_tensors
         alpha_or_fixed = ctx.fixed_alpha if alpha is None else alpha
-        scores_tangent, alpha_tangent = tangents[0], tangents[1]
-        direction = torch.zeros_like(p) if scores_tangent is None else scores_tangent
-        if alpha is not None and alpha_tangent is not None:
-            direction = direction + alpha_direction(p, alpha) * alpha_tangent
-        return push_forward(p, direction, alpha_or_fixed, ctx.dim, weights)
+        return push_forward_reference(p, tangents[0], alpha_or_fixed, tangents[1], ctx.dim, weights)
 
 
 def entmax_map(scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None = None) -> Tensor:
@@ -75,7 +63,7 @@ def _softmax_or_zeros(scores: Tensor, dim: int) -> Tensor:
 def _apply(
     name: str, scores: Tensor, alpha: float | Tensor, dim: int, mask: Tensor | None, temperature: float | Tensor
 ) -> Tensor:
-    x = tempered_and_masked(checked_scores(scores, dim, name), mask, temperature)
+    x = tempered_and_masked(checked_scores(scores, dim, name), mask, temperature, dim)
     p, dtype = entmax_map(x, checked_alpha(alpha, x, dim), dim), output_dtype(scores)
     return p if p.dtype == dtype else p.to(dtype)
 
@@ -161,8 +149,8 @@ def entmax(
         computed in float32 and rounded once. A slice with nothing to attend is zero, with zero gradient.
 
     Raises:
-        ValueError, TypeError, IndexError: for an empty axis, α ≤ 0, a shape of α that does not fit, integer scores,
-            a mask that is not boolean, a temperature that is not positive.
+        ValueError, TypeError, IndexError: for an empty axis, α ≤ 0 or infinite, a shape of α that does not fit,
+            integer scores, a mask that is not boolean, a temperature that is not positive.
 
     Example:
         >>> import torch, contmax

@@ -20,7 +20,7 @@ from contmax.kernels.cpu._threads import over_rows
 from contmax.kernels.cpu._windows import numbers_of
 
 
-def forward(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+def regularized_max_rows(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     """(p, Ω*) of scores x (*batch, n), of shapes (*batch, n) and (*batch, 1), Ω* in float64; α: one, or one per row."""
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
     matrix = _matrix(x)
@@ -29,7 +29,7 @@ def forward(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     return p, torch.from_numpy(conjugate.reshape(*x.shape[:-1], 1))
 
 
-def backward(p: Tensor, cotangent: Tensor, alpha: float | Tensor, needs_alpha: bool) -> tuple[Tensor, Tensor]:
+def pull_back_rows(p: Tensor, cotangent: Tensor, alpha: float | Tensor, needs_alpha: bool) -> tuple[Tensor, Tensor]:
     """(gradient of the scores (*batch, n), gradient of α per row (*batch, 1), or empty (0,) where not needed)."""
     grad = torch.empty_like(p, memory_format=torch.contiguous_format)
     grad_alpha = p.new_empty((*p.shape[:-1], 1) if needs_alpha else (0,))

@@ -1,0 +1,101 @@
+"""α-entmax for α > 2: the support by a search over the sorted scores, then one smooth scalar equation, in logarithms.
+
+Nothing here is differentiated: `_jacobian` holds the implicit derivatives.
+"""
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_eager_cpu
+
+# Newton steps where the number must be fixed (traced graphs, accelerators). The worst case found over α ∈ (2, 100],
+# lengths up to 1,000, scores from 1e-30 to 10 apart and weights over twelve decades was 7.
+_FIXED_STEPS = 14
+_TOLERANCE = 1e-14
+
+
+def sorted_probabilities(scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None) -> Tensor:
+    r"""p̂ for α > 2, in float64.
+
+    For k = 1/(α−1) < 1 the sum Σ w [z − τ]₊ᵏ, z = (α−1)x, has infinite slope at every z, so solving for τ loses
+    all but a fraction k of the digits. Instead: (1) bisect over the sorted scores for the last point m of the
+    support; (2) solve for its probability v, in terms of which every other probability is an α−1-norm,
+
+        p_i(v) = ((z_i − z_m) + v^{α−1})ᵏ,      Σ_{i≤m} w_i (p_i(v) − p_i(0)) = 1 − Σ_{i<m} w_i p_i(0) =: δ.
+
+    Differences of 1e-300 count, and v^{α−1} underflows: z_i − z_m is taken from the scores as they came, and all
+    powers are exponentials of multiplied logarithms.
+
+    Args:
+        scores: x, not shifted; −inf where nothing may be attended. Slices with NaN or +inf give anything.
+        alpha: α, a float or a tensor of size 1 along `dim`.
+        dim: the axis of the distribution.
+        weights: positive masses w of the points (None: all 1).
+
+    Returns:
+        p of the shape of the scores, 0 off the support, with Σ w p = 1 up to rounding.
+    """
+    epsilon = alpha.double() - 1 if isinstance(alpha, Tensor) else alpha - 1
+    x, order = scores.double().sort(dim=dim, descending=True)
+    w = torch.ones_like(x) if weights is None else weights.double().expand_as(x).gather(dim, order)
+    position = _last_in_support(x, w, epsilon, dim)
+    rank = torch.arange(x.shape[dim], device=x.device).view([-1 if d == dim % x.dim() else 1 for d in range(x.dim())])
+    inside = rank <= position
+    w = torch.where(inside, w, 0)
+    log_base = torch.where(inside, _log_base(x, x.gather(dim, position), epsilon), -torch.inf)
+    p = _grow_to_fill(log_base, w, w.gather(dim, position), epsilon, dim)
+    return torch.zeros_like(p).scatter(dim, order, torch.where(inside & (x > -torch.inf), p, 0))
+
+
+def _log_base(x: Tensor, lowest: Tensor, epsilon: float | Tensor) -> Tensor:
+    """ln p_i(0) = ln(ε (x_i − x_m))/ε; −inf where x_i ≤ x_m, anything where x_m = −inf."""
+    gap = (x - lowest).clamp(min=0)
+    # ε is multiplied in as two logarithms: a product could overflow.
+    scale = epsilon.log() if isinstance(epsilon, Tensor) else torch.full_like(lowest, epsilon).log()
+    return (gap.log() + scale) / epsilon
+
+
+def _last_in_support(x: Tensor, w: Tensor, epsilon: float | Tensor, dim: int) -> Tensor:
+    """Index of the smallest sorted score x_m with Σ_{i<m} w_i p_i(0) < 1; the sum grows with m."""
+    low = torch.zeros_like(x.narrow(dim, 0, 1), dtype=torch.int64)
+    high = low + (x.shape[dim] - 1)
+    for _ in range(_bits(x.shape[dim])):
+        middle = (low + high + 1) // 2
+        lowest = x.gather(dim, middle)
+        mass = (w * _log_base(x, lowest, epsilon).exp()).sum(dim, keepdim=True)
+        fits = (mass < 1) & (lowest > -torch.inf)
+        low, high = torch.where(fits, middle, low), torch.where(fits, high, middle - 1)
+    return low
+
+
+def _grow_to_fill(log_base: Tensor, w: Tensor, last_weight: Tensor, epsilon: float | Tensor, dim: int) -> Tensor:
+    """p_i(v) with Σ w (p(v) − p(0)) = δ, by Newton steps in ln v, or halves of the bracket where a step leaves it.
+
+    p_i(v) ≥ v and p_i(v) − p_i(0) ≤ v, with equality for the last point: a bracket. From its upper end few steps are
+    needed, because on logarithmic scales the slope lies between 1 and ε.
+    """
+    base = log_base.exp()
+    room = (1 - (w * base).sum(dim, keepdim=True)).clamp(min=torch.finfo(base.dtype).tiny)
+    total = w.sum(dim, keepdim=True)
+    low, high = (room / total).log(), torch.minimum(room / last_weight, 1 / total).log()
+    log_v = high
+    eager = is_eager_cpu(log_base, w)
+    for _ in range(_FIXED_STEPS):
+        ratio = log_v - log_base  # +inf for the last point
+        tail = torch.log1p((-epsilon * ratio.abs()).exp()) / epsilon
+        growth = torch.where(base > 0, base * torch.expm1(ratio.clamp(min=0) + tail), log_v.exp())
+        filled = (w * growth).sum(dim, keepdim=True)
+        log_p = torch.maximum(log_base, log_v) + tail
+        slope = (w * (log_p + epsilon * (log_v - log_p)).exp()).sum(dim, keepdim=True) / filled
+        error = (filled / room).log()
+        low, high = torch.where(error < 0, log_v, low), torch.where(error < 0, high, log_v)
+        step = log_v - error / slope
+        previous, log_v = log_v, torch.where((step >= low) & (step <= high), step, (low + high) / 2)
+        if eager and not bool(((log_v - previous).abs() > _TOLERANCE * (1 + log_v.abs())).any()):
+            break
+    tail = torch.log1p((-epsilon * (log_v - log_base).abs()).exp()) / epsilon
+    return (torch.maximum(log_base, log_v) + tail).exp()
+
+
+def _bits(length: int) -> int:
+    return max(1, (length - 1).bit_length()) if isinstance(length, int) else 32
