@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Size, Tensor
@@ -17,7 +16,7 @@ from contmax.numerics import gauss_legendre, graded_rule, legendre_coefficients,
 from ._cell_refinement import Noise, refined
 from ._live_parts import PART_NODES, Lines, live_parts, mass_slope
 from ._partition import UnitMeasure, bracket_of, carry_gradient, no_density, partition_on_nodes, solve_partition
-from ._prediction import Prediction, log_exp
+from ._prediction import LinePrediction
 from ._quantile import locate_quantile, mass_before, take
 from ._regularized_prediction import register_prediction
 from ._resolution import no_mass, refuse_if_lost, report
@@ -113,14 +112,13 @@ def _require_no_pole(lines: Lines, partition: Tensor, alpha: Tensor, domain: Int
         raise _no_mass(domain, misplaced, mass, alpha)
 
 
-class IntervalPrediction(Prediction):
+class IntervalPrediction(LinePrediction):
     """A prediction on an interval, see :class:`Prediction`; cdf, quantiles and reparametrised draws included.
 
     The density is that of the piecewise-polynomial interpolant of the score through its values at the nodes.
     """
 
     has_rsample = True
-    _batched: ClassVar = {**Prediction._batched, "_partition": 0}
 
     def __init__(
         self,
@@ -131,9 +129,9 @@ class IntervalPrediction(Prediction):
         domain: Interval,
         dtype: torch.dtype,
     ) -> None:
-        super().__init__(alpha, form.normalizer(partition), form.threshold(partition), Size(), dtype)
+        super().__init__(alpha, form, partition, Size(), dtype)
         self._low, self._length = domain.low.double(), domain.volume.double()
-        self._lines, self._partition = lines, partition
+        self._lines = lines
         self._rebind()
         points = self._at(torch.arange(len(lines.half), device=lines.half.device)[:, None, None], self._parts.local)
         self._set_rule(
@@ -164,12 +162,10 @@ class IntervalPrediction(Prediction):
         """The points, one for each member of the batch."""
         return points.expand(torch.broadcast_shapes(points.shape, self.batch_shape))
 
-    def _log_density(self, points: Tensor) -> Tensor:
+    def _excess(self, points: Tensor) -> tuple[Tensor, Tensor]:
         cell, local, inside = self._locate(self._spread(points))
         inside = inside & self._take(self._lines.alive, cell)
-        score = legendre_sum(self._take(self._lines.coefficients, cell), local)
-        value = log_exp(torch.where(inside, score - self._partition, 0), self._index) - self._length.log()
-        return torch.where(inside, value, -torch.inf)
+        return legendre_sum(self._take(self._lines.coefficients, cell), local) - self._partition, inside
 
     def _take(self, field: Tensor, index: Tensor) -> Tensor:
         return take(field, index, self.batch_shape)
@@ -243,11 +239,9 @@ class IntervalPrediction(Prediction):
         cells = joined(start, stop, self._parts.mass.detach().sum(-1).flatten(-2) > 0)
         return self._round(without_slivers(cells, _SLIVER * self._length))
 
-    @property
-    def pieces(self) -> Float[Tensor, "*batch P 2"]:
-        """Intervals, left to right, inside of which the density is positive and smooth; some have no length."""
-        return self._round(torch.stack(self._pieces(), -1))
-
     def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
         cells = torch.arange(len(self._lines.half), device=self._lines.half.device)[:, None]
         return self._at(cells, self._parts.start).flatten(-2), self._at(cells, self._parts.stop).flatten(-2)
+
+    def _bends(self) -> Float[Tensor, "m"]:
+        return torch.cat([self._low + self._length * self._left, (self._low + self._length)[None]])

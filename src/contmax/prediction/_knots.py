@@ -11,7 +11,7 @@ from contmax.domains import Knots
 from contmax.numerics import graded_rule
 
 from ._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
-from ._prediction import Prediction, log_exp
+from ._prediction import LinePrediction
 from ._quantile import bucket, take
 from ._regularized_prediction import register_prediction
 from ._score import Score, broadcast_alpha, checked_alpha, read_score
@@ -62,11 +62,11 @@ def _segments(scores: Tensor, partition: Tensor, gaps: Tensor, alpha: Tensor) ->
     return Segments.between(excess[..., :-1], excess[..., 1:], gaps, alpha[..., None])
 
 
-class KnotsPrediction(Prediction):
+class KnotsPrediction(LinePrediction):
     """A prediction for a piecewise-linear score, see :class:`Prediction`; density and cdf are closed forms."""
 
     has_rsample = True
-    _batched: ClassVar = {**Prediction._batched, "_partition": 0, "_scores": 1}
+    _batched: ClassVar = {**LinePrediction._batched, "_scores": 1}
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class KnotsPrediction(Prediction):
         partition: Float[Tensor, "*batch"],
         dtype: torch.dtype,
     ) -> None:
-        super().__init__(alpha, form.normalizer(partition), form.threshold(partition), Size(), dtype)
+        super().__init__(alpha, form, partition, Size(), dtype)
         self._knots, self._length = knots, knots[-1] - knots[0]
-        self._scores, self._partition = scores, partition
+        self._scores = scores
         self._rebind()
         self._set_rule(*self._rule())
 
@@ -120,11 +120,9 @@ class KnotsPrediction(Prediction):
         excess = left + (right - left) * share - self._partition
         return segment, torch.where(known, excess, -torch.inf), unit
 
-    def _log_density(self, points: Tensor) -> Tensor:
+    def _excess(self, points: Tensor) -> tuple[Tensor, Tensor]:
         _, excess, unit = self._locate(points)
-        inside = (unit >= 0) & (unit <= 1) & (excess > -torch.inf)
-        value = log_exp(torch.where(inside, excess, 0), self._index) - self._length.log()
-        return torch.where(inside, value, -torch.inf)
+        return excess, (unit >= 0) & (unit <= 1) & (excess > -torch.inf)
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """P(T ≤ t) in closed form; arguments as :meth:`log_prob`."""
@@ -170,10 +168,8 @@ class KnotsPrediction(Prediction):
         start, stop = self._pieces()
         return self._round(joined(start, stop, self._segments.live))
 
-    @property
-    def pieces(self) -> Float[Tensor, "*batch P 2"]:
-        """The live part of each segment, left to right; some have no length."""
-        return self._round(torch.stack(self._pieces(), -1))
+    def _bends(self) -> Float[Tensor, "m"]:
+        return self._knots
 
     def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
         segments = self._segments

@@ -1,5 +1,7 @@
 """The Ω_α-map on a weighted set of points: the finite map, seen as a distribution over the points."""
 
+from typing import ClassVar
+
 import torch
 from torch import Size, Tensor
 from torch.types import _size
@@ -29,7 +31,7 @@ def predict_on_nodes(score: Score, domain: Nodes, alpha: float | int | Tensor) -
     normalizer = torch.where(
         some, torch.where(some, top, 0) - log_beta(torch.where(some, height, 1), 2 - index), -torch.inf
     )
-    return NodesPrediction(alpha, index, domain, normalizer, density, dtype)
+    return NodesPrediction(alpha, index, domain, values, normalizer, density, dtype)
 
 
 class NodesPrediction(Prediction):
@@ -40,12 +42,14 @@ class NodesPrediction(Prediction):
     """
 
     has_rsample = False
+    _batched: ClassVar = {**Prediction._batched, "_scores": 1}
 
     def __init__(
         self,
         alpha: float | int | Tensor,
         index: Tensor,
         domain: Nodes,
+        scores: Float[Tensor, "*batch n"],
         normalizer: Float[Tensor, "*batch"],
         density: Float[Tensor, "*batch n"],
         dtype: torch.dtype,
@@ -53,7 +57,7 @@ class NodesPrediction(Prediction):
         sparse = (index != 1) & (normalizer > -torch.inf)
         threshold = torch.where(sparse, normalizer - 1 / torch.where(sparse, index - 1, 1), -torch.inf)
         super().__init__(alpha, normalizer, threshold, domain.points.shape[1:], dtype)
-        self._places = domain.points.double()
+        self._places, self._scores = domain.points.double(), scores
         self._set_rule(
             self._places.expand(*density.shape, *self.event_shape), domain.weights.double() * density, density
         )
@@ -63,9 +67,16 @@ class NodesPrediction(Prediction):
         """w p, the mass of each point."""
         return self._round(self._masses)
 
-    def _log_density(self, points: Tensor) -> Tensor:
+    def _is_at(self, points: Tensor) -> Bool[Tensor, "... n"]:
+        """Which of the places each point is."""
         same = points.unsqueeze(points.dim() - len(self.event_shape)) == self._places
-        same = same.all(-1) if self.event_shape else same
+        return same.all(-1) if self.event_shape else same
+
+    def _score(self, points: Tensor) -> Tensor:
+        return torch.where(self._is_at(points), self._scores, -torch.inf).amax(-1)
+
+    def _log_density(self, points: Tensor) -> Tensor:
+        same = self._is_at(points)
         count = same.sum(-1)
         height = (same * self._heights).sum(-1) / count.clamp(min=1)
         inside = height > 0

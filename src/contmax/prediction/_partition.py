@@ -160,6 +160,10 @@ class UnitMeasure:
         finite = torch.where(scores == -torch.inf, self.top[..., None], scores)
         return (finite - self.top[..., None]) * self.factor[..., None]
 
+    def unscaled(self, scaled: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """f from f̃, the batch last."""
+        return self.top + scaled / self.factor
+
     def normalizer(self, partition: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """A from Ã; −∞ where there is nothing to normalise."""
         shrink = (1 - self.alpha) * self.log_volume

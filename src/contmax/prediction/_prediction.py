@@ -1,5 +1,6 @@
 """What all predictions share: a density known by its normaliser and by masses at the nodes of a quadrature rule."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -12,6 +13,8 @@ from contmax._typing import Float
 from contmax.deformed import log1p_over, log_beta
 from contmax.densities import Landmarks
 from contmax.densities._density import Density
+
+from ._partition import UnitMeasure
 
 
 class Prediction(Density):
@@ -90,23 +93,6 @@ class Prediction(Density):
         total = (self._masses.reshape(shape + (1,) * extra) * values).sum(len(shape) - 1)
         return total.to(torch.promote_types(self._dtype, values.dtype))
 
-    def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
-        """Where on the line the intervals begin and end in which the density is positive and smooth."""
-        raise NotImplementedError(f"{type(self).__name__} is not a density on the line, so it has no intervals.")
-
-    def landmarks(self) -> Landmarks:
-        """The ends of the intervals in which the density is positive and smooth."""
-        start, stop = (ends.movedim(-1, 0) for ends in self._pieces())
-        if is_eager_cpu(start):
-            live = (stop > start).reshape(len(start), -1).any(1)
-            start, stop = (start[live], stop[live]) if bool(live.any()) else (start[:1], stop[:1])
-        low, high = start.amin(0), stop.amax(0)
-        # Most intervals begin where the one before them ends.
-        fresh = (start[1:] != stop[:-1]).reshape(len(start) - 1, -1).any(1) if is_eager_cpu(start) else slice(None)
-        cuts = torch.cat([start[:1], start[1:][fresh], stop])
-        middle = self._moment(self._nodes)
-        return Landmarks(low, high, middle, 0.5 * (high - low).detach(), cuts, cuts, bounded=True)
-
     def _moment(self, values: Tensor) -> Tensor:
         """Σ mass·values over the nodes; values (*batch, n, *rest)."""
         extra = values.dim() - self._masses.dim()
@@ -173,6 +159,77 @@ class Prediction(Density):
     def __repr__(self) -> str:
         alpha = f"{self.alpha:g}" if isinstance(self.alpha, float) else f"tensor of shape {tuple(self.alpha.shape)}"
         return f"{type(self).__name__}(alpha: {alpha}, batch_shape: {tuple(self.batch_shape)})"
+
+
+class ContinuousPrediction(Prediction):
+    """A prediction with respect to volume: density and score follow from the excess f̃ − Ã in units of the domain.
+
+    Args:
+        alpha: α.
+        form: the change to a domain of total measure one.
+        partition: Ã.
+        event_shape: () on the line, (N,) in a box.
+        dtype: of results.
+    """
+
+    _batched: ClassVar = {**Prediction._batched, "_partition": 0}
+
+    def __init__(
+        self,
+        alpha: float | int | Tensor,
+        form: UnitMeasure,
+        partition: Float[Tensor, "*batch"],
+        event_shape: Size,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(alpha, form.normalizer(partition), form.threshold(partition), event_shape, dtype)
+        self._form, self._partition = form, partition
+
+    @abstractmethod
+    def _excess(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """f̃ − Ã at points, and whether they lie in the domain, where the score is not −inf."""
+
+    def _log_density(self, points: Tensor) -> Tensor:
+        excess, inside = self._excess(points)
+        value = log_exp(torch.where(inside, excess, 0), self._index) - self._form.log_volume
+        return torch.where(inside, value, -torch.inf)
+
+    def _score(self, points: Tensor) -> Tensor:
+        excess, inside = self._excess(points)
+        return torch.where(inside, self._form.unscaled(torch.where(inside, excess, 0) + self._partition), -torch.inf)
+
+
+class LinePrediction(ContinuousPrediction):
+    """A prediction on the line, in intervals in which density and score are smooth."""
+
+    @abstractmethod
+    def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
+        """Where the intervals begin and end in which the density is positive and smooth, left to right."""
+
+    @abstractmethod
+    def _bends(self) -> Float[Tensor, "m"]:
+        """Points between which the score is smooth, the ends of the domain among them."""
+
+    @property
+    def pieces(self) -> Float[Tensor, "*batch P 2"]:
+        """Intervals, left to right, inside of which the density is positive and smooth; some have no length."""
+        return self._round(torch.stack(self._pieces(), -1))
+
+    def landmarks(self) -> Landmarks:
+        """The ends of the intervals in which density and score are smooth."""
+        start, stop = (ends.movedim(-1, 0) for ends in self._pieces())
+        low, high = start.amin(0), stop.amax(0)
+        if is_eager_cpu(start):
+            live = (stop > start).reshape(len(start), -1).any(1)
+            start, stop = (start[live], stop[live]) if bool(live.any()) else (start[:1], stop[:1])
+            # Most intervals begin where the one before them ends.
+            fresh = (start[1:] != stop[:-1]).reshape(len(start) - 1, -1).any(1)
+            start = torch.cat([start[:1], start[1:][fresh]])
+            low, high = start.amin(0), stop.amax(0)
+        bends = self._bends()
+        bends = bends.reshape(-1, *(1 for _ in self.batch_shape)).expand(-1, *self.batch_shape)
+        centre, width = self._moment(self._nodes), 0.5 * (high - low).detach()
+        return Landmarks(low, high, centre, width, bends, torch.cat([start, stop]), bounded=True)
 
 
 class Positive(constraints.Constraint):

@@ -43,7 +43,7 @@ def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batc
     density = torch.where(alive, log_p.exp(), 0.0)
     rate = _negentropy_rate(log_p, alpha)
     # The loss is infinite unless the density makes up for a score that is.
-    overflown = (alive & ~counts & (log_p > -LOG_SCORE_MAX)) | (rate == math.inf)
+    overflown = (alive & ~counts & (rule.shares > 0) & (log_p > -LOG_SCORE_MAX)) | (rate == math.inf)
     rate = torch.where(rate == math.inf, 0.0, rate)
     if _is_infinite(alpha):
         unbounded = log_p.amax(0) > _HEIGHT_SLACK

@@ -14,7 +14,7 @@ from contmax.numerics import gauss_legendre
 
 from .._live_parts import level_of
 from .._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
-from .._prediction import Prediction, log_exp
+from .._prediction import ContinuousPrediction
 from .._regularized_prediction import register_prediction
 from .._score import Score, broadcast_alpha, checked_alpha, read_score
 from ._box_check import BoxCheck
@@ -90,14 +90,14 @@ def _sample_weights(domain: Box) -> Float[Tensor, "n"]:
     return total
 
 
-class BoxPrediction(Prediction):
+class BoxPrediction(ContinuousPrediction):
     """A prediction on a box, see :class:`Prediction`: a vector-valued distribution, in one dimension too.
 
     The density is that of the interpolant of the score through its values at ``domain.nodes``.
     """
 
     has_rsample = False
-    _batched: ClassVar = {**Prediction._batched, "_nodes": 2, "_partition": 0}
+    _batched: ClassVar = {**ContinuousPrediction._batched, "_nodes": 2}
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class BoxPrediction(Prediction):
         dtype: torch.dtype,
     ) -> None:
         event = Size([domain.dimension])
-        super().__init__(alpha, form.normalizer(partition), form.threshold(partition), event, dtype)
+        super().__init__(alpha, form, partition, event, dtype)
         self._low, self._lengths = domain.low.double(), (domain.high - domain.low).double()
-        self._interpolant, self._partition = interpolant, partition
+        self._interpolant = interpolant
         parts = rule.parts(partition, form.alpha)
         left = (2 * torch.arange(interpolant.cells, device=partition.device) + 1)[:, None, None] * rule.lines.half[
             :, None, None
@@ -132,14 +132,12 @@ class BoxPrediction(Prediction):
     def _rebind(self) -> None:
         self._interpolant = self._interpolant.expand(self.batch_shape)
 
-    def _log_density(self, points: Tensor) -> Tensor:
+    def _excess(self, points: Tensor) -> tuple[Tensor, Tensor]:
         shape = torch.broadcast_shapes(points.shape[:-1], self.batch_shape)
         unit = ((points - self._low) / self._lengths).expand(*shape, -1)
         inside = ((unit >= 0) & (unit <= 1)).all(-1)
         score, alive = self._interpolant.score(unit.clamp(0, 1))
-        inside = inside & alive
-        value = log_exp(torch.where(inside, score - self._partition, 0), self._index) - self._lengths.log().sum()
-        return torch.where(inside, value, -torch.inf)
+        return score - self._partition, inside & alive
 
     @property
     def mode(self) -> Float[Tensor, "*batch N"]:
