@@ -11,7 +11,7 @@ from torch.types import _size
 from contmax._typing import Float
 
 from ._elliptical import Elliptical, escort_index
-from ._line import LineDensity
+from ._line import LineDensity, offset_in
 from ._line_law import BetaLaw, line_law
 from ._moments import adjustable_profile, weighted_moments
 from ._sampling import draw_offsets
@@ -88,7 +88,7 @@ class BetaGaussian(LineDensity, Elliptical):
         return self._wide(self.scale).log()
 
     def _delta(self, points: Tensor) -> Tensor:
-        return ((points - self._wide(self.loc)) / self._wide(self.scale)).square()
+        return offset_in(self._wide(self.scale), points - self._wide(self.loc)).square()
 
     @property
     def variance(self) -> Float[Tensor, "*batch"]:
@@ -271,7 +271,7 @@ class BetaGaussian(LineDensity, Elliptical):
         """Exact draws with gradients to loc, scale and alpha; shape ``(*sample_shape, *batch)``."""
         shape = torch.Size(sample_shape) + self.batch_shape
         offsets, factor = draw_offsets(self._profile, self._half_log_det(), shape)
-        return self._round(self._wide(self.loc) + factor * self._wide(self.scale) * offsets.squeeze(-1))
+        return self._draws(factor * self._wide(self.scale) * offsets.squeeze(-1))
 
     @classmethod
     def _with_index(cls, loc: Tensor, scale: Tensor, alpha: float | Tensor, *, validate_args: bool | None) -> Self:

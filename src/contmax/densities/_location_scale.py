@@ -13,7 +13,7 @@ from contmax._typing import Float
 from contmax.numerics import graded_rule, implicit_root, monotone_root
 
 from ._generator import Generator, as_generator
-from ._line import LineDensity, LineLaw
+from ._line import LineDensity, LineLaw, offset_in
 from ._validation import as_parameters, broadcast_batch, checks_values, require_finite, require_positive
 
 _NODES = 64
@@ -111,7 +111,7 @@ class LocationScale(LineDensity):
 
     def _log_density(self, points: Tensor) -> Tensor:
         a, scale = self._reach(), self._unit()
-        depth = ((points - self._wide(self.loc)) / scale).abs()
+        depth = offset_in(scale, points - self._wide(self.loc)).abs()
         outside = depth >= a
         height = self._g.slope(a) - self._g.slope(torch.where(outside, 0.0, depth))
         outside = outside | (height <= 0)
@@ -210,14 +210,14 @@ class LocationScale(LineDensity):
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Exact draws with gradients, by inverting the distribution function; shape ``(*sample_shape, *batch)``."""
-        loc = self._wide(self.loc)
+        unit = self._unit()
         shape = torch.Size(sample_shape) + self.batch_shape
-        q = torch.rand(shape, dtype=loc.dtype, device=loc.device)
+        q = torch.rand(shape, dtype=unit.dtype, device=unit.device)
         below = q < 0.5
         # In (0, ½]: the ends of the support themselves are never drawn.
         tail = torch.where(below, 0.5 - q, 1 - q)
-        depth = self._law().depth(tail) * (1 - 8 * torch.finfo(loc.dtype).eps)
-        return self._round(loc + self._unit() * torch.where(below, -depth, depth))
+        depth = self._law().depth(tail) * (1 - 8 * torch.finfo(unit.dtype).eps)
+        return self._draws(unit * torch.where(below, -depth, depth))
 
     def _extra_repr(self) -> list[str]:
         return [f"g: {self._g.name}"]

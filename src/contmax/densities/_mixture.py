@@ -14,6 +14,8 @@ from contmax.numerics import implicit_root, monotone_root
 
 from ._density import Density
 from ._integration import line_integral
+from ._sampling import draw_indices
+from ._widening import widened
 
 
 class Union(constraints.Constraint):
@@ -34,6 +36,11 @@ class Union(constraints.Constraint):
         support: Any = self._component.support
         inside: Tensor = support.check(value.unsqueeze(-1 - self.event_dim)).any(-1)
         return inside
+
+    def __repr__(self) -> str:
+        # Torch's own drops the first letter of the name, which it takes for an underscore.
+        support: Any = self._component.support
+        return f"Union({support})"
 
 
 class Mixture(Density):
@@ -70,8 +77,9 @@ class Mixture(Density):
         shape = component_distribution.batch_shape
         if not shape or shape[-1] != mixture_distribution.param_shape[-1]:
             raise ValueError(
-                f"the last batch dimension of the components must be their number; got batch shape {tuple(shape)} for "
-                f"{mixture_distribution.param_shape[-1]} weights. Pass components of batch shape (..., K)."
+                f"the last batch dimension of the components must have an entry for each weight; got batch shape "
+                f"{tuple(shape)} for {mixture_distribution.param_shape[-1]} weights. Pass components of batch shape "
+                "(..., K)."
             )
         try:
             self._mixture: Categorical = mixture_distribution.expand(shape[:-1])
@@ -80,6 +88,7 @@ class Mixture(Density):
                 f"weights of batch shape {tuple(mixture_distribution.batch_shape)} do not broadcast to the batch shape "
                 f"{tuple(shape[:-1])} of the components. Pass Categorical with logits (..., K)."
             ) from None
+        self._scores = _scores_of(self._mixture)
         self._component = without_support_checks(component_distribution)
         super().__init__(shape[:-1], component_distribution.event_shape)
 
@@ -113,6 +122,7 @@ class Mixture(Density):
         new: Self = self._get_checked_instance(type(self), _instance)
         shape = torch.Size(batch_shape)
         new._mixture = self._mixture.expand(shape)
+        new._scores = self._scores.expand(shape + self._scores.shape[-1:])
         new._component = self._component.expand(shape + self._component.batch_shape[-1:])
         Density.__init__(new, shape, self.event_shape)
         return new
@@ -121,11 +131,19 @@ class Mixture(Density):
         """Points with a dimension for the components."""
         return points.unsqueeze(-1 - len(self.event_shape))
 
+    def _log_weights(self) -> Tensor:
+        """ln w in the working dtype, where they are normalised: in half precision they add up to one only roughly."""
+        return torch.log_softmax(self._wide(self._scores), -1)
+
     def _weights(self) -> Tensor:
-        return self._wide(self._mixture.probs)
+        return self._log_weights().exp()
+
+    def _components(self) -> Distribution:
+        """The components, whose results are not rounded to half precision on the way."""
+        return widened(self._component)
 
     def _log_density(self, points: Tensor) -> Tensor:
-        terms = self._wide(self._component.log_prob(self._spread(points))) + self._wide(self._mixture.logits)
+        terms = self._components().log_prob(self._spread(points)) + self._log_weights()
         # As logsumexp, but with zero gradient where no component is alive.
         top = terms.detach().amax(-1, keepdim=True)
         top = torch.where(torch.isfinite(top), top, 0.0)
@@ -135,7 +153,7 @@ class Mixture(Density):
 
     def _mean(self) -> Tensor:
         weights = self._weights()
-        means = self._wide(self._component.mean)
+        means = self._components().mean
         return (weights.reshape(weights.shape + (1,) * len(self.event_shape)) * means).sum(-1 - len(self.event_shape))
 
     @property
@@ -146,8 +164,9 @@ class Mixture(Density):
     @property
     def variance(self) -> Tensor:
         """Σ wₖ (σₖ² + (μₖ−μ)²) for each coordinate."""
-        offset = self._wide(self._component.mean) - self._spread(self._mean())
-        second = self._wide(self._component.variance) + offset.square()
+        components = self._components()
+        offset = components.mean - self._spread(self._mean())
+        second = components.variance + offset.square()
         weights = self._weights()
         events = len(self.event_shape)
         return self._round((weights.reshape(weights.shape + (1,) * events) * second).sum(-1 - events))
@@ -157,17 +176,20 @@ class Mixture(Density):
         """Σ wₖ (Σₖ + (μₖ−μ)(μₖ−μ)ᵀ)."""
         if not self.event_shape:
             return self.variance[..., None, None]
-        offset = self._wide(self._component.mean) - self._spread(self._mean())
-        component: Any = self._component
-        second = self._wide(component.covariance_matrix) + offset.unsqueeze(-1) * offset.unsqueeze(-2)
+        components: Any = self._components()
+        offset = components.mean - self._spread(self._mean())
+        second = components.covariance_matrix + offset.unsqueeze(-1) * offset.unsqueeze(-2)
         return self._round((self._weights()[..., None, None] * second).sum(-3))
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """P(T ≤ t) on the line, Σ wₖ Fₖ(t); arguments as :meth:`log_prob`."""
-        return self._cdf(self._points(value)).to(self._result_dtype(value))
+        points = self._points(value)
+        endless = torch.isinf(points)
+        share = self._cdf(torch.where(endless, 0.0, points))
+        return torch.where(endless, (points > 0).to(share.dtype), share).to(self._result_dtype(value))
 
     def _cdf(self, points: Tensor) -> Tensor:
-        return (self._weights() * self._wide(self._component.cdf(self._spread(points)))).sum(-1)
+        return (self._weights() * self._components().cdf(self._spread(points))).sum(-1)
 
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The quantile t with P(T ≤ t) = q on the line; NaN for q outside [0, 1].
@@ -176,7 +198,7 @@ class Mixture(Density):
         """
         q = self._points(value)
         valid = (q >= 0) & (q <= 1)
-        quantiles = self._component.icdf(self._spread(torch.where(valid, q, 0.5)))
+        quantiles = self._components().icdf(self._spread(torch.where(valid, q, 0.5)))
         low, high = quantiles.amin(-1), quantiles.amax(-1)
         end = (q <= 0) | (q >= 1) | (low == high)
         # An end of the support, which may be infinite, is not to be searched for.
@@ -193,14 +215,16 @@ class Mixture(Density):
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats, on the line, by quadrature."""
         if self.event_shape:
-            raise NotImplementedError("the entropy of a mixture has no closed form beyond one dimension.")
+            raise NotImplementedError(
+                "the entropy of a mixture in several dimensions has no closed form. Average -log_prob(t) over draws t."
+            )
         return self._round(line_integral(lambda _, log_p: -log_p, self))
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""
         with torch.no_grad():
             shape = torch.Size(sample_shape)
-            chosen = self._mixture.sample(shape)
+            chosen = draw_indices(self._weights(), shape)
             draws = self._component.sample(shape)
             index = chosen.reshape(chosen.shape + (1,) * (1 + len(self.event_shape)))
             index = index.expand(*chosen.shape, 1, *self.event_shape)
@@ -211,9 +235,13 @@ class Mixture(Density):
         if self.event_shape:
             raise NotImplementedError("draws of a mixture are differentiable in one dimension only; use sample().")
         draws = self._wide(self.sample(sample_shape))
-        share = self._cdf(draws)
-        slope = self._log_density(draws).detach().exp()
-        return self._round(draws - (share - share.detach()) / torch.where(slope > 0, slope, math.inf))
+        share = self._cdf(draws).detach()
+
+        def residual(t: Tensor) -> tuple[Tensor, Tensor]:
+            slope = self._log_density(t).exp()
+            return self._cdf(t) - share, torch.where(slope > 0, slope, math.inf)
+
+        return self._round(implicit_root(draws, residual))
 
     def __repr__(self) -> str:
         return f"Mixture({self._mixture}, {self._component})"
@@ -235,3 +263,14 @@ def without_support_checks(distribution: Distribution) -> Distribution:
     if isinstance(new, Independent):
         new.base_dist = without_support_checks(new.base_dist)
     return new
+
+
+def _scores_of(weights: Categorical) -> Tensor:
+    """The logits; of weights given as probabilities their logarithms, with zero gradient where a weight is zero.
+
+    Torch's logits of given probabilities hold a weight of zero as the epsilon of its dtype.
+    """
+    if "probs" not in vars(weights):
+        return weights.logits
+    dead = weights.probs == 0
+    return torch.where(dead, -math.inf, torch.where(dead, 1.0, weights.probs).log())

@@ -10,7 +10,7 @@ from torch.types import _size
 
 from contmax._typing import Float
 
-from ._line import LineDensity, LineLaw
+from ._line import LineDensity, LineLaw, offset_in
 from ._validation import as_parameters, broadcast_batch, checks_values, require_finite, require_positive
 
 
@@ -71,7 +71,7 @@ class Triangular(LineDensity):
 
     def _log_density(self, points: Tensor) -> Tensor:
         width = self._half_width()
-        slack = 1 - ((points - self._wide(self.loc)) / width).abs()
+        slack = 1 - offset_in(width, points - self._wide(self.loc)).abs()
         outside = slack <= 0
         return torch.where(outside, -math.inf, torch.log(torch.where(outside, 1.0, slack)) - torch.log(width))
 
@@ -193,9 +193,7 @@ class Triangular(LineDensity):
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Exact draws with gradients, from the sum of two uniform variables; shape ``(*sample_shape, *batch)``."""
-        loc = self._wide(self.loc)
+        width = self._half_width()
         shape = torch.Size(sample_shape) + self.batch_shape
-        offset = torch.rand(shape, dtype=loc.dtype, device=loc.device) + torch.rand(
-            shape, dtype=loc.dtype, device=loc.device
-        )
-        return self._round(loc + self._half_width() * (offset - 1) * (1 - 8 * torch.finfo(loc.dtype).eps))
+        first, second = (torch.rand(shape, dtype=width.dtype, device=width.device) for _ in range(2))
+        return self._draws(width * (first + second - 1) * (1 - 8 * torch.finfo(width.dtype).eps))
