@@ -125,3 +125,20 @@ def test_a_point_too_far_for_its_derivative(alpha):
         for value in (p.density(t), p.cdf(t), p.log_prob(t).clamp(min=-1e30)):
             for grad in torch.autograd.grad(value.sum(), (scale, t), allow_unused=True):
                 assert grad is None or not grad.isnan().any()
+
+
+@pytest.mark.parametrize("alpha", [5.0, 100.0, 1e8, math.inf, torch.tensor(5.0)], ids=str)
+def test_float32_scales_whose_square_is_out_of_range(alpha):
+    """σ = 1e±30: the half-width is an ordinary number, Δ = (t−μ)²/σ² and 1/σ² are not."""
+    for size in (1e30, 1e-12):
+        scale = torch.tensor(size, requires_grad=True)
+        p, exact = (
+            BetaGaussian(0.0, scale, alpha),
+            BetaGaussian(torch.tensor(0.0).double(), scale.detach().double(), alpha),
+        )
+        t = p.half_width.detach() * torch.tensor([0.0, 0.3, -0.9, 1.1])
+        torch.testing.assert_close(p.log_prob(t).double(), exact.log_prob(t.double()), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(p.conjugate().double(), exact.conjugate(), rtol=1e-4, atol=1e-9)
+        assert_no_nan(p.density(t), [scale])
+    tiny = BetaGaussian(0.0, torch.tensor(1e-30), alpha)
+    assert tiny.conjugate() == -math.inf, "beyond float32, and no difference of two infinities"

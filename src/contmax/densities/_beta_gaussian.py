@@ -90,6 +90,10 @@ class BetaGaussian(LineDensity, Elliptical):
     def _delta(self, points: Tensor) -> Tensor:
         return offset_in(self._wide(self.scale), points - self._wide(self.loc)).square()
 
+    def _delta_in_units(self, points: Tensor, log_unit: Tensor) -> Tensor:
+        # σ is measured before the square is taken, which may be out of range although the quotient is not.
+        return offset_in(self._wide(self.scale) * log_unit.exp(), points - self._wide(self.loc)).square()
+
     @property
     def variance(self) -> Float[Tensor, "*batch"]:
         """a²/(2k+3); σ² only for α = 1."""

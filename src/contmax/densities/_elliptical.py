@@ -34,7 +34,13 @@ class Elliptical(Density):
         """Δ at points of the working dtype."""
 
     def _log_density(self, points: Tensor) -> Tensor:
-        return self._profile.log_density(self._delta(points), self._half_log_det())
+        half_log_det = self._half_log_det()
+        square = self._delta_in_units(points, self._profile.log_unit(half_log_det))
+        return self._profile.log_density(square, half_log_det)
+
+    def _delta_in_units(self, points: Tensor, log_unit: Tensor) -> Tensor:
+        """Δ/unit²; at the centre zero also where 1/unit² overflows."""
+        return self._delta(points) * torch.exp(-2 * log_unit).clamp(max=torch.finfo(log_unit.dtype).max)
 
     def mahalanobis_sq(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Δ(t) = (t−μ)ᵀΣ⁻¹(t−μ); arguments as :meth:`log_prob`."""

@@ -70,15 +70,18 @@ class Profile:
         """ln ρ = εC; the standard β-Gaussian of the same α is that of Σ/ρ."""
         return self.gap(half_log_det) * self.log_peak(half_log_det)
 
-    def log_density(self, delta: Tensor, half_log_det: Tensor) -> Tensor:
-        """ln p at squared Mahalanobis distance Δ: −inf with zero gradient off the support, NaN where Δ is NaN."""
+    def log_unit(self, half_log_det: Tensor) -> Tensor:
+        """½ ln ρ: in units of √ρ distances are of the order of one, whatever |Σ|."""
+        return 0.5 * self.log_rho(half_log_det)
+
+    def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:
+        """ln p at squared distance Δ/unit²: −inf with zero gradient off the support, NaN where the distance is NaN."""
         gap, peak, weight = self.coefficients(half_log_det)
         log_peak = peak - weight * half_log_det
-        # An overflowing Δ lies outside every support; finite, it cannot turn a zero gradient into NaN.
-        delta = delta.clamp(max=torch.finfo(delta.dtype).max)
+        # An overflowing square lies outside every support; finite, it cannot turn a zero gradient into NaN.
+        u = 0.5 * square.clamp(max=torch.finfo(square.dtype).max)
         if isinstance(gap, float) and gap == 0:
-            return log_peak - 0.5 * delta
-        u = 0.5 * delta * torch.exp(-gap * log_peak)
+            return log_peak - u
         y = -gap * u
         outside = y <= -1
         if isinstance(gap, Tensor):
@@ -131,8 +134,11 @@ class Profile:
         return ratio * _log1p_over(gap * ratio)
 
     def conjugate(self, half_log_det: Tensor) -> Tensor:
-        """Ω_α* of the centred score, εΩ_α(p) + A."""
-        return self.gap(half_log_det) * self.negentropy(half_log_det) + self.normalizer(half_log_det)
+        """Ω_α* of the centred score, εΩ_α(p) + A = ((1+εs)A − εs/α)/(α+εs): no two large terms of opposite sign."""
+        s = self.half
+        share = self._of_gap(lambda gap: (1 + gap * s) / (1 + gap * (1 + s)), half_log_det)
+        shift = self._of_gap(lambda gap: gap * s / ((1 + gap) * (1 + gap * (1 + s))), half_log_det)
+        return share * self.normalizer(half_log_det) - shift
 
     def entropy(self, half_log_det: Tensor) -> Tensor:
         """Shannon entropy, −C + s − εG'(ε)."""
@@ -193,13 +199,17 @@ class UniformProfile(Profile):
 
     def radius(self, half_log_det: Tensor) -> Tensor:
         """R, from the unit volume."""
-        return (0.5 * (self._log_unit_radius_sq - half_log_det / self.half)).exp()
+        return self.log_unit(half_log_det).exp()
 
-    def log_density(self, delta: Tensor, half_log_det: Tensor) -> Tensor:
+    def log_unit(self, half_log_det: Tensor) -> Tensor:
+        """ln R."""
+        return 0.5 * (self._log_unit_radius_sq - half_log_det / self.half)
+
+    def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:
         """0 on the ellipsoid, −inf outside, with zero gradient."""
-        outside = delta >= self.radius(half_log_det).square()
         # Zero, but still a function of the parameters: a backward pass finds zero gradients, not a missing graph.
-        return torch.where(outside, -math.inf, 0.0 * (delta.clamp(max=torch.finfo(delta.dtype).max) + half_log_det))
+        zero = 0.0 * (square.clamp(max=torch.finfo(square.dtype).max) + half_log_det)
+        return torch.where(square >= 1, -math.inf, zero)
 
     def threshold(self, half_log_det: Tensor) -> Tensor:
         """λ = −R²/2."""
