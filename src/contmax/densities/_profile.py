@@ -54,8 +54,10 @@ class Profile:
     def _of_gap(self, function: Callable[[Any], Any], like: Tensor) -> Scalar:
         """A function of ε alone, as :meth:`coefficients`; where it cancels, ε in the dtype of ``like`` is too short."""
         if isinstance(self.alpha, Tensor):
-            return function(self.alpha.double() - 1.0).to(like.dtype)
-        return function(self.alpha - 1.0)
+            tensor: Tensor = function(self.alpha.double() - 1.0).to(like.dtype)
+            return tensor
+        number: float = function(self.alpha - 1.0)
+        return number
 
     def gap(self, like: Tensor) -> Scalar:
         """ε = α − 1."""

@@ -53,7 +53,8 @@ def draw_indices(weights: Tensor, shape: torch.Size) -> Tensor:
     if 0 in (*shape, *weights.shape[:-1]):
         # Torch refuses to draw nothing.
         return torch.zeros(shape + weights.shape[:-1], dtype=torch.int64, device=weights.device)
-    return torch.distributions.Categorical(weights, validate_args=False).sample(shape)
+    index: Tensor = torch.distributions.Categorical(weights, validate_args=False).sample(shape)
+    return index
 
 
 def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
