@@ -153,7 +153,7 @@ def test_nan_points_stay_nan():
 
 
 @pytest.mark.parametrize("alpha", [0.6, 1.0, 1.5, 2.0, 5.0, math.inf, torch.tensor(1.2)], ids=str)
-@pytest.mark.parametrize("size", [1e-18, 1e18])
+@pytest.mark.parametrize("size", [1e-18, 1e18, 1e30])
 def test_no_nan_from_extreme_points(alpha, size):
     """float32: squares overflow, squares underflow."""
     t = torch.tensor([size, -size, 0.0], requires_grad=True)

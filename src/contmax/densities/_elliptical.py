@@ -39,8 +39,9 @@ class Elliptical(Density):
         return self._profile.log_density(square, half_log_det)
 
     def _delta_in_units(self, points: Tensor, log_unit: Tensor) -> Tensor:
-        """Δ/unit²; at the centre zero also where 1/unit² overflows."""
-        return self._delta(points) * torch.exp(-2 * log_unit).clamp(max=torch.finfo(log_unit.dtype).max)
+        """Δ/unit². Neither factor may be infinite: 0·∞ is NaN, at the centre and in a zero gradient far out."""
+        largest = torch.finfo(log_unit.dtype).max
+        return self._delta(points).clamp(max=largest) * torch.exp(-2 * log_unit).clamp(max=largest)
 
     def mahalanobis_sq(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Δ(t) = (t−μ)ᵀΣ⁻¹(t−μ); arguments as :meth:`log_prob`."""

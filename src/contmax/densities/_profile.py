@@ -73,7 +73,9 @@ class Profile:
         return self.gap(half_log_det) * self.log_peak(half_log_det)
 
     def log_unit(self, half_log_det: Tensor) -> Tensor:
-        """½ ln ρ: in units of √ρ distances are of the order of one, whatever |Σ|."""
+        """½ ln ρ: in units of √ρ distances are of the order of one, whatever |Σ|; 0 for the Gaussian."""
+        if not isinstance(self.alpha, Tensor) and self.alpha == 1:
+            return torch.zeros_like(half_log_det)
         return 0.5 * self.log_rho(half_log_det)
 
     def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:
