@@ -20,6 +20,14 @@ from contmax.densities import (
 EYE = torch.eye(2)
 ZERO = torch.zeros(2)
 NAN = math.nan
+# Of rank two up to rounding; the last pivot that Cholesky finds is 1.5e-7 of the diagonal.
+SINGULAR = torch.tensor(
+    [
+        [1.3110456466674805, 0.1782589554786682, -0.10265523195266724],
+        [0.1782589554786682, 0.9176375269889832, -0.2755698561668396],
+        [-0.10265523195266724, -0.2755698561668396, 0.08464516699314117],
+    ]
+)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +50,9 @@ NAN = math.nan
         (lambda: MultivariateBetaGaussian(ZERO, -EYE), "positive definite; got smallest eigenvalue -1"),
         (lambda: MultivariateBetaGaussian(ZERO, torch.tensor([[1.0, 2.0], [2.0, 1.0]])), "degenerate or indefinite"),
         (lambda: MultivariateBetaGaussian(ZERO, torch.ones(2, 2)), "degenerate or indefinite"),
+        # Singular matrices that rounding lets Cholesky factorise.
+        (lambda: MultivariateBetaGaussian(ZERO, 0.3 * torch.tensor([[1.0, 0.1], [0.1, 0.01]])), "degenerate or indef"),
+        (lambda: MultivariateBetaGaussian(torch.zeros(3), SINGULAR), "degenerate or indefinite"),
         (lambda: MultivariateBetaGaussian(ZERO, torch.tensor([[1.0, 0.5], [0.0, 1.0]])), "must be symmetric"),
         (lambda: MultivariateBetaGaussian(ZERO, torch.full((2, 2), NAN)), "scale_matrix must be finite"),
         (lambda: MultivariateBetaGaussian(ZERO, precision_matrix=-EYE), "precision_matrix must be positive definite"),
@@ -56,8 +67,8 @@ NAN = math.nan
         (lambda: Triangular.from_support(1.0, 1.0), "high - low must be positive"),
         (lambda: BetaGaussian.from_support(2.0, 1.0), "Pass low < high"),
         (lambda: BetaGaussian.from_support(0.0, 1.0, 1.0), "support is unbounded"),
-        (lambda: BetaGaussian.from_support(0.0, 1.0, math.inf), "volume one"),
-        (lambda: BetaGaussian.from_moments(0.0, 1.0, math.inf), "volume one"),
+        (lambda: BetaGaussian.from_support(0.0, 1.0, math.inf), "fixes the volume"),
+        (lambda: BetaGaussian.from_moments(0.0, 1.0, math.inf), "fixes the volume"),
         (lambda: BetaGaussian.from_moments(0.0, -1.0), "variance must be positive"),
         (lambda: BetaGaussian.from_canonical(0.0, 0.5), "-quadratic must be positive"),
         (lambda: BetaGaussian.fit(torch.zeros(5)), "variance must be positive"),
@@ -142,7 +153,7 @@ def test_nan_points_stay_nan():
 
 
 @pytest.mark.parametrize("alpha", [0.6, 1.0, 1.5, 2.0, 5.0, math.inf, torch.tensor(1.2)], ids=str)
-@pytest.mark.parametrize("size", [1e-18, 1e18])
+@pytest.mark.parametrize("size", [1e-18, 1e18, 1e30])
 def test_no_nan_from_extreme_points(alpha, size):
     """float32: squares overflow, squares underflow."""
     t = torch.tensor([size, -size, 0.0], requires_grad=True)

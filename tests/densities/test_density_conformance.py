@@ -101,6 +101,31 @@ def test_off_the_support_nothing_and_no_gradient(family):
 
 
 @each(ALL)
+def test_infinite_points(family):
+    """Nothing lies there, and nothing moves with them: no formula of ∞·0 is met, forward or backward."""
+    for dtype in (torch.float32, torch.float64):
+        parameters = family.tensors(dtype, requires_grad=True)
+        p = family.build(**parameters)
+        middle = p.mean.detach()
+        t = torch.stack(
+            (middle, torch.full_like(middle, math.inf), torch.full_like(middle, -math.inf))
+        ).requires_grad_()
+        assert (p.log_prob(t)[1:] == -math.inf).all()
+        outputs = [p.log_prob(t)[:1], p.density(t)]
+        if not p.event_shape:
+            assert (p.cdf(t)[1] == 1).all()
+            assert (p.cdf(t)[2] == 0).all()
+            outputs.append(p.cdf(t))
+        for output in outputs:
+            *others, in_points = torch.autograd.grad(
+                output.sum(), (*parameters.values(), t), allow_unused=True, retain_graph=True
+            )
+            assert all(grad is None or torch.isfinite(grad).all() for grad in others)
+            assert torch.isfinite(in_points).all()
+            assert (in_points[1:] == 0).all()
+
+
+@each(ALL)
 def test_support_contains_the_draws(family):
     for dtype in (torch.float64, torch.float32):
         p = family.make(dtype)

@@ -6,11 +6,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.integrate import quad
+from torch.distributions import Categorical
 
 from contmax.densities import (
     BetaGaussian,
     Empirical,
     LocationScale,
+    Mixture,
     MultivariateBetaGaussian,
     Triangular,
     TruncatedParabola,
@@ -257,3 +260,94 @@ def test_empirical():
         p.rsample()
     draws = line.sample((20_000,))
     assert abs(float(draws.mean() - line.mean)) < 0.05
+
+
+def test_weights_of_a_mixture():
+    """Probabilities are taken as they are, zero included; logits as far as they reach."""
+    components = TruncatedParabola(torch.tensor([0.0, 10.0]), 1.0)
+    p = Mixture(Categorical(torch.tensor([1.0, 0.0])), components)
+    assert p.density(torch.tensor(10.0)) == 0
+    assert p.mean == 0
+    tiny = Mixture(Categorical(torch.tensor([1.0, 1e-12])), components)
+    torch.testing.assert_close(tiny.density(components.loc[1]), 1e-12 * components.density(components.loc)[1])
+    far = Mixture(Categorical(logits=torch.tensor([0.0, -200.0])), components)
+    torch.testing.assert_close(far.log_prob(components.loc[1]), components.log_prob(components.loc)[1] - 200)
+    probs = torch.tensor([0.3, 0.7, 0.0], requires_grad=True)
+    p = Mixture(Categorical(probs), TruncatedParabola(torch.tensor([0.0, 1.0, 2.0]), 1.0))
+    (grad,) = torch.autograd.grad(p.log_prob(torch.tensor(0.5)) + p.variance, probs)
+    assert torch.isfinite(grad).all()
+
+
+def test_supports_say_what_they_are():
+    components = TruncatedParabola.from_support(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 3.0]))
+    support = Mixture(Categorical(torch.ones(2)), components).support
+    assert repr(support).startswith("Union(Interval(")
+    assert support.check(torch.tensor([0.5, 1.5, 2.5])).tolist() == [True, False, True]
+    assert repr(MultivariateBetaGaussian(torch.zeros(2), torch.eye(2)).support) == "Ellipsoid(dim=2)"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, D], ids=str)
+def test_empirical_quantiles_invert_the_distribution_function(dtype):
+    """Each sample is the quantile of its own cdf; the quantile of q reaches q, and nothing below it does."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        samples = torch.randn(3, 60, generator=generator, dtype=dtype)
+        p = Empirical(samples, weights=torch.rand(3, 60, generator=generator, dtype=dtype) ** 4 + 1e-6, event_dim=0)
+        t = samples.mT
+        assert torch.equal(p.icdf(p.cdf(t)), t)
+        q = torch.rand(40, 3, generator=generator, dtype=dtype)
+        slack = 8 * torch.finfo(dtype).eps
+        reached = p.cdf(p.icdf(q))
+        assert (reached >= q - slack).all()
+        before = torch.nextafter(p.icdf(q), torch.tensor(-math.inf, dtype=dtype))
+        assert (p.cdf(before) < q).all()
+    tenths = Empirical(torch.arange(10, dtype=dtype))
+    assert tenths.icdf(torch.arange(1, 11, dtype=dtype) / 10).tolist() == list(range(10))
+    many = Empirical(torch.arange(3_000_000, dtype=dtype))
+    t = torch.tensor([1e6, 2_000_001.0, 2_999_998.0], dtype=dtype)
+    assert torch.equal(many.icdf(many.cdf(t)), t)
+
+
+@pytest.mark.parametrize("dim", [3, 5, 6])
+def test_points_in_front_of_a_batch_of_matrices(dim):
+    """Each point meets the matrix of its own batch entry, in dimensions solved by substitution and by LAPACK."""
+    generator = torch.Generator().manual_seed(0)
+    tril = torch.randn(4, 2, dim, dim, generator=generator, dtype=D).tril(-1) + torch.eye(dim, dtype=D)
+    loc = torch.randn(4, 2, dim, generator=generator, dtype=D)
+    t = torch.randn(7, 3, 4, 2, dim, generator=generator, dtype=D)
+    p = MultivariateBetaGaussian(loc, scale_tril=tril, alpha=1.0)
+    expected = torch.distributions.MultivariateNormal(loc, scale_tril=tril).log_prob(t)
+    torch.testing.assert_close(p.log_prob(t), expected)
+    torch.testing.assert_close(p.log_prob(t[0, 0]), expected[0, 0])
+
+
+def test_one_matrix_for_many_locations():
+    loc = torch.randn(4, 2, generator=torch.Generator().manual_seed(0), dtype=D)
+    matrix = MATRIX[:2, :2]
+    for scale in ({"scale_matrix": matrix}, {"scale_diag": matrix.diagonal()}):
+        p = MultivariateBetaGaussian(loc, **scale, alpha=1.5)
+        assert p.batch_shape == (4,)
+        assert p.variance.shape == p.stddev.shape == (4, 2)
+        assert p.covariance_matrix.shape == p.scale_matrix.shape == p.canonical[1].shape == (4, 2, 2)
+        assert p.radius.shape == p.entropy().shape == p.threshold.shape == (4,)
+        torch.testing.assert_close(p.variance, p.covariance_matrix.diagonal(dim1=-2, dim2=-1))
+
+
+@pytest.mark.parametrize(("alpha", "dim"), [(0.8, 3), (0.7, 2), (0.9, 5), (2.0, 3), (3.0, 1)])
+def test_where_a_power_integral_exists(alpha, dim):
+    """∫p^γ by quadrature of the radius, down to the γ at which it diverges."""
+    p = MultivariateBetaGaussian(torch.zeros(dim, dtype=D), 0.7 * torch.eye(dim, dtype=D), alpha)
+    bound = 1 - alpha if alpha > 1 else (1 - alpha) * dim / 2
+    with pytest.raises(ValueError, match=f"exceed {bound:.6g}".replace("-", "[-]")):
+        p.power_integral(bound - 1e-9)
+    surface = 2 * math.pi ** (dim / 2) / math.gamma(dim / 2) * 0.7 ** (dim / 2)
+    end = float(p.radius)
+    for gamma in (bound + 0.3, 1.0, 1.4):
+
+        def integrand(r: float, gamma: float = gamma) -> float:
+            point = torch.zeros(dim, dtype=D)
+            point[0] = r * math.sqrt(0.7)
+            return surface * r ** (dim - 1) * float(torch.exp(gamma * p.log_prob(point)))
+
+        expected = quad(integrand, 0, end, epsabs=0, epsrel=1e-9, limit=200)[0]
+        assert float(p.power_integral(gamma)) == pytest.approx(expected, rel=1e-6)

@@ -88,5 +88,11 @@ def test_several_dimensions():
     assert kl_divergence(MultivariateBetaGaussian(zero, torch.eye(2), 1.0), large) == math.inf
     with pytest.raises(NotImplementedError, match="nested"):
         kl_divergence(small, TruncatedParaboloid.from_support(0.5 * one, 4 * torch.eye(2)))
+    # A batch of one nested and one that leaves: no number is right for both.
+    shapes = torch.stack((torch.eye(2), 9 * torch.eye(2)))
+    with pytest.raises(NotImplementedError, match="nested"):
+        kl_divergence(TruncatedParaboloid.from_support(zero, shapes), large)
+    leaving = TruncatedParaboloid.from_support(zero, 5 * shapes)
+    assert kl_divergence(leaving, large).tolist() == [math.inf, math.inf]
     with pytest.raises(ValueError, match="dimension"):
         kl_divergence(small, TruncatedParaboloid.from_support(torch.zeros(3), torch.eye(3)))

@@ -89,3 +89,56 @@ def test_no_nan_in_several_dimensions(alpha, dim):
             assert_no_nan(p.log_prob(t).clamp(min=-1e30), parameters)
         for value in (p.entropy(), p.conjugate(), p.threshold, p.radius, p.rsample()):
             assert_no_nan(value, parameters)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5])
+def test_float32_index_next_to_its_bound(dim):
+    """At α → N/(N+2) the variance is infinite: a tensor α in float32 is taken for the number it is."""
+    alpha = torch.tensor([dim / (dim + 2)])
+    for _ in range(6):
+        alpha = torch.nextafter(alpha, torch.ones(1))
+        if float(alpha) <= dim / (dim + 2):
+            continue
+        eye = 0.7 * torch.eye(dim)
+        p = MultivariateBetaGaussian(torch.zeros(dim), eye, alpha)
+        exact = MultivariateBetaGaussian(torch.zeros(dim, dtype=F64), eye.double(), float(alpha))
+        torch.testing.assert_close(p.variance[0].double(), exact.variance, rtol=1e-5, atol=0)
+        for name in ("entropy", "tsallis_negentropy", "conjugate"):
+            got, wanted = getattr(p, name)()[0].double(), getattr(exact, name)()
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=0)
+        same = MultivariateBetaGaussian.from_moments(torch.zeros(dim), p.covariance_matrix[0], alpha)
+        torch.testing.assert_close(same.scale_matrix[0], eye, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("alpha", [0.6, 1.0, 1.5, 1.7, math.inf, "tensor", "triangular", "cosh"])
+def test_a_point_too_far_for_its_derivative(alpha):
+    """t/σ² overflows in float32 although t and σ do not; a derivative is zero there, not NaN."""
+    for point, size in ((1e30, 1.0), (1.0, 1e-25), (1e30, 1e-20), (3e38, 1e-30)):
+        scale, t = torch.tensor(size, requires_grad=True), torch.tensor([point, -point], requires_grad=True)
+        if alpha == "triangular":
+            p = Triangular(0.0, scale)
+        elif alpha == "cosh":
+            p = LocationScale(0.0, scale, "cosh")
+        else:
+            p = BetaGaussian(0.0, scale, torch.tensor(1.2) if alpha == "tensor" else alpha)
+        torch.testing.assert_close(p.cdf(t).detach(), torch.tensor([1.0, 0.0]))
+        for value in (p.density(t), p.cdf(t), p.log_prob(t).clamp(min=-1e30)):
+            for grad in torch.autograd.grad(value.sum(), (scale, t), allow_unused=True):
+                assert grad is None or not grad.isnan().any()
+
+
+@pytest.mark.parametrize("alpha", [5.0, 100.0, 1e8, math.inf, torch.tensor(5.0)], ids=str)
+def test_float32_scales_whose_square_is_out_of_range(alpha):
+    """σ = 1e±30: the half-width is an ordinary number, Δ = (t−μ)²/σ² and 1/σ² are not."""
+    for size in (1e30, 1e-12):
+        scale = torch.tensor(size, requires_grad=True)
+        p, exact = (
+            BetaGaussian(0.0, scale, alpha),
+            BetaGaussian(torch.tensor(0.0).double(), scale.detach().double(), alpha),
+        )
+        t = p.half_width.detach() * torch.tensor([0.0, 0.3, -0.9, 1.1])
+        torch.testing.assert_close(p.log_prob(t).double(), exact.log_prob(t.double()), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(p.conjugate().double(), exact.conjugate(), rtol=1e-4, atol=1e-9)
+        assert_no_nan(p.density(t), [scale])
+    tiny = BetaGaussian(0.0, torch.tensor(1e-30), alpha)
+    assert tiny.conjugate() == -math.inf, "beyond float32, and no difference of two infinities"

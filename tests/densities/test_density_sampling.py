@@ -8,7 +8,7 @@ from density_families import SEVERAL
 from scipy.stats import kstest
 from torch.distributions import Categorical
 
-from contmax.densities import BetaGaussian, Mixture, MultivariateBetaGaussian, TruncatedParabola
+from contmax.densities import BetaGaussian, Empirical, Mixture, MultivariateBetaGaussian, TruncatedParabola
 
 D = torch.float64
 
@@ -102,3 +102,68 @@ def test_autocast_does_not_round_draws():
     assert draws.dtype == torch.float32
     assert p.support.check(draws).all()
     assert len(torch.unique(draws)) > 1900, "bfloat16 has 256 values between two powers of two"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_second_derivative_of_draws_of_a_mixture(count):
+    """A draw is the quantile of its own share, with the same derivatives; those of a shift end with the first."""
+    parameters = {
+        "logits": torch.tensor([0.1, 0.5], dtype=D)[:count],
+        "loc": torch.tensor([0.0, 1.0], dtype=D)[:count],
+        "scale": torch.tensor([1.0, 0.5], dtype=D)[:count],
+    }
+
+    def build(logits, loc, scale) -> Mixture:
+        return Mixture(Categorical(logits=logits, validate_args=False), TruncatedParabola(loc, scale))
+
+    torch.manual_seed(0)
+    share = build(**parameters).cdf(build(**parameters).sample((4,)))
+
+    def draws(*values):
+        torch.manual_seed(0)
+        return build(*values).rsample((4,)).sum()
+
+    def quantiles(*values):
+        return build(*values).icdf(share).sum()
+
+    values = tuple(parameters.values())
+    got = _hessian(draws, values)
+    for mine, other in zip(got, _hessian(quantiles, values), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-8, atol=1e-9)
+    if count == 1:
+        assert got[4].abs().max() < 1e-12, "d²t/dμ² of one component"
+
+
+def _hessian(function, values):
+    """Second derivatives of a number in every pair of tensors, row by row."""
+    leaves = [value.clone().requires_grad_() for value in values]
+    first = torch.autograd.grad(function(*leaves), leaves, create_graph=True)
+    blocks = []
+    for grad in first:
+        rows = [torch.autograd.grad(entry, leaves, retain_graph=True) for entry in grad]
+        blocks += [torch.stack(block) for block in zip(*rows, strict=True)]
+    return blocks
+
+
+@pytest.mark.parametrize("alpha", [0.7, 1.0, 1.4, 2.5])
+def test_second_derivative_of_draws_in_alpha(alpha):
+    """d²t/dα² at a fixed share of the mass, as the quantile has it."""
+    index = torch.tensor(alpha, dtype=D, requires_grad=True)
+    p = BetaGaussian(torch.tensor(0.3, dtype=D), torch.tensor(0.8, dtype=D), index)
+    draws = p.rsample((5,))
+    quantiles = p.icdf(p.cdf(draws).detach())
+    for mine, other in zip(draws, quantiles, strict=True):
+        (slope,) = torch.autograd.grad(mine, index, create_graph=True)
+        (wanted,) = torch.autograd.grad(other, index, create_graph=True)
+        torch.testing.assert_close(slope, wanted, rtol=1e-8, atol=1e-10)
+        (bend,) = torch.autograd.grad(slope, index, retain_graph=True)
+        (wanted,) = torch.autograd.grad(wanted, index, retain_graph=True)
+        torch.testing.assert_close(bend, wanted, rtol=1e-7, atol=1e-9)
+
+
+def test_no_draws_at_all():
+    p = Mixture(Categorical(torch.ones(2)), TruncatedParabola(torch.zeros(2), 1.0))
+    assert p.rsample((0,)).shape == p.sample((0,)).shape == (0,)
+    empty = Mixture(Categorical(torch.ones(2)), TruncatedParabola(torch.zeros(0, 2), 1.0))
+    assert empty.sample((3,)).shape == (3, 0)
+    assert Empirical(torch.zeros(4, 2)).sample((2, 0)).shape == (2, 0, 2)

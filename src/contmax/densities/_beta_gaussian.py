@@ -14,7 +14,7 @@ from contmax._typing import Float
 from ._density import Density
 from ._elliptical import Elliptical, escort_index
 from ._landmarks import Landmarks
-from ._line import LineDensity
+from ._line import LineDensity, offset_in
 from ._line_law import BetaLaw, line_law
 from ._moments import adjustable_profile, weighted_moments
 from ._sampling import draw_offsets
@@ -91,7 +91,11 @@ class BetaGaussian(Elliptical, LineDensity):
         return self._wide(self.scale).log()
 
     def _delta(self, points: Tensor) -> Tensor:
-        return ((points - self._wide(self.loc)) / self._wide(self.scale)).square()
+        return offset_in(self._wide(self.scale), points - self._wide(self.loc)).square()
+
+    def _delta_in_units(self, points: Tensor, log_unit: Tensor) -> Tensor:
+        # σ is measured before the square is taken, which may be out of range although the quotient is not.
+        return offset_in(self._wide(self.scale) * log_unit.exp(), points - self._wide(self.loc)).square()
 
     @property
     def variance(self) -> Float[Tensor, "*batch"]:
@@ -284,7 +288,7 @@ class BetaGaussian(Elliptical, LineDensity):
         """Exact draws with gradients to loc, scale and alpha; shape ``(*sample_shape, *batch)``."""
         shape = torch.Size(sample_shape) + self.batch_shape
         offsets, factor = draw_offsets(self._profile, self._half_log_det(), shape)
-        return self._round(self._wide(self.loc) + factor * self._wide(self.scale) * offsets.squeeze(-1))
+        return self._draws(factor * self._wide(self.scale) * offsets.squeeze(-1))
 
     @classmethod
     def _with_index(cls, loc: Tensor, scale: Tensor, alpha: float | Tensor, *, validate_args: bool | None) -> Self:

@@ -54,11 +54,17 @@ class Density(Distribution):
         Raises:
             ValueError: if the shape does not fit.
         """
-        return self._log_density(self._points(value)).to(self._result_dtype(value))
+        return self._log_density_at(self._points(value)).to(self._result_dtype(value))
 
     def density(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """p(t), zero with zero gradient off the support; arguments as :meth:`log_prob`."""
-        return self._log_density(self._points(value)).exp().to(self._result_dtype(value))
+        return self._log_density_at(self._points(value)).exp().to(self._result_dtype(value))
+
+    def _log_density_at(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """As :meth:`_log_density`, and −inf with zero gradient at infinite points, where formulas meet ∞·0."""
+        endless = torch.isinf(points)
+        log_density = self._log_density(torch.where(endless, 0.0, points))
+        return torch.where(endless.any(-1) if self.event_shape else endless, -math.inf, log_density)
 
     def score(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         r"""f(t), the score of which the density is the Ω_α-map, :math:`p = \exp_{2-\alpha}(f - A)`.

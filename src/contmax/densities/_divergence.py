@@ -35,7 +35,10 @@ def kl_line(p: Distribution, q: Distribution) -> Tensor:
         NotImplementedError: for mixtures in several dimensions.
     """
     if p.event_shape or q.event_shape:
-        raise NotImplementedError("the divergence of mixtures is implemented in one dimension only.")
+        raise NotImplementedError(
+            "the divergence of mixtures is implemented on the line only. In several dimensions average "
+            "p.log_prob(t) - q.log_prob(t) over draws t of p."
+        )
     shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
     dtype = torch.promote_types(p.mean.dtype, q.mean.dtype)
     p, q = (unchecked(d.expand(shape), torch.float64) for d in (p, q))
@@ -61,7 +64,10 @@ def _kl_beta_gaussians(p: BetaGaussian, q: BetaGaussian) -> Tensor:
 
 def _kl_multivariate(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -> Tensor:
     if p.event_shape != q.event_shape:
-        raise ValueError(f"the densities must have one dimension; got {p.event_shape[0]} and {q.event_shape[0]}.")
+        raise ValueError(
+            f"both densities must live in the same space; got one in {p.event_shape[0]} dimensions and one in "
+            f"{q.event_shape[0]}. Pass densities of the same dimension."
+        )
     if _is_gaussian(p) and _is_gaussian(q):
         relative = torch.linalg.solve_triangular(q.scale_tril, p.scale_tril, upper=False)
         diagonal = relative.diagonal(dim1=-2, dim2=-1)
@@ -71,7 +77,10 @@ def _kl_multivariate(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -
     if _leaves(p, q):
         shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
         return torch.full(shape, math.inf, dtype=p.loc.dtype, device=p.loc.device)
-    raise NotImplementedError("KL of nested β-Gaussians has no closed form; see contmax.losses.fenchel_young.")
+    raise NotImplementedError(
+        "the Kullback–Leibler divergence of nested β-Gaussians in several dimensions has no closed form. Average "
+        "p.log_prob(t) - q.log_prob(t) over draws t of p, or use contmax.losses.fenchel_young."
+    )
 
 
 def _leaves(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -> bool:

@@ -33,7 +33,14 @@ class Elliptical(Density):
         """Δ at points of the working dtype."""
 
     def _log_density(self, points: Tensor) -> Tensor:
-        return self._profile.log_density(self._delta(points), self._half_log_det())
+        half_log_det = self._half_log_det()
+        square = self._delta_in_units(points, self._profile.log_unit(half_log_det))
+        return self._profile.log_density(square, half_log_det)
+
+    def _delta_in_units(self, points: Tensor, log_unit: Tensor) -> Tensor:
+        """Δ/unit². Neither factor may be infinite: 0·∞ is NaN, at the centre and in a zero gradient far out."""
+        largest = torch.finfo(log_unit.dtype).max
+        return self._delta(points).clamp(max=largest) * torch.exp(-2 * log_unit).clamp(max=largest)
 
     def _score(self, points: Tensor) -> Tensor:
         return -0.5 * self._delta(points)

@@ -11,6 +11,7 @@ from torch.types import _size
 from contmax._typing import Float
 
 from ._density import Density
+from ._sampling import draw_indices
 from ._validation import checks_values, require_finite
 
 
@@ -117,33 +118,43 @@ class Empirical(Density):
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The share of the samples that do not exceed t, on the line; no gradient to t."""
-        points = self._points(value).unsqueeze(-1)
-        counted = torch.where(self._wide(self.samples) <= points, self._wide(self.weights), 0.0)
-        return counted.sum(-1).to(self._result_dtype(value))
+        points = self._points(value)
+        ordered, reached = self._steps()
+        count = (ordered <= points.unsqueeze(-1)).sum(-1)
+        return self._pick(torch.nn.functional.pad(reached, (1, 0)), count).to(self._result_dtype(value))
 
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The smallest sample whose cdf reaches q, on the line; NaN for q outside [0, 1]."""
         q = self._points(value)
+        ordered, reached = self._steps()
+        last = ordered.shape[-1] - 1
+        index = (reached < q.unsqueeze(-1)).sum(-1).clamp(max=last)
+        # A q that is no value of the cdf may be one that was rounded differently: 0.8 for eight times 0.1.
+        lenient = (reached < q.unsqueeze(-1) * (1 - 4 * torch.finfo(q.dtype).eps)).sum(-1).clamp(max=last)
+        index = torch.where(self._pick(reached, index) == q, index, lenient)
+        return torch.where((q < 0) | (q > 1), math.nan, self._pick(ordered, index)).to(self._result_dtype(value))
+
+    def _steps(self) -> tuple[Tensor, Tensor]:
+        """The samples in increasing order, and the share of the weight that is reached with each."""
         ordered, order = self._wide(self.samples).sort(-1)
         reached = self._wide(self.weights).gather(-1, order).cumsum(-1)
-        # Rounding must not leave the last sample short of q = 1.
-        reached = reached / reached[..., -1:]
-        batch = torch.broadcast_shapes(q.shape, self.batch_shape)
-        index = (
-            (reached < q.unsqueeze(-1) * (1 - 4 * torch.finfo(q.dtype).eps)).sum(-1).clamp(max=ordered.shape[-1] - 1)
-        )
-        chosen = ordered.expand(*batch, -1).gather(-1, index.expand(batch).unsqueeze(-1)).squeeze(-1)
-        return torch.where((q < 0) | (q > 1), math.nan, chosen).to(self._result_dtype(value))
+        # Rounding must not leave the last sample short of 1.
+        return ordered, reached / reached[..., -1:]
+
+    def _pick(self, table: Tensor, index: Tensor) -> Tensor:
+        """The entry of each row that the index names."""
+        shape = torch.broadcast_shapes(index.shape, self.batch_shape)
+        return table.expand(*shape, -1).gather(-1, index.expand(shape).unsqueeze(-1)).squeeze(-1)
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Not defined: a drawn sample does not move with its weight."""
-        raise NotImplementedError("draws from samples are not reparametrised; use sample().")
+        raise NotImplementedError("a draw from samples is one of them and does not move with a weight; use sample().")
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Samples drawn with replacement; shape ``sample_shape + batch_shape + event_shape``."""
         with torch.no_grad():
             shape = torch.Size(sample_shape)
-            index = torch.distributions.Categorical(self.weights, validate_args=False).sample(shape)
+            index = draw_indices(self._wide(self.weights), shape)
             table = self.samples.expand(*index.shape, *self.samples.shape[len(self.batch_shape) :])
             where = index.reshape(index.shape + (1,) * (1 + len(self.event_shape)))
             where = where.expand(*index.shape, 1, *self.event_shape)

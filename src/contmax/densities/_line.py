@@ -130,7 +130,7 @@ class LineDensity(Density):
 
     def _log_density(self, points: Tensor) -> Tensor:
         unit = self.unit()
-        offset = (points - self._wide(self.loc)) / unit
+        offset = offset_in(unit, points - self._wide(self.loc))
         return self.law().log_density(torch.where(offset < 0, -offset, offset)) - unit.log()
 
     @property
@@ -229,7 +229,8 @@ class LineDensity(Density):
         """The interval μ ± a, or the real line."""
         if not isinstance(self.alpha, Tensor) and not self._is_bounded():
             return constraints.real
-        return constraints.interval(self.loc - self.half_width, self.loc + self.half_width)
+        loc, half_width = self._wide(self.loc), self._half_width()
+        return constraints.interval(loc - half_width, loc + half_width)
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """P(T ≤ t): 0 or 1 with zero gradient outside the support; relative accuracy in the lower tail.
@@ -240,11 +241,14 @@ class LineDensity(Density):
         Returns:
             Shape ``(*sample, *batch)``; differentiable in t and in all parameters.
         """
-        offset = (self._points(value) - self._wide(self.loc)) / self.unit()
+        points = self._points(value)
+        endless = torch.isinf(points)
+        offset = offset_in(self.unit(), torch.where(endless, 0.0, points) - self._wide(self.loc))
         below = offset < 0
         # Not abs: its derivative at 0 is 0, and there the distribution function is steepest.
         tail = self.law().tail(torch.where(below, -offset, offset))
-        return torch.where(below, tail, 1 - tail).to(self._result_dtype(value))
+        share = torch.where(below, tail, 1 - tail)
+        return torch.where(endless, (points > 0).to(share.dtype), share).to(self._result_dtype(value))
 
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The quantile t with P(T ≤ t) = q; NaN for q outside [0, 1].
@@ -265,11 +269,32 @@ class LineDensity(Density):
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Exact draws with gradients, by inverting the distribution function; shape ``(*sample_shape, *batch)``."""
-        loc = self._wide(self.loc)
+        unit = self.unit()
         shape = torch.Size(sample_shape) + self.batch_shape
-        q = torch.rand(shape, dtype=loc.dtype, device=loc.device)
+        q = torch.rand(shape, dtype=unit.dtype, device=unit.device)
         below = q < 0.5
         # In (0, ½]: the ends of the support themselves are never drawn.
         tail = torch.where(below, 0.5 - q, 1 - q)
-        depth = self.law().depth(tail) * (1 - 8 * torch.finfo(loc.dtype).eps)
-        return self._round(loc + self.unit() * torch.where(below, -depth, depth))
+        depth = self.law().depth(tail) * (1 - 8 * torch.finfo(unit.dtype).eps)
+        return self._draws(unit * torch.where(below, -depth, depth))
+
+    def _draws(self, offset: Tensor) -> Tensor:
+        """μ + offset in the dtype of the parameters, for offsets inside the support; its gradient is that of the sum.
+
+        A sum that rounds across an end of the support, where the density is zero, goes to the next number inside.
+        """
+        loc = self._wide(self.loc)
+        draws = loc + offset
+        with torch.no_grad():
+            distance = (self._wide(self._round(draws)) - loc).abs()
+            across = distance >= self._half_width() * (1 - 8 * torch.finfo(loc.dtype).eps)
+            step = torch.minimum(0.75 * torch.finfo(self.dtype).eps * draws.abs(), (draws - loc).abs())
+            step = torch.where(across, torch.where(draws > loc, -step, step), 0.0)
+        return self._round(draws + step)
+
+
+def offset_in(unit: Tensor, distance: Tensor) -> Tensor:
+    """distance/unit. A point so far out that the derivative in the unit overflows keeps its value and has none."""
+    value = (distance / unit).detach()
+    far = torch.isinf(value / unit.detach())
+    return torch.where(far, value, torch.where(far, 0.0, distance) / torch.where(far, 1.0, unit))

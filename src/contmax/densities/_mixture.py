@@ -14,7 +14,8 @@ from contmax.numerics import implicit_root, monotone_root
 from ._density import Density
 from ._landmarks import Landmarks, landmarks_of, union
 from ._line_rule import LineRule
-from ._unchecked import unchecked
+from ._sampling import draw_indices
+from ._unchecked import unchecked, widened
 
 
 class Union(constraints.Constraint):
@@ -35,6 +36,11 @@ class Union(constraints.Constraint):
         support: Any = self._component.support
         inside: Tensor = support.check(value.unsqueeze(-1 - self.event_dim)).any(-1)
         return inside
+
+    def __repr__(self) -> str:
+        # Torch's own drops the first letter of the name, which it takes for an underscore.
+        support: Any = self._component.support
+        return f"Union({support})"
 
 
 class Mixture(Density):
@@ -71,8 +77,9 @@ class Mixture(Density):
         shape = component_distribution.batch_shape
         if not shape or shape[-1] != mixture_distribution.param_shape[-1]:
             raise ValueError(
-                f"the last batch dimension of the components must be their number; got batch shape {tuple(shape)} for "
-                f"{mixture_distribution.param_shape[-1]} weights. Pass components of batch shape (..., K)."
+                f"the last batch dimension of the components must have an entry for each weight; got batch shape "
+                f"{tuple(shape)} for {mixture_distribution.param_shape[-1]} weights. Pass components of batch shape "
+                "(..., K)."
             )
         try:
             self._mixture: Categorical = mixture_distribution.expand(shape[:-1])
@@ -81,6 +88,7 @@ class Mixture(Density):
                 f"weights of batch shape {tuple(mixture_distribution.batch_shape)} do not broadcast to the batch shape "
                 f"{tuple(shape[:-1])} of the components. Pass Categorical with logits (..., K)."
             ) from None
+        self._logits = _logits_of(self._mixture)
         self._component = unchecked(component_distribution)
         super().__init__(shape[:-1], component_distribution.event_shape)
 
@@ -114,6 +122,7 @@ class Mixture(Density):
         new: Self = self._get_checked_instance(type(self), _instance)
         shape = torch.Size(batch_shape)
         new._mixture = self._mixture.expand(shape)
+        new._logits = self._logits.expand(shape + self._logits.shape[-1:])
         new._component = self._component.expand(shape + self._component.batch_shape[-1:])
         Density.__init__(new, shape, self.event_shape)
         return new
@@ -122,11 +131,19 @@ class Mixture(Density):
         """Points with a dimension for the components."""
         return points.unsqueeze(-1 - len(self.event_shape))
 
+    def _log_weights(self) -> Tensor:
+        """ln w in the working dtype, where they are normalised: in half precision they add up to one only roughly."""
+        return torch.log_softmax(self._wide(self._logits), -1)
+
     def _weights(self) -> Tensor:
-        return self._wide(self._mixture.probs)
+        return self._log_weights().exp()
+
+    def _components(self) -> Distribution:
+        """The components, whose results are not rounded to half precision on the way."""
+        return widened(self._component)
 
     def _log_density(self, points: Tensor) -> Tensor:
-        terms = self._wide(self._component.log_prob(self._spread(points))) + self._wide(self._mixture.logits)
+        terms = self._components().log_prob(self._spread(points)) + self._log_weights()
         # As logsumexp, but with zero gradient where no component is alive.
         top = terms.detach().amax(-1, keepdim=True)
         top = torch.where(torch.isfinite(top), top, 0.0)
@@ -136,7 +153,7 @@ class Mixture(Density):
 
     def _mean(self) -> Tensor:
         weights = self._weights()
-        means = self._wide(self._component.mean)
+        means = self._components().mean
         return (weights.reshape(weights.shape + (1,) * len(self.event_shape)) * means).sum(-1 - len(self.event_shape))
 
     @property
@@ -147,8 +164,9 @@ class Mixture(Density):
     @property
     def variance(self) -> Tensor:
         """Σ wₖ (σₖ² + (μₖ−μ)²) for each coordinate."""
-        offset = self._wide(self._component.mean) - self._spread(self._mean())
-        second = self._wide(self._component.variance) + offset.square()
+        components = self._components()
+        offset = components.mean - self._spread(self._mean())
+        second = components.variance + offset.square()
         weights = self._weights()
         events = len(self.event_shape)
         return self._round((weights.reshape(weights.shape + (1,) * events) * second).sum(-1 - events))
@@ -158,17 +176,20 @@ class Mixture(Density):
         """Σ wₖ (Σₖ + (μₖ−μ)(μₖ−μ)ᵀ)."""
         if not self.event_shape:
             return self.variance[..., None, None]
-        offset = self._wide(self._component.mean) - self._spread(self._mean())
-        component: Any = self._component
-        second = self._wide(component.covariance_matrix) + offset.unsqueeze(-1) * offset.unsqueeze(-2)
+        components: Any = self._components()
+        offset = components.mean - self._spread(self._mean())
+        second = components.covariance_matrix + offset.unsqueeze(-1) * offset.unsqueeze(-2)
         return self._round((self._weights()[..., None, None] * second).sum(-3))
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """P(T ≤ t) on the line, Σ wₖ Fₖ(t); arguments as :meth:`log_prob`."""
-        return self._cdf(self._points(value)).to(self._result_dtype(value))
+        points = self._points(value)
+        endless = torch.isinf(points)
+        share = self._cdf(torch.where(endless, 0.0, points))
+        return torch.where(endless, (points > 0).to(share.dtype), share).to(self._result_dtype(value))
 
     def _cdf(self, points: Tensor) -> Tensor:
-        return (self._weights() * self._wide(self._component.cdf(self._spread(points)))).sum(-1)
+        return (self._weights() * self._components().cdf(self._spread(points))).sum(-1)
 
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The quantile t with P(T ≤ t) = q on the line; NaN for q outside [0, 1].
@@ -177,7 +198,7 @@ class Mixture(Density):
         """
         q = self._points(value)
         valid = (q >= 0) & (q <= 1)
-        quantiles = self._component.icdf(self._spread(torch.where(valid, q, 0.5)))
+        quantiles = self._components().icdf(self._spread(torch.where(valid, q, 0.5)))
         low, high = quantiles.amin(-1), quantiles.amax(-1)
         end = (q <= 0) | (q >= 1) | (low == high)
         # An end of the support, which may be infinite, is not to be searched for.
@@ -194,7 +215,9 @@ class Mixture(Density):
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats, on the line, by quadrature."""
         if self.event_shape:
-            raise NotImplementedError("the entropy of a mixture has no closed form beyond one dimension.")
+            raise NotImplementedError(
+                "the entropy of a mixture in several dimensions has no closed form. Average -log_prob(t) over draws t."
+            )
         wide = unchecked(self, torch.float64)
         rule = LineRule(landmarks_of(wide), self.batch_shape)
         log_p, alive = rule.log_density(wide)
@@ -208,7 +231,7 @@ class Mixture(Density):
         """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""
         with torch.no_grad():
             shape = torch.Size(sample_shape)
-            chosen = self._mixture.sample(shape)
+            chosen = draw_indices(self._weights(), shape)
             draws = self._component.sample(shape)
             index = chosen.reshape(chosen.shape + (1,) * (1 + len(self.event_shape)))
             index = index.expand(*chosen.shape, 1, *self.event_shape)
@@ -219,9 +242,13 @@ class Mixture(Density):
         if self.event_shape:
             raise NotImplementedError("draws of a mixture are differentiable in one dimension only; use sample().")
         draws = self._wide(self.sample(sample_shape))
-        share = self._cdf(draws)
-        slope = self._log_density(draws).detach().exp()
-        return self._round(draws - (share - share.detach()) / torch.where(slope > 0, slope, math.inf))
+        share = self._cdf(draws).detach()
+
+        def residual(t: Tensor) -> tuple[Tensor, Tensor]:
+            slope = self._log_density(t).exp()
+            return self._cdf(t) - share, torch.where(slope > 0, slope, math.inf)
+
+        return self._round(implicit_root(draws, residual))
 
     def __repr__(self) -> str:
         return f"Mixture({self._mixture}, {self._component})"
@@ -232,3 +259,14 @@ def _require(name: str, value: object, kind: type) -> None:
         raise TypeError(
             f"{name} must be a {kind.__name__}; got {type(value).__name__}. Pass one of torch.distributions."
         )
+
+
+def _logits_of(weights: Categorical) -> Tensor:
+    """The logits; of weights given as probabilities their logarithms, with zero gradient where a weight is zero.
+
+    Torch's logits of given probabilities hold a weight of zero as the epsilon of its dtype.
+    """
+    if "probs" not in vars(weights):
+        return weights.logits
+    dead = weights.probs == 0
+    return torch.where(dead, -math.inf, torch.where(dead, 1.0, weights.probs).log())

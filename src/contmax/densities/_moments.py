@@ -46,7 +46,10 @@ def adjustable_profile(alpha: float | Tensor, dim: int, of: str, validate_args: 
     else:
         low = index
         if math.isinf(index):
-            raise ValueError(f"alpha must be finite; got inf, whose members have volume one. Give the {of} of another.")
+            raise ValueError(
+                f"alpha must be finite here; alpha=inf fixes the volume of the support at 1, so {of} cannot be chosen. "
+                "Pass a finite alpha."
+            )
     if of == "support" and low <= 1:
         raise ValueError(f"alpha must exceed 1; got {low:.6g}, whose support is unbounded. Pass alpha > 1.")
     return Profile(index, dim)

@@ -12,6 +12,7 @@ it is smooth in ε through 0, which is why α may be a tensor whose entries lie 
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,6 +51,14 @@ class Profile:
         gap, peak, weight = _coefficients(torch.as_tensor(self.alpha).double() - 1.0, self.dim)
         return gap.to(like.dtype), peak.to(like.dtype), weight.to(like.dtype)
 
+    def _of_gap(self, function: Callable[[Any], Any], like: Tensor) -> Scalar:
+        """A function of ε alone, as :meth:`coefficients`; where it cancels, ε in the dtype of ``like`` is too short."""
+        if isinstance(self.alpha, Tensor):
+            tensor: Tensor = function(self.alpha.double() - 1.0).to(like.dtype)
+            return tensor
+        number: float = function(self.alpha - 1.0)
+        return number
+
     def gap(self, like: Tensor) -> Scalar:
         """ε = α − 1."""
         return self.coefficients(like)[0]
@@ -63,15 +72,20 @@ class Profile:
         """ln ρ = εC; the standard β-Gaussian of the same α is that of Σ/ρ."""
         return self.gap(half_log_det) * self.log_peak(half_log_det)
 
-    def log_density(self, delta: Tensor, half_log_det: Tensor) -> Tensor:
-        """ln p at squared Mahalanobis distance Δ: −inf with zero gradient off the support, NaN where Δ is NaN."""
+    def log_unit(self, half_log_det: Tensor) -> Tensor:
+        """½ ln ρ: in units of √ρ distances are of the order of one, whatever |Σ|; 0 for the Gaussian."""
+        if not isinstance(self.alpha, Tensor) and self.alpha == 1:
+            return torch.zeros_like(half_log_det)
+        return 0.5 * self.log_rho(half_log_det)
+
+    def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:
+        """ln p at squared distance Δ/unit²: −inf with zero gradient off the support, NaN where the distance is NaN."""
         gap, peak, weight = self.coefficients(half_log_det)
         log_peak = peak - weight * half_log_det
-        # An overflowing Δ lies outside every support; finite, it cannot turn a zero gradient into NaN.
-        delta = delta.clamp(max=torch.finfo(delta.dtype).max)
+        # An overflowing square lies outside every support; finite, it cannot turn a zero gradient into NaN.
+        u = 0.5 * square.clamp(max=torch.finfo(square.dtype).max)
         if isinstance(gap, float) and gap == 0:
-            return log_peak - 0.5 * delta
-        u = 0.5 * delta * torch.exp(-gap * log_peak)
+            return log_peak - u
         y = -gap * u
         outside = y <= -1
         if isinstance(gap, Tensor):
@@ -109,41 +123,44 @@ class Profile:
 
     def variance_factor(self, half_log_det: Tensor) -> Tensor:
         """v with Cov = vΣ."""
-        gap = self.gap(half_log_det)
-        return self.log_rho(half_log_det).exp() / (1 + (self.half + 1) * gap)
+        return self.log_rho(half_log_det).exp() / self._of_gap(lambda gap: 1 + (self.half + 1) * gap, half_log_det)
 
     def negentropy(self, half_log_det: Tensor) -> Tensor:
         """Ω_α(p) = expm1(ln ρ − log1p(εs/α))/(αε)."""
         gap = self.gap(half_log_det)
         alpha = 1 + gap
-        ratio = self.half / alpha
-        y = self.log_peak(half_log_det) - ratio * _log1p_over(gap * ratio)
+        y = self.log_peak(half_log_det) - self._of_gap(self._log1p_over_index, half_log_det)
         return y / alpha * expm1_over(gap * y)
 
+    def _log1p_over_index(self, gap: Scalar) -> Scalar:
+        """log1p(εs/α)/ε."""
+        ratio = self.half / (1 + gap)
+        return ratio * _log1p_over(gap * ratio)
+
     def conjugate(self, half_log_det: Tensor) -> Tensor:
-        """Ω_α* of the centred score, εΩ_α(p) + A."""
-        return self.gap(half_log_det) * self.negentropy(half_log_det) + self.normalizer(half_log_det)
+        """Ω_α* of the centred score, εΩ_α(p) + A = ((1+εs)A − εs/α)/(α+εs): no two large terms of opposite sign."""
+        s = self.half
+        share = self._of_gap(lambda gap: (1 + gap * s) / (1 + gap * (1 + s)), half_log_det)
+        shift = self._of_gap(lambda gap: gap * s / ((1 + gap) * (1 + gap * (1 + s))), half_log_det)
+        return share * self.normalizer(half_log_det) - shift
 
     def entropy(self, half_log_det: Tensor) -> Tensor:
         """Shannon entropy, −C + s − εG'(ε)."""
-        gap = self.gap(half_log_det)
-        if isinstance(gap, Tensor):
-            wide = gap.double()
-            shift = self.half - wide * log_gamma_ratio_slope(wide, self.dim)
-            return shift.to(half_log_det.dtype) - self.log_peak(half_log_det)
-        return self.half - gap * log_gamma_ratio_slope(gap, self.dim) - self.log_peak(half_log_det)
+        shift = self._of_gap(lambda gap: self.half - gap * log_gamma_ratio_slope(gap, self.dim), half_log_det)
+        return shift - self.log_peak(half_log_det)
 
     def log_power_integral(self, gamma: Scalar, half_log_det: Tensor) -> Tensor:
         """ln ∫p^γ = (γ−1)C + G(ε) − G(ε/γ) − s ln γ for γ > 0; a number γ may be ≤ 0 where the support is bounded."""
         gap = self.gap(half_log_det)
         if isinstance(gamma, Tensor) or isinstance(gap, Tensor):
             order = float64_of(gamma, half_log_det)
-            wide = float64_of(gap, half_log_det)
+            wide = float64_of(self.alpha, half_log_det) - 1
             shift = log_gamma_ratio(wide, self.dim) - log_gamma_ratio(wide / order, self.dim) - self.half * order.log()
             return (order - 1).to(half_log_det.dtype) * self.log_peak(half_log_det) + shift.to(half_log_det.dtype)
-        if gamma <= (-gap if gap > 0 else -gap * self.half):
+        bound = -gap if gap > 0 else -gap * self.half
+        if gamma <= bound:
             raise ValueError(
-                f"gamma must exceed {max(-gap, -gap * self.half):.6g}; got {gamma}: the integral diverges."
+                f"gamma must exceed {bound:.6g}; got {gamma}, for which the integral diverges. Pass a larger gamma."
             )
         if gamma > 0:
             moved = log_gamma_ratio(gap, self.dim) - log_gamma_ratio(gap / gamma, self.dim)
@@ -162,7 +179,7 @@ class Profile:
     def half_log_det_of_covariance(self, half_log_det: Tensor) -> Tensor:
         """½ln|Σ| of the member whose covariance has this ½ln|V|."""
         gap, peak, weight = self.coefficients(half_log_det)
-        shift = gap * peak - _log1p(gap * (self.half + 1))
+        shift = gap * peak - self._of_gap(lambda gap: _log1p(gap * (self.half + 1)), half_log_det)
         return (half_log_det - self.half * shift) / weight
 
     def half_log_det_of_support(self, half_log_det: Tensor) -> Tensor:
@@ -186,13 +203,17 @@ class UniformProfile(Profile):
 
     def radius(self, half_log_det: Tensor) -> Tensor:
         """R, from the unit volume."""
-        return (0.5 * (self._log_unit_radius_sq - half_log_det / self.half)).exp()
+        return self.log_unit(half_log_det).exp()
 
-    def log_density(self, delta: Tensor, half_log_det: Tensor) -> Tensor:
+    def log_unit(self, half_log_det: Tensor) -> Tensor:
+        """ln R."""
+        return 0.5 * (self._log_unit_radius_sq - half_log_det / self.half)
+
+    def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:
         """0 on the ellipsoid, −inf outside, with zero gradient."""
-        outside = delta >= self.radius(half_log_det).square()
         # Zero, but still a function of the parameters: a backward pass finds zero gradients, not a missing graph.
-        return torch.where(outside, -math.inf, 0.0 * (delta.clamp(max=torch.finfo(delta.dtype).max) + half_log_det))
+        zero = 0.0 * (square.clamp(max=torch.finfo(square.dtype).max) + half_log_det)
+        return torch.where(square >= 1, -math.inf, zero)
 
     def threshold(self, half_log_det: Tensor) -> Tensor:
         """λ = −R²/2."""

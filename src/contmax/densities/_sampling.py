@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from contmax.numerics import radial_density, radial_shares
+from contmax.numerics import implicit_root, radial_density, radial_shares
 
 from ._profile import Profile, UniformProfile
 
@@ -48,6 +48,15 @@ def draw_offsets(profile: Profile, half_log_det: Tensor, shape: torch.Size) -> t
     return normal, (0.5 * profile.log_rho(half_log_det)).exp()
 
 
+def draw_indices(weights: Tensor, shape: torch.Size) -> Tensor:
+    """Numbers k drawn with probability wₖ; weights ``(*batch, K)``, numbers ``(*shape, *batch)``."""
+    if 0 in (*shape, *weights.shape[:-1]):
+        # Torch refuses to draw nothing.
+        return torch.zeros(shape + weights.shape[:-1], dtype=torch.int64, device=weights.device)
+    index: Tensor = torch.distributions.Categorical(weights, validate_args=False).sample(shape)
+    return index
+
+
 def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
     """Draws from the standard β-Gaussian for a tensor α, whose entries may lie on both sides of 1."""
     gap = alpha.double() - 1
@@ -68,11 +77,17 @@ def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
     A derivative through the gamma variable would be right on average, but its variance grows without bound as α → 1.
     """
     fixed = radius.double()
-    inner, outer = radial_shares(fixed, gap, dim)
-    smaller = torch.where(inner < outer, inner, -outer)
-    slope = radial_density(fixed, gap.detach(), dim) * fixed
-    slope = torch.where(slope > 0, slope, math.inf)
-    return (1 - (smaller - smaller.detach()) / slope).to(radius.dtype)
+    with torch.no_grad():
+        inner, outer = radial_shares(fixed, gap, dim)
+        nearer_centre = inner < outer
+
+    def residual(at: Tensor) -> tuple[Tensor, Tensor]:
+        below, beyond = radial_shares(at, gap, dim)
+        slope = radial_density(at, gap, dim)
+        # The smaller of the two shares keeps its digits.
+        return torch.where(nearer_centre, below - inner, outer - beyond), torch.where(slope > 0, slope, math.inf)
+
+    return (implicit_root(fixed, residual) / fixed).to(radius.dtype)
 
 
 def _ball(dim: int, k: float, shape: torch.Size, like: Tensor) -> Tensor:

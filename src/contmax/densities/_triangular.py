@@ -183,9 +183,7 @@ class Triangular(LineDensity):
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Exact draws with gradients, from the sum of two uniform variables; shape ``(*sample_shape, *batch)``."""
-        loc = self._wide(self.loc)
+        width = self._half_width()
         shape = torch.Size(sample_shape) + self.batch_shape
-        offset = torch.rand(shape, dtype=loc.dtype, device=loc.device) + torch.rand(
-            shape, dtype=loc.dtype, device=loc.device
-        )
-        return self._round(loc + self._half_width() * (offset - 1) * (1 - 8 * torch.finfo(loc.dtype).eps))
+        first, second = (torch.rand(shape, dtype=width.dtype, device=width.device) for _ in range(2))
+        return self._draws(width * (first + second - 1) * (1 - 8 * torch.finfo(width.dtype).eps))

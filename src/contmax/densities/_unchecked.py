@@ -15,7 +15,7 @@ def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> D
 
     Args:
         distribution: from this library or from torch; one made of others is copied all the way down.
-        dtype: what to compute in; by default the dtype of the parameters.
+        dtype: what to compute in, if the parameters do not come in a wider one; by default their own.
 
     Returns:
         A distribution of the same type. In float64 the ends of its support are not rounded to the precision of the
@@ -30,19 +30,29 @@ def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> D
         return distribution
     if dtype is not None and isinstance(distribution, Categorical):
         # Normalised again: weights in half precision add up to one only to its few digits.
-        return Categorical(logits=distribution.logits.to(dtype), validate_args=False)
+        logits = distribution.logits
+        return Categorical(logits=logits.to(torch.promote_types(logits.dtype, dtype)), validate_args=False)
     new = copy.copy(distribution)
     for name, value in vars(distribution).items():
         if isinstance(value, Distribution):
             setattr(new, name, unchecked(value, dtype))
         elif dtype is not None and isinstance(value, Tensor) and value.is_floating_point():
-            setattr(new, name, value.to(dtype))
+            setattr(new, name, value.to(torch.promote_types(value.dtype, dtype)))
         elif dtype is not None and isinstance(value, torch.dtype):
-            setattr(new, name, dtype)
+            setattr(new, name, torch.promote_types(value, dtype))
     new._validate_args = False
     if isinstance(new, Density):
         new._rebind()
     return new
+
+
+def widened(distribution: Distribution) -> Distribution:
+    """The distribution itself, or a copy with its parameters in float32 if some are in half precision.
+
+    Quantities derived from the parameters, such as the half-width, are then not rounded before they are used.
+    """
+    half = {torch.float16, torch.bfloat16} & set(parameter_dtypes(distribution))
+    return unchecked(distribution, torch.float32) if half else distribution
 
 
 def parameter_dtypes(source: object) -> Iterator[torch.dtype]:

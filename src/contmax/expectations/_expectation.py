@@ -10,6 +10,7 @@ from torch.distributions import Distribution
 from contmax._registry import PairRegistry
 from contmax._typing import Float
 from contmax.basis import Basis
+from contmax.densities._unchecked import widened
 
 Rule = Callable[[Any, Any], Tensor]
 
@@ -52,7 +53,7 @@ def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"
             f"density and basis must live in the same space; got a {type(density).__name__} in {dim} and a "
             f"{type(basis).__name__} in {basis.event_dim} dimensions."
         )
-    result: Tensor = _RULES.find(type(density), type(basis))(density, basis)
+    result: Tensor = _RULES.find(type(density), type(basis))(widened(density), basis)
     shape = (*density.batch_shape, basis.num_functions)
     return result if result.shape == shape else result.expand(shape)
 

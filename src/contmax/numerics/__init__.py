@@ -1,8 +1,5 @@
 """Special functions, solvers and quadrature: the leaf everything continuous stands on."""
 
-from ._betainc import betainc as betainc
-from ._betainc import betainc_pair as betainc_pair
-from ._betainc import betaincinv as betaincinv
 from ._complex import Complex as Complex
 from ._contour import DOUBLE as DOUBLE
 from ._contour import SINGLE as SINGLE

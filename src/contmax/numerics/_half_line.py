@@ -27,7 +27,7 @@ _BLOCK = 1 << 17
 _SERIES_MAX, _SMALLEST = 0.05, 1e-300
 
 
-def log_mass(y: Tensor, a: Tensor, c: Tensor) -> Tensor:
+def log_mass(y: Tensor, a: float, c: Tensor) -> Tensor:
     """h(y), the logarithm of the integrand in ln y."""
     return a * torch.log(y) + (a - 1) * log_ratio(y, c) - y
 
@@ -64,9 +64,9 @@ class Tail:
         c: curvature c, with c(a−1) > −1.
     """
 
-    def __init__(self, y: Tensor, a: Tensor, c: Tensor) -> None:
+    def __init__(self, y: Tensor, a: float, c: Tensor) -> None:
         # The value of an integral does not depend on its nodes: derivatives never pass through their placement.
-        y, a, c = y.detach(), a.detach(), c.detach()
+        y, c = y.detach(), c.detach()
         x = (c * y).clamp(-_EXPONENT_MAX, _EXPONENT_MAX)
         ratio = 1 / expm1_over(x)
         slope = 1 + (a - 1) * ratio - y
@@ -74,15 +74,15 @@ class Tail:
         self.is_lower = slope > 0
         # The width of the integrand near its end; to the left the decay settles at rate a, however fast it began.
         rate = torch.maximum(slope.abs(), bend)
-        self.width = 1 / torch.where(self.is_lower, torch.minimum(rate, a), rate)
+        self.width = 1 / torch.where(self.is_lower, rate.clamp(max=a), rate)
         # Where c < 0 the parts of the integrand overflow long after it has vanished: no node lies beyond that.
         last = torch.where(c < 0, _EXPONENT_MAX / c.abs().clamp(min=_EXPONENT_MAX / _Y_MAX), _Y_MAX)
         self.reach = torch.where(self.is_lower, _Y_MAX, (last / y - 1).clamp(0, _Y_MAX))
 
     def integral(
-        self, y: Tensor, a: Tensor, c: Tensor, ratio: _Function = log_ratio, factor: _Function | None = None
+        self, y: Tensor, a: float, c: Tensor, ratio: _Function = log_ratio, factor: _Function | None = None
     ) -> Tensor:
-        """∫ factor·e^{h − h(y)} d ln y over the tail, differentiable in y, a and c.
+        """∫ factor·e^{h − h(y)} d ln y over the tail, differentiable in y and c.
 
         Args:
             y: end of the interval.
@@ -91,10 +91,10 @@ class Tail:
             ratio: how to compute :func:`log_ratio`.
             factor: a function of node and c to weigh the integrand with; 1 by default.
         """
-        shape = torch.broadcast_shapes(y.shape, a.shape, c.shape)
+        shape = torch.broadcast_shapes(y.shape, c.shape)
         block = _COUNT if torch.compiler.is_compiling() else max(1, min(_COUNT, _BLOCK // max(1, shape.numel())))
         total = torch.zeros((), dtype=y.dtype, device=y.device)
-        y, a, c, lower, width, reach = (part.unsqueeze(-1) for part in (y, a, c, self.is_lower, self.width, self.reach))
+        y, c, lower, width, reach = (part.unsqueeze(-1) for part in (y, c, self.is_lower, self.width, self.reach))
         end = (a - 1) * ratio(y, c) - y
         for first in range(0, _COUNT, block):
             nodes, weights = _rule(first, min(first + block, _COUNT), y)
@@ -117,7 +117,7 @@ def _rule(first: int, last: int, like: Tensor) -> tuple[Tensor, Tensor]:
     return nodes, _STEP * nodes * (1 + back)
 
 
-def half_line_shares(y: Tensor, a: Tensor, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
+def half_line_shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
     """The shares of the integral below and above y, each accurate where it is the smaller one.
 
     Args:
@@ -127,12 +127,13 @@ def half_line_shares(y: Tensor, a: Tensor, c: Tensor, log_total: Tensor) -> tupl
         log_total: logarithm of the integral from 0 to ∞.
 
     Returns:
-        Two tensors that sum to one; differentiable to any order in all arguments, if ``log_total`` is the function of
-        a and c that it claims to be.
+        Two tensors that sum to one; differentiable to any order in y and c, if ``log_total`` is the function of c that
+        it claims to be.
     """
     # torch.compile refuses a function that defines forward-mode derivatives.
     function = _Shares if torch.compiler.is_compiling() else _SharesWithJvp
-    lower, upper = function.apply(*torch.broadcast_tensors(y, a, c, log_total))
+    y, c, log_total = torch.broadcast_tensors(y, c, log_total)
+    lower, upper = function.apply(y, a, c, log_total)
     return lower, upper
 
 
@@ -140,42 +141,42 @@ class _Shares(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(y: Tensor, a: Tensor, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
         tail = Tail(y, a, c)
         share = torch.exp(log_mass(y, a, c) - log_total) * tail.integral(y, a, c, _log_ratio_value)
         return torch.where(tail.is_lower, share, 1 - share), torch.where(tail.is_lower, 1 - share, share)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*inputs, *output)
-        ctx.save_for_forward(*inputs, *output)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        y, ctx.exponent, c, log_total = inputs
+        ctx.save_for_backward(y, c, log_total, *output)
+        ctx.save_for_forward(y, c, log_total, *output)
 
     @staticmethod
     def backward(ctx: Any, grad_lower: Tensor, grad_upper: Tensor) -> tuple[Tensor | None, ...]:
         grad = grad_lower - grad_upper
-        slopes = _slopes(ctx.needs_input_grad, *ctx.saved_tensors)
+        slopes = _slopes(ctx.needs_input_grad, ctx.exponent, *ctx.saved_tensors)
         return tuple(None if slope is None else grad * slope for slope in slopes)
 
 
 class _SharesWithJvp(_Shares):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, Tensor]:
-        slopes = _slopes(tuple(tangent is not None for tangent in tangents), *ctx.saved_tensors)
+        slopes = _slopes(tuple(tangent is not None for tangent in tangents), ctx.exponent, *ctx.saved_tensors)
         terms = [s * t for s, t in zip(slopes, tangents, strict=True) if s is not None and t is not None]
         change = torch.stack(terms).sum(0)
         return change, -change
 
 
 def _slopes(
-    wanted: tuple[bool, ...], y: Tensor, a: Tensor, c: Tensor, log_total: Tensor, lower: Tensor, upper: Tensor
+    wanted: tuple[bool, ...], a: float, y: Tensor, c: Tensor, log_total: Tensor, lower: Tensor, upper: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Derivatives of the lower share in y, a, c and ``log_total``: in a and c, integrals over the same tail."""
+    """Derivatives of the lower share in y, c and ``log_total``, none in a: in c, an integral over the same tail."""
     end = torch.exp(log_mass(y, a, c) - log_total)
     in_y = end / y if wanted[0] else None
     if not any(wanted[1:]):
         return in_y, None, None, None
     tail = Tail(y, a, c)
     scale = torch.where(tail.is_lower, end, -end)
-    in_a = scale * tail.integral(y, a, c, factor=lambda at, c: torch.log(at) + log_ratio(at, c)) if wanted[1] else None
     in_c = scale * (a - 1) * tail.integral(y, a, c, factor=log_ratio_slope) if wanted[2] else None
-    return in_y, in_a, in_c, torch.where(tail.is_lower, -lower, upper) if wanted[3] else None
+    return in_y, None, in_c, torch.where(tail.is_lower, -lower, upper) if wanted[3] else None

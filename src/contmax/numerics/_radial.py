@@ -55,9 +55,8 @@ def radial_shares(
     y = alpha * torch.where(outside | centre, 0.5, u) * log1p_over(-gap * torch.where(outside | centre, 0.0, u))
     outside = outside | (y > _Y_MAX)
     y = torch.where(outside, 1.0, y)
-    half = torch.full((), dim / 2, dtype=y.dtype, device=y.device)
     log_total = math.lgamma(dim / 2) - log_gamma_ratio(gap, dim) + dim / 2 * torch.log1p(gap)
-    inner, outer = half_line_shares(y, half, gap / alpha, log_total)
+    inner, outer = half_line_shares(y, dim / 2, gap / alpha, log_total)
     core = _central_share(torch.where(centre, radius, 0.0), gap, dim)
     inner = torch.where(centre, core, torch.where(outside, 1.0, inner))
     outer = torch.where(centre, 1 - core, torch.where(outside, 0.0, outer))
@@ -106,13 +105,12 @@ def radial_quantile(tail: Float[Tensor, "..."], gap: Float[Tensor, "..."]) -> Fl
 def _quantile_without_gradient(tail: Tensor, gap: Tensor) -> Tensor:
     """Newton's method on ln P(|t| > r) in ξ = √(2y): there the law of every α looks like the normal one."""
     alpha = 1 + gap
-    half = torch.full((), 0.5, dtype=tail.dtype, device=tail.device)
     log_total = 0.5 * math.log(math.pi) - log_gamma_ratio(gap, 1) + 0.5 * torch.log1p(gap)
     goal = torch.log(tail)
     xi = -torch.special.ndtri(0.5 * tail)
     for _ in range(_NEWTON_STEPS):
         y = (0.5 * xi.square()).clamp(_Y_MIN, _Y_MAX)
-        outer = half_line_shares(y, half, gap / alpha, log_total)[1].clamp(min=_Y_MIN)
+        outer = half_line_shares(y, 0.5, gap / alpha, log_total)[1].clamp(min=_Y_MIN)
         log_height = -0.5 * log_ratio(y, gap / alpha) - y - log_total + 0.5 * math.log(2)
         xi = (xi + (torch.log(outer) - goal) * outer / torch.exp(log_height)).clamp(min=0)
     y = 0.5 * xi.square() / alpha
