@@ -1,7 +1,7 @@
 r"""Gaussian bases on the plane and in any dimension, under Gaussians and β-Gaussians.
 
 One rule serves every α, every dimension and every ratio of scales: a β-Gaussian is a mixture of Gaussians over the
-scale, on a path in the complex plane for α > 1 (:mod:`contmax.expectations._space_scales`), and each of them meets a
+scale, on a path in the complex plane for α > 1 (:mod:`contmax.expectations._scale_law`), and each of them meets a
 Gaussian basis function in closed form. Its arithmetic follows from what is known without looking at values:
 
 =====================================  ================================================  ============================
@@ -22,9 +22,9 @@ from torch.distributions import MultivariateNormal
 from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian
 from contmax.expectations._expectation import register_expectation, working_dtype
-from contmax.expectations._space_matrix import MatrixForm
-from contmax.expectations._space_mixture import Form, mean_over_scales
-from contmax.expectations._space_plane import plane_form
+from contmax.expectations._matrix_form import MatrixForm
+from contmax.expectations._plane_form import plane_form
+from contmax.expectations._scale_mean import Form, mean_over_scales
 from contmax.numerics import float64_of
 
 # Closer to α = 1 than this, r is interpolated between the Gaussian and this distance: with ν = 1/(α−1) the exponent

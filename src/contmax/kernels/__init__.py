@@ -4,7 +4,7 @@ Each function returns None where no compiled kernel fits; the caller then runs i
 reference. Kernels know nothing of the layers above them.
 """
 
-from contmax.kernels._dispatch import plane_means as plane_means
+from contmax.kernels._dispatch import plane_means_compiled as plane_means_compiled
 from contmax.kernels._dispatch import pull_back as pull_back
 from contmax.kernels._dispatch import regularized_argmax as regularized_argmax
 from contmax.kernels._dispatch import window_values as window_values

@@ -91,7 +91,7 @@ def _windows_fit(loc: Tensor, half: Tensor, k: float, centre: Tensor, width: Ten
     )
 
 
-def plane_means(form: Tensor, order: float, rule: Sequence[float]) -> Tensor | None:
+def plane_means_compiled(form: Tensor, order: float, rule: Sequence[float]) -> Tensor | None:
     """The mean of a Gaussian over the law of its scale and its slopes by a compiled kernel, or None as above.
 
     Args:
@@ -107,8 +107,8 @@ def plane_means(form: Tensor, order: float, rule: Sequence[float]) -> Tensor | N
     if is_eager_cpu(form):
         from contmax.kernels import cpu
 
-        return cpu.plane_means(form, order, rule)
-    result: Tensor = _operators.plane_means(form, order, rule)
+        return cpu.plane_means_cpu(form, order, rule)
+    result: Tensor = _operators.plane_means_op(form, order, rule)
     return result
 
 

@@ -1,6 +1,6 @@
 """The mean of a Gaussian on the plane over the law of its scale, pair by pair, in float32.
 
-The same arithmetic as the torch reference in `contmax.expectations` (`_space_scales`, `_space_plane`), which says what
+The same arithmetic as the torch reference in `contmax.expectations` (`_scale_law`, `_plane_form`), which says what
 the numbers mean and why the path is placed as it is. Here pairs run in blocks that stay in the first cache, and all
 rows of a block lie in one array: at a known distance from each other, so that LLVM sees that they do not overlap.
 """
@@ -162,7 +162,7 @@ def _add_node(w, order, rise, run, step):  # type: ignore[no-untyped-def]
 
 
 @njit(error_model="numpy")
-def plane_means(form, order, rule, out, start, stop):  # type: ignore[no-untyped-def]
+def plane_rows(form, order, rule, out, start, stop):  # type: ignore[no-untyped-def]
     """out[j] ← the mean and its slopes in a, b, c, n, g of the pairs j of [start, stop), from form[j].
 
     Args:

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
-from contmax.expectations._space_matrix import MatrixForm
-from contmax.expectations._space_plane import PlaneForm
-from contmax.expectations._space_scales import Law, count_nodes, place_scales, scale_nodes, stirling_factor
+from contmax.expectations._matrix_form import MatrixForm
+from contmax.expectations._plane_form import PlaneForm
+from contmax.expectations._scale_law import Law, count_nodes, place_scales, scale_nodes, stirling_factor
 from contmax.numerics import SINGLE
 
 Form = PlaneForm | MatrixForm
@@ -101,7 +101,7 @@ def _in_blocks(
 ) -> tuple[Tensor, ...]:
     """Value, and slopes if asked for, of detached inputs."""
     if kind is PlaneForm and order is not None and order > 0 and single:
-        compiled = kernels.plane_means(torch.stack(inputs), order, SINGLE)
+        compiled = kernels.plane_means_compiled(torch.stack(inputs), order, SINGLE)
         if compiled is not None:
             return compiled.unbind(0)
     law = _place(kind, order, single, inputs)
