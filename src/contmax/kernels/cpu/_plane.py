@@ -18,7 +18,7 @@ _BY_A, _BY_B, _BY_C, _BY_N, _BY_G = (row * _BLOCK for row in range(9, 14))
 _ROWS = 14
 _NEWTON_STEPS = 3
 _f = np.float32
-_TINY, _FAR = np.finfo(np.float32).tiny, _f(1e18)
+_SMALL, _FAR = _f(1e-30), _f(1e18)
 _ZERO, _QUARTER, _HALF, _ONE, _TWO, _THREE, _FOUR, _SIX, _EIGHT = (_f(x) for x in (0, 0.25, 0.5, 1, 2, 3, 4, 6, 8))
 # arctan x for |x| ≤ tan π/8 (Cephes): x + x³ A(x²).
 _TAN_EIGHTH, _QUARTER_TURN = _f(0.41421356), _f(0.78539816339)
@@ -87,7 +87,7 @@ def _start(a, b, c, n, g, order):  # type: ignore[no-untyped-def]
     """Where Newton's method begins: the lower of two estimates of the saddle point."""
     near = n / a
     middle = fast.maximum((near * b - g) / a, _ZERO)
-    spread = (near * c + _TINY) / (g + _TINY)
+    spread = (near * c + _SMALL * b) / (g + _SMALL * a)
     spread = spread if spread < _FAR else _FAR
     share = (order - _ONE + a + _HALF * b) / order
     p = near / (_TWO * order) - spread + _TWO * share
