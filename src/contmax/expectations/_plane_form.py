@@ -87,7 +87,7 @@ class PlaneForm(NamedTuple):
         return self.terms(s, weights, order)[0].re.sum(0)
 
     def integrate_with_slopes(self, s: Complex, weights: Complex, order: float | Tensor) -> tuple[Tensor, ...]:
-        """The sum and its slopes in a, b, c, n, g, and in ν if that is a tensor: the one with (s − 1)√ν held fixed."""
+        """The sum and its slopes in a, b, c, n, g, and in ν if that is a tensor."""
         mass, resolved, quadratic = self.terms(s, weights, order)
         inverse = s.reciprocal()
         resolved = mass * resolved
@@ -102,9 +102,7 @@ class PlaneForm(NamedTuple):
         result = (mass.re.sum(0), *(-0.5 * x for x in sums))
         if not isinstance(order, Tensor):
             return result
-        by_size = (turned * inverse.scaled(2 * self.other).shifted(self.mixed)).plus(resolved, self.far) * -0.5
-        by_order = mass.times_real_part((s - inverse) * 0.5 - s.log())
-        return *result, (by_order + (by_size.re - by_size.times_real_part(inverse)) / (2 * order)).sum(0)
+        return *result, mass.times_real_part(s - 1 - s.log()).sum(0)
 
 
 def line_form(variance: Tensor, offset: Tensor, width: Tensor) -> tuple[PlaneForm, Tensor]:

@@ -64,8 +64,7 @@ def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tens
     # Nothing to differentiate in a trace: there torch takes a function of any number of arguments for another one.
     if needs_slopes or not torch.compiler.is_compiling():
         mean = apply(_Mean, type(form), fixed, single, value, len(slopes), *slopes, *inputs)
-    size = order.detach().abs() if isinstance(order, Tensor) else abs(order)
-    return mean * ((size / (2 * math.pi)) ** 0.5 * stirling_factor(order))
+    return mean * ((abs(order) / (2 * math.pi)) ** 0.5 * stirling_factor(order))
 
 
 class _Mean(torch.autograd.Function):
@@ -110,9 +109,6 @@ def _evaluate(kind: type[Form], order: float | None, single: bool, inputs: tuple
     form, nu = _unpack(kind, order, inputs)
     with torch.no_grad():
         s, weights = scale_nodes(_place(kind, order, single, inputs), single)
-    if isinstance(nu, Tensor):
-        # With (s − 1)√ν fixed nothing grows where the law becomes narrow, towards α = 1.
-        s = (s - 1).scaled((nu.detach() / nu).sqrt()) + 1
     return form.integrate_with_slopes(s, weights, nu)
 
 
