@@ -8,6 +8,7 @@ from contmax.expectations import _line_quadrature as _line_quadrature
 from contmax.expectations import _mixture as _mixture
 from contmax.expectations import _predicted as _predicted
 from contmax.expectations import _space_gaussian as _space_gaussian
+from contmax.expectations import _space_nodes as _space_nodes
 from contmax.expectations import _space_other as _space_other
 from contmax.expectations._canonical import canonical_jacobian as canonical_jacobian
 from contmax.expectations._expectation import expectation as expectation

@@ -16,14 +16,18 @@ Rule = Callable[[Any, Any], Tensor]
 _RULES = PairRegistry("expectation rule", "Register one with contmax.expectations.register_expectation.")
 
 
+class AnyInSpace(Distribution):
+    """Stands in the table for all densities in several dimensions against bases without a rule of their own."""
+
+
 def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"]:
     r"""What a density expects of a basis, the heart of continuous attention.
 
     .. math:: r_j = E_p[\psi_j(t)] = \int p(t)\,\psi_j(t)\,dt
 
     Gaussians meet Gaussian bases in closed form, β-Gaussians in any dimension by rules accurate to the dtype (of the
-    largest r, 1e-6 in float32, in float64 1e-12), mixtures by their components, any other pair on the line, and up to
-    three dimensions against Gaussian bases, by a rule that states its accuracy. The rule is chosen by the types of
+    largest r, 1e-6 in float32, in float64 1e-12), mixtures by their components, any other pair in up
+    to three dimensions by a rule that states its accuracy. The rule is chosen by the types of
     both, the most specific first.
 
     Args:
@@ -52,7 +56,10 @@ def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"
             f"density and basis must live in the same space; got a {type(density).__name__} in {dim} and a "
             f"{type(basis).__name__} in {basis.event_dim} dimensions."
         )
-    result: Tensor = _RULES.find(type(density), type(basis))(density, basis)
+    rule = _RULES.find(type(density), type(basis))
+    if dim > 1 and rule is _RULES.find(Distribution, Basis):
+        rule = _RULES.find(AnyInSpace, Basis)
+    result: Tensor = rule(density, basis)
     shape = (*density.batch_shape, basis.num_functions)
     return result if result.shape == shape else result.expand(shape)
 
