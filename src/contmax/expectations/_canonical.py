@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
@@ -61,9 +62,11 @@ def _in_space(density: MultivariateBetaGaussian, basis: Basis) -> tuple[Tensor, 
     dim = basis.event_dim
     loc, sigma = density.loc.reshape(-1, dim), density.scale_matrix.reshape(-1, dim, dim)
     by_loc, by_sigma = _jacobians(by_moments, loc, sigma, density.alpha)
-    first = by_loc @ sigma
-    cross = loc[:, None, :, None] * first.unsqueeze(-2)
-    second = 2 * sigma.unsqueeze(1) @ by_sigma @ sigma.unsqueeze(1) + cross + cross.mT
+    # Autocast would round matrix products to half precision.
+    with torch.autocast(sigma.device.type, enabled=False):
+        first = by_loc @ sigma
+        cross = loc[:, None, :, None] * first.unsqueeze(-2)
+        second = 2 * sigma.unsqueeze(1) @ by_sigma @ sigma.unsqueeze(1) + cross + cross.mT
     shape = (*density.batch_shape, basis.num_functions)
     return first.reshape(*shape, dim), second.reshape(*shape, dim, dim)
 

@@ -5,7 +5,8 @@ r"""Any density in up to three dimensions against any basis, by fixed nodes wher
                                    functions that change over a standard deviation, 1e-6 over half of one
 any other, N ≤ 3                   a product rule of 96 nodes on each axis of the plane, 40 in space, over the box of
                                    the support or eight standard deviations about the mean: 1e-6 for densities that
-                                   are smooth in it; a percent where a support of another form ends inside
+                                   are smooth on either side of their mean; a few percent where a support of
+                                   another form ends inside
 =================================  ==================================================================================
 
 In the coordinate ξ with 1 − r²/R² = exp(−(α−1)ξ²/2α) the law of the radius r of a β-Gaussian is exp(−ξ²/2) times a
@@ -23,7 +24,7 @@ from contmax.basis import Basis
 from contmax.deformed import expm1_over
 from contmax.densities import MultivariateBetaGaussian
 from contmax.expectations._expectation import AnyInSpace, register_expectation, working_dtype
-from contmax.numerics import float64_of, gauss_legendre
+from contmax.numerics import float64_of, gauss_legendre, unit_gauss_legendre
 
 _RADII, _REACH = 40, 8.5
 _DIRECTIONS = {2: 64, 3: 48}
@@ -55,7 +56,8 @@ def _by_radii(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: Basis) ->
     radius = xi * (ratio * (dim / 2 + 1 - dim / 2 * inverse)).sqrt()
     directions, share = _sphere(dim, loc.device)
     offsets = (radius[..., :, None, None] * directions).flatten(-3, -2).to(dtype)
-    t = loc.to(dtype).unsqueeze(-2) + (tril.to(dtype).unsqueeze(-3) @ offsets.unsqueeze(-1)).squeeze(-1)
+    # A sum of products, since autocast would round a matrix product to half precision.
+    t = loc.to(dtype).unsqueeze(-2) + (tril.to(dtype).unsqueeze(-3) * offsets.unsqueeze(-2)).sum(-1)
     law = ((mass / mass.sum(-1, keepdim=True)).unsqueeze(-1) * share).flatten(-2).to(dtype)
     return (law.unsqueeze(-1) * basis(t)).sum(-2)
 
@@ -87,12 +89,14 @@ def by_box(density: Distribution, basis: Basis) -> Tensor:
         mean, spread = density.mean.to(dtype), _DEVIATIONS * density.variance.sqrt().to(dtype)
         low, high = mean - spread, mean + spread
     low, high = within_support(density, low, high)
-    nodes, weights = (x.to(dtype) for x in gauss_legendre(_PER_AXIS[dim], low.device))
-    grid, weight = torch.cartesian_prod(*[nodes] * dim), torch.cartesian_prod(*[weights] * dim).prod(-1)
-    middle, half = (low + high) / 2, (high - low) / 2
-    t = middle.unsqueeze(-2) + half.unsqueeze(-2) * grid
-    p = without_checks(density).log_prob(t.movedim(-2, 0)).exp().movedim(0, -1)
-    mass = p * weight * half.prod(-1, keepdim=True)
+    nodes, weights = (x.to(dtype) for x in unit_gauss_legendre(_PER_AXIS[dim] // 2, low.device))
+    # Each axis in two parts that meet at the mean, where densities such as Laplace's bend.
+    ends = torch.stack([low, mean.maximum(low).minimum(high), high], -1)
+    lengths = ends.diff(dim=-1).unsqueeze(-1)
+    places, shares = (ends[..., :2, None] + lengths * nodes).flatten(-2), (lengths * weights).flatten(-2)
+    grid = torch.cartesian_prod(*[torch.arange(places.shape[-1], device=low.device)] * dim)
+    t, weight = (torch.stack([x[..., n, grid[:, n]] for n in range(dim)], -1) for x in (places, shares))
+    mass = without_checks(density).log_prob(t.movedim(-2, 0)).exp().movedim(0, -1) * weight.prod(-1)
     return (mass.unsqueeze(-1) * basis(t)).sum(-2)
 
 
