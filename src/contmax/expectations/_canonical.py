@@ -40,7 +40,9 @@ def canonical_jacobian(
 
     Reference: Martins et al. 2020, proposition on the Jacobian (generalised covariance).
     """
-    return _on_the_line(density, basis) if isinstance(density, BetaGaussian) else _in_space(density, basis)
+    # Autocast would round matrix products to half precision.
+    with torch.autocast(density.loc.device.type, enabled=False):
+        return _on_the_line(density, basis) if isinstance(density, BetaGaussian) else _in_space(density, basis)
 
 
 def _on_the_line(density: BetaGaussian, basis: Basis) -> tuple[Tensor, Tensor]:
@@ -62,11 +64,9 @@ def _in_space(density: MultivariateBetaGaussian, basis: Basis) -> tuple[Tensor, 
     dim = basis.event_dim
     loc, sigma = density.loc.reshape(-1, dim), density.scale_matrix.reshape(-1, dim, dim)
     by_loc, by_sigma = _jacobians(by_moments, loc, sigma, density.alpha)
-    # Autocast would round matrix products to half precision.
-    with torch.autocast(sigma.device.type, enabled=False):
-        first = by_loc @ sigma
-        cross = loc[:, None, :, None] * first.unsqueeze(-2)
-        second = 2 * sigma.unsqueeze(1) @ by_sigma @ sigma.unsqueeze(1) + cross + cross.mT
+    first = by_loc @ sigma
+    cross = loc[:, None, :, None] * first.unsqueeze(-2)
+    second = 2 * sigma.unsqueeze(1) @ by_sigma @ sigma.unsqueeze(1) + cross + cross.mT
     shape = (*density.batch_shape, basis.num_functions)
     return first.reshape(*shape, dim), second.reshape(*shape, dim, dim)
 
