@@ -78,12 +78,13 @@ class WindowedExpectation(torch.autograd.Function):
             by_loc, by_half, by_width = known
         else:
             by_loc, by_half, by_width = _stable_slopes(loc, half, ctx.k, centre, width)
-        pairs = ((loc, by_loc), (half, by_half), (None, None), (centre, -by_loc), (width, by_width))
+        needed = (*ctx.needs_input_grad[:2], *ctx.needs_input_grad[3:5])
+        pairs = ((loc, by_loc), (half, by_half), (centre, -by_loc), (width, by_width))
         gradients = [
-            (cotangent * slope).sum_to_size(argument.shape) if needed and argument is not None else None
-            for (argument, slope), needed in zip(pairs, ctx.needs_input_grad, strict=False)
+            (cotangent * slope).sum_to_size(argument.shape) if wanted else None
+            for (argument, slope), wanted in zip(pairs, needed, strict=True)
         ]
-        return *gradients, None
+        return *gradients[:2], None, *gradients[2:], None
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:

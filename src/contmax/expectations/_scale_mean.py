@@ -64,7 +64,9 @@ def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tens
     # Nothing to differentiate in a trace: there torch takes a function of any number of arguments for another one.
     if needs_slopes or not torch.compiler.is_compiling():
         mean = apply(_Mean, type(form), fixed, single, value, len(slopes), *slopes, *inputs)
-    return mean * ((abs(order) / (2 * math.pi)) ** 0.5 * stirling_factor(order))
+    size = order.abs() if isinstance(order, Tensor) else abs(order)
+    result: Tensor = mean * ((size / (2 * math.pi)) ** 0.5 * stirling_factor(order))
+    return result
 
 
 class _Mean(torch.autograd.Function):

@@ -59,7 +59,8 @@ def _by_radii(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: Basis) ->
     # A sum of products, since autocast would round a matrix product to half precision.
     t = loc.to(dtype).unsqueeze(-2) + (tril.to(dtype).unsqueeze(-3) * offsets.unsqueeze(-2)).sum(-1)
     law = ((mass / mass.sum(-1, keepdim=True)).unsqueeze(-1) * share).flatten(-2).to(dtype)
-    return (law.unsqueeze(-1) * basis(t)).sum(-2)
+    result: Tensor = (law.unsqueeze(-1) * basis(t)).sum(-2)
+    return result
 
 
 def _sphere(dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -97,7 +98,8 @@ def by_box(density: Distribution, basis: Basis) -> Tensor:
     grid = torch.cartesian_prod(*[torch.arange(places.shape[-1], device=low.device)] * dim)
     t, weight = (torch.stack([x[..., n, grid[:, n]] for n in range(dim)], -1) for x in (places, shares))
     mass = without_checks(density).log_prob(t.movedim(-2, 0)).exp().movedim(0, -1) * weight.prod(-1)
-    return (mass.unsqueeze(-1) * basis(t)).sum(-2)
+    result: Tensor = (mass.unsqueeze(-1) * basis(t)).sum(-2)
+    return result
 
 
 def within_support(density: Distribution, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
