@@ -93,6 +93,14 @@ def test_space_against_a_rule_on_the_ball(alpha, aspect, ratio):
     )
 
 
+def test_functions_of_unequal_widths_along_the_axes():
+    density, _ = draw(3, 1.7, 3, 1.0, torch.Generator().manual_seed(5))
+    widths = density.radius * 0.1 * torch.tensor([[0.5, 1.0, 2.0], [2.0, 0.5, 1.0]], dtype=F64)
+    basis = MultivariateGaussianBasis(density.loc.expand(2, 3), torch.diag_embed(widths**2))
+    expected = by_ball(density, basis, 40, 80)
+    torch.testing.assert_close(contmax.expectation(density, basis), expected, rtol=1e-9, atol=0)
+
+
 LINE = np.polynomial.legendre.leggauss(160)
 
 

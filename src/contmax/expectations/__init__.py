@@ -1,15 +1,17 @@
 """E_p[ψ]: what a density expects of a basis, by a table of rules over pairs of types.
 
-The modules named `_line_…`, `_space_…`, `_mixture`, `_predicted` and `_samples` hold the rules, which register
+The modules named `_any`, `_line_…`, `_space_…`, `_mixture`, `_predicted` and `_samples` hold the rules, which register
 themselves when imported.
 """
 
+from contmax.expectations import _any as _any
 from contmax.expectations import _line_any as _line_any
 from contmax.expectations import _line_gaussian as _line_gaussian
 from contmax.expectations import _mixture as _mixture
 from contmax.expectations import _predicted as _predicted
 from contmax.expectations import _samples as _samples
 from contmax.expectations import _space_gaussian as _space_gaussian
+from contmax.expectations import _space_nodes as _space_nodes
 from contmax.expectations import _space_other as _space_other
 from contmax.expectations._canonical import canonical_jacobian as canonical_jacobian
 from contmax.expectations._expectation import expectation as expectation

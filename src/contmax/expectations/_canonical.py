@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
@@ -39,7 +40,9 @@ def canonical_jacobian(
 
     Reference: Martins et al. 2020, proposition on the Jacobian (generalised covariance).
     """
-    return _on_the_line(density, basis) if isinstance(density, BetaGaussian) else _in_space(density, basis)
+    # Autocast would round matrix products to half precision.
+    with torch.autocast(density.loc.device.type, enabled=False):
+        return _on_the_line(density, basis) if isinstance(density, BetaGaussian) else _in_space(density, basis)
 
 
 def _on_the_line(density: BetaGaussian, basis: Basis) -> tuple[Tensor, Tensor]:

@@ -23,8 +23,8 @@ def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"
     .. math:: r_j = E_p[\psi_j(t)] = \int p(t)\,\psi_j(t)\,dt
 
     Gaussians meet Gaussian bases in closed form, β-Gaussians in any dimension by rules accurate to the dtype (of the
-    largest r, 1e-6 in float32, in float64 1e-12), mixtures by their components, any other pair on the line, and up to
-    three dimensions against Gaussian bases, by a rule that states its accuracy. The rule is chosen by the types of
+    largest r, 1e-6 in float32, in float64 1e-12), mixtures by their components, any other pair in up
+    to three dimensions by a rule that states its accuracy. The rule is chosen by the types of
     both, the most specific first.
 
     Args:

@@ -23,7 +23,6 @@ _NODES, _LEAST, _MOST = 768, 32, 256
 _WINDOW_NODES, _REACH = 96, 8.0
 
 
-@register_expectation(Distribution, Basis)
 def any_basis(density: Distribution, basis: Basis) -> Tensor:
     """All functions at the same nodes, in pieces between landmarks of the density and breakpoints of the basis."""
     wide = unchecked(density, torch.float64)

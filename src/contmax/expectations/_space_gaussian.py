@@ -1,14 +1,14 @@
 r"""Gaussian bases on the plane and in any dimension, under Gaussians and β-Gaussians.
 
 One rule serves every α, every dimension and every ratio of scales: a β-Gaussian is a mixture of Gaussians over the
-scale, on a path in the complex plane for α > 1 (:mod:`contmax.expectations._space_scales`), and each of them meets a
+scale, on a path in the complex plane for α > 1 (:mod:`contmax.expectations._scale_law`), and each of them meets a
 Gaussian basis function in closed form. Its arithmetic follows from what is known without looking at values:
 
 =====================================  ================================================  ============================
-N = 2, α ≥ 1.03 a number               the dtype of the arguments; 12 nodes in float32,  error 1e-6 (float32), 1e-13
+N = 2, 1.03 ≤ α ≤ 2 a number           the dtype of the arguments; 12 nodes in float32,  error 1e-6 (float32), 1e-13
                                        40 in float64                                     (float64) of the largest r
-any other N, α near or below 1,        float64 inside; 12 to 32 nodes for float32        rounding (float32), 1e-11
-tensor α                               arguments, 40 to 80 for float64                   (float64) of the largest r
+any other N or α, tensor α             float64 inside; 12 to 32 nodes for float32        rounding (float32), 1e-11
+                                       arguments, 40 to 80 for float64                   (float64) of the largest r
 α = 1 a number, MultivariateNormal     closed form, one Gaussian                         rounding
 =====================================  ================================================  ============================
 """
@@ -22,16 +22,12 @@ from torch.distributions import MultivariateNormal
 from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian
 from contmax.expectations._expectation import register_expectation, working_dtype
-from contmax.expectations._space_matrix import MatrixForm
-from contmax.expectations._space_mixture import Form, mean_over_scales
-from contmax.expectations._space_plane import plane_form
-from contmax.numerics import float64_of
+from contmax.expectations._matrix_form import MatrixForm
+from contmax.expectations._plane_form import plane_form
+from contmax.expectations._scale_mean import Form, mean_over_scales, scale_order
 
-# Closer to α = 1 than this, r is interpolated between the Gaussian and this distance: with ν = 1/(α−1) the exponent
-# loses ν roundings, and r is smooth. The error is of the order of the square.
-_NEAREST = 1e-5
-# In float32 the exponent loses too many roundings from this ν on.
-_SINGLE_ORDER = 32.0
+# In float32 the phases of the path lose too many roundings below this ν, α > 2, and its exponent above that one.
+_SINGLE_ORDERS = 3.0, 32.0
 
 
 @register_expectation(MultivariateNormal, MultivariateGaussianBasis)
@@ -42,49 +38,24 @@ def normal(density: MultivariateNormal, basis: MultivariateGaussianBasis) -> Ten
 
 @register_expectation(MultivariateBetaGaussian, MultivariateGaussianBasis)
 def beta_gaussian(density: MultivariateBetaGaussian, basis: MultivariateGaussianBasis) -> Tensor:
-    """Closed form at α = 1, else the mixture over scales, and between the two close to α = 1."""
+    """Closed form at α = 1 a number, else the mean over scales."""
     loc, tril, alpha = density.loc, density.scale_tril, density.alpha
-    if isinstance(alpha, Tensor) or 0 < abs(alpha - 1) < _NEAREST:
-        result = _around_one(loc, tril, alpha, basis)
-    elif alpha == 1:
+    if not isinstance(alpha, Tensor) and alpha == 1:
         return gaussian(loc, tril, basis)
-    else:
-        order = 1 / (alpha - 1) + 1 + basis.event_dim / 2
-        wide = basis.event_dim != 2 or not 0 < order <= _SINGLE_ORDER
-        result = _mixture(loc, tril, alpha, order, basis, wide)
+    single = working_dtype(loc, tril, basis.loc) == torch.float32
+    dtype = working_dtype(loc, tril) if _fits_float32(alpha, basis.event_dim) else torch.float64
+    wide_loc, wide_tril = loc.to(dtype), tril.to(dtype)
+    wide = MultivariateBetaGaussian(wide_loc, scale_tril=wide_tril, alpha=alpha, validate_args=False)
+    form, size = _form(wide_loc, wide_tril * wide.variance_factor.sqrt()[..., None, None], basis)
+    result = mean_over_scales(form, alpha, basis.event_dim, single) * size
     return result.to(torch.promote_types(loc.dtype, basis.loc.dtype))
 
 
-def _around_one(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: MultivariateGaussianBasis) -> Tensor:
-    """Any α, number by number: below, at and above one."""
-    index = float64_of(alpha, loc)
-    side = torch.where(index < 1, -_NEAREST, _NEAREST)
-    near = (index - 1).abs() < _NEAREST
-    away = torch.where(near, 1 + side, index)
-    order = (1 / (away - 1) + 1 + basis.event_dim / 2).unsqueeze(-1)
-    mixture = _mixture(loc, tril, away, order, basis, True)
-    exact = gaussian(loc.double(), tril.double(), basis)
-    share = ((index - 1) / side).unsqueeze(-1)
-    return torch.where(near.unsqueeze(-1), exact + share * (mixture - exact), mixture)
-
-
-def _mixture(
-    loc: Tensor,
-    tril: Tensor,
-    alpha: float | Tensor,
-    order: float | Tensor,
-    basis: MultivariateGaussianBasis,
-    wide: bool,
-) -> Tensor:
-    """The mean over the law of the scale with ν = ``order``; in float64 where ``wide``."""
-    single = working_dtype(loc, tril, basis.loc) == torch.float32
-    dtype = torch.float64 if wide else working_dtype(loc, tril)
-    loc, tril = loc.to(dtype), tril.to(dtype)
-    factor = MultivariateBetaGaussian(loc, scale_tril=tril, alpha=alpha, validate_args=False).variance_factor
-    form, size = _form(loc, tril * factor.sqrt()[..., None, None], basis)
-    if isinstance(order, Tensor):
-        order = order.expand(form.pairs.shape)
-    return mean_over_scales(form, order, single) * size
+def _fits_float32(alpha: float | Tensor, dim: int) -> bool:
+    """Whether the arithmetic of the plane is accurate enough in float32."""
+    if isinstance(alpha, Tensor) or dim != 2:
+        return False
+    return _SINGLE_ORDERS[0] <= scale_order(alpha, dim) <= _SINGLE_ORDERS[1]
 
 
 def _form(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis) -> tuple[Form, Tensor]:

@@ -8,8 +8,6 @@ any other, N ≤ 3                   32 Gauss nodes per axis (float64: 48) where
 =================================  ==================================================================================
 """
 
-import copy
-
 import torch
 from torch import Tensor
 from torch.distributions import (
@@ -18,15 +16,16 @@ from torch.distributions import (
     LowRankMultivariateNormal,
     MixtureSameFamily,
     Normal,
-    constraints,
 )
 
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import Mixture
+from contmax.densities._unchecked import unchecked
 from contmax.expectations._expectation import expectation, register_expectation, working_dtype
 from contmax.expectations._mixture import mixture
 from contmax.expectations._space_gaussian import gaussian
-from contmax.numerics import float64_of, gauss_legendre
+from contmax.expectations._space_nodes import within_support
+from contmax.numerics import gauss_legendre
 
 _NODES = {torch.float32: 32, torch.float64: 48}
 _LARGEST_DIM = 3
@@ -82,7 +81,7 @@ def by_nodes(density: Distribution, basis: MultivariateGaussianBasis) -> Tensor:
     volume = ((2 * torch.pi) ** 0.5 * basis.scale_tril.diagonal(dim1=-2, dim2=-1)).prod(-1)
     functions = torch.exp(-0.5 * white.square().sum(-2))
     # The points in front of the batch, as a density expects them.
-    p = _lenient(density).log_prob(t.movedim((-3, -2), (0, 1))).exp().movedim((0, 1), (-2, -1))
+    p = unchecked(density).log_prob(t.movedim((-3, -2), (0, 1))).exp().movedim((0, 1), (-2, -1))
     result: Tensor = (p * functions * weight).sum(-1) * half.prod(-1) / volume
     return result
 
@@ -98,20 +97,5 @@ def _windows(density: Distribution, basis: MultivariateGaussianBasis, dtype: tor
         width = reach * basis.covariance_matrix.diagonal(dim1=-2, dim2=-1).sqrt().to(dtype)
         centre = basis.loc.to(dtype)
         low, high = torch.maximum(mean - spread, centre - width), torch.minimum(mean + spread, centre + width)
-    support = density.support
-    while isinstance(support, type(constraints.real_vector)):
-        support = support.base_constraint
-    if isinstance(support, constraints._Interval):
-        first, last = (float64_of(x, low).to(dtype) for x in (support.lower_bound, support.upper_bound))
-        low, high = torch.maximum(low, first.unsqueeze(-2)), torch.minimum(high, last.unsqueeze(-2))
-    high = torch.maximum(high, low)
+    low, high = within_support(density, low, high)
     return (low + high) / 2, (high - low) / 2
-
-
-def _lenient(density: Distribution) -> Distribution:
-    """The same density without checks: a node may lie off its support, where it is zero."""
-    lenient = copy.copy(density)
-    lenient._validate_args = False
-    if isinstance(lenient, Independent):
-        lenient.base_dist = _lenient(lenient.base_dist)
-    return lenient

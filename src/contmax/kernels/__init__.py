@@ -4,7 +4,7 @@ Each function returns None where no compiled kernel fits; the caller then runs i
 reference. Kernels know nothing of the layers above them.
 """
 
-from contmax.kernels._dispatch import plane_means as plane_means
+from contmax.kernels._dispatch import plane_means_compiled as plane_means_compiled
 from contmax.kernels._dispatch import pull_back_compiled as pull_back_compiled
 from contmax.kernels._dispatch import regularized_max_compiled as regularized_max_compiled
 from contmax.kernels._dispatch import rows_are_compiled as rows_are_compiled

@@ -49,10 +49,10 @@ def pull_back_compiled(
 
 
 def window_values(
-    loc: Tensor, half: Tensor, k: float | Tensor, constant: float | Tensor, centre: Tensor, width: Tensor, rule: Rule
+    loc: Tensor, half: Tensor, k: float, constant: float, centre: Tensor, width: Tensor, rule: Rule
 ) -> Tensor | None:
     """E_p[ψ] on the line, (*batch, K), by a compiled kernel, or None as above."""
-    if isinstance(k, Tensor) or isinstance(constant, Tensor) or not _windows_fit(loc, half, k, centre, width):
+    if not _windows_fit(loc, half, centre, width):
         return None
     from contmax.kernels import cpu
 
@@ -60,28 +60,27 @@ def window_values(
 
 
 def window_values_and_slopes(
-    loc: Tensor, half: Tensor, k: float | Tensor, constant: float | Tensor, centre: Tensor, width: Tensor, rule: Rule
+    loc: Tensor, half: Tensor, k: float, constant: float, centre: Tensor, width: Tensor, rule: Rule
 ) -> tuple[Tensor, Tensor] | None:
     """The same with its derivatives in location, half-width and the widths of the basis, (3, *batch, K), or None."""
-    if isinstance(k, Tensor) or isinstance(constant, Tensor) or not _windows_fit(loc, half, k, centre, width):
+    if not _windows_fit(loc, half, centre, width):
         return None
     from contmax.kernels import cpu
 
     return cpu.window_values_and_slopes(loc, half, k, constant, centre, width, rule)
 
 
-def _windows_fit(loc: Tensor, half: Tensor, k: float, centre: Tensor, width: Tensor) -> bool:
-    """Whether the compiled windows can take these densities: from k = 5 on they are placed in another way."""
+def _windows_fit(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor) -> bool:
+    """Whether the compiled windows can take these densities."""
     return (
         _NUMBA
-        and k < 5
         and loc.dtype in (torch.float32, torch.float64)
         and centre.dim() == 1
         and is_eager_cpu(loc, half, centre, width)
     )
 
 
-def plane_means(form: Tensor, order: float, rule: Sequence[float]) -> Tensor | None:
+def plane_means_compiled(form: Tensor, order: float, rule: Sequence[float]) -> Tensor | None:
     """The mean of a Gaussian over the law of its scale and its slopes by a compiled kernel, or None as above.
 
     Args:
@@ -97,8 +96,8 @@ def plane_means(form: Tensor, order: float, rule: Sequence[float]) -> Tensor | N
     if is_eager_cpu(form):
         from contmax.kernels import cpu
 
-        return cpu.plane_means(form, order, rule)
-    result: Tensor = _operators.plane_means(form, order, rule)
+        return cpu.plane_means_cpu(form, order, rule)
+    result: Tensor = _operators.plane_means_op(form, order, rule)
     return result
 
 

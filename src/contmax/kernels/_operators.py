@@ -13,18 +13,18 @@ _Batched = tuple[int | None, ...]
 
 
 @torch.library.custom_op("contmax::plane_means", mutates_args=())
-def plane_means(form: Tensor, order: float, rule: Sequence[float]) -> Tensor:
-    """`contmax.kernels.cpu.plane_means` as one opaque node."""
+def plane_means_op(form: Tensor, order: float, rule: Sequence[float]) -> Tensor:
+    """`contmax.kernels.cpu.plane_means_cpu` as one opaque node."""
     from contmax.kernels import cpu
 
-    return cpu.plane_means(form, order, rule)
+    return cpu.plane_means_cpu(form, order, rule)
 
 
-@plane_means.register_fake
+@plane_means_op.register_fake
 def _(form: Tensor, order: float, rule: Sequence[float]) -> Tensor:
     return form.new_empty(6, *form.shape[1:])
 
 
-@plane_means.register_vmap
+@plane_means_op.register_vmap
 def _(info, in_dims: _Batched, form: Tensor, order: float, rule: Sequence[float]):  # type: ignore[no-untyped-def]
-    return plane_means(form.movedim(in_dims[0] or 0, 1), order, rule), 1
+    return plane_means_op(form.movedim(in_dims[0] or 0, 1), order, rule), 1

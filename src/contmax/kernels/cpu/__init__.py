@@ -70,7 +70,7 @@ def _vector(tensor):  # type: ignore[no-untyped-def]
     return tensor.detach().contiguous().numpy()
 
 
-def plane_means(form: Tensor, order: float, rule: Sequence[float]) -> Tensor:
+def plane_means_cpu(form: Tensor, order: float, rule: Sequence[float]) -> Tensor:
     """Mean and slopes, (6, *pairs), of the numbers a, b, c, n, g of each pair, (5, *pairs), float32."""
     out = form.new_empty(6, *form.shape[1:])
     numbers, results = (x.numpy().reshape(len(x), -1).T for x in (form.detach().contiguous(), out))

@@ -11,7 +11,7 @@ from typing import Any
 
 from numba import njit
 
-from contmax.kernels.cpu._plane import plane_means
+from contmax.kernels.cpu._plane import plane_rows
 from contmax.kernels.cpu._rows import backward_rows, forward_rows
 from contmax.kernels.cpu._windows import slope_rows, value_rows
 
@@ -48,7 +48,7 @@ def _kernels(digest: int) -> tuple[Any, ...]:
 
     def plane(form, order, rule, out, start, stop):  # type: ignore[no-untyped-def]
         if digest >= 0:
-            plane_means(form, order, rule, out, start, stop)
+            plane_rows(form, order, rule, out, start, stop)
 
     return tuple(_kept(function) for function in (forward, backward, values, slopes, plane))
 

@@ -1,6 +1,6 @@
 """The mean of a Gaussian on the plane over the law of its scale, pair by pair, in float32.
 
-The same arithmetic as the torch reference in `contmax.expectations` (`_space_scales`, `_space_plane`), which says what
+The same arithmetic as the torch reference in `contmax.expectations` (`_scale_law`, `_plane_form`), which says what
 the numbers mean and why the path is placed as it is. Here pairs run in blocks that stay in the first cache, and all
 rows of a block lie in one array: at a known distance from each other, so that LLVM sees that they do not overlap.
 """
@@ -18,7 +18,7 @@ _BY_A, _BY_B, _BY_C, _BY_N, _BY_G = (row * _BLOCK for row in range(9, 14))
 _ROWS = 14
 _NEWTON_STEPS = 3
 _f = np.float32
-_TINY, _FAR = np.finfo(np.float32).tiny, _f(1e18)
+_SMALL, _FAR = _f(1e-30), _f(1e18)
 _ZERO, _QUARTER, _HALF, _ONE, _TWO, _THREE, _FOUR, _SIX, _EIGHT = (_f(x) for x in (0, 0.25, 0.5, 1, 2, 3, 4, 6, 8))
 # arctan x for |x| ≤ tan π/8 (Cephes): x + x³ A(x²).
 _TAN_EIGHTH, _QUARTER_TURN = _f(0.41421356), _f(0.78539816339)
@@ -87,7 +87,7 @@ def _start(a, b, c, n, g, order):  # type: ignore[no-untyped-def]
     """Where Newton's method begins: the lower of two estimates of the saddle point."""
     near = n / a
     middle = fast.maximum((near * b - g) / a, _ZERO)
-    spread = (near * c + _TINY) / (g + _TINY)
+    spread = (near * c + _SMALL * b) / (g + _SMALL * a)
     spread = spread if spread < _FAR else _FAR
     share = (order - _ONE + a + _HALF * b) / order
     p = near / (_TWO * order) - spread + _TWO * share
@@ -162,7 +162,7 @@ def _add_node(w, order, rise, run, step):  # type: ignore[no-untyped-def]
 
 
 @njit(error_model="numpy")
-def plane_means(form, order, rule, out, start, stop):  # type: ignore[no-untyped-def]
+def plane_rows(form, order, rule, out, start, stop):  # type: ignore[no-untyped-def]
     """out[j] ← the mean and its slopes in a, b, c, n, g of the pairs j of [start, stop), from form[j].
 
     Args:

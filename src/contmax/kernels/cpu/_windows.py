@@ -17,7 +17,7 @@ _Z0, _DZ, _LEFT, _RIGHT, _SPAN, _NARROW, _ROWS = (np.uint64(i) for i in range(7)
 # Rows of the table of sums over the nodes.
 _VALUE, _BY_LOC, _BY_HALF, _BY_WIDTH, _ESCORT_LOC, _ESCORT_HALF, _SUMS = (np.uint64(i) for i in range(7))
 # What `numbers_of` puts where.
-_K, _NARROWNESS, _REACH, _FARTHEST, _CONSTANT, _INTEGER = (np.uint64(i) for i in range(6))
+_K, _NARROWNESS, _REACH, _FARTHEST, _CONSTANT = (np.uint64(i) for i in range(5))
 _SQRT_2PI = 2.5066282746310002
 
 
@@ -25,11 +25,11 @@ def numbers_of(k: float, constant: float, dtype: Any) -> Any:
     """What the rule depends on besides densities and functions.
 
     k; how much wider than a basis function a narrow density may be; how far a window reaches, and at what distance the
-    Gaussian underflows, both in standard deviations; C_k/√(2π); whether k is an integer from 1 to 4.
+    Gaussian underflows, both in standard deviations; C_k/√(2π).
     """
     narrowness = 2 * max(1.0, ((2 * k + 3) / 5) ** 0.5)
     reach, farthest = (5.6, 13.2) if dtype == np.float32 else (8.5, 37.4)
-    return np.array([k, narrowness, reach, farthest, constant / _SQRT_2PI, k in (1, 2, 3, 4)])
+    return np.array([k, narrowness, reach, farthest, constant / _SQRT_2PI])
 
 
 @njit(error_model="numpy")
@@ -42,10 +42,7 @@ def value_rows(r, loc, half, numbers, centre, width, nodes, weights, start, stop
         count = _place(loc[b], half[b], numbers, centre, width, windows, live)
         total[:] = 0
         for n in range(np.uint64(nodes.shape[0])):
-            if numbers[_INTEGER] > 0:
-                _add_values(windows, count, nodes[n], weights[n], k, total)
-            else:
-                _add_values_of_any_power(windows, count, nodes[n], weights[n], k, total)
+            _add_values(windows, count, nodes[n], weights[n], k, total)
         r[b] = _left_out(loc[b], half[b])
         for i in range(count):
             j = live[i]
@@ -56,7 +53,7 @@ def value_rows(r, loc, half, numbers, centre, width, nodes, weights, start, stop
 def slope_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
     """r and by = ∂r/∂(μ, a, σ_j) of densities start…stop.
 
-    E[ψ′] forms for a narrow density or any power, escort forms else.
+    E[ψ′] forms for a narrow density or k = 0, escort forms else.
     """
     k, functions = centre.dtype.type(numbers[_K]), np.uint64(centre.shape[0])
     windows, live = np.empty((_ROWS, functions), centre.dtype), np.empty(functions, np.uint64)
@@ -65,16 +62,13 @@ def slope_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start, 
         count = _place(loc[b], half[b], numbers, centre, width, windows, live)
         sums[:] = 0
         for n in range(np.uint64(nodes.shape[0])):
-            if numbers[_INTEGER] > 0:
-                _add_slopes(windows, count, nodes[n], weights[n], k, sums)
-            else:
-                _add_slopes_of_any_power(windows, count, nodes[n], weights[n], k, sums)
+            _add_slopes(windows, count, nodes[n], weights[n], k, sums)
         r[b] = by[0, b] = by[1, b] = by[2, b] = _left_out(loc[b], half[b])
         for i in range(count):
             j = live[i]
             factor = numbers[_CONSTANT] * windows[_SPAN, i] / width[j]
             r[b, j] = factor * sums[_VALUE, i]
-            if windows[_NARROW, i] > 0 or not numbers[_INTEGER] > 0:
+            if windows[_NARROW, i] > 0 or k < 1:
                 by[0, b, j] = -factor * sums[_BY_LOC, i] / width[j]
                 by[1, b, j] = -factor * sums[_BY_HALF, i] / width[j]
             else:
@@ -130,25 +124,21 @@ def _at(windows, i, x):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _factors(k):  # type: ignore[no-untyped-def]
-    """(a, b) of the factors a·u + b, each u or 1, whose product is uᵏ⁻¹ for k from 1 to 4: no branch in the loop."""
-    one, zero = k / k, k - k
-    return (
-        (one, zero) if k > 1.5 else (zero, one),
-        (one, zero) if k > 2.5 else (zero, one),
-        (one, zero) if k > 3.5 else (zero, one),
-    )
+def _factor(k, from_k):  # type: ignore[no-untyped-def]
+    """(a, b) of a factor a·u + b: u if k is at least `from_k`, else 1. Products of them are powers without a branch."""
+    one, zero = np.ones_like(k), np.zeros_like(k)
+    return (one, zero) if k > from_k - 0.5 else (zero, one)
 
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
 def _add_values(windows, count, x, weight, k, total):  # type: ignore[no-untyped-def]
     wide_vectors()
     half = windows.dtype.type(-0.5)
-    (a, b), (c, d), (e, f) = _factors(k)
+    (a, b), (c, d), (e, f), (g, h) = _factor(k, 1), _factor(k, 2), _factor(k, 3), _factor(k, 4)
     for i in range(count):
         z, left, right = _at(windows, i, x)
         room = left * right
-        mass = room * (a * room + b) * (c * room + d) * (e * room + f)
+        mass = (a * room + b) * (c * room + d) * (e * room + f) * (g * room + h)
         total[i] += weight * mass * fast.exp(half * z * z)
 
 
@@ -157,37 +147,15 @@ def _add_slopes(windows, count, x, weight, k, sums):  # type: ignore[no-untyped-
     wide_vectors()
     one, half = windows.dtype.type(1), windows.dtype.type(-0.5)
     odd = k + k + one
-    (a, b), (c, d), (e, f) = _factors(k)
+    (a, b), (c, d), (e, f), (g, h) = _factor(k, 1), _factor(k, 2), _factor(k, 3), _factor(k, 4)
     for i in range(count):
         z, left, right = _at(windows, i, x)
         room, y = left * right, (right - left) * half
-        escort = weight * (a * room + b) * (c * room + d) * (e * room + f) * fast.exp(half * z * z)
-        mass = escort * room
+        escort = weight * (c * room + d) * (e * room + f) * (g * room + h) * fast.exp(half * z * z)
+        mass = escort * (a * room + b)
         sums[_VALUE, i] += mass
         sums[_BY_LOC, i] += mass * z
         sums[_BY_HALF, i] += mass * z * y
         sums[_BY_WIDTH, i] += mass * (z * z - one)
         sums[_ESCORT_LOC, i] += escort * y
         sums[_ESCORT_HALF, i] += escort * (odd * y * y - one)
-
-
-@njit(error_model="numpy", fastmath=fast.CONTRACT)
-def _add_values_of_any_power(windows, count, x, weight, k, total):  # type: ignore[no-untyped-def]
-    wide_vectors()
-    half = windows.dtype.type(-0.5)
-    for i in range(count):
-        z, left, right = _at(windows, i, x)
-        total[i] += weight * fast.exp(k * fast.log(left * right) + half * z * z)
-
-
-@njit(error_model="numpy", fastmath=fast.CONTRACT)
-def _add_slopes_of_any_power(windows, count, x, weight, k, sums):  # type: ignore[no-untyped-def]
-    wide_vectors()
-    one, half = windows.dtype.type(1), windows.dtype.type(-0.5)
-    for i in range(count):
-        z, left, right = _at(windows, i, x)
-        mass = weight * fast.exp(k * fast.log(left * right) + half * z * z)
-        sums[_VALUE, i] += mass
-        sums[_BY_LOC, i] += mass * z
-        sums[_BY_HALF, i] += mass * z * ((right - left) * half)
-        sums[_BY_WIDTH, i] += mass * (z * z - one)

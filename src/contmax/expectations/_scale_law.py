@@ -48,17 +48,21 @@ class GaussianOfScale(Protocol):
 
 
 class HalfLine(NamedTuple):
-    """Where nodes in ln s begin, and the step between them."""
+    """The largest ln s, and the step between nodes in w, with ln s = high + sinh w.
 
-    low: Tensor
+    To the right the law ends as a double exponential, to the left only as a power of s, which sinh makes as short.
+    """
+
+    high: Tensor
     step: Tensor
 
     def nodes(self, count: int) -> tuple[Complex, Complex]:
         """Nodes s and weights, with a first dimension of nodes."""
-        grid = torch.arange(count, dtype=self.low.dtype, device=self.low.device)
-        s = torch.exp(torch.addcmul(self.low, self.step, grid.view(count, *(1,) * self.low.dim())))
+        grid = torch.arange(count, dtype=self.high.dtype, device=self.high.device)
+        w = -self.step * grid.view(count, *(1,) * self.high.dim())
+        s = torch.exp(self.high + w.sinh())
         zero = torch.zeros_like(s)
-        return Complex(s, zero), Complex(s * self.step, zero)
+        return Complex(s, zero), Complex(s * self.step * w.cosh(), zero)
 
 
 class EitherLaw(NamedTuple):
@@ -68,7 +72,7 @@ class EitherLaw(NamedTuple):
     vertex: Tensor
     size: Tensor
     bend: Tensor
-    low: Tensor
+    high: Tensor
     step: Tensor
 
 
@@ -112,7 +116,7 @@ def scale_nodes(law: Law, single: bool) -> tuple[Complex, Complex]:
     if isinstance(law, HalfLine):
         return law.nodes(count)
     path = SaddlePath(law.vertex, law.size, law.bend).nodes(_dense(single))
-    line = HalfLine(law.low, law.step).nodes(count)
+    line = HalfLine(law.high, law.step).nodes(count)
     first, second = (
         Complex(torch.where(law.above, a.re, b.re), torch.where(law.above, a.im, b.im))
         for a, b in zip(path, line, strict=True)
@@ -161,10 +165,11 @@ def _half_line(gaussian: GaussianOfScale, size: Tensor, single: bool) -> HalfLin
     t = left_out / (size + 1)
     root = (2 * t).sqrt()
     centre = torch.log1p(1 / size)
-    # Far from the density the mass comes from the widest Gaussians: the mean of s falls like 1/distance².
-    low = centre - root - t - torch.log1p(near / spread / (2 * (size + 1)))
-    high = centre + torch.log1p(t + root)
-    return HalfLine(low, (high - low) / (count - 1))
+    # Far from the density the mass comes from the widest Gaussians: the mean of s falls like 1/distance², as far as
+    # the function is not itself wide. What is left out below is negligible beside the largest expectation anyway.
+    far = near * spread / (1 + spread).square()
+    length = root.clamp(max=1) + t + torch.log1p(far / (2 * (size + 1))) + torch.log1p(t + root)
+    return HalfLine(centre + torch.log1p(t + root), length.asinh() / (count - 1))
 
 
 def stirling_factor(order: float | Tensor) -> float | Tensor:

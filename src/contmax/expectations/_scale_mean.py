@@ -8,10 +8,11 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
-from contmax.expectations._space_matrix import MatrixForm
-from contmax.expectations._space_plane import PlaneForm
-from contmax.expectations._space_scales import Law, count_nodes, place_scales, scale_nodes, stirling_factor
-from contmax.numerics import SINGLE
+from contmax.expectations._matrix_form import MatrixForm
+from contmax.expectations._plane_form import PlaneForm
+from contmax.expectations._scale_law import Law, count_nodes, place_scales, scale_nodes, stirling_factor
+from contmax.expectations._scale_near_one import NEAR_ONE, mean_near_one
+from contmax.numerics import SINGLE, float64_of
 
 Form = PlaneForm | MatrixForm
 
@@ -20,19 +21,38 @@ Form = PlaneForm | MatrixForm
 _BLOCK_CPU, _BLOCK_ACCELERATOR = 2**17, 2**26
 
 
-def mean_over_scales(form: Form, order: float | Tensor, single: bool) -> Tensor:
-    r"""The mean of N(μ; μ_j, Σ_j + V/s) over the law of s with parameter ν, without the factor of the form.
-
-    The nodes depend on the numbers of the form, yet the integral does not depend on the nodes. So they are held fixed
-    and the integrand alone is differentiated; its first derivatives are summed along with the value.
+def mean_over_scales(form: Form, alpha: float | Tensor, dim: int, single: bool) -> Tensor:
+    """The mean of N(μ; μ_j, Σ_j + V/s) over the law of s that belongs to α, without the factor of the form.
 
     Args:
-        form: the Gaussian as a function of s.
-        order: ν, a number or a tensor of the shape of the pairs.
+        form: the Gaussian as a function of s, in float64 if α is a tensor or near one.
+        alpha: α, a number, or a tensor whose shape is that of the pairs without the last dimension.
+        dim: N, the dimension of the density.
         single: whether an error of 1e-7, not of 1e-13, is small enough.
 
     Returns:
-        One value for each pair, differentiable in the numbers of the form and in ν.
+        One value for each pair, differentiable in the numbers of the form and in α, through α = 1.
+    """
+    if not isinstance(alpha, Tensor):
+        order = scale_order(alpha, dim)
+        return mean_near_one(form, 1 / order) if abs(order) * NEAR_ONE > 1 else _mean_away_from_one(form, order, single)
+    gap = float64_of(alpha, form.pairs) - 1
+    eta = (gap / (1 + (1 + dim / 2) * gap)).unsqueeze(-1).expand(form.pairs.shape)
+    near = eta.abs() < NEAR_ONE
+    away = _mean_away_from_one(form, 1 / torch.where(near, NEAR_ONE, eta), single)
+    return torch.where(near, mean_near_one(form, torch.where(near, eta, 0.0)), away)
+
+
+def scale_order(alpha: float, dim: int) -> float:
+    """ν = 1/(α−1) + 1 + N/2 of a number α, infinite at one."""
+    return math.inf if alpha == 1 else 1 / (alpha - 1) + 1 + dim / 2
+
+
+def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tensor:
+    """The mean over the law of s with ν = ``order``, a number or a tensor of the shape of the pairs.
+
+    The nodes depend on the numbers of the form, yet the integral does not depend on the nodes. So they are held fixed
+    and the integrand alone is differentiated; its first derivatives are summed along with the value.
     """
     inputs = (*form, order) if isinstance(order, Tensor) else tuple(form)
     fixed = None if isinstance(order, Tensor) else order
@@ -44,8 +64,9 @@ def mean_over_scales(form: Form, order: float | Tensor, single: bool) -> Tensor:
     # Nothing to differentiate in a trace: there torch takes a function of any number of arguments for another one.
     if needs_slopes or not torch.compiler.is_compiling():
         mean = apply(_Mean, type(form), fixed, single, value, len(slopes), *slopes, *inputs)
-    size = order.detach().abs() if isinstance(order, Tensor) else abs(order)
-    return mean * ((size / (2 * math.pi)) ** 0.5 * stirling_factor(order))
+    size = order.abs() if isinstance(order, Tensor) else abs(order)
+    result: Tensor = mean * ((size / (2 * math.pi)) ** 0.5 * stirling_factor(order))
+    return result
 
 
 class _Mean(torch.autograd.Function):
@@ -90,9 +111,6 @@ def _evaluate(kind: type[Form], order: float | None, single: bool, inputs: tuple
     form, nu = _unpack(kind, order, inputs)
     with torch.no_grad():
         s, weights = scale_nodes(_place(kind, order, single, inputs), single)
-    if isinstance(nu, Tensor):
-        # With (s − 1)√ν fixed nothing grows where the law becomes narrow, towards α = 1.
-        s = (s - 1).scaled((nu.detach() / nu).sqrt()) + 1
     return form.integrate_with_slopes(s, weights, nu)
 
 
@@ -101,7 +119,7 @@ def _in_blocks(
 ) -> tuple[Tensor, ...]:
     """Value, and slopes if asked for, of detached inputs."""
     if kind is PlaneForm and order is not None and order > 0 and single:
-        compiled = kernels.plane_means(torch.stack(inputs), order, SINGLE)
+        compiled = kernels.plane_means_compiled(torch.stack(inputs), order, SINGLE)
         if compiled is not None:
             return compiled.unbind(0)
     law = _place(kind, order, single, inputs)

@@ -69,10 +69,10 @@ class MatrixForm(NamedTuple):
 
     def terms(
         self, s: Complex, weights: Complex, order: float | Tensor
-    ) -> tuple[Complex, list[list[Complex]], list[Complex], Complex]:
+    ) -> tuple[Complex, list[list[Complex]], list[Complex]]:
         """w exp(ν(s − 1 − ln s)) N(s) node by node, without the factor (2π)^{−N/2}|Σ_j|^{−½}.
 
-        With it (sI + M)⁻¹, (sI + M)⁻¹y and the quadratic form.
+        With it (sI + M)⁻¹ and (sI + M)⁻¹y.
         """
         y = self.offset.unbind(-1)
         inverse, pivots = _resolvent(self.matrix, s)
@@ -81,15 +81,15 @@ class MatrixForm(NamedTuple):
         exponent = (s - 1).scaled(order).plus_log(s, self.half_dim - order).plus(quadratic, -0.5)
         for pivot in pivots:
             exponent = exponent.plus_log(pivot, -0.5)
-        return exponent.exp() * weights, inverse, solved, quadratic
+        return exponent.exp() * weights, inverse, solved
 
     def integrate(self, s: Complex, weights: Complex, order: float | Tensor) -> Tensor:
         """The sum of the real parts of the terms."""
         return self.terms(s, weights, order)[0].re.sum(0)
 
     def integrate_with_slopes(self, s: Complex, weights: Complex, order: float | Tensor) -> tuple[Tensor, ...]:
-        """The sum and its slopes in M, y, and in ν if that is a tensor: the one with (s − 1)√ν held fixed."""
-        mass, inverse, solved, quadratic = self.terms(s, weights, order)
+        """The sum and its slopes in M, y, and in ν if that is a tensor."""
+        mass, inverse, solved = self.terms(s, weights, order)
         dim = len(solved)
         moved = mass * s
         by_matrix = [
@@ -102,13 +102,7 @@ class MatrixForm(NamedTuple):
         result = (mass.re.sum(0), *slopes)
         if not isinstance(order, Tensor):
             return result
-        # The slope in the size of V: tr M(sI+M)⁻¹ = N − s tr (sI+M)⁻¹, and likewise for the quadratic form.
-        trace = s * _total([inverse[i][i] for i in range(dim)])
-        squared = s * s * _total([entry * entry for entry in solved])
-        by_size = mass * (quadratic - squared + trace - dim) * 0.5
-        inverse_s = s.reciprocal()
-        by_order = mass.times_real_part((s - inverse_s) * 0.5 - s.log())
-        return *result, (by_order + (by_size.re - by_size.times_real_part(inverse_s)) / (2 * order)).sum(0)
+        return *result, mass.times_real_part(s - 1 - s.log()).sum(0)
 
 
 def _resolvent(matrix: Tensor, s: Complex) -> tuple[list[list[Complex]], list[Complex]]:

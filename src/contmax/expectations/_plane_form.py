@@ -5,6 +5,8 @@ With S = Σ_j + V, d = μ − μ_j and ``adj`` the adjugate, everything is in fi
     a = |Σ_j|/|S|,   c = |V|/|S|,   b = 1 − a − c;        n = dᵀadj(Σ_j)d/|S|,   g = dᵀadj(V)d/|S|
 
     |Σ_j + V/s| = |S| e(s)/s,   e(s) = as + b + c/s;      dᵀ(Σ_j + V/s)⁻¹d = (ns + g)/e(s)
+
+The line is a plane on which V has no width along the second axis: c = g = 0.
 """
 
 import math
@@ -14,6 +16,9 @@ import torch
 from torch import Tensor
 
 from contmax.numerics import Complex
+
+# Far below any product of the five numbers that counts, far above what float32 cannot hold.
+_SMALL = 1e-30
 
 
 class PlaneForm(NamedTuple):
@@ -39,8 +44,9 @@ class PlaneForm(NamedTuple):
         """dᵀΣ_j⁻¹d, dᵀΣ_j⁻¹VΣ_j⁻¹d, dᵀΣ_j⁻¹d/dᵀV⁻¹d, and ½ tr S⁻¹Σ_j."""
         near = self.near / self.own
         middle = ((near * self.mixed - self.far) / self.own).clamp(min=0)
-        tiny = torch.finfo(near.dtype).tiny
-        spread = ((near * self.other + tiny) / (self.far + tiny)).clamp(0, 1e18)
+        # At the centre, and on the line, where both products vanish, the ratio is that of the widths.
+        spread = (near * self.other + _SMALL * self.mixed) / (self.far + _SMALL * self.own)
+        spread = spread.clamp(0, 1e18)
         return near, middle, spread, torch.add(self.own, self.mixed, alpha=0.5)
 
     def slopes(self, s: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,7 +87,7 @@ class PlaneForm(NamedTuple):
         return self.terms(s, weights, order)[0].re.sum(0)
 
     def integrate_with_slopes(self, s: Complex, weights: Complex, order: float | Tensor) -> tuple[Tensor, ...]:
-        """The sum and its slopes in a, b, c, n, g, and in ν if that is a tensor: the one with (s − 1)√ν held fixed."""
+        """The sum and its slopes in a, b, c, n, g, and in ν if that is a tensor."""
         mass, resolved, quadratic = self.terms(s, weights, order)
         inverse = s.reciprocal()
         resolved = mass * resolved
@@ -96,9 +102,26 @@ class PlaneForm(NamedTuple):
         result = (mass.re.sum(0), *(-0.5 * x for x in sums))
         if not isinstance(order, Tensor):
             return result
-        by_size = (turned * inverse.scaled(2 * self.other).shifted(self.mixed)).plus(resolved, self.far) * -0.5
-        by_order = mass.times_real_part((s - inverse) * 0.5 - s.log())
-        return *result, (by_order + (by_size.re - by_size.times_real_part(inverse)) / (2 * order)).sum(0)
+        return *result, mass.times_real_part(s - 1 - s.log()).sum(0)
+
+
+def line_form(variance: Tensor, offset: Tensor, width: Tensor) -> tuple[PlaneForm, Tensor]:
+    """The form of every pair on the line, and its factor (2πS)^{−½}.
+
+    Args:
+        variance: V, (*batch, 1).
+        offset: d, (*batch, K).
+        width: σ_j, (K,).
+
+    Returns:
+        Tensors of shape (*batch, K).
+    """
+    squared = width * width
+    inverse = (squared + variance).reciprocal()
+    root = inverse.sqrt()
+    own, mixed, near = torch.broadcast_tensors(squared * inverse, variance * inverse, (offset * root).square())
+    none = torch.zeros_like(near)
+    return PlaneForm(own, mixed, none, near, none), root / math.sqrt(2 * math.pi)
 
 
 def plane_form(tril: Tensor, offset: Tensor, basis_tril: Tensor, diagonal: bool) -> tuple[PlaneForm, Tensor]:
