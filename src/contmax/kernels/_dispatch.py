@@ -1,6 +1,7 @@
-"""Which backend runs: numba rows on a CPU where numba is installed, torch everywhere else."""
+"""Which backend runs: numba rows on a CPU where numba can be imported, torch everywhere else."""
 
 import importlib.util
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +12,34 @@ from contmax.kernels import _operators
 
 Rule = tuple[Tensor, Tensor]
 _NUMBA = importlib.util.find_spec("numba") is not None
+_import_tried = False
+
+
+def _numba_works() -> bool:
+    """Whether the compiled kernels can be imported; the first call finds out and says why not, the others remember."""
+    global _NUMBA, _import_tried
+    if _NUMBA and not _import_tried:
+        _NUMBA, _import_tried = _kernels_import(), True
+    return _NUMBA
+
+
+# As torch.compiler.assume_constant_result, which would import the compiler here: a tracer cannot follow the import.
+_numba_works._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _kernels_import() -> bool:
+    try:
+        from contmax.kernels import cpu as cpu
+    except Exception as error:  # a numba that does not fit its NumPy or llvmlite raises whatever it meets first
+        warnings.warn(
+            f"numba is installed but cannot be imported ({type(error).__name__}: {error}), so CPU tensors take the "
+            "slower torch path. Install versions that fit each other: pip install --upgrade 'contmax[cpu]', or remove "
+            "numba.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def _rows_fit(x: Tensor, alpha: float | Tensor) -> bool:
@@ -19,9 +48,9 @@ def _rows_fit(x: Tensor, alpha: float | Tensor) -> bool:
     An exported program must not depend on our operators, and α > 2 needs the sorted solver. Whether a tensor α
     exceeds 2 is only known where values may be looked at.
     """
-    if not _NUMBA or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
         return False
-    if torch.compiler.is_exporting():
+    if torch.compiler.is_exporting() or not _numba_works():
         return False
     if isinstance(alpha, Tensor):
         return is_eager_cpu(alpha) and not alpha.detach().max().item() > 2
@@ -83,11 +112,11 @@ def window_values_and_slopes(
 def _windows_fit(loc: Tensor, half: Tensor, k: float, centre: Tensor, width: Tensor) -> bool:
     """Whether the compiled windows can take these densities: from k = 5 on they are placed in another way."""
     return (
-        _NUMBA
-        and k < 5
+        k < 5
         and loc.dtype in (torch.float32, torch.float64)
         and centre.dim() == 1
         and is_eager_cpu(loc, half, centre, width)
+        and _numba_works()
     )
 
 
@@ -102,7 +131,9 @@ def plane_means(form: Tensor, order: float, rule: Sequence[float]) -> Tensor | N
     Returns:
         The mean and its slope in each of the five, (6, *pairs).
     """
-    if not _NUMBA or form.device.type != "cpu" or form.dtype != torch.float32 or torch.compiler.is_exporting():
+    if form.device.type != "cpu" or form.dtype != torch.float32 or torch.compiler.is_exporting():
+        return None
+    if not _numba_works():
         return None
     if is_eager_cpu(form):
         from contmax.kernels import cpu
