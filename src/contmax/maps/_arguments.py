@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import is_eager_cpu
+from contmax._mask import require_boolean
 
 
 def checked_scores(scores: Tensor, dim: int, name: str) -> Tensor:
@@ -43,11 +44,8 @@ def tempered_and_masked(scores: Tensor, mask: Tensor | None, temperature: float 
         )
     if isinstance(temperature, Tensor) or temperature != 1:
         scores = scores / temperature
-    if mask is None:
-        return scores
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, True = may be attended; got {mask.dtype}. Pass mask.bool().")
-    return scores.masked_fill(~mask, -torch.inf)
+    require_boolean(mask)
+    return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
 
 
 def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
