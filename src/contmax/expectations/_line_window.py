@@ -67,20 +67,20 @@ class WindowedExpectation(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         loc, half, k, centre, width, known = inputs
         ctx.fixed_k = None if isinstance(k, Tensor) else k
-        ctx.known_slopes = None if known is None else known[1]
-        saved = (loc, half, k if isinstance(k, Tensor) else None, centre, width)
+        slopes = None if known is None else known[1]
+        saved = (loc, half, k if isinstance(k, Tensor) else None, centre, width, slopes)
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        loc, half, k, centre, width = ctx.saved_tensors
+        loc, half, k, centre, width, known_slopes = ctx.saved_tensors
         order = ctx.fixed_k if k is None else k
         by_k = None
         if torch.is_grad_enabled():
             by_loc, by_half, by_k, by_width = _moving_slopes(loc, half, order, centre, width)
-        elif ctx.known_slopes is not None:
-            by_loc, by_half, by_width = ctx.known_slopes
+        elif known_slopes is not None:
+            by_loc, by_half, by_width = known_slopes
         else:
             by_loc, by_half, by_k, by_width = _stable_slopes(loc, half, order, centre, width)
         pairs = ((loc, by_loc), (half, by_half), (k, by_k), (centre, by_loc), (width, by_width))
@@ -93,7 +93,7 @@ class WindowedExpectation(torch.autograd.Function):
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
-        loc, half, k, centre, width = ctx.saved_tensors
+        loc, half, k, centre, width, _ = ctx.saved_tensors
         order = ctx.fixed_k if k is None else k
         by_loc, by_half, by_k, by_width = _moving_slopes(loc, half, order, centre, width)
         total = torch.zeros_like(by_loc)
