@@ -137,6 +137,11 @@ def test_an_unknown_alpha_cannot_be_reset():
 def test_each_head_starts_with_its_own_and_entmax_keeps_a_parameter():
     attend = nn.MultiheadContinuousAttention(4, 2, basis(), alpha=torch.tensor([1.2, 1.7]), learnable=True)
     torch.testing.assert_close(attend.alpha, torch.tensor([1.2, 1.7]))
+    given = nn.MultiheadContinuousAttention(4, 2, basis(), alpha=[1.2, 1.7])
+    torch.testing.assert_close(given.alpha, torch.tensor([1.2, 1.7]))
+    for options in ({"alpha": [1.2] * 3}, {"alpha": torch.full((3,), 1.2), "learnable": True}):
+        with pytest.raises(ValueError, match=r"alpha must have shape \(\) or \(2,\), one per head; got \(3,\)"):
+            nn.MultiheadContinuousAttention(4, 2, basis(), **options)
     own = torch.nn.Parameter(torch.tensor(1.7))
     assert nn.Entmax(own).alpha is own
 

@@ -27,6 +27,9 @@ class AlphaModule(torch.nn.Module):
         self, alpha: float | Sequence[float] | Tensor, *, learnable: bool = False, num_heads: int | None = None
     ) -> None:
         super().__init__()
+        shape = tuple(alpha.shape if isinstance(alpha, Tensor) else torch.tensor(alpha, device="cpu").shape)
+        if num_heads is not None and shape not in ((), (num_heads,)):
+            raise ValueError(f"alpha must have shape () or ({num_heads},), one per head; got {shape}.")
         self.register_parameter("alpha_logit", None)
         # The numbers α starts with: `to_empty` loses those of a parameter or a buffer.
         self._start = _numbers(alpha)

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -99,8 +100,8 @@ class MultiheadContinuousAttention(AlphaModule):
         embed_dim: E, channels of queries and outputs; a multiple of `num_heads`.
         num_heads: H.
         basis: ψ, K functions on the domain.
-        alpha: α: a float, or a tensor of shape () or (H,), one for each head. A Parameter is learned as it is, without
-            bounds.
+        alpha: α: a float, or one for each head: numbers, or a tensor of shape () or (H,). A Parameter is learned as it
+            is, without bounds.
         learnable: whether each head learns an α of its own inside (1, 2), starting at `alpha`; see :class:`Entmax`.
         num_components: M, densities per head, mixed by weights that depend on the query.
         kdim: channels of the space in which queries meet anchors; E by default, a multiple of `num_heads`.
@@ -131,7 +132,7 @@ class MultiheadContinuousAttention(AlphaModule):
         num_heads: int,
         basis: Basis,
         *,
-        alpha: float | Tensor = 2.0,
+        alpha: float | Sequence[float] | Tensor = 2.0,
         learnable: bool = False,
         num_components: int = 1,
         kdim: int | None = None,
@@ -150,8 +151,6 @@ class MultiheadContinuousAttention(AlphaModule):
         for name, channels in (("embed_dim", embed_dim), ("kdim", self.kdim)):
             if channels % num_heads:
                 raise ValueError(f"{name} must be a multiple of num_heads; got {channels} for {num_heads} heads.")
-        if isinstance(alpha, Tensor) and alpha.shape not in ((), (num_heads,)):
-            raise ValueError(f"alpha must have shape () or ({num_heads},), one per head; got {tuple(alpha.shape)}.")
         self.embed_dim, self.num_heads, self.num_components = embed_dim, num_heads, num_components
         self.basis, self.penalty, self.num_steps = basis, penalty, num_steps
         self.query_projection = torch.nn.Linear(embed_dim, num_components * self.kdim, bias=bias)
