@@ -162,3 +162,22 @@ def test_a_moved_copy_passes_gradients_to_the_basis_it_was_made_of():
         points = torch.rand(5, dtype=F64) if psi.event_dim == 1 else torch.rand(5, 2, dtype=F64)
         twin(points).sum().backward()
         assert all(p.grad.abs().sum() > 0 for p in psi.parameters())
+
+
+class Warped(basis.Basis):
+    """A basis that holds another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.num_functions = basis.GaussianBasis.linspace(4, 0.2), 4
+
+    def forward(self, t):
+        return self.inner(t.square())
+
+
+def test_a_moved_copy_takes_its_parts_along():
+    psi = Warped()
+    twin = psi.moved(torch.device("meta"), torch.float32)
+    assert twin.inner.loc.is_meta
+    assert not psi.inner.loc.is_meta
+    assert twin(torch.rand(3, device="meta")).shape == (3, 4)

@@ -218,6 +218,12 @@ def test_the_plane(components):
     assert all(p.grad.isfinite().all() for p in attend.parameters())
 
 
+def test_there_are_at_least_as_many_anchors_as_functions():
+    for count, per_axis in ((4, 2), (5, 3), (9, 3), (10, 4)):
+        attend = make(basis=MultivariateGaussianBasis(torch.rand(count, 2), 0.1 * torch.eye(2)))
+        assert attend.anchors.points(torch.empty(0, dtype=F64)).shape == (per_axis**2, 2)
+
+
 def test_a_box_of_unequal_sides():
     """The plane stretched by 10 and 2 is the same attention: means and covariances are stretched with it."""
     low, sides = torch.tensor([5.0, -1.0], dtype=F64), torch.tensor([10.0, 2.0], dtype=F64)
