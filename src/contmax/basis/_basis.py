@@ -24,7 +24,7 @@ class _CheckedWhenMade(ABCMeta):
     @property
     def __signature__(cls) -> inspect.Signature:
         """That of `__init__`, which `inspect` would not look at beside a `__call__` of the metaclass."""
-        signature = inspect.signature(cls.__init__)
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
