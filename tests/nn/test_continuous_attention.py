@@ -99,6 +99,20 @@ def test_pooled_head_in_space_has_the_diagonal_and_the_rest_of_a_cholesky_factor
     assert (tril.triu(1) == 0).all()
 
 
+@pytest.mark.parametrize("grid", [(3, 4), (2, 3, 2)])
+def test_pooled_head_in_space_is_the_formula(grid):
+    dim = len(grid)
+    head, values = PooledHead(4, dim=dim), torch.randn(2, torch.Size(grid).numel(), 4)
+    pooled = torch.relu(head.convolution(values.mT.unflatten(-1, grid))).flatten(2).amax(-1)
+    density, spread = head(values, alpha=1.5, grid=grid), head.scale(pooled)
+    tril = torch.diag_embed(softplus(spread[:, :dim]).sqrt())
+    places = [(i, j) for i in range(dim) for j in range(i)]
+    for entry, (i, j) in enumerate(places):
+        tril[:, i, j] = spread[:, dim + entry]
+    torch.testing.assert_close(density.loc, torch.sigmoid(head.location(pooled)))
+    torch.testing.assert_close(density.scale_matrix, tril @ tril.mT)
+
+
 @pytest.mark.parametrize("alpha", [1.0, 4 / 3, 2.0])
 @pytest.mark.parametrize("queries", [None, 3])
 def test_combined_attention_is_the_sum_of_both(alpha, queries):
