@@ -100,6 +100,8 @@ def test_rectangles_integrate_to_one_and_break_at_their_edges():
     psi = basis.RectangularBasis(torch.tensor([0.0, 0.2, 0.5, 1.0], dtype=F64))
     t = (torch.arange(1000, dtype=F64) + 0.5) / 1000
     torch.testing.assert_close(psi(t).mean(0), torch.ones(3, dtype=F64))
+    assert psi(torch.tensor([0.0, 0.2, 1.0], dtype=F64)).argmax(-1).tolist() == [0, 1, 2]
+    assert psi(torch.tensor([0.0, 0.2, 1.0], dtype=F64)).amax(-1).tolist() == [1 / 0.2, 1 / (0.5 - 0.2), 1 / 0.5]
     assert psi.breakpoints.tolist() == [0.0, 0.2, 0.5, 1.0]
     assert LINE["spline"]().breakpoints.tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert LINE["gaussian"]().breakpoints is None

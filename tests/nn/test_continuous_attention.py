@@ -99,6 +99,20 @@ def test_pooled_head_in_space_has_the_diagonal_and_the_rest_of_a_cholesky_factor
     assert (tril.triu(1) == 0).all()
 
 
+@pytest.mark.parametrize("grid", [(3, 4), (2, 3, 2)])
+def test_pooled_head_in_space_is_the_formula(grid):
+    dim = len(grid)
+    head, values = PooledHead(4, dim=dim), torch.randn(2, torch.Size(grid).numel(), 4)
+    pooled = torch.relu(head.convolution(values.mT.unflatten(-1, grid))).flatten(2).amax(-1)
+    density, spread = head(values, alpha=1.5, grid=grid), head.scale(pooled)
+    tril = torch.diag_embed(softplus(spread[:, :dim]).sqrt())
+    places = [(i, j) for i in range(dim) for j in range(i)]
+    for entry, (i, j) in enumerate(places):
+        tril[:, i, j] = spread[:, dim + entry]
+    torch.testing.assert_close(density.loc, torch.sigmoid(head.location(pooled)))
+    torch.testing.assert_close(density.scale_matrix, tril @ tril.mT)
+
+
 @pytest.mark.parametrize("alpha", [1.0, 4 / 3, 2.0])
 @pytest.mark.parametrize("queries", [None, 3])
 def test_combined_attention_is_the_sum_of_both(alpha, queries):
@@ -200,6 +214,23 @@ def test_extreme_densities_stay_finite(alpha, scale, loc):
     assert all(g.isfinite().all() for g in torch.autograd.grad(context.sum(), pair))
 
 
+@pytest.mark.parametrize("dim", [1, 2])
+def test_a_masked_position_never_wins_the_pooling(dim):
+    """Beside an attended position the convolution sees it, but what it makes at the masked one must not count."""
+    head, grid = PooledHead(2, dim=dim, hidden_dim=1), (9,) if dim == 1 else (3, 3)
+    with torch.no_grad():
+        # The feature at a position is the value of the one before: the largest stands on the first masked position.
+        head.convolution.weight.zero_()
+        head.convolution.bias.zero_()
+        head.convolution.weight[(0, 0, *(1,) * (dim - 1), 0)] = 1.0
+    values = torch.zeros(1, 9, 2)
+    values[0, 4, 0], values[0, 0, 0] = 5.0, 1.0
+    mask = torch.arange(9) < 5
+    density = head(values, alpha=2.0, mask=mask, **({} if dim == 1 else {"grid": grid}))
+    expected = torch.sigmoid(head.location(torch.ones(1, 1)))
+    torch.testing.assert_close(density.loc.reshape(1, dim), expected)
+
+
 def test_a_saturated_head_stays_finite():
     head = PooledHead(4)
     for bias in (-200.0, 200.0):
@@ -233,8 +264,8 @@ class Silent(torch.nn.Module):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda v: ContinuousAttention(line())(v), ValueError, "nobody says where to attend"),
-        (lambda v: ContinuousAttention(line(), head=Silent())(v), TypeError, "a head must return a density"),
+        (lambda v: ContinuousAttention(line())(v), ValueError, "No density was given and the module has no head"),
+        (lambda v: ContinuousAttention(line(), head=Silent())(v), TypeError, "A head must return a density"),
         (
             lambda v: ContinuousAttention(line(), head=PooledHead(4))(v, query=torch.randn(2, 3)),
             ValueError,
@@ -272,9 +303,9 @@ def test_bad_input_says_what_is_wrong(call, error, message):
 def test_bad_types_are_refused():
     attend, values = ContinuousAttention(line()), torch.randn(2, 6, 4)
     for density in (torch.rand(2), [torch.rand(2), torch.rand(2)], (torch.rand(2),), (0.5, 0.1)):
-        with pytest.raises(TypeError, match=r"Distribution or a pair|a pair must be two tensors"):
+        with pytest.raises(TypeError, match=r"a Distribution or a pair of tensors \(loc, scale\)"):
             attend(values, density)
-    with pytest.raises(ValueError, match="mask must be boolean"):
+    with pytest.raises(TypeError, match="mask must be boolean"):
         attend(values, (torch.rand(2), torch.rand(2)), mask=torch.ones(2, 6))
     discrete = DiscreteAttention(4)
     for make in (

@@ -108,9 +108,9 @@ def test_gradients():
 
 def test_learned_alpha_is_a_parameter_and_a_tensor_a_buffer():
     learned = DiscreteAttention(4, alpha=torch.nn.Parameter(torch.tensor(1.3)))
-    assert "alpha" in dict(learned.named_parameters())
+    assert "given_alpha" in dict(learned.named_parameters())
     fixed = DiscreteAttention(4, alpha=torch.tensor(1.3))
-    assert "alpha" in fixed.state_dict()
+    assert "given_alpha" in fixed.state_dict()
     assert fixed.double().alpha.dtype == F64
     values = torch.randn(2, 5, 4)
     learned(values)[1].square().sum().backward()

@@ -53,7 +53,7 @@ def test_state_dict_round_trip():
     buffer.seek(0)
     fresh.load_state_dict(torch.load(buffer, weights_only=True))
     torch.testing.assert_close(fresh.alpha, trained.alpha)
-    assert "fixed_alpha" in contmax.nn.Entmax([1.1, 1.9], num_heads=2).state_dict()
+    assert "given_alpha" in contmax.nn.Entmax([1.1, 1.9], num_heads=2).state_dict()
     assert copy.deepcopy(trained)(torch.randn(2, 3, 4)).shape == (2, 3, 4)
 
 
@@ -63,6 +63,14 @@ def test_one_learned_alpha_and_dtype_moves():
     assert p.dtype == torch.float64
     p[:, 0].sum().backward()
     assert attend.alpha_logit.grad.isfinite()
+
+
+def test_weights_of_classes_are_saved():
+    weight = torch.tensor([1.0, 2.0])
+    loss = contmax.nn.FenchelYoungLoss(weight=weight)
+    fresh = contmax.nn.FenchelYoungLoss(weight=torch.ones(2))
+    fresh.load_state_dict(loss.state_dict())
+    assert torch.equal(fresh.weight, weight)
 
 
 def test_representations_say_what_they_are():

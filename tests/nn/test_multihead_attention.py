@@ -60,7 +60,7 @@ def test_queries_and_examples_are_independent():
     torch.testing.assert_close(attend(query[examples], value[examples])[0], output[examples])
     torch.testing.assert_close(attend(query[:1, :1], value[:1])[0], output[:1, :1])
     assert density.batch_shape == (3, 2, 5)
-    assert attend(query, value)[1] is None
+    assert attend(query, value, need_density=False)[1] is None
 
 
 @pytest.mark.parametrize("options", [{}, {"num_components": 3}, {"num_steps": 2}, {"num_components": 2, "alpha": 1.5}])
@@ -108,6 +108,57 @@ def test_a_step_asks_with_what_the_one_before_found():
     torch.testing.assert_close((output, last.mean), (second, density.mean))
 
 
+def test_three_steps_are_three():
+    """The query of a step is that of the step before plus what that one found, not the first one plus it."""
+    once, thrice = make(), make(num_steps=3)
+    thrice.load_state_dict(once.state_dict())
+    query, value = torch.randn(2, 4, 8, dtype=F64), torch.randn(2, 20, 8, dtype=F64)
+    asked = query
+    for _ in range(2):
+        asked = asked + once(asked, value)[0]
+    expected, density = once(asked, value)
+    output, last = thrice(query, value)
+    torch.testing.assert_close((output, last.mean), (expected, density.mean))
+
+
+def test_equal_state_dicts_are_equal_modules():
+    """The anchors are part of the state: a basis may stand elsewhere by now than when the module was made."""
+    first, second = make(), make(basis=GaussianBasis.linspace(12, 0.08, low=-1.0, high=3.0))
+    second.load_state_dict(first.state_dict())
+    query, value = torch.randn(2, 4, 8, dtype=F64), torch.randn(2, 20, 8, dtype=F64)
+    torch.testing.assert_close(second(query, value)[0], first(query, value)[0], rtol=0, atol=0)
+    state = first.state_dict()
+    old = {k: v for k, v in state.items() if "anchors" not in k}  # as earlier versions saved them
+    third = make()
+    third.load_state_dict(old)
+    torch.testing.assert_close(third(query, value)[0], first(query, value)[0], rtol=0, atol=0)
+    del state["anchors.low"]
+    with pytest.raises(RuntimeError, match=r"Missing key.*anchors\.low"):
+        make().load_state_dict(state)
+
+
+def test_anchors_stay_while_a_basis_is_learned():
+    attend = make(basis=GaussianBasis.linspace(12, 0.08, learnable=True))
+    with torch.no_grad():
+        attend.basis.loc.mul_(5)
+    assert (attend.anchors.low, attend.anchors.size) == (torch.zeros(1), torch.ones(1))
+    attend.reset_parameters()
+    torch.testing.assert_close(attend.basis.loc.amax(), torch.ones((), dtype=F64))
+
+
+def test_the_former_name_of_the_values():
+    attend = make()
+    query, value = torch.randn(2, 4, 8, dtype=F64), torch.randn(2, 20, 8, dtype=F64)
+    expected = attend(query, value)[0]
+    torch.testing.assert_close(attend(query, values=value)[0], expected)
+    with pytest.warns(DeprecationWarning, match="value= is now called values="):
+        old = attend(query, value=value)[0]
+    torch.testing.assert_close(old, expected)
+    for arguments in ({}, {"values": value, "value": value}):
+        with pytest.raises(TypeError, match="takes the values once"):
+            attend(query, **arguments)
+
+
 def test_alpha_of_each_head():
     alpha = torch.nn.Parameter(torch.tensor([1.2, 2.0]))
     for components in (1, 2):
@@ -142,7 +193,9 @@ def test_anchors_stand_where_the_basis_stands(basis):
 
 def test_the_same_attention_whatever_the_unit_of_time():
     unit, hours = make(), make(basis=GaussianBasis.linspace(12, 0.08 * 24, high=24.0))
-    hours.load_state_dict({k: v for k, v in unit.state_dict().items() if "basis" not in k}, strict=False)
+    hours.load_state_dict(
+        {k: v for k, v in unit.state_dict().items() if k.split(".")[0] not in ("basis", "anchors")}, strict=False
+    )
     query, value = torch.randn(2, 4, 8, dtype=F64), torch.randn(2, 30, 8, dtype=F64)
     t = torch.rand(2, 30, dtype=F64)
     one, p = unit(query, value, positions=t, need_density=True)
@@ -163,6 +216,33 @@ def test_the_plane(components):
     assert density.event_shape == (2,)
     output.sum().backward()
     assert all(p.grad.isfinite().all() for p in attend.parameters())
+
+
+def test_there_are_at_least_as_many_anchors_as_functions():
+    for count, per_axis in ((4, 2), (5, 3), (9, 3), (10, 4)):
+        attend = make(basis=MultivariateGaussianBasis(torch.rand(count, 2), 0.1 * torch.eye(2)))
+        assert attend.anchors.points(torch.empty(0, dtype=F64)).shape == (per_axis**2, 2)
+
+
+def test_a_box_of_unequal_sides():
+    """The plane stretched by 10 and 2 is the same attention: means and covariances are stretched with it."""
+    low, sides = torch.tensor([5.0, -1.0], dtype=F64), torch.tensor([10.0, 2.0], dtype=F64)
+    centres = torch.cartesian_prod(*[torch.linspace(0, 1, 3, dtype=F64)] * 2)
+    covariance = torch.diag(torch.tensor([0.04, 0.09], dtype=F64))
+    unit = make(basis=MultivariateGaussianBasis(centres, covariance))
+    box = make(basis=MultivariateGaussianBasis(low + sides * centres, covariance * sides.outer(sides)))
+    box.load_state_dict(
+        {k: v for k, v in unit.state_dict().items() if k.split(".")[0] not in ("basis", "anchors")}, False
+    )
+    torch.testing.assert_close((box.anchors.low, box.anchors.size), (low, sides))
+    query, value, t = torch.randn(2, 3, 8, dtype=F64), torch.randn(2, 20, 8, dtype=F64), torch.rand(2, 20, 2, dtype=F64)
+    one, p = unit(query, value, positions=t)
+    # ψ has the height of 1/area: the same ridge fit has a penalty of that height squared.
+    box.penalty = unit.penalty / sides.prod().item() ** 2
+    other, q = box(query, value, positions=low + sides * t)
+    torch.testing.assert_close(q.mean, low + sides * p.mean)
+    torch.testing.assert_close(q.covariance_matrix, sides.outer(sides) * p.covariance_matrix)
+    torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("length", [1, 2, 40])
@@ -220,7 +300,7 @@ def test_without_bias_nothing_is_added():
         (lambda: make(num_steps=0), "num_steps must be at least 1"),
         (lambda: make(alpha=torch.ones(3)), r"alpha must have shape \(\) or \(2,\)"),
         (lambda: make()(torch.randn(2, 3, 7).double(), torch.randn(2, 9, 8).double()), "query must have shape"),
-        (lambda: make()(torch.randn(2, 3, 8).double(), torch.randn(2, 9, 7).double()), "value must have shape"),
+        (lambda: make()(torch.randn(2, 3, 8).double(), torch.randn(2, 9, 7).double()), "values must have shape"),
     ],
 )
 def test_bad_input_says_what_is_wrong(call, message):

@@ -296,7 +296,7 @@ def test_positions_of_any_range():
     [
         ({"penalty": 0.0}, "linearly dependent"),
         ({"penalty": -1.0}, "penalty must not be negative"),
-        ({"mask": torch.ones(3, 5, dtype=torch.bool)}, "mask must be boolean of shape"),
+        ({"mask": torch.ones(3, 5, dtype=torch.bool)}, "mask must have shape"),
         ({"positions": torch.rand(3, 5)}, "positions of shape"),
         ({"grid": (2, 3)}, "grid"),
     ],

@@ -116,8 +116,30 @@ def test_signals_are_immutable_values():
     assert not signal.detach().coefficients.requires_grad
     assert signal.coefficients.requires_grad
     assert signal.to(F64).coefficients.dtype == F64
+    t = torch.rand(5)
+    density = contmax.densities.TruncatedParabola(torch.tensor(0.4), 0.1)
+    for made in (signal, signal.materialize()):
+        assert made.to(F64)(t).dtype == made.to(F64).expectation(density).dtype == F64
+        assert made(t).dtype == made.to(F64).to(torch.float32)(t).dtype == torch.float32
+        assert made.to(torch.bfloat16)(t).dtype == torch.bfloat16
+        torch.testing.assert_close(made.to(F64)(t).float(), made(t))
     assert "lazy" in repr(signal)
     assert "materialized" in repr(signal.materialize())
+
+
+def test_a_signal_takes_its_basis_along():
+    basis = GaussianBasis.linspace(4, 0.3, learnable=True)
+    signal = contmax.fit_signal(torch.randn(6, 2), basis)
+    wide = signal.to(F64)
+    assert (wide.basis.loc.dtype, basis.loc.dtype) == (F64, torch.float32)
+    assert signal.basis is basis
+    t = torch.rand(3, dtype=F64)
+    expected = torch.autograd.grad(signal(t).sum(), tuple(basis.parameters()), retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(wide(t).sum(), tuple(basis.parameters())), expected)
+    elsewhere = signal.to("meta")
+    assert elsewhere.basis.loc.is_meta
+    assert elsewhere(t.to("meta")).shape == (3, 2)
+    assert signal.to(torch.bfloat16).basis.loc.dtype == torch.float32
 
 
 def test_weights_are_cached_and_follow_the_basis():

@@ -1,24 +1,64 @@
 """What every basis is: a module that evaluates K functions on an N-dimensional domain."""
 
-from abc import ABC, abstractmethod
+import copy
+import inspect
+from abc import ABCMeta, abstractmethod
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from contmax._eager import is_eager
+from contmax._mask import require_boolean
 from contmax._typing import Float
 
 
-class Basis(torch.nn.Module, ABC):
+class _CheckedWhenMade(ABCMeta):
+    """Makes a basis, then sees whether it returns as many functions as it says: on any device, without its values."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        basis = super().__call__(*args, **kwargs)
+        basis._check_functions()
+        return basis
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """That of `__init__`, which `inspect` would not look at beside a `__call__` of the metaclass."""
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
     r"""K basis functions ψ: ℝᴺ → ℝᴷ. A signal is V(t) = Bψ(t), a context c = B·E_p[ψ].
 
     A basis with N = 1 takes points t of any shape (…) and returns (…, K); one with N > 1 takes (…, N).
     Its constants are buffers, or parameters if it was made with ``learnable=True``.
+
+    A subclass sets ``num_functions`` (and ``event_dim`` if N > 1) in its ``__init__`` and defines ``forward``.
+
+    Raises:
+        TypeError: if ``num_functions`` or ``event_dim`` is not a positive int.
+        ValueError: if ``forward`` does not return ``num_functions`` values for each point.
+
+    Example:
+        >>> import torch, contmax
+        >>> class Exponentials(contmax.basis.Basis):
+        ...     num_functions = 3
+        ...     def forward(self, t):
+        ...         return torch.exp(-t.unsqueeze(-1) * torch.arange(3))
+        >>> contmax.fit_signal(torch.randn(50, 8), Exponentials()).coefficients.shape
+        torch.Size([3, 8])
     """
 
     num_functions: int
     """K, the number of basis functions."""
     event_dim: int = 1
     """N, the dimension of the domain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The numbers the constants start with, on the CPU; None where they were on the meta device.
+        self._start: dict[str, Tensor | None] = {}
 
     @abstractmethod
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
@@ -36,34 +76,106 @@ class Basis(torch.nn.Module, ABC):
         Where attention has to choose points of its own it chooses them here. [0, 1]ᴺ unless a basis knows better.
         """
         shape = () if self.event_dim == 1 else (self.event_dim,)
-        return torch.zeros(shape), torch.ones(shape)
+        like = self._like()
+        return like.new_zeros(shape), like.new_ones(shape)
 
     @property
     def needs_gradient(self) -> bool:
         """Whether some constant of the basis is being learned."""
-        return any(p.requires_grad for p in self.parameters())
+        return any(constant.requires_grad for constant in (*self.parameters(), *self.buffers()))
 
-    def _keep(self, name: str, value: Tensor, learnable: bool) -> None:
-        """Register a constant as a parameter or as a buffer."""
+    def reset_parameters(self) -> None:
+        """Give the constants the numbers the basis was made with, for a basis whose tensors `to_empty` made anew.
+
+        Raises:
+            RuntimeError: if these are not known: they were tensors on the meta device.
+        """
+        for name, start in self._start.items():
+            if start is None:
+                raise RuntimeError(
+                    f"{name} was a tensor on the meta device: its values are not known. Load a state dict, or make the "
+                    "basis from Python numbers, such as GaussianBasis.linspace does."
+                )
+            with torch.no_grad():
+                getattr(self, name).copy_(start)
+
+    def moved(self, device: torch.device, dtype: torch.dtype) -> Self:
+        """A copy whose constants are there; gradients of the copy reach the constants of this basis."""
+        twin: Self = _moved(self, device, dtype)
+        return twin
+
+    def _keep(self, name: str, value: Tensor, learnable: bool, device: torch.device) -> None:
+        """Register a constant on a device, as a parameter or as a buffer, and remember its numbers."""
+        self._start[name] = None if value.is_meta else value.detach().to("cpu", copy=True)
+        placed = value.to(device)
         if learnable:
-            self.register_parameter(name, torch.nn.Parameter(value.detach().clone()))
+            self.register_parameter(name, torch.nn.Parameter(placed.detach().clone()))
         else:
-            self.register_buffer(name, value)
+            self.register_buffer(name, placed)
+
+    def _like(self) -> Tensor:
+        """A tensor of the device and dtype of the constants."""
+        constants = (*self.parameters(), *self.buffers())
+        return next((c.detach() for c in constants if c.is_floating_point()), torch.empty(0))
+
+    def _check_functions(self) -> None:
+        for name in ("num_functions", "event_dim"):
+            count = getattr(self, name, None)
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise TypeError(
+                    f"{type(self).__name__}.{name} must be a positive int; got {count!r}. Set it in __init__."
+                )
+        points = self._like().new_zeros((3,) if self.event_dim == 1 else (3, self.event_dim))
+        with torch.no_grad():
+            shape = tuple(self.forward(points).shape)
+        if shape != (3, self.num_functions):
+            raise ValueError(
+                f"{type(self).__name__} has num_functions = {self.num_functions} but returns shape {shape} for points "
+                f"of shape {tuple(points.shape)}. It must return one value per point and function, "
+                f"(3, {self.num_functions}): correct num_functions or forward."
+            )
+
+
+def _moved(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """A copy of a module whose tensors, all of them buffers now, are differentiable copies."""
+    twin = copy.copy(module)
+    tensors = {**module._parameters, **module._buffers}
+    twin._parameters = {}
+    twin._buffers = {
+        name: None if t is None else t.to(device, dtype if t.is_floating_point() else None)
+        for name, t in tensors.items()
+    }
+    twin._modules = {name: _moved(child, device, dtype) for name, child in module._modules.items()}
+    return twin
 
 
 def floating(value: object, name: str) -> Tensor:
-    """A finite floating-point tensor in the default dtype, or in its own if it has one."""
-    tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.get_default_dtype())
+    """A finite floating-point tensor in the default dtype, or in its own if it has one.
+
+    A tensor stays on its device; numbers stand on the CPU, where they can be checked, until they are kept.
+    """
+    default = torch.get_default_dtype()
+    tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=default, device="cpu")
     if not tensor.is_floating_point():
-        tensor = tensor.to(torch.get_default_dtype())
-    if not bool(tensor.detach().isfinite().all()):
+        tensor = tensor.to(default)
+    if can_be_read(tensor) and not bool(tensor.detach().isfinite().all()):
         raise ValueError(f"{name} must be finite; got NaN or infinity in a tensor of shape {tuple(tensor.shape)}.")
     return tensor
 
 
+def device_for(value: object) -> torch.device:
+    """Where a constant is to be kept: a tensor where it is, numbers on the default device (that may be meta)."""
+    return value.device if isinstance(value, Tensor) else torch.get_default_device()
+
+
+def can_be_read(tensor: Tensor) -> bool:
+    """Whether a tensor has values: not one on the meta device, nor one in a trace."""
+    return is_eager(tensor) and not tensor.is_meta
+
+
 def require_positive(value: Tensor, name: str, advice: str) -> Tensor:
     """The value itself, or a ValueError that says how far it is from positive."""
-    if value.numel() and bool((value.detach() <= 0).any()):
+    if value.numel() and can_be_read(value) and bool((value.detach() <= 0).any()):
         lowest = value.detach().min().item()
         raise ValueError(
             f"{name} must be positive; got min {lowest:g} in a tensor of shape {tuple(value.shape)}. {advice}"
@@ -71,7 +183,7 @@ def require_positive(value: Tensor, name: str, advice: str) -> Tensor:
     return value
 
 
-def evenly(num: int, widths: int, low: float, high: float) -> Tensor:
+def evenly(num: int, widths: int, low: float, high: float) -> list[float]:
     """`num` centres shared by `widths` widths, linearly spaced in [low, high]; a single one stands in the middle."""
     if num < 1 or num % widths:
         raise ValueError(
@@ -81,5 +193,30 @@ def evenly(num: int, widths: int, low: float, high: float) -> Tensor:
     if not low < high:
         raise ValueError(f"low must be below high; got [{low}, {high}].")
     each = num // widths
-    centres = torch.linspace(low, high, each) if each > 1 else torch.tensor([(low + high) / 2])
-    return centres.to(torch.get_default_dtype()).repeat(widths)
+    line = torch.linspace(low, high, each, dtype=torch.float64, device="cpu").tolist()
+    return (line if each > 1 else [(low + high) / 2]) * widths
+
+
+def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float, float]]:
+    """The least and the greatest coordinate along each axis of points (…), or (…, N) for N > 1."""
+    require_boolean(mask)
+    if not can_be_read(positions):
+        raise ValueError(
+            "positions have no values here, on the meta device or inside a trace, and spanning reads them. Make the "
+            "basis beforehand, or with linspace or grid."
+        )
+    points = positions.detach().to("cpu", torch.float64)
+    points = points.unsqueeze(-1) if dim == 1 else points
+    if points.shape[-1:] != (dim,):
+        raise ValueError(f"positions must have shape (…, {dim}); got {tuple(positions.shape)}.")
+    points = points.reshape(-1, dim) if mask is None else points[mask.to("cpu").expand(points.shape[:-1])]
+    if len(points) == 0 or not bool(points.isfinite().all()):
+        raise ValueError(
+            f"positions must be finite, and at least two; got {len(points)}, of which "
+            f"{int((~points.isfinite()).any(-1).sum())} are NaN or infinite. Mask those out."
+        )
+    low, high = points.amin(0).tolist(), points.amax(0).tolist()
+    for a, b in zip(low, high, strict=True):
+        if not a < b:
+            raise ValueError(f"positions must span an interval along each axis; along one all of them are {a:g}.")
+    return list(zip(low, high, strict=True))

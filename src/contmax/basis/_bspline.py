@@ -1,10 +1,12 @@
 """B-splines on the line."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from contmax._typing import Float
-from contmax.basis._basis import Basis, floating
+from contmax.basis._basis import Basis, can_be_read, device_for, floating
 
 
 class BSplineBasis(Basis):
@@ -28,24 +30,25 @@ class BSplineBasis(Basis):
 
     knots: Tensor
 
-    def __init__(self, knots: Float[Tensor, " M"], degree: int = 3) -> None:
+    def __init__(self, knots: Float[Tensor, " M"] | Sequence[float], degree: int = 3) -> None:
         super().__init__()
         values = floating(knots, "knots")
-        if degree < 0 or values.dim() != 1 or values.shape[0] < degree + 2 or bool((values.diff() < 0).any()):
+        ordered = not can_be_read(values) or bool((values.diff() >= 0).all())
+        if degree < 0 or values.dim() != 1 or values.shape[0] < degree + 2 or not ordered:
             raise ValueError(
                 f"knots must be at least degree + 2 = {degree + 2} non-decreasing numbers; got {tuple(values.shape)}."
             )
         self.degree = degree
         self.num_functions = values.shape[0] - degree - 1
-        self._keep("knots", values, False)
+        self._keep("knots", values, False, device_for(knots))
 
     @classmethod
     def clamped(cls, num: int, degree: int = 3, *, low: float = 0.0, high: float = 1.0) -> "BSplineBasis":
         """`num` splines over evenly spaced knots of [low, high], the ends repeated so that they reach the ends."""
         if num < degree + 1:
             raise ValueError(f"num must be at least degree + 1 = {degree + 1}; got {num}.")
-        inner = torch.linspace(low, high, num - degree + 1)
-        return cls(torch.cat([inner[:1].repeat(degree), inner, inner[-1:].repeat(degree)]), degree)
+        inner = torch.linspace(low, high, num - degree + 1, device="cpu").tolist()
+        return cls([low] * degree + inner + [high] * degree, degree)
 
     @property
     def breakpoints(self) -> Tensor:

@@ -1,12 +1,13 @@
 """Bases other than Gaussians: waves, powers, rectangles and splines on the line."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from contmax._typing import Float
-from contmax.basis._basis import Basis, floating
+from contmax.basis._basis import Basis, can_be_read, device_for, floating
 
 
 class SineBasis(Basis):
@@ -24,18 +25,18 @@ class SineBasis(Basis):
 
     frequency: Tensor
 
-    def __init__(self, frequency: Float[Tensor, " K"], *, learnable: bool = False) -> None:
+    def __init__(self, frequency: Float[Tensor, " K"] | Sequence[float], *, learnable: bool = False) -> None:
         super().__init__()
         values = floating(frequency, "frequency")
         if values.dim() != 1:
             raise ValueError(f"frequency must have shape (K,); got {tuple(values.shape)}.")
         self.num_functions = values.shape[0]
-        self._keep("frequency", values, learnable)
+        self._keep("frequency", values, learnable, device_for(frequency))
 
     @classmethod
     def harmonics(cls, num: int, *, period: float = 1.0, learnable: bool = False) -> "SineBasis":
         """The first `num` harmonics of a period: ω_j = 2πj/period, j = 1…K (cosines start at j = 0)."""
-        return cls(2 * math.pi / period * torch.arange(1, num + 1), learnable=learnable)
+        return cls([2 * math.pi / period * j for j in range(1, num + 1)], learnable=learnable)
 
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
         """ψ(t): (…) → (…, K)."""
@@ -58,7 +59,7 @@ class CosineBasis(SineBasis):
     @classmethod
     def harmonics(cls, num: int, *, period: float = 1.0, learnable: bool = False) -> "CosineBasis":
         """The first `num` harmonics of a period: ω_j = 2πj/period, j = 0…K−1."""
-        return cls(2 * math.pi / period * torch.arange(num), learnable=learnable)
+        return cls([2 * math.pi / period * j for j in range(num)], learnable=learnable)
 
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
         """ψ(t): (…) → (…, K)."""
@@ -111,13 +112,14 @@ class RectangularBasis(Basis):
 
     edges: Tensor
 
-    def __init__(self, edges: Float[Tensor, " M"]) -> None:
+    def __init__(self, edges: Float[Tensor, " M"] | Sequence[float]) -> None:
         super().__init__()
         values = floating(edges, "edges")
-        if values.dim() != 1 or values.shape[0] < 2 or bool((values.diff() <= 0).any()):
+        increasing = not can_be_read(values) or bool((values.diff() > 0).all())
+        if values.dim() != 1 or values.shape[0] < 2 or not increasing:
             raise ValueError(f"edges must be at least two increasing numbers; got shape {tuple(values.shape)}.")
         self.num_functions = values.shape[0] - 1
-        self._keep("edges", values, False)
+        self._keep("edges", values, False, device_for(edges))
 
     @property
     def breakpoints(self) -> Tensor:

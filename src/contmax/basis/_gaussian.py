@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from contmax._typing import Float
-from contmax.basis._basis import Basis, evenly, floating, require_positive
+from contmax._typing import Bool, Float
+from contmax.basis._basis import Basis, device_for, evenly, extent, floating, require_positive
 
 
 class GaussianBasis(Basis):
@@ -47,14 +47,15 @@ class GaussianBasis(Basis):
                 f"loc and scale must have shape (K,); got {tuple(centres.shape)} and {tuple(widths.shape)}. "
                 "A basis on the plane or in space is a MultivariateGaussianBasis."
             )
-        widths = widths.to(centres.dtype).expand_as(centres).clone()
+        device = device_for(loc)
+        widths = widths.to("meta" if widths.is_meta else centres.device, centres.dtype).expand_as(centres).clone()
         self.num_functions = centres.shape[0]
         self.learnable = learnable
-        self._keep("loc", centres, learnable)
+        self._keep("loc", centres, learnable, device)
         if learnable:
-            self._keep("log_scale", widths.log(), learnable)
+            self._keep("log_scale", widths.log(), learnable, device)
         else:
-            self._keep("fixed_scale", widths, learnable)
+            self._keep("fixed_scale", widths, learnable, device)
 
     @property
     def scale(self) -> Float[Tensor, " K"]:
@@ -82,7 +83,55 @@ class GaussianBasis(Basis):
         """
         widths = [scale] if isinstance(scale, int | float) else list(scale)
         centres = evenly(num, len(widths), low, high)
-        return cls(centres, torch.tensor(widths).repeat_interleave(num // len(widths)), learnable=learnable)
+        return cls(centres, [w for w in widths for _ in range(num // len(widths))], learnable=learnable)
+
+    @classmethod
+    def spanning(
+        cls,
+        positions: Float[Tensor, "..."],
+        num: int,
+        scale: float | Sequence[float] = 0.1,
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        learnable: bool = False,
+    ) -> "GaussianBasis":
+        r"""`num` functions over the interval in which observations were made, in whatever unit that is.
+
+        .. math:: \mu_j = a + \frac{j-1}{K-1}\,(b-a), \qquad \sigma_j = s\,(b-a), \qquad
+                  a = \min_\ell t_\ell,\ b = \max_\ell t_\ell
+
+        The functions are densities, of height 1/σ_j: a fit here with penalty λ/(b−a)² is one on [0, 1] with penalty λ.
+
+        Args:
+            positions: t_ℓ, of any shape.
+            num: K, a multiple of the number of widths.
+            scale: s, one standard deviation or several, in units of the span b − a.
+            mask: boolean, broadcastable to the positions; only what is True counts.
+            learnable: make centres and widths parameters.
+
+        Returns:
+            A basis of the dtype and on the device of the positions.
+
+        Raises:
+            ValueError: if the positions are all the same, not finite, or on a device without values.
+
+        Example:
+            >>> import torch, contmax
+            >>> seconds = torch.linspace(0, 300, 1000)
+            >>> basis = contmax.basis.GaussianBasis.spanning(seconds, 32, scale=0.05)
+            >>> basis.bounds, basis.scale[0]
+            ((tensor(0.), tensor(300.)), tensor(15.))
+            >>> values = torch.sin(seconds / 50)[:, None]
+            >>> signal = contmax.fit_signal(values, basis, positions=seconds, penalty=0.01 / 300**2)
+        """
+        ((low, high),) = extent(positions, mask, 1)
+        widths = [scale] if isinstance(scale, int | float) else list(scale)
+        centres = evenly(num, len(widths), low, high)
+        spread = [w * (high - low) for w in widths for _ in range(num // len(widths))]
+        dtype = torch.promote_types(positions.dtype, torch.float32)
+        return cls(
+            positions.new_tensor(centres, dtype=dtype), positions.new_tensor(spread, dtype=dtype), learnable=learnable
+        )
 
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
         """ψ(t): (…) → (…, K)."""

@@ -3,12 +3,13 @@
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from contmax._typing import Float
-from contmax.basis._basis import Basis, evenly, floating, require_positive
+from contmax._typing import Bool, Float
+from contmax.basis._basis import Basis, can_be_read, device_for, evenly, extent, floating, require_positive
 
 
 class MultivariateGaussianBasis(Basis):
@@ -34,49 +35,76 @@ class MultivariateGaussianBasis(Basis):
     """
 
     loc: Tensor
+    fixed_tril: Tensor
+    tril_below: Tensor
+    log_diagonal: Tensor
+    _axes: list[int] | None
     is_diagonal: bool
     """Whether every Σ_j is diagonal."""
     is_isotropic: bool
     """Whether every Σ_j is a multiple of the identity."""
 
     def __init__(
-        self, loc: Float[Tensor, "..."], covariance_matrix: Float[Tensor, "..."], *, learnable: bool = False
+        self,
+        loc: Float[Tensor, "..."] | Sequence[Any],
+        covariance_matrix: Float[Tensor, "..."] | Sequence[Any],
+        *,
+        learnable: bool = False,
     ) -> None:
         super().__init__()
-        centres = floating(loc, "loc")
-        covariance = floating(covariance_matrix, "covariance_matrix").to(centres.dtype)
+        centres, given = floating(loc, "loc"), floating(covariance_matrix, "covariance_matrix")
+        covariance = given.to("meta" if given.is_meta else centres.device, centres.dtype)
         if centres.dim() != 2 or covariance.shape[-2:] != (centres.shape[-1],) * 2 or covariance.dim() not in (2, 3):
             raise ValueError(
                 f"loc must have shape (K, N) and covariance_matrix (K, N, N) or (N, N); got {tuple(centres.shape)} and "
                 f"{tuple(covariance.shape)}."
             )
         self.num_functions, self.event_dim = centres.shape
-        covariance = covariance.expand(self.num_functions, -1, -1)
-        tril, failed = torch.linalg.cholesky_ex(covariance)
-        if bool(failed.any()) or not torch.allclose(covariance, covariance.mT, rtol=1e-5, atol=0):
-            raise ValueError(
-                f"covariance_matrix must be symmetric and positive definite; {int((failed != 0).sum())} of "
-                f"{self.num_functions} are not. Pass A @ A.T + 1e-6 * I."
-            )
-        self.learnable = learnable
-        self._axes: list[int] | None = None
-        off_diagonal = covariance - torch.diag_embed(covariance.diagonal(dim1=-2, dim2=-1))
-        self.is_diagonal = not learnable and bool((off_diagonal == 0).all())
-        variances = covariance.diagonal(dim1=-2, dim2=-1)
-        self.is_isotropic = self.is_diagonal and bool((variances == variances[:, :1]).all())
-        self._keep("loc", centres, learnable)
+        self.learnable, self._axes = learnable, None
+        tril = _checked_cholesky(covariance.expand(self.num_functions, -1, -1))
+        device = device_for(loc)
+        self._keep("loc", centres, learnable, device)
         if learnable:
-            self._keep("tril_below", tril.tril(-1), learnable)
-            self._keep("log_diagonal", tril.diagonal(dim1=-2, dim2=-1).log(), learnable)
+            self._keep("tril_below", tril.tril(-1), learnable, device)
+            self._keep("log_diagonal", tril.diagonal(dim1=-2, dim2=-1).log(), learnable, device)
         else:
-            self._keep("fixed_tril", tril, learnable)
+            self._keep("fixed_tril", tril, learnable, device)
+        self._find_structure(tril)
+
+    def _find_structure(self, tril: Tensor) -> None:
+        """Whether the factors are diagonal and isotropic; what is not known, or may change, counts as neither."""
+        known = not self.learnable and can_be_read(tril)
+        diagonal = tril.diagonal(dim1=-2, dim2=-1)
+        self.is_diagonal = known and bool((tril == torch.diag_embed(diagonal)).all())
+        self.is_isotropic = self.is_diagonal and bool((diagonal == diagonal[:, :1]).all())
+
+    def reset_parameters(self) -> None:
+        """As :meth:`Basis.reset_parameters`; the structure is found anew."""
+        super().reset_parameters()
+        self._find_structure(self.scale_tril.detach())
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        # What was loaded may have another structure.
+        self._find_structure(self.scale_tril.detach())
+        if self._axes is not None and not self._is_product():
+            self._axes = None
+
+    def _is_product(self) -> bool:
+        """Whether centres and widths still are those of a product grid."""
+        if not self.is_diagonal or not can_be_read(self.loc):
+            return False
+        centres, widths = zip(*(self.axes or ()), strict=True)
+        grid = torch.stack(torch.meshgrid(*centres, indexing="ij"), -1).reshape(-1, self.event_dim)
+        sides = torch.stack(torch.meshgrid(*widths, indexing="ij"), -1).reshape(-1, self.event_dim)
+        return torch.equal(grid, self.loc) and torch.equal(sides, self.scale_tril.diagonal(dim1=-2, dim2=-1))
 
     @property
     def scale_tril(self) -> Float[Tensor, "K N N"]:
         """Cholesky factors L_j of Σ_j = L_j L_jᵀ."""
         if not self.learnable:
-            return self.get_buffer("fixed_tril")
-        return self.get_parameter("tril_below").tril(-1) + torch.diag_embed(self.get_parameter("log_diagonal").exp())
+            return self.fixed_tril
+        return self.tril_below.tril(-1) + torch.diag_embed(self.log_diagonal.exp())
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "K N N"]:
@@ -124,16 +152,70 @@ class MultivariateGaussianBasis(Basis):
         counts = [num_per_axis] * dim if isinstance(num_per_axis, int) else list(num_per_axis)
         if len(counts) != dim:
             raise ValueError(f"num_per_axis must be one number or {dim}, one per axis; got {counts}.")
-        widths = torch.tensor(
-            [scale] if isinstance(scale, int | float) else list(scale), dtype=torch.get_default_dtype()
-        )
-        require_positive(widths, "scale", "Pass standard deviations.")
         lines = [evenly(n, 1, low, high) for n in counts]
-        centres = torch.stack(torch.meshgrid(*lines, indexing="ij"), -1).reshape(-1, dim)
-        each = torch.eye(dim, dtype=widths.dtype) * widths.square()[:, None, None]
-        basis = cls(centres.repeat(len(widths), 1), each.repeat_interleave(len(centres), 0), learnable=learnable)
+        widths = [scale] if isinstance(scale, int | float) else list(scale)
+        return cls._on_lines(lines, [[w] * dim for w in widths], learnable)
+
+    @classmethod
+    def spanning(
+        cls,
+        positions: Float[Tensor, "... N"],
+        num_per_axis: int | Sequence[int],
+        scale: float | Sequence[float] = 0.1,
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        learnable: bool = False,
+    ) -> "MultivariateGaussianBasis":
+        r"""Functions on a regular grid over the box in which observations were made; one grid for each width.
+
+        .. math:: \mu_{j,i} = a_i + \frac{j_i - 1}{K_i - 1}\,(b_i - a_i), \qquad
+                  \Sigma_j = \mathrm{diag}\big(s^2 (b_i - a_i)^2\big), \qquad
+                  a = \min_\ell t_\ell,\ b = \max_\ell t_\ell
+
+        Args:
+            positions: t_ℓ, (…, N).
+            num_per_axis: K_i, centres along each axis, one number or one per axis.
+            scale: s, one standard deviation or several, in units of the sides b_i − a_i.
+            mask: boolean, broadcastable to the points; only what is True counts.
+            learnable: make centres and covariances parameters.
+
+        Returns:
+            A basis of the dtype and on the device of the positions.
+
+        Raises:
+            ValueError: if the positions span no box, are not finite, or are on a device without values.
+
+        Example:
+            >>> import torch, contmax
+            >>> places = torch.rand(500, 2) * torch.tensor([360.0, 180.0])
+            >>> basis = contmax.basis.MultivariateGaussianBasis.spanning(places, (8, 4), scale=0.1)
+            >>> basis
+            MultivariateGaussianBasis(num_functions=32, dim=2, diagonal, grid=8×4, learnable=False)
+        """
+        sides = extent(positions, mask, positions.shape[-1])
+        counts = [num_per_axis] * len(sides) if isinstance(num_per_axis, int) else list(num_per_axis)
+        if len(counts) != len(sides):
+            raise ValueError(f"num_per_axis must be one number or {len(sides)}, one per axis; got {counts}.")
+        lines = [evenly(n, 1, low, high) for n, (low, high) in zip(counts, sides, strict=True)]
+        scales = [scale] if isinstance(scale, int | float) else list(scale)
+        widths = [[s * (high - low) for low, high in sides] for s in scales]
+        return cls._on_lines(lines, widths, learnable, positions)
+
+    @classmethod
+    def _on_lines(
+        cls, lines: list[list[float]], widths: list[list[float]], learnable: bool, like: Tensor | None = None
+    ) -> "MultivariateGaussianBasis":
+        """Functions on the product of the lines, with the standard deviations of one axis after the other."""
+        require_positive(torch.tensor(widths, device="cpu"), "scale", "Pass standard deviations.")
+        centres: Any = [list(point) for point in itertools.product(*lines)] * len(widths)
+        each = [[[w * w if i == j else 0.0 for j in range(len(row))] for i, w in enumerate(row)] for row in widths]
+        covariance: Any = [matrix for matrix in each for _ in range(len(centres) // len(widths))]
+        if like is not None:
+            dtype = torch.promote_types(like.dtype, torch.float32)
+            centres, covariance = like.new_tensor(centres, dtype=dtype), like.new_tensor(covariance, dtype=dtype)
+        basis = cls(centres, covariance, learnable=learnable)
         if len(widths) == 1 and not learnable:
-            basis._axes = counts
+            basis._axes = [len(line) for line in lines]
         return basis
 
     def forward(self, t: Float[Tensor, "... N"]) -> Float[Tensor, "... K"]:
@@ -154,3 +236,18 @@ class MultivariateGaussianBasis(Basis):
         kind = "isotropic" if self.is_isotropic else "diagonal" if self.is_diagonal else "full"
         grid = "" if self._axes is None else ", grid=" + "×".join(map(str, itertools.chain(self._axes)))
         return f"num_functions={self.num_functions}, dim={self.event_dim}, {kind}{grid}, learnable={self.learnable}"
+
+
+def _checked_cholesky(covariance: Tensor) -> Tensor:
+    """L_j of Σ_j = L_j L_jᵀ, (K, N, N)."""
+    tril: Tensor
+    tril, failed = torch.linalg.cholesky_ex(covariance)
+    if can_be_read(covariance):
+        skew = not torch.allclose(covariance, covariance.mT, rtol=1e-5, atol=0)
+        if bool(failed.any()) or skew:
+            raise ValueError(
+                f"covariance_matrix must be symmetric and positive definite; {int((failed != 0).sum())} of "
+                f"{len(covariance)} are not positive definite{', and some are not symmetric' if skew else ''}. "
+                "Pass A @ A.T + 1e-6 * I."
+            )
+    return tril

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from contmax._autograd import apply
 from contmax._eager import is_eager_cpu
+from contmax._mask import require_boolean
 from contmax._typing import Bool, Float, Shaped
 from contmax.deformed import tsallis_negentropy
 from contmax.losses._conjugate import ClassLoss, Conjugate
@@ -61,6 +62,7 @@ def entmax_loss(
     z = checked_scores(scores, axis, "entmax_loss")
     index = checked_alpha(alpha, z, axis)
     _check_options(weight, label_smoothing, reduction, z.shape[axis])
+    require_boolean(mask)
     if mask is not None:
         z = z.masked_fill(~mask, -torch.inf)
     if target.is_floating_point():

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import is_eager_cpu
+from contmax._mask import require_boolean
 
 
 def checked_scores(scores: Tensor, dim: int, name: str) -> Tensor:
@@ -35,9 +36,8 @@ def output_dtype(scores: Tensor) -> torch.dtype:
 
 def tempered_and_masked(scores: Tensor, mask: Tensor | None, temperature: float | Tensor, dim: int) -> Tensor:
     """scores / temperature up to a constant, with −inf where the mask says no."""
+    require_boolean(mask)
     if mask is not None:
-        if mask.dtype != torch.bool:
-            raise TypeError(f"mask must be boolean, True = may be attended; got {mask.dtype}. Pass mask.bool().")
         scores = scores.masked_fill(~mask, -torch.inf)
     if isinstance(temperature, Tensor):
         temperature = temperature.to(scores.dtype)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from contmax._mask import require_boolean
+from contmax._precision import without_autocast
 from contmax._typing import Bool, Float
 
 
@@ -41,6 +43,7 @@ def moments(
 
     Reference: Martins et al. 2020, combined attention; there without the cell's own spread.
     """
+    require_boolean(mask)
     on_line = (grid is None or len(grid) == 1) and positions.shape[-1:] == weights.shape[-1:]
     on_line = on_line and positions.dim() <= weights.dim()
     points = positions.unsqueeze(-1) if on_line else positions
@@ -50,7 +53,7 @@ def moments(
     p, points = weights.unsqueeze(-1).to(wide), points.to(wide)
     mean = (p * points).sum(-2)
     offset = points - mean.unsqueeze(-2)
-    with torch.autocast(weights.device.type, enabled=False):
+    with without_autocast(weights):
         covariance = (p * offset).mT @ offset
     covariance = covariance + torch.diag_embed(_cell_spread(p, grid, mask, mean))
     mean, covariance = mean.to(dtype), covariance.to(dtype)

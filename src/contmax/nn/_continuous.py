@@ -8,18 +8,12 @@ from torch.distributions import Distribution
 
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
-from contmax.nn._parameters import (
-    Matching,
-    checked_matching,
-    density_of_scale,
-    density_of_weights,
-    keep_alpha,
-    shown,
-)
+from contmax.nn._alpha import AlphaModule
+from contmax.nn._parameters import Matching, checked_matching, density_of_scale, density_of_weights
 from contmax.signal import continuous_attention
 
 
-class ContinuousAttention(torch.nn.Module):
+class ContinuousAttention(AlphaModule):
     r"""Attention over an interval of time or a region of space.
 
     .. math:: c = E_p[V(t)], \qquad V = B\psi \text{ the ridge fit of the values}, \qquad
@@ -29,8 +23,9 @@ class ContinuousAttention(torch.nn.Module):
 
     Args:
         basis: ψ, K functions in the dimension of the domain.
-        alpha: α: 1 is the Gaussian, 2 the truncated parabola or paraboloid; a float or a tensor, a Parameter to
-            learn it. A density that is given keeps its own.
+        alpha: α: 1 is the Gaussian, 2 the truncated parabola or paraboloid; a float or a tensor. A Parameter is learned
+            as it is, without bounds. A density that is given keeps its own.
+        learnable: whether α is learned inside (1, 2), starting at `alpha`; see :class:`Entmax`.
         head: a module called as ``head(values, alpha=…, query=…, positions=…, grid=…, mask=…)`` that returns a
             density, such as :class:`PooledHead` or :class:`MomentHead`.
         penalty: λ of the ridge fit.
@@ -50,19 +45,17 @@ class ContinuousAttention(torch.nn.Module):
     Reference: Martins et al. 2020, Sec. 3.
     """
 
-    alpha: float | Tensor
-
     def __init__(
         self,
         basis: Basis,
         *,
         alpha: float | Tensor = 2.0,
+        learnable: bool = False,
         head: torch.nn.Module | None = None,
         penalty: float = 0.01,
     ) -> None:
-        super().__init__()
+        super().__init__(alpha, learnable=learnable)
         self.basis, self.head, self.penalty = basis, head, penalty
-        keep_alpha(self, alpha)
 
     def forward(
         self,
@@ -91,34 +84,34 @@ class ContinuousAttention(torch.nn.Module):
         elif isinstance(density, tuple):
             density = self._given(density)
         elif not isinstance(density, Distribution):
-            raise TypeError(f"density must be a Distribution or a pair (loc, scale); got {type(density).__name__}.")
+            raise TypeError(f"density must be a Distribution or a pair of tensors (loc, scale); got {type(density)}.")
         context = continuous_attention(
             values, density, self.basis, positions=positions, grid=grid, mask=mask, penalty=self.penalty
         )
         return context, density if need_density else None
 
     def _given(self, pair: tuple[Tensor, ...]) -> Distribution:
-        """The density of (loc, scale)."""
+        """The density of a pair (loc, scale)."""
         if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
             kinds = ", ".join(type(part).__name__ for part in pair)
-            raise TypeError(f"a pair must be two tensors, (loc, scale); got ({kinds}).")
+            raise TypeError(f"density must be a Distribution or a pair of tensors (loc, scale); got ({kinds}).")
         return density_of_scale(pair[0], pair[1], self.alpha, self.basis.event_dim)
 
     def _asked(self, values: Tensor, **context: Any) -> Distribution:
-        """What the head says."""
+        """The density that the head returns."""
         if self.head is None:
             raise ValueError(
-                "nobody says where to attend: pass a density or (loc, scale), or make the attention with a head, "
-                "such as contmax.nn.PooledHead(embed_dim)."
+                "No density was given and the module has no head; pass a density, (loc, scale), or "
+                "head=contmax.nn.PooledHead(embed_dim)."
             )
         density = self.head(values, **context)
         if not isinstance(density, Distribution):
-            raise TypeError(f"a head must return a density; got {type(density).__name__} from {self.head}.")
+            raise TypeError(f"A head must return a density; got {type(density).__name__} from {self.head}.")
         return density
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
-        return f"alpha={shown(self.alpha)}, penalty={self.penalty:g}"
+        return f"alpha={self._shown_alpha()}, penalty={self.penalty:g}"
 
 
 class CombinedAttention(torch.nn.Module):
@@ -130,7 +123,8 @@ class CombinedAttention(torch.nn.Module):
     Args:
         discrete: a module called as ``discrete(values, query, mask=mask)`` that returns (context, weights).
         basis: ψ, K functions.
-        alpha: α of the continuous attention.
+        alpha: α of the continuous attention; that of the discrete one is its own.
+        learnable: whether it is learned inside (1, 2), starting at `alpha`; see :class:`Entmax`.
         matching: "exact", or "paper" for σ² := variance of p, the same only for α = 1.
         penalty: λ of the ridge fit.
 
@@ -154,12 +148,13 @@ class CombinedAttention(torch.nn.Module):
         basis: Basis,
         *,
         alpha: float | Tensor = 2.0,
+        learnable: bool = False,
         matching: Matching = "exact",
         penalty: float = 0.01,
     ) -> None:
         super().__init__()
         self.discrete = discrete
-        self.continuous = ContinuousAttention(basis, alpha=alpha, penalty=penalty)
+        self.continuous = ContinuousAttention(basis, alpha=alpha, learnable=learnable, penalty=penalty)
         self.matching = checked_matching(matching)
 
     def forward(
@@ -172,7 +167,16 @@ class CombinedAttention(torch.nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         need_density: bool = True,
     ) -> tuple[Float[Tensor, "..."], tuple[Float[Tensor, "..."], Distribution | None]]:
-        """Context, and (weights, density) of the two attentions."""
+        """Context, and (weights, density) of the two attentions.
+
+        Args:
+            values: H.
+            query: what the discrete attention may look at.
+            positions: where the values are; see :func:`contmax.fit_signal`.
+            grid: sizes of the grid whose cells they are, such as (height, width).
+            mask: True = may be attended.
+            need_density: a Distribution cannot leave an exported or vmapped function: pass False there.
+        """
         first, weights = self.discrete(values, query, mask=mask)
         where: dict[str, Any] = {"positions": positions, "grid": grid, "mask": mask}
         attend = self.continuous

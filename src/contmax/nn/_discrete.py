@@ -8,12 +8,13 @@ from torch import Tensor
 
 from contmax._typing import Bool, Float
 from contmax.maps import entmax
-from contmax.nn._parameters import check_query, check_values, keep_alpha, shown
+from contmax.nn._alpha import AlphaModule
+from contmax.nn._parameters import check_query, check_values
 
 Score = Literal["additive", "dot"]
 
 
-class DiscreteAttention(torch.nn.Module):
+class DiscreteAttention(AlphaModule):
     r"""Attention over L values: scores, α-entmax, weighted mean.
 
     .. math:: p = \alpha\text{-entmax}(z), \qquad c = \sum_\ell p_\ell h_\ell, \qquad
@@ -25,7 +26,9 @@ class DiscreteAttention(torch.nn.Module):
     Args:
         embed_dim: D, channels of the values.
         query_dim: channels of the queries; None for an attention without queries.
-        alpha: α > 0: 1 is softmax, 2 is sparsemax; a float or a tensor, a Parameter to learn it.
+        alpha: α > 0: 1 is softmax, 2 is sparsemax; a float or a tensor. A Parameter is learned as it is, without
+            bounds.
+        learnable: whether α is learned inside (1, 2), starting at `alpha`; see :class:`Entmax`.
         score: "additive" (Bahdanau) or "dot".
         hidden_dim: width of the additive score; D by default.
 
@@ -43,7 +46,6 @@ class DiscreteAttention(torch.nn.Module):
     References: Bahdanau et al. 2015; Martins et al. 2020, discrete attention.
     """
 
-    alpha: float | Tensor
     constant_query: torch.nn.Parameter
 
     def __init__(
@@ -52,16 +54,16 @@ class DiscreteAttention(torch.nn.Module):
         query_dim: int | None = None,
         *,
         alpha: float | Tensor = 1.0,
+        learnable: bool = False,
         score: Score = "additive",
         hidden_dim: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(alpha, learnable=learnable)
         if score not in ("additive", "dot"):
             raise ValueError(f'score must be "additive" or "dot"; got {score!r}.')
         if hidden_dim is not None and score == "dot":
             raise ValueError("hidden_dim is the width of the additive score; a dot product has none. Leave it out.")
         self.embed_dim, self.query_dim, self.score = embed_dim, query_dim, score
-        keep_alpha(self, alpha)
         width = embed_dim if hidden_dim is None else hidden_dim
         if score == "additive":
             self.key = torch.nn.Linear(embed_dim, width)
@@ -70,7 +72,14 @@ class DiscreteAttention(torch.nn.Module):
         else:
             self.query = torch.nn.Linear(query_dim, embed_dim) if query_dim is not None else None
             if query_dim is None:
-                self.constant_query = torch.nn.Parameter(torch.randn(embed_dim))
+                self.constant_query = torch.nn.Parameter(torch.empty(embed_dim))
+                torch.nn.init.normal_(self.constant_query)
+
+    def reset_parameters(self) -> None:
+        """Start anew with α and the constant query; the linear maps have a `reset_parameters` of their own."""
+        super().reset_parameters()
+        if self.score == "dot" and self.query is None:
+            torch.nn.init.normal_(self.constant_query)
 
     def forward(
         self,
@@ -123,5 +132,5 @@ class DiscreteAttention(torch.nn.Module):
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
         return (
-            f"embed_dim={self.embed_dim}, query_dim={self.query_dim}, alpha={shown(self.alpha)}, score={self.score!r}"
+            f"embed_dim={self.embed_dim}, query_dim={self.query_dim}, alpha={self._shown_alpha()}, score={self.score!r}"
         )

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
+from contmax._mask import require_boolean
 from contmax._typing import Bool, Float
 from contmax.densities import MultivariateBetaGaussian
 from contmax.nn._parameters import (
@@ -52,9 +53,6 @@ class PooledHead(torch.nn.Module):
     Reference: Martins et al. 2020, document classification.
     """
 
-    places: Tensor
-    """Where the entries below the diagonal of L go, one row of N² zeros and a one for each."""
-
     def __init__(
         self,
         embed_dim: int,
@@ -76,9 +74,6 @@ class PooledHead(torch.nn.Module):
         summary = width + (query_dim or 0)
         self.location = torch.nn.Linear(summary, dim)
         self.scale = torch.nn.Linear(summary, dim + dim * (dim - 1) // 2)
-        rows, columns = torch.tril_indices(dim, dim, -1)
-        places = torch.nn.functional.one_hot(rows * dim + columns, dim * dim).to(torch.get_default_dtype())
-        self.register_buffer("places", places, persistent=False)
 
     def forward(
         self,
@@ -102,17 +97,17 @@ class PooledHead(torch.nn.Module):
         squared = softplus(spread[..., : self.dim]) + _LEAST
         if self.dim == 1:
             return density_of_scale(loc.squeeze(-1), squared.squeeze(-1).sqrt(), alpha, 1)
-        below = (spread[..., self.dim :] @ self.places.to(spread.dtype)).unflatten(-1, (self.dim, self.dim))
-        tril = torch.diag_embed(squared.sqrt()) + below
+        tril = _lower_triangular(squared.sqrt(), spread[..., self.dim :])
         return MultivariateBetaGaussian(loc, alpha=alpha, scale_tril=tril, validate_args=False)
 
     def _summary(self, values: Tensor, grid: tuple[int, ...] | None, mask: Tensor | None) -> Tensor:
         """v, (B, hidden_dim): over the positions that may be attended; zeros where there are none."""
         if (1 if grid is None else len(grid)) != self.dim:
             raise ValueError(
-                f"a head of dim={self.dim} needs a grid of {self.dim} sizes; got {grid}. Pass grid=(…), or dim=… "
-                "to the head."
+                f"A head of dim={self.dim} needs a grid of {self.dim} sizes; got {grid}. Pass grid=(…) to the "
+                "attention, or make the head with dim=…."
             )
+        require_boolean(mask)
         may = None if mask is None else mask.expand(values.shape[:-1])
         seen = values if may is None else torch.where(may.unsqueeze(-1), values, 0)
         channels_first = seen.mT if grid is None else seen.mT.unflatten(-1, grid)
@@ -125,6 +120,16 @@ class PooledHead(torch.nn.Module):
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
         return f"embed_dim={self.embed_dim}, dim={self.dim}, query_dim={self.query_dim}"
+
+
+def _lower_triangular(diagonal: Tensor, below: Tensor) -> Tensor:
+    """The matrix (…, N, N) with this diagonal (…, N), and these entries below it (…, N(N−1)/2), row by row."""
+    rest, zero = iter(below.unbind(-1)), torch.zeros_like(diagonal[..., 0])
+    rows = [
+        [*(next(rest) for _ in range(i)), entry, *[zero] * (diagonal.shape[-1] - 1 - i)]
+        for i, entry in enumerate(diagonal.unbind(-1))
+    ]
+    return torch.stack([torch.stack(row, -1) for row in rows], -2)
 
 
 class MomentHead(torch.nn.Module):

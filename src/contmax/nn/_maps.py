@@ -8,9 +8,7 @@ from torch import Tensor
 
 from contmax._typing import Bool, Float
 from contmax.maps import entmax, sparsemax
-
-# A learned α stays this far from the ends of (1, 2), so that neither rounding nor a long training reaches them.
-_MARGIN = 1e-4
+from contmax.nn._alpha import AlphaModule
 
 
 class Sparsemax(torch.nn.Module):
@@ -44,16 +42,17 @@ class Sparsemax(torch.nn.Module):
         return f"dim={self.dim}"
 
 
-class Entmax(torch.nn.Module):
+class Entmax(AlphaModule):
     r"""α-entmax over an axis, with α fixed or learned, one for all or one per head.
 
     A learned α is 1 + sigmoid(a), kept inside (1, 2): from nearly softmax to nearly sparsemax, decided by the data.
     The parameter a is in the state dict; so are fixed α's given per head.
 
     Args:
-        alpha: α, or its starting value; a float, or one value per head. A learned one must lie inside (1, 2).
+        alpha: α, or its starting value; a float, a tensor, or one value per head. A learned one must start inside
+            (1, 2). A Parameter is learned as it is, without bounds.
         dim: the axis of the distribution.
-        learnable: whether α is a parameter.
+        learnable: whether α is learned inside (1, 2).
         num_heads: number of heads with an α of their own; None: one α for all.
         head_dim: the axis of heads in the scores; 1 by default, as in scores (B, H, Q, L).
 
@@ -63,13 +62,10 @@ class Entmax(torch.nn.Module):
         >>> attend(torch.randn(2, 4, 5, 7)).shape
         torch.Size([2, 4, 5, 7])
         >>> attend
-        Entmax(alpha=[1.5, 1.5, 1.5, 1.5], dim=-1, learnable=True, num_heads=4, head_dim=1)
+        Entmax(alpha=learnable(1.5, 1.5, 1.5, 1.5), dim=-1, learnable=True, num_heads=4, head_dim=1)
 
     Reference: Correia, Niculae & Martins 2019.
     """
-
-    fixed_alpha: Tensor | None
-    alpha_logit: torch.nn.Parameter | None
 
     def __init__(
         self,
@@ -80,25 +76,12 @@ class Entmax(torch.nn.Module):
         num_heads: int | None = None,
         head_dim: int | None = None,
     ) -> None:
-        super().__init__()
+        _check_start(alpha, num_heads)
+        if num_heads is not None and not learnable and isinstance(alpha, int | float):
+            alpha = [alpha] * num_heads
+        super().__init__(alpha, learnable=learnable, num_heads=num_heads)
         self.dim, self.num_heads = dim, num_heads
         self.head_dim = 1 if head_dim is None else head_dim
-        start = torch.as_tensor(alpha, dtype=torch.float64)
-        _check_start(start, alpha, learnable, num_heads)
-        # A Python float lets the map choose its algorithm once, when the code is traced.
-        self._scalar = start.item() if start.dim() == 0 else math.nan
-        if num_heads is not None:
-            start = start.expand(num_heads)
-        start = start.to(torch.get_default_dtype(), copy=True)
-        self.register_buffer("fixed_alpha", None if learnable or num_heads is None else start)
-        self.register_parameter("alpha_logit", torch.nn.Parameter(_to_logit(start)) if learnable else None)
-
-    @property
-    def alpha(self) -> float | Tensor:
-        """The current α: a float, or a tensor of shape () or (H,)."""
-        if self.alpha_logit is not None:
-            return 1 + _MARGIN + (1 - 2 * _MARGIN) * torch.sigmoid(self.alpha_logit)
-        return self.fixed_alpha if self.fixed_alpha is not None else self._scalar
 
     def forward(
         self,
@@ -109,8 +92,9 @@ class Entmax(torch.nn.Module):
     ) -> Float[Tensor, "..."]:
         """Probabilities of the shape of the scores."""
         alpha = self.alpha
-        if self.num_heads is not None and isinstance(alpha, Tensor):
+        if self.num_heads is not None:
             self._check_heads(scores)
+        if isinstance(alpha, Tensor) and alpha.dim():
             axis = self.head_dim % scores.dim()
             alpha = alpha.view([-1 if d == axis else 1 for d in range(scores.dim())])
         return entmax(scores, alpha, self.dim, mask=mask, temperature=temperature)
@@ -125,23 +109,15 @@ class Entmax(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
-        alpha = self.alpha
-        values = [round(a, 4) for a in alpha.detach().reshape(-1).tolist()] if isinstance(alpha, Tensor) else [alpha]
-        shown = values if self.num_heads is not None else values[0]
         heads = "" if self.num_heads is None else f", num_heads={self.num_heads}, head_dim={self.head_dim}"
-        return f"alpha={shown}, dim={self.dim}, learnable={self.alpha_logit is not None}{heads}"
+        return f"alpha={self._shown_alpha()}, dim={self.dim}, learnable={self.alpha_logit is not None}{heads}"
 
 
-def _to_logit(alpha: Tensor) -> Tensor:
-    return torch.logit((alpha - 1 - _MARGIN) / (1 - 2 * _MARGIN))
-
-
-def _check_start(start: Tensor, given: object, learnable: bool, num_heads: int | None) -> None:
+def _check_start(alpha: float | Sequence[float] | Tensor, num_heads: int | None) -> None:
+    meta = isinstance(alpha, Tensor) and alpha.is_meta
+    start = alpha if isinstance(alpha, Tensor) else torch.as_tensor(alpha, dtype=torch.float64, device="cpu")
     if start.dim() > (0 if num_heads is None else 1) or (start.dim() == 1 and start.shape[0] != num_heads):
         heads = "num_heads is None" if num_heads is None else f"num_heads is {num_heads}"
         raise ValueError(f"alpha has shape {tuple(start.shape)} but {heads}. Pass one float, or one value per head.")
-    low, high = start.min().item(), start.max().item()
-    if learnable and not 1 + _MARGIN < low <= high < 2 - _MARGIN:
-        raise ValueError(f"a learned alpha must start inside (1, 2); got {given}. Pass 1.5, or learnable=False.")
-    if not 0 < low <= high < math.inf:
-        raise ValueError(f"alpha must be positive and finite; got {given}. 1 is softmax, 2 is sparsemax.")
+    if not meta and not 0 < start.min().item() <= start.max().item() < math.inf:
+        raise ValueError(f"alpha must be positive and finite; got {alpha}. 1 is softmax, 2 is sparsemax.")

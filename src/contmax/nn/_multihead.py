@@ -1,50 +1,56 @@
 """Many queries, many heads, over one continuous signal."""
 
 import math
-from typing import NamedTuple
+import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
+from contmax._precision import without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.densities import Mixture
 from contmax.expectations import expectation
 from contmax.maps import moments
-from contmax.nn._parameters import check_values, density_of_moments, keep_alpha, shown, wide_linear
+from contmax.nn._alpha import AlphaModule
+from contmax.nn._parameters import check_values, density_of_moments, wide_linear
 from contmax.signal import fit_signal, observation_positions
 
 
-class Anchors(NamedTuple):
+class Anchors(torch.nn.Module):
     """Where a continuous attention reads the signal to compare it with queries: cells of a regular grid over a box.
 
-    They are numbers and not tensors: no precision to lose in half of it, and they stay where they are while a basis
-    is learned.
+    The box is that in which the basis stood when the module was made, and is in the state dict: it stays where it is
+    while a basis is learned.
     """
 
-    per_axis: int
-    low: tuple[float, ...]
-    size: tuple[float, ...]
-    """Corner and sides of the box, one number for each axis."""
+    low: Tensor
+    size: Tensor
+    """Corner and sides of the box, (N,)."""
+    _version = 2
 
-    @classmethod
-    def of(cls, basis: Basis) -> "Anchors":
-        """As many as the basis has functions, over the box in which it stands."""
+    def __init__(self, basis: Basis) -> None:
+        super().__init__()
         dim = basis.event_dim
-        corners = (corner.detach().double().reshape(dim).tolist() for corner in basis.bounds)
-        # A single function, or all at one place, span no box: take in the unit cube.
-        sides = [(a, b) if a < b else (min(a, 0.0), max(b, 1.0)) for a, b in zip(*corners, strict=True)]
-        return cls(
-            max(2, math.ceil(basis.num_functions ** (1 / dim) - 1e-9)),
-            tuple(a for a, _ in sides),
-            tuple(b - a for a, b in sides),
-        )
+        self.per_axis = max(2, math.ceil(basis.num_functions ** (1 / dim) - 1e-9))
+        self.grid = None if dim == 1 else (self.per_axis,) * dim
+        low, high = (corner.detach().reshape(dim).clone() for corner in basis.bounds)
+        self.register_buffer("low", low)
+        self.register_buffer("size", high - low)
+        self.span(basis)
 
-    @property
-    def grid(self) -> tuple[int, ...] | None:
-        """Cells along each axis; None on the line."""
-        return None if len(self.low) == 1 else (self.per_axis,) * len(self.low)
+    def span(self, basis: Basis) -> None:
+        """Take the box in which a basis stands now; its functions say how many anchors there are along each axis."""
+        low, high = (corner.detach().reshape(-1) for corner in basis.bounds)
+        # A single function, or all at one place, span no box: take in the unit cube.
+        flat = low >= high
+        low, high = torch.where(flat, low.clamp(max=0), low), torch.where(flat, high.clamp(min=1), high)
+        with torch.no_grad():
+            self.low.copy_(low)
+            self.size.copy_(high - low)
 
     def points(self, like: Tensor) -> Tensor:
         """The anchors themselves, (A,) or (A, N)."""
@@ -62,12 +68,23 @@ class Anchors(NamedTuple):
         return observation_positions(self.per_axis, None, self.grid, None, like)
 
     def _box(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Corner and sides, () or (N,), filled on the device so that the host need not wait."""
-        low, size = (torch.stack([like.new_full((), x) for x in numbers]) for numbers in (self.low, self.size))
+        """Corner and sides, () on the line, (N,) in N > 1 dimensions."""
+        low, size = self.low.to(like.dtype), self.size.to(like.dtype)
         return (low[0], size[0]) if self.grid is None else (low, size)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *arguments: Any) -> None:
+        if (metadata.get("version") or 1) < 2:
+            # State dicts of earlier versions hold no anchors: they stay where the basis put them.
+            state_dict.setdefault(prefix + "low", self.low)
+            state_dict.setdefault(prefix + "size", self.size)
+        super()._load_from_state_dict(state_dict, prefix, metadata, *arguments)
 
-class MultiheadContinuousAttention(torch.nn.Module):
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses."""
+        return f"per_axis={self.per_axis}, dim={len(self.low)}"
+
+
+class MultiheadContinuousAttention(AlphaModule):
     r"""Multi-head attention of queries to a continuous signal: its cost per query does not depend on its length.
 
     The values become one signal V = Bψ. A head reads it at anchors a_m, evenly spaced over the domain, compares them
@@ -83,7 +100,9 @@ class MultiheadContinuousAttention(torch.nn.Module):
         embed_dim: E, channels of queries and outputs; a multiple of `num_heads`.
         num_heads: H.
         basis: ψ, K functions on the domain.
-        alpha: α: a float, or a tensor, a Parameter to learn it; () or (H,), one for each head.
+        alpha: α: a float, or one for each head: numbers, or a tensor of shape () or (H,). A Parameter is learned as it
+            is, without bounds.
+        learnable: whether each head learns an α of its own inside (1, 2), starting at `alpha`; see :class:`Entmax`.
         num_components: M, densities per head, mixed by weights that depend on the query.
         kdim: channels of the space in which queries meet anchors; E by default, a multiple of `num_heads`.
         vdim: channels of the values; E by default.
@@ -93,21 +112,19 @@ class MultiheadContinuousAttention(torch.nn.Module):
         num_steps: attention steps; each further one asks with the query plus the output of the one before.
 
     Shape:
-        query (B, Q, E), value (B, L, vdim), mask (B, L) or (L,); output (B, Q, E), density of batch shape (B, H, Q).
+        query (B, Q, E), values (B, L, vdim), mask (B, L) or (L,); output (B, Q, E), density of batch shape (B, H, Q).
         A sequence with nothing to attend gives an output of zeros.
 
     Example:
         >>> import torch, contmax
         >>> basis = contmax.basis.GaussianBasis.linspace(32, scale=0.05)
         >>> attend = contmax.nn.MultiheadContinuousAttention(16, 4, basis)
-        >>> output, density = attend(torch.randn(2, 5, 16), torch.randn(2, 300, 16), need_density=True)
+        >>> output, density = attend(torch.randn(2, 5, 16), torch.randn(2, 300, 16))
         >>> output.shape, density.batch_shape
         (torch.Size([2, 5, 16]), torch.Size([2, 4, 5]))
 
     References: Martins et al. 2020, conclusions (mixtures, heads, sequential steps); Martins et al. 2022, ∞-former.
     """
-
-    alpha: float | Tensor
 
     def __init__(
         self,
@@ -115,7 +132,8 @@ class MultiheadContinuousAttention(torch.nn.Module):
         num_heads: int,
         basis: Basis,
         *,
-        alpha: float | Tensor = 2.0,
+        alpha: float | Sequence[float] | Tensor = 2.0,
+        learnable: bool = False,
         num_components: int = 1,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -124,7 +142,7 @@ class MultiheadContinuousAttention(torch.nn.Module):
         penalty: float = 0.01,
         num_steps: int = 1,
     ) -> None:
-        super().__init__()
+        super().__init__(alpha, learnable=learnable, num_heads=num_heads)
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
         for name, count in (("num_heads", num_heads), ("num_components", num_components), ("num_steps", num_steps)):
@@ -133,11 +151,8 @@ class MultiheadContinuousAttention(torch.nn.Module):
         for name, channels in (("embed_dim", embed_dim), ("kdim", self.kdim)):
             if channels % num_heads:
                 raise ValueError(f"{name} must be a multiple of num_heads; got {channels} for {num_heads} heads.")
-        if isinstance(alpha, Tensor) and alpha.shape not in ((), (num_heads,)):
-            raise ValueError(f"alpha must have shape () or ({num_heads},), one per head; got {tuple(alpha.shape)}.")
         self.embed_dim, self.num_heads, self.num_components = embed_dim, num_heads, num_components
         self.basis, self.penalty, self.num_steps = basis, penalty, num_steps
-        keep_alpha(self, alpha)
         self.query_projection = torch.nn.Linear(embed_dim, num_components * self.kdim, bias=bias)
         self.key_projection = torch.nn.Linear(self.vdim, self.kdim, bias=bias)
         # A bias of the values would only add to the one of the output.
@@ -145,24 +160,42 @@ class MultiheadContinuousAttention(torch.nn.Module):
         self.output_projection = torch.nn.Linear(embed_dim, embed_dim, bias=bias)
         self.component_logits = torch.nn.Linear(embed_dim, num_heads * num_components) if num_components > 1 else None
         self.dropout = torch.nn.Dropout(dropout)
-        self._anchors = Anchors.of(basis)
+        self.anchors = Anchors(basis)
+
+    def reset_parameters(self) -> None:
+        """Start anew with α, the basis and the anchors; the linear maps have a `reset_parameters` of their own."""
+        super().reset_parameters()
+        self.basis.reset_parameters()
+        self.anchors.span(self.basis)
 
     def forward(
         self,
         query: Float[Tensor, "B Q E"],
-        value: Float[Tensor, "B L C"],
+        values: Float[Tensor, "B L C"] | None = None,
         *,
         positions: Float[Tensor, "..."] | None = None,
         grid: tuple[int, ...] | None = None,
         mask: Bool[Tensor, "..."] | None = None,
-        need_density: bool = False,
+        need_density: bool = True,
+        value: Float[Tensor, "B L C"] | None = None,
     ) -> tuple[Float[Tensor, "B Q E"], Distribution | None]:
-        """Output, and the density of the last step if `need_density`."""
+        """Output, and the density of the last step (None unless `need_density`).
+
+        Args:
+            query: q.
+            values: H.
+            positions: where the values are; see :func:`contmax.fit_signal`.
+            grid: sizes of the grid whose cells they are, such as (height, width).
+            mask: True = may be attended.
+            need_density: a Distribution cannot leave an exported or vmapped function: pass False there.
+            value: the former name of `values`.
+        """
+        values = _renamed(values, value)
         check_values(query, self.embed_dim, "query")
-        check_values(value, self.vdim, "value")
-        signal = fit_signal(value, self.basis, positions=positions, grid=grid, mask=mask, penalty=self.penalty)
+        check_values(values, self.vdim, "values")
+        signal = fit_signal(values, self.basis, positions=positions, grid=grid, mask=mask, penalty=self.penalty)
         signal = signal.materialize()
-        keys = self._heads(self.key_projection(signal(self._anchors.points(signal.coefficients))))
+        keys = self._heads(self.key_projection(signal(self.anchors.points(signal.coefficients))))
         contents = self._heads(wide_linear(self.value_projection, signal.coefficients))
         asked = query
         for step in range(self.num_steps):
@@ -180,7 +213,7 @@ class MultiheadContinuousAttention(torch.nn.Module):
 
     def _output(self, r: Tensor, contents: Tensor, dtype: torch.dtype) -> Tensor:
         """E_p[V] of all heads, projected; coefficients cancel, so they are mixed in full precision."""
-        with torch.autocast(r.device.type, enabled=False):
+        with without_autocast(r):
             mixed = (r.to(contents.dtype) @ contents).to(dtype)
         output: Tensor = self.output_projection(self.dropout(mixed.transpose(1, 2).flatten(2)))
         return output
@@ -189,11 +222,12 @@ class MultiheadContinuousAttention(torch.nn.Module):
         """Densities of batch shape (B, H, Q) for queries (B, Q, E) and keys at the anchors (B, H, A, d)."""
         asked = self.query_projection(query).unflatten(-1, (self.num_components, self.num_heads, -1))
         wide = torch.promote_types(keys.dtype, torch.float32)
-        with torch.autocast(query.device.type, enabled=False):
+        with without_autocast(query):
             scores = torch.einsum("bqmhd,bhad->bhqma", asked.to(wide), keys.to(wide)) / math.sqrt(keys.shape[-1])
-        mean, covariance = self._anchors.moments(torch.softmax(scores, -1))
+        mean, covariance = self.anchors.moments(torch.softmax(scores, -1))
         # (H,) → (H, Q, M); the axis of the components stays until the densities are made.
-        alpha = self.alpha[:, None, None] if isinstance(self.alpha, Tensor) and self.alpha.dim() else self.alpha
+        alpha = self.alpha
+        alpha = alpha[:, None, None] if isinstance(alpha, Tensor) and alpha.dim() else alpha
         if self.component_logits is None:
             mean, covariance = mean.select(3, 0), covariance.select(3, 0)
             alpha = alpha.squeeze(-1) if isinstance(alpha, Tensor) and alpha.dim() else alpha
@@ -205,7 +239,17 @@ class MultiheadContinuousAttention(torch.nn.Module):
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
         return (
-            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, alpha={shown(self.alpha)}, "
+            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, alpha={self._shown_alpha()}, "
             f"num_components={self.num_components}, kdim={self.kdim}, vdim={self.vdim}, penalty={self.penalty:g}, "
             f"num_steps={self.num_steps}"
         )
+
+
+def _renamed(values: Tensor | None, value: Tensor | None) -> Tensor:
+    """`values`, which were once called `value`."""
+    if value is not None and values is None:
+        warnings.warn("value= is now called values=, as in the other modules.", DeprecationWarning, stacklevel=3)
+        return value
+    if values is None or value is not None:
+        raise TypeError("forward() takes the values once, by position or as values=….")
+    return values

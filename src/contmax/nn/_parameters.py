@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from contmax._precision import without_autocast
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.maps import moments
 from contmax.signal import observation_positions
@@ -56,24 +57,6 @@ def density_of_weights(
     return density_of_moments(mean, covariance, alpha, dim, matching)
 
 
-def keep_alpha(module: torch.nn.Module, alpha: float | Tensor) -> None:
-    """Give a module its α: a number, a Parameter, or a tensor that moves and is saved with the module."""
-    if isinstance(alpha, Tensor) and not isinstance(alpha, torch.nn.Parameter):
-        module.register_buffer("alpha", alpha)
-    else:
-        module.alpha = alpha  # type: ignore[assignment]
-
-
-def shown(alpha: float | Tensor) -> str:
-    """α as `repr` shows it."""
-    if not isinstance(alpha, Tensor):
-        return f"{alpha:g}"
-    kind = "learnable" if isinstance(alpha, torch.nn.Parameter) else "tensor"
-    if alpha.is_meta or alpha.numel() > 8:
-        return f"{kind} of shape {tuple(alpha.shape)}"
-    return f"{kind}({', '.join(f'{a:.4g}' for a in alpha.detach().reshape(-1).tolist())})"
-
-
 def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> None:
     """A query if one was announced, and of the announced channels.
 
@@ -84,7 +67,7 @@ def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> 
         return
     if query is None or query_dim is None:
         got, fix = ("no query", "one") if query is None else ("a query", "query_dim=… at construction, or no query")
-        raise ValueError(f"the module was made with query_dim={query_dim} and got {got}. Pass {fix}.")
+        raise ValueError(f"The module was made with query_dim={query_dim} and got {got}. Pass {fix}.")
     batch = values.shape[0]
     if query.dim() not in (2, 3) or query.shape[0] != batch or query.shape[-1] != query_dim:
         raise ValueError(
@@ -115,5 +98,5 @@ def wide_linear(linear: torch.nn.Linear, x: Tensor) -> Tensor:
     """An affine map in at least float32, under autocast too: three digits are too few to say where to look."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     bias = None if linear.bias is None else linear.bias.to(dtype)
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         return torch.nn.functional.linear(x.to(dtype), linear.weight.to(dtype), bias)

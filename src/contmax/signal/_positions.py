@@ -1,7 +1,18 @@
-"""Where observations stand when nobody says: the centres of equal cells of the unit interval or the unit square."""
+"""Where observations stand: where the caller says, or at the centres of equal cells of the unit interval or cube."""
+
+import warnings
+import weakref
 
 import torch
 from torch import Tensor
+
+from contmax._eager import is_eager_cpu
+from contmax.basis import Basis
+
+# Bases that were warned about: once is enough.
+_warned: "weakref.WeakSet[Basis]" = weakref.WeakSet()
+# Functions this much smaller than where the basis stands add nothing to a fit.
+_NEGLIGIBLE = 1e-6
 
 
 def observation_positions(
@@ -37,3 +48,48 @@ def _on_grid(grid: tuple[int, ...], like: Tensor) -> Tensor:
     """Centres of the cells of a regular grid over the unit cube, row-major: (L, N), L the product of the sizes."""
     lines = [_on_interval(n, None, like) for n in grid]
     return torch.stack(torch.meshgrid(*lines, indexing="ij"), -1).reshape(-1, len(grid))
+
+
+def finite_where_masked(positions: Tensor, mask: Tensor, dim: int) -> Tensor:
+    """Positions with 0 where no sequence may look, so that a NaN there reaches neither result nor gradient."""
+    axes = positions.dim() - (dim > 1)
+    seen = mask.flatten(0, mask.dim() - axes - 1).any(0) if mask.dim() > axes else mask
+    return torch.where(seen if dim == 1 else seen.unsqueeze(-1), positions, 0)
+
+
+def warn_if_far_outside(positions: Tensor, design: Tensor, basis: Basis, mask: Tensor | None) -> None:
+    """Say once for a basis that observations lie where all its functions vanish; looks at values on the CPU only.
+
+    Args:
+        positions: t, (…, L), or (…, L, N) for N > 1.
+        design: ψ(t), (…, L, K).
+        basis: ψ.
+        mask: what counts, broadcastable to (…, L).
+    """
+    if not is_eager_cpu(positions, design, mask, *basis.buffers(), *basis.parameters()) or basis in _warned:
+        return
+    low, high = (corner.detach().double() for corner in basis.bounds)
+    if not is_eager_cpu(low, high):
+        return
+    points, span = positions.detach().double(), high - low
+    outside = (points < low - span) | (points > high + span)
+    outside = outside if basis.event_dim == 1 else outside.any(-1)
+    if not bool(outside.any()):
+        return
+    with torch.no_grad():
+        height = basis(((low + high) / 2).unsqueeze(0)).abs().amax()
+    lost = outside & (design.detach().abs().amax(-1) <= _NEGLIGIBLE * height)
+    lost = lost if mask is None else lost & mask
+    if bool(lost.any()):
+        _warned.add(basis)
+        warnings.warn(
+            f"{int(lost.sum())} of {lost.numel()} positions lie far outside the basis, which stands in [{_shown(low)}, "
+            f"{_shown(high)}]: the signal is 0 there. Make the basis where the observations are, with "
+            f"contmax.basis.{type(basis).__name__}.spanning(positions, …) or low=…, high=…, or rescale the positions.",
+            stacklevel=3,
+        )
+
+
+def _shown(corner: Tensor) -> str:
+    numbers = ", ".join(f"{x:g}" for x in corner.reshape(-1).tolist())
+    return numbers if corner.dim() == 0 else f"({numbers})"

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from contmax._mask import require_boolean
+from contmax._precision import without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.expectations import expectation
-from contmax.signal._positions import observation_positions
-from contmax.signal._ridge import cached_ridge_weights, ridge_weights
+from contmax.signal._positions import finite_where_masked, observation_positions, warn_if_far_outside
+from contmax.signal._ridge import cached_ridge_weights, require_float64, ridge_weights
 
 if TYPE_CHECKING:
     from torch.distributions import Distribution
@@ -37,7 +39,7 @@ class Signal:
     ) -> None:
         source = values if coefficients is None else coefficients
         if source is None or (coefficients is None and weights is None):
-            raise ValueError("a signal needs coefficients, or values and weights. fit_signal makes one.")
+            raise ValueError("A signal needs coefficients, or values and weights. Call contmax.fit_signal to make one.")
         self._basis, self._coefficients, self._values, self._weights = basis, coefficients, values, weights
         self._shape, self._dtype = source.shape, source.dtype if dtype is None else dtype
 
@@ -52,14 +54,14 @@ class Signal:
         if self._coefficients is not None:
             return self._coefficients
         values, weights = self._observations()
-        with torch.autocast(values.device.type, enabled=False):
+        with without_autocast(values):
             return weights.mT @ values
 
     def __call__(self, t: Float[Tensor, "..."]) -> Float[Tensor, "*batch T D"]:
         """V(t) at points t: (T,) or (*batch, T) for N = 1, (T, N) or (*batch, T, N) for N > 1."""
         coefficients = self.coefficients
         functions: Tensor = self._basis(t)
-        with torch.autocast(coefficients.device.type, enabled=False):
+        with without_autocast(coefficients):
             return (functions.to(coefficients.dtype) @ coefficients).to(self._dtype)
 
     def expectation(self, density: "Distribution") -> Float[Tensor, "... D"]:
@@ -77,11 +79,11 @@ class Signal:
         first = r.shape[: len(batch)]
         if r.dim() <= len(batch) or any(n != m and 1 not in (n, m) for n, m in zip(first, batch, strict=True)):
             raise ValueError(
-                f"a density of batch shape {tuple(r.shape[:-1])} does not fit a signal of batch shape {tuple(batch)}: "
+                f"A density of batch shape {tuple(r.shape[:-1])} does not fit a signal of batch shape {tuple(batch)}: "
                 "pass one density per sequence, (*batch), many, (*batch, *Q), or one for all, ()."
             )
         wide = torch.promote_types(self._dtype, torch.float32)
-        with torch.autocast(r.device.type, enabled=False):
+        with without_autocast(r):
             mixed = self._mixed(r.reshape(*first, -1, r.shape[-1]).to(wide)).to(self._dtype)
         return mixed.reshape(*mixed.shape[:-2], *r.shape[len(batch) : -1], mixed.shape[-1])
 
@@ -102,12 +104,16 @@ class Signal:
         return Signal(self._basis, coefficients=self.coefficients, dtype=self._dtype)
 
     def to(self, *args: Any, **kwargs: Any) -> "Signal":
-        """The same signal with its tensors moved as by Tensor.to; the basis, a module, is moved with Module.to."""
+        """The same signal with its tensors moved as by Tensor.to.
+
+        It gets a copy of the basis there, in at least float32, through which gradients reach the basis it was made
+        with; that one stays as it is.
+        """
         source = self._values if self._coefficients is None else self._coefficients
         like = torch.empty(0, dtype=self._dtype, device=None if source is None else source.device).to(*args, **kwargs)
         wide = torch.promote_types(like.dtype, torch.float32)
         moved = self._mapped(lambda tensor: tensor.to(like.device, wide))
-        moved._dtype = like.dtype
+        moved._basis, moved._dtype = self._basis.moved(like.device, wide), like.dtype
         return moved
 
     def detach(self) -> "Signal":
@@ -122,7 +128,7 @@ class Signal:
     def _observations(self) -> tuple[Tensor, Tensor]:
         """Values and weights in one dtype, at least float32."""
         if self._values is None or self._weights is None:
-            raise ValueError("the signal was materialized: its observations are forgotten.")
+            raise ValueError("The signal was materialized, so its observations are gone; use its coefficients.")
         return self._values.to(self._weights.dtype), self._weights
 
     def __repr__(self) -> str:
@@ -147,14 +153,23 @@ def fit_signal(
     Args:
         values: observations H, (*batch, L, D).
         basis: ψ, K functions on the line (N = 1) or in N dimensions.
-        positions: where they were made: (L,) or (*batch, L) for N = 1, (L, N) or (*batch, L, N) for N > 1. By default
-            (rank + ½)/n over the n unmasked observations of a sequence; with `grid`, the centres of its cells.
+        positions: where they were made, in the unit in which the basis stands: (L,) or (*batch, L) for N = 1,
+            (L, N) or (*batch, L, N) for N > 1. By default (rank + ½)/n over the n unmasked observations of a sequence;
+            with `grid`, the centres of its cells.
         grid: sizes of a regular grid over the unit cube whose cells the observations are, row-major: (height, width).
         mask: boolean, (L,) or (*batch, L); True = counts. A sequence without any observation gives the zero signal.
         penalty: λ ≥ 0.
 
     Returns:
         A :class:`Signal` with coefficients (*batch, K, D).
+
+    Raises:
+        ValueError: if shapes do not fit each other, positions are not finite, or λ = 0 and the fit is not unique.
+        TypeError: if the mask is not boolean.
+        NotImplementedError: on mps devices, which have no float64.
+
+    Weights for the default positions are kept for the next call with the same basis and length. On an accelerator a
+    write to the basis through ``.data`` is not seen by them; write with ``copy_`` under ``torch.no_grad()``.
 
     Example:
         >>> import torch, contmax
@@ -176,7 +191,12 @@ def fit_signal(
             basis, lambda: observation_positions(length, None, grid, None, like), (length, grid), penalty, values
         )
     else:
-        design = basis(observation_positions(length, positions, grid, mask, like).double())
+        where = observation_positions(length, positions, grid, mask, like).double()
+        if positions is not None and mask is not None:
+            where = finite_where_masked(where, mask, basis.event_dim)
+        design = basis(where)
+        if positions is not None:
+            warn_if_far_outside(where, design, basis, mask)
         if mask is not None:
             design = torch.where(mask.unsqueeze(-1), design, 0)
             values = torch.where(mask.unsqueeze(-1), values, 0)
@@ -198,6 +218,7 @@ def _check(
             f"values must be floating-point of shape (*batch, L, D); got {values.dtype}, {tuple(values.shape)}. "
             "Pass values[:, None] for one channel."
         )
+    require_float64(values.device)
     length = values.shape[-2]
     if length == 0:
         raise ValueError(f"values of shape {tuple(values.shape)} hold no observation: L = 0. Skip such inputs.")
@@ -212,7 +233,7 @@ def _check(
             )
     elif positions is None and basis.event_dim > 1:
         raise ValueError(
-            f"a basis of dimension {basis.event_dim} needs grid=(…) or positions of shape (L, {basis.event_dim})."
+            f"A basis of dimension {basis.event_dim} needs grid=(…) or positions of shape (L, {basis.event_dim})."
         )
     batch = values.shape[:-1]
     if positions is not None:
@@ -223,10 +244,11 @@ def _check(
                 f"positions of shape {tuple(positions.shape)} do not fit values of shape {tuple(values.shape)}: pass "
                 f"(L,) or (*batch, L), with a last axis of {basis.event_dim} if the basis has more than one dimension."
             )
-    if mask is not None and (mask.dtype != torch.bool or not _counts(mask.shape, batch)):
+    require_boolean(mask)
+    if mask is not None and not _counts(mask.shape, batch):
         raise ValueError(
-            f"mask must be boolean of shape (L,) or (*batch, L), True = may be attended; got {mask.dtype} of shape "
-            f"{tuple(mask.shape)} for values of shape {tuple(values.shape)}."
+            f"mask must have shape (L,) or (*batch, L), True = may be attended; got {tuple(mask.shape)} for values of "
+            f"shape {tuple(values.shape)}."
         )
 
 

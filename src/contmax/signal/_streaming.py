@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor
 
+from contmax._mask import require_boolean
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
-from contmax.signal._ridge import solve_gram
+from contmax.signal._positions import finite_where_masked, warn_if_far_outside
+from contmax.signal._ridge import require_float64, solve_gram
 from contmax.signal._signal import Signal
 
 
@@ -44,7 +46,13 @@ class SignalAccumulator:
         mask: Bool[Tensor, "..."] | None = None,
     ) -> None:
         """Add observations (*batch, L, D) made at positions (L,) or (*batch, L), with a last axis N if N > 1."""
-        design = self.basis(positions.double()).double()
+        require_boolean(mask)
+        require_float64(values.device)
+        where = positions.double()
+        if mask is not None:
+            where = finite_where_masked(where, mask, self.basis.event_dim)
+        design = self.basis(where).double()
+        warn_if_far_outside(where, design, self.basis, mask)
         wide = values.double()
         if mask is not None:
             design = torch.where(mask.unsqueeze(-1), design, 0)
@@ -55,7 +63,7 @@ class SignalAccumulator:
         """Add what another accumulator over the same basis has seen."""
         if other.basis is not self.basis and other.basis.num_functions != self.basis.num_functions:
             raise ValueError(
-                f"cannot merge an accumulator of {other.basis.num_functions} functions into one of "
+                f"Cannot merge an accumulator of {other.basis.num_functions} functions into one of "
                 f"{self.basis.num_functions}: both must use the same basis."
             )
         if other._gram is not None and other._cross is not None:
@@ -83,5 +91,5 @@ class SignalAccumulator:
 
     def _statistics(self) -> tuple[Tensor, Tensor]:
         if self._gram is None or self._cross is None:
-            raise ValueError("the accumulator has seen no observations. Call update(values, positions) first.")
+            raise ValueError("The accumulator has seen no observations. Call update(values, positions) first.")
         return self._gram, self._cross

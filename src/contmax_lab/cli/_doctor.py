@@ -63,6 +63,15 @@ def _devices() -> list[list[str]]:
         ["CPU", f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"],
         ["GPU", ", ".join(gpus) + (" (bf16)" if bf16 else "") if gpus else "none"],
         ["backend torch", "yes, the reference"],
-        ["backend cpu", "yes" if version("numba") else "no: pip install numba"],
+        ["backend cpu", _compiled_rows() if version("numba") else "no: pip install 'contmax[cpu]'"],
         ["processes", "gloo" + (", nccl" if torch.distributed.is_nccl_available() and gpus else "")],
     ]
+
+
+def _compiled_rows() -> str:
+    """Whether numba, which is installed, can be imported too."""
+    try:
+        import numba  # noqa: F401
+    except Exception as error:
+        return f"no: {error} pip install --upgrade 'contmax[cpu]'"
+    return "yes"

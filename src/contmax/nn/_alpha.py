@@ -1,0 +1,115 @@
+"""α of a module: a number, a tensor, or learned inside (1, 2); kept, saved, moved and shown in one way."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# A learned α stays this far from the ends of (1, 2), so that neither rounding nor a long training reaches them.
+_MARGIN = 1e-4
+
+
+class AlphaModule(torch.nn.Module):
+    r"""A module with an α, given or learned.
+
+    .. math:: \alpha = 1 + \varepsilon + (1 - 2\varepsilon)\,\mathrm{sigmoid}(a), \qquad \varepsilon = 10^{-4}
+
+    A learned α lies between nearly softmax and nearly sparsemax; its parameter a is ``alpha_logit`` in the state dict.
+    A given α is a number, or a tensor that is saved and moved with the module as ``given_alpha``; a Parameter that is
+    given is learned as it is, without bounds.
+    """
+
+    alpha_logit: torch.nn.Parameter | None
+    given_alpha: float | Tensor
+
+    def __init__(
+        self, alpha: float | Sequence[float] | Tensor, *, learnable: bool = False, num_heads: int | None = None
+    ) -> None:
+        super().__init__()
+        shape = tuple(alpha.shape if isinstance(alpha, Tensor) else torch.tensor(alpha, device="cpu").shape)
+        if num_heads is not None and shape not in ((), (num_heads,)):
+            raise ValueError(f"alpha must have shape () or ({num_heads},), one per head; got {shape}.")
+        self.register_parameter("alpha_logit", None)
+        # The numbers α starts with: `to_empty` loses those of a parameter or a buffer.
+        self._start = _numbers(alpha)
+        if learnable:
+            start = self._start
+            if start is None or not 1 + _MARGIN < start.min().item() <= start.max().item() < 2 - _MARGIN:
+                raise ValueError(f"a learned alpha must start inside (1, 2); got {alpha}. Pass alpha=1.5.")
+            self._start = _to_logit(start if num_heads is None else start.expand(num_heads))
+            self.alpha_logit = torch.nn.Parameter(_on_default_device(self._start))
+        elif isinstance(alpha, Sequence):
+            self.register_buffer("given_alpha", _on_default_device(torch.tensor(alpha, device="cpu")))
+        elif isinstance(alpha, Tensor) and not isinstance(alpha, torch.nn.Parameter):
+            self.register_buffer("given_alpha", alpha)
+        else:
+            self.given_alpha = alpha
+
+    @property
+    def alpha(self) -> float | Tensor:
+        """The current α."""
+        if self.alpha_logit is not None:
+            return _from_logit(self.alpha_logit)
+        return self.given_alpha
+
+    @alpha.setter
+    def alpha(self, value: float | Tensor) -> None:
+        if self.alpha_logit is not None:
+            raise AttributeError(
+                f"alpha is learned here and cannot be set to {value}. Make the module with learnable=False."
+            )
+        self.given_alpha = value
+
+    def reset_parameters(self) -> None:
+        """Give α the value it was made with, for a module whose tensors were made anew by `to_empty`.
+
+        Raises:
+            RuntimeError: if that value is not known: it was a tensor on the meta device.
+        """
+        kept = self.given_alpha if self.alpha_logit is None else self.alpha_logit
+        if not isinstance(kept, Tensor):
+            return
+        if self._start is None:
+            raise RuntimeError("alpha was a tensor on the meta device: its value is not known. Load a state dict.")
+        with torch.no_grad():
+            kept.copy_(self._start)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        # State dicts of earlier versions have a given α under these names.
+        for old in ("alpha", "fixed_alpha"):
+            if prefix + old in state_dict:
+                state_dict[prefix + "given_alpha"] = state_dict.pop(prefix + old)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+    def _shown_alpha(self) -> str:
+        """α as `repr` shows it."""
+        alpha = self.alpha
+        if not isinstance(alpha, Tensor):
+            return f"{alpha:g}"
+        learned = self.alpha_logit is not None or isinstance(alpha, torch.nn.Parameter)
+        kind = "learnable" if learned else "tensor"
+        if alpha.is_meta or alpha.numel() > 8:
+            return f"{kind} of shape {tuple(alpha.shape)}"
+        return f"{kind}({', '.join(f'{a:.4g}' for a in alpha.detach().reshape(-1).tolist())})"
+
+
+def _numbers(alpha: float | Sequence[float] | Tensor) -> Tensor | None:
+    """α as float64 on the CPU; None if it is on the meta device and has no value."""
+    if isinstance(alpha, Tensor) and alpha.is_meta:
+        return None
+    return torch.as_tensor(alpha, dtype=torch.float64, device="cpu").detach().clone()
+
+
+def _on_default_device(numbers: Tensor) -> Tensor:
+    return numbers.to(torch.get_default_device(), torch.get_default_dtype(), copy=True)
+
+
+def _from_logit(logit: Tensor) -> Tensor:
+    """α in at least float32: in half precision 1.0001 is 1."""
+    wide = logit.to(torch.promote_types(logit.dtype, torch.float32))
+    return 1 + _MARGIN + (1 - 2 * _MARGIN) * torch.sigmoid(wide)
+
+
+def _to_logit(alpha: Tensor) -> Tensor:
+    return torch.logit((alpha - 1 - _MARGIN) / (1 - 2 * _MARGIN))

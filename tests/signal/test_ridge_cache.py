@@ -1,0 +1,103 @@
+"""Weights that are kept from one fit to the next: only for the same fit, whatever happens to the basis meanwhile."""
+
+import threading
+
+import pytest
+import torch
+
+import contmax
+from contmax.basis import GaussianBasis
+from contmax.signal import _ridge
+
+F64 = torch.float64
+
+
+def at(length: int) -> torch.Tensor:
+    return (torch.arange(length, dtype=F64) + 0.5) / length
+
+
+def test_each_penalty_and_each_dtype_has_weights_of_its_own():
+    basis, values = GaussianBasis.linspace(8, 0.1), torch.randn(30, 2, dtype=F64)
+    for penalty in (0.01, 1.0, 0.01):
+        for dtype in (torch.float32, F64, torch.float32):
+            kept = contmax.fit_signal(values.to(dtype), basis, penalty=penalty).coefficients
+            fresh = contmax.fit_signal(values.to(dtype), basis, positions=at(30), penalty=penalty).coefficients
+            assert kept.dtype == fresh.dtype == dtype
+            torch.testing.assert_close(kept, fresh, rtol=1e-12 if dtype == F64 else 1e-5, atol=1e-9)
+
+
+def test_a_write_that_torch_does_not_count_is_seen_on_the_cpu():
+    basis, values = GaussianBasis.linspace(8, 0.1), torch.randn(30, 2)
+    first = contmax.fit_signal(values, basis).coefficients
+    basis.loc.data.add_(0.1)
+    moved = contmax.fit_signal(values, basis).coefficients
+    torch.testing.assert_close(moved, contmax.fit_signal(values, basis, positions=at(30)).coefficients)
+    assert not torch.allclose(moved, first)
+
+
+def test_weights_are_computed_once(monkeypatch):
+    basis, values, calls = GaussianBasis.linspace(8, 0.1), torch.randn(30, 2), []
+    compute = _ridge.ridge_weights
+    monkeypatch.setattr(_ridge, "ridge_weights", lambda *arguments: calls.append(0) or compute(*arguments))
+    for _ in range(3):
+        contmax.fit_signal(values, basis)
+    assert len(calls) == 1
+    for length in range(1, 40):  # more than are kept
+        contmax.fit_signal(torch.randn(length, 2), basis)
+    contmax.fit_signal(values, basis)
+    kept = _ridge._cache[basis]
+    assert len(kept) == _ridge._CACHED_LENGTHS
+    assert len(calls) == 1 + 39
+
+
+def test_threads_share_it():
+    """Many lengths in many threads: dropping one entry while another is looked up must not fail."""
+    basis, failures = GaussianBasis.linspace(4, 0.3), []
+    expected = {n: contmax.fit_signal(torch.ones(n, 1), basis, positions=at(n)).coefficients for n in range(1, 41)}
+
+    def work(seed: int) -> None:
+        order = torch.randperm(40, generator=torch.Generator().manual_seed(seed)) + 1
+        try:
+            for n in order.tolist() * 3:
+                got = contmax.fit_signal(torch.ones(n, 1), basis).coefficients
+                torch.testing.assert_close(got, expected[n], rtol=1e-4, atol=1e-5)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_the_cache_is_only_touched_by_one_thread_at_a_time(monkeypatch):
+    """The lock is held at every look-up and every write."""
+    basis, held = GaussianBasis.linspace(4, 0.3), []
+
+    class Watched(dict):
+        def setdefault(self, *arguments):
+            held.append(_ridge._lock.locked())
+            return super().setdefault(*arguments)
+
+    monkeypatch.setattr(_ridge, "_cache", Watched())
+    contmax.fit_signal(torch.randn(5, 1), basis)
+    assert held == [True]
+    assert not _ridge._lock.locked()
+
+
+def test_nothing_is_kept_of_tensors_without_values():
+    basis = GaussianBasis.linspace(4, 0.3).to("meta")
+    signal = contmax.fit_signal(torch.randn(2, 9, 3, device="meta"), basis)
+    assert signal.coefficients.shape == (2, 4, 3)
+    assert basis not in _ridge._cache
+    attend = contmax.nn.MultiheadContinuousAttention(4, 2, basis).to("meta")
+    values = torch.randn(2, 9, 4, device="meta")
+    assert attend(values, values, mask=torch.ones(2, 9, dtype=torch.bool, device="meta"))[0].shape == (2, 9, 4)
+
+
+def test_a_device_without_float64_is_named():
+    with pytest.raises(NotImplementedError, match="float64, which mps devices do not have"):
+        _ridge.require_float64(torch.device("mps"))
+    _ridge.require_float64(torch.device("cpu"))
