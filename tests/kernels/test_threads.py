@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -36,6 +37,51 @@ def test_the_number_of_threads_changes_no_bit(alpha, two_threads):
     torch.set_num_threads(1)
     alone = run(x, alpha)
     assert all(torch.equal(a, b) for a, b in zip(parallel, alone, strict=True))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_rows_are_shared_by_as_many_threads_as_torch_would_use(threads, two_threads):
+    from contmax.kernels.cpu._threads import over_rows
+
+    torch.set_num_threads(threads)
+    matrix, calls = np.zeros((301, 1000)), []
+    meeting = threading.Barrier(threads)
+
+    def kernel(rows, start, stop):
+        meeting.wait(timeout=30)  # passed only if all of them are at work at the same time
+        calls.append((start, stop, threading.get_ident()))
+        rows[start:stop] += 1
+
+    over_rows(kernel, matrix)
+    assert (matrix == 1).all()
+    assert len({thread for _, _, thread in calls}) == threads
+    assert max(stop - start for start, stop, _ in calls) - min(stop - start for start, stop, _ in calls) <= 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "work", "shares"),
+    [((2, 32767), 1, 1), ((2, 32768), 1, 2), ((2, 4096), 8, 2), ((1, 10**6), 1, 1), ((0, 5), 1, 1), ((3, 10**5), 1, 3)],
+)
+def test_small_matrices_and_single_rows_are_not_shared(shape, work, shares, two_threads):
+    from contmax.kernels.cpu._threads import over_rows
+
+    torch.set_num_threads(4)
+    calls = []
+    over_rows(lambda matrix, start, stop: calls.append((start, stop)), np.empty(shape), work=work)
+    assert len(calls) == shares
+    assert sorted(calls)[0][0] == 0
+    assert sorted(calls)[-1][1] == shape[0]
+
+
+def test_what_fails_in_another_thread_is_raised(two_threads):
+    from contmax.kernels.cpu._threads import over_rows
+
+    def kernel(rows, start, stop):
+        if start > 0:
+            raise ArithmeticError("the second half")
+
+    with pytest.raises(ArithmeticError, match="the second half"):
+        over_rows(kernel, np.empty((200, 1000)))
 
 
 def test_many_threads_may_call_at_once(two_threads):
