@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Half of pytest's time is torch's; two workers with one thread each fill two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint bench fuzz clean
 
 setup: .venv/.stamp
 
@@ -28,6 +28,11 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m contmax_lab.bench
+
+# Hostile inputs for every public function: make fuzz MINUTES=60
+MINUTES ?= 5
+fuzz: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --minutes $(MINUTES)
 
 clean:
 	rm -rf .venv
