@@ -122,6 +122,50 @@ def test_means_deviations_and_text(config):
     assert lines[3] == ["Midpoint", "0.5000", "25.0", "0.5000"]
 
 
+def test_groups_scales_and_zeros(config):
+    plain = small_table(config)
+    variants = (Variant("a", (), ("seeds", "splits")), Variant("b", (), ("seeds",)), Variant("c", (), ("splits",)))
+    metrics = (Metric("test.mse", "MSE", digits=2), Metric("parameters", "size", digits=0, spread=False))
+    table = Table("t", "", plain.rows[:1], variants, metrics)
+    values = [(0.0, 1000), (2.0, 1000), (4.0, 3000)]
+    results = [{"test": {"mse": mse}, "parameters": size} for mse, size in values]
+    rows = summary(table, list(zip(table.cells(), results, strict=True)))
+    means = {group: entry["test.mse"]["mean"] for group, entry in rows[0]["groups"].items()}
+    assert means == {"seeds": 1.0, "splits": 2.0}
+    assert as_text(table, rows).splitlines()[2].split("|")[2:6] == [
+        " 1.00 ± 1.41 ",
+        " 1,000        ",
+        " 2.00 ± 2.83  ",
+        " 2,000         ",
+    ]
+    # Zero is a figure; what was not measured is a dash.
+    alone = summary(table, [(next(table.cells()), {"test": {"mse": 0.0}})])
+    assert [cell.strip() for cell in as_text(table, alone).splitlines()[2].split("|")[2:4]] == ["0.00", "–"]
+
+
+def test_what_is_nearer_to_the_training_wins_and_first_repetitions_come_first(config, tmp_path, monkeypatch):
+    from contmax_lab.tables import _reproduce
+
+    given = {}
+
+    def noted(left, jobs, deadline):
+        given.update({folder: recipe for recipe, folder in left}, jobs=jobs)
+
+    monkeypatch.setattr(_reproduce, "_train_all", noted)
+    row = Row("Row", str(config), ("--model.hidden_dim=3", "--seed=9"))
+    variants = (Variant("one", ("--seed=5",)), Variant("two", ("--seed=6",)))
+    table = Table("t", "", (row, dataclasses.replace(row, label="Other")), variants, ())
+    assert [cell.folder for cell in table.cells()] == ["row/one", "other/one", "row/two", "other/two"]
+    # The user's keys are for all rows, so that a row keeps what makes it this row.
+    job = Reproduction(table, tmp_path, tmp_path / "o.json", ["--model.hidden_dim=7", "--training.epochs=2"], jobs=3)
+    reproduce(job)
+    assert given.pop("jobs") == 3
+    assert [folder.removeprefix(f"{tmp_path}/") for folder in given] == [cell.folder for cell in table.cells()]
+    recipe = given[f"{tmp_path}/other/two"]
+    assert (recipe.seed, recipe.model.hidden_dim, recipe.training.epochs) == (6, 3, 2)
+    assert not json.loads((tmp_path / "o.json").read_text())["complete"]
+
+
 def test_a_table_that_is_unknown_or_lacks_its_data(capsys):
     for arguments, says in ((["nothing"], "there is no table 'nothing'"), (["intervals"], "needs --data PATH")):
         with pytest.raises(SystemExit) as leaving:
