@@ -1,8 +1,6 @@
 """Threads, forks and the cache: the compiled kernels in the places where compiled code usually goes wrong."""
 
 import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -11,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import contmax
+from fresh import Program, run_each
 
 pytest.importorskip("numba", reason="numba is not installed: pip install 'contmax[cpu]'")
 
@@ -124,8 +123,11 @@ def test_forked_workers_after_the_parent_used_its_threads(two_threads):
     assert torch.equal(contmax.entmax(torch.zeros(200, 400), 1.5), torch.full((200, 400), 1 / 400))
 
 
-_SECOND_PROCESS = """
+_USES_KERNELS = """
+import os, sys
+os.environ["NUMBA_CACHE_DIR"] = os.getcwd()
 import torch, contmax
+print("numba" in sys.modules, "matplotlib" in sys.modules)
 contmax.entmax(torch.randn(4, 33, requires_grad=True), 1.5).sum().backward()
 from contmax.kernels.cpu._kernels import backward_kernel, forward_kernel
 for kernel in (forward_kernel, backward_kernel):
@@ -133,12 +135,9 @@ for kernel in (forward_kernel, backward_kernel):
 """
 
 
-def test_a_second_process_finds_the_compiled_code():
-    run(torch.randn(4, 33), 1.5)  # compiled here, if it was not before
-    second = subprocess.run([sys.executable, "-c", _SECOND_PROCESS], capture_output=True, text=True, check=True)
-    assert second.stdout.split() == ["1", "0", "1", "0"]
-
-
-def test_numba_is_imported_only_when_it_runs():
-    program = "import sys, contmax; assert 'numba' not in sys.modules and 'matplotlib' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)
+def test_numba_is_imported_when_it_runs_and_a_second_process_finds_the_compiled_code(tmp_path):
+    # In a folder of their own: other processes of the tests compile at the same time, and keep what they compile.
+    first, second = run_each([Program(name, _USES_KERNELS, tmp_path) for name in ("first", "second")])
+    assert first.complaint == second.complaint == ""
+    assert first.printed.split() == ["False", "False", "0", "1", "0", "1"]
+    assert second.printed.split() == ["False", "False", "1", "0", "1", "0"]
