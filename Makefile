@@ -1,10 +1,12 @@
 # Two commands for a newcomer: `make demo` and `make test`. Both set up .venv first; a second call starts at once.
 PYTHON ?= python3
 BIN := .venv/bin
-# Half of pytest's time is torch's; two workers with one thread each fill two cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+# Two workers with one thread each fill two cores. What tests of a file share (trainings, processes) is made once.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+CHECKED := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m 'not graph'
+TRACED = $(PYTEST) -m graph --without-typechecker $(shell grep -rl --include='*.py' mark.graph tests)
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint bench fuzz clean
 
 setup: .venv/.stamp
 
@@ -16,9 +18,12 @@ setup: .venv/.stamp
 demo: setup
 	$(BIN)/contmax demo
 
+# Both at once, so that neither waits for the other's last test; the second is shown when the first is done.
 test: setup
-	$(PYTEST) -m 'not graph'
-	$(PYTEST) -m graph --without-typechecker
+	@$(TRACED) > .venv/traced.log 2>&1 & traced=$$!; trap 'kill $$traced' INT TERM; \
+	$(CHECKED); checked=$$?; \
+	wait $$traced; failed=$$?; cat .venv/traced.log; \
+	exit $$((checked || failed))
 
 lint: setup
 	$(BIN)/ruff check .
@@ -28,6 +33,11 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m contmax_lab.bench
+
+# Hostile inputs for every public function: make fuzz MINUTES=60
+MINUTES ?= 5
+fuzz: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --minutes $(MINUTES)
 
 clean:
 	rm -rf .venv

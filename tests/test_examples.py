@@ -1,21 +1,29 @@
 """The examples run as their docstrings say, in an empty folder, and leave a picture behind."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from fresh import Program, run_each
+
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
-def test_example_runs(script, tmp_path):
-    run = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    pictures = list(tmp_path.rglob("*.png"))
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Each example, from one process that has imported torch and matplotlib once: what it printed, where it ran."""
+    folders = [tmp_path_factory.mktemp(script.stem) for script in EXAMPLES]
+    pairs = zip(EXAMPLES, folders, strict=True)
+    programs = [Program(str(script), script.read_text(encoding="utf-8"), folder) for script, folder in pairs]
+    runs = run_each(programs, imports=("torch", "matplotlib.figure"))
+    return {script.stem: (run, folder) for script, run, folder in zip(EXAMPLES, runs, folders, strict=True)}
+
+
+@pytest.mark.parametrize("name", [script.stem for script in EXAMPLES])
+def test_example_runs(name, done):
+    run, folder = done[name]
+    assert run.code == 0, run.complaint
+    pictures = list(folder.rglob("*.png"))
     assert pictures
     assert all(picture.stat().st_size > 10_000 for picture in pictures)
-    assert "Picture:" in run.stdout
+    assert "Picture:" in run.printed

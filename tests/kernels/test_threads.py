@@ -1,15 +1,15 @@
 """Threads, forks and the cache: the compiled kernels in the places where compiled code usually goes wrong."""
 
 import os
-import subprocess
-import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 import contmax
+from fresh import Program, run_each
 
 pytest.importorskip("numba", reason="numba is not installed: pip install 'contmax[cpu]'")
 
@@ -36,6 +36,51 @@ def test_the_number_of_threads_changes_no_bit(alpha, two_threads):
     torch.set_num_threads(1)
     alone = run(x, alpha)
     assert all(torch.equal(a, b) for a, b in zip(parallel, alone, strict=True))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_rows_are_shared_by_as_many_threads_as_torch_would_use(threads, two_threads):
+    from contmax.kernels.cpu._threads import over_rows
+
+    torch.set_num_threads(threads)
+    matrix, calls = np.zeros((301, 1000)), []
+    meeting = threading.Barrier(threads)
+
+    def kernel(rows, start, stop):
+        meeting.wait(timeout=30)  # passed only if all of them are at work at the same time
+        calls.append((start, stop, threading.get_ident()))
+        rows[start:stop] += 1
+
+    over_rows(kernel, matrix)
+    assert (matrix == 1).all()
+    assert len({thread for _, _, thread in calls}) == threads
+    assert max(stop - start for start, stop, _ in calls) - min(stop - start for start, stop, _ in calls) <= 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "work", "shares"),
+    [((2, 32767), 1, 1), ((2, 32768), 1, 2), ((2, 4096), 8, 2), ((1, 10**6), 1, 1), ((0, 5), 1, 1), ((3, 10**5), 1, 3)],
+)
+def test_small_matrices_and_single_rows_are_not_shared(shape, work, shares, two_threads):
+    from contmax.kernels.cpu._threads import over_rows
+
+    torch.set_num_threads(4)
+    calls = []
+    over_rows(lambda matrix, start, stop: calls.append((start, stop)), np.empty(shape), work=work)
+    assert len(calls) == shares
+    assert sorted(calls)[0][0] == 0
+    assert sorted(calls)[-1][1] == shape[0]
+
+
+def test_what_fails_in_another_thread_is_raised(two_threads):
+    from contmax.kernels.cpu._threads import over_rows
+
+    def kernel(rows, start, stop):
+        if start > 0:
+            raise ArithmeticError("the second half")
+
+    with pytest.raises(ArithmeticError, match="the second half"):
+        over_rows(kernel, np.empty((200, 1000)))
 
 
 def test_many_threads_may_call_at_once(two_threads):
@@ -78,8 +123,11 @@ def test_forked_workers_after_the_parent_used_its_threads(two_threads):
     assert torch.equal(contmax.entmax(torch.zeros(200, 400), 1.5), torch.full((200, 400), 1 / 400))
 
 
-_SECOND_PROCESS = """
+_USES_KERNELS = """
+import os, sys
+os.environ["NUMBA_CACHE_DIR"] = os.getcwd()
 import torch, contmax
+print("numba" in sys.modules, "matplotlib" in sys.modules)
 contmax.entmax(torch.randn(4, 33, requires_grad=True), 1.5).sum().backward()
 from contmax.kernels.cpu._kernels import backward_kernel, forward_kernel
 for kernel in (forward_kernel, backward_kernel):
@@ -87,12 +135,9 @@ for kernel in (forward_kernel, backward_kernel):
 """
 
 
-def test_a_second_process_finds_the_compiled_code():
-    run(torch.randn(4, 33), 1.5)  # compiled here, if it was not before
-    second = subprocess.run([sys.executable, "-c", _SECOND_PROCESS], capture_output=True, text=True, check=True)
-    assert second.stdout.split() == ["1", "0", "1", "0"]
-
-
-def test_numba_is_imported_only_when_it_runs():
-    program = "import sys, contmax; assert 'numba' not in sys.modules and 'matplotlib' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)
+def test_numba_is_imported_when_it_runs_and_a_second_process_finds_the_compiled_code(tmp_path):
+    # In a folder of their own: other processes of the tests compile at the same time, and keep what they compile.
+    first, second = run_each([Program(name, _USES_KERNELS, tmp_path) for name in ("first", "second")])
+    assert first.complaint == second.complaint == ""
+    assert first.printed.split() == ["False", "False", "0", "1", "0", "1"]
+    assert second.printed.split() == ["False", "False", "1", "0", "1", "0"]

@@ -16,7 +16,7 @@ from contmax_lab.recipes import load_recipe, shipped_recipes
 from contmax_lab.runs import Run, open_trained
 from contmax_lab.tables import Reproduction, reproduce
 from contmax_lab.tasks import find_task
-from contmax_lab.tasks.documents import DocumentsModel, Reader
+from contmax_lab.tasks.documents import DocumentsModel, Reader, Reading
 from contmax_lab.training import train
 
 TASK = find_task("documents")
@@ -96,6 +96,15 @@ def test_gaussians_attend_everything_and_parabolas_a_stretch():
     assert (reading.inside.sum(-1) < 20).all()
     changes = reading.inside.int().diff(dim=-1).abs().sum(-1)
     assert (changes <= 2).all()
+
+
+def test_the_attended_share_is_that_of_the_words_not_of_the_padding():
+    mask = torch.tensor([[True, True, True, True, True], [True, True, False, False, False]])
+    weights = torch.tensor([[0.0, 0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0]])
+    reading = Reading(torch.tensor([0.3, -0.2]), mask, weights)
+    measures = TASK.measures(reading, {"labels": torch.tensor([1, 1])})
+    assert measures["attended"].tolist() == pytest.approx([2 / 5, 1 / 2])
+    assert measures["accuracy"].tolist() == [1, 0]
 
 
 def test_combined_attention_has_the_parameters_of_discrete_attention():

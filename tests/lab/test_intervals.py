@@ -1,6 +1,7 @@
 """Temperature intervals: one unit for all splits, and forecasts that feed on themselves."""
 
 import dataclasses
+import datetime
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,16 @@ def test_runs_of_the_same_name_are_told_apart_by_what_differs(tmp_path):
 )
 def test_labels(folders, labels):
     assert distinct_labels([Path(folder) for folder in folders]) == labels
+
+
+@pytest.mark.parametrize(("hours", "counts"), [("23", False), ("24", True), ("25", True)])
+def test_a_day_that_was_not_observed_for_24_hours_does_not_count(tmp_path, hours, counts):
+    # The clocks are put forward in spring: a day of local time with 23 hours, and one with 25 in autumn.
+    rows = lines()
+    rows[89] = rows[89].replace(",24", f",{hours}")
+    write_weather(tmp_path, rows)
+    days = find_task("intervals").load(tiny_recipe(tmp_path, "--data.hours=n_hours").data, 0).info["days"]
+    target = datetime.date.fromisoformat(rows[89].split(",")[0]).toordinal()
+    # Without the day itself, nor the two whose windows of two days before hold it.
+    missing = set(range(int(days.ordinal[0]), int(days.ordinal[-1]) + 1)) - set(days.ordinal.tolist())
+    assert missing == (set() if counts else {target, target + 1, target + 2})

@@ -3,10 +3,13 @@
 import dataclasses
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from reviews import write_table, write_text_vectors
@@ -63,14 +66,25 @@ def test_a_table_is_trained_once(tmp_path, config):
     assert first.weights.stat().st_mtime_ns == stamp
 
 
-def test_a_table_is_made_in_slices(tmp_path, config):
+def test_a_table_is_made_in_slices(tmp_path, config, monkeypatch):
+    from contmax_lab.tables import _reproduce
+
     table = small_table(config, seeds=1, rows=("parabola",))
+    run = Run(tmp_path / "runs" / "parabola" / "seed-0")
+    asked = []
+
+    def monotonic():
+        """Ten minutes have passed as soon as there is a checkpoint, on a machine however slow; not before."""
+        asked.append(bool(list(run.checkpoints.glob("step-*.safetensors"))))
+        return 601.0 if any(asked) else 599.0 if len(asked) > 1 else 0.0
+
+    monkeypatch.setattr(_reproduce, "time", SimpleNamespace(monotonic=monotonic))
     slow = ["--training.epochs=100000", "--training.checkpoint_seconds=0.2"]
-    job = Reproduction(table, tmp_path / "runs", tmp_path / "small.json", slow, budget_minutes=0.1)
+    job = Reproduction(table, tmp_path / "runs", tmp_path / "small.json", slow, budget_minutes=10)
     with pytest.raises(Interrupted, match="time is up with 0 of 1 trainings done, all is saved"):
         reproduce(job)
+    assert any(asked)
     assert not json.loads((tmp_path / "small.json").read_text())["complete"]
-    run = Run(tmp_path / "runs" / "parabola" / "seed-0")
     assert run.last_checkpoint().state["position"]["step"] > 0
 
 
@@ -122,6 +136,78 @@ def test_means_deviations_and_text(config):
     assert lines[3] == ["Midpoint", "0.5000", "25.0", "0.5000"]
 
 
+def test_groups_scales_and_zeros(config):
+    plain = small_table(config)
+    variants = (Variant("a", (), ("seeds", "splits")), Variant("b", (), ("seeds",)), Variant("c", (), ("splits",)))
+    metrics = (Metric("test.mse", "MSE", digits=2), Metric("parameters", "size", digits=0, spread=False))
+    table = Table("t", "", plain.rows[:1], variants, metrics)
+    values = [(0.0, 1000), (2.0, 1000), (4.0, 3000)]
+    results = [{"test": {"mse": mse}, "parameters": size} for mse, size in values]
+    rows = summary(table, list(zip(table.cells(), results, strict=True)))
+    means = {group: entry["test.mse"]["mean"] for group, entry in rows[0]["groups"].items()}
+    assert means == {"seeds": 1.0, "splits": 2.0}
+    assert as_text(table, rows).splitlines()[2].split("|")[2:6] == [
+        " 1.00 ± 1.41 ",
+        " 1,000        ",
+        " 2.00 ± 2.83  ",
+        " 2,000         ",
+    ]
+    # Zero is a figure; what was not measured is a dash.
+    alone = summary(table, [(next(table.cells()), {"test": {"mse": 0.0}})])
+    assert [cell.strip() for cell in as_text(table, alone).splitlines()[2].split("|")[2:4]] == ["0.00", "–"]
+
+
+def test_what_is_nearer_to_the_training_wins_and_first_repetitions_come_first(config, tmp_path, monkeypatch):
+    from contmax_lab.tables import _reproduce
+
+    given = {}
+
+    def noted(left, jobs, deadline):
+        given.update({folder: recipe for recipe, folder in left}, jobs=jobs)
+
+    monkeypatch.setattr(_reproduce, "_train_all", noted)
+    row = Row("Row", str(config), ("--model.hidden_dim=3", "--seed=9"))
+    variants = (Variant("one", ("--seed=5",)), Variant("two", ("--seed=6",)))
+    table = Table("t", "", (row, dataclasses.replace(row, label="Other")), variants, ())
+    assert [cell.folder for cell in table.cells()] == ["row/one", "other/one", "row/two", "other/two"]
+    # The user's keys are for all rows, so that a row keeps what makes it this row.
+    job = Reproduction(table, tmp_path, tmp_path / "o.json", ["--model.hidden_dim=7", "--training.epochs=2"], jobs=3)
+    reproduce(job)
+    assert given.pop("jobs") == 3
+    assert [folder.removeprefix(f"{tmp_path}/") for folder in given] == [cell.folder for cell in table.cells()]
+    recipe = given[f"{tmp_path}/other/two"]
+    assert (recipe.seed, recipe.model.hidden_dim, recipe.training.epochs) == (6, 3, 2)
+    assert not json.loads((tmp_path / "o.json").read_text())["complete"]
+
+
+@pytest.mark.parametrize(("jobs", "workers"), [(0, 1), (1, 1), (2, 2), (8, 3)])
+def test_as_many_trainings_side_by_side_as_jobs_but_no_idle_worker(monkeypatch, jobs, workers):
+    from contmax_lab.tables import _reproduce
+
+    started = []
+
+    class Context:
+        Event = threading.Event
+
+        def set_forkserver_preload(self, names):
+            pass
+
+        def Queue(self):  # noqa: N802, as multiprocessing calls it
+            made = queue.Queue()
+            made.cancel_join_thread = lambda: None
+            return made
+
+        def Process(self, target, args):  # noqa: N802
+            return SimpleNamespace(start=lambda: started.append(args[0]))
+
+    monkeypatch.setattr(_reproduce.multiprocessing, "get_context", lambda kind: Context())
+    monkeypatch.setattr(_reproduce, "_watch", lambda *arguments: None)
+    assert _reproduce._train_all([("recipe", "a"), ("recipe", "b"), ("recipe", "c")], jobs, 1.0) is None
+    assert len(started) == workers
+    # Every worker finds an end behind the last training.
+    assert list(started[0].queue) == [("recipe", "a"), ("recipe", "b"), ("recipe", "c"), *[None] * workers]
+
+
 def test_a_table_that_is_unknown_or_lacks_its_data(capsys):
     for arguments, says in ((["nothing"], "there is no table 'nothing'"), (["intervals"], "needs --data PATH")):
         with pytest.raises(SystemExit) as leaving:
@@ -133,8 +219,11 @@ def test_a_table_that_is_unknown_or_lacks_its_data(capsys):
 def test_every_table_names_recipes_and_keys_that_exist():
     for task in task_names():
         for table in find_task(task).tables():
+            # Each row and each variant once, not each with each.
+            first_row, first_variant = table.rows[0], table.variants[0]
             for cell in table.cells():
-                load_recipe(cell.row.recipe, cell.overrides)
+                if cell.row is first_row or cell.variant is first_variant:
+                    load_recipe(cell.row.recipe, cell.overrides)
             folders = [cell.folder for cell in table.cells()]
             assert len(set(folders)) == len(folders)
 

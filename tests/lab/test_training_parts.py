@@ -102,6 +102,30 @@ def test_training_stops_early_and_keeps_the_best_weights(tmp_path):
     assert results["valid"] == best["valid"]
 
 
+def test_of_ties_the_first_is_the_best_and_the_rest_are_without_progress(tmp_path):
+    # A step of 1e-30 changes no weight, so that every evaluation gives the same.
+    options = ["--training.learning_rate=1e-30", "--training.epochs=9", "--training.patience=2", "--model.dropout=0"]
+    results = train(tiny_recipe(tmp_path, *options), Run(tmp_path / "run"))
+    assert (results["best_epoch"], results["epochs"]) == (1, 3)
+
+
+@pytest.mark.parametrize("batch_size", [32, 0])
+def test_losses_are_means_over_all_epochs_since_the_last_evaluation(tmp_path, batch_size):
+    def history(every):
+        options = [f"--training.evaluate_every={every}", "--training.epochs=5", f"--training.batch_size={batch_size}"]
+        run = Run(tmp_path / f"every-{every}")
+        train(tiny_recipe(tmp_path, *options), run)
+        return run.history()
+
+    each, second = history(1), history(2)
+    assert [record["epoch"] for record in second] == [2, 4, 5]
+    for part, epochs in zip(second, ([0, 1], [2, 3], [4]), strict=True):
+        for name in ("loss", "gradient_norm"):
+            mean = sum(each[epoch]["train"][name] for epoch in epochs) / len(epochs)
+            assert part["train"][name] == pytest.approx(mean, rel=1e-9)
+        assert part["valid"] == each[epochs[-1]]["valid"]
+
+
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 

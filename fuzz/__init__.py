@@ -1,0 +1,1 @@
+"""Hostile inputs for every public function, for as long as you like: `make fuzz MINUTES=60`, or `python -m fuzz`."""

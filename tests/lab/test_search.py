@@ -1,0 +1,107 @@
+"""Search without trainings: what is drawn, what counts, which trial is best."""
+
+import json
+
+import pytest
+from weather import tiny_recipe
+
+from contmax_lab import search as searching
+from contmax_lab.errors import Diverged, LabError
+from contmax_lab.search import Search, search
+
+WIDTH = {"model.hidden_dim": {"low": 1, "high": 1000, "log": True}}
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """Makes a search whose trainings are a function of the recipe, and remembers what was trained."""
+
+    def prepared(outcome, space, *overrides, trials=4, repetitions=()):
+        tiny = tiny_recipe(tmp_path, *overrides)
+        keys = [*overrides, f"--data.path={tmp_path / 'weather.csv'}", "--data.valid=9", "--data.test=7"]
+        keys += ["--data.last=2015-12-31"]
+        recipe = tiny_recipe(tmp_path, *overrides, f"--search={json.dumps(space)}")
+        trained = []
+
+        def train(recipe, run, *, resume, test):
+            trained.append(recipe)
+            assert resume
+            assert not test
+            return {"valid": {tiny.training.monitor: outcome(recipe), "other": -1.0}}
+
+        monkeypatch.setattr(searching, "train", train)
+        address = f"sqlite:///{tmp_path}/s.db"
+        name = "intervals/parabola"
+        return Search(name, tuple(keys), recipe, tmp_path / "s", address, trials, repetitions), trained
+
+    return prepared
+
+
+@pytest.mark.parametrize(("goal", "best"), [("min", 2), ("max", 8)])
+def test_the_best_is_the_smallest_or_the_largest_as_the_recipe_wants(job, goal, best):
+    one, _ = job(
+        lambda recipe: recipe.model.hidden_dim, {"model.hidden_dim": [4, 2, 8]}, f"--training.goal={goal}", trials=8
+    )
+    assert search(one).params == {"model.hidden_dim": best}
+
+
+def test_a_trial_is_judged_by_the_mean_of_its_repetitions(job):
+    values = {0: 1.0, 1: 2.0, 2: 9.0}
+    repetitions = tuple(f"--data.split={split}" for split in values)
+    one, trained = job(
+        lambda recipe: values[recipe.data.split], {"model.hidden_dim": [4]}, trials=1, repetitions=repetitions
+    )
+    assert search(one).value == 4.0
+    assert [recipe.data.split for recipe in trained] == [0, 1, 2]
+
+
+def test_trials_that_diverge_count_and_are_never_the_best(job):
+    def outcome(recipe):
+        if recipe.model.hidden_dim == 2:
+            raise Diverged("the training loss is not finite")
+        return 5.0
+
+    one, trained = job(outcome, {"model.hidden_dim": [2, 4]}, trials=8)
+    assert search(one).params == {"model.hidden_dim": 4}
+    assert {recipe.model.hidden_dim for recipe in trained} == {2, 4}
+    assert len(trained) == 8
+    search(one)
+    assert len(trained) == 8
+
+
+def test_when_every_trial_diverges_it_is_said(job):
+    def outcome(recipe):
+        raise Diverged("the training loss is not finite")
+
+    one, _ = job(outcome, {"model.hidden_dim": [2]}, trials=2)
+    with pytest.raises(LabError, match="no trial succeeded"):
+        search(one)
+
+
+def test_a_search_that_goes_on_draws_something_else(job):
+    def drawn(trials):
+        one, trained = job(lambda recipe: 1.0, {"training.learning_rate": {"low": 0.0, "high": 1.0}}, trials=trials)
+        search(one)
+        return [recipe.training.learning_rate for recipe in trained]
+
+    first, more = drawn(3), drawn(6)
+    assert len(first) == len(more) == 3
+    assert len({*first, *more}) == 6
+
+
+def test_whole_numbers_stay_whole_and_logarithms_spread_evenly(job):
+    one, trained = job(lambda recipe: 1.0, WIDTH, trials=10)
+    search(one)
+    widths = [recipe.model.hidden_dim for recipe in trained]
+    assert all(isinstance(width, int) for width in widths)
+    # Half of them lie below √1000 when the logarithm is uniform, 3 % when the number is.
+    assert 3 <= sum(width < 32 for width in widths) <= 8
+
+
+def test_a_range_with_one_end_that_is_not_whole_is_continuous_and_its_logarithm_too(job):
+    space = {"training.learning_rate": {"low": 1, "high": 1000.5, "log": True}}
+    one, trained = job(lambda recipe: 1.0, space, trials=10)
+    search(one)
+    rates = [recipe.training.learning_rate for recipe in trained]
+    assert any(rate != round(rate) for rate in rates)
+    assert 3 <= sum(rate < 32 for rate in rates) <= 8
