@@ -120,8 +120,8 @@ def line_form(variance: Tensor, offset: Tensor, width: Tensor) -> tuple[PlaneFor
     inverse = (squared + variance).reciprocal()
     root = inverse.sqrt()
     own, mixed, near = torch.broadcast_tensors(squared * inverse, variance * inverse, (offset * root).square())
-    none = torch.zeros_like(near)
-    return PlaneForm(own, mixed, none, near, none), root / math.sqrt(2 * math.pi)
+    # Two tensors of zeros: torch.compile refuses one that is passed twice.
+    return PlaneForm(own, mixed, torch.zeros_like(near), near, torch.zeros_like(near)), root / math.sqrt(2 * math.pi)
 
 
 def plane_form(tril: Tensor, offset: Tensor, basis_tril: Tensor, diagonal: bool) -> tuple[PlaneForm, Tensor]:

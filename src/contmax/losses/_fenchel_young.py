@@ -35,8 +35,9 @@ def fenchel_young(
     negative: an observation t costs :math:`\Omega_\alpha^*(f) - f(t)`, samples the weighted mean of that.
 
     Args:
-        prediction: a β-Gaussian, ``Triangular`` or ``LocationScale``; or torch's ``Normal``, ``MultivariateNormal`` and
-            ``Laplace``, whose index is α = 1.
+        prediction: a density that has α, ``score(t)`` and ``conjugate()``, as a β-Gaussian, ``Triangular``,
+            ``LocationScale``, a ``LineDensity`` of your own or a ``regularized_prediction``; or torch's ``Normal``,
+            ``MultivariateNormal`` and ``Laplace``, whose index is α = 1.
         target: another density, which may be a torch distribution, whose batch shape broadcasts with that of the
             prediction; a tensor of observations ``(*sample, *batch)`` or ``(*sample, *batch, N)``; or
             ``contmax.densities.Empirical``.
