@@ -25,9 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     outcomes = []
     for outcome in campaign(aims, 60 * options.minutes, seed, options.examples):
         outcomes.append(outcome)
-        print(
-            f"{outcome.target.name}: {'found something' if outcome.finding else 'nothing'}", file=sys.stderr, flush=True
-        )
+        print(f"{outcome.target.name}: {outcome.finding or 'nothing'}", file=sys.stderr, flush=True)
     print(as_table(outcomes))
     found = [outcome for outcome in outcomes if outcome.finding]
     for outcome in found:

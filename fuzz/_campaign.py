@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, Phase
 
 # Examples between two looks at the clock; each chunk has a seed of its own, so that it can be run again alone.
 CHUNK = 20
+# Seconds for making the example of a finding smaller.
+SHRINKING = 15.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,17 +69,39 @@ def attack(aim: Target, seconds: float, seed: int, examples: int | None = None) 
         if left <= 0 or time.monotonic() > deadline:
             return outcome
         try:
-            _chunk(aim, outcome, number, left)
-        except Exception as error:  # a crash is a finding as well
-            outcome.seed, outcome.finding = number, _told(error)
+            _chunk(aim, outcome, number, left, deadline)
+        except (Exception, _SmallEnough) as error:
+            outcome.seed = number
+            # The example was written down when it was found; else hypothesis itself has something to say.
+            outcome.finding = outcome.finding or f"{type(error).__name__}: {error}"
             return outcome
     return outcome
 
 
-def _chunk(aim: Target, outcome: Outcome, seed: int, examples: int) -> None:
+class _SmallEnough(BaseException):
+    """Ends the search for a smaller example; hypothesis lets it pass."""
+
+
+def _chunk(aim: Target, outcome: Outcome, seed: int, examples: int, deadline: float) -> None:
+    enough = float("inf")
+
     def body(**drawn: Any) -> None:
+        nonlocal enough
+        now = time.monotonic()
+        if now > enough:
+            raise _SmallEnough
+        # What was found is made small whatever the time; else the rest of a chunk is not tried any more.
+        if outcome.finding is None and now > deadline:
+            return
         outcome.examples += 1
-        outcome.rows += aim.check(**drawn)
+        try:
+            outcome.rows += aim.check(**drawn)
+        except Exception as error:
+            # Every example that fails from now on is a smaller one.
+            enough = min(enough, now + SHRINKING)
+            where = ", ".join(f"{name}={value!r}" for name, value in drawn.items())
+            outcome.finding = f"{type(error).__name__}: {error}\n  drawn: {where}"
+            raise
 
     settings = hypothesis.settings(
         max_examples=examples,
@@ -89,12 +113,6 @@ def _chunk(aim: Target, outcome: Outcome, seed: int, examples: int) -> None:
         suppress_health_check=list(HealthCheck),
     )
     hypothesis.seed(seed)(settings(hypothesis.given(**aim.strategies)(body)))()
-
-
-def _told(error: Exception) -> str:
-    """The message and what hypothesis says of the example, without traceback."""
-    notes = "\n".join(getattr(error, "__notes__", []))
-    return f"{type(error).__name__}: {error}\n{notes}".strip()
 
 
 def campaign(aims: list[Target], seconds: float, seed: int, examples: int | None = None) -> Iterator[Outcome]:

@@ -61,7 +61,8 @@ def gradients_are_finite_and_sum_to_zero(alpha: float, kind: str, width: int, dt
     smallest = exact_p.where(exact_p > 0, torch.inf).amin(-1, keepdim=True)
     condition = ((alpha - 2) / smallest).clamp(min=1)
     largest = torch.finfo(x.dtype).max
-    tolerance = 4e-6 * exact.abs().amax(-1, keepdim=True).clamp(min=1e-30) * condition
+    size = torch.maximum(exact.abs(), exact_p * cotangent.double().abs()).amax(-1, keepdim=True)
+    tolerance = 4e-6 * size.clamp(min=1e-30) * condition
     # An entry on the very edge of the support may be in it for one and not for the other.
     clear = ((p > 0) == (exact_p > 0)).all(-1)
     holds = close(g, exact.clamp(-largest, largest), tolerance) | ~clear
