@@ -85,7 +85,8 @@ def log_beta(u: Float[Tensor, "..."], beta: float | int | Tensor) -> Float[Tenso
               \frac{d}{du}\log_\beta(u) = u^{-\beta}
 
     At u = 0 it is :math:`-1/(1-\beta)` for β < 1 and −∞ otherwise; at u = +∞ it is :math:`1/(\beta-1)` for β > 1
-    and +∞ otherwise; for u < 0 it is −∞. There, and where the value overflows, the derivative in u is 0.
+    and +∞ otherwise; for u < 0 it is −∞. There, and where :math:`u^{1-\beta}` overflows and the value is infinite, the
+    derivative in u is 0.
 
     Args:
         u: argument, any shape.

@@ -124,7 +124,7 @@ def test_reparametrised_draws_move_with_the_score(domain):
     assert not p.sample((2,)).requires_grad
 
 
-SMALL = Box(torch.full((2,), -1.0, dtype=F64), torch.ones(2, dtype=F64), resolution=2)
+SMALL = Box(torch.full((2,), -1.0, dtype=F64), torch.ones(2, dtype=F64), resolution=4)
 
 
 def moments_on(domain):

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from contmax._registry import PairRegistry
 from contmax._typing import Float
 from contmax.basis import Basis
-from contmax.densities._unchecked import widened
+from contmax.densities._unchecked import parameter_dtypes, widened
 
 Rule = Callable[[Any, Any], Tensor]
 
@@ -55,7 +55,8 @@ def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"
         )
     result: Tensor = _RULES.find(type(density), type(basis))(widened(density), basis)
     shape = (*density.batch_shape, basis.num_functions)
-    return result if result.shape == shape else result.expand(shape)
+    result = result if result.shape == shape else result.expand(shape)
+    return result.to(_dtype_of_result(density, basis, result))
 
 
 def register_expectation(density_type: type, basis_type: type) -> Callable[[Rule], Rule]:
@@ -82,6 +83,13 @@ def register_expectation(density_type: type, basis_type: type) -> Callable[[Rule
         if not isinstance(given, type) or not issubclass(given, allowed):
             raise TypeError(f"{name} must be a subclass of {allowed.__name__}; got {given!r}. Pass the class itself.")
     return _RULES.register(density_type, basis_type)
+
+
+def _dtype_of_result(density: Distribution, basis: Basis, result: Tensor) -> torch.dtype:
+    """That of the rule, or half precision where density and basis have no other: it is rounded to once, here."""
+    constants = [x.dtype for x in (*basis.parameters(), *basis.buffers()) if x.is_floating_point()]
+    dtypes = {*constants, *parameter_dtypes(density)}
+    return dtypes.pop() if constants and len(dtypes) == 1 else result.dtype
 
 
 def working_dtype(*tensors: Tensor) -> torch.dtype:

@@ -12,7 +12,7 @@ from contmax.expectations._expectation import register_expectation
 from contmax.expectations._line_any import any_basis, gaussian_basis
 from contmax.prediction import IntervalPrediction, KnotsPrediction, Prediction
 
-# Least width of a function in pieces for which the nodes of the prediction, 20 in a piece, resolve it.
+# Least width of a function in pieces for which the nodes of the prediction, 24 in a piece, resolve it.
 _WIDE = 0.5
 
 

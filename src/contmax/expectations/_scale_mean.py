@@ -123,10 +123,13 @@ def _in_blocks(
         if compiled is not None:
             return compiled.unbind(0)
     law = _place(kind, order, single, inputs)
+    # A trace has sizes that are not known yet, and is not cut into blocks.
+    if torch.compiler.is_compiling():
+        return _integrate(kind, order, single, inputs, law, with_slopes)
     shape = law[0].shape
     room = _BLOCK_CPU if law[0].device.type == "cpu" else _BLOCK_ACCELERATOR
     blocks = -(-shape.numel() * count_nodes(law, single) * inputs[0].element_size() // room)
-    if torch.compiler.is_compiling() or blocks <= 1:
+    if blocks <= 1:
         return _integrate(kind, order, single, inputs, law, with_slopes)
     size = -(-shape.numel() // blocks)
     flat = [x.reshape(-1, *x.shape[len(shape) :]) for x in inputs]

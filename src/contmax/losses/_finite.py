@@ -66,7 +66,7 @@ def entmax_loss(
     if mask is not None:
         z = z.masked_fill(~mask, -torch.inf)
     if target.is_floating_point():
-        losses, sample_weight = _soft_losses(z, target.to(z.dtype), index, mask, weight, label_smoothing, axis)
+        losses, sample_weight = _soft_losses(z, target, index, mask, weight, label_smoothing, axis)
     else:
         options = (weight, ignore_index, label_smoothing)
         losses, sample_weight = _class_losses(z, target, index, mask, options, axis)
@@ -160,6 +160,7 @@ def _soft_losses(
             "pass the same shape, or integer class ids."
         )
     _check_simplex(target, dim)
+    target = target.to(z.dtype)
     # Near α = 1 the negentropy divides what the sum is off by, if only by rounding, by α − 1.
     target = target / or_one(target.detach().sum(dim, keepdim=True))
     z = _below_maximum(z, dim)
@@ -229,9 +230,9 @@ def _check_simplex(target: Tensor, dim: int) -> None:
     if not is_eager_cpu(target) or target.numel() == 0:
         return
     lowest = target.detach().min().item()
-    sums = target.detach().sum(dim)
-    off = (sums - 1).abs().max().item()
-    if lowest < 0 or off > 1e-3:
+    off = (target.detach().sum(dim, dtype=torch.float64) - 1).abs().max().item()
+    # The probabilities of a softmax in half precision are each rounded by half of its epsilon.
+    if lowest < 0 or off > max(1e-3, torch.finfo(target.dtype).eps):
         raise ValueError(
             f"soft targets must be probabilities along dim {dim}; got a minimum of {lowest:g} and sums up to {off:g} "
             "away from 1. Pass target.softmax(dim), or integer class ids."

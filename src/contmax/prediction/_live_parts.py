@@ -20,7 +20,7 @@ from contmax.maps._threshold import power_on_support
 from contmax.numerics import graded_rule, legendre_slope, legendre_sum
 
 # Graded nodes per live part: :math:`\int x^k` to 1e-10 for every k ≥ 1/9.
-PART_NODES = 20
+PART_NODES = 24
 # Bisection to 2⁻²⁶ of a cell: an extremum misplaced by that much costs its square, which is rounding.
 _EXTREMUM_STEPS = 26
 # Safeguarded Newton converges quadratically except beside an extremum; eager loops stop by themselves.

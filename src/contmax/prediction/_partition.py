@@ -55,8 +55,9 @@ def solve_partition(
 
     .. math:: A \leftarrow A + \frac{S}{-S'} \cdot \frac{1 - S^{1-\alpha}}{\alpha - 1}
 
-    From the left this climbs monotonically for α ≤ 2. For α > 2 the power mean is not convex; a step that leaves the
-    bracket is replaced by a bisection. Nothing is differentiated here: see :func:`carry_gradient`.
+    From the left this climbs monotonically for α ≤ 2. For α > 2 the power mean is not convex, so that steps may go
+    back and forth; one that is not half as long as the last is replaced by a bisection, as is one that leaves the
+    bracket. Nothing is differentiated here: see :func:`carry_gradient`.
 
     Args:
         mass_and_slope: A ↦ (S, −dS/dA), S decreasing.
@@ -70,6 +71,7 @@ def solve_partition(
     partition = start.clamp(low, high)
     eager = is_eager_cpu(partition)
     tolerance = 4 * torch.finfo(partition.dtype).eps
+    last = torch.full_like(partition, torch.inf)
     for _ in range(_MOST_STEPS if eager else _STEPS):
         mass, slope = mass_and_slope(partition)
         low, high = torch.where(mass >= 1, partition, low), torch.where(mass <= 1, partition, high)
@@ -77,9 +79,10 @@ def solve_partition(
         log_mass = torch.where(usable, mass, 1).log()
         step = mass / torch.where(usable, slope, 1) * log_mass * expm1_over((1 - alpha) * log_mass)
         proposed = partition + step
-        inside = usable & (proposed >= low) & (proposed <= high)
-        proposed = torch.where(inside, proposed, low + (high - low) / 2)
-        moved = ((proposed - partition).abs() > tolerance * (1 + partition.abs())) & ~((mass - 1).abs() < slack)
+        trusted = usable & (proposed >= low) & (proposed <= high) & ((alpha <= 2) | (2 * step.abs() <= last))
+        proposed = torch.where(trusted, proposed, low + (high - low) / 2)
+        last = (proposed - partition).abs()
+        moved = (last > tolerance * (1 + partition.abs())) & ~((mass - 1).abs() < slack)
         partition = proposed
         if eager and not bool(moved.any()):
             break
