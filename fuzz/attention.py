@@ -64,7 +64,9 @@ def expectations_of_gaussian_functions(alpha: float, dtype: str, seed: int) -> i
     size = exact.abs().amax()
     tolerance = (1e-12 if dtype == "float64" else 2e-6) * size
     require(close(found, exact, tolerance), "differs from float64", exact=exact, **shown)
-    require(close(found, _quadrature(exact_density, basis.double()), 3e-5 * size), "differs from quadrature", **shown)
+    # Nodes at quantiles are too far apart for functions much narrower than the density.
+    checked = close(found, _quadrature(exact_density, basis.double()), 3e-5 * size)
+    require(checked | (scale.detach() > 4), "differs from quadrature", **shown)
     slopes = torch.autograd.grad(found.sum(), (loc, scale))
     require(slopes[0].isfinite() & slopes[1].isfinite(), "slopes", by_loc=slopes[0], by_scale=slopes[1], **shown)
     tensor_alpha = torch.full((BATCH,), alpha, dtype=loc.dtype)

@@ -50,7 +50,10 @@ def losses_of_soft_targets(alpha: float, kind: str, width: int, dtype: str, seed
     scale = z.double().abs().amax(-1).clamp(min=1.0)
     tolerance = 8 * TOLERANCE[z.dtype] * max(1, width / 4)
     loss = entmax_loss(z, y, alpha, reduction="none")
-    require(loss.isfinite() & (loss >= -tolerance * scale), "negative", scores=z, target=y, loss=loss, alpha=alpha)
+    exact = entmax_loss(z.double(), y.double() / y.double().sum(-1, keepdim=True), alpha, reduction="none")
+    fits = exact < torch.finfo(z.dtype).max / 2
+    shown = {"scores": z, "target": y, "loss": loss, "alpha": alpha}
+    require((loss.isfinite() | ~fits) & (loss >= -tolerance * scale), "negative or not finite", **shown)
     own = entmax_loss(z, contmax.entmax(z, alpha), alpha, reduction="none")
     require(own.abs() <= tolerance * scale, "not zero at its own map", scores=z, loss=own, alpha=alpha)
     return 2 * ROWS

@@ -97,14 +97,12 @@ def stepped(
 
 def union(components: Landmarks) -> Landmarks:
     """The landmarks of a mixture whose components lie along the last batch dimension."""
-    ends = [torch.where(torch.isfinite(end), end, components.centre) for end in (components.low, components.high)]
-    bends = torch.cat([components.bends, torch.stack(ends)])
     return Landmarks(
         components.low.amin(-1),
         components.high.amax(-1),
         components.centre[..., 0],
         components.width.amax(-1),
-        bends.movedim(-1, 1).flatten(0, 1),
+        components.bends.movedim(-1, 1).flatten(0, 1),
         components.cuts.movedim(-1, 1).flatten(0, 1),
         components.bounded,
     )

@@ -38,7 +38,7 @@ class LineRule:
     Attributes:
         points: t, ``(n, *shape)``.
         shares: weights of dt, of the same shape, zero where there is nothing to integrate.
-        beside_bends: the points, those in an empty piece seen from their side of the bend that they lie on.
+        beside_bends: the points, those in an empty piece moved off the bend that they lie on, to the side of the piece.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class LineRule:
         middle = (0.5 * (at[0] + at[-1])).detach()
         self._cuts = at.detach()
         self._reach = torch.maximum(0.5 * (at[-1] - at[0]), density.width).detach()
-        facing = None
         if bends is not None and len(bends):
             bends = torch.minimum(torch.maximum(_aligned(bends, shape), self._low), self._high)
             farthest = [bends.detach().amin(0), bends.detach().amax(0)]
             way = [self._on_the_way(at[0], middle, bend) for bend in (farthest if len(bends) > 1 else farthest[:1])]
-            at, facing = _merged(torch.cat([at, *way]), bends)
+            # A bend before a cut with which it coincides: a piece between the two lies behind the bend, before the cut.
+            at = torch.cat([bends, at, *way]).sort(dim=0, stable=True).values
         self._count = count or max(_NODES // (len(density.cuts) + 1), _NODES_IN_PIECE)
         self._tails = 0 if density.bounded else 2
         nodes, weights = graded_rule(self._count, at.device)
@@ -73,7 +73,7 @@ class LineRule:
         nudge = 1e-10 * self._reach + 1e-15 * torch.maximum(at[0].abs(), at[-1].abs()).detach()
         nudge = torch.where(length.detach() == 0, nudge, 0.0)[:, None]
         seen = [(points - nudge).flatten(0, 1)]
-        beside = [(points if facing is None else points + facing[:, None] * nudge).flatten(0, 1)]
+        beside = [(points + nudge).flatten(0, 1)]
         everything = [points.flatten(0, 1)], [shares.flatten(0, 1)]
         if self._tails:
             reaches = (torch.maximum(side, density.width) for side in (middle - at[0], at[-1] - middle))
@@ -135,16 +135,6 @@ class LineRule:
                 slope = (near - far) / math.log(_PROBES[1] / _PROBES[0])
                 slopes.append(torch.where(finite & torch.isfinite(slope), slope, 0.0))
             return torch.stack(slopes).amax(0)
-
-
-def _merged(cuts: Float[Tensor, "n *shape"], bends: Float[Tensor, "m *shape"]) -> tuple[Tensor, Tensor]:
-    """Cuts and bends in order, and for each piece ∓1: on which side of a bend it lies, should it be empty."""
-    # A bend before a cut with which it coincides: a piece between the two lies before the cut, as densities are seen.
-    at, order = torch.cat([bends, cuts]).sort(dim=0, stable=True)
-    places = torch.where(order < len(bends), at.detach(), math.inf)
-    # The next bend at or after the end of a piece: an empty piece that it coincides with lies before it.
-    following = places[1:].flip(0).cummin(0).values.flip(0)
-    return at, torch.where(following == at[1:].detach(), -1.0, 1.0)
 
 
 def _pieces(
