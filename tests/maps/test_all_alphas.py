@@ -257,3 +257,14 @@ def test_what_lies_off_the_support_does_not_reach_the_gradient():
     (grad,) = torch.autograd.grad(p, x, torch.tensor([[1.0, 2.0, torch.nan, torch.inf]]))
     assert grad.isfinite().all()
     assert (grad[0, 2:] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gradients_beyond_half_precision_are_its_largest_number(dtype):
+    x = torch.full((2,), -1.75, dtype=dtype, requires_grad=True)
+    for alpha in (20.0, torch.full((1,), 57.0)):
+        p = contmax.entmax(x, alpha)
+        (slope,) = torch.autograd.grad((p * torch.tensor([-1.0, 1.0], dtype=dtype)).sum(), x)
+        assert slope.dtype == dtype
+        assert slope.isfinite().all()
+        assert slope[0] < 0 < slope[1]

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from contmax._eager import is_eager_cpu
 from contmax._mask import require_boolean
+from contmax.maps._half_precision import widened_scores
 
 
 def checked_scores(scores: Tensor, dim: int, name: str) -> Tensor:
@@ -24,7 +25,7 @@ def checked_scores(scores: Tensor, dim: int, name: str) -> Tensor:
             f"{name} over an empty axis: scores of shape {tuple(scores.shape)} have size 0 along dim {dim}, "
             "and no distribution lives on an empty set. Skip such inputs."
         )
-    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    return widened_scores(scores)
 
 
 def output_dtype(scores: Tensor) -> torch.dtype:
