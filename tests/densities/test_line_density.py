@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 import torch
 from torch.autograd import gradcheck, gradgradcheck
-from torch.distributions import Distribution, Laplace, Normal, constraints, kl_divergence
+from torch.distributions import Distribution, Normal, constraints, kl_divergence
 
 import contmax
 from contmax.densities import LineDensity, LineLaw, Triangular
@@ -130,14 +130,10 @@ def test_a_score_of_ones_own_is_used():
         def score(self, value):
             return 1.0 - (value - self.loc).abs() / self.scale
 
-    # A constant in the score changes neither the density nor the loss.
-    for target in (torch.tensor([0.2, 3.0], dtype=F64), Laplace(torch.tensor(0.5, dtype=F64), 0.3)):
-        ours = fenchel_young(Tent(torch.tensor(0.0, dtype=F64), 1.0), target)
-        theirs = fenchel_young(Triangular(torch.tensor(0.0, dtype=F64), 1.0), target)
-        if isinstance(target, Laplace):
-            assert ours.shape == theirs.shape
-        else:
-            torch.testing.assert_close(ours + 1.0, theirs)
+    # The conjugate is still that of the score without the constant, so the loss is less by it.
+    observed = torch.tensor([0.2, 3.0], dtype=F64)
+    ours, theirs = (fenchel_young(kind(torch.tensor(0.0, dtype=F64), 1.0), observed) for kind in (Tent, Triangular))
+    torch.testing.assert_close(ours + 1.0, theirs)
 
 
 def test_a_density_that_says_nothing_of_its_place_is_refused():

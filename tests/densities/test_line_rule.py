@@ -169,17 +169,7 @@ def test_a_target_that_grows_without_bound_has_an_infinite_loss_not_an_error():
 
 
 def test_divergence_from_a_heavy_tail_to_a_kink_far_away():
-    p, q = StudentT(t(3.0), t(0.0), t(1.0)), Triangular.from_support(t(-1e7), t(1e7))
-    assert kl_divergence(q, p).isfinite()
-    wide = Laplace(t(1e4), t(3.0))
-    exact = mpmath.quad(
-        lambda x: (
-            p.log_prob(t(float(x))).exp().item() * (p.log_prob(t(float(x))).item() - wide.log_prob(t(float(x))).item())
-        ),
-        [-1e6, -1e3, -30, -3, 0, 3, 30, 1e3, 1e4, 1e5, 1e6],
-    )
-    ours = kl_divergence(BetaGaussian(t(0.0), t(1.0), 0.5), wide)
-    student = BetaGaussian(t(0.0), t(1.0), 0.5)
+    student, wide = BetaGaussian(t(0.0), t(1.0), 0.5), Laplace(t(1e4), t(3.0))
     exact = mpmath.quad(
         lambda x: (
             student.density(t(float(x))).item()
@@ -187,7 +177,7 @@ def test_divergence_from_a_heavy_tail_to_a_kink_far_away():
         ),
         [-1e7, -1e5, -1e3, -30, -3, 0, 3, 30, 1e3, 1e4, 1e5, 1e7],
     )
-    assert ours.item() == pytest.approx(float(exact), rel=1e-5)
+    assert kl_divergence(student, wide).item() == pytest.approx(float(exact), rel=1e-5)
 
 
 def test_entropy_of_mixtures_with_gaps_and_overlaps():
