@@ -7,7 +7,7 @@ from torch.nn.functional import softplus
 import contmax
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian, TruncatedParabola
-from contmax.nn import CombinedAttention, ContinuousAttention, DiscreteAttention, MomentHead, PooledHead
+from contmax.nn import CombinedAttention, ContinuousAttention, DiscreteAttention, GateHead, MomentHead, PooledHead
 
 F64 = torch.float64
 
@@ -145,14 +145,16 @@ def test_matching_of_the_paper_takes_the_variance_for_the_shape():
     torch.testing.assert_close(gaussian, CombinedAttention(discrete, line(), alpha=1.0)(values)[0])
 
 
-@pytest.mark.parametrize("kind", ["pooled", "moments", "combined"])
+@pytest.mark.parametrize("kind", ["pooled", "moments", "gates", "combined", "combined gates"])
 def test_masked_sequences_equal_short_ones_and_nothing_gives_zeros(kind):
     make = {
         "pooled": lambda: ContinuousAttention(line(), head=PooledHead(4, query_dim=2)),
         "moments": lambda: ContinuousAttention(line(), head=MomentHead(DiscreteAttention(4, query_dim=2))),
+        "gates": lambda: ContinuousAttention(line(), embed_dim=4, query_dim=2),
         "combined": lambda: CombinedAttention(DiscreteAttention(4, query_dim=2), line()),
+        "combined gates": lambda: CombinedAttention(None, line(), head=GateHead(4, query_dim=2)),
     }
-    attend = make[kind]().double()
+    attend = make[kind]().double().eval()
     values = torch.randn(3, 9, 4, dtype=F64, requires_grad=True)
     mask = torch.arange(9) < torch.tensor([[9], [5], [0]])
     for query in (torch.randn(3, 2, dtype=F64), torch.randn(3, 6, 2, dtype=F64)):

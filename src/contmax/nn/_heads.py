@@ -19,6 +19,7 @@ from contmax.nn._parameters import (
     density_of_weights,
     wide_linear,
 )
+from contmax.nn._place import Place
 
 # The least shape parameter σ² of a head, so that a saturated softplus still is a density.
 _LEAST = 1e-12
@@ -168,8 +169,23 @@ class MomentHead(torch.nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Distribution:
         """The density to attend with."""
-        _, weights = self.discrete(values, query, mask=mask)
-        return density_of_weights(weights, alpha, self.dim, self.matching, positions=positions, grid=grid, mask=mask)
+        place = self.attend(values, alpha=alpha, query=query, positions=positions, grid=grid, mask=mask)
+        return place.density
+
+    def attend(
+        self,
+        values: Float[Tensor, "B L D"],
+        *,
+        alpha: float | Tensor,
+        query: Float[Tensor, "..."] | None = None,
+        positions: Float[Tensor, "..."] | None = None,
+        grid: tuple[int, ...] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Place:
+        """The density, and the weights and the context of the discrete attention."""
+        context, weights = self.discrete(values, query, mask=mask)
+        density = density_of_weights(weights, alpha, self.dim, self.matching, positions=positions, grid=grid, mask=mask)
+        return Place(density, weights, context)
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""

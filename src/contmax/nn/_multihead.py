@@ -16,7 +16,7 @@ from contmax.densities import Mixture
 from contmax.expectations import expectation
 from contmax.maps import moments
 from contmax.nn._alpha import AlphaModule
-from contmax.nn._parameters import check_values, density_of_moments, wide_linear
+from contmax.nn._parameters import check_values, checked_grid, density_of_moments, grid_of_call, wide_linear
 from contmax.signal import fit_signal, observation_positions
 
 
@@ -103,6 +103,7 @@ class MultiheadContinuousAttention(AlphaModule):
         alpha: α: a float, or one for each head: numbers, or a tensor of shape () or (H,). A Parameter is learned as it
             is, without bounds.
         learnable: whether each head learns an α of its own inside (1, 2), starting at `alpha`; see :class:`Entmax`.
+        grid: sizes of the grid whose cells the values are, such as (height, width), for all calls without `positions`.
         num_components: M, densities per head, mixed by weights that depend on the query.
         kdim: channels of the space in which queries meet anchors; E by default, a multiple of `num_heads`.
         vdim: channels of the values; E by default.
@@ -134,6 +135,7 @@ class MultiheadContinuousAttention(AlphaModule):
         *,
         alpha: float | Sequence[float] | Tensor = 2.0,
         learnable: bool = False,
+        grid: tuple[int, ...] | None = None,
         num_components: int = 1,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -153,6 +155,7 @@ class MultiheadContinuousAttention(AlphaModule):
                 raise ValueError(f"{name} must be a multiple of num_heads; got {channels} for {num_heads} heads.")
         self.embed_dim, self.num_heads, self.num_components = embed_dim, num_heads, num_components
         self.basis, self.penalty, self.num_steps = basis, penalty, num_steps
+        self.grid = checked_grid(grid, basis.event_dim)
         self.query_projection = torch.nn.Linear(embed_dim, num_components * self.kdim, bias=bias)
         self.key_projection = torch.nn.Linear(self.vdim, self.kdim, bias=bias)
         # A bias of the values would only add to the one of the output.
@@ -185,7 +188,8 @@ class MultiheadContinuousAttention(AlphaModule):
             query: q.
             values: H.
             positions: where the values are; see :func:`contmax.fit_signal`.
-            grid: sizes of the grid whose cells they are, such as (height, width).
+            grid: sizes of the grid whose cells they are, such as (height, width), if others than the module was made
+                with.
             mask: True = may be attended.
             need_density: a Distribution cannot leave an exported or vmapped function: pass False there.
             value: the former name of `values`.
@@ -193,6 +197,7 @@ class MultiheadContinuousAttention(AlphaModule):
         values = _renamed(values, value)
         check_values(query, self.embed_dim, "query")
         check_values(values, self.vdim, "values")
+        grid = grid_of_call(grid, self.grid, positions)
         signal = fit_signal(values, self.basis, positions=positions, grid=grid, mask=mask, penalty=self.penalty)
         signal = signal.materialize()
         keys = self._heads(self.key_projection(signal(self.anchors.points(signal.coefficients))))
@@ -241,7 +246,7 @@ class MultiheadContinuousAttention(AlphaModule):
         return (
             f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, alpha={self._shown_alpha()}, "
             f"num_components={self.num_components}, kdim={self.kdim}, vdim={self.vdim}, penalty={self.penalty:g}, "
-            f"num_steps={self.num_steps}"
+            f"num_steps={self.num_steps}" + ("" if self.grid is None else f", grid={self.grid}")
         )
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from contmax._mask import require_boolean
 from contmax._precision import without_autocast
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.maps import moments
@@ -75,6 +76,53 @@ def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> 
         )
 
 
+def check_mask(mask: Tensor | None, values: Tensor) -> None:
+    """A mask that says one thing about each position of each sequence.
+
+    Raises:
+        ValueError: if its shape is another.
+        TypeError: if it is not boolean.
+    """
+    require_boolean(mask)
+    batch, length = values.shape[:2]
+    if mask is not None and mask.shape not in ((length,), (1, length), (batch, length)):
+        raise ValueError(
+            f"mask must have shape (L,) or (B, L), B = {batch} and L = {length}, True = may be attended; got "
+            f"{tuple(mask.shape)}."
+        )
+
+
+def check_keys(keys: Tensor | None, values: Tensor) -> None:
+    """Keys for the same positions as the values, in channels of their own.
+
+    Raises:
+        ValueError: if not.
+    """
+    if keys is not None and (keys.dim() != 3 or keys.shape[:2] != values.shape[:2]):
+        raise ValueError(
+            f"keys must have shape (B, L, channels) with the B and L of the values, {tuple(values.shape[:2])}; got "
+            f"{tuple(keys.shape)}."
+        )
+
+
+def checked_grid(grid: tuple[int, ...] | None, dim: int) -> tuple[int, ...] | None:
+    """The grid itself, if it has a size for each axis of the domain.
+
+    Raises:
+        ValueError: if not.
+    """
+    if grid is not None and len(grid) != dim:
+        raise ValueError(f"grid must have {dim} sizes, one for each axis of the basis; got {tuple(grid)}.")
+    return grid if grid is None else tuple(grid)
+
+
+def grid_of_call(
+    grid: tuple[int, ...] | None, told: tuple[int, ...] | None, positions: Tensor | None
+) -> tuple[int, ...] | None:
+    """The grid that a call names; or else that which the module was made with, unless the call has positions."""
+    return told if grid is None and positions is None else grid
+
+
 def check_values(values: Tensor, channels: int, name: str) -> None:
     """Values as announced.
 
@@ -92,6 +140,12 @@ def checked_matching(matching: Matching) -> Matching:
     if matching not in MATCHINGS:
         raise ValueError(f'matching must be "exact" or "paper"; got {matching!r}.')
     return matching
+
+
+def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
+    """Σ p_ℓ h_ℓ: (B, D) for weights (B, L), (B, Q, D) for weights (B, Q, L)."""
+    mixed = (weights.unsqueeze(1) if weights.dim() == 2 else weights).to(values.dtype) @ values
+    return mixed.squeeze(1) if weights.dim() == 2 else mixed
 
 
 def wide_linear(linear: torch.nn.Linear, x: Tensor) -> Tensor:
