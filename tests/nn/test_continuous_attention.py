@@ -74,7 +74,7 @@ def test_the_plane(alpha):
 
 
 def test_pooled_head_is_the_formula():
-    head = PooledHead(4, hidden_dim=5, kernel_size=3, query_dim=2)
+    head = PooledHead(4, hidden_dim=5, kernel_size=3, query_dim=2, position_channels=False)
     values, query = torch.randn(2, 9, 4), torch.randn(2, 3, 2)
     pooled = torch.relu(head.convolution(values.mT)).amax(-1)
     density = head(values, alpha=1.5, query=query)
@@ -88,7 +88,7 @@ def test_pooled_head_is_the_formula():
 
 
 def test_pooled_head_in_space_has_the_diagonal_and_the_rest_of_a_cholesky_factor():
-    head = PooledHead(2, dim=3)
+    head = PooledHead(2, dim=3, position_channels=False)
     values = torch.randn(2, 24, 2)
     density = head(values, alpha=2.0, grid=(2, 3, 4))
     pooled = torch.relu(head.convolution(values.mT.unflatten(-1, (2, 3, 4)))).flatten(2).amax(-1)
@@ -102,7 +102,7 @@ def test_pooled_head_in_space_has_the_diagonal_and_the_rest_of_a_cholesky_factor
 @pytest.mark.parametrize("grid", [(3, 4), (2, 3, 2)])
 def test_pooled_head_in_space_is_the_formula(grid):
     dim = len(grid)
-    head, values = PooledHead(4, dim=dim), torch.randn(2, torch.Size(grid).numel(), 4)
+    head, values = PooledHead(4, dim=dim, position_channels=False), torch.randn(2, torch.Size(grid).numel(), 4)
     pooled = torch.relu(head.convolution(values.mT.unflatten(-1, grid))).flatten(2).amax(-1)
     density, spread = head(values, alpha=1.5, grid=grid), head.scale(pooled)
     tril = torch.diag_embed(softplus(spread[:, :dim]).sqrt())

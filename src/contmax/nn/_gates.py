@@ -9,6 +9,7 @@ from contmax._precision import without_autocast
 from contmax._typing import Bool, Float
 from contmax.maps import softmax
 from contmax.nn._parameters import (
+    check_least_half_width,
     check_mask,
     check_query,
     check_values,
@@ -72,10 +73,7 @@ class GateHead(torch.nn.Module):
             raise ValueError(f"dim must be at least 1; got {dim}.")
         if not 0 <= drop < 1:
             raise ValueError(f"drop must be in [0, 1), the share of gates that are shut in training; got {drop}.")
-        if least_half_width is not None and not least_half_width >= 0:
-            raise ValueError(
-                f"least_half_width must not be negative; got {least_half_width}. Pass None for half a cell."
-            )
+        check_least_half_width(least_half_width)
         self.embed_dim, self.dim, self.query_dim = embed_dim, dim, query_dim
         self.drop, self.least_half_width = drop, least_half_width
         width = embed_dim if hidden_dim is None else hidden_dim

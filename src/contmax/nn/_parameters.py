@@ -45,6 +45,14 @@ def density_of_weights(
     mask: Tensor | None,
 ) -> Distribution:
     """The β-Gaussian with the moments of weights (B, L) or (B, Q, L) over the positions of L observations."""
+    mean, covariance = moments_of_weights(weights, dim, positions=positions, grid=grid, mask=mask)
+    return density_of_moments(mean, covariance, alpha, dim, matching)
+
+
+def moments_of_weights(
+    weights: Tensor, dim: int, *, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Mean and (co)variance of the positions of L observations under weights (B, L) or (B, Q, L)."""
     wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
     where = observation_positions(weights.shape[-1], positions, grid, mask, wide).to(wide.dtype)
     if weights.dim() == 3:
@@ -54,8 +62,7 @@ def density_of_weights(
     if dim > 1:
         # One set of points for all, or one for each; never to be mistaken for positions on the line.
         where = where.expand(*weights.shape, dim)
-    mean, covariance = moments(wide, where, grid=grid, mask=mask)
-    return density_of_moments(mean, covariance, alpha, dim, matching)
+    return moments(wide, where, grid=grid, mask=mask)
 
 
 def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> None:
@@ -74,6 +81,16 @@ def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> 
         raise ValueError(
             f"query must have shape (B, {query_dim}) or (B, Q, {query_dim}) with B = {batch}; got {tuple(query.shape)}."
         )
+
+
+def check_least_half_width(least: float | None) -> None:
+    """A least half-width, where one is given.
+
+    Raises:
+        ValueError: if it is negative or NaN.
+    """
+    if least is not None and not least >= 0:
+        raise ValueError(f"least_half_width must not be negative; got {least}. Pass a length in units of the domain.")
 
 
 def check_mask(mask: Tensor | None, values: Tensor) -> None:
