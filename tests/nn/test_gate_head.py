@@ -106,7 +106,7 @@ def test_weights_are_the_formula_and_give_the_context():
     place = head.attend(values, alpha=2.0, query=query)
     for q in range(5):
         hidden = torch.tanh(head.key(values) + head.query(query[:, q])[:, None])
-        g = torch.sigmoid(head.energy(hidden))[..., 0]
+        g = torch.sigmoid(head.energy(hidden) - 2)[..., 0]
         torch.testing.assert_close(place.weights[:, q], g / g.sum(-1, keepdim=True))
         one = head.attend(values, alpha=2.0, query=query[:, q])
         torch.testing.assert_close(one.weights, place.weights[:, q])

@@ -19,11 +19,14 @@ from contmax.nn._parameters import (
 )
 from contmax.nn._place import Cells, Place, observed_cells
 
+# Logit of the gates before they have learned anything: nearly shut they compete, as weights of a softmax do.
+_SHUT = -2.0
+
 
 class GateHead(torch.nn.Module):
     r"""Where to look from gates: each position matters or not, and the density covers those that do.
 
-    .. math:: g_\ell = \mathrm{sigmoid}(v^\top\tanh(W h_\ell + U q) + b), \qquad p = g / \textstyle\sum_\ell g_\ell,
+    .. math:: g_\ell = \mathrm{sigmoid}(v^\top\tanh(W h_\ell + U q) + b - 2), \qquad p = g / \textstyle\sum_\ell g_\ell,
               \qquad \mu = E_p[t]
 
     On the line the half-width is :math:`a = 2\,E_p|t - \mu|`, in N > 1 dimensions the support is the ellipsoid of
@@ -31,16 +34,18 @@ class GateHead(torch.nn.Module):
     interval or an ellipsoid, and shut elsewhere, have it as support. So it is for α = 2; for another α the density has
     the same mean and covariance.
 
-    Labels alone favour a narrow support: one position that tells the answer is enough. Therefore in training most
+    Labels alone favour a narrow support: one position that tells the answer is enough. Therefore in training some
     gates are shut at random, so that the answer has to come from any of the positions that know it, and all of them
-    open. Nothing is dropped in evaluation.
+    open. Nothing is dropped in evaluation. Best is a share that falls while it learns, from .95 to .5 in the first two
+    thirds of the training; :meth:`drop_gates` changes it.
 
     Args:
         embed_dim: D, channels of what it looks at: the keys, or else the values.
         dim: N; for N > 1 the attention must be told the `grid` or `positions`.
         query_dim: channels of queries; None for a head without queries.
         hidden_dim: width of the gates' hidden layer; D by default.
-        drop: share of the gates that are shut in training, 0 ≤ drop < 1. The higher, the wider the support.
+        drop: share of the gates that are shut in training, 0 ≤ drop < 1. The higher, the wider the support. It is a
+            buffer, `drop_rate`.
         least_half_width: half-width (semi-axis) of the smallest support worth looking at, about the radius of the
             objects, in units of the domain: added as a² + least², T + least²·I. For what labels cannot teach, as where
             one value has seen the whole object. None for half a cell.
@@ -58,6 +63,8 @@ class GateHead(torch.nn.Module):
         (torch.Size([2]), True)
     """
 
+    drop_rate: Tensor
+
     def __init__(
         self,
         embed_dim: int,
@@ -65,21 +72,44 @@ class GateHead(torch.nn.Module):
         dim: int = 1,
         query_dim: int | None = None,
         hidden_dim: int | None = None,
-        drop: float = 0.8,
+        drop: float = 0.5,
         least_half_width: float | None = None,
     ) -> None:
         super().__init__()
         if dim < 1:
             raise ValueError(f"dim must be at least 1; got {dim}.")
-        if not 0 <= drop < 1:
-            raise ValueError(f"drop must be in [0, 1), the share of gates that are shut in training; got {drop}.")
         check_least_half_width(least_half_width)
         self.embed_dim, self.dim, self.query_dim = embed_dim, dim, query_dim
-        self.drop, self.least_half_width = drop, least_half_width
+        self.least_half_width = least_half_width
+        self.register_buffer("drop_rate", torch.zeros(()))
+        self.drop_gates(drop)
         width = embed_dim if hidden_dim is None else hidden_dim
         self.key = torch.nn.Linear(embed_dim, width)
         self.query = None if query_dim is None else torch.nn.Linear(query_dim, width, bias=False)
         self.energy = torch.nn.Linear(width, 1)
+
+    def drop_gates(self, share: float | Tensor) -> None:
+        """From now on shut this share of the gates in training.
+
+        A tensor, as a schedule on a device makes it, is taken as it is.
+
+        Example:
+            >>> import contmax
+            >>> head = contmax.nn.GateHead(16)
+            >>> for progress in (0.0, 0.3, 1.0):
+            ...     head.drop_gates(max(0.5, 0.95 - 0.68 * progress))
+            >>> head
+            GateHead(
+              embed_dim=16, dim=1, query_dim=None, drop=0.5, least_half_width=None
+              ...
+        """
+        if not isinstance(share, Tensor) and not 0 <= share < 1:
+            raise ValueError(f"drop must be in [0, 1), the share of gates that are shut in training; got {share}.")
+        with torch.no_grad():
+            if isinstance(share, Tensor):
+                self.drop_rate.copy_(share)
+            else:
+                self.drop_rate.fill_(share)
 
     def forward(
         self,
@@ -119,7 +149,7 @@ class GateHead(torch.nn.Module):
         if energies.dim() == 3:
             # Positions and mask belong to a sequence, and are shared by its queries.
             cells, may = Cells(*(part.unsqueeze(1) for part in cells)), may if may is None else may.unsqueeze(1)
-        open_ones = self._kept(energies, may) if self.training and self.drop else may
+        open_ones = self._kept(energies, may) if self.training else may
         # g/Σg from log g: exact where all gates are all but shut.
         weights = softmax(logsigmoid(energies), mask=None if open_ones is None else open_ones.expand_as(energies))
         density = self._density(weights, cells, alpha)
@@ -132,11 +162,11 @@ class GateHead(torch.nn.Module):
         if query is not None and self.query is not None:
             asked = self.query(query)
             hidden = hidden + asked.unsqueeze(1) if asked.dim() == 2 else hidden.unsqueeze(1) + asked.unsqueeze(2)
-        return wide_linear(self.energy, torch.tanh(hidden)).squeeze(-1)
+        return wide_linear(self.energy, torch.tanh(hidden)).squeeze(-1) + _SHUT
 
     def _kept(self, energies: Tensor, may: Tensor | None) -> Tensor:
         """The gates that are not dropped in this step of training; all that may be attended if none would be left."""
-        kept = torch.rand_like(energies) >= self.drop
+        kept = torch.rand_like(energies) >= self.drop_rate
         kept = kept if may is None else kept & may
         every = ~kept.any(-1, keepdim=True)
         return kept | (every if may is None else every & may)
@@ -160,8 +190,9 @@ class GateHead(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
+        drop = "unknown" if self.drop_rate.is_meta else f"{self.drop_rate.item():.3g}"
         return (
-            f"embed_dim={self.embed_dim}, dim={self.dim}, query_dim={self.query_dim}, drop={self.drop:g}, "
+            f"embed_dim={self.embed_dim}, dim={self.dim}, query_dim={self.query_dim}, drop={drop}, "
             f"least_half_width={self.least_half_width}"
         )
 
