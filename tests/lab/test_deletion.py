@@ -126,6 +126,9 @@ def test_what_is_kept_and_what_is_removed_are_the_review(kind):
     assert torch.equal(rests["kept"].words, rests["random_kept"].words)
     assert torch.equal(rests["kept"].words, reading.selected.sum(-1))
     assert all(rest.logits.isfinite().all() for rest in rests.values())
+    if reading.density is not None:
+        stretch = read[2][0][read[2][0] > 0]
+        assert any(torch.equal(stretch, window) for window in tokens[0].unfold(0, len(stretch), 1))
     # A shortened review is read as one that somebody wrote.
     torch.testing.assert_close(rests["kept"].logits[0], model.read(tokens[:1, reading.selected[0]]).logits[0])
 
@@ -138,16 +141,16 @@ def test_only_these_words_in_their_order():
 
 
 def test_random_stretches_have_the_length_and_every_place():
-    mask = torch.arange(9) < torch.tensor([[7]]).expand(50, 1)
-    draws = torch.linspace(0, 1 - 1e-7, 50)[:, None].expand(50, 9)
-    for count in range(8):
-        drawn = random_stretch(torch.full((50,), count), mask, draws)
+    # 420 can be shared equally among up to 7 places. Then the largest number below one that can be drawn.
+    draws = torch.cat([(torch.arange(420) + 0.5) / 420, torch.tensor([1 - 2**-24])])[:, None].expand(-1, 9)
+    mask = torch.arange(9) < torch.full((421, 1), 7)
+    for count in range(1, 8):
+        drawn = random_stretch(torch.full((421,), count), mask, draws)
         assert (drawn.sum(-1) == count).all()
         assert not (drawn & ~mask).any()
-        assert (pad(drawn.int(), (1, 1)).diff().abs().sum(-1) == 2 * (count > 0)).all()
-        starts = drawn.int().argmax(-1).bincount() if count else torch.tensor([50])
-        assert len(starts) == (8 - count if count else 1)
-        assert starts.max() - starts.min() <= 1
+        assert (pad(drawn.int(), (1, 1)).diff().abs().sum(-1) == 2).all()
+        assert drawn[:-1].int().argmax(-1).bincount().tolist() == [420 // (8 - count)] * (8 - count)
+    assert not random_stretch(torch.zeros(421, dtype=torch.long), mask, draws).any()
 
 
 def test_random_sets_have_the_size_and_are_equally_likely():

@@ -63,7 +63,7 @@ def random_stretch(count: Tensor, mask: Tensor, draws: Tensor) -> Tensor:
         draws: in [0, 1), (B, L); the first of each review decides.
     """
     places = (mask.sum(-1) - count + 1).to(draws.dtype)
-    start = torch.minimum((draws[:, 0] * places).floor(), places - 1).unsqueeze(-1)
+    start = (draws[:, 0] * places).floor().unsqueeze(-1)
     steps = torch.arange(mask.shape[-1], device=mask.device)
     return (steps >= start) & (steps < start + count.unsqueeze(-1)) & mask
 
