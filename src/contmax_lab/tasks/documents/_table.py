@@ -73,17 +73,14 @@ IMDB = Table(
 _PLACES = {
     "Discrete softmax": ("attention=discrete", "alpha=1"),
     "Discrete sparsemax": ("attention=discrete",),
-    "Discrete sparsemax, words": ("attention=discrete", "values=words"),
     "Continuous sparsemax, paper's head": ("attention=continuous",),
     "Continuous sparsemax, gates": ("attention=continuous", "head=gates"),
     "Continuous sparsemax, gates, words": ("attention=continuous", "head=gates", "values=words"),
-    "Disc. + cont. sparsemax, paper's": ("attention=combined",),
     "Disc. + cont. sparsemax, gates": ("attention=combined", "head=gates"),
 }
 _DELETION = (
-    "paper's head: a pooled summary of the states says where to look; paper's: the density has the mean and variance "
-    "of the discrete weights. gates: each word has a gate, and the density covers the open ones; with disc. + cont. "
-    "the shares of the gates are the discrete weights. words: what is attended to are the word vectors, each mapped "
+    "paper's head: a pooled summary of the states says where to look. gates: each word has a gate, and the "
+    "density covers the open ones; with disc. + cont. the shares of the gates are the discrete weights. words: what is attended to are the word vectors, each mapped "
     "by itself, and the LSTM decides only where to look; elsewhere it is the states of the LSTM, each of which knows "
     "the whole review. K = 64 basis functions, half of width .1, half of .5; for words all of width 1/64.",
     "words selected: what the deletion test takes for attended. These are the words attended; but softmax and shares "
