@@ -79,10 +79,11 @@ _PLACES = {
     "Disc. + cont. sparsemax, gates": ("attention=combined", "head=gates"),
 }
 _DELETION = (
-    "paper's head: a pooled summary of the states says where to look. gates: each word has a gate, and the "
-    "density covers the open ones; with disc. + cont. the shares of the gates are the discrete weights. words: what is attended to are the word vectors, each mapped "
-    "by itself, and the LSTM decides only where to look; elsewhere it is the states of the LSTM, each of which knows "
-    "the whole review. K = 64 basis functions, half of width .1, half of .5; for words all of width 1/64.",
+    "paper's head: a pooled summary of the states says where to look. gates: each word has a gate, and the density "
+    "covers the open ones; with disc. + cont. the shares of the gates are the discrete weights. words: what is "
+    "attended to are the word vectors, each mapped by itself, and the LSTM decides only where to look; elsewhere it is "
+    "the states of the LSTM, each of which knows the whole review. K = 64 basis functions, half of width .1, half of "
+    ".5; for words all of width 1/64.",
     "words selected: what the deletion test takes for attended. These are the words attended; but softmax and shares "
     "of gates attend to every word a little, and there they are the fewest words that hold 95 % of the weight (with "
     "disc. + cont. and those in the support of the density).",
