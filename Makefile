@@ -1,6 +1,8 @@
 # Two commands for a newcomer: `make demo` and `make test`. Both set up .venv first; a second call starts at once.
 PYTHON ?= python3
 BIN := .venv/bin
+# Bytecode is kept even where the environment says not to: without it every process compiles torch anew, ten seconds.
+export PYTHONDONTWRITEBYTECODE :=
 # Two workers with one thread each fill two cores. What tests of a file share (trainings, processes) is made once.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 CHECKED := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m 'not graph'
@@ -18,8 +20,13 @@ setup: .venv/.stamp
 demo: setup
 	$(BIN)/contmax demo
 
+# Compiled kernels are kept on disk; made here once, no two processes of the tests make them at the same time.
+.venv/.kernels: .venv/.stamp $(wildcard src/contmax/kernels/cpu/*.py)
+	OMP_NUM_THREADS=1 $(BIN)/python -m contmax.kernels.cpu
+	touch $@
+
 # Both at once, so that neither waits for the other's last test; the second is shown when the first is done.
-test: setup
+test: .venv/.kernels
 	@$(TRACED) > .venv/traced.log 2>&1 & traced=$$!; trap 'kill $$traced' INT TERM; \
 	$(CHECKED); checked=$$?; \
 	wait $$traced; failed=$$?; cat .venv/traced.log; \

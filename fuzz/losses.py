@@ -47,7 +47,8 @@ def losses_of_soft_targets(alpha: float, kind: str, width: int, dtype: str, seed
     """Zero where the target is the map of the scores, not negative elsewhere."""
     z = rows(kind, ROWS, width, dtype, seed)
     y = torch.softmax(rows("spread", ROWS, width, "float64", seed + 1), -1).to(z.dtype)
-    scale = z.double().abs().amax(-1).clamp(min=1.0)
+    # The loss is a difference of numbers of this size: scores, and Ω, which is of order width/α.
+    scale = z.double().abs().amax(-1).clamp(min=1.0) * max(1.0, 1 / alpha)
     tolerance = 8 * TOLERANCE[z.dtype] * max(1, width / 4)
     loss = entmax_loss(z, y, alpha, reduction="none")
     exact = entmax_loss(z.double(), y.double() / y.double().sum(-1, keepdim=True), alpha, reduction="none")

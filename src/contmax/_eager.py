@@ -4,8 +4,13 @@ Decisions that look at values (is any scale negative? has Newton's method arrive
 Tracers, fake tensors and vmapped tensors have no values, and on an accelerator looking means waiting for it.
 """
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def is_eager(tensor: Tensor) -> bool:
@@ -20,3 +25,12 @@ def is_eager(tensor: Tensor) -> bool:
 def is_eager_cpu(*values: object) -> bool:
     """True if the values of all the tensors among the arguments can be looked at without waiting for a device."""
     return all(v.device.type == "cpu" and is_eager(v) for v in values if isinstance(v, Tensor))
+
+
+def constant_to_tracers(function: _Function) -> _Function:
+    """A function that torch.compile calls once and does not look into.
+
+    It is torch.compiler.assume_constant_result, whose use would import the compiler: as long as torch itself takes.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function

@@ -66,7 +66,7 @@ class Attention(nn.Module):
         super().__init__()
         self.kind = kind
         if kind == "continuous":
-            head = contmax.nn.PooledHead(embed_dim, dim=basis.event_dim)
+            head = contmax.nn.PooledHead(embed_dim, dim=basis.event_dim, position_channels=False)
             # softplus(0) = 0.7 would be a density wider than the whole domain, far from any decision where to look.
             with torch.no_grad():
                 head.scale.bias[: basis.event_dim] = math.log(math.expm1(initial_scale**2))

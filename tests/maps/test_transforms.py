@@ -125,6 +125,11 @@ class _Attention(torch.nn.Module):
         return contmax.entmax(scores, self.alpha, mask=mask)
 
 
+# What is exported has no kernels in it: once is enough.
+exported = pytest.mark.parametrize("backend", ["compiled"], indirect=True)
+
+
+@exported
 @pytest.mark.graph
 @pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 3.0])
 def test_exports_without_our_operators(alpha):
@@ -136,6 +141,7 @@ def test_exports_without_our_operators(alpha):
     torch.testing.assert_close(program.module()(x, mask), contmax.entmax(x, alpha, mask=mask))
 
 
+@exported
 @pytest.mark.graph
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 3.0])
 def test_onnx_matches_onnxruntime(alpha, tmp_path):

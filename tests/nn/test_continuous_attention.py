@@ -7,7 +7,7 @@ from torch.nn.functional import softplus
 import contmax
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian, TruncatedParabola
-from contmax.nn import CombinedAttention, ContinuousAttention, DiscreteAttention, MomentHead, PooledHead
+from contmax.nn import CombinedAttention, ContinuousAttention, DiscreteAttention, GateHead, MomentHead, PooledHead
 
 F64 = torch.float64
 
@@ -74,7 +74,7 @@ def test_the_plane(alpha):
 
 
 def test_pooled_head_is_the_formula():
-    head = PooledHead(4, hidden_dim=5, kernel_size=3, query_dim=2)
+    head = PooledHead(4, hidden_dim=5, kernel_size=3, query_dim=2, position_channels=False)
     values, query = torch.randn(2, 9, 4), torch.randn(2, 3, 2)
     pooled = torch.relu(head.convolution(values.mT)).amax(-1)
     density = head(values, alpha=1.5, query=query)
@@ -88,7 +88,7 @@ def test_pooled_head_is_the_formula():
 
 
 def test_pooled_head_in_space_has_the_diagonal_and_the_rest_of_a_cholesky_factor():
-    head = PooledHead(2, dim=3)
+    head = PooledHead(2, dim=3, position_channels=False)
     values = torch.randn(2, 24, 2)
     density = head(values, alpha=2.0, grid=(2, 3, 4))
     pooled = torch.relu(head.convolution(values.mT.unflatten(-1, (2, 3, 4)))).flatten(2).amax(-1)
@@ -102,7 +102,7 @@ def test_pooled_head_in_space_has_the_diagonal_and_the_rest_of_a_cholesky_factor
 @pytest.mark.parametrize("grid", [(3, 4), (2, 3, 2)])
 def test_pooled_head_in_space_is_the_formula(grid):
     dim = len(grid)
-    head, values = PooledHead(4, dim=dim), torch.randn(2, torch.Size(grid).numel(), 4)
+    head, values = PooledHead(4, dim=dim, position_channels=False), torch.randn(2, torch.Size(grid).numel(), 4)
     pooled = torch.relu(head.convolution(values.mT.unflatten(-1, grid))).flatten(2).amax(-1)
     density, spread = head(values, alpha=1.5, grid=grid), head.scale(pooled)
     tril = torch.diag_embed(softplus(spread[:, :dim]).sqrt())
@@ -145,14 +145,16 @@ def test_matching_of_the_paper_takes_the_variance_for_the_shape():
     torch.testing.assert_close(gaussian, CombinedAttention(discrete, line(), alpha=1.0)(values)[0])
 
 
-@pytest.mark.parametrize("kind", ["pooled", "moments", "combined"])
+@pytest.mark.parametrize("kind", ["pooled", "moments", "gates", "combined", "combined gates"])
 def test_masked_sequences_equal_short_ones_and_nothing_gives_zeros(kind):
     make = {
         "pooled": lambda: ContinuousAttention(line(), head=PooledHead(4, query_dim=2)),
         "moments": lambda: ContinuousAttention(line(), head=MomentHead(DiscreteAttention(4, query_dim=2))),
+        "gates": lambda: ContinuousAttention(line(), embed_dim=4, query_dim=2),
         "combined": lambda: CombinedAttention(DiscreteAttention(4, query_dim=2), line()),
+        "combined gates": lambda: CombinedAttention(None, line(), head=GateHead(4, query_dim=2)),
     }
-    attend = make[kind]().double()
+    attend = make[kind]().double().eval()
     values = torch.randn(3, 9, 4, dtype=F64, requires_grad=True)
     mask = torch.arange(9) < torch.tensor([[9], [5], [0]])
     for query in (torch.randn(3, 2, dtype=F64), torch.randn(3, 6, 2, dtype=F64)):

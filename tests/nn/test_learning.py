@@ -1,10 +1,10 @@
 """Models with continuous attention learn: to find a burst in noise, to choose α, to locate and to copy."""
 
 import torch
-from torch.nn.functional import mse_loss
+from torch.nn.functional import cross_entropy, mse_loss
 
 from contmax.basis import GaussianBasis
-from contmax.nn import ContinuousAttention, DiscreteAttention, MomentHead, MultiheadContinuousAttention
+from contmax.nn import ContinuousAttention, DiscreteAttention, MomentHead, MultiheadContinuousAttention, PooledHead
 
 LENGTH = 64
 
@@ -89,3 +89,47 @@ def test_many_heads_copy_what_is_asked_for():
     with torch.no_grad():
         after = loss(model, *marked(500))
     assert after < 0.2 * before
+
+
+def bumps(count: int, length: int = 48) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Noise with a bump of one of two kinds at a random place: values (B, L, 3), kinds, ends (B, 2)."""
+    width = 0.25
+    start = (1 - width) * torch.rand(count)
+    t = (torch.arange(length) + 0.5) / length
+    inside = (t >= start[:, None]) & (t <= start[:, None] + width)
+    kind = torch.randint(2, (count,))
+    shape = torch.stack([inside, inside & (kind == 0)[:, None], inside & (kind == 1)[:, None]], -1)
+    return 2.0 * shape + 0.7 * torch.randn(count, length, 3), kind, torch.stack([start, start + width], -1)
+
+
+def trained_iou(**options) -> float:
+    """IoU of supports and bumps after a short training on the kinds alone."""
+    attend = ContinuousAttention(GaussianBasis.linspace(24, 0.05), **options)
+    model = torch.nn.ModuleList([torch.nn.Conv1d(3, 8, 3, padding=1), attend, torch.nn.Linear(8, 2)])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def forward(values):
+        context, density = attend(torch.relu(model[0](values.mT)).mT)
+        return model[2](context), density
+
+    for _ in range(150):
+        values, kind, _ = bumps(64)
+        optimizer.zero_grad()
+        cross_entropy(forward(values)[0], kind).backward()
+        optimizer.step()
+    model.eval()
+    values, kind, ends = bumps(400)
+    with torch.no_grad():
+        logits, density = forward(values)
+    assert (logits.argmax(-1) == kind).float().mean() > 0.9
+    low, high = (density.mean - density.half_width).clamp(0, 1), (density.mean + density.half_width).clamp(0, 1)
+    shared = (torch.minimum(high, ends[:, 1]) - torch.maximum(low, ends[:, 0])).clamp(min=0)
+    return (shared / (high - low + ends[:, 1] - ends[:, 0] - shared)).mean().item()
+
+
+def test_the_default_head_finds_the_bump_from_its_kind_alone_and_a_pooled_one_does_not():
+    found = trained_iou(embed_dim=8)
+    lost = trained_iou(head=PooledHead(8, position_channels=False))
+    assert found > 0.5
+    # A quarter of the line is bump: this is the IoU of looking everywhere.
+    assert lost < 0.3

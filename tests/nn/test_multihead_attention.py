@@ -40,7 +40,8 @@ def test_output_is_the_formula(alpha):
         contexts = []
         for head in range(2):
             channels = slice(3 * head, 3 * head + 3)
-            p = torch.softmax(asked[:, channels] @ read[:, channels].T / math.sqrt(3), -1)
+            preferred = -0.5 * attend.places.closeness[head] * (anchors - attend.places.centers[head, 0]).square()
+            p = torch.softmax(asked[:, channels] @ read[:, channels].T / math.sqrt(3) + preferred, -1)
             mean = p @ anchors
             variance = p @ anchors.square() - mean.square() + 1 / (12 * 144)
             torch.testing.assert_close((density.mean[b, head], density.variance[b, head]), (mean, variance))
@@ -98,6 +99,39 @@ def test_a_mixture_has_one_density_for_each_component():
     torch.testing.assert_close(output, attend.output_projection(mixed))
 
 
+@pytest.mark.parametrize(("heads", "components"), [(1, 4), (4, 1), (2, 2), (4, 3)])
+@pytest.mark.parametrize("dim", [1, 2])
+def test_heads_and_components_begin_at_different_places(heads, components, dim):
+    basis = GaussianBasis.linspace(32, 0.03, high=10.0) if dim == 1 else MultivariateGaussianBasis.grid(7, 0.1)
+    attend = make(8, heads, basis=basis, num_components=components)
+    # Nothing to be seen: only the start decides.
+    _, density = attend(
+        torch.zeros(1, 1, 8, dtype=F64), torch.zeros(1, 49, 8, dtype=F64), grid=None if dim == 1 else (7, 7)
+    )
+    parts = density.component_distribution if components > 1 else density
+    means = parts.mean.reshape(heads * components, dim)
+    apart = torch.cdist(means, means) + 1e3 * torch.eye(len(means), dtype=F64)
+    size = 10.0 if dim == 1 else 1.0
+    assert apart.min() > 0.15 * size / len(means)
+    assert ((means > 0) & (means < size)).all()
+    torch.testing.assert_close(means.mean(0), torch.full((dim,), size / 2, dtype=F64), rtol=0.15, atol=0)
+
+
+def test_a_single_head_begins_with_the_whole_domain():
+    attend = make(8, 1)
+    _, density = attend(torch.zeros(1, 1, 8, dtype=F64), torch.zeros(1, 20, 8, dtype=F64))
+    torch.testing.assert_close((density.mean.item(), density.variance.item()), (0.5, 1 / 12))
+
+
+def test_a_grid_is_told_once():
+    attend = make(basis=MultivariateGaussianBasis.grid(4, 0.2), grid=(4, 5))
+    query, value = torch.randn(2, 3, 8, dtype=F64), torch.randn(2, 20, 8, dtype=F64)
+    torch.testing.assert_close(attend(query, value)[0], attend(query, value, grid=(4, 5))[0])
+    assert not torch.allclose(attend(query, value)[0], attend(query, value, grid=(5, 4))[0])
+    with pytest.raises(ValueError, match="grid must have 2 sizes"):
+        make(basis=MultivariateGaussianBasis.grid(4, 0.2), grid=(4, 5, 6))
+
+
 def test_a_step_asks_with_what_the_one_before_found():
     once, twice = make(), make(num_steps=2)
     twice.load_state_dict(once.state_dict())
@@ -128,9 +162,12 @@ def test_equal_state_dicts_are_equal_modules():
     query, value = torch.randn(2, 4, 8, dtype=F64), torch.randn(2, 20, 8, dtype=F64)
     torch.testing.assert_close(second(query, value)[0], first(query, value)[0], rtol=0, atol=0)
     state = first.state_dict()
-    old = {k: v for k, v in state.items() if "anchors" not in k}  # as earlier versions saved them
+    # As earlier versions saved them: without anchors, and without places to begin with.
+    old = {k: v for k, v in state.items() if k.split(".")[0] not in ("anchors", "places")}
     third = make()
     third.load_state_dict(old)
+    assert (third.places.closeness == 0).all()
+    torch.nn.init.zeros_(first.places.closeness)
     torch.testing.assert_close(third(query, value)[0], first(query, value)[0], rtol=0, atol=0)
     del state["anchors.low"]
     with pytest.raises(RuntimeError, match=r"Missing key.*anchors\.low"):

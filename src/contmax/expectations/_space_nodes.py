@@ -1,8 +1,8 @@
 r"""Any density in up to three dimensions against any basis, by fixed nodes where the density is.
 
 =================================  ==================================================================================
-β-Gaussians, MultivariateNormal    radii times directions, 40 × 64 on the plane, 40 × 24 × 48 in space: 1e-10 for
-                                   functions that change over a standard deviation, 1e-6 over half of one
+β-Gaussians, MultivariateNormal    radii times directions, 40 × 64 on the plane, 40 × 24 × 48 in space: 1e-9 for
+                                   functions that change over a standard deviation, 1e-5 over half of one
 any other, N ≤ 3                   a product rule of 96 nodes on each axis of the plane, 40 in space, over the box of
                                    the support or eight standard deviations about the mean: 1e-6 for densities that
                                    are smooth on either side of their mean; a few percent where a support of

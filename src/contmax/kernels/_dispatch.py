@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import constant_to_tracers, is_eager_cpu
 from contmax.kernels import _operators
 
 Rule = tuple[Tensor, Tensor]
@@ -15,16 +15,13 @@ _NUMBA = importlib.util.find_spec("numba") is not None
 _import_tried = False
 
 
+@constant_to_tracers  # they cannot follow the import
 def _numba_works() -> bool:
     """Whether the compiled kernels can be imported; the first call finds out and says why not, the others remember."""
     global _NUMBA, _import_tried
     if _NUMBA and not _import_tried:
         _NUMBA, _import_tried = _kernels_import(), True
     return _NUMBA
-
-
-# As torch.compiler.assume_constant_result, which would import the compiler here: a tracer cannot follow the import.
-_numba_works._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _kernels_import() -> bool:

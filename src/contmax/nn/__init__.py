@@ -3,9 +3,11 @@
 from contmax.nn._continuous import CombinedAttention as CombinedAttention
 from contmax.nn._continuous import ContinuousAttention as ContinuousAttention
 from contmax.nn._discrete import DiscreteAttention as DiscreteAttention
-from contmax.nn._heads import MomentHead as MomentHead
-from contmax.nn._heads import PooledHead as PooledHead
+from contmax.nn._gates import GateHead as GateHead
 from contmax.nn._losses import FenchelYoungLoss as FenchelYoungLoss
 from contmax.nn._maps import Entmax as Entmax
 from contmax.nn._maps import Sparsemax as Sparsemax
+from contmax.nn._moment_head import MomentHead as MomentHead
 from contmax.nn._multihead import MultiheadContinuousAttention as MultiheadContinuousAttention
+from contmax.nn._place import Place as Place
+from contmax.nn._pooled import PooledHead as PooledHead

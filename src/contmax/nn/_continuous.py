@@ -9,7 +9,18 @@ from torch.distributions import Distribution
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.nn._alpha import AlphaModule
-from contmax.nn._parameters import Matching, checked_matching, density_of_scale, density_of_weights
+from contmax.nn._gates import GateHead
+from contmax.nn._parameters import (
+    Matching,
+    check_keys,
+    checked_grid,
+    checked_matching,
+    density_of_scale,
+    density_of_weights,
+    grid_of_call,
+    weighted_mean,
+)
+from contmax.nn._place import Place
 from contmax.signal import continuous_attention
 
 
@@ -19,25 +30,31 @@ class ContinuousAttention(AlphaModule):
     .. math:: c = E_p[V(t)], \qquad V = B\psi \text{ the ridge fit of the values}, \qquad
               p = \Omega_\alpha\text{-map of } -\tfrac12 (t-\mu)^\top\Sigma^{-1}(t-\mu)
 
-    The density comes from the caller, as one or as (loc, scale), or from a head.
+    With ``embed_dim=D`` a :class:`GateHead` learns where to look: this is what to begin with. Otherwise the density
+    comes from the caller, as one or as (loc, scale), or from a head of the caller's.
 
     Args:
         basis: ψ, K functions in the dimension of the domain.
+        embed_dim: D, channels of what the head looks at, which are the keys, or else the values; it makes the head.
+        query_dim: channels of the queries of that head; None for a head without queries.
+        grid: sizes of the grid whose cells the values are, such as (height, width), for all calls without `positions`.
         alpha: α: 1 is the Gaussian, 2 the truncated parabola or paraboloid; a float or a tensor. A Parameter is learned
             as it is, without bounds. A density that is given keeps its own.
         learnable: whether α is learned inside (1, 2), starting at `alpha`; see :class:`Entmax`.
-        head: a module called as ``head(values, alpha=…, query=…, positions=…, grid=…, mask=…)`` that returns a
-            density, such as :class:`PooledHead` or :class:`MomentHead`.
+        head: instead of `embed_dim`, a module called as ``head(values, alpha=…, query=…, positions=…, grid=…,
+            mask=…)``, or with the keys, that returns a density: a :class:`GateHead` with options of its own, a
+            :class:`MomentHead`, a :class:`PooledHead`.
         penalty: λ of the ridge fit.
 
     Shape:
-        values (B, L, D), density of batch shape (B,) or (B, Q), mask (B, L) or (L,), positions (L,) or (B, L), with a
-        last axis N in N > 1 dimensions; context (B, D) or (B, Q, D).
+        values (B, L, D), keys (B, L, embed_dim), query (B, query_dim) or (B, Q, query_dim), density of batch shape (B,)
+        or (B, Q), mask (B, L) or (L,), positions (L,) or (B, L), with a last axis N in N > 1 dimensions; context (B, D)
+        or (B, Q, D).
 
     Example:
         >>> import torch, contmax
         >>> basis = contmax.basis.GaussianBasis.linspace(32, scale=(0.1, 0.5))
-        >>> attend = contmax.nn.ContinuousAttention(basis, head=contmax.nn.PooledHead(16))
+        >>> attend = contmax.nn.ContinuousAttention(basis, embed_dim=16)
         >>> context, density = attend(torch.randn(2, 50, 16))
         >>> context.shape, density.half_width.shape
         (torch.Size([2, 16]), torch.Size([2]))
@@ -49,19 +66,30 @@ class ContinuousAttention(AlphaModule):
         self,
         basis: Basis,
         *,
+        embed_dim: int | None = None,
+        query_dim: int | None = None,
+        grid: tuple[int, ...] | None = None,
         alpha: float | Tensor = 2.0,
         learnable: bool = False,
         head: torch.nn.Module | None = None,
         penalty: float = 0.01,
     ) -> None:
         super().__init__(alpha, learnable=learnable)
+        if head is not None and (embed_dim is not None or query_dim is not None):
+            raise ValueError("embed_dim and query_dim make a head, and one was given: leave them out, or the head.")
+        if embed_dim is None and query_dim is not None:
+            raise ValueError(f"query_dim={query_dim} is of a head that embed_dim makes: pass embed_dim=… as well.")
+        if embed_dim is not None:
+            head = GateHead(embed_dim, dim=basis.event_dim, query_dim=query_dim)
         self.basis, self.head, self.penalty = basis, head, penalty
+        self.grid = checked_grid(grid, basis.event_dim)
 
     def forward(
         self,
         values: Float[Tensor, "B L D"],
         density: Distribution | tuple[Tensor, Tensor] | None = None,
         *,
+        keys: Float[Tensor, "..."] | None = None,
         query: Float[Tensor, "..."] | None = None,
         positions: Float[Tensor, "..."] | None = None,
         grid: tuple[int, ...] | None = None,
@@ -73,14 +101,20 @@ class ContinuousAttention(AlphaModule):
         Args:
             values: H.
             density: p, or (loc, scale): (μ, σ) on the line, (μ, Σ) in N > 1 dimensions; None to ask the head.
-            query: what the head may look at.
+            keys: what the head looks at instead of the values, such as the states of a recurrent network. The context
+                is of the values: where these are local, nothing outside the support can matter.
+            query: what the head is asked for.
             positions: where the values are; see :func:`contmax.fit_signal`.
-            grid: sizes of the grid whose cells they are, such as (height, width).
+            grid: sizes of the grid whose cells they are, such as (height, width), if others than the module was made
+                with.
             mask: True = may be attended.
             need_density: a Distribution cannot leave an exported or vmapped function: pass False there.
         """
+        grid = grid_of_call(grid, self.grid, positions)
         if density is None:
-            density = self._asked(values, alpha=self.alpha, query=query, positions=positions, grid=grid, mask=mask)
+            check_keys(keys, values)
+            looked_at = values if keys is None else keys
+            density = self._asked(looked_at, alpha=self.alpha, query=query, positions=positions, grid=grid, mask=mask)
         elif isinstance(density, tuple):
             density = self._given(density)
         elif not isinstance(density, Distribution):
@@ -101,8 +135,8 @@ class ContinuousAttention(AlphaModule):
         """The density that the head returns."""
         if self.head is None:
             raise ValueError(
-                "No density was given and the module has no head; pass a density, (loc, scale), or "
-                "head=contmax.nn.PooledHead(embed_dim)."
+                "No density was given and the module has no head. Make it with embed_dim=…, the channels of the "
+                "values, to learn where to look; or pass a density, or (loc, scale)."
             )
         density = self.head(values, **context)
         if not isinstance(density, Distribution):
@@ -111,21 +145,29 @@ class ContinuousAttention(AlphaModule):
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
-        return f"alpha={self._shown_alpha()}, penalty={self.penalty:g}"
+        grid = "" if self.grid is None else f", grid={self.grid}"
+        return f"alpha={self._shown_alpha()}, penalty={self.penalty:g}{grid}"
 
 
 class CombinedAttention(torch.nn.Module):
-    r"""A discrete attention and, from its moments, a continuous one; their contexts are added. No extra parameters.
+    r"""A discrete attention and a continuous one; their contexts are added.
 
     .. math:: c = \sum_\ell p_\ell h_\ell + E_{\hat p}[V(t)], \qquad
-              \hat p \text{ the β-Gaussian with the moments of } p
+              \hat p \text{ the β-Gaussian with the moments of } p \text{, or what a head says}
+
+    Without a head the continuous attention has no parameters of its own. With a head and ``discrete=None`` the discrete
+    part is the head's own: its weights, and the mean of the values under them.
 
     Args:
-        discrete: a module called as ``discrete(values, query, mask=mask)`` that returns (context, weights).
+        discrete: a module called as ``discrete(values, query, mask=mask)`` that returns (context, weights); None with a
+            head that hands out weights, such as :class:`GateHead`.
         basis: ψ, K functions.
         alpha: α of the continuous attention; that of the discrete one is its own.
         learnable: whether it is learned inside (1, 2), starting at `alpha`; see :class:`Entmax`.
-        matching: "exact", or "paper" for σ² := variance of p, the same only for α = 1.
+        head: a module that returns a density, as in :class:`ContinuousAttention`; None for the moments of the discrete
+            weights.
+        grid: sizes of the grid whose cells the values are, such as (height, width), for all calls without `positions`.
+        matching: of the moments: "exact", or "paper" for σ² := variance of p, the same only for α = 1.
         penalty: λ of the ridge fit.
 
     Shape:
@@ -134,7 +176,7 @@ class CombinedAttention(torch.nn.Module):
     Example:
         >>> import torch, contmax
         >>> basis = contmax.basis.GaussianBasis.linspace(32, scale=(0.1, 0.5))
-        >>> attend = contmax.nn.CombinedAttention(contmax.nn.DiscreteAttention(16), basis)
+        >>> attend = contmax.nn.CombinedAttention(None, basis, head=contmax.nn.GateHead(16))
         >>> context, (weights, density) = attend(torch.randn(2, 50, 16))
         >>> context.shape, weights.shape, density.batch_shape
         (torch.Size([2, 16]), torch.Size([2, 50]), torch.Size([2]))
@@ -144,17 +186,28 @@ class CombinedAttention(torch.nn.Module):
 
     def __init__(
         self,
-        discrete: torch.nn.Module,
+        discrete: torch.nn.Module | None,
         basis: Basis,
         *,
         alpha: float | Tensor = 2.0,
         learnable: bool = False,
+        head: torch.nn.Module | None = None,
+        grid: tuple[int, ...] | None = None,
         matching: Matching = "exact",
         penalty: float = 0.01,
     ) -> None:
         super().__init__()
+        if discrete is None and not hasattr(head, "attend"):
+            raise ValueError(
+                f"discrete=None takes the weights of the head, and {type(head).__name__} has none: it has no method "
+                "`attend`. Pass head=contmax.nn.GateHead(embed_dim), or a discrete attention."
+            )
+        if head is not None and matching != "exact":
+            raise ValueError(f"matching={matching!r} is for the moments of the discrete weights: leave out the head.")
         self.discrete = discrete
-        self.continuous = ContinuousAttention(basis, alpha=alpha, learnable=learnable, penalty=penalty)
+        self.continuous = ContinuousAttention(
+            basis, alpha=alpha, learnable=learnable, head=head, grid=grid, penalty=penalty
+        )
         self.matching = checked_matching(matching)
 
     def forward(
@@ -162,6 +215,7 @@ class CombinedAttention(torch.nn.Module):
         values: Float[Tensor, "B L D"],
         query: Float[Tensor, "..."] | None = None,
         *,
+        keys: Float[Tensor, "..."] | None = None,
         positions: Float[Tensor, "..."] | None = None,
         grid: tuple[int, ...] | None = None,
         mask: Bool[Tensor, "..."] | None = None,
@@ -171,18 +225,39 @@ class CombinedAttention(torch.nn.Module):
 
         Args:
             values: H.
-            query: what the discrete attention may look at.
+            query: what the attentions are asked for.
+            keys: what both look at instead of the values; the contexts are of the values.
             positions: where the values are; see :func:`contmax.fit_signal`.
-            grid: sizes of the grid whose cells they are, such as (height, width).
+            grid: sizes of the grid whose cells they are, such as (height, width), if others than the module was made
+                with.
             mask: True = may be attended.
             need_density: a Distribution cannot leave an exported or vmapped function: pass False there.
         """
-        first, weights = self.discrete(values, query, mask=mask)
+        check_keys(keys, values)
+        grid = grid_of_call(grid, self.continuous.grid, positions)
         where: dict[str, Any] = {"positions": positions, "grid": grid, "mask": mask}
-        attend = self.continuous
-        density = density_of_weights(weights, attend.alpha, attend.basis.event_dim, self.matching, **where)
-        second, _ = attend(values, density, **where, need_density=False)
+        density, weights, first = self._place(values if keys is None else keys, query, where)
+        if weights is None:
+            raise ValueError(f"The head hands out no weights, and there is no discrete attention: got {self}.")
+        if first is None or keys is not None:
+            seen = values if mask is None else torch.where(mask.unsqueeze(-1), values, 0)
+            first = weighted_mean(weights, seen)
+        second, _ = self.continuous(values, density, **where, need_density=False)
         return first + second, (weights, density if need_density else None)
+
+    def _place(self, looked_at: Tensor, query: Tensor | None, where: dict[str, Any]) -> Place:
+        """The density of the continuous attention, the weights and context of the discrete one."""
+        attend = self.continuous
+        if self.discrete is None:
+            head: Any = attend.head
+            place: Place = head.attend(looked_at, alpha=attend.alpha, query=query, **where)
+            return place
+        context, weights = self.discrete(looked_at, query, mask=where["mask"])
+        if attend.head is None:
+            density = density_of_weights(weights, attend.alpha, attend.basis.event_dim, self.matching, **where)
+        else:
+            density = attend.head(looked_at, alpha=attend.alpha, query=query, **where)
+        return Place(density, weights, context)
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from contmax._typing import Bool, Float
 from contmax.maps import entmax
 from contmax.nn._alpha import AlphaModule
-from contmax.nn._parameters import check_query, check_values
+from contmax.nn._parameters import check_query, check_values, weighted_mean
 
 Score = Literal["additive", "dot"]
 
@@ -95,8 +95,7 @@ class DiscreteAttention(AlphaModule):
         if mask is not None and z.dim() == 3 and mask.dim() == 2:
             mask = mask.unsqueeze(-2)
         weights = entmax(z, self.alpha, mask=mask)
-        mixed = (weights.unsqueeze(1) if weights.dim() == 2 else weights).to(values.dtype) @ values
-        return mixed.squeeze(1) if weights.dim() == 2 else mixed, weights
+        return weighted_mean(weights, values), weights
 
     def _scores(self, values: Tensor, query: Tensor | None) -> Tensor:
         check_values(values, self.embed_dim, "values")

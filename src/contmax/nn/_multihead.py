@@ -16,7 +16,8 @@ from contmax.densities import Mixture
 from contmax.expectations import expectation
 from contmax.maps import moments
 from contmax.nn._alpha import AlphaModule
-from contmax.nn._parameters import check_values, density_of_moments, wide_linear
+from contmax.nn._parameters import check_values, checked_grid, density_of_moments, grid_of_call, wide_linear
+from contmax.nn._starts import PreferredPlaces
 from contmax.signal import fit_signal, observation_positions
 
 
@@ -55,15 +56,15 @@ class Anchors(torch.nn.Module):
     def points(self, like: Tensor) -> Tensor:
         """The anchors themselves, (A,) or (A, N)."""
         low, size = self._box(like)
-        return low + size * self._cells(like)
+        return low + size * self.cells(like)
 
     def moments(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and (co)variance of weights (…, A) over the anchors, the spread of their cells included."""
         low, size = self._box(weights)
-        mean, covariance = moments(weights, self._cells(weights), grid=self.grid)
+        mean, covariance = moments(weights, self.cells(weights), grid=self.grid)
         return low + size * mean, covariance * (size.square() if self.grid is None else size.unsqueeze(-1) * size)
 
-    def _cells(self, like: Tensor) -> Tensor:
+    def cells(self, like: Tensor) -> Tensor:
         """Centres of the cells in the unit cube."""
         return observation_positions(self.per_axis, None, self.grid, None, like)
 
@@ -90,11 +91,12 @@ class MultiheadContinuousAttention(AlphaModule):
     The values become one signal V = Bψ. A head reads it at anchors a_m, evenly spaced over the domain, compares them
     with the query, and attends with the density that has the moments of the comparison:
 
-    .. math:: \pi = \mathrm{softmax}\big(q^\top W_k V(a_m)/\sqrt d\big), \qquad
+    .. math:: \pi = \mathrm{softmax}\big(q^\top W_k V(a_m)/\sqrt d - \tfrac12\kappa\|a_m - c\|^2\big), \qquad
               p = \text{β-Gaussian with mean } E_\pi[a],\ \text{covariance } \mathrm{Cov}_\pi[a] + \text{cell}, \qquad
               c = W_v\,E_p[V]
 
-    With several components a head attends with a mixture, one such density for each component's own query.
+    With several components a head attends with a mixture, one such density for each component's own query. Heads and
+    components begin at different places c, spread over the domain; c and κ are learned.
 
     Args:
         embed_dim: E, channels of queries and outputs; a multiple of `num_heads`.
@@ -103,6 +105,7 @@ class MultiheadContinuousAttention(AlphaModule):
         alpha: α: a float, or one for each head: numbers, or a tensor of shape () or (H,). A Parameter is learned as it
             is, without bounds.
         learnable: whether each head learns an α of its own inside (1, 2), starting at `alpha`; see :class:`Entmax`.
+        grid: sizes of the grid whose cells the values are, such as (height, width), for all calls without `positions`.
         num_components: M, densities per head, mixed by weights that depend on the query.
         kdim: channels of the space in which queries meet anchors; E by default, a multiple of `num_heads`.
         vdim: channels of the values; E by default.
@@ -134,6 +137,7 @@ class MultiheadContinuousAttention(AlphaModule):
         *,
         alpha: float | Sequence[float] | Tensor = 2.0,
         learnable: bool = False,
+        grid: tuple[int, ...] | None = None,
         num_components: int = 1,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -153,6 +157,7 @@ class MultiheadContinuousAttention(AlphaModule):
                 raise ValueError(f"{name} must be a multiple of num_heads; got {channels} for {num_heads} heads.")
         self.embed_dim, self.num_heads, self.num_components = embed_dim, num_heads, num_components
         self.basis, self.penalty, self.num_steps = basis, penalty, num_steps
+        self.grid = checked_grid(grid, basis.event_dim)
         self.query_projection = torch.nn.Linear(embed_dim, num_components * self.kdim, bias=bias)
         self.key_projection = torch.nn.Linear(self.vdim, self.kdim, bias=bias)
         # A bias of the values would only add to the one of the output.
@@ -161,6 +166,7 @@ class MultiheadContinuousAttention(AlphaModule):
         self.component_logits = torch.nn.Linear(embed_dim, num_heads * num_components) if num_components > 1 else None
         self.dropout = torch.nn.Dropout(dropout)
         self.anchors = Anchors(basis)
+        self.places = PreferredPlaces(num_heads, num_components, basis.event_dim)
 
     def reset_parameters(self) -> None:
         """Start anew with α, the basis and the anchors; the linear maps have a `reset_parameters` of their own."""
@@ -185,7 +191,8 @@ class MultiheadContinuousAttention(AlphaModule):
             query: q.
             values: H.
             positions: where the values are; see :func:`contmax.fit_signal`.
-            grid: sizes of the grid whose cells they are, such as (height, width).
+            grid: sizes of the grid whose cells they are, such as (height, width), if others than the module was made
+                with.
             mask: True = may be attended.
             need_density: a Distribution cannot leave an exported or vmapped function: pass False there.
             value: the former name of `values`.
@@ -193,6 +200,7 @@ class MultiheadContinuousAttention(AlphaModule):
         values = _renamed(values, value)
         check_values(query, self.embed_dim, "query")
         check_values(values, self.vdim, "values")
+        grid = grid_of_call(grid, self.grid, positions)
         signal = fit_signal(values, self.basis, positions=positions, grid=grid, mask=mask, penalty=self.penalty)
         signal = signal.materialize()
         keys = self._heads(self.key_projection(signal(self.anchors.points(signal.coefficients))))
@@ -224,6 +232,7 @@ class MultiheadContinuousAttention(AlphaModule):
         wide = torch.promote_types(keys.dtype, torch.float32)
         with without_autocast(query):
             scores = torch.einsum("bqmhd,bhad->bhqma", asked.to(wide), keys.to(wide)) / math.sqrt(keys.shape[-1])
+            scores = scores + self.places(self.anchors.cells(scores)).unsqueeze(1)
         mean, covariance = self.anchors.moments(torch.softmax(scores, -1))
         # (H,) → (H, Q, M); the axis of the components stays until the densities are made.
         alpha = self.alpha
@@ -241,7 +250,7 @@ class MultiheadContinuousAttention(AlphaModule):
         return (
             f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, alpha={self._shown_alpha()}, "
             f"num_components={self.num_components}, kdim={self.kdim}, vdim={self.vdim}, penalty={self.penalty:g}, "
-            f"num_steps={self.num_steps}"
+            f"num_steps={self.num_steps}" + ("" if self.grid is None else f", grid={self.grid}")
         )
 
 

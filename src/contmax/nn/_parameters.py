@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from contmax._mask import require_boolean
 from contmax._precision import without_autocast
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.maps import moments
@@ -44,6 +45,14 @@ def density_of_weights(
     mask: Tensor | None,
 ) -> Distribution:
     """The β-Gaussian with the moments of weights (B, L) or (B, Q, L) over the positions of L observations."""
+    mean, covariance = moments_of_weights(weights, dim, positions=positions, grid=grid, mask=mask)
+    return density_of_moments(mean, covariance, alpha, dim, matching)
+
+
+def moments_of_weights(
+    weights: Tensor, dim: int, *, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Mean and (co)variance of the positions of L observations under weights (B, L) or (B, Q, L)."""
     wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
     where = observation_positions(weights.shape[-1], positions, grid, mask, wide).to(wide.dtype)
     if weights.dim() == 3:
@@ -53,8 +62,7 @@ def density_of_weights(
     if dim > 1:
         # One set of points for all, or one for each; never to be mistaken for positions on the line.
         where = where.expand(*weights.shape, dim)
-    mean, covariance = moments(wide, where, grid=grid, mask=mask)
-    return density_of_moments(mean, covariance, alpha, dim, matching)
+    return moments(wide, where, grid=grid, mask=mask)
 
 
 def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> None:
@@ -75,6 +83,63 @@ def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> 
         )
 
 
+def check_least_half_width(least: float | None) -> None:
+    """A least half-width, where one is given.
+
+    Raises:
+        ValueError: if it is negative or NaN.
+    """
+    if least is not None and not least >= 0:
+        raise ValueError(f"least_half_width must not be negative; got {least}. Pass a length in units of the domain.")
+
+
+def check_mask(mask: Tensor | None, values: Tensor) -> None:
+    """A mask that says one thing about each position of each sequence.
+
+    Raises:
+        ValueError: if its shape is another.
+        TypeError: if it is not boolean.
+    """
+    require_boolean(mask)
+    batch, length = values.shape[:2]
+    if mask is not None and mask.shape not in ((length,), (1, length), (batch, length)):
+        raise ValueError(
+            f"mask must have shape (L,) or (B, L), B = {batch} and L = {length}, True = may be attended; got "
+            f"{tuple(mask.shape)}."
+        )
+
+
+def check_keys(keys: Tensor | None, values: Tensor) -> None:
+    """Keys for the same positions as the values, in channels of their own.
+
+    Raises:
+        ValueError: if not.
+    """
+    if keys is not None and (keys.dim() != 3 or keys.shape[:2] != values.shape[:2]):
+        raise ValueError(
+            f"keys must have shape (B, L, channels) with the B and L of the values, {tuple(values.shape[:2])}; got "
+            f"{tuple(keys.shape)}."
+        )
+
+
+def checked_grid(grid: tuple[int, ...] | None, dim: int) -> tuple[int, ...] | None:
+    """The grid itself, if it has a size for each axis of the domain.
+
+    Raises:
+        ValueError: if not.
+    """
+    if grid is not None and len(grid) != dim:
+        raise ValueError(f"grid must have {dim} sizes, one for each axis of the basis; got {tuple(grid)}.")
+    return grid if grid is None else tuple(grid)
+
+
+def grid_of_call(
+    grid: tuple[int, ...] | None, told: tuple[int, ...] | None, positions: Tensor | None
+) -> tuple[int, ...] | None:
+    """The grid that a call names; or else that which the module was made with, unless the call has positions."""
+    return told if grid is None and positions is None else grid
+
+
 def check_values(values: Tensor, channels: int, name: str) -> None:
     """Values as announced.
 
@@ -92,6 +157,12 @@ def checked_matching(matching: Matching) -> Matching:
     if matching not in MATCHINGS:
         raise ValueError(f'matching must be "exact" or "paper"; got {matching!r}.')
     return matching
+
+
+def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
+    """Σ p_ℓ h_ℓ: (B, D) for weights (B, L), (B, Q, D) for weights (B, Q, L)."""
+    mixed = (weights.unsqueeze(1) if weights.dim() == 2 else weights).to(values.dtype) @ values
+    return mixed.squeeze(1) if weights.dim() == 2 else mixed
 
 
 def wide_linear(linear: torch.nn.Linear, x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from numpy.polynomial import legendre
 from torch import Tensor
 
+from contmax._eager import constant_to_tracers
 from contmax._typing import Float
 
 
@@ -105,7 +106,7 @@ def _constant(kind: str, count: int, device: torch.device) -> Tensor:
     return kept
 
 
-@torch.compiler.assume_constant_result
+@constant_to_tracers
 def _keep(kind: str, count: int, device: torch.device) -> str:
     """Make the table if it is not there; returns its name. A tracer calls this, and does not look inside."""
     name = f"{kind}_{count}_{device.type}_{device.index}"
@@ -122,7 +123,7 @@ def _keep(kind: str, count: int, device: torch.device) -> str:
     return name
 
 
-@torch.compiler.assume_constant_result
+@constant_to_tracers
 def _numbers(kind: str, count: int) -> list[float]:
     numbers: list[float] = _table(kind, count).tolist()
     return numbers

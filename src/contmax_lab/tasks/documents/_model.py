@@ -155,5 +155,5 @@ def _attention(model: DocumentsModel, width: int) -> nn.Module:
     basis = GaussianBasis.linspace(model.num_basis, _WIDTHS)
     if model.attention == "combined":
         return CombinedAttention(discrete, basis, alpha=model.alpha, matching=model.matching, penalty=model.penalty)
-    head = PooledHead(width, hidden_dim=_FILTERS)
+    head = PooledHead(width, hidden_dim=_FILTERS, position_channels=False)
     return ContinuousAttention(basis, alpha=model.alpha, head=head, penalty=model.penalty)

@@ -1,0 +1,203 @@
+"""A head that knows where: gates on the positions, and the density that covers the open ones."""
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.nn.functional import logsigmoid
+
+from contmax._precision import without_autocast
+from contmax._typing import Bool, Float
+from contmax.maps import softmax
+from contmax.nn._parameters import (
+    check_least_half_width,
+    check_mask,
+    check_query,
+    check_values,
+    density_of_moments,
+    weighted_mean,
+    wide_linear,
+)
+from contmax.nn._place import Cells, Place, observed_cells
+
+# Logit of the gates before they have learned anything: nearly shut they compete, as weights of a softmax do.
+_SHUT = -2.0
+
+
+class GateHead(torch.nn.Module):
+    r"""Where to look from gates: each position matters or not, and the density covers those that do.
+
+    .. math:: g_\ell = \mathrm{sigmoid}(v^\top\tanh(W h_\ell + U q) + b - 2), \qquad p = g / \textstyle\sum_\ell g_\ell,
+              \qquad \mu = E_p[t]
+
+    On the line the half-width is :math:`a = 2\,E_p|t - \mu|`, in N > 1 dimensions the support is the ellipsoid of
+    :math:`T = (N + 2)\,\mathrm{Cov}_p[t]`, where each position is spread over its cell: gates that are open on an
+    interval or an ellipsoid, and shut elsewhere, have it as support. So it is for α = 2; for another α the density has
+    the same mean and covariance.
+
+    Labels alone favour a narrow support: one position that tells the answer is enough. Therefore in training some
+    gates are shut at random, so that the answer has to come from any of the positions that know it, and all of them
+    open. Nothing is dropped in evaluation. Best is a share that falls while it learns, from .95 to .5 in the first two
+    thirds of the training; :meth:`drop_gates` changes it.
+
+    Args:
+        embed_dim: D, channels of what it looks at: the keys, or else the values.
+        dim: N; for N > 1 the attention must be told the `grid` or `positions`.
+        query_dim: channels of queries; None for a head without queries.
+        hidden_dim: width of the gates' hidden layer; D by default.
+        drop: share of the gates that are shut in training, 0 ≤ drop < 1. The higher, the wider the support. It is a
+            buffer, `drop_rate`.
+        least_half_width: half-width (semi-axis) of the smallest support worth looking at, about the radius of the
+            objects, in units of the domain: added as a² + least², T + least²·I. For what labels cannot teach, as where
+            one value has seen the whole object. None for half a cell.
+
+    Shape:
+        values (B, L, D), query (B, query_dim) or (B, Q, query_dim), mask (B, L) or (L,), positions (L,) or (B, L),
+        with a last axis N in N > 1 dimensions; density of batch shape (B,) or (B, Q), weights (B, L) or (B, Q, L).
+        A sequence with nothing to attend has weights of zero, and some density.
+
+    Example:
+        >>> import torch, contmax
+        >>> head = contmax.nn.GateHead(16, least_half_width=0.05)
+        >>> density = head(torch.randn(2, 50, 16), alpha=2.0)
+        >>> density.half_width.shape, bool((density.half_width > 0.05).all())
+        (torch.Size([2]), True)
+    """
+
+    drop_rate: Tensor
+
+    def __init__(
+        self,
+        embed_dim: int,
+        *,
+        dim: int = 1,
+        query_dim: int | None = None,
+        hidden_dim: int | None = None,
+        drop: float = 0.5,
+        least_half_width: float | None = None,
+    ) -> None:
+        super().__init__()
+        if dim < 1:
+            raise ValueError(f"dim must be at least 1; got {dim}.")
+        check_least_half_width(least_half_width)
+        self.embed_dim, self.dim, self.query_dim = embed_dim, dim, query_dim
+        self.least_half_width = least_half_width
+        self.register_buffer("drop_rate", torch.zeros(()))
+        self.drop_gates(drop)
+        width = embed_dim if hidden_dim is None else hidden_dim
+        self.key = torch.nn.Linear(embed_dim, width)
+        self.query = None if query_dim is None else torch.nn.Linear(query_dim, width, bias=False)
+        self.energy = torch.nn.Linear(width, 1)
+
+    def drop_gates(self, share: float | Tensor) -> None:
+        """From now on shut this share of the gates in training.
+
+        A tensor, as a schedule on a device makes it, is taken as it is.
+
+        Example:
+            >>> import contmax
+            >>> head = contmax.nn.GateHead(16)
+            >>> for progress in (0.0, 0.3, 1.0):
+            ...     head.drop_gates(max(0.5, 0.95 - 0.68 * progress))
+            >>> head
+            GateHead(
+              embed_dim=16, dim=1, query_dim=None, drop=0.5, least_half_width=None
+              ...
+        """
+        if not isinstance(share, Tensor) and not 0 <= share < 1:
+            raise ValueError(f"drop must be in [0, 1), the share of gates that are shut in training; got {share}.")
+        with torch.no_grad():
+            if isinstance(share, Tensor):
+                self.drop_rate.copy_(share)
+            else:
+                self.drop_rate.fill_(share)
+
+    def forward(
+        self,
+        values: Float[Tensor, "B L D"],
+        *,
+        alpha: float | Tensor,
+        query: Float[Tensor, "..."] | None = None,
+        positions: Float[Tensor, "..."] | None = None,
+        grid: tuple[int, ...] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Distribution:
+        """The density to attend with."""
+        place = self.attend(values, alpha=alpha, query=query, positions=positions, grid=grid, mask=mask)
+        return place.density
+
+    def attend(
+        self,
+        values: Float[Tensor, "B L D"],
+        *,
+        alpha: float | Tensor,
+        query: Float[Tensor, "..."] | None = None,
+        positions: Float[Tensor, "..."] | None = None,
+        grid: tuple[int, ...] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Place:
+        """The density, the weights p of the positions, and the mean of the values under them."""
+        check_values(values, self.embed_dim, "values")
+        check_query(query, self.query_dim, values)
+        check_mask(mask, values)
+        # What may not be attended may be anything, NaN too.
+        seen = values if mask is None else torch.where(mask.unsqueeze(-1), values, 0)
+        energies = self._energies(seen, query)
+        cells = observed_cells(
+            (values.shape[0], values.shape[1]), self.dim, positions=positions, grid=grid, mask=mask, like=energies
+        )
+        may = mask if mask is None else mask.expand(values.shape[:2])
+        if energies.dim() == 3:
+            # Positions and mask belong to a sequence, and are shared by its queries.
+            cells, may = Cells(*(part.unsqueeze(1) for part in cells)), may if may is None else may.unsqueeze(1)
+        open_ones = self._kept(energies, may) if self.training else may
+        # g/Σg from log g: exact where all gates are all but shut.
+        weights = softmax(logsigmoid(energies), mask=None if open_ones is None else open_ones.expand_as(energies))
+        density = self._density(weights, cells, alpha)
+        weights = weights.to(values.dtype)
+        return Place(density, weights, weighted_mean(weights, seen))
+
+    def _energies(self, values: Tensor, query: Tensor | None) -> Tensor:
+        """Logits of the gates, (B, L) or (B, Q, L), in at least float32."""
+        hidden = self.key(values)
+        if query is not None and self.query is not None:
+            asked = self.query(query)
+            hidden = hidden + asked.unsqueeze(1) if asked.dim() == 2 else hidden.unsqueeze(1) + asked.unsqueeze(2)
+        return wide_linear(self.energy, torch.tanh(hidden)).squeeze(-1) + _SHUT
+
+    def _kept(self, energies: Tensor, may: Tensor | None) -> Tensor:
+        """The gates that are not dropped in this step of training; all that may be attended if none would be left."""
+        kept = torch.rand_like(energies) >= self.drop_rate
+        kept = kept if may is None else kept & may
+        every = ~kept.any(-1, keepdim=True)
+        return kept | (every if may is None else every & may)
+
+    def _density(self, weights: Tensor, cells: Cells, alpha: float | Tensor) -> Distribution:
+        """The density of the support [μ − a, μ + a] or T for α = 2, and for any other α of its moments."""
+        least = 0.0 if self.least_half_width is None else self.least_half_width**2
+        p = weights.unsqueeze(-1)
+        mean = (p * cells.centers).sum(-2)
+        offsets = cells.centers - mean.unsqueeze(-2)
+        if self.dim == 1:
+            half_width = cells.sides / 2 + 2 * (p * _excess(offsets, cells.sides.unsqueeze(-2))).sum(-2)
+            # A truncated parabola of half-width a has variance a²/5.
+            variance = (half_width.square() + least) / 5
+            return density_of_moments(mean.squeeze(-1), variance.squeeze(-1), alpha, 1, "exact")
+        with without_autocast(weights):
+            covariance = (p * offsets).mT @ offsets
+        support = (self.dim + 2) * (covariance + torch.diag_embed(cells.sides.square() / 12).expand_as(covariance))
+        support = support + least * torch.eye(self.dim, dtype=mean.dtype, device=mean.device)
+        return density_of_moments(mean, support / (self.dim + 4), alpha, self.dim, "exact")
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses."""
+        drop = "unknown" if self.drop_rate.is_meta else f"{self.drop_rate.item():.3g}"
+        return (
+            f"embed_dim={self.embed_dim}, dim={self.dim}, query_dim={self.query_dim}, drop={drop}, "
+            f"least_half_width={self.least_half_width}"
+        )
+
+
+def _excess(offsets: Tensor, sides: Tensor) -> Tensor:
+    """E|x + u| − E|u| with u uniform in a cell: |x| − side/4 outside the cell, x²/side in it; smooth at 0."""
+    near = offsets.clamp(-sides / 2, sides / 2)
+    return near.square() / sides + torch.relu(offsets.abs() - sides / 2)
