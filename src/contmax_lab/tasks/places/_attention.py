@@ -1,14 +1,13 @@
 """The attentions that are compared, with one face."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import contmax
 from contmax.basis import Basis
-from contmax_lab.tasks.places._head import GateHead
 
 Kind = Literal["query", "mean", "discrete", "continuous", "combined", "multihead"]
 
@@ -39,23 +38,23 @@ class Scene:
         mask: which are there, shape (B, L).
         query: shape (B, Q), or None.
         grid: sizes of the grid that the values are the cells of, or None.
-        drop: share of the gates to be shut in training, shape ().
+        irregular: whether the positions are others than those of cells side by side.
     """
 
     values: Tensor
     keys: Tensor
     where: Tensor
     mask: Tensor
-    query: Tensor | None
-    grid: tuple[int, ...] | None
-    drop: Tensor
+    query: Tensor | None = None
+    grid: tuple[int, ...] | None = None
+    irregular: bool = False
 
     @property
-    def placed(self) -> dict[str, Tensor | tuple[int, ...] | None]:
+    def placed(self) -> dict[str, Any]:
         """Positions, grid and mask as the library's attentions take them."""
         if self.grid is not None:
             return {"grid": self.grid}
-        return {"positions": self.where.squeeze(-1), "mask": self.mask}
+        return {"positions": self.where.squeeze(-1) if self.irregular else None, "mask": self.mask}
 
 
 class Everything(nn.Module):
@@ -85,28 +84,38 @@ class Discrete(nn.Module):
 
 
 class Gated(nn.Module):
-    """Continuous attention with a density from gates; with `combined`, the mean under the gates' weights is added.
+    """Continuous attention with a density from gates.
 
     Args:
         head: decides where to look.
         basis, alpha, learnable: of :class:`contmax.nn.ContinuousAttention`.
-        combined: whether observations are attended to as well.
     """
 
-    def __init__(self, head: GateHead, basis: Basis, alpha: float, learnable: bool, combined: bool) -> None:
+    def __init__(self, head: contmax.nn.GateHead, basis: Basis, alpha: float, learnable: bool) -> None:
         super().__init__()
-        self.head, self.combined = head, combined
-        self.attend = contmax.nn.ContinuousAttention(basis, alpha=alpha, learnable=learnable)
+        self.attend = contmax.nn.ContinuousAttention(basis, alpha=alpha, learnable=learnable, head=head)
 
     def forward(self, scene: Scene) -> Place:
         """Density from the keys, context of the values."""
-        density, weights = self.head(
-            scene.keys, alpha=self.attend.alpha, drop=scene.drop, query=scene.query, where=scene.where, mask=scene.mask
-        )
-        context, _ = self.attend(scene.values, density, **scene.placed)
-        if not self.combined:
-            return Place(context, density=density)
-        return Place(context + (weights.unsqueeze(1) @ scene.values).squeeze(1), weights, density)
+        context, density = self.attend(scene.values, keys=scene.keys, query=scene.query, **scene.placed)
+        return Place(context, density=density)
+
+
+class Combined(nn.Module):
+    """The same, and the mean of the values under the weights of the gates.
+
+    Args:
+        head, basis, alpha, learnable: as for `Gated`.
+    """
+
+    def __init__(self, head: contmax.nn.GateHead, basis: Basis, alpha: float, learnable: bool) -> None:
+        super().__init__()
+        self.attend = contmax.nn.CombinedAttention(None, basis, alpha=alpha, learnable=learnable, head=head)
+
+    def forward(self, scene: Scene) -> Place:
+        """Density and weights from the keys, context of the values."""
+        context, (weights, density) = self.attend(scene.values, scene.query, keys=scene.keys, **scene.placed)
+        return Place(context, weights, density)
 
 
 class Multihead(nn.Module):

@@ -20,8 +20,8 @@ def digit_in_clutter(source: Images, others: Images) -> Batch:
         others: digits that fragments of 4 × 4 pixels are cut from.
 
     Returns:
-        ``pixels`` (B, 28, 28) and ``background``, the like without a digit; ``label`` (B,); ``low``, ``high`` (B, 2),
-        corners of the digit's scan, row and column, the canvas having sides of length 1.
+        ``pixels`` (B, 28, 28); ``label`` (B,); ``low``, ``high`` (B, 2), corners of the digit's scan, row and column,
+        the canvas having sides of length 1.
     """
     count, side = len(source), source.pixels.shape[-1]
     canvas = _clutter(others, count)
@@ -29,11 +29,16 @@ def digit_in_clutter(source: Images, others: Images) -> Batch:
     canvas[_window(corner, side)] = source.pixels
     return {
         "pixels": canvas + _NOISE * torch.randn_like(canvas),
-        "background": _clutter(others, count) + _NOISE * torch.randn_like(canvas),
         "label": source.digit,
         "low": corner / SIDE,
         "high": (corner + side) / SIDE,
     }
+
+
+def clutter_alone(others: Images, count: int) -> Tensor:
+    """Canvases without a digit, (count, 28, 28): what takes the place of what is deleted."""
+    canvas = _clutter(others, count)
+    return canvas + _NOISE * torch.randn_like(canvas)
 
 
 def _clutter(others: Images, count: int) -> Tensor:

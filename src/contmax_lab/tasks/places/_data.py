@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -13,12 +14,12 @@ from contmax_lab.tasks import Batch, Splits
 from contmax_lab.tasks.digits import DigitsData, Images
 from contmax_lab.tasks.digits._data import CLASSES
 from contmax_lab.tasks.digits._data import load as load_digits
-from contmax_lab.tasks.places._canvas import digit_in_clutter
-from contmax_lab.tasks.places._utterances import irregular, one_in_noise, resampled, two_in_noise
+from contmax_lab.tasks.places._canvas import clutter_alone, digit_in_clutter
+from contmax_lab.tasks.places._utterances import irregular, one_in_noise, resampled, two_in_noise, two_in_turn
 from contmax_lab.tasks.vowels import Utterances, VowelsData
 from contmax_lab.tasks.vowels._data import load as load_vowels
 
-Kind = Literal["utterance", "pair", "irregular", "digit"]
+Kind = Literal["utterance", "pair", "turns", "digit"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,11 +28,12 @@ class PlacesData:
 
     Args:
         kind: utterance = one in noise, who speaks?; pair = two of different speakers, is the one that the query names
-            played backwards?; irregular = one in noise of which not all was observed; digit = one on a canvas with
-            clutter, which?
-        shortest: length of a series over that of its utterance, at least; not for pairs.
+            played backwards?; turns = two in turn, only some of it observed, who speaks longer?; digit = one on a
+            canvas with clutter, which?
+        path: folder with JapaneseVowels_TRAIN.ts and JapaneseVowels_TEST.ts; by default the one inside aeon.
+        shortest: length of a series over that of its utterance, at least; for one in noise.
         longest: the same, at most.
-        dropped: share of an irregular series that was not observed.
+        dropped: share of a series of turns that was not observed.
         rate: frames per time, 1 = as recorded.
         labelled: share of the training examples whose true span may be learned from.
         valid_places: places in which every validation example is seen.
@@ -39,6 +41,7 @@ class PlacesData:
     """
 
     kind: Kind = "utterance"
+    path: Path | None = None
     shortest: PositiveFloat = 4.0
     longest: PositiveFloat = 4.0
     dropped: ClosedUnitInterval = 0.5
@@ -106,8 +109,8 @@ def load(data: PlacesData) -> Splits:
             f"series {data.shortest:g} to {data.longest:g} times as long as what is in them cannot be made; pass "
             "1 <= --data.shortest <= --data.longest"
         )
-    if data.kind == "irregular" and data.dropped >= 1:
-        raise LabError("nothing of an irregular series would be observed; pass --data.dropped below 1")
+    if data.kind == "turns" and data.dropped >= 1:
+        raise LabError("nothing of a series would be observed; pass --data.dropped below 1")
     parts = _digits(data) if data.kind == "digit" else _utterances(data)
     train, valid, test = parts
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(data.split))
@@ -123,7 +126,7 @@ def load(data: PlacesData) -> Splits:
     return Splits(
         Moving(data, train, known),
         _fixed(data, valid, data.valid_places, seed=2 * data.split),
-        _fixed(data, test, 1, seed=2 * data.split + 1),
+        _fixed(data, test, 1, seed=2 * data.split + 1, deletion=True),
         info,
     )
 
@@ -134,23 +137,35 @@ def _digits(data: PlacesData) -> list[Images]:
 
 
 def _utterances(data: PlacesData) -> list[Utterances]:
-    splits = load_vowels(VowelsData(split=data.split))
+    splits = load_vowels(VowelsData(path=data.path, split=data.split))
     found = [part for part in (splits.train, splits.valid, splits.test) if isinstance(part, Utterances)]
     return [resampled(part, data.rate) for part in found]
 
 
-def _fixed(data: PlacesData, source: Utterances | Images, places: int, seed: int) -> Fixed:
+def _fixed(data: PlacesData, source: Utterances | Images, places: int, seed: int, *, deletion: bool = False) -> Fixed:
+    """The examples in so many places; with `deletion`, also what their parts are replaced by."""
     moving = Moving(data, source, torch.zeros(len(source), dtype=torch.bool))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return Fixed(moving.placed([*range(len(source))] * places))
+        batch = moving.placed([*range(len(source))] * places)
+        if deletion:
+            batch["background"] = _background(batch, source)
+        return Fixed(batch)
+
+
+def _background(batch: Batch, source: Utterances | Images) -> Tensor:
+    if isinstance(source, Images):
+        return clutter_alone(source, len(batch["pixels"]))
+    return torch.randn_like(batch["frames"]) * batch["mask"].unsqueeze(-1)
 
 
 def _in_noise(data: PlacesData, chosen: Utterances, source: Utterances) -> Batch:
+    if data.kind == "utterance":
+        return one_in_noise(chosen, (data.shortest, data.longest))
+    others = source[_of_others(chosen, source)]
     if data.kind == "pair":
-        return two_in_noise(chosen, source[_of_others(chosen, source)], int(source.speaker.max()) + 1)
-    batch = one_in_noise(chosen, (data.shortest, data.longest))
-    return irregular(batch, data.dropped) if data.kind == "irregular" else batch
+        return two_in_noise(chosen, others, int(source.speaker.max()) + 1)
+    return irregular(two_in_turn(chosen, others), data.dropped)
 
 
 def _of_others(chosen: Utterances, source: Utterances) -> list[int]:

@@ -1,6 +1,7 @@
 """An encoder, attention, a linear classifier."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -11,8 +12,7 @@ from torch.nn import functional as F
 import contmax
 from contmax.basis import Basis
 from contmax_lab.tasks import Batch
-from contmax_lab.tasks.places._attention import Discrete, Everything, Gated, Kind, Multihead, Place, Scene
-from contmax_lab.tasks.places._head import GateHead
+from contmax_lab.tasks.places._attention import Combined, Discrete, Everything, Gated, Kind, Multihead, Place, Scene
 from contmax_lab.tasks.places._measures import looked
 
 # A cell of the plane's feature map covers so many pixels along each axis.
@@ -69,8 +69,8 @@ class Answer:
         logits: shape (B, classes).
         scene: what the attention was given; None for an answer to the query alone.
         place: what it returned; None likewise.
-        kept: logits for the input of which only what was attended to is left; None in training.
-        deleted: logits for the input without it; None in training.
+        kept: logits for the input of which only what was attended to is left; None without a background.
+        deleted: logits for the input without it; None likewise.
         span_weight: of the loss to a known span.
     """
 
@@ -95,7 +95,7 @@ class Finder(nn.Module):
     Example:
         >>> finder = Finder(PlacesModel(hidden_dim=8), channels=12, classes=9, query_dim=0, dim=1)
         >>> frames, mask = torch.zeros(2, 20, 12), torch.ones(2, 20, dtype=torch.bool)
-        >>> finder({"frames": frames, "background": frames, "mask": mask}).logits.shape
+        >>> finder({"frames": frames, "mask": mask}).logits.shape
         torch.Size([2, 9])
     """
 
@@ -114,13 +114,16 @@ class Finder(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     def forward(self, batch: Batch) -> Answer:
-        """Answers to ``frames`` or ``pixels``; when not training, also with only and without what is attended to."""
+        """Answers to ``frames`` or ``pixels``; with a ``background``, also with only and without what is attended to."""
         if self.attend is None:
             return Answer(self.classifier(batch["query"]))
         given = "frames" if self.dim == 1 else "pixels"
-        answer = self._answer(batch, batch[given])
         if self.training:
+            for gates in self._gates():
+                gates.drop_gates(self._dropped())
             self.steps += 1
+        answer = self._answer(batch, batch[given])
+        if "background" not in batch:
             return answer
         seen = self._seen(answer, batch[given])
         kept = self._answer(batch, torch.where(seen, batch[given], batch["background"]))
@@ -144,7 +147,8 @@ class Finder(nn.Module):
         hidden = F.gelu(self.first(seen.mT)) * mask.unsqueeze(1)
         values = (F.gelu(self.second(self.dropout(hidden))) * mask.unsqueeze(1)).mT
         keys = values if self.states is None else self._recurrent(seen, mask)
-        return Scene(values, keys, where.unsqueeze(-1), mask, batch.get("query"), None, self._drop())
+        where = where.unsqueeze(-1)
+        return Scene(values, keys, where, mask, batch.get("query"), irregular="positions" in batch)
 
     def _recurrent(self, frames: Tensor, mask: Tensor) -> Tensor:
         assert self.states is not None
@@ -161,9 +165,12 @@ class Finder(nn.Module):
         where = torch.cartesian_prod(*lines).expand(len(pixels), -1, -1)
         values = hidden.flatten(2).mT
         mask = torch.ones(values.shape[:2], dtype=torch.bool, device=pixels.device)
-        return Scene(values, values, where, mask, None, (height, width), self._drop())
+        return Scene(values, values, where, mask, grid=(height, width))
 
-    def _drop(self) -> Tensor:
+    def _gates(self) -> Iterator[contmax.nn.GateHead]:
+        return (part for part in self.modules() if isinstance(part, contmax.nn.GateHead))
+
+    def _dropped(self) -> Tensor:
         """The share of the gates that is shut now."""
         first, last = float(self.model.drop_first), float(self.model.drop_last)
         done: Tensor = (self.steps / self.model.drop_steps).clamp(max=1)
@@ -214,8 +221,9 @@ def _attention(model: PlacesModel, query_dim: int | None, dim: int) -> nn.Module
     basis = _basis(int(model.functions), dim)
     if model.attention == "multihead":
         return Multihead(width, query_dim, int(model.heads), basis, alpha, learnable)
-    head = GateHead(width, dim=dim, query_dim=query_dim, least_half_width=float(model.least_half_width))
-    return Gated(head, basis, alpha, learnable, combined=model.attention == "combined")
+    least = float(model.least_half_width)
+    head = contmax.nn.GateHead(width, dim=dim, query_dim=query_dim, least_half_width=least or None)
+    return (Combined if model.attention == "combined" else Gated)(head, basis, alpha, learnable)
 
 
 def _basis(functions: int, dim: int) -> Basis:

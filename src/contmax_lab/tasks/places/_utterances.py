@@ -1,4 +1,4 @@
-"""Utterances at random places in noise: one, two of different speakers, or one observed at irregular times."""
+"""Utterances at random places in noise: one, two, or two in turn, all or only some of it observed."""
 
 import math
 
@@ -11,6 +11,10 @@ from contmax_lab.tasks.vowels import Utterances
 
 # Two utterances take this share of their series together: each about a quarter, as one does in noise 4× longer.
 _PAIR_RATIO = 2.0
+# Two in turn: frames of their series, share of it that they take together, share of that of the longer one.
+_TURNS_LENGTH = 96
+_TURNS_SHARE = (0.25, 0.5)
+_TURNS_LONGER = (0.6, 0.75)
 # Of what is not observed, half is missing in stretches of this share of the series, the rest frame by frame.
 _GAP = 0.1
 
@@ -23,8 +27,8 @@ def one_in_noise(source: Utterances, ratios: tuple[float, float]) -> Batch:
         ratios: smallest and largest length of the series over that of the utterance; log-uniform between them.
 
     Returns:
-        ``frames`` (B, T, C) and ``background``, other noise of that shape; ``mask`` (B, T); ``label`` (B,), who speaks;
-        ``low``, ``high`` (B, 1), where the utterance begins and ends, the series having length 1.
+        ``frames`` (B, T, C); ``mask`` (B, T); ``label`` (B,), who speaks; ``low``, ``high`` (B, 1), where the utterance
+        begins and ends, the series having length 1.
     """
     frames, lengths = _padded(source)
     low, high = math.log(ratios[0]), math.log(ratios[1])
@@ -34,7 +38,6 @@ def one_in_noise(source: Utterances, ratios: tuple[float, float]) -> Batch:
     series, mask = _noise(total, frames.shape[-1])
     return {
         "frames": _inserted(series, frames, lengths, start) * mask.unsqueeze(-1),
-        "background": torch.randn_like(series) * mask.unsqueeze(-1),
         "mask": mask,
         "label": source.speaker,
         **_span(start, lengths, total),
@@ -64,7 +67,6 @@ def two_in_noise(source: Utterances, others: Utterances, speakers: int) -> Batch
     other = _span(other_start, other_lengths, total)
     return {
         "frames": series * mask.unsqueeze(-1),
-        "background": torch.randn_like(series) * mask.unsqueeze(-1),
         "mask": mask,
         "query": torch.nn.functional.one_hot(source.speaker, speakers).float(),
         "label": backwards.long(),
@@ -74,11 +76,32 @@ def two_in_noise(source: Utterances, others: Utterances, speakers: int) -> Batch
     }
 
 
+def two_in_turn(source: Utterances, others: Utterances) -> Batch:
+    """Somebody speaks and at once somebody else, or the other way round, played so that the first takes longer.
+
+    The longer one is no longer in its own frames, only in time: what it says is played more slowly.
+
+    Returns:
+        as `one_in_noise`; ``label`` is the speaker of the longer one; ``low``, ``high`` is where both are.
+    """
+    count = len(source)
+    both = (_TURNS_LENGTH * _between(_TURNS_SHARE, count)).round().long()
+    longer = (both * _between(_TURNS_LONGER, count)).round().long()
+    total = torch.full((count,), _TURNS_LENGTH)
+    start = (torch.rand(count) * (total - both + 1)).long()
+    is_first = torch.rand(count) < 0.5
+    series, mask = _noise(total, source.series[0].shape[-1])
+    series = _inserted(series, _played(source, longer), longer, start + torch.where(is_first, 0, both - longer))
+    shorter = both - longer
+    series = _inserted(series, _played(others, shorter), shorter, start + torch.where(is_first, longer, 0))
+    return {"frames": series, "mask": mask, "label": source.speaker, **_span(start, both, total)}
+
+
 def irregular(batch: Batch, dropped: float) -> Batch:
     """The same series with only some frames observed, and ``positions`` (B, T') that say when they were.
 
     Args:
-        batch: what `one_in_noise` made.
+        batch: series without positions, as the functions above make them.
         dropped: share of the frames that is not observed, half of it in long gaps.
     """
     mask = batch["mask"]
@@ -101,7 +124,6 @@ def irregular(batch: Batch, dropped: float) -> Batch:
     return {
         **batch,
         "frames": observed(batch["frames"]),
-        "background": observed(batch["background"]),
         "mask": there,
         "positions": torch.where(there, positions.gather(1, order), 1.0),
     }
@@ -122,6 +144,26 @@ def resampled(source: Utterances, rate: float) -> Utterances:
         for frames, size in zip(source.series, sizes, strict=True)
     ]
     return Utterances(series, source.speaker)
+
+
+def _between(ends: tuple[float, float], count: int) -> Tensor:
+    return ends[0] + (ends[1] - ends[0]) * torch.rand(count)
+
+
+def _played(source: Utterances, lengths: Tensor) -> Tensor:
+    """Utterances in other numbers of frames, by linear interpolation, (B, T, C)."""
+    frames, own = _padded(source)
+    # Ends are kept: frame 0 stays the first and the last one the last.
+    step = torch.arange(int(lengths.max())) / (lengths - 1).clamp(min=1).unsqueeze(-1)
+    place = step.clamp(max=1) * (own - 1).unsqueeze(-1)
+    below = place.floor().long()
+
+    def at(index: Tensor) -> Tensor:
+        return frames.gather(1, index.clamp(max=frames.shape[1] - 1).unsqueeze(-1).expand(-1, -1, frames.shape[-1]))
+
+    return torch.lerp(
+        at(below), at(below + 1) * (below + 1 < own.unsqueeze(-1)).unsqueeze(-1), (place - below).unsqueeze(-1)
+    )
 
 
 def _padded(source: Utterances) -> tuple[Tensor, Tensor]:
