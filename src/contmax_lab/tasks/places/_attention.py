@@ -57,6 +57,19 @@ class Scene:
         return {"positions": self.where.squeeze(-1) if self.irregular else None, "mask": self.mask}
 
 
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """How values become a signal.
+
+    Args:
+        basis: ψ.
+        penalty: λ of the ridge fit.
+    """
+
+    basis: Basis
+    penalty: float
+
+
 class Everything(nn.Module):
     """The mean of all observations."""
 
@@ -88,12 +101,14 @@ class Gated(nn.Module):
 
     Args:
         head: decides where to look.
-        basis, alpha, learnable: of :class:`contmax.nn.ContinuousAttention`.
+        fit, alpha, learnable: of :class:`contmax.nn.ContinuousAttention`.
     """
 
-    def __init__(self, head: contmax.nn.GateHead, basis: Basis, alpha: float, learnable: bool) -> None:
+    def __init__(self, head: contmax.nn.GateHead, fit: Fit, alpha: float, learnable: bool) -> None:
         super().__init__()
-        self.attend = contmax.nn.ContinuousAttention(basis, alpha=alpha, learnable=learnable, head=head)
+        self.attend = contmax.nn.ContinuousAttention(
+            fit.basis, alpha=alpha, learnable=learnable, head=head, penalty=fit.penalty
+        )
 
     def forward(self, scene: Scene) -> Place:
         """Density from the keys, context of the values."""
@@ -105,12 +120,14 @@ class Combined(nn.Module):
     """The same, and the mean of the values under the weights of the gates.
 
     Args:
-        head, basis, alpha, learnable: as for `Gated`.
+        head, fit, alpha, learnable: as for `Gated`.
     """
 
-    def __init__(self, head: contmax.nn.GateHead, basis: Basis, alpha: float, learnable: bool) -> None:
+    def __init__(self, head: contmax.nn.GateHead, fit: Fit, alpha: float, learnable: bool) -> None:
         super().__init__()
-        self.attend = contmax.nn.CombinedAttention(None, basis, alpha=alpha, learnable=learnable, head=head)
+        self.attend = contmax.nn.CombinedAttention(
+            None, fit.basis, alpha=alpha, learnable=learnable, head=head, penalty=fit.penalty
+        )
 
     def forward(self, scene: Scene) -> Place:
         """Density and weights from the keys, context of the values."""
@@ -122,16 +139,18 @@ class Multihead(nn.Module):
     """Several densities, each from its own comparison of the query, or of a learned constant, with the signal.
 
     Args:
-        embed_dim, heads, basis, alpha, learnable: of :class:`contmax.nn.MultiheadContinuousAttention`.
+        embed_dim, heads, fit, alpha, learnable: of :class:`contmax.nn.MultiheadContinuousAttention`.
         query_dim: channels of the query, or None.
     """
 
     def __init__(
-        self, embed_dim: int, query_dim: int | None, heads: int, basis: Basis, alpha: float, learnable: bool
+        self, embed_dim: int, query_dim: int | None, heads: int, fit: Fit, alpha: float, learnable: bool
     ) -> None:
         super().__init__()
         self.query = nn.Linear(query_dim or 1, embed_dim)
-        self.attend = contmax.nn.MultiheadContinuousAttention(embed_dim, heads, basis, alpha=alpha, learnable=learnable)
+        self.attend = contmax.nn.MultiheadContinuousAttention(
+            embed_dim, heads, fit.basis, alpha=alpha, learnable=learnable, penalty=fit.penalty
+        )
 
     def forward(self, scene: Scene) -> Place:
         """One query per example."""

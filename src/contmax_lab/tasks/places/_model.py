@@ -12,7 +12,17 @@ from torch.nn import functional as F
 import contmax
 from contmax.basis import Basis
 from contmax_lab.tasks import Batch
-from contmax_lab.tasks.places._attention import Combined, Discrete, Everything, Gated, Kind, Multihead, Place, Scene
+from contmax_lab.tasks.places._attention import (
+    Combined,
+    Discrete,
+    Everything,
+    Fit,
+    Gated,
+    Kind,
+    Multihead,
+    Place,
+    Scene,
+)
 from contmax_lab.tasks.places._measures import looked
 
 # A cell of the plane's feature map covers so many pixels along each axis.
@@ -41,6 +51,7 @@ class PlacesModel:
         drop_steps: over which it falls linearly.
         least_half_width: of a density, the domain having sides of length 1.
         functions: Gaussian basis functions along each axis.
+        penalty: of the ridge fit; where observations have long gaps, a small one lets the signal oscillate in them.
         heads: of the multihead attention.
         span_weight: of the Fenchel–Young loss to the true span, where it is known.
     """
@@ -50,13 +61,14 @@ class PlacesModel:
     learn_alpha: bool = False
     encoder: Literal["convolution", "bigru"] = "convolution"
     time_channel: bool = False
-    hidden_dim: PositiveInt = 48
+    hidden_dim: PositiveInt = 32
     dropout: ClosedUnitInterval = 0.3
     drop_first: ClosedUnitInterval = 0.95
     drop_last: ClosedUnitInterval = 0.5
     drop_steps: PositiveInt = 250
     least_half_width: NonNegativeFloat = 0.0
-    functions: PositiveInt = 64
+    functions: PositiveInt = 32
+    penalty: PositiveFloat = 0.01
     heads: PositiveInt = 4
     span_weight: NonNegativeFloat = 0.1
 
@@ -107,6 +119,8 @@ class Finder(nn.Module):
         given = channels + int(model.time_channel)
         self.first, self.second = _line_encoder(given, width) if dim == 1 else _plane_encoder(given, width)
         self.states = nn.GRU(given, width // 2, batch_first=True, bidirectional=True) if _is_recurrent(model) else None
+        # Scores and gates compare the values with the query; a product tells "these are the same" at once, a sum late.
+        self.asked = nn.Linear(query_dim, width) if query_dim else None
         self.dropout = nn.Dropout(model.dropout)
         self.attend = None if model.attention == "query" else _attention(model, query_dim or None, dim)
         # The answer depends on the query only through what is attended to, unless there is nothing else.
@@ -114,7 +128,7 @@ class Finder(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     def forward(self, batch: Batch) -> Answer:
-        """Answers to ``frames`` or ``pixels``; with a ``background``, also with only and without what is attended to."""
+        """Answers to ``frames`` or ``pixels``; with a ``background``, also with only and without what was attended."""
         if self.attend is None:
             return Answer(self.classifier(batch["query"]))
         given = "frames" if self.dim == 1 else "pixels"
@@ -147,6 +161,8 @@ class Finder(nn.Module):
         hidden = F.gelu(self.first(seen.mT)) * mask.unsqueeze(1)
         values = (F.gelu(self.second(self.dropout(hidden))) * mask.unsqueeze(1)).mT
         keys = values if self.states is None else self._recurrent(seen, mask)
+        if self.asked is not None:
+            keys = keys * self.asked(batch["query"]).unsqueeze(1)
         where = where.unsqueeze(-1)
         return Scene(values, keys, where, mask, batch.get("query"), irregular="positions" in batch)
 
@@ -218,12 +234,12 @@ def _attention(model: PlacesModel, query_dim: int | None, dim: int) -> nn.Module
         return Everything()
     if model.attention == "discrete":
         return Discrete(width, query_dim, alpha, learnable)
-    basis = _basis(int(model.functions), dim)
+    fit = Fit(_basis(int(model.functions), dim), float(model.penalty))
     if model.attention == "multihead":
-        return Multihead(width, query_dim, int(model.heads), basis, alpha, learnable)
+        return Multihead(width, query_dim, int(model.heads), fit, alpha, learnable)
     least = float(model.least_half_width)
     head = contmax.nn.GateHead(width, dim=dim, query_dim=query_dim, least_half_width=least or None)
-    return (Combined if model.attention == "combined" else Gated)(head, basis, alpha, learnable)
+    return (Combined if model.attention == "combined" else Gated)(head, fit, alpha, learnable)
 
 
 def _basis(functions: int, dim: int) -> Basis:

@@ -9,10 +9,12 @@ from torch.distributions import Uniform
 from torch.nn import functional as F
 
 from contmax.losses import fenchel_young
+from contmax_lab.tables import Table
 from contmax_lab.tasks import Batch, Splits, Task
 from contmax_lab.tasks.places._data import Fixed, Moving, PlacesData, load
 from contmax_lab.tasks.places._measures import agreement, looked
 from contmax_lab.tasks.places._model import Answer, Finder, PlacesModel
+from contmax_lab.tasks.places._table import PLACES
 
 
 class Places(Task):
@@ -71,6 +73,10 @@ class Places(Task):
             varies = bool((sizes.std(-1) > 1e-9).all())
             metrics["size_correlation"] = float(torch.corrcoef(sizes)[0, 1]) if varies else 0.0
         return metrics
+
+    def tables(self) -> Sequence[Table]:
+        """All attentions in all settings."""
+        return (PLACES,)
 
     def lengths(self, split: Sized) -> Sequence[int] | None:
         """Of series, the observations; of canvases, nothing."""

@@ -13,8 +13,8 @@ from contmax_lab.tasks.vowels import Utterances
 _PAIR_RATIO = 2.0
 # Two in turn: frames of their series, share of it that they take together, share of that of the longer one.
 _TURNS_LENGTH = 96
-_TURNS_SHARE = (0.25, 0.5)
-_TURNS_LONGER = (0.6, 0.75)
+_TURNS_SHARE = (0.4, 0.6)
+_TURNS_LONGER = (0.6, 0.7)
 # Of what is not observed, half is missing in stretches of this share of the series, the rest frame by frame.
 _GAP = 0.1
 
