@@ -125,7 +125,7 @@ def test_digits_lie_in_their_box_and_fragments_around():
     bright = Images(torch.full((50, 8, 8), 5.0), torch.arange(50) % 10)
     dim = Images(torch.full((30, 8, 8), 0.5), torch.zeros(30, dtype=torch.long))
     batch = digit_in_clutter(bright, dim)
-    rows = (torch.arange(28) + 0.5) / 28
+    rows = (torch.arange(24) + 0.5) / 24
     within = [(rows > batch["low"][:, i, None]) & (rows < batch["high"][:, i, None]) for i in range(2)]
     box = within[0].unsqueeze(2) & within[1].unsqueeze(1)
     assert torch.equal(batch["pixels"] > 3, box)
@@ -271,13 +271,13 @@ def test_deletion_replaces_what_was_seen_and_nothing_else(monkeypatch):
 
 def test_on_the_plane_a_value_depends_on_what_is_kept_and_on_nothing_else(monkeypatch):
     finder = Finder(PlacesModel(attention="mean", hidden_dim=4), channels=1, classes=2, query_dim=0, dim=2).eval()
-    weights = torch.zeros(2, 14 * 14)
-    weights[:, 7 * 14 + 5] = 1.0
+    weights = torch.zeros(2, 12 * 12)
+    weights[:, 7 * 12 + 5] = 1.0
     finder.attend = _Spy(weights)
     asked = []
     answer = finder._answer
     monkeypatch.setattr(finder, "_answer", lambda batch, given: asked.append(given) or answer(batch, given))
-    pixels = torch.randn(2, 28, 28)
+    pixels = torch.randn(2, 24, 24)
     finder({"pixels": pixels, "background": torch.full_like(pixels, 50.0)})
     kept = asked[1] != 50
     assert torch.equal(asked[2] != 50, ~kept)

@@ -6,8 +6,8 @@ from torch import Tensor
 from contmax_lab.tasks import Batch
 from contmax_lab.tasks.digits import Images
 
-SIDE = 28
-_FRAGMENTS = 8
+SIDE = 24
+_FRAGMENTS = 6
 _FRAGMENT_SIDE = 4
 _NOISE = 0.1
 
@@ -20,7 +20,7 @@ def digit_in_clutter(source: Images, others: Images) -> Batch:
         others: digits that fragments of 4 × 4 pixels are cut from.
 
     Returns:
-        ``pixels`` (B, 28, 28); ``label`` (B,); ``low``, ``high`` (B, 2), corners of the digit's scan, row and column,
+        ``pixels`` (B, 24, 24); ``label`` (B,); ``low``, ``high`` (B, 2), corners of the digit's scan, row and column,
         the canvas having sides of length 1.
     """
     count, side = len(source), source.pixels.shape[-1]
@@ -36,7 +36,7 @@ def digit_in_clutter(source: Images, others: Images) -> Batch:
 
 
 def clutter_alone(others: Images, count: int) -> Tensor:
-    """Canvases without a digit, (count, 28, 28): what takes the place of what is deleted."""
+    """Canvases without a digit, (count, 24, 24): what takes the place of what is deleted."""
     canvas = _clutter(others, count)
     return canvas + _NOISE * torch.randn_like(canvas)
 
