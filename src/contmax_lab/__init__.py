@@ -38,7 +38,7 @@ The way of a training, from left to right::
 * ``recipes/*.yaml``: named ``<task>/<file>`` everywhere; keys ``task``, ``data``, ``model``, ``training``, ``seed`` and
   ``search`` (dotted key → list, or {low, high, log}). A test trains each for one step;
 * ``_table.py``, if the task reproduces a table: a `Table`, returned by `Task.tables`. ``contmax reproduce <table>``
-  trains its cells side by side and writes ``results/<table>.json``. With ``needs_data=False`` it is part of the demo.
+  trains its cells side by side and writes ``results/<table>.json``. With ``in_demo=True`` it is part of the demo.
 
 ``tasks/intervals`` is a small complete example.
 

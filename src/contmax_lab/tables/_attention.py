@@ -38,5 +38,6 @@ def attention_table(task: str, title: str, domain: str, about: str) -> Table:
             "beside.",
         ),
         needs_data=False,
+        in_demo=True,
         about=about,
     )

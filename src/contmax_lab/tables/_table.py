@@ -106,6 +106,7 @@ class Table:
         metrics: the columns.
         notes: what a reader must know: data, split, differences from the paper.
         needs_data: whether it needs ``--data PATH``, which becomes ``--data.path``.
+        in_demo: whether the demo makes it too; only without data.
         about: for readers of a report: the task, the data, the models; paragraphs with empty lines between them.
         start: what all rows begin with.
     """
@@ -117,6 +118,7 @@ class Table:
     metrics: tuple[Metric, ...]
     notes: tuple[str, ...] = ()
     needs_data: bool = True
+    in_demo: bool = False
     about: str = ""
     start: Start | None = None
 

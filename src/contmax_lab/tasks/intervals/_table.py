@@ -67,6 +67,7 @@ SEATTLE = Table(
         "the observed interval over that of their union. Coverage: share of the observed interval that was predicted.",
     ),
     needs_data=False,
+    in_demo=True,
     about=(
         "The lowest and highest temperature of a day in Seattle, 2012–2015, from those of the two days before. A small "
         "network predicts a density whose interval is the forecast, and learns by the Fenchel–Young loss of that "

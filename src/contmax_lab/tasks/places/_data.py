@@ -1,0 +1,175 @@
+"""Examples whose place is known: made anew for every step of a training, fixed for validation and test."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jsonargparse.typing import ClosedUnitInterval, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from contmax_lab.errors import LabError
+from contmax_lab.tasks import Batch, Splits
+from contmax_lab.tasks.digits import DigitsData, Images
+from contmax_lab.tasks.digits._data import CLASSES
+from contmax_lab.tasks.digits._data import load as load_digits
+from contmax_lab.tasks.places._canvas import clutter_alone, digit_in_clutter
+from contmax_lab.tasks.places._utterances import irregular, one_in_noise, resampled, two_in_noise, two_in_turn
+from contmax_lab.tasks.vowels import Utterances, VowelsData
+from contmax_lab.tasks.vowels._data import load as load_vowels
+
+Kind = Literal["utterance", "pair", "turns", "digit"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacesData:
+    """What is to be found, and in what.
+
+    Args:
+        kind: utterance = one in noise, who speaks?; pair = two of different speakers, is the one that the query names
+            played backwards?; turns = two in turn, only some of it observed, who speaks longer?; digit = one on a
+            canvas with clutter, which?
+        path: folder with JapaneseVowels_TRAIN.ts and JapaneseVowels_TEST.ts; by default the one inside aeon.
+        shortest: length of a series over that of its utterance, at least; for one in noise.
+        longest: the same, at most.
+        dropped: share of a series of turns that was not observed.
+        rate: frames per time, 1 = as recorded.
+        labelled: share of the training examples whose true span may be learned from.
+        valid_places: places in which every validation example is seen.
+        split: seed of the validation examples, of their places and of those of the test examples.
+    """
+
+    kind: Kind = "utterance"
+    path: Path | None = None
+    shortest: PositiveFloat = 4.0
+    longest: PositiveFloat = 4.0
+    dropped: ClosedUnitInterval = 0.5
+    rate: PositiveFloat = 1.0
+    labelled: ClosedUnitInterval = 0.0
+    valid_places: PositiveInt = 4
+    split: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Moving:
+    """Examples that are placed anew whenever they are asked for, by torch's global generator.
+
+    Args:
+        data: how.
+        source: what is to be found.
+        spans: whether the true span of each may be learned from, shape (number of examples,).
+    """
+
+    data: PlacesData
+    source: Utterances | Images
+    spans: Tensor
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def placed(self, indices: Sequence[int]) -> Batch:
+        """The examples with these indices, each at a new place."""
+        source = self.source
+        batch = (
+            digit_in_clutter(source[indices], source)
+            if isinstance(source, Images)
+            else _in_noise(self.data, source[indices], source)
+        )
+        return {**batch, "span_known": self.spans[list(indices)]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """Examples whose places do not change.
+
+    Args:
+        batch: all of them.
+    """
+
+    batch: Batch
+
+    def __len__(self) -> int:
+        return len(self.batch["label"])
+
+    def placed(self, indices: Sequence[int]) -> Batch:
+        """The examples with these indices, without padding that none of them needs."""
+        chosen = {name: tensor[list(indices)] for name, tensor in self.batch.items()}
+        if "mask" not in chosen:
+            return chosen
+        longest = int(chosen["mask"].sum(-1).max())
+        along_time = ("frames", "background", "mask", "positions")
+        return {name: tensor[:, :longest] if name in along_time else tensor for name, tensor in chosen.items()}
+
+
+def load(data: PlacesData) -> Splits:
+    """Training examples that move, validation and test examples that stay."""
+    if data.shortest > data.longest or data.shortest < 1:
+        raise LabError(
+            f"series {data.shortest:g} to {data.longest:g} times as long as what is in them cannot be made; pass "
+            "1 <= --data.shortest <= --data.longest"
+        )
+    if data.kind == "turns" and data.dropped >= 1:
+        raise LabError("nothing of a series would be observed; pass --data.dropped below 1")
+    parts = _digits(data) if data.kind == "digit" else _utterances(data)
+    train, valid, test = parts
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(data.split))
+    known = torch.zeros(len(train), dtype=torch.bool)
+    known[order[: round(data.labelled * len(train))]] = True
+    speakers = 0 if isinstance(train, Images) else int(train.speaker.max()) + 1
+    info = {
+        "classes": {"pair": 2, "digit": CLASSES}.get(data.kind, speakers),
+        "channels": 1 if isinstance(train, Images) else train.series[0].shape[-1],
+        "query_dim": speakers if data.kind == "pair" else 0,
+        "dim": 2 if isinstance(train, Images) else 1,
+    }
+    return Splits(
+        Moving(data, train, known),
+        _fixed(data, valid, data.valid_places, seed=2 * data.split),
+        _fixed(data, test, 1, seed=2 * data.split + 1, deletion=True),
+        info,
+    )
+
+
+def _digits(data: PlacesData) -> list[Images]:
+    splits = load_digits(DigitsData(split=data.split))
+    return [part for part in (splits.train, splits.valid, splits.test) if isinstance(part, Images)]
+
+
+def _utterances(data: PlacesData) -> list[Utterances]:
+    splits = load_vowels(VowelsData(path=data.path, split=data.split))
+    found = [part for part in (splits.train, splits.valid, splits.test) if isinstance(part, Utterances)]
+    return [resampled(part, data.rate) for part in found]
+
+
+def _fixed(data: PlacesData, source: Utterances | Images, places: int, seed: int, *, deletion: bool = False) -> Fixed:
+    """The examples in so many places; with `deletion`, also what their parts are replaced by."""
+    moving = Moving(data, source, torch.zeros(len(source), dtype=torch.bool))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        batch = moving.placed([*range(len(source))] * places)
+        if deletion:
+            batch["background"] = _background(batch, source)
+        return Fixed(batch)
+
+
+def _background(batch: Batch, source: Utterances | Images) -> Tensor:
+    if isinstance(source, Images):
+        return clutter_alone(source, len(batch["pixels"]))
+    return torch.randn_like(batch["frames"]) * batch["mask"].unsqueeze(-1)
+
+
+def _in_noise(data: PlacesData, chosen: Utterances, source: Utterances) -> Batch:
+    if data.kind == "utterance":
+        return one_in_noise(chosen, (data.shortest, data.longest))
+    others = source[_of_others(chosen, source)]
+    if data.kind == "pair":
+        return two_in_noise(chosen, others, int(source.speaker.max()) + 1)
+    return irregular(two_in_turn(chosen, others), data.dropped)
+
+
+def _of_others(chosen: Utterances, source: Utterances) -> list[int]:
+    """For each utterance a random one of another speaker."""
+    differs = (chosen.speaker.unsqueeze(-1) != source.speaker).float()
+    found: list[int] = torch.multinomial(differs, 1).squeeze(-1).tolist()
+    return found

@@ -1,0 +1,249 @@
+"""An encoder, attention, a linear classifier."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import contmax
+from contmax.basis import Basis
+from contmax_lab.tasks import Batch
+from contmax_lab.tasks.places._attention import (
+    Combined,
+    Discrete,
+    Everything,
+    Fit,
+    Gated,
+    Kind,
+    Multihead,
+    Place,
+    Scene,
+)
+from contmax_lab.tasks.places._measures import looked
+
+# A cell of the plane's feature map covers so many pixels along each axis.
+_STRIDE = 2
+# Input that the values in the support depend on lies at most so far outside, in frames and in pixels.
+_REACH = {1: 2, 2: 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacesModel:
+    """The network.
+
+    Args:
+        attention: query = looks at nothing but the query; mean = at everything alike; discrete, over the observations;
+            continuous, over the interval or the plane, with a density from gates; combined = the gates' weights and
+            their density; multihead = several densities.
+        alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola.
+        learn_alpha: whether α is learned, starting there.
+        encoder: convolution, or on the line bigru: gates and scores from the states of a bidirectional recurrent
+            network, over the convolutional values.
+        time_channel: whether the position of an observation is one of its channels; on the line.
+        hidden_dim: channels of the values.
+        dropout: of the input channels, between convolutions and of what is attended to.
+        drop_first: share of the gates shut in training, at the first step.
+        drop_last: the same from the step `drop_steps` on.
+        drop_steps: over which it falls linearly.
+        least_half_width: of a density, the domain having sides of length 1.
+        functions: Gaussian basis functions along each axis.
+        penalty: of the ridge fit; where observations have long gaps, a small one lets the signal oscillate in them.
+        heads: of the multihead attention.
+        span_weight: of the Fenchel–Young loss to the true span, where it is known.
+    """
+
+    attention: Kind = "continuous"
+    alpha: PositiveFloat = 2.0
+    learn_alpha: bool = False
+    encoder: Literal["convolution", "bigru"] = "convolution"
+    time_channel: bool = False
+    hidden_dim: PositiveInt = 32
+    dropout: ClosedUnitInterval = 0.3
+    drop_first: ClosedUnitInterval = 0.95
+    drop_last: ClosedUnitInterval = 0.5
+    drop_steps: PositiveInt = 250
+    least_half_width: NonNegativeFloat = 0.0
+    functions: PositiveInt = 32
+    penalty: PositiveFloat = 0.01
+    heads: PositiveInt = 4
+    span_weight: NonNegativeFloat = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What the network says of each example.
+
+    Args:
+        logits: shape (B, classes).
+        scene: what the attention was given; None for an answer to the query alone.
+        place: what it returned; None likewise.
+        kept: logits for the input of which only what was attended to is left; None without a background.
+        deleted: logits for the input without it; None likewise.
+        span_weight: of the loss to a known span.
+    """
+
+    logits: Tensor
+    scene: Scene | None = None
+    place: Place | None = None
+    kept: Tensor | None = None
+    deleted: Tensor | None = None
+    span_weight: float = 0.0
+
+
+class Finder(nn.Module):
+    """Series or canvases → what is said or written, and where.
+
+    Args:
+        model: its configuration.
+        channels: of an observation.
+        classes: answers.
+        query_dim: channels of the query, 0 = there is none.
+        dim: 1 = series, 2 = canvases.
+
+    Example:
+        >>> finder = Finder(PlacesModel(hidden_dim=8), channels=12, classes=9, query_dim=0, dim=1)
+        >>> frames, mask = torch.zeros(2, 20, 12), torch.ones(2, 20, dtype=torch.bool)
+        >>> finder({"frames": frames, "mask": mask}).logits.shape
+        torch.Size([2, 9])
+    """
+
+    steps: Tensor
+
+    def __init__(self, model: PlacesModel, channels: int, classes: int, query_dim: int, dim: int) -> None:
+        super().__init__()
+        self.model, self.dim, width = model, dim, int(model.hidden_dim)
+        given = channels + int(model.time_channel)
+        self.first, self.second = _line_encoder(given, width) if dim == 1 else _plane_encoder(given, width)
+        self.states = nn.GRU(given, width // 2, batch_first=True, bidirectional=True) if _is_recurrent(model) else None
+        # Scores and gates compare the values with the query; a product tells "these are the same" at once, a sum late.
+        self.asked = nn.Linear(query_dim, width) if query_dim else None
+        self.dropout = nn.Dropout(model.dropout)
+        self.attend = None if model.attention == "query" else _attention(model, query_dim or None, dim)
+        # The answer depends on the query only through what is attended to, unless there is nothing else.
+        self.classifier = nn.Linear(query_dim if self.attend is None else width, classes)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def forward(self, batch: Batch) -> Answer:
+        """Answers to ``frames`` or ``pixels``; with a ``background``, also with only and without what was attended."""
+        if self.attend is None:
+            return Answer(self.classifier(batch["query"]))
+        given = "frames" if self.dim == 1 else "pixels"
+        if self.training:
+            for gates in self._gates():
+                gates.drop_gates(self._dropped())
+            self.steps += 1
+        answer = self._answer(batch, batch[given])
+        if "background" not in batch:
+            return answer
+        seen = self._seen(answer, batch[given])
+        kept = self._answer(batch, torch.where(seen, batch[given], batch["background"]))
+        deleted = self._answer(batch, torch.where(seen, batch["background"], batch[given]))
+        return dataclasses.replace(answer, kept=kept.logits, deleted=deleted.logits)
+
+    def _answer(self, batch: Batch, given: Tensor) -> Answer:
+        scene = self._line(batch, given) if self.dim == 1 else self._plane(given)
+        assert self.attend is not None
+        place: Place = self.attend(scene)
+        logits = self.classifier(self.dropout(place.context))
+        return Answer(logits, scene, place, span_weight=float(self.model.span_weight))
+
+    def _line(self, batch: Batch, frames: Tensor) -> Scene:
+        mask = batch["mask"]
+        where = (torch.arange(mask.shape[1], device=mask.device) + 0.5) / mask.sum(-1, keepdim=True)
+        where = batch.get("positions", where)
+        if self.model.time_channel:
+            frames = torch.cat([frames, where.unsqueeze(-1)], -1) * mask.unsqueeze(-1)
+        seen = self.dropout(frames)
+        hidden = F.gelu(self.first(seen.mT)) * mask.unsqueeze(1)
+        values = (F.gelu(self.second(self.dropout(hidden))) * mask.unsqueeze(1)).mT
+        keys = values if self.states is None else self._recurrent(seen, mask)
+        if self.asked is not None:
+            keys = keys * self.asked(batch["query"]).unsqueeze(1)
+        where = where.unsqueeze(-1)
+        return Scene(values, keys, where, mask, batch.get("query"), irregular="positions" in batch)
+
+    def _recurrent(self, frames: Tensor, mask: Tensor) -> Tensor:
+        assert self.states is not None
+        packed = nn.utils.rnn.pack_padded_sequence(frames, mask.sum(-1).cpu(), batch_first=True, enforce_sorted=False)
+        states, _ = nn.utils.rnn.pad_packed_sequence(
+            self.states(packed)[0], batch_first=True, total_length=mask.shape[1]
+        )
+        return states
+
+    def _plane(self, pixels: Tensor) -> Scene:
+        hidden = self.second(self.first(pixels.unsqueeze(1)))
+        height, width = hidden.shape[-2:]
+        lines = [(torch.arange(n, device=pixels.device) + 0.5) / n for n in (height, width)]
+        where = torch.cartesian_prod(*lines).expand(len(pixels), -1, -1)
+        values = hidden.flatten(2).mT
+        mask = torch.ones(values.shape[:2], dtype=torch.bool, device=pixels.device)
+        return Scene(values, values, where, mask, grid=(height, width))
+
+    def _gates(self) -> Iterator[contmax.nn.GateHead]:
+        return (part for part in self.modules() if isinstance(part, contmax.nn.GateHead))
+
+    def _dropped(self) -> Tensor:
+        """The share of the gates that is shut now."""
+        first, last = float(self.model.drop_first), float(self.model.drop_last)
+        done: Tensor = (self.steps / self.model.drop_steps).clamp(max=1)
+        return first + (last - first) * done
+
+    @torch.no_grad()
+    def _seen(self, answer: Answer, given: Tensor) -> Tensor:
+        """Which inputs the attended values depend on, shaped as the input without its channels, or with one."""
+        scene, place = answer.scene, answer.place
+        assert scene is not None
+        assert place is not None
+        found = looked(scene, place)
+        reach = _REACH[self.dim]
+        if self.dim == 1:
+            # The points of the fine grid that are nearest to the observations.
+            nearest = (scene.where.squeeze(-1) * len(found.points)).long().clamp(0, len(found.points) - 1)
+            seen = (found.seen.gather(1, nearest) & scene.mask).float()
+            return F.max_pool1d(seen.unsqueeze(1), 2 * reach + 1, 1, reach).squeeze(1).unsqueeze(-1) > 0
+        side = round(len(found.points) ** 0.5)
+        seen = found.seen.float().reshape(-1, 1, side, side)
+        seen = F.adaptive_max_pool2d(seen, given.shape[-2:])
+        return F.max_pool2d(seen, 2 * reach + 1, 1, reach).squeeze(1) > 0
+
+
+def _is_recurrent(model: PlacesModel) -> bool:
+    return model.encoder == "bigru"
+
+
+def _line_encoder(channels: int, width: int) -> tuple[nn.Module, nn.Module]:
+    """Two convolutions; a value sees 5 frames."""
+    return nn.Conv1d(channels, width, 3, padding=1), nn.Conv1d(width, width, 3, padding=1)
+
+
+def _plane_encoder(channels: int, width: int) -> tuple[nn.Module, nn.Module]:
+    """Two convolutions; a value sees 9 × 9 pixels and stands for 2 × 2."""
+    first = nn.Sequential(
+        nn.Conv2d(channels, width // 2, 5, padding=2, stride=_STRIDE), nn.BatchNorm2d(width // 2), nn.GELU()
+    )
+    return first, nn.Sequential(nn.Conv2d(width // 2, width, 3, padding=1), nn.BatchNorm2d(width), nn.GELU())
+
+
+def _attention(model: PlacesModel, query_dim: int | None, dim: int) -> nn.Module:
+    width, alpha, learnable = int(model.hidden_dim), float(model.alpha), model.learn_alpha
+    if model.attention == "mean":
+        return Everything()
+    if model.attention == "discrete":
+        return Discrete(width, query_dim, alpha, learnable)
+    fit = Fit(_basis(int(model.functions), dim), float(model.penalty))
+    if model.attention == "multihead":
+        return Multihead(width, query_dim, int(model.heads), fit, alpha, learnable)
+    least = float(model.least_half_width)
+    head = contmax.nn.GateHead(width, dim=dim, query_dim=query_dim, least_half_width=least or None)
+    return (Combined if model.attention == "combined" else Gated)(head, fit, alpha, learnable)
+
+
+def _basis(functions: int, dim: int) -> Basis:
+    """As wide as they are apart."""
+    if dim == 1:
+        return contmax.basis.GaussianBasis.linspace(functions, scale=1 / functions)
+    return contmax.basis.MultivariateGaussianBasis.grid(functions, scale=1 / functions, dim=dim)

@@ -1,0 +1,195 @@
+"""Utterances at random places in noise: one, two, or two in turn, all or only some of it observed."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from contmax_lab.tasks import Batch
+from contmax_lab.tasks.vowels import Utterances
+
+# Two utterances take this share of their series together: each about a quarter, as one does in noise 4× longer.
+_PAIR_RATIO = 2.0
+# Two in turn: frames of their series, share of it that they take together, share of that of the longer one.
+_TURNS_LENGTH = 96
+_TURNS_SHARE = (0.4, 0.6)
+_TURNS_LONGER = (0.6, 0.7)
+# Of what is not observed, half is missing in stretches of this share of the series, the rest frame by frame.
+_GAP = 0.1
+
+
+def one_in_noise(source: Utterances, ratios: tuple[float, float]) -> Batch:
+    """Each utterance at a random place in white noise, the series being longer by a random ratio.
+
+    Args:
+        source: utterances of L frames, channels standardised, so that noise of variance 1 is as loud.
+        ratios: smallest and largest length of the series over that of the utterance; log-uniform between them.
+
+    Returns:
+        ``frames`` (B, T, C); ``mask`` (B, T); ``label`` (B,), who speaks; ``low``, ``high`` (B, 1), where the utterance
+        begins and ends, the series having length 1.
+    """
+    frames, lengths = _padded(source)
+    low, high = math.log(ratios[0]), math.log(ratios[1])
+    ratio = torch.exp(low + (high - low) * torch.rand(len(lengths)))
+    total = torch.maximum((lengths * ratio).round().long(), lengths)
+    start = (torch.rand(len(lengths)) * (total - lengths + 1)).long()
+    series, mask = _noise(total, frames.shape[-1])
+    return {
+        "frames": _inserted(series, frames, lengths, start) * mask.unsqueeze(-1),
+        "mask": mask,
+        "label": source.speaker,
+        **_span(start, lengths, total),
+    }
+
+
+def two_in_noise(source: Utterances, others: Utterances, speakers: int) -> Batch:
+    """An utterance and one of another speaker, each forwards or backwards, at random places that do not overlap.
+
+    Returns:
+        as `one_in_noise`; ``query`` (B, speakers), one-hot, names the speaker of the first; ``label`` is 1 if that one
+        is played backwards; ``other_low``, ``other_high`` (B, 1) is where the other one is.
+    """
+    first, lengths = _padded(source)
+    second, other_lengths = _padded(others)
+    backwards, other_backwards = torch.rand(2, len(lengths)) < 0.5
+    first, second = _turned(first, lengths, backwards), _turned(second, other_lengths, other_backwards)
+    both = lengths + other_lengths
+    total = (_PAIR_RATIO * both).round().long()
+    # Of the frames that are free, some come before, between and after the two.
+    edges = (torch.rand(len(lengths), 2) * (total - both + 1).unsqueeze(-1)).long().sort(-1).values
+    asked_first = torch.rand(len(lengths)) < 0.5
+    start = torch.where(asked_first, edges[:, 0], edges[:, 1] + other_lengths)
+    other_start = torch.where(asked_first, edges[:, 1] + lengths, edges[:, 0])
+    series, mask = _noise(total, first.shape[-1])
+    series = _inserted(_inserted(series, first, lengths, start), second, other_lengths, other_start)
+    other = _span(other_start, other_lengths, total)
+    return {
+        "frames": series * mask.unsqueeze(-1),
+        "mask": mask,
+        "query": torch.nn.functional.one_hot(source.speaker, speakers).float(),
+        "label": backwards.long(),
+        **_span(start, lengths, total),
+        "other_low": other["low"],
+        "other_high": other["high"],
+    }
+
+
+def two_in_turn(source: Utterances, others: Utterances) -> Batch:
+    """Somebody speaks and at once somebody else, or the other way round, played so that the first takes longer.
+
+    The longer one is no longer in its own frames, only in time: what it says is played more slowly.
+
+    Returns:
+        as `one_in_noise`; ``label`` is the speaker of the longer one; ``low``, ``high`` is where both are.
+    """
+    count = len(source)
+    both = (_TURNS_LENGTH * _between(_TURNS_SHARE, count)).round().long()
+    longer = (both * _between(_TURNS_LONGER, count)).round().long()
+    total = torch.full((count,), _TURNS_LENGTH)
+    start = (torch.rand(count) * (total - both + 1)).long()
+    is_first = torch.rand(count) < 0.5
+    series, mask = _noise(total, source.series[0].shape[-1])
+    series = _inserted(series, _played(source, longer), longer, start + torch.where(is_first, 0, both - longer))
+    shorter = both - longer
+    series = _inserted(series, _played(others, shorter), shorter, start + torch.where(is_first, longer, 0))
+    return {"frames": series, "mask": mask, "label": source.speaker, **_span(start, both, total)}
+
+
+def irregular(batch: Batch, dropped: float) -> Batch:
+    """The same series with only some frames observed, and ``positions`` (B, T') that say when they were.
+
+    Args:
+        batch: series without positions, as the functions above make them.
+        dropped: share of the frames that is not observed, half of it in long gaps.
+    """
+    mask = batch["mask"]
+    total = mask.sum(-1, keepdim=True)
+    positions = (torch.arange(mask.shape[1]) + 0.5) / total
+    # Two ways to be missing, independent: 1 − dropped = (1 − d)², each drops the same share of what is there.
+    kept = math.sqrt(1 - dropped)
+    stretch = (positions / _GAP + torch.rand(len(mask), 1)).long()
+    in_gap = (torch.rand(len(mask), int(stretch.max()) + 1) >= kept).gather(1, stretch)
+    seen = mask & ~in_gap & (torch.rand(mask.shape) < kept)
+    # A series of which nothing is left keeps everything.
+    seen = torch.where(seen.any(-1, keepdim=True), seen, mask)
+    # Observed frames first, in their order; the rest is cut off or masked.
+    order = torch.argsort(~seen, dim=-1, stable=True)[:, : int(seen.sum(-1).max())]
+    there = seen.gather(1, order)
+
+    def observed(series: Tensor) -> Tensor:
+        return series.gather(1, order.unsqueeze(-1).expand(-1, -1, series.shape[-1])) * there.unsqueeze(-1)
+
+    return {
+        **batch,
+        "frames": observed(batch["frames"]),
+        "mask": there,
+        "positions": torch.where(there, positions.gather(1, order), 1.0),
+    }
+
+
+def resampled(source: Utterances, rate: float) -> Utterances:
+    """The same utterances with `rate` times as many frames, by linear interpolation.
+
+    Example:
+        >>> len(resampled(Utterances([torch.zeros(8, 12)], torch.zeros(1)), 0.5).series[0])
+        4
+    """
+    if rate == 1.0:
+        return source
+    sizes = [max(round(len(series) * rate), 2) for series in source.series]
+    series = [
+        torch.nn.functional.interpolate(frames.mT.unsqueeze(0), size=size, mode="linear").squeeze(0).mT
+        for frames, size in zip(source.series, sizes, strict=True)
+    ]
+    return Utterances(series, source.speaker)
+
+
+def _between(ends: tuple[float, float], count: int) -> Tensor:
+    return ends[0] + (ends[1] - ends[0]) * torch.rand(count)
+
+
+def _played(source: Utterances, lengths: Tensor) -> Tensor:
+    """Utterances in other numbers of frames, by linear interpolation, (B, T, C)."""
+    frames, own = _padded(source)
+    # Ends are kept: frame 0 stays the first and the last one the last.
+    step = torch.arange(int(lengths.max())) / (lengths - 1).clamp(min=1).unsqueeze(-1)
+    place = step.clamp(max=1) * (own - 1).unsqueeze(-1)
+    below = place.floor().long()
+
+    def at(index: Tensor) -> Tensor:
+        return frames.gather(1, index.clamp(max=frames.shape[1] - 1).unsqueeze(-1).expand(-1, -1, frames.shape[-1]))
+
+    return torch.lerp(
+        at(below), at(below + 1) * (below + 1 < own.unsqueeze(-1)).unsqueeze(-1), (place - below).unsqueeze(-1)
+    )
+
+
+def _padded(source: Utterances) -> tuple[Tensor, Tensor]:
+    return pad_sequence(source.series, batch_first=True), torch.tensor([len(series) for series in source.series])
+
+
+def _turned(frames: Tensor, lengths: Tensor, backwards: Tensor) -> Tensor:
+    """The first `lengths` frames in the opposite order where `backwards`."""
+    index = torch.arange(frames.shape[1]).expand(frames.shape[:2])
+    index = torch.where(backwards.unsqueeze(-1), (lengths.unsqueeze(-1) - 1 - index).clamp(min=0), index)
+    return frames.gather(1, index.unsqueeze(-1).expand_as(frames))
+
+
+def _noise(total: Tensor, channels: int) -> tuple[Tensor, Tensor]:
+    """White noise (B, T, channels) and which of its frames are there."""
+    longest = int(total.max())
+    return torch.randn(len(total), longest, channels), torch.arange(longest) < total.unsqueeze(-1)
+
+
+def _inserted(series: Tensor, frames: Tensor, lengths: Tensor, start: Tensor) -> Tensor:
+    """The series with `lengths` frames from `start` on replaced by those of an utterance."""
+    index = torch.arange(series.shape[1]) - start.unsqueeze(-1)
+    inside = (index >= 0) & (index < lengths.unsqueeze(-1))
+    index = index.clamp(0, frames.shape[1] - 1).unsqueeze(-1).expand(-1, -1, frames.shape[-1])
+    return torch.where(inside.unsqueeze(-1), frames.gather(1, index), series)
+
+
+def _span(start: Tensor, lengths: Tensor, total: Tensor) -> Batch:
+    return {"low": (start / total).unsqueeze(-1), "high": ((start + lengths) / total).unsqueeze(-1)}
