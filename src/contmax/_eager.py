@@ -19,7 +19,13 @@ def is_eager(tensor: Tensor) -> bool:
         not torch.compiler.is_compiling()
         and type(tensor) in (Tensor, torch.nn.Parameter)
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not is_batch_of_cotangents(tensor)
     )
+
+
+def is_batch_of_cotangents(tensor: Tensor) -> bool:
+    """True for the tensors of torch.autograd.grad(…, is_grads_batched=True): a vmap of its own, for torch's operations."""
+    return torch._C._functorch.is_legacy_batchedtensor(tensor)
 
 
 def is_eager_cpu(*values: object) -> bool:

@@ -142,3 +142,17 @@ def test_float32_scales_whose_square_is_out_of_range(alpha):
         assert_no_nan(p.density(t), [scale])
     tiny = BetaGaussian(0.0, torch.tensor(1e-30), alpha)
     assert tiny.conjugate() == -math.inf, "beyond float32, and no difference of two infinities"
+
+
+@pytest.mark.parametrize("alpha", [1.0, torch.tensor(1.0)], ids=["number", "tensor"])
+def test_the_threshold_of_a_gaussian_is_infinitely_low(alpha):
+    assert BetaGaussian(0.0, 1.0, alpha).threshold == -math.inf
+
+
+@pytest.mark.parametrize("alpha", [0.8, 1.0, 1.5, torch.tensor(1.5)], ids=str)
+def test_points_whose_squared_distance_overflows_leave_gradients_finite(alpha):
+    loc = torch.tensor(0.0, requires_grad=True)
+    p = BetaGaussian(loc, 1.0, alpha)
+    for t in (1e30, -1e37):
+        (slope,) = torch.autograd.grad(p.density(torch.tensor(t)), loc)
+        assert slope == 0

@@ -159,3 +159,15 @@ def test_onnx_matches_onnxruntime(alpha, tmp_path):
     names = [i.name for i in session.get_inputs()]
     (got,) = session.run(None, dict(zip(names, (x.numpy(), mask.numpy()), strict=True)))
     torch.testing.assert_close(torch.from_numpy(got), contmax.entmax(x, alpha, mask=mask), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.7, 1.5, 2.0])  # beyond 2 torch's old vmap lacks what the gradient is made of
+def test_a_batch_of_cotangents(alpha):
+    x = torch.randn(3, 7, dtype=F64, requires_grad=True)
+    p = contmax.entmax(x, alpha)
+    cotangents = torch.randn(5, 3, 7, dtype=F64)
+    (together,) = torch.autograd.grad(p, x, cotangents, is_grads_batched=True, retain_graph=True)
+    alone = [torch.autograd.grad(p, x, g, retain_graph=True)[0] for g in cotangents]
+    torch.testing.assert_close(together, torch.stack(alone))
+    jacobian = torch.autograd.functional.jacobian(lambda x: contmax.entmax(x, alpha), x[0].detach(), vectorize=True)
+    torch.testing.assert_close(jacobian, jacrev(lambda x: contmax.entmax(x, alpha))(x[0].detach()))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contmax import kernels
-from contmax._eager import is_eager
+from contmax._eager import is_batch_of_cotangents, is_eager
 from contmax.maps import _operators
 from contmax.maps._regularized import regularized_argmax_reference
 
@@ -44,7 +44,10 @@ def pull_back(
 
 
 def _is_operator(x: Tensor, alpha: float | Tensor, *others: Tensor | None) -> bool:
-    if torch.compiler.is_exporting() or all(is_eager(t) for t in (x, alpha, *others) if isinstance(t, Tensor)):
+    tensors = [t for t in (x, alpha, *others) if isinstance(t, Tensor)]
+    if torch.compiler.is_exporting() or all(is_eager(t) for t in tensors):
+        return False
+    if not torch.compiler.is_compiling() and any(is_batch_of_cotangents(t) for t in tensors):
         return False
     # What is left is short for a fixed α ≤ 2, and fuses well.
     return isinstance(alpha, Tensor) or alpha > 2 or (others[0] is None and kernels.rows_are_compiled(x))
