@@ -24,7 +24,7 @@ def is_eager(tensor: Tensor) -> bool:
 
 
 def is_batch_of_cotangents(tensor: Tensor) -> bool:
-    """True for the tensors of torch.autograd.grad(…, is_grads_batched=True): a vmap of its own, for torch's operations."""
+    """True for tensors of torch.autograd.grad(…, is_grads_batched=True): a vmap of its own, for torch's operations."""
     return torch._C._functorch.is_legacy_batchedtensor(tensor)
 
 
