@@ -3,6 +3,9 @@
 import pytest
 import torch
 from density_families import ALL, Family
+from torch.distributions import Independent, Uniform
+
+from contmax.densities import MultivariateBetaGaussian
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -37,3 +40,27 @@ def check_family(family: Family) -> None:
 @pytest.mark.parametrize("family", ALL, ids=str)
 def test_no_waiting_and_same_numbers(family):
     check_family(family)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_overlaps_do_not_wait(dim):
+    centers = torch.linspace(0.0, 1.0, 2 * 5 * dim, dtype=torch.float64).reshape(2, 5, dim)
+    low, high = torch.full((dim,), 0.2, dtype=torch.float64), torch.full((dim,), 0.9, dtype=torch.float64)
+
+    def overlaps(device):
+        first, second = (
+            MultivariateBetaGaussian(c.to(device), scale_diag=torch.full_like(c, s).to(device), alpha=1.5)
+            for c, s in zip(centers, (0.2, 0.3), strict=True)
+        )
+        box = Independent(Uniform(low.to(device), high.to(device), validate_args=False), 1)
+        return first.iou(second), first.iou(box), first.area, first.semi_axes
+
+    on_host = overlaps("cpu")
+    for mode in ("default", "error"):
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            results = overlaps("cuda")
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    for result, expected in zip(results, on_host, strict=True):
+        torch.testing.assert_close(result.cpu(), expected, rtol=1e-9, atol=1e-10)

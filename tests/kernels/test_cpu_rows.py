@@ -181,3 +181,12 @@ def test_the_maximum_is_that_of_the_definition(alpha):
     p, maximum = _dispatch.regularized_max_compiled(x, alpha, -1)
     exact = (x * p).sum(-1) - contmax.deformed.tsallis_negentropy(p, alpha)
     torch.testing.assert_close(maximum[:, 0], exact, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("alpha", "most"), [(1.5, 6e-6), (2.0, 2e-7)])
+def test_gradients_of_a_long_flat_row_sum_to_zero(alpha, most):
+    """What the dtype drops of the mean of the cotangent would be in every term, and add up over the row."""
+    x = (0.001 * torch.randn(1, 100_000)).requires_grad_()
+    (gradient,) = torch.autograd.grad(contmax.entmax(x, alpha), x, 1000 + torch.randn_like(x))
+    weight = contmax.entmax(x.detach(), alpha).double() ** (2 - alpha)
+    assert gradient.double().sum().abs() < most * weight.sum()

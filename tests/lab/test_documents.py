@@ -146,8 +146,8 @@ def test_it_learns_which_words_matter(trained):
 
 
 def test_rows_of_the_tables_are_what_they_say():
-    paper, few, speed = TASK.tables()
-    assert (len(paper.rows), len(few.rows), len(speed.rows)) == (14, 8, 10)
+    paper, few, speed, places = TASK.tables()
+    assert [len(table.rows) for table in (paper, few, speed, places)] == [14, 8, 10, 8]
     everything = {row.label: row.overrides for table in (paper, few) for row in table.rows}
     assert len(everything) == 22
     assert all(everything[row.label] == row.overrides for row in speed.rows)
@@ -156,7 +156,18 @@ def test_rows_of_the_tables_are_what_they_say():
         assert model.alpha == (1 if "softmax" in row.label else 2)
         kind = {"Disc.": "combined", "Discrete": "discrete", "Continuous": "continuous"}[row.label.split()[0]]
         assert model.attention == kind
+        assert (model.head, model.values) == ("pooled", "states")
         assert kind == "discrete" or row.label.endswith(f"K = {model.num_basis}")
+
+
+def test_rows_of_the_table_of_places():
+    for row in TASK.tables()[3].rows:
+        recipe = load_recipe(row.recipe, row.overrides)
+        kind = {"Disc.": "combined", "Discrete": "discrete", "Continuous": "continuous"}[row.label.split()[0]]
+        assert (recipe.model.attention, recipe.model.alpha) == (kind, 1 if "softmax" in row.label else 2)
+        assert (recipe.model.head == "gates") == ("gates" in row.label)
+        assert (recipe.model.values == "words") == ("words" in row.label)
+        assert recipe.data.deletion
 
 
 def test_a_table_in_two_slices(tmp_path):

@@ -91,6 +91,7 @@ def test_a_mask_of_integers_is_refused_everywhere():
         lambda: contmax.maps.moments(torch.full((2, 6), 1 / 6), torch.rand(6), mask=mask),
         lambda: contmax.entmax(values[..., 0], mask=mask),
         lambda: contmax.losses.entmax_loss(values[..., 0], torch.zeros(2, dtype=torch.long), mask=mask),
+        lambda: contmax.losses.fenchel_young(density, torch.rand(2), mask=mask[:, 0]),
         lambda: GaussianBasis.spanning(torch.rand(2, 6), 4, mask=mask),
         lambda: discrete(values, mask=mask),
         lambda: nn.PooledHead(4)(values, alpha=2.0, mask=mask),

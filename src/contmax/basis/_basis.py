@@ -12,6 +12,12 @@ from contmax._eager import is_eager
 from contmax._mask import require_boolean
 from contmax._typing import Float
 
+# Measured on random signals, smooth and rough, at 50 to 1000 positions with penalties of 0.01 and 0.001, on the line
+# and in the plane. Below 0.6 the functions leave gaps: at 0.3 a fifth of a smooth signal is lost. From 0.7 to 1.0 they
+# follow all that so many functions can. The condition number grows from 3e2 at 0.8 over 1e4 at 1.0 to 6e5 at 1.2, from
+# where on the penalty smooths the signal.
+_WIDTH_OF_SPACING = 0.8
+
 
 class _CheckedWhenMade(ABCMeta):
     """Makes a basis, then sees whether it returns as many functions as it says: on any device, without its values."""
@@ -195,6 +201,14 @@ def evenly(num: int, widths: int, low: float, high: float) -> list[float]:
     each = num // widths
     line = torch.linspace(low, high, each, dtype=torch.float64, device="cpu").tolist()
     return (line if each > 1 else [(low + high) / 2]) * widths
+
+
+def covering_width(centres: list[float], low: float, high: float) -> float:
+    """The standard deviation with which equally spaced functions cover an interval: 0.8 of their spacing.
+
+    A single function has the whole interval for its spacing.
+    """
+    return _WIDTH_OF_SPACING * (high - low) / max(len(centres) - 1, 1)
 
 
 def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float, float]]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from contmax._typing import Bool, Float
-from contmax.basis._basis import Basis, device_for, evenly, extent, floating, require_positive
+from contmax.basis._basis import Basis, covering_width, device_for, evenly, extent, floating, require_positive
 
 
 class GaussianBasis(Basis):
@@ -86,11 +86,36 @@ class GaussianBasis(Basis):
         return cls(centres, [w for w in widths for _ in range(num // len(widths))], learnable=learnable)
 
     @classmethod
+    def covering(cls, num: int, *, low: float = 0.0, high: float = 1.0, learnable: bool = False) -> "GaussianBasis":
+        r"""`num` functions at equal spacing h over [low, high], as wide as is best for so many: σ = 0.8·h.
+
+        .. math:: \mu_j = l + (j-1)\,h, \qquad h = \frac{u-l}{K-1}, \qquad \sigma = 0.8\,h
+
+        Narrower functions leave gaps in which the signal is lost, wider ones are nearly dependent, so that the ridge
+        penalty smooths the signal: between 0.7 and 1.0 spacings they follow all of a signal that K functions can, and
+        0.8 keeps the fit well conditioned. So K alone decides what is resolved, waves of length 3·h and more; how much
+        of the observations that is, ``Signal.explained_variance()`` says.
+
+        Args:
+            num: K.
+            low: l, the leftmost centre.
+            high: u, the rightmost centre.
+            learnable: make centres and widths parameters.
+
+        Example:
+            >>> import contmax
+            >>> contmax.basis.GaussianBasis.covering(41)
+            GaussianBasis(num_functions=41, scale={0.02}, learnable=False)
+        """
+        centres = evenly(num, 1, low, high)
+        return cls(centres, [covering_width(centres, low, high)] * num, learnable=learnable)
+
+    @classmethod
     def spanning(
         cls,
         positions: Float[Tensor, "..."],
         num: int,
-        scale: float | Sequence[float] = 0.1,
+        scale: float | Sequence[float] | None = 0.1,
         *,
         mask: Bool[Tensor, "..."] | None = None,
         learnable: bool = False,
@@ -105,7 +130,7 @@ class GaussianBasis(Basis):
         Args:
             positions: t_ℓ, of any shape.
             num: K, a multiple of the number of widths.
-            scale: s, one standard deviation or several, in units of the span b − a.
+            scale: s, one standard deviation or several, in units of the span b − a; None for that of :meth:`covering`.
             mask: boolean, broadcastable to the positions; only what is True counts.
             learnable: make centres and widths parameters.
 
@@ -125,6 +150,8 @@ class GaussianBasis(Basis):
             >>> signal = contmax.fit_signal(values, basis, positions=seconds, penalty=0.01 / 300**2)
         """
         ((low, high),) = extent(positions, mask, 1)
+        if scale is None:
+            scale = covering_width(evenly(num, 1, low, high), 0.0, 1.0)
         widths = [scale] if isinstance(scale, int | float) else list(scale)
         centres = evenly(num, len(widths), low, high)
         spread = [w * (high - low) for w in widths for _ in range(num // len(widths))]

@@ -14,6 +14,8 @@ from contmax._typing import Float
 from contmax.deformed import log_beta
 
 from ._landmarks import Landmarks, general_landmarks
+from ._region import EllipsoidRegion, Intervals, Region, given_region
+from ._support_overlap import intersection_over_union
 from ._validation import require_broadcastable
 
 
@@ -117,6 +119,84 @@ class Density(Distribution):
         """Where a density on the line begins, bends, ends and has its mass; by default from support and moments."""
         return general_landmarks(self)
 
+    def _region(self) -> Region:
+        """The support in float64."""
+        raise NotImplementedError(
+            f"the support of {type(self).__name__} is not known as a set of intervals or as an ellipsoid. Ask whether "
+            "points belong to it: density.support.check(points)."
+        )
+
+    @property
+    def area(self) -> Float[Tensor, "*batch"]:
+        """The size of the support: its length on the line, area in the plane, volume in space; +∞ if unbounded.
+
+        Of a mixture on the line the length of the union.
+
+        Example:
+            >>> from contmax.densities import TruncatedParabola
+            >>> TruncatedParabola.from_support(0.2, 0.6).area
+            tensor(0.4000)
+        """
+        return self._round(self._region().volume()).expand(self.batch_shape)
+
+    @property
+    def semi_axes(self) -> Float[Tensor, "..."]:
+        """Half the diameters of the support: ``(*batch, N)``, the longest first; on the line the half-width.
+
+        +∞ if unbounded. Their first derivatives are those of the singular values.
+
+        Example:
+            >>> from contmax.densities import MultivariateBetaGaussian
+            >>> shape = torch.diag(torch.tensor([0.01, 0.25]))
+            >>> MultivariateBetaGaussian.from_support(torch.zeros(2), shape).semi_axes
+            tensor([0.5000, 0.1000])
+        """
+        region = self._region()
+        if not isinstance(region, EllipsoidRegion):
+            raise NotImplementedError(f"the support of {type(self).__name__} has no semi-axes. Take its area.")
+        return self._round(region.semi_axes()).expand(self.batch_shape + self.event_shape)
+
+    def iou(self, other: object) -> Float[Tensor, "..."]:
+        r"""Intersection over union of two supports, :math:`|A \cap B| / |A \cup B|`, between 0 and 1.
+
+        Args:
+            other: another density of this library; an interval as torch's ``Uniform`` or
+                :class:`contmax.domains.Interval`; a box as ``Independent(Uniform, 1)`` or
+                :class:`contmax.domains.Box`. Its batch broadcasts with that of the density.
+
+        Returns:
+            Shape of the broadcast batch. On the line exact, with gradients, for mixtures too; without gradients in the
+            plane, to 1e-9 (1e-5 for aspect ratios of 1e6), and in space, to 1e-4. A set without area has 0.
+
+        Raises:
+            ValueError: if a support is unbounded, or the dimensions differ.
+            TypeError: if ``other`` is none of these.
+            NotImplementedError: for mixtures off the line, and in more than three dimensions.
+
+        Example:
+            >>> from torch.distributions import Uniform
+            >>> from contmax.densities import TruncatedParabola
+            >>> attended = TruncatedParabola.from_support(torch.tensor([0.2, 0.5]), torch.tensor([0.6, 0.9]))
+            >>> attended.iou(Uniform(0.2, 0.7))
+            tensor([0.8000, 0.2857])
+        """
+        region = other._region() if isinstance(other, Density) else given_region(other)
+        if region is None:
+            raise TypeError(
+                f"{type(other).__name__} has no support to compare with. Pass a density of contmax, torch's Uniform, "
+                "Independent(Uniform, 1), or contmax.domains.Interval or Box."
+            )
+        own = self._region()
+        for owner, given in ((self, own), (other, region)):
+            _require_bounded(owner, given)
+        if _dimension(own) != _dimension(region):
+            raise ValueError(
+                f"supports must lie in the same space; got {_dimension(own)} and {_dimension(region)} dimensions. "
+                "Pass Independent(Uniform(low, high), 1) for a box."
+            )
+        dtype = torch.promote_types(self.dtype, other.dtype) if isinstance(other, Density) else self.dtype
+        return intersection_over_union(own, region).to(dtype)
+
     @property
     def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
         """Covariance; in one dimension the variance as a 1×1 matrix."""
@@ -181,6 +261,23 @@ class Density(Distribution):
     def _extra_repr(self) -> list[str]:
         """What is not a batched tensor but worth showing."""
         return []
+
+
+def _dimension(region: Region) -> int:
+    if isinstance(region, Intervals):
+        return 1
+    return region.center.shape[-1] if isinstance(region, EllipsoidRegion) else region.low.shape[-1]
+
+
+def _require_bounded(owner: object, region: Region) -> None:
+    """Refuse the whole line or space, where it is known without waiting for a device."""
+    support = owner.support if isinstance(owner, Density) else None
+    endless = support is constraints.real or support is constraints.real_vector
+    if endless or (is_eager_cpu(region.bounded) and not bool(region.bounded.all())):
+        raise ValueError(
+            f"{type(owner).__name__} has unbounded support; intersection over union compares sets of finite size. "
+            "Make it with alpha > 1."
+        )
 
 
 def _brief(value: Tensor) -> str:

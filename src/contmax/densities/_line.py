@@ -16,6 +16,7 @@ from contmax.numerics import implicit_root, monotone_root
 from ._density import Density
 from ._landmarks import Landmarks, stepped
 from ._line_rule import LineRule
+from ._region import Intervals
 from ._unchecked import unchecked
 from ._validation import as_parameters, broadcast_batch, checks_values, require_finite, require_positive
 
@@ -209,6 +210,20 @@ class LineDensity(Density):
     def _is_bounded(self) -> bool:
         """Whether the support is known to be bounded without looking at tensors."""
         return not self.law().is_unbounded
+
+    def _region(self) -> Intervals:
+        loc, half = self._wide(self.loc).double().unsqueeze(-1), self._half_width().double().unsqueeze(-1)
+        return Intervals(loc - half, loc + half)
+
+    @property
+    def area(self) -> Float[Tensor, "*batch"]:
+        """The length of the support, twice the half-width."""
+        return self._round(2 * self._half_width())
+
+    @property
+    def semi_axes(self) -> Float[Tensor, "*batch"]:
+        """The half-width."""
+        return self.half_width
 
     @property
     def half_width(self) -> Float[Tensor, "*batch"]:

@@ -14,6 +14,7 @@ from contmax.numerics import implicit_root, monotone_root
 from ._density import Density
 from ._landmarks import Landmarks, landmarks_of, union
 from ._line_rule import LineRule
+from ._region import Intervals, Region, given_region
 from ._sampling import draw_indices
 from ._unchecked import unchecked, widened
 
@@ -222,6 +223,19 @@ class Mixture(Density):
         rule = LineRule(landmarks_of(wide), self.batch_shape)
         log_p, alive = rule.log_density(wide)
         return self._round(-torch.where(alive, rule.shares * log_p.exp() * log_p, 0.0).sum(0))
+
+    def _region(self) -> Region:
+        component = self._components()
+        region = component._region() if isinstance(component, Density) else given_region(component)
+        if not isinstance(region, Intervals):
+            raise NotImplementedError(
+                "the support of a mixture is known as a set on the line, with components of this library or Uniform. "
+                "Elsewhere take that of its component_distribution."
+            )
+        # A component without weight is not part of the mixture.
+        alive = (self._log_weights() > -math.inf).unsqueeze(-1)
+        ends = (torch.where(alive, end, 0.0).flatten(-2) for end in (region.low, region.high))
+        return Intervals(*ends)
 
     def landmarks(self) -> Landmarks:
         """Those of all components."""

@@ -13,6 +13,7 @@ from ._ellipsoid import Ellipsoid
 from ._elliptical import Elliptical, escort_index
 from ._line_law import radial_cdf
 from ._moments import adjustable_profile, weighted_moments
+from ._region import EllipsoidRegion
 from ._sampling import draw_offsets
 from ._scale import Scale, scale_of_matrix, scale_of_precision
 from ._scale_input import common_dim, scale_of, the_one_given
@@ -134,6 +135,13 @@ class MultivariateBetaGaussian(Elliptical):
         if not isinstance(self.alpha, Tensor) and self.alpha <= 1:
             return constraints.real_vector
         return Ellipsoid(self._wide(self.loc), self._scale, self._profile.radius(self._half_log_det()))
+
+    def _region(self) -> EllipsoidRegion:
+        radius = self._profile.radius(self._half_log_det())
+        bounded = radius < torch.inf
+        factor = self._scale.stretched(torch.where(bounded, radius, 1.0)).tril().double()
+        batch = self.batch_shape
+        return EllipsoidRegion(self.loc.double(), factor.expand(*batch, self._dim, self._dim), bounded.expand(batch))
 
     @property
     def variance(self) -> Float[Tensor, "*batch N"]:

@@ -11,9 +11,8 @@ from contmax._autograd import apply
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 from contmax.expectations._expectation import register_expectation, working_dtype
+from contmax.expectations._line_scales import scale_mean_expectation
 from contmax.expectations._line_window import windowed_expectation
-from contmax.expectations._plane_form import line_form
-from contmax.expectations._scale_mean import mean_over_scales
 
 # k for which windows are accurate in float32 too: (1 − y²)ᵏ is a polynomial, and of a low degree.
 _WINDOWED = (0.0, 1.0, 2.0, 3.0, 4.0)
@@ -111,9 +110,5 @@ def _windowed(loc: Tensor, half: Tensor, k: float, basis: GaussianBasis) -> Tens
 
 
 def _over_scales(density: BetaGaussian, basis: GaussianBasis) -> Tensor:
-    """In float64 inside: 12 to 32 nodes for float32 arguments, 40 to 80 for float64."""
     dtype = working_dtype(density.loc, density.scale, basis.loc, basis.scale)
-    loc, centre, width = density.loc.double(), basis.loc.double(), basis.scale.double()
-    wide = BetaGaussian(loc, density.scale.double(), density.alpha, validate_args=False)
-    form, size = line_form(wide.variance[..., None], loc[..., None] - centre, width)
-    return (mean_over_scales(form, density.alpha, 1, dtype == torch.float32) * size).to(dtype)
+    return scale_mean_expectation(density.loc, density.scale, density.alpha, basis.loc, basis.scale, dtype)

@@ -124,6 +124,11 @@ def scale_nodes(law: Law, single: bool) -> tuple[Complex, Complex]:
     return first, second
 
 
+def path_rule(varies: bool, single: bool) -> Hyperbola:
+    """The path for α > 1: dense if ν varies, as its derivative needs."""
+    return _dense(single) if varies else SINGLE if single else DOUBLE
+
+
 def _dense(single: bool) -> Hyperbola:
     """A path with as many nodes as the half line."""
     return Hyperbola(_HALF_LINE[single][0], DOUBLE.end, DOUBLE.stretch)

@@ -4,6 +4,7 @@ Each function returns None where no compiled kernel fits; the caller then runs i
 reference. Kernels know nothing of the layers above them.
 """
 
+from contmax.kernels._dispatch import line_scale_means as line_scale_means
 from contmax.kernels._dispatch import plane_means_compiled as plane_means_compiled
 from contmax.kernels._dispatch import pull_back_compiled as pull_back_compiled
 from contmax.kernels._dispatch import regularized_max_compiled as regularized_max_compiled

@@ -106,6 +106,33 @@ def _windows_fit(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor) -> bo
     )
 
 
+def line_scale_means(
+    loc: Tensor, scale: Tensor, alpha: float | Tensor, centre: Tensor, width: Tensor, rule: Sequence[float]
+) -> tuple[Tensor, Tensor] | None:
+    """E_p[ψ] of β-Gaussians of any α ≥ 1 on the line and its derivatives by a compiled kernel, or None as above.
+
+    Args:
+        loc: μ, (*batch), float32 or float64 as all others.
+        scale: σ, (*batch).
+        alpha: α, a number or a tensor (*batch).
+        centre: μ_j, (K,).
+        width: σ_j, (K,).
+        rule: the path: nodes, end, stretch, lean and curvature of a :class:`contmax.numerics.Hyperbola`.
+
+    Returns:
+        r, (*batch, K), and ∂r/∂(μ, σ, σ_j, α), (4, *batch, K).
+    """
+    if not _windows_fit(loc, scale, centre, width) or not is_eager_cpu(alpha):
+        return None
+    # Heavy tails have a law of the scale of another kind; so close to one as rounding they have none.
+    lowest = float(alpha.detach().min()) if isinstance(alpha, Tensor) and alpha.numel() else alpha
+    if isinstance(lowest, Tensor) or not lowest >= 1:
+        return None
+    from contmax.kernels import cpu
+
+    return cpu.line_scale_means(loc, scale, alpha, centre, width, rule)
+
+
 def plane_means_compiled(form: Tensor, order: float, rule: Sequence[float]) -> Tensor | None:
     """The mean of a Gaussian over the law of its scale and its slopes by a compiled kernel, or None as above.
 

@@ -10,8 +10,9 @@ from torch.distributions import Distribution
 
 from contmax._eager import is_eager_cpu
 from contmax._registry import PairRegistry
-from contmax._typing import Float
+from contmax._typing import Bool, Float
 from contmax.densities._unchecked import parameter_dtypes
+from contmax.losses._unlabelled import harmless_where_unlabelled
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -21,7 +22,12 @@ _LOSSES = PairRegistry(
 
 
 def fenchel_young(
-    prediction: Distribution, target: Distribution | Tensor, *, reduction: str = "none"
+    prediction: Distribution,
+    target: Distribution | Tensor,
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    weight: Float[Tensor, "..."] | None = None,
+    reduction: str = "none",
 ) -> Float[Tensor, "..."]:
     r"""The Fenchel–Young loss between the score of a prediction and a target.
 
@@ -41,7 +47,13 @@ def fenchel_young(
         target: another density, which may be a torch distribution, whose batch shape broadcasts with that of the
             prediction; a tensor of observations ``(*sample, *batch)`` or ``(*sample, *batch, N)``; or
             ``contmax.densities.Empirical``.
-        reduction: "none", "sum" or "mean".
+        mask: boolean, broadcastable to the batch; True = this example is labelled. Elsewhere the loss and its gradient
+            are exactly zero, and a target that is uniform, normal, Laplace, Student-t, a density of contmax other than
+            a mixture, samples, observations, or a product of these may hold anything, NaN too (torch refuses such
+            parameters unless it is told ``validate_args=False``).
+        weight: what each example counts, ≥ 0, broadcastable to the batch; 0 is as unlabelled.
+        reduction: "none", "sum" or "mean"; the mean is over the weights of the labelled examples, and 0 if there are
+            none.
 
     Returns:
         Shape of the broadcast batch, or a scalar. A β-Gaussian meets β-Gaussians of any index and dimension, Gaussian,
@@ -54,7 +66,8 @@ def fenchel_young(
 
     Raises:
         TypeError: if an argument is neither a distribution nor, as target, a floating-point tensor.
-        ValueError: if shapes do not fit, an observation is not finite, or ``reduction`` is unknown.
+        ValueError: if shapes do not fit, an observation is not finite, a weight is negative or not finite, or
+            ``reduction`` is unknown.
         NotImplementedError: if there is no loss for such a pair; see :func:`register_fenchel_young`.
 
     Example:
@@ -69,18 +82,32 @@ def fenchel_young(
         >>> fenchel_young(p, torch.tensor(0.5))
         tensor([0.2319, 0.2319])
 
+        Intervals that are known for some examples only:
+
+        >>> start, end = torch.tensor([-1.0, float("nan")]), torch.tensor([1.0, float("nan")])
+        >>> spans = torch.distributions.Uniform(start, end, validate_args=False)
+        >>> fenchel_young(p, spans, mask=start.isfinite())
+        tensor([0.0236, 0.0000])
+
     References:
         Blondel, Martins & Niculae 2020; Martins et al. 2020, Sec. on continuous Fenchel–Young losses.
     """
     if reduction not in ("none", "sum", "mean"):
         raise ValueError(f"reduction must be 'none', 'sum' or 'mean'; got {reduction!r}.")
     shape = _checked_shape(prediction, target)
+    weight = _checked_weight(mask, weight, shape)
+    if weight is not None:
+        target = harmless_where_unlabelled(target, weight > 0, len(prediction.event_shape))
+    _require_finite_observations(target)
     losses = loss_between(prediction, target)
     losses = losses.expand(torch.broadcast_shapes(shape, losses.shape))
     losses = _rounded(losses, _common_dtype(losses, prediction, target))
-    if reduction == "none":
-        return losses
-    return losses.sum() if reduction == "sum" else losses.sum() / max(losses.numel(), 1)
+    if weight is None:
+        return _reduced(losses, max(losses.numel(), 1), reduction)
+    weight = weight.to(losses.dtype).expand(losses.shape)
+    total = weight.sum()
+    # A weight of zero removes a loss, also one that is infinite.
+    return _reduced(torch.where(weight > 0, weight * losses, 0.0), torch.where(total > 0, total, 1.0), reduction)
 
 
 def register_fenchel_young(prediction_type: type, target_type: type) -> Callable[[Loss], Loss]:
@@ -127,6 +154,40 @@ def loss_between(prediction: Distribution, target: Distribution | Tensor) -> Ten
     return losses
 
 
+def _checked_weight(mask: Tensor | None, weight: Tensor | None, shape: torch.Size) -> Tensor | None:
+    """What each example counts: 0 where it is not labelled, whatever its weight; None if all count alike."""
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean, True = labelled; got {mask.dtype}. Pass mask.bool().")
+    for name, given in (("mask", mask), ("weight", weight)):
+        if given is not None and not _broadcasts_to(shape, given):
+            raise ValueError(
+                f"{name} must broadcast to the losses, of shape {tuple(shape)}; got shape {tuple(given.shape)}. "
+                "Pass one entry per example."
+            )
+    if weight is None:
+        return None if mask is None else mask.to(torch.float64)
+    weight = weight if mask is None else torch.where(mask, weight, 0.0)
+    if is_eager_cpu(weight) and not bool((weight.isfinite() & (weight >= 0)).all()):
+        raise ValueError(
+            f"weight must be finite and not negative; got a minimum of {float(weight.detach().min()):g}. "
+            "Pass 0 for an example that does not count."
+        )
+    return weight
+
+
+def _broadcasts_to(shape: torch.Size, tensor: Tensor) -> bool:
+    try:
+        return bool(torch.broadcast_shapes(shape, tensor.shape) == shape)
+    except RuntimeError:
+        return False
+
+
+def _reduced(losses: Tensor, count: int | Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else losses.sum() / count
+
+
 def _checked_shape(prediction: Distribution, target: Distribution | Tensor) -> torch.Size:
     """The common batch shape, after the checks that need no knowledge of the families."""
     given: object = prediction
@@ -166,13 +227,16 @@ def _batch_of_observations(target: Tensor, event: torch.Size) -> torch.Size:
             f"observations must have {event[-1]} coordinates in their last dimension; got shape {tuple(target.shape)}. "
             f"Pass a tensor of shape (..., {event[-1]})."
         )
-    if is_eager_cpu(target) and not bool(torch.isfinite(target).all()):
+    return target.shape[: target.ndim - len(event)]
+
+
+def _require_finite_observations(target: Distribution | Tensor) -> None:
+    if isinstance(target, Tensor) and is_eager_cpu(target) and not bool(torch.isfinite(target).all()):
         bad = int((~torch.isfinite(target)).sum())
         raise ValueError(
             f"observations must be finite; got {bad} NaN or infinite of {target.numel()} entries. "
-            "Leave missing observations out."
+            "Leave missing observations out, or pass mask=target.isfinite()."
         )
-    return target.shape[: target.ndim - len(event)]
 
 
 def _rounded(losses: Tensor, dtype: torch.dtype) -> Tensor:

@@ -102,7 +102,8 @@ class ContinuousAttention(AlphaModule):
             values: H.
             density: p, or (loc, scale): (μ, σ) on the line, (μ, Σ) in N > 1 dimensions; None to ask the head.
             keys: what the head looks at instead of the values, such as the states of a recurrent network. The context
-                is of the values: where these are local, nothing outside the support can matter.
+                is of the values: where these are local, what lies farther outside the support than a basis function
+                is wide hardly matters.
             query: what the head is asked for.
             positions: where the values are; see :func:`contmax.fit_signal`.
             grid: sizes of the grid whose cells they are, such as (height, width), if others than the module was made

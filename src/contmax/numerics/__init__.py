@@ -9,6 +9,7 @@ from ._contour import saddle_path as saddle_path
 from ._float64 import float64_of as float64_of
 from ._gamma_ratio import log_gamma_ratio as log_gamma_ratio
 from ._gamma_ratio import log_gamma_ratio_slope as log_gamma_ratio_slope
+from ._principal_axes import principal_axes as principal_axes
 from ._quadrature import gauss_legendre as gauss_legendre
 from ._quadrature import graded_rule as graded_rule
 from ._quadrature import grading as grading

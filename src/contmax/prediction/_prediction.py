@@ -13,6 +13,7 @@ from contmax._typing import Float
 from contmax.deformed import log1p_over, log_beta
 from contmax.densities import Landmarks
 from contmax.densities._density import Density
+from contmax.densities._region import Intervals
 
 from ._partition import UnitMeasure
 
@@ -214,6 +215,9 @@ class LinePrediction(ContinuousPrediction):
     def pieces(self) -> Float[Tensor, "*batch P 2"]:
         """Intervals, left to right, inside of which the density is positive and smooth; some have no length."""
         return self._round(torch.stack(self._pieces(), -1))
+
+    def _region(self) -> Intervals:
+        return Intervals(*self._pieces())
 
     def landmarks(self) -> Landmarks:
         """The ends of the intervals in which density and score are smooth."""

@@ -2,6 +2,8 @@
 
 import warnings
 import weakref
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +15,24 @@ from contmax.basis import Basis
 _warned: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 # Functions this much smaller than where the basis stands add nothing to a fit.
 _NEGLIGIBLE = 1e-6
+
+
+class Sites(NamedTuple):
+    """Where the observations of a signal were made, as far as it differs from the default."""
+
+    positions: Tensor | None
+    grid: tuple[int, ...] | None
+    mask: Tensor | None
+
+    def points(self, values: Tensor) -> Tensor:
+        """The positions of values (*batch, L, D), in float64."""
+        like = values.new_empty(0, dtype=torch.float64)
+        return observation_positions(values.shape[-2], self.positions, self.grid, self.mask, like)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "Sites":
+        """The same with its tensors changed."""
+        positions, mask = (None if part is None else change(part) for part in (self.positions, self.mask))
+        return Sites(positions, self.grid, mask)
 
 
 def observation_positions(

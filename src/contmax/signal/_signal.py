@@ -11,7 +11,8 @@ from contmax._precision import without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.expectations import expectation
-from contmax.signal._positions import finite_where_masked, observation_positions, warn_if_far_outside
+from contmax.signal._explained_variance import explained_variance
+from contmax.signal._positions import Sites, finite_where_masked, observation_positions, warn_if_far_outside
 from contmax.signal._ridge import cached_ridge_weights, require_float64, ridge_weights
 
 if TYPE_CHECKING:
@@ -35,12 +36,15 @@ class Signal:
         coefficients: Tensor | None = None,
         values: Tensor | None = None,
         weights: Tensor | None = None,
+        sites: Sites | None = None,
+        explained: Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         source = values if coefficients is None else coefficients
         if source is None or (coefficients is None and weights is None):
             raise ValueError("A signal needs coefficients, or values and weights. Call contmax.fit_signal to make one.")
         self._basis, self._coefficients, self._values, self._weights = basis, coefficients, values, weights
+        self._sites, self._explained = sites, explained
         self._shape, self._dtype = source.shape, source.dtype if dtype is None else dtype
 
     @property
@@ -99,9 +103,46 @@ class Signal:
             return (r @ weights.mT) @ values
         return r @ (weights.mT @ values)
 
+    def explained_variance(self) -> Float[Tensor, "*batch"]:
+        r"""The share of the variance of the observations, over unmasked positions and all channels, that V explains.
+
+        .. math:: 1 - \frac{\sum_\ell \|h_\ell - V(t_\ell)\|^2}{\sum_\ell \|h_\ell - \bar h\|^2}
+
+        Near 1 the basis follows the observations. Well below it is too coarse: take more functions, such as
+        ``GaussianBasis.covering(num)`` with a larger `num`, or a smaller penalty. Equal observations have 1. A fit that
+        is worse than the mean, as under a large penalty, is negative.
+
+        Returns:
+            Shape (*batch), at least float32, differentiable.
+
+        Raises:
+            ValueError: if the observations are gone: ask before :meth:`materialize`.
+
+        Example:
+            >>> import torch, contmax
+            >>> values = torch.sin(40 * torch.linspace(0, 1, 100))[:, None]
+            >>> coarse, fine = (contmax.basis.GaussianBasis.linspace(num, scale=1 / num) for num in (8, 32))
+            >>> contmax.fit_signal(values, coarse).explained_variance()
+            tensor(0.0478)
+            >>> contmax.fit_signal(values, fine).explained_variance()
+            tensor(0.9999)
+        """
+        if self._explained is not None:
+            return self._explained
+        if self._values is None or self._sites is None:
+            raise ValueError(
+                "The observations of this signal are gone, and with them their variance. Call explained_variance() "
+                "on what fit_signal returned, before materialize()."
+            )
+        values = self._values.double()
+        with without_autocast(values):
+            functions = self._basis(self._sites.points(values)).double()
+            share = explained_variance(values, functions @ self.coefficients.double(), self._sites.mask)
+        return share.to(torch.promote_types(self._dtype, torch.float32))
+
     def materialize(self) -> "Signal":
         """The same signal with its coefficients computed and its observations forgotten."""
-        return Signal(self._basis, coefficients=self.coefficients, dtype=self._dtype)
+        return Signal(self._basis, coefficients=self.coefficients, explained=self._explained, dtype=self._dtype)
 
     def to(self, *args: Any, **kwargs: Any) -> "Signal":
         """The same signal with its tensors moved as by Tensor.to.
@@ -113,16 +154,25 @@ class Signal:
         like = torch.empty(0, dtype=self._dtype, device=None if source is None else source.device).to(*args, **kwargs)
         wide = torch.promote_types(like.dtype, torch.float32)
         moved = self._mapped(lambda tensor: tensor.to(like.device, wide))
+        moved._sites = None if self._sites is None else self._sites.mapped(lambda tensor: tensor.to(like.device))
         moved._basis, moved._dtype = self._basis.moved(like.device, wide), like.dtype
         return moved
 
     def detach(self) -> "Signal":
         """The same signal cut off from the graph that made it."""
-        return self._mapped(torch.Tensor.detach)
+        cut = self._mapped(torch.Tensor.detach)
+        cut._sites = None if self._sites is None else self._sites.mapped(torch.Tensor.detach)
+        return cut
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Signal":
-        parts = {"coefficients": self._coefficients, "values": self._values, "weights": self._weights}
-        changed = {name: None if part is None else change(part) for name, part in parts.items()}
+        """The same with its numbers changed; it is not told where they were observed."""
+        parts = {
+            "coefficients": self._coefficients,
+            "values": self._values,
+            "weights": self._weights,
+            "explained": self._explained,
+        }
+        changed: dict[str, Any] = {name: None if part is None else change(part) for name, part in parts.items()}
         return Signal(self._basis, **changed, dtype=self._dtype)
 
     def _observations(self) -> tuple[Tensor, Tensor]:
@@ -187,6 +237,7 @@ def fit_signal(
     like = values.new_empty(0, dtype=torch.float64)
     wide = torch.promote_types(values.dtype, torch.float32)
     if positions is None and mask is None:
+        sites = Sites(None, grid, None)
         weights = cached_ridge_weights(
             basis, lambda: observation_positions(length, None, grid, None, like), (length, grid), penalty, values
         )
@@ -201,8 +252,9 @@ def fit_signal(
             design = torch.where(mask.unsqueeze(-1), design, 0)
             values = torch.where(mask.unsqueeze(-1), values, 0)
         weights = ridge_weights(design, penalty)
+        sites = Sites(where, None, mask)
         values = values.expand(*torch.broadcast_shapes(values.shape[:-2], weights.shape[:-2]), -1, -1)
-    return Signal(basis, values=values, weights=weights.to(wide))
+    return Signal(basis, values=values, weights=weights.to(wide), sites=sites)
 
 
 def _check(

@@ -6,6 +6,7 @@ from torch import Tensor
 from contmax._mask import require_boolean
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
+from contmax.signal._explained_variance import explained_variance_of_sums
 from contmax.signal._positions import finite_where_masked, warn_if_far_outside
 from contmax.signal._ridge import require_float64, solve_gram
 from contmax.signal._signal import Signal
@@ -37,6 +38,8 @@ class SignalAccumulator:
         self.basis, self.penalty = basis, penalty
         self._gram: Tensor | None = None
         self._cross: Tensor | None = None
+        # The number of observations, their sum, and the sum of their squares.
+        self._sums: tuple[Tensor, Tensor, Tensor] | None = None
         self._dtype = torch.get_default_dtype()
 
     def update(
@@ -57,7 +60,9 @@ class SignalAccumulator:
         if mask is not None:
             design = torch.where(mask.unsqueeze(-1), design, 0)
             wide = torch.where(mask.unsqueeze(-1), wide, 0)
-        self._add(design.mT @ design, design.mT @ wide, values.dtype)
+        counts = torch.ones_like(wide[..., 0]) if mask is None else mask.double().expand(wide.shape[:-1])
+        sums = counts.sum(-1), wide.sum(-2), wide.square().sum((-2, -1))
+        self._add(design.mT @ design, design.mT @ wide, sums, values.dtype)
 
     def merge(self, other: "SignalAccumulator") -> None:
         """Add what another accumulator over the same basis has seen."""
@@ -66,30 +71,34 @@ class SignalAccumulator:
                 f"Cannot merge an accumulator of {other.basis.num_functions} functions into one of "
                 f"{self.basis.num_functions}: both must use the same basis."
             )
-        if other._gram is not None and other._cross is not None:
-            self._add(other._gram, other._cross, other._dtype)
+        if other._gram is not None and other._cross is not None and other._sums is not None:
+            self._add(other._gram, other._cross, other._sums, other._dtype)
 
     def all_reduce(self, group: "torch.distributed.ProcessGroup | None" = None) -> None:
         """Add up what the processes of a group have seen; all of them then hold the signal of the whole sequence."""
-        gram, cross = self._statistics()
-        gram, cross = gram.contiguous().clone(), cross.contiguous().clone()
-        for statistic in (gram, cross):
+        gram, cross, sums = self._statistics()
+        gram, cross, count, first, second = (statistic.contiguous().clone() for statistic in (gram, cross, *sums))
+        for statistic in (gram, cross, count, first, second):
             torch.distributed.all_reduce(statistic, group=group)
-        self._gram, self._cross = gram, cross
+        self._gram, self._cross, self._sums = gram, cross, (count, first, second)
 
     def signal(self) -> Signal:
         """The signal through all observations so far."""
-        gram, cross = self._statistics()
+        gram, cross, sums = self._statistics()
         coefficients = solve_gram(gram, cross, self.penalty)
+        explained = explained_variance_of_sums(coefficients, gram, cross, sums)
         wide = torch.promote_types(self._dtype, torch.float32)
-        return Signal(self.basis, coefficients=coefficients.to(wide), dtype=self._dtype)
+        return Signal(self.basis, coefficients=coefficients.to(wide), explained=explained.to(wide), dtype=self._dtype)
 
-    def _add(self, gram: Tensor, cross: Tensor, dtype: torch.dtype) -> None:
+    def _add(self, gram: Tensor, cross: Tensor, sums: tuple[Tensor, Tensor, Tensor], dtype: torch.dtype) -> None:
         self._gram = gram if self._gram is None else self._gram + gram
         self._cross = cross if self._cross is None else self._cross + cross
-        self._dtype = dtype
+        if self._sums is not None:
+            count, first, second = self._sums
+            sums = count + sums[0], first + sums[1], second + sums[2]
+        self._sums, self._dtype = sums, dtype
 
-    def _statistics(self) -> tuple[Tensor, Tensor]:
-        if self._gram is None or self._cross is None:
+    def _statistics(self) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+        if self._gram is None or self._cross is None or self._sums is None:
             raise ValueError("The accumulator has seen no observations. Call update(values, positions) first.")
-        return self._gram, self._cross
+        return self._gram, self._cross, self._sums

@@ -12,6 +12,7 @@ from torch import Tensor
 from contmax.kernels.cpu._kernels import (
     backward_kernel,
     forward_kernel,
+    line_scale_kernel,
     plane_kernel,
     window_slope_kernel,
     window_value_kernel,
@@ -70,6 +71,18 @@ def _vector(tensor):  # type: ignore[no-untyped-def]
     return tensor.detach().contiguous().numpy()
 
 
+def line_scale_means(
+    loc: Tensor, scale: Tensor, alpha: float | Tensor, centre: Tensor, width: Tensor, rule: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """r, (*batch, K), and ∂r/∂(μ, σ, σ_j, α), (4, *batch, K), of densities (*batch) against K functions."""
+    r = centre.new_empty(*loc.shape, centre.shape[0])
+    by = centre.new_empty(4, *r.shape)
+    stacked = by.numpy().reshape(4, -1, centre.shape[0])
+    rows = (_vector(loc).reshape(-1), _vector(scale).reshape(-1), _numbers(alpha))
+    over_rows(line_scale_kernel, _matrix(r), stacked, *rows, _vector(centre), _vector(width), np.array(rule), work=32)
+    return r, by
+
+
 def plane_means_cpu(form: Tensor, order: float, rule: Sequence[float]) -> Tensor:
     """Mean and slopes, (6, *pairs), of the numbers a, b, c, n, g of each pair, (5, *pairs), float32."""
     out = form.new_empty(6, *form.shape[1:])
@@ -83,4 +96,4 @@ def _matrix(tensor: Tensor):  # type: ignore[no-untyped-def]
 
 
 def _numbers(alpha: float | Tensor):  # type: ignore[no-untyped-def]
-    return alpha.detach().numpy().astype(np.float64).reshape(-1) if isinstance(alpha, Tensor) else np.array([alpha])
+    return alpha.detach().double().numpy().reshape(-1) if isinstance(alpha, Tensor) else np.array([alpha])

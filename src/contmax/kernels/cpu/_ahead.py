@@ -9,6 +9,9 @@ from torch import Tensor
 
 from contmax.kernels import cpu
 
+# Nodes, end, stretch, lean and curvature of some path of scales.
+_PATH = (4.0, 1.0, 1.0, 0.5, 0.5)
+
 
 def _rows_forward(dtype: torch.dtype) -> None:
     cpu.regularized_max_rows(torch.zeros(2, 3, dtype=dtype), 1.5)
@@ -34,10 +37,15 @@ def _window_slopes(dtype: torch.dtype) -> None:
 
 def _plane(dtype: torch.dtype) -> None:
     if dtype == torch.float32:
-        cpu.plane_means_cpu(torch.ones(5, 2), 2.0, (4.0, 1.0, 1.0, 0.5, 0.5))
+        cpu.plane_means_cpu(torch.ones(5, 2), 2.0, _PATH)
 
 
-_KERNELS = (_rows_forward, _rows_backward, _window_values, _window_slopes, _plane)
+def _line_scales(dtype: torch.dtype) -> None:
+    two = torch.ones(2, dtype=dtype)
+    cpu.line_scale_means(two, two, 1.5, two, two, _PATH)
+
+
+_KERNELS = (_rows_forward, _rows_backward, _window_values, _window_slopes, _plane, _line_scales)
 
 
 def _compile(use: Callable[[torch.dtype], None]) -> None:

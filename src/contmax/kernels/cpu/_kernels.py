@@ -11,6 +11,7 @@ from typing import Any
 
 from numba import njit
 
+from contmax.kernels.cpu._line_scales import line_scale_rows
 from contmax.kernels.cpu._plane import plane_rows
 from contmax.kernels.cpu._rows import backward_rows, forward_rows
 from contmax.kernels.cpu._windows import slope_rows, value_rows
@@ -50,7 +51,18 @@ def _kernels(digest: int) -> tuple[Any, ...]:
         if digest >= 0:
             plane_rows(form, order, rule, out, start, stop)
 
-    return tuple(_kept(function) for function in (forward, backward, values, slopes, plane))
+    def line_scales(r, by, loc, scale, alpha, centre, width, rule, start, stop):  # type: ignore[no-untyped-def]
+        if digest >= 0:
+            line_scale_rows(r, by, loc, scale, alpha, centre, width, rule, start, stop)
+
+    return tuple(_kept(function) for function in (forward, backward, values, slopes, plane, line_scales))
 
 
-forward_kernel, backward_kernel, window_value_kernel, window_slope_kernel, plane_kernel = _kernels(_digest())
+(
+    forward_kernel,
+    backward_kernel,
+    window_value_kernel,
+    window_slope_kernel,
+    plane_kernel,
+    line_scale_kernel,
+) = _kernels(_digest())

@@ -161,7 +161,7 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath=REDUCTION)
 def _mean(s, g, n):  # type: ignore[no-untyped-def]
-    """⟨s, g⟩/⟨s, 1⟩, or 0 where s is 0."""
+    """⟨s, g⟩/⟨s, 1⟩; NaN, which nothing takes, for a row without a support."""
     wide_vectors()
     product, total = 0.0, 0.0
     for start in range(ZERO, n, CHUNK):
@@ -171,7 +171,7 @@ def _mean(s, g, n):  # type: ignore[no-untyped-def]
             total_part += s[ZERO, i]
         product += product_part
         total += total_part
-    return product / total if total > 0.0 else 0.0
+    return product / total
 
 
 @njit

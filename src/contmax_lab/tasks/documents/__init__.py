@@ -14,10 +14,10 @@ from contmax_lab.tasks.documents._drawing import picture_width as picture_width
 from contmax_lab.tasks.documents._model import DocumentsModel as DocumentsModel
 from contmax_lab.tasks.documents._model import Encoder as Encoder
 from contmax_lab.tasks.documents._model import Reader as Reader
-from contmax_lab.tasks.documents._model import Reading as Reading
 from contmax_lab.tasks.documents._prepared import FIRST_WORD as FIRST_WORD
 from contmax_lab.tasks.documents._prepared import PADDING as PADDING
 from contmax_lab.tasks.documents._prepared import UNKNOWN as UNKNOWN
+from contmax_lab.tasks.documents._reading import Reading as Reading
 from contmax_lab.tasks.documents._task import DocumentClassification as DocumentClassification
 from contmax_lab.tasks.documents._tokens import tokenize as tokenize
 

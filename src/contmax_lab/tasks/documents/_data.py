@@ -30,6 +30,8 @@ class DocumentsData:
         dimensions: keep so many columns of the word vectors; 0 = all.
         valid: share of the training reviews that is held out for validation.
         split: seed of the choice of these.
+        deletion: measure the test reviews also without the words that are attended, without all the others, and without
+            random ones, drawn by the seed of the run.
     """
 
     path: Path | None = None
@@ -39,6 +41,7 @@ class DocumentsData:
     dimensions: NonNegativeInt = 0
     valid: OpenUnitInterval = 0.1
     split: int = 0
+    deletion: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,29 +53,43 @@ class Documents:
         starts: where each of these reviews begins, (B,).
         lengths: its words, (B,).
         labels: 1 = positive, 0 = negative, (B,).
+        draws: a random number in [0, 1) for each of the tokens; None = not to be tested by deletion.
     """
 
     tokens: Tensor
     starts: Tensor
     lengths: Tensor
     labels: Tensor
+    draws: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, indices: Sequence[int]) -> "Documents":
         chosen = torch.as_tensor(indices, dtype=torch.long)
-        return Documents(self.tokens, self.starts[chosen], self.lengths[chosen], self.labels[chosen])
+        return Documents(self.tokens, self.starts[chosen], self.lengths[chosen], self.labels[chosen], self.draws)
 
     def padded(self) -> Tensor:
         """Numbers of words, (B, L), with 0 after the end of a review."""
+        return self._padded(self.tokens).long()
+
+    def padded_draws(self) -> Tensor | None:
+        """The random numbers of the words, (B, L)."""
+        return None if self.draws is None else self._padded(self.draws)
+
+    def _padded(self, of_tokens: Tensor) -> Tensor:
         steps = torch.arange(int(self.lengths.max()))
         places = (self.starts.unsqueeze(-1) + steps).clamp(max=len(self.tokens) - 1)
-        return torch.where(steps < self.lengths.unsqueeze(-1), self.tokens[places].long(), PADDING)
+        return torch.where(steps < self.lengths.unsqueeze(-1), of_tokens[places], PADDING)
 
 
-def load(data: DocumentsData) -> Splits:
-    """Read, cut the vocabulary, hold out the same share of both labels for validation."""
+def load(data: DocumentsData, seed: int = 0) -> Splits:
+    """Read, cut the vocabulary, hold out the same share of both labels for validation.
+
+    Args:
+        data: what to read.
+        seed: of the random words of the deletion test.
+    """
     if data.path is None:
         raise LabError(f"no path was given for the reviews; pass --data.path FOLDER. The original: {ORIGINAL}")
     read = prepared(data.path, data.vectors, data.cache)
@@ -84,6 +101,9 @@ def load(data: DocumentsData) -> Splits:
     train, test = (_documents(read.parts[part], FIRST_WORD + count) for part in ("train", "test"))
     held_out = _held_out(train.labels, data.valid, data.split)
     kept, valid = ((held_out == chosen).nonzero().flatten().tolist() for chosen in (False, True))
+    if data.deletion:
+        draws = torch.rand(len(test.tokens), generator=torch.Generator().manual_seed(seed))
+        test = dataclasses.replace(test, draws=draws)
     info = {"vectors": table, "words": read.words[:count], "vocabulary": count, "dimensions": columns}
     return Splits(train[kept], train[valid], test, info)
 

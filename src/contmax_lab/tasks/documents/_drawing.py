@@ -7,7 +7,7 @@ import torch
 
 from contmax.densities import BetaGaussian
 from contmax_lab.report import Theme
-from contmax_lab.tasks.documents._model import Reading
+from contmax_lab.tasks.documents._reading import Reading
 
 # Bars of more words than these touch each other anyway, and each takes a millisecond.
 _MOST_BARS = 400

@@ -9,8 +9,9 @@ from contmax_lab.report import Figure, Theme, new_axes
 from contmax_lab.runs import TrainedRun
 from contmax_lab.tasks.documents._data import Documents
 from contmax_lab.tasks.documents._drawing import draw_reading, name_words, picture_width
-from contmax_lab.tasks.documents._model import DocumentsModel, Reading
+from contmax_lab.tasks.documents._model import DocumentsModel
 from contmax_lab.tasks.documents._prepared import FIRST_WORD
+from contmax_lab.tasks.documents._reading import Reading
 
 # Reviews with about so many words fit on a page.
 _WORDS = 36
@@ -74,5 +75,7 @@ def _spelled(documents: Documents, words: Sequence[str]) -> list[str]:
 
 def _title(model: DocumentsModel, reading: Reading) -> str:
     form = {1.0: "softmax", 2.0: "sparsemax"}.get(float(model.alpha), f"α = {model.alpha:g}")
-    functions = "" if model.attention == "discrete" else f", K = {model.num_basis}"
+    gates = ", gates" if model.head == "gates" else ""
+    functions = "" if model.attention == "discrete" else f", K = {model.num_basis}{gates}"
+    functions += ", words" if model.values == "words" else ""
     return f"{_NAMES[model.attention]} {form}{functions}: {float(reading.logits.sigmoid()):.0%} positive"

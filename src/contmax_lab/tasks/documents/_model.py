@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jsonargparse.typing import ClosedUnitInterval, PositiveFloat, PositiveInt
@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
-from contmax.nn import CombinedAttention, ContinuousAttention, DiscreteAttention, PooledHead
+from contmax.nn import CombinedAttention, ContinuousAttention, DiscreteAttention, GateHead, PooledHead
 from contmax_lab.tasks import Batch
+from contmax_lab.tasks.documents._deletion import deletion_test
 from contmax_lab.tasks.documents._prepared import PADDING, UNKNOWN
+from contmax_lab.tasks.documents._reading import Reading
 
 # Widths of the basis functions, and filters of the continuous head, in the paper.
 _WIDTHS = (0.1, 0.5)
@@ -28,9 +30,15 @@ class DocumentsModel:
     Args:
         attention: over single words, over a stretch of the text, or the sum of both.
         alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola.
-        num_basis: basis functions of the continuous attention, half of width .1, half of width .5.
-        matching: of combined attention: "exact" = the density has the variance of the weights; "paper" = it has the
-            variance as its σ².
+        head: what decides where a continuous attention looks. "pooled" = as in the paper, a pooled summary of the
+            states, or in combined attention the moments of the discrete weights; "gates" = a gate on each word, of
+            which the density covers the open ones, and whose shares are the discrete weights of combined attention.
+        values: what is attended to: the states of the LSTM, each of which knows the whole review; or "words", a linear
+            map of the word vectors, where the states decide only where to look.
+        num_basis: basis functions of the continuous attention, half of width .1, half of width .5; for words all of
+            width 1/num_basis, since a wide function would carry words from outside into the support.
+        matching: of combined attention with a pooled head: "exact" = the density has the variance of the weights;
+            "paper" = it has the variance as its σ².
         penalty: of the ridge fit.
         hidden_dim: of each direction of the LSTM.
         dropout: of the word vectors and of the context.
@@ -41,6 +49,8 @@ class DocumentsModel:
 
     attention: Literal["discrete", "continuous", "combined"] = "combined"
     alpha: PositiveFloat = 2.0
+    head: Literal["pooled", "gates"] = "pooled"
+    values: Literal["states", "words"] = "states"
     num_basis: PositiveInt = 64
     matching: Literal["exact", "paper"] = "exact"
     penalty: PositiveFloat = 0.01
@@ -49,33 +59,6 @@ class DocumentsModel:
     word_dropout: ClosedUnitInterval = 0.0
     frozen: bool = False
     start: Path | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """What the network says of each review, and where it looked.
-
-    Args:
-        logits: of being positive, (B,).
-        mask: which places hold a word, (B, L).
-        weights: of the words, (B, L); None without discrete attention.
-        density: over the text as the unit interval, of batch shape (B,); None without continuous attention.
-    """
-
-    logits: Tensor
-    mask: Tensor
-    weights: Tensor | None = None
-    density: BetaGaussian | None = None
-
-    @property
-    def inside(self) -> Tensor:
-        """Which words have a positive weight or lie where the density is positive, (B, L)."""
-        inside = torch.zeros_like(self.mask) if self.weights is None else self.weights > 0
-        if self.density is not None:
-            positions = (self.mask.cumsum(-1) - 0.5) / self.mask.sum(-1, keepdim=True)
-            distance = (positions - self.density.loc.unsqueeze(-1)).abs()
-            inside = inside | (distance < self.density.half_width.unsqueeze(-1))
-        return inside & self.mask
 
 
 class Reader(nn.Module):
@@ -99,25 +82,44 @@ class Reader(nn.Module):
         self.embedding = nn.Embedding.from_pretrained(vectors.clone(), freeze=model.frozen, padding_idx=PADDING)
         self.dropout = nn.Dropout(model.dropout)
         self.encoder = Encoder(vectors.shape[1], model.hidden_dim)
-        self.attention = _attention(model, 2 * model.hidden_dim)
-        self.logit = nn.Linear(2 * model.hidden_dim, 1)
+        width = 2 * int(model.hidden_dim)
+        self.attention = _attention(model, width)
+        self.logit = nn.Linear(width, 1)
+        self.value = nn.Linear(vectors.shape[1], width) if model.values == "words" else None
+        # Shares of gates are positive, whatever α is.
+        self.sparse = model.alpha > 1 and (model.attention, model.head) != ("combined", "gates")
 
     def forward(self, batch: Batch) -> Reading:
-        """Read the reviews in ``batch["tokens"]``, (B, L), padded with 0."""
-        tokens = batch["tokens"]
+        """Read the reviews in ``batch["tokens"]``, (B, L), padded with 0; with ``batch["draws"]`` test by deletion."""
+        reading = self.read(batch["tokens"])
+        if "draws" not in batch:
+            return reading
+        shortened = deletion_test(self.read, batch["tokens"], reading, batch["draws"])
+        return dataclasses.replace(reading, shortened=shortened)
+
+    def read(self, tokens: Tensor) -> Reading:
+        """Read reviews, (B, L), padded with 0."""
         mask = tokens != PADDING
         if self.training and self.word_dropout:
             hidden = (torch.rand(tokens.shape, device=tokens.device) < self.word_dropout) & mask
             tokens = torch.where(hidden, UNKNOWN, tokens)
-        states = self.encoder(self.dropout(self.embedding(tokens)), mask)
-        context, attended = self.attention(states, mask=mask)
+        vectors = self.dropout(self.embedding(tokens))
+        context, attended = self._attended(vectors, self.encoder(vectors, mask), mask)
         logits = self.logit(self.dropout(context)).squeeze(-1)
-        if isinstance(attended, tuple):
-            weights, density = attended
-            return Reading(logits, mask, weights, density)
-        if isinstance(attended, BetaGaussian):
-            return Reading(logits, mask, density=attended)
-        return Reading(logits, mask, weights=attended)
+        weights, density = attended if isinstance(attended, tuple) else (attended, None)
+        if isinstance(weights, BetaGaussian):
+            weights, density = None, weights
+        return Reading(logits, mask, weights, density, self.sparse)
+
+    def _attended(self, vectors: Tensor, states: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
+        """Context (B, 2·hidden_dim), and the weights, the density or both."""
+        if self.value is None:
+            return self.attention(states, mask=mask)  # type: ignore[no-any-return]
+        values = self.value(vectors)
+        if isinstance(self.attention, DiscreteAttention):
+            _, weights = self.attention(states, mask=mask)
+            return (weights.unsqueeze(-2) @ values).squeeze(-2), weights
+        return self.attention(values, keys=states, mask=mask)  # type: ignore[no-any-return]
 
 
 class Encoder(nn.Module):
@@ -149,11 +151,19 @@ class Encoder(nn.Module):
 
 
 def _attention(model: DocumentsModel, width: int) -> nn.Module:
+    # Made for every kind: it draws what it always drew, so that a seed stays the same training.
     discrete = DiscreteAttention(width, alpha=model.alpha)
     if model.attention == "discrete":
         return discrete
-    basis = GaussianBasis.linspace(model.num_basis, _WIDTHS)
+    scale = _WIDTHS if model.values == "states" else 1 / model.num_basis
+    basis = GaussianBasis.linspace(model.num_basis, scale)
+    options: dict[str, Any] = {"alpha": model.alpha, "penalty": model.penalty}
+    if model.head == "gates":
+        gates = GateHead(width)
+        if model.attention == "combined":
+            return CombinedAttention(None, basis, head=gates, **options)
+        return ContinuousAttention(basis, head=gates, **options)
     if model.attention == "combined":
-        return CombinedAttention(discrete, basis, alpha=model.alpha, matching=model.matching, penalty=model.penalty)
-    head = PooledHead(width, hidden_dim=_FILTERS, position_channels=False)
-    return ContinuousAttention(basis, alpha=model.alpha, head=head, penalty=model.penalty)
+        return CombinedAttention(discrete, basis, matching=model.matching, **options)
+    pooled = PooledHead(width, hidden_dim=_FILTERS, position_channels=False)
+    return ContinuousAttention(basis, head=pooled, **options)

@@ -4,6 +4,7 @@ from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -11,8 +12,9 @@ from contmax_lab.errors import LabError
 from contmax_lab.tables import Table
 from contmax_lab.tasks import Batch, Splits, Task
 from contmax_lab.tasks.documents._data import Documents, DocumentsData, load
-from contmax_lab.tasks.documents._model import DocumentsModel, Reader, Reading
-from contmax_lab.tasks.documents._table import FEW_FUNCTIONS, IMDB, SPEED
+from contmax_lab.tasks.documents._model import DocumentsModel, Reader
+from contmax_lab.tasks.documents._reading import Reading
+from contmax_lab.tasks.documents._table import FEW_FUNCTIONS, IMDB, PLACES, SPEED
 
 
 class DocumentClassification(Task):
@@ -25,7 +27,7 @@ class DocumentClassification(Task):
 
     def load(self, data: DocumentsData, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
-        return load(data)
+        return load(data, seed)
 
     def build(self, model: DocumentsModel, splits: Splits) -> nn.Module:
         """A network with fresh weights and the word vectors of the data."""
@@ -37,18 +39,25 @@ class DocumentClassification(Task):
             _take_over(network, recipe.model.start, recipe.data)
 
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
-        """Numbers of words, padded, and labels."""
+        """Numbers of words, padded, and labels; random numbers where the reviews are to be tested by deletion."""
         documents = cast(Documents, split)[indices]
-        return {"tokens": documents.padded(), "labels": documents.labels}
+        batch, draws = {"tokens": documents.padded(), "labels": documents.labels}, documents.padded_draws()
+        return batch if draws is None else {**batch, "draws": draws}
 
     def losses(self, output: Reading, batch: Batch) -> Tensor:
         """Cross-entropy."""
         return F.binary_cross_entropy_with_logits(output.logits.float(), batch["labels"].float(), reduction="none")
 
     def measures(self, output: Reading, batch: Batch) -> dict[str, Tensor]:
-        """Whether the label is right, and the share of the words that are attended."""
-        right = (output.logits > 0).long() == batch["labels"]
-        return {"accuracy": right.float(), "attended": output.inside.sum(-1) / output.mask.sum(-1)}
+        """Whether the label is right, and the share of the words that are attended; likewise of shortened reviews."""
+        labels, words = batch["labels"], output.mask.sum(-1)
+        measures = {"accuracy": _right(output.logits, labels), "attended": output.inside.sum(-1) / words}
+        for name, rest in output.shortened.items():
+            # Of nothing, nothing can be said: the answer is a coin.
+            measures[name] = torch.where(rest.words > 0, _right(rest.logits, labels), 0.5)
+        if output.shortened:
+            measures["selected"] = output.shortened["kept"].words / words
+        return measures
 
     def lengths(self, split: Sized) -> Sequence[int]:
         """Words of each review."""
@@ -56,8 +65,8 @@ class DocumentClassification(Task):
         return lengths
 
     def tables(self) -> Sequence[Table]:
-        """The paper's table, the same with few basis functions, and the time that each attention takes."""
-        return (IMDB, FEW_FUNCTIONS, SPEED)
+        """The paper's table, the same with few basis functions, the time of each attention, and where they look."""
+        return (IMDB, FEW_FUNCTIONS, SPEED, PLACES)
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where trained models look in some reviews."""
@@ -70,6 +79,10 @@ class DocumentClassification(Task):
         from contmax_lab.pretrained import PretrainedReader, examples_section
 
         return [examples_section(PretrainedReader.load())]
+
+
+def _right(logits: Tensor, labels: Tensor) -> Tensor:
+    return ((logits > 0).long() == labels).float()
 
 
 def _take_over(network: nn.Module, start: Path, data: DocumentsData) -> None:
