@@ -29,6 +29,8 @@ _KINDS = (
     ("Continuous sparsemax", "a truncated parabola or paraboloid, p(t) = [f(t) − τ]₊", "yes"),
     ("Combined sparsemax", "discrete sparsemax plus the truncated parabola with the same mean and variance", "yes"),
 )
+# What is to be seen at once comes first.
+_ORDER = ("places-utterance", "places-digit", "vowels", "digits", "seattle")
 _PACKAGES = ("contmax", "torch", "numpy", "numba", "scikit-learn", "aeon", "vega_datasets", "matplotlib")
 
 
@@ -57,10 +59,10 @@ def demo_tables(seeds: int = 3) -> list[Table]:
 
     Example:
         >>> [table.name for table in demo_tables()]
-        ['vowels', 'digits', 'seattle']
+        ['places-utterance', 'places-digit', 'vowels', 'digits', 'seattle']
     """
     found = [table for name in task_names() for table in find_task(name).tables() if table.in_demo]
-    found.sort(key=lambda table: ("vowels", "digits", "seattle", table.name).index(table.name))
+    found.sort(key=lambda table: (*_ORDER, table.name).index(table.name))
     return [dataclasses.replace(table, variants=table.variants[:seeds]) for table in found]
 
 
@@ -108,7 +110,7 @@ def _chapter(table: Table, job: DemoJob) -> Section:
         title=f"Learning curves, {table.name}",
         names=task.curves,
     )
-    return Section(table.title, table.about, lines, [curves, *task.figures(trained)[:1]], table.notes)
+    return Section(table.title, table.about, lines, [*task.figures(trained)[:1], curves], table.notes)
 
 
 def _forget_other_recipes(table: Table, runs: Path, overrides: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from contmax_lab.attention import Attended
 from contmax_lab.report import Figure, Theme, new_axes
@@ -14,7 +13,7 @@ from contmax_lab.runs import TrainedRun
 from contmax_lab.tasks.digits._data import CLASSES, SIDE, Images
 
 # Without a boundary of its own, a Gaussian is shown by the ellipses that hold 50 % and 90 % of it.
-_MASSES = (0.5, 0.9)
+_GAUSSIAN_RADII = [math.sqrt(-2 * math.log(1 - mass)) for mass in (0.5, 0.9)]
 
 
 def looking(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Figure:
@@ -37,8 +36,11 @@ def looking(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Figure:
             for column, index in enumerate(chosen):
                 axis = axes[row * len(chosen) + column]
                 axis.imshow(test.pixels[index].numpy(), cmap=ink, vmin=0, vmax=1.8, extent=(0, 1, 1, 0))
-                _weights(axis, answers[row], column, theme.colour(row))
-                _ellipses(axis, answers[row], column, theme.colour(row))
+                weights, density = answers[row].weights, answers[row].density
+                if weights is not None:
+                    draw_cells(axis, weights[column].reshape(SIDE, SIDE), theme.colour(row))
+                if density is not None:
+                    draw_ellipses(axis, density, column, theme.colour(row))
                 axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
                 axis.spines[:].set(visible=True, color=theme.line)
                 if column == 0:
@@ -65,47 +67,35 @@ def _attended(trained: TrainedRun, chosen: Sequence[int]) -> Attended:
     return attended
 
 
-def _weights(axis: Any, attended: Attended, column: int, colour: str) -> None:
+def draw_cells(axis: Any, weights: Tensor, colour: str) -> None:
+    """The weights (H, W) of the cells of a picture that is 1 wide and 1 high, the fuller the greater."""
     from matplotlib.colors import to_rgba
 
-    if attended.weights is None:
-        return
-    strength = attended.weights[column].reshape(SIDE, SIDE)
-    squares = torch.tensor(to_rgba(colour)).repeat(SIDE, SIDE, 1)
-    squares[..., 3] = 0.85 * (strength / strength.max()).sqrt()
+    squares = torch.tensor(to_rgba(colour)).repeat(*weights.shape, 1)
+    squares[..., 3] = 0.85 * (weights / weights.max()).sqrt()
     axis.imshow(squares.numpy(), extent=(0, 1, 1, 0))
 
 
-def _ellipses(axis: Any, attended: Attended, column: int, colour: str) -> None:
+def draw_ellipses(axis: Any, density: Any, index: int, colour: str) -> None:
+    """The support of the density with that index, or of each of its heads; of a Gaussian what holds most of it."""
+    from matplotlib.colors import to_rgb
     from matplotlib.patches import Ellipse
 
-    if attended.density is None:
-        return
-    loc, widths, angle = _principal_axes(attended.density, column)
-    for radius in _radii(attended.density, column):
-        # Positions are (row, column), pictures (x, y).
-        size = (2 * radius * widths).tolist()
-        place = (float(loc[1]), float(loc[0]))
-        axis.add_patch(Ellipse(place, *size, angle=angle, facecolor=(*_rgb(colour), 0.16), edgecolor=colour, lw=1.3))
+    locs = density.loc[index].reshape(-1, 2)
+    trils = density.scale_tril[index].reshape(-1, 2, 2)
+    radii = density.radius.expand(density.batch_shape)[index].reshape(-1)
+    for loc, tril, radius in zip(locs, trils, radii.tolist(), strict=True):
+        widths, angle = _principal_axes(tril)
+        for drawn in [radius] if math.isfinite(radius) else _GAUSSIAN_RADII:
+            # Positions are (row, column), pictures (x, y).
+            place, size = (float(loc[1]), float(loc[0])), (2 * drawn * widths).tolist()
+            face = (*to_rgb(colour), 0.16)
+            axis.add_patch(Ellipse(place, *size, angle=angle, facecolor=face, edgecolor=colour, lw=1.3))
 
 
-def _radii(density: Any, column: int) -> list[float]:
-    """Mahalanobis radii to draw."""
-    radius = float(density.radius.expand(density.batch_shape)[column])
-    return [radius] if math.isfinite(radius) else [math.sqrt(-2 * math.log(1 - mass)) for mass in _MASSES]
-
-
-def _principal_axes(density: Distribution, column: int) -> tuple[Tensor, Tensor, float]:
-    """Centre, half axes of the ellipse of Mahalanobis radius 1, and the angle of the first in degrees."""
-    tril = cast(Any, density).scale_tril[column]
+def _principal_axes(tril: Tensor) -> tuple[Tensor, float]:
+    """Half axes of the ellipse of Mahalanobis radius 1, and the angle of the first in degrees."""
     # Rows and columns change places with x and y.
     values, vectors = torch.linalg.eigh((tril @ tril.mT).flip(0, 1))
     angle = math.degrees(math.atan2(float(vectors[1, 0]), float(vectors[0, 0])))
-    return cast(Any, density).loc[column], values.clamp(min=0).sqrt(), angle
-
-
-def _rgb(colour: str) -> tuple[float, float, float]:
-    from matplotlib.colors import to_rgb
-
-    red, green, blue = to_rgb(colour)
-    return red, green, blue
+    return values.clamp(min=0).sqrt(), angle

@@ -1,7 +1,7 @@
 """The task: losses and measures of answers."""
 
 from collections.abc import Sequence, Sized
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from contmax_lab.tasks import Batch, Splits, Task
 from contmax_lab.tasks.places._data import Fixed, Moving, PlacesData, load
 from contmax_lab.tasks.places._measures import agreement, looked
 from contmax_lab.tasks.places._model import Answer, Finder, PlacesModel
-from contmax_lab.tasks.places._table import PLACES
+from contmax_lab.tasks.places._table import CANVAS, PLACES, UTTERANCE
 
 
 class Places(Task):
@@ -75,8 +75,14 @@ class Places(Task):
         return metrics
 
     def tables(self) -> Sequence[Table]:
-        """All attentions in all settings."""
-        return (PLACES,)
+        """All attentions in all settings; and two for the demo."""
+        return PLACES, UTTERANCE, CANVAS
+
+    def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
+        """What is attended to, on the truth."""
+        from contmax_lab.tasks.places._figures import finding
+
+        return finding(runs, examples)
 
     def lengths(self, split: Sized) -> Sequence[int] | None:
         """Of series, the observations; of canvases, nothing."""

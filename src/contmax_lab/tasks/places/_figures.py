@@ -1,0 +1,210 @@
+"""What models attend to, on the truth: intervals of series, regions of canvases."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from contmax_lab.report import Figure, Theme, new_axes
+from contmax_lab.runs import TrainedRun
+from contmax_lab.tasks import Batch
+from contmax_lab.tasks.digits._figures import draw_cells, draw_ellipses
+from contmax_lab.tasks.places._attention import Place, Scene
+from contmax_lab.tasks.places._data import Fixed
+from contmax_lab.tasks.places._measures import Looked, agreement, looked
+
+# Examples in a picture, by the number of axes.
+_SHOWN = {1: 3, 2: 5}
+_Drawer = Callable[[Any, Batch, "_Found", Theme, str], None]
+
+
+class _Found:
+    """What one model attends to in one example.
+
+    Args:
+        scene: what the attention was given.
+        place: what it returned.
+        batch: the example.
+    """
+
+    def __init__(self, scene: Scene, place: Place, batch: Batch) -> None:
+        self.scene, self.place = scene, place
+        self.looked = looked(scene, place)
+        self.iou = float(agreement(self.looked, batch["low"], batch["high"])["iou"])
+
+
+def finding(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
+    """What each model attends to in some test examples, beside where the answer is.
+
+    Args:
+        runs: trained on the same data; one row of panels each. Those that look at nothing are left out.
+        examples: of the test examples; by default the first ones of some classes.
+
+    Returns:
+        One picture; none if no run looks at anything.
+    """
+    runs = [trained for trained in runs if trained.model.attend is not None]
+    if not runs:
+        return []
+    dim = int(runs[0].splits.info["dim"])
+    test = cast(Fixed, runs[0].splits.test)
+    chosen = examples or _first_of_classes(test.batch["label"], _SHOWN[dim])
+    batches = [runs[0].task.batch(test, [index]) for index in chosen]
+    found = [[_found(trained, batch) for batch in batches] for trained in runs]
+    names = [_name(batch, runs[0].recipe.data.kind) for batch in batches]
+    labels = [trained.label for trained in runs]
+    which = "Test examples" if examples else f"The first test examples of {len(chosen)} classes"
+    if dim == 1:
+        return [_series(labels, names, batches, found, which)]
+    return [_canvases(labels, names, batches, found, which)]
+
+
+def _series(
+    labels: Sequence[str], names: Sequence[str], batches: Sequence[Batch], found: Sequence[Sequence[_Found]], which: str
+) -> Figure:
+    def draw(theme: Theme) -> Any:
+        figure, axes = new_axes(len(labels), len(names), width=9.3, height=1.6)
+        _panels(axes, labels, names, batches, found, theme, _series_panel)
+        for axis in axes[: -len(names)]:
+            axis.set_xticklabels([])
+        for axis in axes[-len(names) :]:
+            axis.set_xlabel("time, as a share of the series")
+        return figure
+
+    return Figure.drawn(
+        "The true interval and the attended one",
+        draw,
+        f"{which}: the channels over time (thin lines), the true interval, which no model was told (grey band), and "
+        "what each model attends to (colour): bars are weights of single frames, curves are densities over continuous "
+        "time. The bar along the bottom marks what counts as attended to: what has any weight at all, and for softmax, "
+        "which leaves nothing out, the smallest set with 95 % of the weight. IoU: this set against the true interval, "
+        "1 = the same.",
+    )
+
+
+def _canvases(
+    labels: Sequence[str], names: Sequence[str], batches: Sequence[Batch], found: Sequence[Sequence[_Found]], which: str
+) -> Figure:
+    def draw(theme: Theme) -> Any:
+        figure, axes = new_axes(len(labels), len(names), width=9.3, height=1.85)
+        _panels(axes, labels, names, batches, found, theme, _canvas_panel)
+        return figure
+
+    return Figure.drawn(
+        "The true box and the attended region",
+        draw,
+        f"{which}: the canvas, the box of the digit, which no model was told (dashed), and what each model attends to "
+        "(colour). Squares: weights of single cells, the fuller the greater. Ellipses: continuous attention; of the "
+        "sparse kind the support, outside which attention is exactly zero. IoU: what is attended to, for softmax the "
+        "smallest set with 95 % of the weight, against the box; a disk that touches all its sides has 0.785.",
+    )
+
+
+def _panels(
+    axes: Sequence[Any],
+    labels: Sequence[str],
+    names: Sequence[str],
+    batches: Sequence[Batch],
+    found: Sequence[Sequence[_Found]],
+    theme: Theme,
+    draw: _Drawer,
+) -> None:
+    """A row for each model, a column for each example."""
+    for row, label in enumerate(labels):
+        for column, name in enumerate(names):
+            axis, answer = axes[row * len(names) + column], found[row][column]
+            draw(axis, batches[column], answer, theme, theme.colour(row))
+            if row == 0:
+                axis.set_title(name)
+            axis.set_title(f"IoU {answer.iou:.2f}", loc="right", color=theme.soft, fontsize=9)
+            if column == 0:
+                axis.set_ylabel(label.replace(" ", "\n"), rotation=0, ha="right", va="center")
+
+
+def _series_panel(axis: Any, batch: Batch, answer: _Found, theme: Theme, colour: str) -> None:
+    scene = answer.scene
+    low, high = float(batch["low"]), float(batch["high"])
+    axis.axvspan(low, high, color=theme.observed, alpha=0.4, linewidth=0, zorder=0)
+    for edge in (low, high):
+        axis.axvline(edge, color=theme.ink, linewidth=0.9)
+    axis.plot(scene.where[0, :, 0].numpy(), batch["frames"][0].numpy(), color=theme.observed, linewidth=0.5)
+    axis.set(xlim=(0, 1), yticks=[])
+    axis.spines["left"].set_visible(False)
+    _heights(axis.twinx(), answer, colour)
+
+
+def _heights(axis: Any, answer: _Found, colour: str) -> None:
+    """Bars of area pₗ, curve of area 1, on one scale; below them the set that counts as attended to."""
+    scene, place, top = answer.scene, answer.place, 0.0
+    if place.weights is not None:
+        middles, widths = _cells_of(scene.where[0, :, 0])
+        heights = place.weights[0] / widths
+        axis.bar(middles, heights, width=0.9 * widths, color=colour, alpha=0.75, linewidth=0)
+        top = float(heights.max())
+    if place.density is not None:
+        curve = looked(scene, Place(place.context, density=place.density))
+        time, height = curve.points[:, 0].numpy(), (curve.mass[0] * len(curve.points)).numpy()
+        axis.plot(time, height, color=colour)
+        axis.fill_between(time, height, color=colour, alpha=0.3, linewidth=0)
+        top = max(top, float(height.max()))
+    for start, length in _stretches(answer.looked):
+        axis.broken_barh([(start, length)], (-0.17 * top, 0.09 * top), color=colour, linewidth=0)
+    axis.set(ylim=(-0.2 * top, 1.12 * top), yticks=[])
+    axis.spines[["left", "right", "top"]].set_visible(False)
+
+
+def _cells_of(where: Tensor) -> tuple[Tensor, Tensor]:
+    """Middles and widths of the parts of the unit interval that are nearest to each position."""
+    middle = (where[1:] + where[:-1]) / 2
+    edges = torch.cat([middle.new_zeros(1), middle, middle.new_ones(1)])
+    return (edges[1:] + edges[:-1]) / 2, edges.diff()
+
+
+def _stretches(found: Looked) -> list[tuple[float, float]]:
+    """Beginnings and lengths of the intervals that a set on the line is made of."""
+    edges = torch.nn.functional.pad(found.seen[0].float(), (1, 1)).diff().nonzero().squeeze(-1) / len(found.points)
+    return [(float(start), float(end - start)) for start, end in edges.reshape(-1, 2)]
+
+
+def _canvas_panel(axis: Any, batch: Batch, answer: _Found, theme: Theme, colour: str) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.patches import Rectangle
+
+    ink = LinearSegmentedColormap.from_list("ink", [theme.plate, theme.ink])
+    axis.imshow(batch["pixels"][0].numpy(), cmap=ink, vmin=0, vmax=1.6, extent=(0, 1, 1, 0))
+    if answer.place.weights is not None:
+        assert answer.scene.grid is not None
+        draw_cells(axis, answer.place.weights[0].reshape(answer.scene.grid), colour)
+    if answer.place.density is not None:
+        draw_ellipses(axis, answer.place.density, 0, colour)
+    (top, left), (bottom, right) = batch["low"][0].tolist(), batch["high"][0].tolist()
+    axis.add_patch(
+        Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=theme.ink, linestyle=(0, (4, 2)))
+    )
+    axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
+    axis.spines[:].set(visible=True, color=theme.line)
+
+
+def _first_of_classes(label: Tensor, count: int) -> list[int]:
+    """The first example of the first class, of the last, and of those evenly between: no choice of pretty ones."""
+    classes = label.unique().tolist()
+    count = min(count, len(classes))
+    asked = [classes[round(i * (len(classes) - 1) / max(count - 1, 1))] for i in range(count)]
+    return [int((label == one).nonzero()[0]) for one in asked]
+
+
+@torch.no_grad()
+def _found(trained: TrainedRun, batch: Batch) -> _Found:
+    """One example at a time, so that nothing is padded."""
+    answer = trained.model(batch)
+    return _Found(answer.scene, answer.place, batch)
+
+
+def _name(batch: Batch, kind: str) -> str:
+    label = int(batch["label"])
+    if kind == "digit":
+        return f"digit {label}"
+    if kind == "pair":
+        return f"speaker {int(batch['query'].argmax()) + 1} played {'backwards' if label else 'forwards'}"
+    return f"speaker {label + 1}"
