@@ -125,8 +125,8 @@ PLACES = Table(
 _DEMO_KINDS = ("Discrete softmax", "Discrete sparsemax", "Continuous sparsemax")
 _DEMO_METRICS = PLACES.metrics[:2]
 _DEMO_NOTE = (
-    "On the test examples, one training each; contmax reproduce places trains ten kinds of attention with five seeds in "
-    "more settings. IoU: the set of what is attended to against the truth, 1 = the same; for softmax, which leaves "
+    "On the test examples, one training each; contmax reproduce places trains ten kinds of attention with five seeds "
+    "in more settings. IoU: the set of what is attended to against the truth, 1 = the same; for softmax, which leaves "
     "nothing out, the smallest set with 95 % of the weight."
 )
 
