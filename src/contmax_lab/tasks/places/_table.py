@@ -122,8 +122,8 @@ PLACES = Table(
 _DEMO_KINDS = ("Discrete softmax", "Discrete sparsemax", "Continuous sparsemax")
 _DEMO_METRICS = PLACES.metrics[:2]
 _DEMO_NOTE = (
-    "On the test examples, one training each; contmax reproduce places trains ten kinds of attention with five seeds in "
-    "more settings. IoU: the set of what is attended to against the truth, 1 = the same; for softmax, which leaves "
+    "On the test examples, one training each; contmax reproduce places trains ten kinds of attention with five seeds "
+    "in more settings. IoU: the set of what is attended to against the truth, 1 = the same; for softmax, which leaves "
     "nothing out, the smallest set with 95 % of the weight."
 )
 
@@ -146,7 +146,7 @@ UTTERANCE = Table(
         "An utterance lies at a random place in noise that makes it four times as long: which of nine men speaks? "
         "Models learn from the speakers alone, never from places; but the place is known, so one can see whether what "
         "a model attends to is where the answer is. Continuous sparsemax attends to a single interval. Two "
-        "convolutions over time, attention, a linear classifier; the utterances are those of the next section but one."
+        "convolutions over time, attention, a linear classifier; the utterances are those of the section Who speaks?"
     ),
 )
 
