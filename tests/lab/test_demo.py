@@ -159,6 +159,8 @@ def test_the_demo_from_command_to_browser(tmp_path, capfd):
     unknown.config.write_text(unknown.config.read_text().replace("dropout:", "formerly:"))
     main(["demo", "--output", str(folder), "--seeds", "1", *small])
     assert left_over.results()["epochs"] == unknown.results()["epochs"] == 1
+    # Keys are changed for every training: a quick look is quick.
+    assert {Run(path.parent).results()["epochs"] for path in folder.glob("runs/*/*/*/results.json")} == {1}
     printed = capfd.readouterr().out
     for words in (
         "Where is the speech?",
