@@ -159,8 +159,13 @@ def test_the_demo_from_command_to_browser(tmp_path, capfd):
     unknown.config.write_text(unknown.config.read_text().replace("dropout:", "formerly:"))
     main(["demo", "--output", str(folder), "--seeds", "1", *small])
     assert left_over.results()["epochs"] == unknown.results()["epochs"] == 1
+    # Keys are changed for every training: a quick look is quick.
+    assert {Run(path.parent).results()["epochs"] for path in folder.glob("runs/*/*/*/results.json")} == {1}
     printed = capfd.readouterr().out
     for words in (
+        "Where is the speech?",
+        "Where is the digit?",
+        "IoU",
         "Who speaks?",
         "Which digit?",
         "How warm tomorrow?",
@@ -172,7 +177,8 @@ def test_the_demo_from_command_to_browser(tmp_path, capfd):
     # Brackets are around the words that the travelling model attends to.
     assert re.search(r"\[[a-z ,.:]+", printed[printed.index("in brackets") :])
     pictures = sorted(path.name for path in folder.glob("*.png"))
-    assert len(pictures) == 6 + len(EXAMPLES)
+    assert len(pictures) == 10 + len(EXAMPLES)
+    assert {"the-true-interval-and-the-attended-one.png", "the-true-box-and-the-attended-region.png"} <= {*pictures}
     text = (folder / "report.html").read_text(encoding="utf-8")
     assert not re.search(r"(src|href|srcset)=\"(?!data:|#)", text)
     if CHROMIUM is None:

@@ -15,7 +15,7 @@ from contmax_lab.tasks.places._data import Fixed
 from contmax_lab.tasks.places._measures import Looked, agreement, looked
 
 # Examples in a picture, by the number of axes.
-_SHOWN = {1: 3, 2: 5}
+_SHOWN = {1: 4, 2: 5}
 _Drawer = Callable[[Any, Batch, "_Found", Theme, str], None]
 
 
@@ -69,7 +69,7 @@ def _series(
         for axis in axes[: -len(names)]:
             axis.set_xticklabels([])
         for axis in axes[-len(names) :]:
-            axis.set_xlabel("time, as a share of the series")
+            axis.set_xlabel("share of the series")
         return figure
 
     return Figure.drawn(
@@ -129,7 +129,7 @@ def _series_panel(axis: Any, batch: Batch, answer: _Found, theme: Theme, colour:
     for edge in (low, high):
         axis.axvline(edge, color=theme.ink, linewidth=0.9)
     axis.plot(scene.where[0, :, 0].numpy(), batch["frames"][0].numpy(), color=theme.observed, linewidth=0.5)
-    axis.set(xlim=(0, 1), yticks=[])
+    axis.set(xlim=(0, 1), xticks=[0, 0.5, 1], yticks=[])
     axis.spines["left"].set_visible(False)
     _heights(axis.twinx(), answer, colour)
 
@@ -140,7 +140,7 @@ def _heights(axis: Any, answer: _Found, colour: str) -> None:
     if place.weights is not None:
         middles, widths = _cells_of(scene.where[0, :, 0])
         heights = place.weights[0] / widths
-        axis.bar(middles, heights, width=0.9 * widths, color=colour, alpha=0.75, linewidth=0)
+        axis.bar(middles.numpy(), heights.numpy(), width=(0.9 * widths).numpy(), color=colour, alpha=0.75, linewidth=0)
         top = float(heights.max())
     if place.density is not None:
         curve = looked(scene, Place(place.context, density=place.density))

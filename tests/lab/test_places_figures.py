@@ -1,0 +1,78 @@
+"""Pictures of places: the truth, what is attended to, and how well they agree."""
+
+import types
+
+import pytest
+import torch
+
+from contmax_lab.recipes import load_recipe
+from contmax_lab.tasks import find_task
+from contmax_lab.tasks.places import _figures
+from contmax_lab.tasks.places._figures import _cells_of, _first_of_classes, _stretches
+from contmax_lab.tasks.places._measures import Looked
+
+TASK = find_task("places")
+PNG = b"\x89PNG"
+
+
+def untrained(name, *overrides, label="Fresh weights"):
+    recipe = load_recipe(name, ["--model.hidden_dim=8", "--model.functions=4", "--data.valid_places=1", *overrides])
+    splits = TASK.load(recipe.data, 0)
+    network = TASK.build(recipe.model, splits).eval()
+    return types.SimpleNamespace(recipe=recipe, task=TASK, splits=splits, model=network, label=label)
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("places/utterance", ["combined"]),
+        ("places/pair", ["discrete"]),
+        ("places/turns", ["multihead"]),
+        ("places/digit", ["combined", "multihead"]),
+    ],
+)
+def test_every_kind_of_attention_is_drawn_in_light_and_dark(name, kinds):
+    runs = [untrained(name, f"--model.attention={kind}", label=f"Kind {kind}") for kind in kinds]
+    (figure,) = TASK.figures(runs, [0])
+    assert figure.png.startswith(PNG)
+    assert figure.dark.startswith(PNG)
+    assert figure.png != figure.dark
+
+
+def test_what_looks_at_nothing_is_not_drawn():
+    assert TASK.figures([untrained("places/pair", "--model.attention=query")]) == []
+
+
+@pytest.mark.parametrize("name", ["places/utterance", "places/digit"])
+def test_titles_tell_the_measured_iou(monkeypatch, name):
+    drawn = []
+    real = _figures.new_axes
+
+    def remembered(*sizes, **more):
+        canvas, axes = real(*sizes, **more)
+        drawn.append(axes)
+        return canvas, axes
+
+    monkeypatch.setattr(_figures, "new_axes", remembered)
+    trained = untrained(name)
+    TASK.figures([trained], [3])
+    batch = TASK.batch(trained.splits.test, [3])
+    with torch.no_grad():
+        iou = float(TASK.measures(trained.model(batch), batch)["iou"])
+    assert drawn[0][0].get_title(loc="right") == f"IoU {iou:.2f}"
+
+
+def test_examples_are_the_first_of_classes_from_the_first_to_the_last():
+    label = torch.tensor([4, 0, 1, 1, 2, 0, 3])
+    assert _first_of_classes(label, 3) == [1, 4, 0]
+    assert _first_of_classes(label, 9) == [1, 2, 4, 6, 0]
+    assert _first_of_classes(torch.tensor([7, 7]), 3) == [0]
+
+
+def test_cells_fill_the_interval_and_stretches_are_where_the_set_is():
+    middles, widths = _cells_of(torch.tensor([0.1, 0.3, 0.9]))
+    torch.testing.assert_close(widths, torch.tensor([0.2, 0.4, 0.4]))
+    torch.testing.assert_close(middles, torch.tensor([0.1, 0.4, 0.8]))
+    seen = torch.tensor([[True, True, False, False, False, True, True, True, False, True]])
+    found = Looked(torch.zeros(10, 1), seen.float(), seen)
+    assert _stretches(found) == [pytest.approx(pair) for pair in ((0.0, 0.2), (0.5, 0.3), (0.9, 0.1))]
