@@ -47,11 +47,11 @@ class DemoJob:
 
     folder: Path
     jobs: int = 2
-    seeds: int = 3
+    seeds: int = 2
     overrides: Sequence[str] = ()
 
 
-def demo_tables(seeds: int = 3) -> list[Table]:
+def demo_tables(seeds: int = 2) -> list[Table]:
     """The tables that the demo makes.
 
     Args:
