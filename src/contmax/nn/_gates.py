@@ -105,6 +105,8 @@ class GateHead(torch.nn.Module):
         """
         if not isinstance(share, Tensor) and not 0 <= share < 1:
             raise ValueError(f"drop must be in [0, 1), the share of gates that are shut in training; got {share}.")
+        # Where nothing is dropped there is no chance in it: transforms of torch.func ask.
+        self._drops = isinstance(share, Tensor) or share > 0
         with torch.no_grad():
             if isinstance(share, Tensor):
                 self.drop_rate.copy_(share)
@@ -149,7 +151,7 @@ class GateHead(torch.nn.Module):
         if energies.dim() == 3:
             # Positions and mask belong to a sequence, and are shared by its queries.
             cells, may = Cells(*(part.unsqueeze(1) for part in cells)), may if may is None else may.unsqueeze(1)
-        open_ones = self._kept(energies, may) if self.training else may
+        open_ones = self._kept(energies, may) if self.training and self._drops else may
         # g/Σg from log g: exact where all gates are all but shut.
         weights = softmax(logsigmoid(energies), mask=None if open_ones is None else open_ones.expand_as(energies))
         density = self._density(weights, cells, alpha)
