@@ -47,11 +47,11 @@ class DemoJob:
 
     folder: Path
     jobs: int = 2
-    seeds: int = 2
+    seeds: int = 1
     overrides: Sequence[str] = ()
 
 
-def demo_tables(seeds: int = 2) -> list[Table]:
+def demo_tables(seeds: int = 1) -> list[Table]:
     """The tables that the demo makes.
 
     Args:
