@@ -145,8 +145,8 @@ def _colophon(job: DemoJob, seconds: float) -> Section:
     text = (
         "Every figure and number comes from the trainings under runs/ beside this page. Of each training the weights "
         "that were best on validation examples were kept, and measured once on the test examples, at the end. The "
-        "settings of the recipes were not searched for, save where a note says so: differences between rows within the "
-        "deviation mean nothing. "
+        "settings of the recipes were not searched for, save where a note says so, and one training says little: "
+        "contmax demo --seeds 3 shows the deviations, within which differences between rows mean nothing. "
         f"Versions: {versions}."
     )
     return Section("How this page was made", text, lines)

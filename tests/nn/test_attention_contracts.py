@@ -78,7 +78,7 @@ CASES = [
     Case("given, learned alpha and basis", lambda: Given(alpha=_alpha(), learnable=True)),
     Case("pooled", lambda: Queried(PooledHead(4, query_dim=4, hidden_dim=3), alpha=1.5)),
     Case("moments", lambda: Queried(MomentHead(DiscreteAttention(4, 4, hidden_dim=3)), alpha=1.5)),
-    Case("gates", lambda: Queried(GateHead(4, query_dim=4, hidden_dim=3, drop=0.0), alpha=1.5)),
+    Case("gates", lambda: Queried(GateHead(4, query_dim=4, hidden_dim=3), alpha=1.5).eval()),
     Case("combined", lambda: CombinedAttention(DiscreteAttention(4, 4, score="dot"), basis())),
     Case("combined, all learned", lambda: CombinedAttention(DiscreteAttention(4, 4), basis(True), alpha=_alpha())),
     Case("heads", lambda: Heads(4, 2, basis())),

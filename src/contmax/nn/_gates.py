@@ -17,13 +17,13 @@ from contmax.nn._parameters import (
     weighted_mean,
     wide_linear,
 )
-from contmax.nn._place import Cells, Place, observed_cells
+from contmax.nn._place import Cells, Place, PlacingHead, observed_cells
 
 # Logit of the gates before they have learned anything: nearly shut they compete, as weights of a softmax do.
 _SHUT = -2.0
 
 
-class GateHead(torch.nn.Module):
+class GateHead(PlacingHead):
     r"""Where to look from gates: each position matters or not, and the density covers those that do.
 
     .. math:: g_\ell = \mathrm{sigmoid}(v^\top\tanh(W h_\ell + U q) + b - 2), \qquad p = g / \textstyle\sum_\ell g_\ell,
@@ -36,8 +36,8 @@ class GateHead(torch.nn.Module):
 
     Labels alone favour a narrow support: one position that tells the answer is enough. Therefore in training some
     gates are shut at random, so that the answer has to come from any of the positions that know it, and all of them
-    open. Nothing is dropped in evaluation. Best is a share that falls while it learns, from .95 to .5 in the first two
-    thirds of the training; :meth:`drop_gates` changes it.
+    open. Nothing is dropped in evaluation. The share may fall while it learns (:meth:`drop_gates`): in the laboratory's
+    task `places` from .95 to .5 in the first two thirds of the training.
 
     Args:
         embed_dim: D, channels of what it looks at: the keys, or else the values.
@@ -105,27 +105,11 @@ class GateHead(torch.nn.Module):
         """
         if not isinstance(share, Tensor) and not 0 <= share < 1:
             raise ValueError(f"drop must be in [0, 1), the share of gates that are shut in training; got {share}.")
-        # Where nothing is dropped there is no chance in it: transforms of torch.func ask.
-        self._drops = isinstance(share, Tensor) or share > 0
         with torch.no_grad():
             if isinstance(share, Tensor):
                 self.drop_rate.copy_(share)
             else:
                 self.drop_rate.fill_(share)
-
-    def forward(
-        self,
-        values: Float[Tensor, "B L D"],
-        *,
-        alpha: float | Tensor,
-        query: Float[Tensor, "..."] | None = None,
-        positions: Float[Tensor, "..."] | None = None,
-        grid: tuple[int, ...] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
-    ) -> Distribution:
-        """The density to attend with."""
-        place = self.attend(values, alpha=alpha, query=query, positions=positions, grid=grid, mask=mask)
-        return place.density
 
     def attend(
         self,
@@ -151,7 +135,7 @@ class GateHead(torch.nn.Module):
         if energies.dim() == 3:
             # Positions and mask belong to a sequence, and are shared by its queries.
             cells, may = Cells(*(part.unsqueeze(1) for part in cells)), may if may is None else may.unsqueeze(1)
-        open_ones = self._kept(energies, may) if self.training and self._drops else may
+        open_ones = self._kept(energies, may) if self.training else may
         # g/Σg from log g: exact where all gates are all but shut.
         weights = softmax(logsigmoid(energies), mask=None if open_ones is None else open_ones.expand_as(energies))
         density = self._density(weights, cells, alpha)

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from contmax._typing import Bool, Float
 from contmax.nn._parameters import (
@@ -12,10 +11,10 @@ from contmax.nn._parameters import (
     density_of_moments,
     moments_of_weights,
 )
-from contmax.nn._place import Place
+from contmax.nn._place import Place, PlacingHead
 
 
-class MomentHead(torch.nn.Module):
+class MomentHead(PlacingHead):
     r"""Where to look from a discrete attention: the density with the moments of its weights over the positions.
 
     .. math:: \mu = E_p[t], \qquad V = s^2\big(\mathrm{Cov}_p[t] + \mathrm{diag}(1/12L_i^2)\big) + \frac{a^2}{N+4}\,I
@@ -56,20 +55,6 @@ class MomentHead(torch.nn.Module):
         check_least_half_width(least_half_width)
         self.discrete, self.dim, self.matching = discrete, dim, checked_matching(matching)
         self.width_factor, self.least_half_width = width_factor, least_half_width
-
-    def forward(
-        self,
-        values: Float[Tensor, "B L D"],
-        *,
-        alpha: float | Tensor,
-        query: Float[Tensor, "..."] | None = None,
-        positions: Float[Tensor, "..."] | None = None,
-        grid: tuple[int, ...] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
-    ) -> Distribution:
-        """The density to attend with."""
-        place = self.attend(values, alpha=alpha, query=query, positions=positions, grid=grid, mask=mask)
-        return place.density
 
     def attend(
         self,

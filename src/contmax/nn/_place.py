@@ -1,11 +1,12 @@
 """What a head says, and where the observations stand that it looks at."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from contmax._typing import Bool, Float
 from contmax.signal import observation_positions
 
 
@@ -21,6 +22,27 @@ class Place(NamedTuple):
     density: Distribution
     weights: Tensor | None
     context: Tensor | None
+
+
+class PlacingHead(torch.nn.Module):
+    """A head that knows the weights behind its density: a subclass defines ``attend``, a call gives the density."""
+
+    def attend(
+        self,
+        values: Float[Tensor, "B L D"],
+        *,
+        alpha: float | Tensor,
+        query: Float[Tensor, "..."] | None = None,
+        positions: Float[Tensor, "..."] | None = None,
+        grid: tuple[int, ...] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Place:
+        """The density, the weights of the positions, and the mean of the values under them."""
+        raise NotImplementedError
+
+    def forward(self, values: Float[Tensor, "B L D"], **where: Any) -> Distribution:
+        """The density to attend with; arguments as those of `attend`."""
+        return self.attend(values, **where).density
 
 
 class Cells(NamedTuple):
