@@ -1,12 +1,17 @@
-"""Shared by all tests: the run-time type checker, the golden values, one thread per worker."""
+"""Shared by all tests: the run-time type checker, the golden values, Triton's interpreter where there is no GPU."""
 
 import json
+import os
 from pathlib import Path
 
 import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
+
+# Triton decides when it is imported, which torch does late, whether kernels are compiled or interpreted.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # Property tests draw the same examples on every run, and a slow machine is not a failure.
 settings.register_profile("contmax", deadline=None, derandomize=True, max_examples=60)
@@ -43,6 +48,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def _reproducible() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def triton_takes_cpu_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send CPU tensors through the kernels for the GPU, in Triton's interpreter."""
+    pytest.importorskip("triton", reason="Triton's kernels need triton: pip install 'contmax[gpu]'")
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("on a GPU the kernels are compiled, and cannot take CPU tensors")
+    monkeypatch.setattr("contmax.kernels._backends.TRITON_DEVICES", {"cpu"})
 
 
 @pytest.fixture(scope="session")

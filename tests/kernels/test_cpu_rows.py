@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import contmax
-from contmax.kernels import _dispatch
+from contmax.kernels import _backends, _dispatch
 
 pytest.importorskip("numba", reason="numba is not installed: pip install 'contmax[cpu]'")
 
@@ -74,7 +74,7 @@ def plain_torch(monkeypatch):
 
     def run(function, *arguments):
         with monkeypatch.context() as patch:
-            patch.setattr(_dispatch, "_NUMBA", False)
+            patch.setattr(_backends.NUMBA, "works", False)
             return function(*arguments)
 
     return run

@@ -2,13 +2,13 @@
 
 import pytest
 
-from contmax.kernels import _dispatch
+from contmax.kernels import _backends
 
 
 @pytest.fixture(autouse=True, params=["torch", "compiled"])
 def backend(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(_dispatch, "_NUMBA", False)
-    elif not _dispatch._NUMBA:
+        monkeypatch.setattr(_backends.NUMBA, "works", False)
+    elif not _backends.numba_works():
         pytest.skip("numba is not installed: pip install 'contmax[cpu]'")
     return request.param

@@ -1,47 +1,20 @@
-"""Which backend runs: numba rows on a CPU where numba can be imported, torch everywhere else."""
+"""Which kernel runs: one of numba's for CPU tensors, one of triton's for CUDA tensors, or none."""
 
-import importlib.util
-import warnings
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from contmax._eager import constant_to_tracers, is_eager_cpu
+from contmax._eager import is_eager_cpu
 from contmax.kernels import _operators
+from contmax.kernels._backends import numba_takes, numba_works
 
 Rule = tuple[Tensor, Tensor]
-_NUMBA = importlib.util.find_spec("numba") is not None
-_import_tried = False
-
-
-@constant_to_tracers  # they cannot follow the import
-def _numba_works() -> bool:
-    """Whether the compiled kernels can be imported; the first call finds out and says why not, the others remember."""
-    global _NUMBA, _import_tried
-    if _NUMBA and not _import_tried:
-        _NUMBA, _import_tried = _kernels_import(), True
-    return _NUMBA
-
-
-def _kernels_import() -> bool:
-    try:
-        from contmax.kernels import cpu as cpu
-    except Exception as error:  # a numba that does not fit its NumPy or llvmlite raises whatever it meets first
-        warnings.warn(
-            f"numba is installed but cannot be imported ({type(error).__name__}: {error}), so CPU tensors take the "
-            "slower torch path. Install versions that fit each other: pip install --upgrade 'contmax[cpu]', or remove "
-            "numba.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return False
-    return True
 
 
 def rows_are_compiled(x: Tensor) -> bool:
     """Whether compiled kernels exist for rows on the device and of the dtype of x, for α ≤ 2."""
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and _numba_works()
+    return numba_takes(x)
 
 
 def _rows_fit(x: Tensor, alpha: float | Tensor) -> bool:
@@ -98,12 +71,7 @@ def window_values_and_slopes(
 
 def _windows_fit(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor) -> bool:
     """Whether the compiled windows can take these densities."""
-    return (
-        loc.dtype in (torch.float32, torch.float64)
-        and centre.dim() == 1
-        and is_eager_cpu(loc, half, centre, width)
-        and _numba_works()
-    )
+    return centre.dim() == 1 and is_eager_cpu(loc, half, centre, width) and numba_takes(loc)
 
 
 def line_scale_means(
@@ -146,7 +114,7 @@ def plane_means_compiled(form: Tensor, order: float, rule: Sequence[float]) -> T
     """
     if form.device.type != "cpu" or form.dtype != torch.float32 or torch.compiler.is_exporting():
         return None
-    if not _numba_works():
+    if not numba_works():
         return None
     if is_eager_cpu(form):
         from contmax.kernels import cpu
