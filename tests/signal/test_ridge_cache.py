@@ -7,7 +7,7 @@ import torch
 
 import contmax
 from contmax.basis import GaussianBasis
-from contmax.signal import _ridge
+from contmax.signal import _kept_weights, _ridge
 
 F64 = torch.float64
 
@@ -37,16 +37,15 @@ def test_a_write_that_torch_does_not_count_is_seen_on_the_cpu():
 
 def test_weights_are_computed_once(monkeypatch):
     basis, values, calls = GaussianBasis.linspace(8, 0.1), torch.randn(30, 2), []
-    compute = _ridge.ridge_weights
-    monkeypatch.setattr(_ridge, "ridge_weights", lambda *arguments: calls.append(0) or compute(*arguments))
+    compute = _kept_weights.ridge_weights
+    monkeypatch.setattr(_kept_weights, "ridge_weights", lambda *arguments: calls.append(0) or compute(*arguments))
     for _ in range(3):
         contmax.fit_signal(values, basis)
     assert len(calls) == 1
     for length in range(1, 40):  # more than are kept
         contmax.fit_signal(torch.randn(length, 2), basis)
     contmax.fit_signal(values, basis)
-    kept = _ridge._cache[basis]
-    assert len(kept) == _ridge._CACHED_LENGTHS
+    assert len(_kept_weights._WEIGHTS.kept[basis]) == _kept_weights._WEIGHTS.places
     assert len(calls) == 1 + 39
 
 
@@ -78,20 +77,20 @@ def test_the_cache_is_only_touched_by_one_thread_at_a_time(monkeypatch):
 
     class Watched(dict):
         def setdefault(self, *arguments):
-            held.append(_ridge._lock.locked())
+            held.append(_kept_weights._lock.locked())
             return super().setdefault(*arguments)
 
-    monkeypatch.setattr(_ridge, "_cache", Watched())
+    monkeypatch.setattr(_kept_weights._WEIGHTS, "kept", Watched())
     contmax.fit_signal(torch.randn(5, 1), basis)
-    assert held == [True]
-    assert not _ridge._lock.locked()
+    assert held == [True, True]
+    assert not _kept_weights._lock.locked()
 
 
 def test_nothing_is_kept_of_tensors_without_values():
     basis = GaussianBasis.linspace(4, 0.3).to("meta")
     signal = contmax.fit_signal(torch.randn(2, 9, 3, device="meta"), basis)
     assert signal.coefficients.shape == (2, 4, 3)
-    assert basis not in _ridge._cache
+    assert basis not in _kept_weights._WEIGHTS.kept
     attend = contmax.nn.MultiheadContinuousAttention(4, 2, basis).to("meta")
     values = torch.randn(2, 9, 4, device="meta")
     assert attend(values, values, mask=torch.ones(2, 9, dtype=torch.bool, device="meta"))[0].shape == (2, 9, 4)

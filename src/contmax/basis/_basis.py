@@ -2,6 +2,8 @@
 
 import copy
 import inspect
+import itertools
+import weakref
 from abc import ABCMeta, abstractmethod
 from typing import Any, Self
 
@@ -17,6 +19,10 @@ from contmax._typing import Float
 # follow all that so many functions can. The condition number grows from 3e2 at 0.8 over 1e4 at 1.0 to 6e5 at 1.2, from
 # where on the penalty smooths the signal.
 _WIDTH_OF_SPACING = 0.8
+
+# By their numbers, for operators in graphs of torch.compile, which can be told a number but not a module.
+_numbers = itertools.count()
+_numbered: "weakref.WeakValueDictionary[int, Basis]" = weakref.WeakValueDictionary()
 
 
 class _CheckedWhenMade(ABCMeta):
@@ -65,6 +71,26 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
         super().__init__()
         # The numbers the constants start with, on the CPU; None where they were on the meta device.
         self._start: dict[str, Tensor | None] = {}
+        self._take_number()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # A copy is another basis.
+        self._take_number()
+
+    def _take_number(self) -> None:
+        self.number = next(_numbers)
+        """Tells a basis from all others of the process, also in a graph of torch.compile: see :meth:`numbered`."""
+        _numbered[self.number] = self
+
+    @staticmethod
+    def numbered(number: int) -> "Basis":
+        """The basis that has this number.
+
+        Raises:
+            KeyError: if it exists no more.
+        """
+        return _numbered[number]
 
     @abstractmethod
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:

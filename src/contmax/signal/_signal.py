@@ -11,9 +11,11 @@ from contmax._precision import without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.expectations import expectation
+from contmax.signal._default_weights import default_weights
 from contmax.signal._explained_variance import explained_variance
-from contmax.signal._positions import Sites, finite_where_masked, observation_positions, warn_if_far_outside
-from contmax.signal._ridge import cached_ridge_weights, require_float64, ridge_weights
+from contmax.signal._kept_weights import Even
+from contmax.signal._positions import Sites, finite_where_masked, warn_if_far_outside
+from contmax.signal._ridge import require_float64, ridge_weights
 
 if TYPE_CHECKING:
     from torch.distributions import Distribution
@@ -218,8 +220,10 @@ def fit_signal(
         TypeError: if the mask is not boolean.
         NotImplementedError: on mps devices, which have no float64.
 
-    Weights for the default positions are kept for the next call with the same basis and length. On an accelerator a
-    write to the basis through ``.data`` is not seen by them; write with ``copy_`` under ``torch.no_grad()``.
+    Weights for the default positions are kept for the next call with the same basis, with a mask for every number of
+    observations up to L (in at most 256 MB), unless the basis is being learned. On an accelerator a write to the basis
+    through ``.data`` is not seen by them; write with ``copy_`` under ``torch.no_grad()``. A CUDA graph has the weights
+    of the time when it was captured.
 
     Example:
         >>> import torch, contmax
@@ -232,29 +236,26 @@ def fit_signal(
     Reference: Martins et al. 2020, Eq. B_regression.
     """
     _check(values, basis, positions, grid, mask, penalty)
-    length = values.shape[-2]
-    # Positions and functions are evaluated in float64, whatever the values are: see `ridge_weights`.
-    like = values.new_empty(0, dtype=torch.float64)
     wide = torch.promote_types(values.dtype, torch.float32)
-    if positions is None and mask is None:
-        sites = Sites(None, grid, None)
-        weights = cached_ridge_weights(
-            basis, lambda: observation_positions(length, None, grid, None, like), (length, grid), penalty, values
-        )
+    if positions is None:
+        weights = default_weights(basis, Even(values.shape[-2], grid, penalty, wide, values.device), mask)
+        sites = Sites(None, grid, mask)
     else:
-        where = observation_positions(length, positions, grid, mask, like).double()
-        if positions is not None and mask is not None:
+        # Positions and functions are evaluated in float64, whatever the values are: see `ridge_weights`.
+        where = positions.double()
+        if mask is not None:
             where = finite_where_masked(where, mask, basis.event_dim)
         design = basis(where)
-        if positions is not None:
-            warn_if_far_outside(where, design, basis, mask)
+        warn_if_far_outside(where, design, basis, mask)
         if mask is not None:
             design = torch.where(mask.unsqueeze(-1), design, 0)
-            values = torch.where(mask.unsqueeze(-1), values, 0)
-        weights = ridge_weights(design, penalty)
+        weights = ridge_weights(design, penalty).to(wide)
         sites = Sites(where, None, mask)
+    if mask is not None:
+        values = torch.where(mask.unsqueeze(-1), values, 0)
+    if weights.dim() > 2:
         values = values.expand(*torch.broadcast_shapes(values.shape[:-2], weights.shape[:-2]), -1, -1)
-    return Signal(basis, values=values, weights=weights.to(wide), sites=sites)
+    return Signal(basis, values=values, weights=weights, sites=sites)
 
 
 def _check(

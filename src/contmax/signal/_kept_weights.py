@@ -1,0 +1,194 @@
+"""Ridge weights for the default positions, computed once for a basis that is not being learned."""
+
+import contextlib
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_eager, is_eager_cpu
+from contmax.basis import Basis
+from contmax.signal._length_table import LengthTable, table_fits
+from contmax.signal._positions import observation_positions
+from contmax.signal._ridge import ridge_weights
+
+_Content = TypeVar("_Content")
+Functions = Callable[[Tensor], Tensor]
+Constants = tuple[Tensor, ...]
+
+
+class Even(NamedTuple):
+    """What the weights for default positions depend on, besides the basis and the mask.
+
+    Args:
+        length: L.
+        grid: sizes of a grid, row-major; or None.
+        penalty: λ.
+        dtype: of the weights.
+        device: where they are.
+    """
+
+    length: int
+    grid: tuple[int, ...] | None
+    penalty: float
+    dtype: torch.dtype
+    device: torch.device
+
+    def positions(self, mask: Tensor | None) -> Tensor:
+        """Where the observations stand, in float64."""
+        like = torch.empty(0, dtype=torch.float64, device=self.device)
+        return observation_positions(self.length, None, self.grid, mask, like)
+
+
+def computed_weights(functions: Functions, even: Even, mask: Tensor | None) -> Tensor:
+    """The weights (L, K) or (*batch, L, K), computed now."""
+    design = functions(even.positions(mask))
+    if mask is not None:
+        design = torch.where(mask.unsqueeze(-1), design, 0)
+    return ridge_weights(design, even.penalty).to(even.dtype)
+
+
+def kept_weights(
+    basis: Basis, functions: Functions, constants: Constants, even: Even, mask: Tensor | None
+) -> Tensor | None:
+    """The same from what was kept, which is computed if need be; None where nothing can be kept.
+
+    Kept weights are used only while the constants of the basis are what they were. On the CPU their values are
+    compared. Elsewhere that would wait for the device: there they count as unchanged while they are the same tensors
+    and no operation has written to them, so that a write through ``.data``, which torch does not count, is not seen.
+
+    A CUDA graph that is being captured uses what was kept before, and keeps it alive; it adds nothing.
+
+    Args:
+        basis: what the weights are kept with.
+        functions: ψ, the basis with these constants.
+        constants: buffers and parameters.
+        even: where the observations stand.
+        mask: boolean, (*batch, L); None if all count.
+    """
+    if not _are_real(even.device, mask, constants):
+        return None
+    if mask is None:
+        return _even_weights(basis, functions, constants, even)
+    if even.grid is not None or not table_fits(even.length, basis.num_functions, even.dtype):
+        return None
+    return _ragged_weights(basis, functions, constants, even, mask)
+
+
+def _even_weights(basis: Basis, functions: Functions, constants: Constants, even: Even) -> Tensor | None:
+    kept = _WEIGHTS.find(basis, even, constants)
+    if kept is None:
+        if _is_captured(even.device):
+            return None
+        with _for_later():
+            kept = computed_weights(functions, even, None)
+        _WEIGHTS.keep(basis, even, constants, kept)
+    return kept
+
+
+def _ragged_weights(
+    basis: Basis, functions: Functions, constants: Constants, even: Even, mask: Tensor
+) -> Tensor | None:
+    # A table serves all lengths.
+    key = even._replace(length=0)
+    table = _TABLES.find(basis, key, constants) or LengthTable(basis.num_functions, even.dtype, even.device)
+    missing = table.missing(mask)
+    if missing:
+        if _is_captured(even.device):
+            return None
+        with _for_later():
+            table = table.filled(missing, functions, even.penalty)
+        _TABLES.keep(basis, key, constants, table)
+    return table.weights(mask)
+
+
+def _are_real(device: torch.device, mask: Tensor | None, constants: Constants) -> bool:
+    """Whether all are tensors with values, outside of any trace, on one device."""
+    tensors = constants if mask is None else (mask, *constants)
+    return (
+        device.type != "meta"
+        and not torch.compiler.is_compiling()
+        and all(is_eager(c) and c.device == device for c in tensors)
+        and not any(c.is_inference() for c in constants)
+    )
+
+
+def _is_captured(device: torch.device) -> bool:
+    """Whether operations are being recorded into a CUDA graph: what they compute is there only when it is replayed."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+@contextlib.contextmanager
+def _for_later() -> Iterator[None]:
+    """A context for what is kept: part of no graph, and not of inference mode, whose tensors training cannot use."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+class _Kept(NamedTuple, Generic[_Content]):
+    """Weights, and the constants they were made from."""
+
+    content: _Content
+    constants: Constants
+    """On the CPU copies; elsewhere the tensors themselves: kept alive so that an address in `versions` is unique."""
+    versions: tuple[tuple[int, int], ...]
+
+    def holds_for(self, constants: Constants) -> bool:
+        if is_eager_cpu(*constants):
+            return len(constants) == len(self.constants) and all(map(torch.equal, constants, self.constants))
+        return _versions(constants) == self.versions
+
+
+class _Shelf(Generic[_Content]):
+    """The last few of a kind that each basis needed."""
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self.kept: weakref.WeakKeyDictionary[Basis, OrderedDict[Hashable, _Kept[_Content]]]
+        self.kept = weakref.WeakKeyDictionary()
+        # What CUDA graphs read: they would read freed memory if it were dropped.
+        self.captured: weakref.WeakKeyDictionary[Basis, list[_Content]] = weakref.WeakKeyDictionary()
+
+    def find(self, basis: Basis, key: Even, constants: Constants) -> _Content | None:
+        with _lock:
+            known = self.kept.setdefault(basis, OrderedDict())
+            found = known.get(key)
+            if found is None or not found.holds_for(constants):
+                return None
+            known.move_to_end(key)
+            if _is_captured(key.device):
+                self.captured.setdefault(basis, []).append(found.content)
+            return found.content
+
+    def keep(self, basis: Basis, key: Even, constants: Constants, content: _Content) -> None:
+        copies = tuple(c.detach().clone() if c.device.type == "cpu" else c.detach() for c in constants)
+        with _lock:
+            known = self.kept.setdefault(basis, OrderedDict())
+            known[key] = _Kept(content, copies, _versions(constants))
+            known.move_to_end(key)
+            while len(known) > self.places:
+                known.popitem(last=False)
+
+
+def _versions(constants: Constants) -> tuple[tuple[int, int], ...]:
+    return tuple((c.data_ptr(), c._version) for c in constants)
+
+
+# A handful of lengths is what a model meets; tables of all lengths, of one penalty and perhaps two dtypes.
+_WEIGHTS: _Shelf[Tensor] = _Shelf(16)
+_TABLES: _Shelf[LengthTable] = _Shelf(2)
+_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """A forked child inherits the lock as it is, but not the thread that may hold it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
