@@ -128,3 +128,13 @@ def test_rectangles_integrate_to_one_and_break_at_their_edges():
 def test_bad_input_says_what_is_wrong(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_splines_break_at_each_knot_once_whatever_their_multiplicity():
+    for knots in ([0.0, 0.0, 0.3, 0.3, 0.3, 0.6, 0.8, 0.8], [0.0, 1.0, 2.0, 3.0], [0.0, 0.0, 0.0, 1.0, 1.0]):
+        psi = basis.BSplineBasis(knots, 1)
+        assert torch.equal(psi.breakpoints, torch.tensor(knots).unique())
+    other = basis.BSplineBasis([0.0, 0.1, 0.2, 0.2, 0.2], 1)
+    other.load_state_dict(psi.state_dict())
+    assert torch.equal(other.breakpoints, psi.breakpoints)
+    assert len(basis.BSplineBasis(torch.empty(5, device="meta"), 1).breakpoints) == 5

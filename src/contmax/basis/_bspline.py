@@ -1,6 +1,7 @@
 """B-splines on the line."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +42,28 @@ class BSplineBasis(Basis):
         self.degree = degree
         self.num_functions = values.shape[0] - degree - 1
         self._keep("knots", values, False, device_for(knots))
+        self._find_distinct()
+
+    def _find_distinct(self) -> None:
+        """Where runs of distinct knots begin and end; knots that are not known count as distinct.
+
+        Found once, because how many there are decides the size of what is computed later.
+        """
+        new = [True] * len(self.knots)
+        if can_be_read(self.knots):
+            new[1:] = (self.knots.diff() > 0).tolist()
+        begins = [i for i, is_new in enumerate(new) if is_new and not (i and new[i - 1])]
+        ends = [i + 1 for i, is_new in enumerate(new) if is_new and not (i + 1 < len(new) and new[i + 1])]
+        self._distinct = list(zip(begins, ends, strict=True))
+
+    def reset_parameters(self) -> None:
+        """As :meth:`Basis.reset_parameters`; distinct knots are found anew."""
+        super().reset_parameters()
+        self._find_distinct()
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._find_distinct()
 
     @classmethod
     def clamped(cls, num: int, degree: int = 3, *, low: float = 0.0, high: float = 1.0) -> "BSplineBasis":
@@ -53,7 +76,7 @@ class BSplineBasis(Basis):
     @property
     def breakpoints(self) -> Tensor:
         """The knots, each once."""
-        return torch.unique(self.knots)  # type: ignore[no-any-return]
+        return torch.cat([self.knots[begin:end] for begin, end in self._distinct])
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Laplace, MultivariateNormal, Normal, StudentT, Uniform, register_kl
 
+from contmax._eager import is_eager_cpu
+
 from ._beta_gaussian import BetaGaussian
 from ._landmarks import landmarks_of
 from ._line import LineDensity
@@ -74,7 +76,7 @@ def _kl_multivariate(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -
         mixed = relative.tril(-1).square().sum((-2, -1))
         divergence: Tensor = _excess(diagonal).sum(-1) + mixed + q.mahalanobis_sq(p.loc)
         return 0.5 * divergence
-    if _leaves(p, q):
+    if not _is_endless(q) and (_is_endless(p) or _leaves(p, q)):
         shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
         return torch.full(shape, math.inf, dtype=p.loc.dtype, device=p.loc.device)
     raise NotImplementedError(
@@ -87,8 +89,17 @@ def _leaves(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -> bool:
     """Whether the support of p provably leaves that of q, in every batch element.
 
     Maximises the distance from the centre of q over the ellipsoid of p, in coordinates where that of q is a ball.
+
+    Raises:
+        NotImplementedError: if that could not be told without waiting for a device, or in a trace not at all.
     """
     inner, outer = p.radius, q.radius
+    if not is_eager_cpu(p.loc, p.scale_tril, q.loc, q.scale_tril, inner, outer):
+        raise NotImplementedError(
+            "the Kullback–Leibler divergence of β-Gaussians in several dimensions is infinite, or has no closed form: "
+            "which of them depends on numbers that are on an accelerator, or in a trace. Move both densities to the "
+            "CPU to know, or use contmax.losses.fenchel_young."
+        )
     if bool(torch.isinf(outer).any()):
         return False
     if bool(torch.isinf(inner).all()):
@@ -106,6 +117,11 @@ def _leaves(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -> bool:
         u = u / torch.linalg.vector_norm(u, dim=-2, keepdim=True).clamp(min=torch.finfo(u.dtype).tiny)
     farthest = torch.linalg.vector_norm(axes @ u + centre, dim=-2).amax(-1)
     return bool((farthest > 1 + 64 * torch.finfo(u.dtype).eps).all())
+
+
+def _is_endless(density: MultivariateBetaGaussian) -> bool:
+    """Whether the support is known to be all of space."""
+    return not isinstance(density.alpha, Tensor) and density.alpha <= 1
 
 
 def _is_gaussian(density: BetaGaussian | MultivariateBetaGaussian) -> bool:

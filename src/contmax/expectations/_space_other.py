@@ -49,7 +49,7 @@ def independent(density: Independent, basis: MultivariateGaussianBasis) -> Tenso
     if not basis.is_diagonal or density.reinterpreted_batch_ndims != 1 or base.event_shape:
         return by_nodes(density, basis)
     widths = basis.scale_tril.diagonal(dim1=-2, dim2=-1)
-    line = GaussianBasis(basis.loc.T.reshape(-1), widths.T.reshape(-1))
+    line = GaussianBasis.of_known(basis.loc.T.reshape(-1), widths.T.reshape(-1))
     # Every coordinate meets the factors of all axes; the diagonal holds those of its own.
     factors = expectation(base, line)
     own = factors.reshape(*factors.shape[:-1], basis.event_dim, -1).diagonal(dim1=-3, dim2=-2)

@@ -39,6 +39,9 @@ def regularized_prediction(score: Score, domain: Any, alpha: float | int | Tenso
     they warn and say how much is misplaced; beyond a tenth they refuse. What a score does between the nodes of the
     domain without leaving a trace at them is not seen: see :mod:`contmax.domains`.
 
+    On an accelerator nothing waits for the device, except on a box: the equations that place its panels are checked
+    for a solution, and draws are rejected until there are enough.
+
     Values, gradients and second derivatives in whatever the score depends on, and in α, are those of the integrals,
     movement of the support included: the Jacobian of :math:`r = E_p[\psi]` in the parameters of a linear score is the
     generalised covariance :math:`\int_{\mathrm{supp}} p^{2-\alpha}(\phi - \nabla A)\psi`.
