@@ -173,8 +173,8 @@ class BetaGaussian(Elliptical, LineDensity):
         if checks_values(validate_args, variance):
             require_positive("variance", variance, "Pass the square of a standard deviation.")
         profile = adjustable_profile(alpha, 1, "variance", validate_args)
-        half_log = profile.half_log_det_of_covariance(0.5 * cls._wide(variance).log())
-        return cls._with_index(mean, half_log.exp().to(variance.dtype), alpha, validate_args=validate_args)
+        scale = profile.scale_of_variance(cls._wide(variance)).to(variance.dtype)
+        return cls._with_index(mean, scale, alpha, validate_args=validate_args)
 
     @classmethod
     def from_support(

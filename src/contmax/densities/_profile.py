@@ -108,6 +108,14 @@ class Profile:
         gap, peak, weight = self.coefficients(scale)
         return scale ** (1 - 0.5 * gap * weight) * (math.exp(0.5 * gap * peak) * math.sqrt(2 / gap))
 
+    def scale_of_variance(self, variance: Tensor) -> Tensor:
+        """σ on the line of the member with this variance: for a number α a power of it, σ = (e⁻ˢv)^(1/2w)."""
+        gap, peak, weight = self.coefficients(variance)
+        if isinstance(gap, Tensor):
+            return self.half_log_det_of_covariance(0.5 * variance.log()).exp()
+        shift = gap * peak - math.log1p(gap * (self.half + 1))
+        return (variance * math.exp(-shift)) ** (0.5 / weight)
+
     def threshold(self, half_log_det: Tensor) -> Tensor:
         """λ = A − 1/ε = −ρ/ε; −∞ at α = 1."""
         gap, rho = self.gap(half_log_det), self.log_rho(half_log_det).exp()

@@ -11,3 +11,6 @@ from contmax.kernels._dispatch import regularized_max_compiled as regularized_ma
 from contmax.kernels._dispatch import rows_are_compiled as rows_are_compiled
 from contmax.kernels._dispatch import window_values as window_values
 from contmax.kernels._dispatch import window_values_and_slopes as window_values_and_slopes
+from contmax.kernels._gate_dispatch import gate_moments_compiled as gate_moments_compiled
+from contmax.kernels._gate_dispatch import gate_moments_pulled_back as gate_moments_pulled_back
+from contmax.kernels._gate_dispatch import gates_are_compiled as gates_are_compiled

@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn.functional import logsigmoid
 
 from contmax._precision import without_autocast
 from contmax._typing import Bool, Float
-from contmax.maps import softmax
+from contmax.nn._gate_moments import default_gate_moments, gate_weights, line_moments
 from contmax.nn._parameters import (
     check_least_half_width,
     check_mask,
@@ -122,52 +121,73 @@ class GateHead(PlacingHead):
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Place:
         """The density, the weights p of the positions, and the mean of the values under them."""
-        check_values(values, self.embed_dim, "values")
-        check_query(query, self.query_dim, values)
-        check_mask(mask, values)
-        # What may not be attended may be anything, NaN too.
-        seen = values if mask is None else torch.where(mask.unsqueeze(-1), values, 0)
-        energies = self._energies(seen, query)
-        cells = observed_cells(
-            (values.shape[0], values.shape[1]), self.dim, positions=positions, grid=grid, mask=mask, like=energies
-        )
-        may = mask if mask is None else mask.expand(values.shape[:2])
-        if energies.dim() == 3:
-            # Positions and mask belong to a sequence, and are shared by its queries.
-            cells, may = Cells(*(part.unsqueeze(1) for part in cells)), may if may is None else may.unsqueeze(1)
-        open_ones = self._kept(energies, may) if self.training else may
-        # g/Σg from log g: exact where all gates are all but shut.
-        weights = softmax(logsigmoid(energies), mask=None if open_ones is None else open_ones.expand_as(energies))
-        density = self._density(weights, cells, alpha)
+        self._check(values, query, mask)
+        density, weights, seen = self._looked(values, alpha, query, positions, grid, mask)
         weights = weights.to(values.dtype)
         return Place(density, weights, weighted_mean(weights, seen))
 
-    def _energies(self, values: Tensor, query: Tensor | None) -> Tensor:
-        """Logits of the gates, (B, L) or (B, Q, L), in at least float32."""
+    def forward(
+        self,
+        values: Float[Tensor, "B L D"],
+        *,
+        alpha: float | Tensor,
+        query: Float[Tensor, "..."] | None = None,
+        positions: Float[Tensor, "..."] | None = None,
+        grid: tuple[int, ...] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Distribution:
+        """The density alone: the values are not averaged."""
+        self._check(values, query, mask)
+        return self._looked(values, alpha, query, positions, grid, mask)[0]
+
+    def _check(self, values: Tensor, query: Tensor | None, mask: Tensor | None) -> None:
+        check_values(values, self.embed_dim, "values")
+        check_query(query, self.query_dim, values)
+        check_mask(mask, values)
+
+    def _looked(
+        self,
+        values: Tensor,
+        alpha: float | Tensor,
+        query: Tensor | None,
+        positions: Tensor | None,
+        grid: tuple[int, ...] | None,
+        mask: Tensor | None,
+    ) -> tuple[Distribution, Tensor, Tensor]:
+        """The density, the weights behind it, and the values with 0 where nothing may be attended."""
+        # What may not be attended may be anything, NaN too.
+        seen = values if mask is None else torch.where(mask.unsqueeze(-1), values, 0)
+        logits = self._logits(seen, query)
+        noise = torch.rand_like(logits) if self.training else None
+        least = 0.0 if self.least_half_width is None else self.least_half_width**2
+        if self.dim == 1 and positions is None and grid is None:
+            weights, mean, variance = default_gate_moments(logits, mask, noise, self.drop_rate, _SHUT, least)
+            return density_of_moments(mean, variance, alpha, 1, "exact"), weights, seen
+        shape = (values.shape[0], values.shape[1])
+        cells = observed_cells(shape, self.dim, positions=positions, grid=grid, mask=mask, like=logits)
+        may = mask if mask is None else mask.expand(shape)
+        if logits.dim() == 3:
+            # Positions and mask belong to a sequence, and are shared by its queries.
+            cells, may = Cells(*(part.unsqueeze(1) for part in cells)), may if may is None else may.unsqueeze(1)
+        weights = gate_weights(logits + _SHUT, may, noise, self.drop_rate)
+        if self.dim == 1:
+            mean, variance = line_moments(weights, cells, least)
+            return density_of_moments(mean, variance, alpha, 1, "exact"), weights, seen
+        return self._density_in_space(weights, cells, least, alpha), weights, seen
+
+    def _logits(self, values: Tensor, query: Tensor | None) -> Tensor:
+        """Logits of the gates but for their start, (B, L) or (B, Q, L), in at least float32."""
         hidden = self.key(values)
         if query is not None and self.query is not None:
             asked = self.query(query)
             hidden = hidden + asked.unsqueeze(1) if asked.dim() == 2 else hidden.unsqueeze(1) + asked.unsqueeze(2)
-        return wide_linear(self.energy, torch.tanh(hidden)).squeeze(-1) + _SHUT
+        return wide_linear(self.energy, torch.tanh(hidden)).squeeze(-1)
 
-    def _kept(self, energies: Tensor, may: Tensor | None) -> Tensor:
-        """The gates that are not dropped in this step of training; all that may be attended if none would be left."""
-        kept = torch.rand_like(energies) >= self.drop_rate
-        kept = kept if may is None else kept & may
-        every = ~kept.any(-1, keepdim=True)
-        return kept | (every if may is None else every & may)
-
-    def _density(self, weights: Tensor, cells: Cells, alpha: float | Tensor) -> Distribution:
-        """The density of the support [μ − a, μ + a] or T for α = 2, and for any other α of its moments."""
-        least = 0.0 if self.least_half_width is None else self.least_half_width**2
+    def _density_in_space(self, weights: Tensor, cells: Cells, least: float, alpha: float | Tensor) -> Distribution:
+        """The density of the support T for α = 2, and for any other α of its moments."""
         p = weights.unsqueeze(-1)
         mean = (p * cells.centers).sum(-2)
         offsets = cells.centers - mean.unsqueeze(-2)
-        if self.dim == 1:
-            half_width = cells.sides / 2 + 2 * (p * _excess(offsets, cells.sides.unsqueeze(-2))).sum(-2)
-            # A truncated parabola of half-width a has variance a²/5.
-            variance = (half_width.square() + least) / 5
-            return density_of_moments(mean.squeeze(-1), variance.squeeze(-1), alpha, 1, "exact")
         with without_autocast(weights):
             covariance = (p * offsets).mT @ offsets
         support = (self.dim + 2) * (covariance + torch.diag_embed(cells.sides.square() / 12).expand_as(covariance))
@@ -181,9 +201,3 @@ class GateHead(PlacingHead):
             f"embed_dim={self.embed_dim}, dim={self.dim}, query_dim={self.query_dim}, drop={drop}, "
             f"least_half_width={self.least_half_width}"
         )
-
-
-def _excess(offsets: Tensor, sides: Tensor) -> Tensor:
-    """E|x + u| − E|u| with u uniform in a cell: |x| − side/4 outside the cell, x²/side in it; smooth at 0."""
-    near = offsets.clamp(-sides / 2, sides / 2)
-    return near.square() / sides + torch.relu(offsets.abs() - sides / 2)

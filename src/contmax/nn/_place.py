@@ -88,10 +88,12 @@ def observed_cells(
     if grid is not None:
         # Filled on the device: a tensor made of a list would be copied there, and the host would wait.
         return Cells(centers, torch.stack([like.new_full((), 1 / n) for n in grid]).expand(shape[0], dim))
+    if positions is None and mask is None:
+        return Cells(centers, like.new_full((1, 1), 1 / shape[1]).expand(shape[0], 1))
     may = torch.ones_like(centers[..., 0], dtype=torch.bool) if mask is None else mask.expand(shape)
     count = may.sum(-1, keepdim=True).clamp(min=1).to(like.dtype)
     if positions is None:
-        return Cells(centers, 1 / count)
+        return Cells(centers, count.reciprocal())
     may = may.unsqueeze(-1)
     span = torch.where(may, centers, -torch.inf).amax(-2) - torch.where(may, centers, torch.inf).amin(-2)
     apart = (count ** (1 / dim) - 1).clamp(min=1)

@@ -3,3 +3,6 @@
 Functions here take plain tensors and launch; they differentiate nothing and check nothing. In Triton's interpreter
 (``TRITON_INTERPRET=1`` before triton is imported) they run on CPU tensors, which is how the ordinary tests reach them.
 """
+
+from contmax.kernels.triton._gates import gate_moments as gate_moments
+from contmax.kernels.triton._gates import gate_moments_backward as gate_moments_backward

@@ -1,0 +1,101 @@
+"""Gates to moments in one launch: Triton's kernels, in its interpreter, against torch in float64."""
+
+import pytest
+import torch
+
+from contmax import nn
+from contmax.basis import GaussianBasis
+from contmax.nn import _gate_moments
+
+SHUT = -2.0
+
+
+def case(shape, masked, dropped, sharpness=1.0):
+    logits = sharpness * torch.randn(shape, dtype=torch.float64)
+    mask = None
+    if masked:
+        mask = torch.rand(shape[0], shape[-1]) > 0.4
+        mask[0] = False  # nothing to attend
+        mask[-1, 1:] = False
+    noise = torch.rand(shape) if dropped else None
+    return logits, mask, noise
+
+
+def found(logits, mask, noise, cotangents, drop=0.7):
+    leaf = logits.clone().requires_grad_()
+    noise = noise if noise is None else noise.to(leaf.dtype)
+    results = _gate_moments.default_gate_moments(leaf, mask, noise, torch.tensor(drop), SHUT, 0.01)
+    asked = [(r * c.to(r.dtype)).sum() for r, c in zip(results, cotangents, strict=True) if c is not None]
+    return *(r.detach() for r in results), *torch.autograd.grad(sum(asked), leaf)
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (2, 3, 5), (4, 1), (1, 33)], ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_kernel_against_reference(shape, masked, dropped, request):
+    logits, mask, noise = case(shape, masked, dropped)
+    cotangents = torch.randn(shape), torch.randn(shape[:-1]), torch.randn(shape[:-1])
+    expected = found(logits, mask, noise, cotangents)
+    without = found(logits, mask, noise, (None, *cotangents[1:]))
+    request.getfixturevalue("triton_takes_cpu_tensors")
+    for asked, true in ((cotangents, expected), ((None, *cotangents[1:]), without)):
+        ours = found(logits.float(), mask, noise, asked)
+        for one, other in zip(ours, true, strict=True):
+            torch.testing.assert_close(one, other.float(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-3, 50.0, 1e4])
+def test_kernel_over_the_whole_range(size, request):
+    logits, mask, noise = case((4, 19), True, True, size)
+    cotangents = torch.randn(4, 19), torch.randn(4), torch.randn(4)
+    expected = found(logits, mask, noise, cotangents)
+    request.getfixturevalue("triton_takes_cpu_tensors")
+    for ours, true in zip(found(logits.float(), mask, noise, cotangents), expected, strict=True):
+        assert ours.isfinite().all()
+        torch.testing.assert_close(ours, true.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_gates_that_are_dropped_all_come_back(triton_takes_cpu_tensors):
+    logits, mask, noise = case((3, 8), True, True)
+    weights = found(logits.float(), mask, noise, (None, torch.ones(3), torch.ones(3)), drop=2.0)[0]
+    assert torch.equal(weights > 0, mask)
+
+
+def test_second_derivatives_and_tangents(request):
+    logits, mask, noise = case((3, 6), True, True)
+
+    def curvature(dtype):
+        leaf = logits.to(dtype).requires_grad_()
+        _, mean, variance = _gate_moments.default_gate_moments(
+            leaf, mask, noise.to(dtype), torch.tensor(0.5), SHUT, 0.0
+        )
+        slope = torch.autograd.grad((mean + variance).sum(), leaf, create_graph=True)[0]
+        return torch.autograd.grad(slope.square().sum(), leaf)[0]
+
+    def along(dtype):
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(logits.to(dtype), torch.ones_like(logits, dtype=dtype))
+            results = _gate_moments.default_gate_moments(dual, mask, noise.to(dtype), torch.tensor(0.5), SHUT, 0.0)
+            return [torch.autograd.forward_ad.unpack_dual(r).tangent for r in results]
+
+    expected = [curvature(torch.float64), *along(torch.float64)]
+    request.getfixturevalue("triton_takes_cpu_tensors")
+    for ours, true in zip([curvature(torch.float32), *along(torch.float32)], expected, strict=True):
+        torch.testing.assert_close(ours, true.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_head_by_the_kernel(request):
+    head = nn.GateHead(4, query_dim=3)
+    attend = nn.ContinuousAttention(GaussianBasis.linspace(6, 0.2), head=head)
+    values, query = torch.randn(2, 9, 4, requires_grad=True), torch.randn(2, 5, 3)
+    mask = torch.arange(9) < torch.tensor([[9], [4]])
+
+    def step():
+        torch.manual_seed(3)
+        context, density = attend(values, query=query, mask=mask)
+        return context, density.half_width, *torch.autograd.grad(context.square().sum(), tuple(head.parameters()))
+
+    expected = step()
+    request.getfixturevalue("triton_takes_cpu_tensors")
+    for ours, true in zip(step(), expected, strict=True):
+        torch.testing.assert_close(ours, true, rtol=1e-4, atol=1e-5)
