@@ -11,6 +11,7 @@ where C is the log-density at the mode. For ε > 0 this is :math:`[(R^2-\Delta)/
 it is smooth in ε through 0, which is why α may be a tensor whose entries lie on both sides of 1.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +39,7 @@ class Profile:
         self.alpha = alpha
         self.dim = dim
         self.half = dim / 2
-        self._numbers = None if isinstance(alpha, Tensor) else _coefficients(alpha - 1.0, dim)
+        self._numbers = None if isinstance(alpha, Tensor) else _number_coefficients(alpha - 1.0, dim)
 
     def coefficients(self, like: Tensor) -> tuple[Scalar, Scalar, Scalar]:
         """ε, and c, w with C = c − w·½ln|Σ|; numbers for a number α, else tensors in the dtype of ``like``.
@@ -267,6 +268,14 @@ def _coefficients(gap: Any, dim: int) -> tuple[Any, Any, Any]:
     """ε, c, w for a number or a float64 tensor ε."""
     weight = 1 / (1 + dim / 2 * gap)
     return gap, weight * (log_gamma_ratio(gap, dim) - dim / 2 * _LOG_2PI), weight
+
+
+_known_coefficients = functools.lru_cache(maxsize=256)(_coefficients)
+
+
+def _number_coefficients(gap: float, dim: int) -> tuple[float, float, float]:
+    """The same for a number, found once; a tracer does not follow a cache."""
+    return _coefficients(gap, dim) if torch.compiler.is_compiling() else _known_coefficients(gap, dim)
 
 
 def _log1p_over(y: Scalar) -> Scalar:

@@ -1,5 +1,7 @@
 """A head that knows where: gates on the positions, and the density that covers the open ones."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -121,40 +123,30 @@ class GateHead(PlacingHead):
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Place:
         """The density, the weights p of the positions, and the mean of the values under them."""
-        self._check(values, query, mask)
-        density, weights, seen = self._looked(values, alpha, query, positions, grid, mask)
+        density, weights, seen = self._looked(
+            values, alpha=alpha, query=query, positions=positions, grid=grid, mask=mask
+        )
         weights = weights.to(values.dtype)
         return Place(density, weights, weighted_mean(weights, seen))
 
-    def forward(
-        self,
-        values: Float[Tensor, "B L D"],
-        *,
-        alpha: float | Tensor,
-        query: Float[Tensor, "..."] | None = None,
-        positions: Float[Tensor, "..."] | None = None,
-        grid: tuple[int, ...] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
-    ) -> Distribution:
-        """The density alone: the values are not averaged."""
-        self._check(values, query, mask)
-        return self._looked(values, alpha, query, positions, grid, mask)[0]
-
-    def _check(self, values: Tensor, query: Tensor | None, mask: Tensor | None) -> None:
-        check_values(values, self.embed_dim, "values")
-        check_query(query, self.query_dim, values)
-        check_mask(mask, values)
+    def forward(self, values: Float[Tensor, "B L D"], **where: Any) -> Distribution:
+        """The density alone, without the mean of the values; arguments as those of `attend`."""
+        return self._looked(values, **where)[0]
 
     def _looked(
         self,
         values: Tensor,
+        *,
         alpha: float | Tensor,
-        query: Tensor | None,
-        positions: Tensor | None,
-        grid: tuple[int, ...] | None,
-        mask: Tensor | None,
+        query: Tensor | None = None,
+        positions: Tensor | None = None,
+        grid: tuple[int, ...] | None = None,
+        mask: Tensor | None = None,
     ) -> tuple[Distribution, Tensor, Tensor]:
         """The density, the weights behind it, and the values with 0 where nothing may be attended."""
+        check_values(values, self.embed_dim, "values")
+        check_query(query, self.query_dim, values)
+        check_mask(mask, values)
         # What may not be attended may be anything, NaN too.
         seen = values if mask is None else torch.where(mask.unsqueeze(-1), values, 0)
         logits = self._logits(seen, query)

@@ -25,9 +25,9 @@ def default_weights(basis: Basis, even: Even, mask: Tensor | None) -> Tensor:
     Returns:
         (L, K) without a mask, (*batch, L, K) with one; rows of zeros for what is masked.
     """
-    if basis.needs_gradient:
-        return computed_weights(basis, even, mask)
     constants = (*basis.buffers(), *basis.parameters())
+    if any(constant.requires_grad for constant in constants):
+        return computed_weights(basis, even, mask)
     if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         device, sizes = even.device, [] if even.grid is None else list(even.grid)
         result: Tensor = default_weights_op(

@@ -95,7 +95,7 @@ def gate_moments_bwd_kernel(
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < length
-    may, centre, side = _place(may_ptr, row, queries, length, columns, inside, HAS_MASK)
+    _, centre, side = _place(may_ptr, row, queries, length, columns, inside, HAS_MASK)
     p = tl.load(weights_ptr + row * length + columns, mask=inside, other=0.0)
     offset = centre - tl.load(mean_ptr + row)
     excess = _excess(offset, side)
