@@ -4,6 +4,12 @@ Each function returns None where no compiled kernel fits; the caller then runs i
 reference. Kernels know nothing of the layers above them.
 """
 
+from contmax.kernels._attention_dispatch import gate_moments_compiled as gate_moments_compiled
+from contmax.kernels._attention_dispatch import gate_moments_pulled_back as gate_moments_pulled_back
+from contmax.kernels._attention_dispatch import gates_are_compiled as gates_are_compiled
+from contmax.kernels._attention_dispatch import masked_mean_compiled as masked_mean_compiled
+from contmax.kernels._attention_dispatch import masked_mean_pulled_back as masked_mean_pulled_back
+from contmax.kernels._attention_dispatch import masked_means_are_compiled as masked_means_are_compiled
 from contmax.kernels._dispatch import line_scale_means as line_scale_means
 from contmax.kernels._dispatch import plane_means_compiled as plane_means_compiled
 from contmax.kernels._dispatch import pull_back_compiled as pull_back_compiled
@@ -11,6 +17,3 @@ from contmax.kernels._dispatch import regularized_max_compiled as regularized_ma
 from contmax.kernels._dispatch import rows_are_compiled as rows_are_compiled
 from contmax.kernels._dispatch import window_values as window_values
 from contmax.kernels._dispatch import window_values_and_slopes as window_values_and_slopes
-from contmax.kernels._gate_dispatch import gate_moments_compiled as gate_moments_compiled
-from contmax.kernels._gate_dispatch import gate_moments_pulled_back as gate_moments_pulled_back
-from contmax.kernels._gate_dispatch import gates_are_compiled as gates_are_compiled

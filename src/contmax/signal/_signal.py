@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from contmax._mask import require_boolean
 from contmax._precision import without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.expectations import expectation
+from contmax.signal._arguments import check_observations
 from contmax.signal._default_weights import default_weights
 from contmax.signal._explained_variance import explained_variance
 from contmax.signal._kept_weights import Even
+from contmax.signal._masked_mean import masked_product
 from contmax.signal._positions import Sites, finite_where_masked, warn_if_far_outside
-from contmax.signal._ridge import require_float64, ridge_weights
+from contmax.signal._ridge import ridge_weights
 
 if TYPE_CHECKING:
     from torch.distributions import Distribution
@@ -38,6 +39,7 @@ class Signal:
         coefficients: Tensor | None = None,
         values: Tensor | None = None,
         weights: Tensor | None = None,
+        mask: Tensor | None = None,
         sites: Sites | None = None,
         explained: Tensor | None = None,
         dtype: torch.dtype | None = None,
@@ -46,7 +48,8 @@ class Signal:
         if source is None or (coefficients is None and weights is None):
             raise ValueError("A signal needs coefficients, or values and weights. Call contmax.fit_signal to make one.")
         self._basis, self._coefficients, self._values, self._weights = basis, coefficients, values, weights
-        self._sites, self._explained = sites, explained
+        # Values are as they were given: what the mask hides may be anything.
+        self._mask, self._sites, self._explained = mask, sites, explained
         self._shape, self._dtype = source.shape, source.dtype if dtype is None else dtype
 
     @property
@@ -59,9 +62,9 @@ class Signal:
         """B = GᵀH, in at least float32: they have both signs and large sizes, and would cancel in half precision."""
         if self._coefficients is not None:
             return self._coefficients
-        values, weights = self._observations()
+        values, weights = self._given()
         with without_autocast(values):
-            return weights.mT @ values
+            return weights.mT @ self._seen(values).to(weights.dtype)
 
     def __call__(self, t: Float[Tensor, "..."]) -> Float[Tensor, "*batch T D"]:
         """V(t) at points t: (T,) or (*batch, T) for N = 1, (T, N) or (*batch, T, N) for N > 1."""
@@ -96,14 +99,14 @@ class Signal:
     def _mixed(self, r: Tensor) -> Tensor:
         if self._coefficients is not None:
             return r @ self._coefficients.to(r.dtype)
-        values, weights = self._observations()
+        values, weights = self._given()
         length, channels = values.shape[-2:]
         functions, queries = weights.shape[-1], r.shape[-2]
         through_values = queries * length * (functions + channels)
         through_coefficients = functions * channels * (length + queries)
         if through_values <= through_coefficients:
-            return (r @ weights.mT) @ values
-        return r @ (weights.mT @ values)
+            return masked_product(r @ weights.mT, values, self._mask)
+        return r @ self.coefficients
 
     def explained_variance(self) -> Float[Tensor, "*batch"]:
         r"""The share of the variance of the observations, over unmasked positions and all channels, that V explains.
@@ -136,7 +139,7 @@ class Signal:
                 "The observations of this signal are gone, and with them their variance. Call explained_variance() "
                 "on what fit_signal returned, before materialize()."
             )
-        values = self._values.double()
+        values = self._seen(self._values).double()
         with without_autocast(values):
             functions = self._basis(self._sites.points(values)).double()
             share = explained_variance(values, functions @ self.coefficients.double(), self._sites.mask)
@@ -175,13 +178,20 @@ class Signal:
             "explained": self._explained,
         }
         changed: dict[str, Any] = {name: None if part is None else change(part) for name, part in parts.items()}
-        return Signal(self._basis, **changed, dtype=self._dtype)
+        mask = self._mask
+        if mask is not None and changed["values"] is not None:
+            mask = mask.to(changed["values"].device)
+        return Signal(self._basis, **changed, mask=mask, dtype=self._dtype)
 
-    def _observations(self) -> tuple[Tensor, Tensor]:
-        """Values and weights in one dtype, at least float32."""
+    def _given(self) -> tuple[Tensor, Tensor]:
+        """Values and weights as they are."""
         if self._values is None or self._weights is None:
             raise ValueError("The signal was materialized, so its observations are gone; use its coefficients.")
-        return self._values.to(self._weights.dtype), self._weights
+        return self._values, self._weights
+
+    def _seen(self, values: Tensor) -> Tensor:
+        """Values with 0 where they are masked."""
+        return values if self._mask is None else torch.where(self._mask.unsqueeze(-1), values, 0)
 
     def __repr__(self) -> str:
         shape = (*self._shape[:-2], self._basis.num_functions, self._shape[-1])
@@ -235,7 +245,7 @@ def fit_signal(
 
     Reference: Martins et al. 2020, Eq. B_regression.
     """
-    _check(values, basis, positions, grid, mask, penalty)
+    check_observations(values, basis, positions, grid, mask, penalty)
     wide = torch.promote_types(values.dtype, torch.float32)
     if positions is None:
         weights = default_weights(basis, Even(values.shape[-2], grid, penalty, wide, values.device), mask)
@@ -251,61 +261,6 @@ def fit_signal(
             design = torch.where(mask.unsqueeze(-1), design, 0)
         weights = ridge_weights(design, penalty).to(wide)
         sites = Sites(where, None, mask)
-    if mask is not None:
-        values = torch.where(mask.unsqueeze(-1), values, 0)
     if weights.dim() > 2:
         values = values.expand(*torch.broadcast_shapes(values.shape[:-2], weights.shape[:-2]), -1, -1)
-    return Signal(basis, values=values, weights=weights, sites=sites)
-
-
-def _check(
-    values: Tensor,
-    basis: Basis,
-    positions: Tensor | None,
-    grid: tuple[int, ...] | None,
-    mask: Tensor | None,
-    penalty: float,
-) -> None:
-    if values.dim() < 2 or not values.is_floating_point():
-        raise ValueError(
-            f"values must be floating-point of shape (*batch, L, D); got {values.dtype}, {tuple(values.shape)}. "
-            "Pass values[:, None] for one channel."
-        )
-    require_float64(values.device)
-    length = values.shape[-2]
-    if length == 0:
-        raise ValueError(f"values of shape {tuple(values.shape)} hold no observation: L = 0. Skip such inputs.")
-    if penalty < 0:
-        raise ValueError(f"penalty must not be negative; got {penalty}. 0.01 is a good start.")
-    if grid is not None:
-        size = torch.Size(grid).numel()
-        if size != length or len(grid) != basis.event_dim or positions is not None:
-            raise ValueError(
-                f"grid {tuple(grid)} does not fit: it has {len(grid)} axes and {size} cells, for a basis of dimension "
-                f"{basis.event_dim} and {length} observations; and positions must be None with it."
-            )
-    elif positions is None and basis.event_dim > 1:
-        raise ValueError(
-            f"A basis of dimension {basis.event_dim} needs grid=(…) or positions of shape (L, {basis.event_dim})."
-        )
-    batch = values.shape[:-1]
-    if positions is not None:
-        shape = positions.shape if basis.event_dim == 1 else positions.shape[:-1]
-        fits = basis.event_dim == 1 or positions.shape[-1] == basis.event_dim
-        if not fits or not _counts(shape, batch):
-            raise ValueError(
-                f"positions of shape {tuple(positions.shape)} do not fit values of shape {tuple(values.shape)}: pass "
-                f"(L,) or (*batch, L), with a last axis of {basis.event_dim} if the basis has more than one dimension."
-            )
-    require_boolean(mask)
-    if mask is not None and not _counts(mask.shape, batch):
-        raise ValueError(
-            f"mask must have shape (L,) or (*batch, L), True = may be attended; got {tuple(mask.shape)} for values of "
-            f"shape {tuple(values.shape)}."
-        )
-
-
-def _counts(shape: torch.Size, observations: torch.Size) -> bool:
-    """Whether something of this shape says one thing about each observation, (*batch, L)."""
-    pairs = zip(shape[-2::-1], observations[-2::-1], strict=False)
-    return shape[-1:] == observations[-1:] and all(n == m or 1 in (n, m) for n, m in pairs)
+    return Signal(basis, values=values, weights=weights, mask=mask, sites=sites)

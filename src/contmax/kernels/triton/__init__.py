@@ -6,3 +6,5 @@ Functions here take plain tensors and launch; they differentiate nothing and che
 
 from contmax.kernels.triton._gates import gate_moments as gate_moments
 from contmax.kernels.triton._gates import gate_moments_backward as gate_moments_backward
+from contmax.kernels.triton._masked_mean import masked_mean as masked_mean
+from contmax.kernels.triton._masked_mean import masked_mean_backward as masked_mean_backward

@@ -1,4 +1,4 @@
-"""Gates on the positions of a line by one kernel, on real CUDA tensors; tracers fuse the torch reference themselves."""
+"""Gates and masked means by one kernel each, on real CUDA tensors; tracers fuse the torch references themselves."""
 
 import torch
 from torch import Tensor
@@ -42,3 +42,30 @@ def gate_moments_pulled_back(
     from contmax.kernels import triton
 
     return triton.gate_moments_backward(logits, may, weights, mean, cotangents, shift)
+
+
+def masked_means_are_compiled(weights: Tensor, values: Tensor) -> bool:
+    """Whether a kernel takes these weights and values."""
+    return (
+        weights.dtype == torch.float32
+        and values.numel() > 0
+        and is_eager(weights)
+        and is_eager(values)
+        and triton_takes(values)
+    )
+
+
+def masked_mean_compiled(weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Σ_ℓ w_ℓ h_ℓ; see contmax.kernels.triton.masked_mean."""
+    from contmax.kernels import triton
+
+    return triton.masked_mean(weights, values, mask)
+
+
+def masked_mean_pulled_back(
+    weights: Tensor, values: Tensor, mask: Tensor, cotangent: Tensor, needs_values: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Its gradients; see contmax.kernels.triton.masked_mean_backward."""
+    from contmax.kernels import triton
+
+    return triton.masked_mean_backward(weights, values, mask, cotangent, needs_values)

@@ -1,0 +1,68 @@
+"""What can be fitted: observations, positions, a grid and a mask that fit each other."""
+
+import torch
+from torch import Tensor
+
+from contmax._mask import require_boolean
+from contmax.basis import Basis
+from contmax.signal._ridge import require_float64
+
+
+def check_observations(
+    values: Tensor,
+    basis: Basis,
+    positions: Tensor | None,
+    grid: tuple[int, ...] | None,
+    mask: Tensor | None,
+    penalty: float,
+) -> None:
+    """Refuse what :func:`contmax.fit_signal` cannot fit; nothing here looks at numbers.
+
+    Raises:
+        ValueError: if shapes do not fit each other, there is no observation, or λ < 0.
+        TypeError: if the mask is not boolean.
+        NotImplementedError: on a device without float64.
+    """
+    if values.dim() < 2 or not values.is_floating_point():
+        raise ValueError(
+            f"values must be floating-point of shape (*batch, L, D); got {values.dtype}, {tuple(values.shape)}. "
+            "Pass values[:, None] for one channel."
+        )
+    require_float64(values.device)
+    length = values.shape[-2]
+    if length == 0:
+        raise ValueError(f"values of shape {tuple(values.shape)} hold no observation: L = 0. Skip such inputs.")
+    if penalty < 0:
+        raise ValueError(f"penalty must not be negative; got {penalty}. 0.01 is a good start.")
+    if grid is not None:
+        size = torch.Size(grid).numel()
+        if size != length or len(grid) != basis.event_dim or positions is not None:
+            raise ValueError(
+                f"grid {tuple(grid)} does not fit: it has {len(grid)} axes and {size} cells, for a basis of dimension "
+                f"{basis.event_dim} and {length} observations; and positions must be None with it."
+            )
+    elif positions is None and basis.event_dim > 1:
+        raise ValueError(
+            f"A basis of dimension {basis.event_dim} needs grid=(…) or positions of shape (L, {basis.event_dim})."
+        )
+    batch = values.shape[:-1]
+    if positions is not None:
+        shape = positions.shape if basis.event_dim == 1 else positions.shape[:-1]
+        fits = basis.event_dim == 1 or positions.shape[-1] == basis.event_dim
+        if not fits or not _counts(shape, batch):
+            raise ValueError(
+                f"positions of shape {tuple(positions.shape)} do not fit values of shape {tuple(values.shape)}: pass "
+                f"(L,) or (*batch, L), with a last axis of {basis.event_dim} if the basis has more than one dimension."
+            )
+    require_boolean(mask)
+    if mask is not None and not _counts(mask.shape, batch):
+        raise ValueError(
+            f"mask must have shape (L,) or (*batch, L), True = may be attended; got {tuple(mask.shape)} for values of "
+            f"shape {tuple(values.shape)}."
+        )
+
+
+def _counts(shape: torch.Size, observations: torch.Size) -> bool:
+    """Whether something of this shape says one thing about each observation, (*batch, L)."""
+    pairs = zip(shape[-2::-1], observations[-2::-1], strict=False)
+    return shape[-1:] == observations[-1:] and all(n == m or 1 in (n, m) for n, m in pairs)
