@@ -31,6 +31,7 @@ class GaussianBasis(Basis):
 
     loc: Tensor
     log_scale: Tensor
+    fixed_scale: Tensor
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class GaussianBasis(Basis):
     @property
     def scale(self) -> Float[Tensor, " K"]:
         """Standard deviations σ_j."""
-        return self.log_scale.exp() if self.learnable else self.get_buffer("fixed_scale")
+        return self.log_scale.exp() if self.learnable else self.fixed_scale
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:

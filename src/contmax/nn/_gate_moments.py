@@ -82,18 +82,23 @@ def _reference(
 class GateMoments(torch.autograd.Function):
     """The same by a kernel of one launch in each direction; higher derivatives are those of the reference."""
 
+    # Torch looks at the signature of a forward with a `setup_context` in every call: longer than the kernel takes.
     @staticmethod
     def forward(
-        logits: Tensor, may: Tensor | None, noise: Tensor | None, drop: Tensor, shift: float, least: float
+        ctx: Any,
+        logits: Tensor,
+        may: Tensor | None,
+        noise: Tensor | None,
+        drop: Tensor,
+        shift: float,
+        least: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return kernels.gate_moments_compiled(logits.contiguous(), may, noise, drop, shift, least)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        logits, may, noise, drop, ctx.shift, ctx.least = inputs
+        weights, mean, variance = kernels.gate_moments_compiled(logits.contiguous(), may, noise, drop, shift, least)
+        ctx.shift, ctx.least = shift, least
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits, may, noise, drop, *output[:2])
+        ctx.save_for_backward(logits, may, noise, drop, weights, mean)
         ctx.save_for_forward(logits, may, noise, drop)
+        return weights, mean, variance
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
