@@ -3,3 +3,8 @@
 Functions here take plain tensors and launch; they differentiate nothing and check nothing. In Triton's interpreter
 (``TRITON_INTERPRET=1`` before triton is imported) they run on CPU tensors, which is how the ordinary tests reach them.
 """
+
+from contmax.kernels.triton._class_losses import row_losses as row_losses
+from contmax.kernels.triton._class_losses import row_losses_backward as row_losses_backward
+from contmax.kernels.triton._maps import entmax_rows as entmax_rows
+from contmax.kernels.triton._maps import entmax_rows_backward as entmax_rows_backward
