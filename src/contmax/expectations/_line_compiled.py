@@ -13,8 +13,8 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
+from contmax._by_reference import gradients_by_reference, needs_reference, tangent_by_reference
 from contmax.densities import BetaGaussian
-from contmax.expectations._by_reference import gradients_by_reference, needs_reference, tangent_by_reference
 from contmax.expectations._line_normal import normal_expectation
 from contmax.expectations._line_window import windowed_expectation
 
@@ -59,7 +59,10 @@ class LineExpectation(torch.autograd.Function):
         if needs_reference(cotangent):
             reference = partial(_reference, k=ctx.k, raised=ctx.raised)
             return *gradients_by_reference(reference, ctx.saved_tensors, needed, cotangent), None, None
-        gradients = kernels.line_gradients(cotangent, *ctx.saved_tensors, ctx.k, ctx.raised, any(needed[2:]))
+        loc, scale, centre, width = ctx.saved_tensors
+        gradients = kernels.line_gradients(
+            cotangent, loc, scale, centre, width, ctx.k, ctx.raised, needs_basis=any(needed[2:])
+        )
         return *(g if need else None for g, need in zip(gradients, needed, strict=True)), None, None
 
     @staticmethod

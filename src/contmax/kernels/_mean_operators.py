@@ -62,8 +62,8 @@ def _(
     raised: bool,
     needs_basis: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    basis = (loc.new_empty(centre.shape if needs_basis else 0) for _ in range(2))
-    return loc.new_empty(loc.shape), loc.new_empty(loc.shape), *basis
+    by_centre, by_width = (loc.new_empty(centre.shape if needs_basis else 0) for _ in range(2))
+    return loc.new_empty(loc.shape), loc.new_empty(loc.shape), by_centre, by_width
 
 
 @line_gradients_op.register_vmap
@@ -123,8 +123,8 @@ def _(
     k: float,
     needs_basis: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    basis = (loc.new_empty(x.shape if needs_basis else 0) for x in (centre, basis_tril))
-    return loc.new_empty(loc.shape), loc.new_empty(tril.shape), *basis
+    by_centre, by_basis = (loc.new_empty(x.shape if needs_basis else 0) for x in (centre, basis_tril))
+    return loc.new_empty(loc.shape), loc.new_empty(tril.shape), by_centre, by_basis
 
 
 @plane_gradients_op.register_vmap

@@ -4,5 +4,9 @@ Functions here take plain tensors and launch; they differentiate nothing and che
 (``TRITON_INTERPRET=1`` before triton is imported) they run on CPU tensors, which is how the ordinary tests reach them.
 """
 
+from contmax.kernels.triton._cholesky import plane_cholesky as plane_cholesky
+from contmax.kernels.triton._cholesky import plane_cholesky_gradient as plane_cholesky_gradient
 from contmax.kernels.triton._line import line_gradients as line_gradients
 from contmax.kernels.triton._line import line_values as line_values
+from contmax.kernels.triton._plane import plane_gradients as plane_gradients
+from contmax.kernels.triton._plane import plane_values as plane_values

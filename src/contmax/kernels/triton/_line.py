@@ -7,7 +7,6 @@ size of pairs times nodes is stored.
 
 import math
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -352,8 +351,7 @@ def line_gradients(
             )
     if not needs_basis:
         return by_loc, by_scale, loc.new_empty(0), loc.new_empty(0)
-    by_centre, by_width = shares.sum(0)
-    return by_loc, by_scale, by_centre, by_width
+    return by_loc, by_scale, shares[:, 0].sum(0), shares[:, 1].sum(0)
 
 
 def _numbers(k: float, raised: bool) -> dict[str, float | int | bool]:

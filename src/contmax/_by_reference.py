@@ -1,4 +1,4 @@
-"""Derivatives of a compiled expectation that its kernels do not know, from a torch function with the same values."""
+"""Derivatives that compiled kernels do not know, from a torch function with the same values."""
 
 from collections.abc import Callable, Sequence
 
@@ -35,7 +35,7 @@ def tangent_by_reference(
     with torch.enable_grad():
         # What is not being differentiated in reverse becomes so here, for the gradient below.
         inputs = [x if x is None or x.requires_grad else x.detach().requires_grad_() for x in inputs]
-        moved = [(x, move) for x, move in zip(inputs, tangents, strict=True) if move is not None]
+        moved = [(x, move) for x, move in zip(inputs, tangents, strict=True) if x is not None and move is not None]
         value = reference(*inputs)
         # The derivative along the tangents is that, in a cotangent, of the gradient in the arguments.
         cotangent = torch.zeros_like(value, requires_grad=True)
