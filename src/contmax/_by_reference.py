@@ -14,17 +14,27 @@ Reference = Callable[..., Tensor]
 def needs_reference(cotangent: Tensor) -> bool:
     """Whether gradients will be differentiated again, or are asked for by the vmap of torch.autograd.grad."""
     # A compiled backward pass is not differentiated again.
-    differentiated = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    return differentiated or is_batch_of_cotangents(cotangent)
+    if torch.compiler.is_compiling():
+        return False
+    return torch.is_grad_enabled() or is_batch_of_cotangents(cotangent)
 
 
 def gradients_by_reference(
     reference: Reference, inputs: Sequence[Tensor | None], needed: Sequence[bool], cotangent: Tensor
 ) -> list[Tensor | None]:
     """The gradients of the inputs, differentiable themselves; None for those that are not needed."""
-    with torch.enable_grad():
-        wanted = [x for x, need in zip(inputs, needed, strict=True) if need and x is not None]
-        gradients = iter(torch.autograd.grad(reference(*inputs), wanted, cotangent, create_graph=True))
+    wanted = [x for x, need in zip(inputs, needed, strict=True) if need and x is not None]
+
+    def of_wanted(*moving: Tensor) -> Tensor:
+        rest = iter(moving)
+        return reference(*(next(rest) if n and x is not None else x for x, n in zip(inputs, needed, strict=True)))
+
+    if is_batch_of_cotangents(cotangent):
+        with torch.enable_grad():
+            gradients = iter(torch.autograd.grad(of_wanted(*wanted), wanted, cotangent))
+    else:
+        # Unlike torch.autograd.grad this works inside the transforms of torch.func too.
+        gradients = iter(torch.func.vjp(of_wanted, *wanted)[1](cotangent))
     return [next(gradients) if need and x is not None else None for x, need in zip(inputs, needed, strict=True)]
 
 
@@ -32,13 +42,14 @@ def tangent_by_reference(
     reference: Reference, inputs: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
 ) -> Tensor:
     """The derivative along tangents of the inputs."""
-    with torch.enable_grad():
-        # What is not being differentiated in reverse becomes so here, for the gradient below.
-        inputs = [x if x is None or x.requires_grad else x.detach().requires_grad_() for x in inputs]
-        moved = [(x, move) for x, move in zip(inputs, tangents, strict=True) if x is not None and move is not None]
-        value = reference(*inputs)
-        # The derivative along the tangents is that, in a cotangent, of the gradient in the arguments.
-        cotangent = torch.zeros_like(value, requires_grad=True)
-        gradients = torch.autograd.grad(value, [x for x, _ in moved], cotangent, create_graph=True)
-        (total,) = torch.autograd.grad(gradients, cotangent, [move for _, move in moved], create_graph=True)
+    moved = [x is not None and move is not None for x, move in zip(inputs, tangents, strict=True)]
+    moves = tuple(move for x, move in zip(inputs, tangents, strict=True) if x is not None and move is not None)
+
+    def gradient(cotangent: Tensor) -> tuple[Tensor, ...]:
+        gradients = gradients_by_reference(reference, inputs, moved, cotangent)
+        return tuple(g for g in gradients if g is not None)
+
+    # Forward mode must not be nested: the derivative along the tangents is that, in a cotangent, of the gradient.
+    value = reference(*inputs)
+    total: Tensor = torch.func.vjp(gradient, torch.zeros_like(value))[1](moves)[0]
     return total

@@ -8,16 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax._eager import is_batch_of_cotangents, is_eager
+from contmax._eager import is_eager
 from contmax.kernels import _mean_operators
 from contmax.kernels._backends import triton_takes
 
 
 def means_are_compiled(*tensors: Tensor) -> bool:
     """Whether Triton's kernels take densities and functions with these parameters."""
-    return not torch.compiler.is_exporting() and all(
-        x.dtype == torch.float32 and triton_takes(x) and not is_batch_of_cotangents(x) for x in tensors
-    )
+    return not torch.compiler.is_exporting() and all(x.dtype == torch.float32 and triton_takes(x) for x in tensors)
 
 
 def line_values(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: float, raised: bool) -> Tensor:
