@@ -1,12 +1,13 @@
 """E_p[ψ] on the line and its gradients: a block of densities against a block of basis functions in each program.
 
 The rules are those of `contmax.expectations._line_normal` (α = 1, here k = ∞) and `contmax.expectations._line_window`
-(k = 1/(α−1) = 0, …, 4), which see. What is done for each node is in float32, and so is most of the rest. Nothing of the
-size of pairs times nodes is stored.
+(k = 1/(α−1) = 0, …, 4), which see. All is in float32; nothing of the size of pairs times nodes is stored.
 """
 
+import functools
 import math
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -15,27 +16,36 @@ from contmax.kernels.triton._launch import device_of
 from contmax.numerics import unit_gauss_legendre
 
 _NODES = 20
-_REACH = tl.constexpr(5.6)
-# From here on a Gaussian underflows.
-_FARTHEST = tl.constexpr(13.2)
-# Lengths are taken to be in this range, and slopes not to exceed the other: their products are then numbers.
-_SHORTEST, _LONGEST, _STEEPEST = tl.constexpr(1e-30), tl.constexpr(1e30), tl.constexpr(1e33)
+# How far a window reaches, in standard deviations.
+_REACH, _INVERSE_REACH = tl.constexpr(5.6), tl.constexpr(1 / 5.6)
+# Lengths are taken to be in this range, distances not to exceed the longest, and slopes not to exceed the last number:
+# then products of two are numbers, and what is far away underflows by itself.
+_SHORTEST, _LONGEST, _STEEPEST = tl.constexpr(1e-18), tl.constexpr(1e18), tl.constexpr(1e33)
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 # exp(−z²/2) = 2^{−(z·ROOT)²}.
 _ROOT, _INVERSE_ROOT = tl.constexpr(0.8493218002880191), tl.constexpr(1.1774100225154747)
-_NAN = tl.constexpr(float("nan"))
 
 
 @triton.jit
 def _length(x):
-    """The length within range; NaN stays NaN."""
-    x = tl.where(x < _SHORTEST, _SHORTEST, x)
-    return tl.where(x > _LONGEST, _LONGEST, x)
+    """The length within range."""
+    return tl.minimum(tl.maximum(x, _SHORTEST), _LONGEST)
+
+
+@triton.jit
+def _nan_from(x, y):
+    """NaN where one of both is NaN, else 0: what minima and maxima have lost is added at the end."""
+    return tl.where((x == x) & (y == y), 0.0, float("nan"))
+
+
+@triton.jit
+def _distance(x, y):
+    return tl.minimum(tl.maximum(x - y, -_LONGEST), _LONGEST)
 
 
 @triton.jit
 def _bounded(slope):
-    return tl.where(slope > _STEEPEST, _STEEPEST, tl.where(slope < -_STEEPEST, -_STEEPEST, slope))
+    return tl.minimum(tl.maximum(slope, -_STEEPEST), _STEEPEST)
 
 
 @triton.jit
@@ -56,97 +66,96 @@ def _half_width(scale, stretch, K: tl.constexpr):
 @triton.jit
 def _gaussian(mu, sigma, centre, width):
     """r, z and 1/s of N(μ; μ_j, s²), s² = σ² + σ_j², whose squares may be out of range."""
-    larger, smaller = tl.where(sigma > width, sigma, width), tl.where(sigma > width, width, sigma)
-    ratio = smaller / larger
+    larger = tl.maximum(sigma, width)
+    ratio = tl.minimum(sigma, width) / larger
     inverse = 1.0 / (larger * tl.sqrt(1.0 + ratio * ratio))
-    z = (mu - centre) * inverse
-    # Farther away z² may overflow, and infinity times zero is NaN.
-    z = tl.where(z > 1e6, 1e6, tl.where(z < -1e6, -1e6, z))
+    z = _distance(mu, centre) * inverse
     u = z * _ROOT
-    return tl.exp2(-u * u) * (inverse * _INVERSE_SQRT_2PI), z, inverse
+    return tl.exp2(u * (u * -1.0)) * (inverse * _INVERSE_SQRT_2PI), z, inverse
 
 
 @triton.jit
-def _window(mu, a, centre, width, K: tl.constexpr):
+def _window(mu, a, inverse_a, centre, width, inverse_width, K: tl.constexpr):
     """Where the integrand of each pair is: z = z₀ + dz·x, 1 + y = left + span·x, 1 − y = right + span·(1 − x).
 
-    z is in units of √(2/ln 2), for exp2. Also whether the density is the narrower, and whether anything is left of r.
+    z is in units of √(2/ln 2), for exp2. Also whether the density is the narrower.
     """
-    inverse_a, inverse_width = 1.0 / a, 1.0 / width
-    offset, ratio = centre - mu, width * inverse_a
-    narrow = a <= width * (2.0 if K == 0 else 2.0 * ((2 * K + 3) / 5) ** 0.5)
+    offset, ratio, inverse_ratio = _distance(centre, mu), width * inverse_a, a * inverse_width
+    narrow = inverse_ratio <= (2.0 if K == 0 else 2.0 * ((2 * K + 3) / 5) ** 0.5)
     # In units of the support its ends are ±1; in units of the basis function they are (±a − δ)/σ_j.
     end = tl.where(narrow, 1.0, (a - offset) * inverse_width)
-    start = tl.where(narrow, -1.0, (-a - offset) * inverse_width)
+    start = tl.where(narrow, -1.0, (a + offset) * (inverse_width * -1.0))
     middle = tl.where(narrow, offset * inverse_a, 0.0)
-    spread = tl.where(narrow, ratio, 1.0)
+    reach = tl.where(narrow, ratio, 1.0) * _REACH
     nearest = tl.minimum(tl.maximum(middle, start), end)
-    distance, reach = tl.abs(middle - nearest), spread * _REACH
-    far = distance / reach
+    far = tl.abs(middle - nearest) * (tl.where(narrow, inverse_ratio, 1.0) * _INVERSE_REACH)
     extent = reach / (tl.sqrt(far * far + 1.0) + far)
     low, high = tl.maximum(nearest - extent, start), tl.minimum(nearest + extent, end)
     length = high - low
     z = tl.where(narrow, (low * a - offset) * inverse_width, low)
-    dz = tl.where(narrow, length * (a * inverse_width), length)
-    # Wherever the window is, its distances from the ends must be exact: all nodes share their errors, and a power
-    # multiplies them.
-    wide, exact = a.to(tl.float64), centre.to(tl.float64) - mu.to(tl.float64)
-    deviation, shrink = width.to(tl.float64), 1.0 / a.to(tl.float64)
-    left = tl.where(narrow, 1.0 + low, ((wide + exact + deviation * low) * shrink).to(tl.float32))
-    right = tl.where(narrow, 1.0 - high, ((wide - exact - deviation * high) * shrink).to(tl.float32))
-    span = tl.where(narrow, length, length * ratio)
+    dz = length * tl.where(narrow, inverse_ratio, 1.0)
+    # The ends must agree on y: an error of y hardly moves (1 − y²)ᵏ, one of either factor is raised to the power k.
+    left = 1.0 + tl.where(narrow, low, (offset + width * low) * inverse_a)
+    right = 1.0 - tl.where(narrow, high, (offset + width * high) * inverse_a)
+    span = length * tl.where(narrow, 1.0, ratio)
     span = tl.where(span > 1.0, 2.0 - (left + right), span)
-    alive = distance <= spread * _FARTHEST
-    return z * _ROOT, dz * _ROOT, left, right, span, narrow, alive
+    return z * _ROOT, dz * _ROOT, left, right, span, narrow
 
 
 @triton.jit
-def _at(z, dz, left, right, span, x, rest, weight, K: tl.constexpr):
-    """At the node x = 1 − rest: z, y, 1 − y², and w (1 − y²)^{k−1} exp(−z²/2), of k = 1 where k = 0."""
+def _at(z, dz, left, right, span, x, rest, log_weight, K: tl.constexpr):
+    """At the node x = 1 − rest: z, 2y, 1 − y², and w (1 − y²)^{k−1} exp(−z²/2), of k = 1 where k = 0."""
     u, low, high = z + dz * x, left + span * x, right + span * rest
     room = low * high
-    escort = weight * tl.exp2(-u * u)
+    escort = tl.exp2(log_weight - u * u)
     for _ in tl.static_range(K - 1):
         escort *= room
-    return u, 0.5 * (low - high), room, escort
+    return u, low - high, room, escort
 
 
 @triton.jit
-def _sum_of_values(z, dz, left, right, span, nodes, weights, K: tl.constexpr, PAIRS: tl.constexpr):
+def _node(rule, n, mirrored: tl.constexpr, PAIRS: tl.constexpr):
+    """x, 1 − x and log₂ w of node n, or of its mirror image in the middle of the window."""
+    x, rest = tl.load(rule + n), tl.load(rule + 2 * PAIRS - 1 - n)
+    log_weight = tl.load(rule + 2 * PAIRS + n)
+    if mirrored:
+        x, rest = rest, x
+    return x, rest, log_weight
+
+
+@triton.jit
+def _sum_of_values(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
     total = tl.zeros_like(z)
     for n in tl.static_range(PAIRS):
-        x, rest = tl.load(nodes + n).to(tl.float32), tl.load(nodes + 2 * PAIRS - 1 - n).to(tl.float32)
-        weight = tl.load(weights + n).to(tl.float32)
         for mirrored in tl.static_range(2):
-            if mirrored:
-                x, rest = rest, x
-            _u, _y, room, escort = _at(z, dz, left, right, span, x, rest, weight, K)
+            x, rest, log_weight = _node(rule, n, mirrored, PAIRS)
+            _u, _y, room, escort = _at(z, dz, left, right, span, x, rest, log_weight, K)
             total += escort if K == 0 else escort * room
     return total
 
 
 @triton.jit
-def _sums_of_slopes(z, dz, left, right, span, nodes, weights, K: tl.constexpr, PAIRS: tl.constexpr):
+def _sums_of_slopes(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
     """Of mass·z, mass·z·y and mass·(z² − 1), then of escort·y and escort·((2k+1)y² − 1)."""
     by_loc, by_half, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
-    wide_loc, wide_half = tl.zeros_like(z), tl.zeros_like(z)
+    wide_loc, masses, escorts = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
     for n in tl.static_range(PAIRS):
-        x, rest = tl.load(nodes + n).to(tl.float32), tl.load(nodes + 2 * PAIRS - 1 - n).to(tl.float32)
-        weight = tl.load(weights + n).to(tl.float32)
         for mirrored in tl.static_range(2):
-            if mirrored:
-                x, rest = rest, x
-            u, y, room, escort = _at(z, dz, left, right, span, x, rest, weight, K)
+            x, rest, log_weight = _node(rule, n, mirrored, PAIRS)
+            u, twice, room, escort = _at(z, dz, left, right, span, x, rest, log_weight, K)
             mass = escort if K == 0 else escort * room
             moved = mass * u
             by_loc += moved
-            by_half += moved * y
-            # z² = 2u²/ln 2 … both with the factor that z has.
-            by_width += moved * (u * _INVERSE_ROOT) - mass * _ROOT
+            by_half += moved * twice
+            by_width += moved * u
+            masses += mass
             if K > 0:
-                wide_loc += escort * y
-                wide_half += escort * ((2 * K + 1) * y * y - 1.0)
-    return by_loc * _INVERSE_ROOT, by_half * _INVERSE_ROOT, by_width * _INVERSE_ROOT, wide_loc, wide_half
+                wide_loc += escort * twice
+                escorts += escort
+    by_loc, by_half = by_loc * _INVERSE_ROOT, by_half * (0.5 * _INVERSE_ROOT)
+    by_width = by_width * (_INVERSE_ROOT * _INVERSE_ROOT) - masses
+    # y² = 1 − (1 − y²).
+    return by_loc, by_half, by_width, 0.5 * wide_loc, 2 * K * escorts - (2 * K + 1) * masses
 
 
 @triton.jit
@@ -156,8 +165,7 @@ def line_fwd_kernel(
     scale_ptr,
     centre_ptr,
     width_ptr,
-    nodes,
-    weights,
+    rule_ptr,
     rows,
     columns,
     stretch,
@@ -171,45 +179,48 @@ def line_fwd_kernel(
     """r of a block of densities against a block of functions; K < 0 stands for k = ∞."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    mu = tl.load(loc_ptr + row, row < rows, other=0.0)[:, None]
-    scale = tl.load(scale_ptr + row, row < rows, other=1.0)[:, None]
-    centre = tl.load(centre_ptr + column, column < columns, other=0.0)[None, :]
-    width = _length(tl.load(width_ptr + column, column < columns, other=1.0))[None, :]
+    mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
+    centre = tl.load(centre_ptr + column, column < columns, other=0.0)
+    width = tl.load(width_ptr + column, column < columns, other=1.0)
+    lost = _nan_from(mu, scale)[:, None] + _nan_from(centre, width)[None, :]
+    a = _length(_half_width(scale, stretch, K) if RAISED else scale)
+    width = _length(width)
     if K < 0:
-        r, _z, _inverse = _gaussian(mu, _length(scale), centre, width)
+        r, _z, _inverse = _gaussian(mu[:, None], a[:, None], centre[None, :], width[None, :])
     else:
-        a = _length(_half_width(scale, stretch, K) if RAISED else scale)
-        z, dz, left, right, span, _narrow, alive = _window(mu, a, centre, width, K)
-        total = _sum_of_values(z, dz, left, right, span, nodes, weights, K, PAIRS)
-        r = tl.where(alive, constant * span * total / width, 0.0)
-    known = (mu == mu) & (scale == scale) & (centre == centre) & (width == width)
+        inverse_a, inverse_width = (1.0 / a)[:, None], (1.0 / width)[None, :]
+        z, dz, left, right, span, _narrow = _window(
+            mu[:, None], a[:, None], inverse_a, centre[None, :], width[None, :], inverse_width, K
+        )
+        total = _sum_of_values(z, dz, left, right, span, rule_ptr, K, PAIRS)
+        r = span * total * (inverse_width * constant)
     inside = (row < rows)[:, None] & (column < columns)[None, :]
-    tl.store(r_ptr + row[:, None].to(tl.int64) * columns + column[None, :], tl.where(known, r, _NAN), inside)
+    tl.store(r_ptr + row[:, None].to(tl.int64) * columns + column[None, :], r + lost, inside)
 
 
 @triton.jit
-def _slopes(mu, scale, a, centre, width, nodes, weights, constant, K: tl.constexpr, PAIRS: tl.constexpr):
+def _slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.constexpr, PAIRS: tl.constexpr):
     """∂r/∂(μ, a, σ_j); E[ψ′] forms for a narrow density or k = 0, escort forms else; a is σ where k = ∞."""
     if K < 0:
         r, z, inverse = _gaussian(mu, a, centre, width)
         share = r * inverse
-        bend = share * (z * z - 1.0) * inverse
-        by_loc, by_half, by_width = -share * z, bend * a, bend * width
+        # Where r has underflown z² may be out of range.
+        moved = share * z
+        bend = (moved * z - share) * inverse
+        by_loc, by_half, by_width = moved * -1.0, bend * a, bend * width
     else:
-        z, dz, left, right, span, narrow, alive = _window(mu, a, centre, width, K)
-        by_loc, by_half, by_width, wide_loc, wide_half = _sums_of_slopes(
-            z, dz, left, right, span, nodes, weights, K, PAIRS
-        )
-        size = constant * span / width
-        by_loc, by_half, by_width = -size * by_loc / width, -size * by_half / width, size * by_width / width
+        inverse_width = 1.0 / width
+        z, dz, left, right, span, narrow = _window(mu, a, inverse_a, centre, width, inverse_width, K)
+        by_loc, by_half, by_width, wide_loc, wide_half = _sums_of_slopes(z, dz, left, right, span, rule, K, PAIRS)
+        size = span * (inverse_width * constant)
+        by_width = by_width * size * inverse_width
+        share = inverse_width * -1.0
         if K > 0:
-            by_loc = tl.where(narrow, by_loc, 2 * K * size * wide_loc / a)
-            by_half = tl.where(narrow, by_half, size * wide_half / a)
-        by_loc = tl.where(alive, by_loc, 0.0)
-        by_half, by_width = tl.where(alive, by_half, 0.0), tl.where(alive, by_width, 0.0)
-    known = (mu == mu) & (scale == scale) & (centre == centre) & (width == width)
-    by_loc, by_half, by_width = _bounded(by_loc), _bounded(by_half), _bounded(by_width)
-    return tl.where(known, by_loc, _NAN), tl.where(known, by_half, _NAN), tl.where(known, by_width, _NAN)
+            by_loc = tl.where(narrow, by_loc, 2 * K * wide_loc)
+            by_half = tl.where(narrow, by_half, wide_half)
+            share = tl.where(narrow, share, inverse_a)
+        by_loc, by_half = by_loc * size * share, by_half * size * share
+    return _bounded(by_loc), _bounded(by_half), _bounded(by_width)
 
 
 @triton.jit
@@ -222,8 +233,7 @@ def line_bwd_kernel(
     scale_ptr,
     centre_ptr,
     width_ptr,
-    nodes,
-    weights,
+    rule_ptr,
     rows,
     columns,
     row_stride,
@@ -240,29 +250,29 @@ def line_bwd_kernel(
     """The gradients of a block of densities; with BASIS also its share in those of all functions, (blocks, 2, K)."""
     block = tl.program_id(0)
     row = block * ROWS + tl.arange(0, ROWS)
-    mu = tl.load(loc_ptr + row, row < rows, other=0.0)[:, None]
-    scale = tl.load(scale_ptr + row, row < rows, other=1.0)
+    mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
     half = _half_width(scale, stretch, K) if RAISED else scale
-    a = _length(half)[:, None]
+    a = _length(half)
+    inverse_a, lost_row = (1.0 / a)[:, None], _nan_from(mu, scale)[:, None]
     by_loc, by_half = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
     for first in range(0, columns, COLUMNS):
         column = first + tl.arange(0, COLUMNS)
-        centre = tl.load(centre_ptr + column, column < columns, other=0.0)[None, :]
-        width = _length(tl.load(width_ptr + column, column < columns, other=1.0))[None, :]
+        centre = tl.load(centre_ptr + column, column < columns, other=0.0)
+        width = tl.load(width_ptr + column, column < columns, other=1.0)
         inside = (row < rows)[:, None] & (column < columns)[None, :]
         offsets = row[:, None].to(tl.int64) * row_stride + column[None, :].to(tl.int64) * column_stride
+        # NaN from NaN, in all slopes.
         cotangent = tl.load(cotangent_ptr + offsets, inside, other=0.0)
+        cotangent += tl.where(inside, lost_row + _nan_from(centre, width)[None, :], 0.0)
         slope, slope_half, slope_width = _slopes(
-            mu, scale[:, None], a, centre, width, nodes, weights, constant, K, PAIRS
+            mu[:, None], a[:, None], inverse_a, centre[None, :], _length(width)[None, :], rule_ptr, constant, K, PAIRS
         )
-        slope = tl.where(inside, cotangent * slope, 0.0)
-        by_loc += tl.sum(slope, 1)
-        by_half += tl.sum(tl.where(inside, cotangent * slope_half, 0.0), 1)
+        by_loc += tl.sum(cotangent * slope, 1)
+        by_half += tl.sum(cotangent * slope_half, 1)
         if BASIS:
             share = by_basis_ptr + block.to(tl.int64) * 2 * columns + column
-            tl.store(share, -tl.sum(slope, 0), column < columns)
-            by_width = tl.sum(tl.where(inside, cotangent * slope_width, 0.0), 0)
-            tl.store(share + columns, by_width, column < columns)
+            tl.store(share, -tl.sum(cotangent * slope, 0), column < columns)
+            tl.store(share + columns, tl.sum(cotangent * slope_width, 0), column < columns)
     if RAISED:
         by_half *= half / scale * (2 * K / (2 * K + 1))
     tl.store(by_loc_ptr + row, by_loc, row < rows)
@@ -284,20 +294,19 @@ def line_values(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: fl
     if r.numel() == 0:
         return r
     rows, columns = loc.numel(), centre.shape[0]
-    block_rows, block_columns = _block(rows, columns)
-    nodes, weights = unit_gauss_legendre(_NODES, loc.device)
+    block_rows, block_columns, warps = _block(rows, columns)
     grid = (triton.cdiv(rows, block_rows), triton.cdiv(columns, block_columns))
     with device_of(loc):
         line_fwd_kernel[grid](
             r,
             *(x.contiguous() for x in (loc, scale, centre, width)),
-            nodes,
-            weights,
+            _rule(loc.device),
             rows,
             columns,
             **_numbers(k, raised),
             ROWS=block_rows,
             COLUMNS=block_columns,
+            num_warps=warps,
         )
     return r
 
@@ -326,10 +335,9 @@ def line_gradients(
     """
     rows, columns = loc.numel(), centre.shape[0]
     by_loc, by_scale = loc.new_empty(loc.shape), loc.new_empty(loc.shape)
-    block_rows, block_columns = _block(rows, columns)
+    block_rows, block_columns, warps = _block(rows, columns)
     blocks = triton.cdiv(rows, block_rows)
     shares = loc.new_empty(blocks if needs_basis else 0, 2, columns)
-    nodes, weights = unit_gauss_legendre(_NODES, loc.device)
     matrix = cotangent.reshape(-1, columns)
     if rows:
         with device_of(loc):
@@ -339,8 +347,7 @@ def line_gradients(
                 shares,
                 matrix,
                 *(x.contiguous() for x in (loc, scale, centre, width)),
-                nodes,
-                weights,
+                _rule(loc.device),
                 rows,
                 columns,
                 *matrix.stride(),
@@ -348,10 +355,19 @@ def line_gradients(
                 BASIS=needs_basis,
                 ROWS=block_rows,
                 COLUMNS=block_columns,
+                num_warps=warps,
             )
     if not needs_basis:
         return by_loc, by_scale, loc.new_empty(0), loc.new_empty(0)
     return by_loc, by_scale, shares[:, 0].sum(0), shares[:, 1].sum(0)
+
+
+@functools.cache
+def _rule(device: torch.device) -> Tensor:
+    """Nodes on [0, 1], then log₂ of their weights, in float32."""
+    with torch.inference_mode(False):
+        nodes, weights = unit_gauss_legendre(_NODES, device)
+        return torch.cat([nodes, weights.log2()]).float()
 
 
 def _numbers(k: float, raised: bool) -> dict[str, float | int | bool]:
@@ -367,8 +383,10 @@ def _numbers(k: float, raised: bool) -> dict[str, float | int | bool]:
     return {"stretch": stretch, "constant": constant, "K": int(k), "RAISED": raised, "PAIRS": _NODES // 2}
 
 
-def _block(rows: int, columns: int) -> tuple[int, int]:
-    """Densities and functions of one program: few where there are few in all, so that all of the GPU has work."""
-    size = 512 if rows * columns >= 2**17 else 128
+def _block(rows: int, columns: int) -> tuple[int, int, int]:
+    """Densities, functions and warps of one program: few pairs where there are few in all, so that all work."""
+    many = rows * columns >= 2**17
     block_columns = min(triton.next_power_of_2(columns), 512)
-    return max(1, min(size // block_columns, triton.next_power_of_2(rows))), block_columns
+    block_rows = max(1, min((512 if many else 128) // block_columns, triton.next_power_of_2(rows)))
+    # Eight pairs for each thread share what it loads of the rule.
+    return block_rows, block_columns, 2 if many else 4
