@@ -1,12 +1,12 @@
-"""On a GPU nothing in a forward or backward pass of a density waits for the device, and results are those of the CPU."""
+"""Densities on a GPU: nothing in a forward or backward pass waits, and results are those of the CPU."""
 
 import pytest
 import torch
-from cuda_checks import DEVICE, F32, Fixed, assert_accurate, without_waiting
 from density_families import ALL, Family
 from torch.distributions import Independent, Uniform
 
 from contmax.densities import Empirical, MultivariateBetaGaussian
+from cuda_checks import DEVICE, F32, Fixed, assert_accurate, without_waiting
 
 pytestmark = pytest.mark.gpu
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from cuda_checks import BF16, DEVICE, DTYPES, F32, ON_GPU, Captured, Fixed, assert_accurate, drawn, without_waiting
 from torch.distributions import Independent, Laplace, Normal, Uniform
 
 import contmax
 from contmax.densities import BetaGaussian, Empirical, MultivariateBetaGaussian, Triangular
 from contmax.losses import entmax_loss, fenchel_young, sparsemax_loss
+from cuda_checks import BF16, DEVICE, DTYPES, F32, ON_GPU, Captured, Fixed, assert_accurate, drawn, without_waiting
 
 pytestmark = pytest.mark.gpu
 ROWS, CLASSES = 12, 1000

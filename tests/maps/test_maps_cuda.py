@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+
+import contmax
 from cuda_checks import (
     BF16,
     DEVICE,
@@ -15,8 +17,6 @@ from cuda_checks import (
     drawn,
     without_waiting,
 )
-
-import contmax
 
 pytestmark = pytest.mark.gpu
 ALPHAS = [0.5, 1.0, 1.2, 4 / 3, 1.5, 2.0, 3.0, 10.0]
@@ -65,7 +65,9 @@ def test_every_length(n):
     assert_accurate(entmax(1.5), [drawn(5, n, scale=2.0)])
 
 
-@pytest.mark.parametrize(("n", "alpha", "dtype"), [(63, 2.0, BF16), (4097, 4 / 3, F16), (70000, 2.0, F32), (128256, 1.5, BF16)])
+@pytest.mark.parametrize(
+    ("n", "alpha", "dtype"), [(63, 2.0, BF16), (4097, 4 / 3, F16), (70000, 2.0, F32), (128256, 1.5, BF16)]
+)
 def test_lengths_of_other_maps(n, alpha, dtype):
     assert_accurate(entmax(alpha), [drawn(5, n, scale=2.0)], dtype)
 
@@ -232,7 +234,9 @@ TRANSFORMS = {
     "jvp": lambda x, a: torch.func.jvp(lambda x: contmax.entmax(x, a), (x,), (x.square(),)),
     "jvp in α": lambda x, a: torch.func.jvp(lambda a: contmax.entmax(x, a), (a,), (torch.ones_like(a),)),
     "double backward": lambda x, a: torch.autograd.grad(contmax.entmax(x, a).pow(3).sum(), (x, a), create_graph=True),
-    "double backward, fixed": lambda x, a: torch.autograd.grad(contmax.entmax(x, 1.5)[:, 0].sum(), x, create_graph=True),
+    "double backward, fixed": lambda x, a: torch.autograd.grad(
+        contmax.entmax(x, 1.5)[:, 0].sum(), x, create_graph=True
+    ),
 }
 
 

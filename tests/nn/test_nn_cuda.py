@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from cuda_checks import BF16, DEVICE, ON_GPU, Captured, assert_module_accurate, drawn, without_waiting
 
 from contmax import nn
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
+from cuda_checks import BF16, DEVICE, ON_GPU, Captured, assert_module_accurate, drawn, without_waiting
 
 pytestmark = pytest.mark.gpu
 

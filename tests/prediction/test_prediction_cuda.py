@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from cuda_checks import DEVICE, F32, F64, ON_GPU, assert_accurate, no_waiting
 
 import contmax
 from contmax.basis import GaussianBasis
 from contmax.domains import Box, Interval, Knots, Nodes
+from cuda_checks import DEVICE, F32, F64, ON_GPU, assert_accurate, no_waiting
 
 pytestmark = pytest.mark.gpu
 
