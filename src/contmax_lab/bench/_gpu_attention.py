@@ -57,7 +57,7 @@ def _expectation(batch: int, functions: int, alpha: float | None, device: str) -
     cotangent = draw.normal(batch, functions)
 
     def expected(loc: Tensor, scale: Tensor, *learned: Tensor) -> Tensor:
-        density = BetaGaussian(loc, scale, learned[0] if learned else alpha, validate_args=False)
+        density = BetaGaussian(loc, scale, learned[0] if alpha is None else alpha, validate_args=False)
         return contmax.expectation(density, basis(loc))
 
     factors = (draw.normal(batch, functions).requires_grad_(), draw.normal(batch, functions).requires_grad_())

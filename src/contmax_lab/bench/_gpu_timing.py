@@ -76,7 +76,7 @@ class GraphClock:
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        return start.elapsed_time(end) / 1000
+        return float(start.elapsed_time(end)) / 1000
 
 
 def _time_when_idle() -> float:

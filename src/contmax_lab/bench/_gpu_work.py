@@ -96,7 +96,7 @@ class Contest:
 
     def figures(self, clock: Clock, bandwidth: float, effort: Effort) -> Iterator[Figure]:
         """The ratio of device times, the share of the bandwidth, the ratio of wall clocks, and the peers' ratios."""
-        place = {"row": self.row, "column": self.column}
+        place: dict[str, Any] = {"row": self.row, "column": self.column}
         checked = self._checked()
         if "failed" in checked:
             yield Figure(self.table, **place, value=math.nan, at_most=self.at_most, details=checked)
@@ -105,7 +105,7 @@ class Contest:
         times = clock.device_times(contenders, effort)
         yield _ratio(times, "contmax", self.at_most, {**checked, **refused}, table=self.table, **place)
         for peer in self.peers:
-            place_of_peer = {"table": self.table, "row": f"{self.row} by {peer}", "column": self.column}
+            place_of_peer: dict[str, Any] = {"table": self.table, "row": f"{self.row} by {peer}", "column": self.column}
             if peer in times:
                 yield _ratio(times, peer, None, {}, **place_of_peer)
             else:
@@ -165,7 +165,7 @@ def _said(error: Exception) -> str:
 
 
 def _ratio(
-    times: Mapping[str, list[float]], name: str, at_most: float | None, details: Mapping[str, Any], **place: str
+    times: Mapping[str, list[float]], name: str, at_most: float | None, details: Mapping[str, Any], **place: Any
 ) -> Figure:
     seconds = {key: percentiles(times[key]) for key in (name, "torch")}
     value = seconds[name]["median"] / seconds["torch"]["median"]
