@@ -143,8 +143,8 @@ def assert_accurate(
         function: of the inputs; returns a tensor or several.
         inputs: as in `value_and_gradients`.
         dtype: of the numbers on the device.
-        ulps: what is allowed beyond twice the error of torch's own operations in this dtype on this device, in units of
-            the dtype's rounding at the size of the largest number.
+        ulps: what is allowed beyond twice the error of torch's own operations in this dtype on this device and one
+            rounding to it, in units of float32's rounding at the size of the largest number.
         tolerance: instead of all that, the error relative to the largest number, which is at least 1.
     """
     rounded = [_rounded(x, dtype) for x in inputs]
@@ -156,7 +156,8 @@ def assert_accurate(
         if plain is None:
             allowed = (tolerance or 0.0) * max(1.0, _largest(expected))
         else:
-            allowed = ulps * torch.finfo(dtype).eps * _largest(expected) + 2 * _error(plain[place], expected)
+            rounding = torch.finfo(dtype).eps + ulps * torch.finfo(F32).eps
+            allowed = rounding * _largest(expected) + 2 * _error(plain[place], expected)
         _assert_error(got, expected, allowed, place)
 
 

@@ -22,7 +22,7 @@ class StandIn:
 
     device = "cpu"
 
-    def __init__(self, device=(2.0, 1.0, 8.0, 9.0, 9.0), wall=(6.0, 2.0), peak=1000):
+    def __init__(self, device=(2.0, 1.0), wall=(6.0, 2.0), peak=1000):
         self._device, self._wall, self._peak = device, wall, peak
 
     def device_times(self, calls, effort):
@@ -97,6 +97,16 @@ def test_what_does_not_run_is_noted_and_the_next_row_goes_on():
     assert figure.details["failed"] == "RuntimeError: out of something"
 
 
+def test_what_waits_for_the_device_has_no_time():
+    class Refuses(StandIn):
+        def device_times(self, calls, effort):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    (figure,) = figures_of(contest(at_most=1.5), Refuses())
+    assert math.isnan(figure.value)
+    assert "capturing" in figure.details["failed"]
+
+
 def test_a_peer_that_fails_is_left_out():
     def fails():
         raise AttributeError("no such function")
@@ -104,8 +114,8 @@ def test_a_peer_that_fails_is_left_out():
     figures = figures_of(contest(peers={"first": fails, "second": lambda: None}))
     by_row = {figure.row: figure for figure in figures if figure.table == "time"}
     assert by_row["small by first"].value is None
-    assert by_row["small by first"].details == {"first": "AttributeError: no such function"}
-    assert by_row["small by second"].value == 8.0
+    assert by_row["small by first"].details == {"refused": "AttributeError: no such function"}
+    assert by_row["small by second"].value == 2.0
 
 
 def test_only_the_last_examples_are_checked_and_shared_inputs_are_whole():

@@ -78,7 +78,7 @@ class Contest:
         moved_bytes: what any implementation must at least read and write.
         at_most: target of the ratio of device times, or None.
         eager_at_most: target of the ratio of wall clocks; no eager passes are timed without one.
-        peers: name → another library's pass; an exception that one raises is noted and the others go on.
+        peers: name → another library's pass; an exception that one raises is noted, and the others go on.
         tolerance: largest relative error of our result and gradients that is allowed; by default twice the error of the
             unit's, and rounding.
     """
@@ -101,20 +101,29 @@ class Contest:
         if "failed" in checked:
             yield Figure(self.table, **place, value=math.nan, at_most=self.at_most, details=checked)
             return
-        contenders, refused = _that_run({"contmax": self.ours, "torch": self.unit, **self.peers})
-        times = clock.device_times(contenders, effort)
-        yield _ratio(times, "contmax", self.at_most, {**checked, **refused}, table=self.table, **place)
-        for peer in self.peers:
-            place_of_peer: dict[str, Any] = {"table": self.table, "row": f"{self.row} by {peer}", "column": self.column}
-            if peer in times:
-                yield _ratio(times, peer, None, {}, **place_of_peer)
-            else:
-                yield Figure(**place_of_peer, value=None, details=refused)
+        both: dict[str, Call] = {"contmax": self.ours, "torch": self.unit}
+        try:
+            times = clock.device_times(both, effort)
+        except Exception as error:  # what waits for the device cannot be captured
+            yield Figure(self.table, **place, value=math.nan, at_most=self.at_most, details={"failed": _said(error)})
+            return
+        yield _ratio(times, "contmax", self.at_most, checked, table=self.table, **place)
+        yield from self._peers(times["torch"], clock, effort)
         seconds = percentiles(times["contmax"])["median"]
         yield Figure(share_table(self.table), **place, value=self.moved_bytes / seconds / bandwidth)
         if self.eager_at_most is not None:
             wall = clock.wall_times({"contmax": self.ours, "torch": self.unit}, effort)
             yield _ratio(wall, "contmax", self.eager_at_most, {}, table=eager_table(self.table), **place)
+
+    def _peers(self, unit: list[float], clock: Clock, effort: Effort) -> Iterator[Figure]:
+        for name, call in self.peers.items():
+            place: dict[str, Any] = {"table": self.table, "row": f"{self.row} by {name}", "column": self.column}
+            try:
+                times = {"torch": unit, **clock.device_times({name: call}, effort)}
+            except Exception as error:  # peers fail in ways of their own
+                yield Figure(**place, value=None, details={"refused": _said(error)})
+            else:
+                yield _ratio(times, name, None, {}, **place)
 
     def _checked(self) -> dict[str, Any]:
         """Errors of both, and what is wrong with ours, if anything is."""
@@ -141,22 +150,9 @@ def eager_table(table: str) -> str:
 
 
 def _rounding(work: Work) -> float:
-    """Two roundings to the dtype of the result, after a computation in float32."""
+    """One rounding to the dtype of the result, after a computation in float32."""
     dtype = next(x.dtype for x in work.inputs if x.is_floating_point())
-    return 2 * torch.finfo(dtype).eps + 32 * torch.finfo(torch.float32).eps
-
-
-def _that_run(calls: Mapping[str, Call]) -> tuple[dict[str, Call], dict[str, str]]:
-    """The calls that raise nothing, and what the others said."""
-    running: dict[str, Call] = {}
-    refused: dict[str, str] = {}
-    for name, call in calls.items():
-        try:
-            call()
-            running[name] = call
-        except Exception as error:  # peers fail in ways of their own
-            refused[name] = _said(error)
-    return running, refused
+    return torch.finfo(dtype).eps + 32 * torch.finfo(torch.float32).eps
 
 
 def _said(error: Exception) -> str:
