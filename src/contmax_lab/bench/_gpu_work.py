@@ -146,7 +146,7 @@ def share_table(table: str) -> str:
 
 def eager_table(table: str) -> str:
     """Title of the table of wall clocks."""
-    return f"{table}: eager, wall clock"
+    return table.replace("device time", "wall clock of eager calls")
 
 
 def _rounding(work: Work) -> float:
