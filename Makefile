@@ -8,7 +8,15 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 CHECKED := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m 'not graph'
 TRACED = $(PYTEST) -m graph --without-typechecker $(shell grep -rl --include='*.py' mark.graph tests)
 
-.PHONY: setup demo test lint bench fuzz clean
+# A GPU's machine may have torch, triton, numpy and pytest and no network: an interpreter that is named is taken as it is.
+ifeq ($(origin PYTHON),file)
+GPU_PYTHON := $(BIN)/python
+GPU_SETUP := .venv/.stamp
+else
+GPU_PYTHON := PYTHONPATH=src $(PYTHON)
+endif
+
+.PHONY: setup demo test test-gpu lint bench bench-gpu fuzz clean
 
 setup: .venv/.stamp
 
@@ -32,6 +40,10 @@ test: .venv/.kernels
 	wait $$traced; failed=$$?; cat .venv/traced.log; \
 	exit $$((checked || failed))
 
+# Every layer on CUDA against float64 on the CPU: make test-gpu, or make test-gpu PYTHON=python3 without any set-up.
+test-gpu: $(GPU_SETUP)
+	$(GPU_PYTHON) -m pytest -m gpu --without-typechecker $(shell find tests -name 'test_*_cuda.py' | sort)
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,6 +52,9 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m contmax_lab.bench
+
+bench-gpu: $(GPU_SETUP)
+	$(GPU_PYTHON) -m contmax_lab.bench --device cuda
 
 # Hostile inputs for every public function: make fuzz MINUTES=60
 MINUTES ?= 5

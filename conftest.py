@@ -1,21 +1,27 @@
 """Shared by all tests: the run-time type checker, the golden values, Triton's interpreter where there is no GPU."""
 
+import importlib.util
 import json
 import os
 from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
-from hypothesis import settings
 
 # Triton decides when it is imported, which torch does late, whether kernels are compiled or interpreted.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-# Property tests draw the same examples on every run, and a slow machine is not a failure.
-settings.register_profile("contmax", deadline=None, derandomize=True, max_examples=60)
-settings.load_profile("contmax")
+# Tests on a GPU also run where nothing but torch, triton, numpy and pytest is installed.
+HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None
+HAS_TYPECHECKER = all(importlib.util.find_spec(name) for name in ("jaxtyping", "beartype"))
+
+if HAS_HYPOTHESIS:
+    from hypothesis import settings
+
+    # Property tests draw the same examples on every run, and a slow machine is not a failure.
+    settings.register_profile("contmax", deadline=None, derandomize=True, max_examples=60)
+    settings.load_profile("contmax")
 
 # Compiled kernels live outside the checker: it rewrites functions, and their compilers read the source.
 CHECKED = ["deformed", "maps", "densities", "domains", "prediction", "losses", "nn", "basis", "signal", "expectations"]
@@ -30,14 +36,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not config.getoption("--without-typechecker"):
+    if HAS_TYPECHECKER and not config.getoption("--without-typechecker"):
+        import jaxtyping
+
         jaxtyping.install_import_hook([f"contmax.{name}" for name in CHECKED], "typechecker.checked")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Trainings and processes take seconds each, the rest milliseconds: with the long ones first, no worker waits.
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
-    if config.getoption("--without-typechecker"):
+    if config.getoption("--without-typechecker") or not HAS_TYPECHECKER:
         return
     reason = "tracing does not see through the run-time type checker: pass --without-typechecker"
     for item in items:

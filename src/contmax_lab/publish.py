@@ -6,7 +6,8 @@ A table stands between two comments, of which the first says where its numbers c
     <!-- end of table -->
 
 The numbers in between are never typed by hand: this command writes them, with the commit, machine and versions that
-made them, and a test compares.
+made them, and a test compares. What needs a GPU may be missing; the page then says how to measure it. The picture of
+the suite `growth` is drawn too, where matplotlib is installed.
 """
 
 import json
@@ -15,11 +16,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from contmax_lab.bench import Figure
+from contmax_lab.bench import Figure, draw_growth
+from contmax_lab.packages import version
 
 _ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(<!-- (results/\S+\.json)(?:: ([^\n]+?))? -->\n).*?(<!-- end of table -->)", re.DOTALL)
 _PAGES = ("README.md", "docs/**/*.md")
+_GROWTH = "results/bench/gpu-growth"
 
 
 def main() -> None:
@@ -30,6 +33,9 @@ def main() -> None:
         if current != text:
             page.write_text(current, encoding="utf-8")
             print(f"rewrote {page.relative_to(_ROOT)}", file=sys.stderr)
+    measured = _ROOT / f"{_GROWTH}.json"
+    if measured.is_file() and version("matplotlib"):
+        draw_growth(json.loads(measured.read_text(encoding="utf-8")), _ROOT / f"{_GROWTH}.png")
 
 
 def pages() -> list[Path]:
@@ -52,6 +58,9 @@ def published(text: str) -> str:
 
 def _rendered(file: str, title: str | None) -> str:
     path = _ROOT / file
+    if not path.is_file() and path.name.startswith("gpu-"):
+        suite = path.stem.removeprefix("gpu-")
+        return f"Not measured yet: `python -m contmax_lab.bench {suite} --device cuda`, on a machine with a GPU."
     if not path.is_file():
         raise ValueError(f"there is no {file}, of which a page shows a table. Run the command that writes it.")
     results = json.loads(path.read_text(encoding="utf-8"))
@@ -90,9 +99,11 @@ def _provenance(results: dict[str, Any]) -> str:
     packages = ", ".join(
         f"{name} {version}" for name, version in results["versions"].items() if version and name != "contmax"
     )
-    commit = str(results["commit"])[:7] + (" with changes" if results["dirty"] else "")
+    changes = " with changes" if results["dirty"] else ""
+    # A copy without its history, as on a machine that is lent, does not know its commit.
+    commit = f"commit {results['commit'][:7]}{changes} · " if results["commit"] else ""
     device = ", ".join(machine.get("gpus") or [machine["cpu"]])
-    return f"<sub>`{results['command']}` · commit {commit} · {device} · {packages}</sub>"
+    return f"<sub>`{results['command']}` · {commit}{device} · {packages}</sub>"
 
 
 if __name__ == "__main__":

@@ -1,88 +1,155 @@
-"""On a GPU expectations and attention modules wait for nothing, and agree with float64 on the CPU."""
+"""On a GPU expectations wait for nothing, and agree with float64 on the CPU, gradients included."""
 
 import copy
 import math
 
 import pytest
 import torch
+from density_families import LINE, SEVERAL, Family
 
 import contmax
-from contmax.basis import GaussianBasis, MultivariateGaussianBasis
-from contmax.densities import BetaGaussian, MultivariateBetaGaussian
-
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-def line(alpha):
-    generator = torch.Generator().manual_seed(0)
-    loc, scale = (torch.rand(50, generator=generator) for _ in range(2))
-    basis = GaussianBasis.linspace(32, scale=(0.1, 0.5))
-    return basis, (loc, 0.02 + 0.3 * scale), lambda m, s: BetaGaussian(m, s, alpha, validate_args=False)
-
-
-def plane(alpha):
-    generator = torch.Generator().manual_seed(0)
-    loc, factor = torch.rand(50, 2, generator=generator), 0.15 * torch.randn(50, 2, 2, generator=generator)
-    basis = MultivariateGaussianBasis.grid(10, scale=0.001**0.5)
-    matrix = factor @ factor.mT + 0.01 * torch.eye(2)
-    return basis, (loc, matrix), lambda m, s: MultivariateBetaGaussian(m, s, alpha, validate_args=False)
-
-
-def without_waiting(call):
-    """Once to load libraries and constants, then once more with waiting forbidden."""
-    for mode in ("default", "error"):
-        torch.cuda.set_sync_debug_mode(mode)
-        try:
-            result = call()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    return result
-
-
-def value_and_gradients(case, device, dtype):
-    basis, parameters, build = case
-    basis = copy.deepcopy(basis).to(device, dtype)
-    moved = [x.to(device, dtype).requires_grad_() for x in parameters]
-    cotangent = torch.linspace(0.5, 1.5, basis.num_functions, device=device, dtype=dtype)
-
-    def call():
-        r = contmax.expectation(build(*moved), basis)
-        return r.detach(), *torch.autograd.grad((r * cotangent).sum(), moved)
-
-    return without_waiting(call) if device == "cuda" else call()
-
-
-@pytest.mark.parametrize("alpha", [0.9, 1.0, 1.05, 4 / 3, 1.5, 1.7, 2.0, 3.0, math.inf])
-@pytest.mark.parametrize("make", [line, plane], ids=["line", "plane"])
-def test_expectations(make, alpha):
-    single, double = (
-        value_and_gradients(make(alpha), "cuda", torch.float32),
-        value_and_gradients(make(alpha), "cpu", torch.float64),
-    )
-    for ours, true in zip(single, double, strict=True):
-        # At α = ∞ the size of Σ does nothing on the line, and its gradient is rounding.
-        assert (ours.double().cpu() - true).abs().max() <= 2e-5 * true.abs().max().clamp(min=1.0)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: contmax.nn.DiscreteAttention(32, alpha=1.5),
-        lambda: contmax.nn.ContinuousAttention(GaussianBasis.linspace(16, scale=0.1), head=contmax.nn.PooledHead(32)),
-        lambda: contmax.nn.CombinedAttention(contmax.nn.DiscreteAttention(32), GaussianBasis.linspace(16, scale=0.1)),
-    ],
-    ids=["discrete", "continuous", "combined"],
+from contmax.basis import (
+    Basis,
+    BSplineBasis,
+    CosineBasis,
+    GaussianBasis,
+    MultivariateGaussianBasis,
+    PowerBasis,
+    RectangularBasis,
 )
-def test_modules_with_masks(make):
-    attend = make().cuda()
-    values = torch.randn(8, 50, 32, device="cuda", requires_grad=True)
-    mask = torch.rand(8, 50, device="cuda") > 0.3
-    mask[0] = False
+from contmax.densities import BetaGaussian, MultivariateBetaGaussian
+from cuda_checks import BF16, DEVICE, F32, F64, Captured, assert_accurate, assert_module_accurate
 
-    def call():
-        context = attend(values, mask=mask)[0]
-        return context, *torch.autograd.grad(context.sum(), values)
+pytestmark = pytest.mark.gpu
 
-    context, gradient = without_waiting(call)
-    assert not context[0].any()
-    assert gradient.isfinite().all()
+
+def on_each_device(basis: Basis):
+    """The basis for tensors of a device and dtype: copied once, because copying waits."""
+    copies = {
+        (kind, dtype): copy.deepcopy(basis).to(kind, dtype)
+        for kind, dtype in (("cpu", F64), (DEVICE, F64), (DEVICE, F32))
+    }
+    return lambda like: copies[like.device.type, F64 if like.dtype == F64 else F32]
+
+
+def line(batch=50):
+    generator = torch.Generator().manual_seed(0)
+    loc, scale = (torch.rand(batch, generator=generator) for _ in range(2))
+    return [loc, 0.02 + 0.3 * scale]
+
+
+def plane(batch=50):
+    generator = torch.Generator().manual_seed(0)
+    loc, factor = torch.rand(batch, 2, generator=generator), 0.15 * torch.randn(batch, 2, 2, generator=generator)
+    return [loc, factor @ factor.mT + 0.01 * torch.eye(2)]
+
+
+ALPHAS = pytest.mark.parametrize("alpha", [0.9, 1.0, 1.05, 4 / 3, 1.5, 1.7, 2.0, 3.0, math.inf])
+
+
+@ALPHAS
+def test_on_the_line(alpha):
+    basis = on_each_device(GaussianBasis.linspace(32, scale=(0.1, 0.5)))
+
+    def asked(loc, scale):
+        return contmax.expectation(BetaGaussian(loc, scale, alpha, validate_args=False), basis(loc))
+
+    assert_accurate(asked, line(), tolerance=2e-5)
+
+
+@ALPHAS
+def test_on_the_plane(alpha):
+    basis = on_each_device(MultivariateGaussianBasis.grid(10, scale=0.001**0.5))
+
+    def asked(loc, matrix):
+        return contmax.expectation(MultivariateBetaGaussian(loc, matrix, alpha, validate_args=False), basis(loc))
+
+    # At α = ∞ the size of Σ does nothing on the line, and its gradient is rounding.
+    assert_accurate(asked, plane(), tolerance=2e-5)
+
+
+@pytest.mark.parametrize("functions", [1, 31, 32, 33, 512])
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_any_number_of_functions_and_densities(functions, alpha):
+    basis = on_each_device(GaussianBasis.linspace(functions, scale=0.1))
+
+    def asked(loc, scale):
+        return contmax.expectation(BetaGaussian(loc, scale, alpha, validate_args=False), basis(loc))
+
+    for batch in (1, 67):
+        assert_accurate(asked, line(batch), tolerance=2e-5)
+
+
+def test_a_learned_alpha():
+    basis = on_each_device(GaussianBasis.linspace(32, scale=(0.1, 0.5)))
+
+    def asked(loc, scale, alpha):
+        return contmax.expectation(BetaGaussian(loc, scale, alpha, validate_args=False), basis(loc))
+
+    assert_accurate(asked, [*line(), torch.tensor(1.6)], tolerance=5e-5)
+    assert_accurate(asked, [*line(), torch.linspace(1.02, 2.0, 50)], tolerance=5e-5)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_a_learned_basis(alpha):
+    def asked(basis, loc, scale):
+        return contmax.expectation(BetaGaussian(loc, scale, alpha, validate_args=False), basis)
+
+    assert_module_accurate(GaussianBasis.linspace(9, 0.1, learnable=True), asked, line(), tolerance=5e-5)
+
+
+@pytest.mark.parametrize("family", LINE + [f for f in SEVERAL if "2d" in f.name or f.name == "paraboloid"], ids=str)
+def test_every_family(family: Family):
+    host = family.make(F32)
+    wide = GaussianBasis.linspace(12, 0.4, low=-2.0, high=2.0)
+    basis = on_each_device(MultivariateGaussianBasis.grid(4, scale=0.4) if host.event_shape else wide)
+
+    def asked(*parameters):
+        density = family.build(**dict(zip(family.parameters, parameters, strict=True)))
+        return contmax.expectation(density, basis(parameters[0]))
+
+    assert_accurate(asked, list(family.tensors(F32).values()), tolerance=1e-4)
+
+
+OTHER_BASES = {
+    "splines": lambda: BSplineBasis(torch.linspace(0, 1, 12)),
+    "cosines": lambda: CosineBasis(torch.linspace(0, 20, 8)),
+    "powers": lambda: PowerBasis(4),
+    "rectangles": lambda: RectangularBasis(torch.linspace(0, 1, 9)),
+}
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+@pytest.mark.parametrize("name", list(OTHER_BASES))
+def test_other_bases(name, alpha):
+    basis = on_each_device(OTHER_BASES[name]())
+
+    def asked(loc, scale):
+        return contmax.expectation(BetaGaussian(loc, scale, alpha, validate_args=False), basis(loc))
+
+    assert_accurate(asked, line(), tolerance=1e-4)
+
+
+def test_half_precision_is_rounded_once():
+    basis = on_each_device(GaussianBasis.linspace(32, scale=(0.1, 0.5)))
+
+    def asked(loc, scale):
+        return contmax.expectation(BetaGaussian(loc, scale, 2.0, validate_args=False), basis(loc))
+
+    assert_accurate(asked, line(), BF16, ulps=16)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_captured_in_a_graph(alpha):
+    basis = on_each_device(GaussianBasis.linspace(32, scale=(0.1, 0.5)))
+    loc, scale = (x.to(DEVICE).requires_grad_() for x in line())
+
+    def step():
+        r = contmax.expectation(BetaGaussian(loc, scale, alpha, validate_args=False), basis(loc))
+        return r.detach(), *torch.autograd.grad(r.square().sum(), (loc, scale))
+
+    graph = Captured(step)
+    with torch.no_grad():
+        loc.add_(0.1)
+    for got, expected in zip(graph.replay(), step(), strict=True):
+        torch.testing.assert_close(got, expected)

@@ -242,7 +242,7 @@ def one_figure(value, **bounds):
 
 def test_record_says_where_and_on_what():
     stored = bench.record()
-    assert set(stored["versions"]) == {"python", "contmax", "torch", "numpy", "numba", "entmax"}
+    assert set(stored["versions"]) == {"python", "contmax", "torch", "numpy", "numba", "triton", "entmax"}
     assert stored["versions"]["torch"].startswith(torch.__version__.split("+")[0])
     assert stored["machine"]["cpu"]
     assert stored["machine"]["cores_used"] == torch.get_num_threads()

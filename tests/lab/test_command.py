@@ -244,6 +244,30 @@ def test_doctor_says_what_to_install(contmax, monkeypatch):
     assert "pip install 'contmax[lab]'" in errors[0]
 
 
+def backend_lines(printed):
+    return {line.split()[1]: line.split(maxsplit=2)[2] for line in printed.splitlines() if line.startswith("backend")}
+
+
+def test_doctor_says_which_kernels_run_and_why_not(contmax, monkeypatch):
+    from contmax_lab import packages
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("torch.version.cuda", None)
+    assert "built without CUDA" in backend_lines(contmax("doctor")[1])["gpu"]
+    monkeypatch.setattr("torch.version.cuda", "12.8")
+    assert "finds no CUDA device" in backend_lines(contmax("doctor")[1])["gpu"]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda i: "a GPU")
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda: True)
+    assert backend_lines(contmax("doctor")[1])["gpu"] == "yes"
+    version = packages.version
+    monkeypatch.setattr(packages, "version", lambda name: None if name == "triton" else version(name))
+    assert "pip install 'contmax[gpu]'" in backend_lines(contmax("doctor")[1])["gpu"]
+    monkeypatch.setenv("CONTMAX_BACKEND", "torch")
+    lines = backend_lines(contmax("doctor")[1])
+    assert all("CONTMAX_BACKEND=torch is set" in lines[kind] for kind in ("cpu", "gpu"))
+
+
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [

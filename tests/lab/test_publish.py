@@ -60,3 +60,27 @@ def test_a_reproduced_table_is_shown_with_its_notes(folder):
 def test_a_table_that_does_not_exist_is_named(folder, marker, message):
     with pytest.raises(ValueError, match=message):
         publish.published(f"<!-- {marker} -->\n<!-- end of table -->")
+
+
+def test_what_needs_a_gpu_may_be_missing(folder):
+    text = publish.published("<!-- results/bench/gpu-maps.json: time -->\n<!-- end of table -->")
+    assert "Not measured yet: `python -m contmax_lab.bench maps --device cuda`" in text
+
+
+def test_a_copy_without_history_has_no_commit(folder):
+    path = folder / "results" / "speed.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "commit": None, "dirty": None}))
+    text = publish.published("<!-- results/speed.json: time -->\n<!-- end of table -->")
+    assert "`python -m bench` · a processor" in text
+
+
+def test_the_picture_of_growth_is_drawn_where_it_was_measured(folder, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(publish, "draw_growth", lambda results, path: drawn.append((results, path.name)))
+    publish.main()
+    assert not drawn
+    (folder / "results" / "bench").mkdir()
+    (folder / "results" / "bench" / "gpu-growth.json").write_text('{"figures": []}')
+    publish.main()
+    assert drawn == [({"figures": []}, "gpu-growth.png")]

@@ -1,22 +1,117 @@
-"""Signals on a GPU: no waiting, kept weights, CUDA graphs."""
+"""Signals on a GPU: the numbers of float64 on the CPU, no waiting, kept weights, CUDA graphs."""
+
+import copy
 
 import pytest
 import torch
 
 import contmax
-from contmax.basis import GaussianBasis
+from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.signal import _kept_weights
+from cuda_checks import DEVICE, F32, F64, HALVES, ON_GPU, Captured, assert_accurate, drawn, no_waiting
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 
 
 def basis() -> GaussianBasis:
-    return GaussianBasis.linspace(12, 0.1).cuda()
+    return GaussianBasis.linspace(12, 0.1).to(DEVICE)
+
+
+def on_each_device(psi):
+    copies = {(kind, dtype): copy.deepcopy(psi).to(kind, dtype) for kind, dtype in (("cpu", F64), (DEVICE, F32))}
+    return lambda like: copies[like.device.type, F64 if like.dtype == F64 else F32]
+
+
+def parabola(loc):
+    return contmax.densities.TruncatedParabola(loc, torch.full_like(loc, 0.1), validate_args=False)
+
+
+def some():
+    mask = torch.rand(3, 40, generator=torch.Generator().manual_seed(2)) > 0.4
+    mask[0] = False
+    return mask
+
+
+def seconds():
+    return torch.rand(3, 40, generator=torch.Generator().manual_seed(3))
+
+
+FITS = {
+    "full": ([], lambda v, psi: contmax.fit_signal(v, psi)),
+    "masked": ([some()], lambda v, psi, m: contmax.fit_signal(v, psi, mask=m)),
+    "positions": ([seconds()[0]], lambda v, psi, t: contmax.fit_signal(v, psi, positions=t)),
+    "positions of each": ([seconds()], lambda v, psi, t: contmax.fit_signal(v, psi, positions=t)),
+    "masked positions": ([seconds(), some()], lambda v, psi, t, m: contmax.fit_signal(v, psi, positions=t, mask=m)),
+}
+
+
+@pytest.mark.parametrize("fit", list(FITS))
+@pytest.mark.parametrize("materialized", [False, True])
+def test_fits(fit, materialized):
+    arguments, make = FITS[fit]
+    psi = on_each_device(GaussianBasis.linspace(12, 0.1))
+
+    def asked(values, loc, *where):
+        signal = make(values, psi(values), *where)
+        signal = signal.materialize() if materialized else signal
+        return signal.coefficients, signal(loc), signal.expectation(parabola(loc))
+
+    assert_accurate(asked, [drawn(3, 40, 5), torch.rand(3, 4), *arguments], tolerance=5e-5)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_fits_of_a_grid(masked):
+    psi = on_each_device(MultivariateGaussianBasis.grid(5, scale=0.1))
+    mask = [torch.rand(3, 42, generator=torch.Generator().manual_seed(2)) > 0.4] if masked else [None]
+
+    def asked(values, mask):
+        return contmax.fit_signal(values, psi(values), grid=(6, 7), mask=mask).coefficients
+
+    assert_accurate(asked, [drawn(3, 42, 5), *mask], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 300])
+def test_mix_in_either_order(queries):
+    psi = on_each_device(GaussianBasis.linspace(12, 0.1))
+
+    def asked(values, r):
+        return contmax.fit_signal(values, psi(values)).mix(r)
+
+    assert_accurate(asked, [drawn(3, 40, 5), torch.rand(3, queries, 12)], tolerance=5e-5)
+
+
+@HALVES
+def test_half_precision(dtype):
+    psi = on_each_device(GaussianBasis.linspace(12, 0.1))
+
+    def asked(values, r):
+        return contmax.fit_signal(values, psi(values)).mix(r)
+
+    assert_accurate(asked, [drawn(3, 40, 5), torch.rand(3, 4, 12)], dtype, ulps=16)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_continuous_attention(masked):
+    psi = on_each_device(GaussianBasis.linspace(12, 0.1))
+
+    def asked(values, loc, mask):
+        return contmax.continuous_attention(values, parabola(loc), psi(values), mask=mask)
+
+    assert_accurate(asked, [drawn(3, 40, 5), torch.rand(3, 4), some() if masked else None], tolerance=5e-5)
+
+
+def test_a_stream():
+    psi, values, at = basis(), drawn(2, 40, 3).to(DEVICE), ((torch.arange(40) + 0.5) / 40).to(DEVICE)
+    stream = contmax.SignalAccumulator(psi)
+    for part in (slice(0, 7), slice(7, 40)):
+        stream.update(values[:, part], at[part])
+    expected = contmax.fit_signal(values, psi, positions=at).coefficients
+    torch.testing.assert_close(stream.signal().coefficients, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_kept_weights_follow_writes_that_torch_counts():
-    psi, values = basis(), torch.randn(2, 40, 3, device="cuda")
-    at = (torch.arange(40, device="cuda") + 0.5) / 40
+    psi, values = basis(), torch.randn(2, 40, 3, device=DEVICE)
+    at = (torch.arange(40, device=DEVICE) + 0.5) / 40
     first = contmax.fit_signal(values, psi).coefficients
     torch.testing.assert_close(first, contmax.fit_signal(values, psi, positions=at).coefficients)
     with torch.no_grad():
@@ -28,60 +123,46 @@ def test_kept_weights_follow_writes_that_torch_counts():
 
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
-def test_a_graph_reads_kept_weights_and_keeps_none(ragged, kept):
-    psi, values = basis(), torch.randn(2, 40, 3, device="cuda")
-    loc = torch.rand(2, device="cuda")
-    mask = torch.arange(40, device="cuda") < torch.tensor([[40], [17]], device="cuda") if ragged else None
+def test_a_graph_reads_what_was_kept_before(ragged, kept):
+    psi, values = basis(), torch.randn(2, 40, 3, device=DEVICE)
+    loc, mask = torch.rand(2, device=DEVICE), some()[1:].to(DEVICE) if ragged else None
+    shelves = _kept_weights._WEIGHTS, _kept_weights._TABLES
 
     def context():
-        density = contmax.densities.TruncatedParabola(loc, 0.1, validate_args=False)
-        return contmax.continuous_attention(values, density, psi, mask=mask)
+        if not kept:
+            for shelf in shelves:
+                shelf.kept.clear()
+        return contmax.continuous_attention(values, parabola(loc), psi, mask=mask)
 
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            expected = context()
-    torch.cuda.current_stream().wait_stream(side)
-    shelves = _kept_weights._WEIGHTS, _kept_weights._TABLES
-    if not kept:
-        for shelf in shelves:
-            shelf.kept.clear()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = context()
-    assert any(shelf.kept.get(psi) for shelf in shelves) == kept
+    expected = context()
+    graph = Captured(context)
+    assert not ON_GPU or any(shelf.kept.get(psi) for shelf in shelves) == kept
     # What the graph reads must not be dropped with what is kept.
     for shelf in shelves:
         shelf.kept.clear()
-    torch.randn(1000, 1000, device="cuda")
-    graph.replay()
-    torch.testing.assert_close(captured, expected, rtol=1e-4, atol=1e-5)
+    torch.full((1000, 1000), torch.nan, device=DEVICE)
+    torch.testing.assert_close(graph.replay(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_no_call_waits_for_the_device():
-    psi, values = basis(), torch.randn(2, 40, 3, device="cuda")
-    mask = torch.rand(2, 40, device="cuda") > 0.3
-    seconds = 100 * torch.rand(2, 40, device="cuda")
-    density = contmax.densities.TruncatedParabola(torch.rand(2, device="cuda"), 0.1, validate_args=False)
-    attend = contmax.nn.MultiheadContinuousAttention(3, 1, psi, alpha=1.5, learnable=True).cuda()
-    query = torch.randn(2, 4, 3, device="cuda")
-    attend(query, values)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    psi, values = basis(), torch.randn(2, 40, 3, device=DEVICE)
+    mask = torch.rand(2, 40, device=DEVICE) > 0.3
+    times = torch.rand(2, 40, device=DEVICE)
+    density = parabola(torch.rand(2, device=DEVICE))
+    contmax.fit_signal(values, psi).expectation(density)
+    contmax.fit_signal(values, psi, mask=mask).expectation(density)
+    contmax.fit_signal(values, psi, positions=times, mask=mask).expectation(density)
+    with no_waiting():
         contmax.fit_signal(values, psi).expectation(density)
         contmax.fit_signal(values, psi, mask=mask).expectation(density)
-        contmax.fit_signal(values, psi, positions=seconds, mask=mask).expectation(density)
-        attend(query, values, mask=mask)[0].sum().backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+        contmax.fit_signal(values, psi, positions=times, mask=mask).expectation(density)
 
 
 def test_a_signal_takes_its_basis_along():
     psi = GaussianBasis.linspace(8, 0.1)
     signal = contmax.fit_signal(torch.randn(20, 3), psi)
-    there = signal.to("cuda")
+    there = signal.to(DEVICE)
     t = torch.rand(5)
-    torch.testing.assert_close(there(t.cuda()).cpu(), signal(t), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(there(t.to(DEVICE)).cpu(), signal(t), rtol=1e-4, atol=1e-4)
     assert psi.loc.device.type == "cpu"
-    assert there.basis.loc.device.type == "cuda"
+    assert there.basis.loc.device.type == DEVICE

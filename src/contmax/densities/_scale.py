@@ -8,6 +8,7 @@ from torch import Tensor
 
 from contmax._typing import Float
 
+from ._plane_cholesky import compiled_cholesky
 from ._validation import require_finite, require_positive
 
 # Forward substitution by hand is one fused multiply-add per entry of L; LAPACK and cuBLAS win for larger systems.
@@ -178,6 +179,9 @@ def scale_of_matrix(name: str, matrix: Float[Tensor, "*batch N N"], validate: bo
         validate: read the values; otherwise a matrix that is not positive definite gives NaN.
     """
     wide = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+    compiled = None if validate else compiled_cholesky(wide)
+    if compiled is not None:
+        return TriangularScale(compiled)
     tril, info = torch.linalg.cholesky_ex(wide)
     if validate:
         require_symmetric(name, wide)

@@ -4,6 +4,7 @@ In float64 inside: 12 to 32 nodes for float32 arguments, 40 to 80 for float64. O
 value and first derivatives in one pass; torch is the reference, and takes over elsewhere and for higher derivatives.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
+from contmax._by_reference import gradients_by_reference, tangent_by_reference
 from contmax.densities import BetaGaussian
 from contmax.expectations._plane_form import line_form
 from contmax.expectations._scale_law import path_rule
@@ -34,7 +36,7 @@ def scale_mean_expectation(
     loc, scale, centre, width = (x.to(dtype) for x in (loc, scale, centre, width))
     known = kernels.line_scale_means(loc, scale, alpha, centre, width, path_rule(isinstance(alpha, Tensor), single))
     if known is None:
-        return _reference(loc, scale, centre, width, alpha)
+        return _reference(loc, scale, centre, width, alpha if isinstance(alpha, Tensor) else None, alpha)
     result: Tensor = apply(ScaleMeanExpectation, loc, scale, centre, width, alpha, known)
     return result
 
@@ -68,7 +70,8 @@ class ScaleMeanExpectation(torch.autograd.Function):
         *inputs, slopes = ctx.saved_tensors
         needed = ctx.needs_input_grad[:5]
         if torch.is_grad_enabled():
-            return *_differentiable_gradients(inputs, ctx.number, cotangent, needed), None
+            reference = partial(_reference, number=ctx.number)
+            return *gradients_by_reference(reference, inputs, needed, cotangent), None
         by_loc, by_scale, by_width, by_alpha = slopes
         rows = [
             (cotangent * slope).sum(-1) if wanted else None
@@ -83,32 +86,12 @@ class ScaleMeanExpectation(torch.autograd.Function):
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
-        with torch.enable_grad():
-            # What is not being differentiated in reverse becomes so here, for the gradient below.
-            inputs = [x if x is None or x.requires_grad else x.detach().requires_grad_() for x in ctx.saved_tensors[:5]]
-            moved = [(x, move) for x, move in zip(inputs, tangents[:5], strict=True) if move is not None]
-            loc, scale, centre, width, alpha = inputs
-            value = _reference(loc, scale, centre, width, ctx.number if alpha is None else alpha)
-            # The derivative along the tangents is that, in a cotangent, of the gradient in the arguments.
-            cotangent = torch.zeros_like(value, requires_grad=True)
-            gradients = torch.autograd.grad(value, [x for x, _ in moved], cotangent, create_graph=True)
-            (total,) = torch.autograd.grad(gradients, cotangent, [move for _, move in moved], create_graph=True)
-        return total
+        return tangent_by_reference(partial(_reference, number=ctx.number), ctx.saved_tensors[:5], tangents[:5])
 
 
-def _differentiable_gradients(
-    inputs: list[Tensor | None], number: float | None, cotangent: Tensor, needed: tuple[bool, ...]
-) -> list[Tensor | None]:
-    """The gradients of the reference, made of differentiable operations."""
-    loc, scale, centre, width, alpha = inputs
-    wanted = [x for x, need in zip(inputs, needed, strict=True) if need and x is not None]
-    value = _reference(loc, scale, centre, width, number if alpha is None else alpha)
-    gradients = iter(torch.autograd.grad(value, wanted, cotangent, create_graph=True))
-    return [next(gradients) if need and x is not None else None for x, need in zip(inputs, needed, strict=True)]
-
-
-def _reference(loc: Any, scale: Any, centre: Any, width: Any, alpha: Any) -> Tensor:
-    """The same by torch, differentiable to every order."""
+def _reference(loc: Any, scale: Any, centre: Any, width: Any, index: Any, number: Any) -> Tensor:
+    """The same by torch, differentiable to every order; α is a tensor, or, where that is None, the number after it."""
+    alpha = number if index is None else index
     wide = BetaGaussian(loc.double(), scale.double(), alpha, validate_args=False)
     form, size = line_form(wide.variance[..., None], wide.loc[..., None] - centre.double(), width.double())
     return (mean_over_scales(form, alpha, 1, loc.dtype == torch.float32) * size).to(loc.dtype)

@@ -23,6 +23,7 @@ from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian
 from contmax.expectations._expectation import register_expectation, working_dtype
 from contmax.expectations._matrix_form import MatrixForm
+from contmax.expectations._plane_compiled import compiled_plane_expectation
 from contmax.expectations._plane_form import plane_form
 from contmax.expectations._scale_mean import Form, mean_over_scales, scale_order
 
@@ -42,6 +43,10 @@ def beta_gaussian(density: MultivariateBetaGaussian, basis: MultivariateGaussian
     loc, tril, alpha = density.loc, density.scale_tril, density.alpha
     if not isinstance(alpha, Tensor) and alpha == 1:
         return gaussian(loc, tril, basis)
+    if not isinstance(alpha, Tensor) and _fits_float32(alpha, basis.event_dim):
+        compiled = _on_the_plane(loc, tril, basis, 1 / (alpha - 1))
+        if compiled is not None:
+            return compiled
     single = working_dtype(loc, tril, basis.loc) == torch.float32
     dtype = working_dtype(loc, tril) if _fits_float32(alpha, basis.event_dim) else torch.float64
     wide_loc, wide_tril = loc.to(dtype), tril.to(dtype)
@@ -80,6 +85,9 @@ def gaussian(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis) -> Ten
     """N(μ; μ_j, LLᵀ + Σ_j): on the plane without any factorisation, elsewhere with one Cholesky factor in float64."""
     dtype = torch.promote_types(loc.dtype, basis.loc.dtype)
     if basis.event_dim == 2:
+        compiled = _on_the_plane(loc, tril, basis, math.inf)
+        if compiled is not None:
+            return compiled
         parts = _pairs(loc, tril, basis, working_dtype(loc, basis.loc))
         plane, size = plane_form(*parts, basis.is_diagonal)
         return (size * torch.exp(-0.5 * (plane.near + plane.far))).to(dtype)
@@ -87,6 +95,15 @@ def gaussian(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis) -> Ten
     total, _ = torch.linalg.cholesky_ex(tril @ tril.mT + basis_tril @ basis_tril.mT)
     white = torch.linalg.solve_triangular(total, offset.unsqueeze(-1), upper=False).squeeze(-1)
     return torch.exp(-0.5 * white.square().sum(-1) - _log_volume(total)).to(dtype)
+
+
+def _on_the_plane(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis, k: float) -> Tensor | None:
+    """r by a compiled kernel in the dtype that the arguments promote to, or None where none fits."""
+    dtype = working_dtype(loc, tril, basis.loc)
+    compiled = compiled_plane_expectation(
+        loc.to(dtype), tril.to(dtype), basis.loc.to(dtype), basis.scale_tril.to(dtype), k
+    )
+    return None if compiled is None else compiled.to(torch.promote_types(loc.dtype, basis.loc.dtype))
 
 
 def _pairs(

@@ -15,5 +15,17 @@ from contmax.kernels._dispatch import plane_means_compiled as plane_means_compil
 from contmax.kernels._dispatch import pull_back_compiled as pull_back_compiled
 from contmax.kernels._dispatch import regularized_max_compiled as regularized_max_compiled
 from contmax.kernels._dispatch import rows_are_compiled as rows_are_compiled
+from contmax.kernels._dispatch import rows_are_fused as rows_are_fused
 from contmax.kernels._dispatch import window_values as window_values
 from contmax.kernels._dispatch import window_values_and_slopes as window_values_and_slopes
+from contmax.kernels._mean_dispatch import line_gradients as line_gradients
+from contmax.kernels._mean_dispatch import line_values as line_values
+from contmax.kernels._mean_dispatch import means_are_compiled as means_are_compiled
+from contmax.kernels._mean_dispatch import plane_cholesky as plane_cholesky
+from contmax.kernels._mean_dispatch import plane_cholesky_gradient as plane_cholesky_gradient
+from contmax.kernels._mean_dispatch import plane_gradients as plane_gradients
+from contmax.kernels._mean_dispatch import plane_values as plane_values
+from contmax.kernels._row_operators import class_loss_fused as class_loss_fused
+from contmax.kernels._row_operators import class_loss_fused_backward as class_loss_fused_backward
+from contmax.kernels._row_operators import entmax_fused as entmax_fused
+from contmax.kernels._row_operators import entmax_fused_backward as entmax_fused_backward

@@ -5,27 +5,38 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import is_eager, is_eager_cpu
 from contmax.kernels import _operators
-from contmax.kernels._backends import numba_takes, numba_works
+from contmax.kernels._backends import numba_takes, numba_works, triton_takes
 
 Rule = tuple[Tensor, Tensor]
 
 
 def rows_are_compiled(x: Tensor) -> bool:
-    """Whether compiled kernels exist for rows on the device and of the dtype of x, for α ≤ 2."""
-    return numba_takes(x)
+    """Whether compiled kernels exist for rows on the device and of the dtype of x, at least for α ≤ 2."""
+    return numba_takes(x) or triton_takes(x)
+
+
+def rows_are_fused(x: Tensor) -> bool:
+    """Whether rows are taken as they come, in half precision and with a mask: see `contmax.kernels._row_operators`."""
+    return triton_takes(x) and not torch.compiler.is_exporting()
 
 
 def _rows_fit(x: Tensor, alpha: float | Tensor) -> bool:
     """Whether the compiled kernels can take these rows, which must hold numbers; α > 2 needs the sorted solver."""
-    if not rows_are_compiled(x) or not is_eager_cpu(x, alpha):
+    if not numba_takes(x) or not is_eager_cpu(x, alpha):
         return False
     return not (alpha.detach() > 2).any().item() if isinstance(alpha, Tensor) else alpha <= 2
 
 
 def regularized_max_compiled(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor] | None:
     """(p, Ω*) by a compiled kernel, or None where the caller's torch reference must run."""
+    if triton_takes(scores) and is_eager(scores):
+        from contmax.kernels import triton
+
+        x, index = _axis_last(scores, dim), _alpha_rows(alpha, scores, dim)
+        p, conjugate = triton.entmax_rows(x, index, None, scores.dtype, needs_omega=True)
+        return _axis_back(p, dim), _axis_back(conjugate, dim)
     if not _rows_fit(scores, alpha):
         return None
     from contmax.kernels import cpu  # numba takes half a second to import: only when it is needed
@@ -38,6 +49,12 @@ def pull_back_compiled(
     p: Tensor, cotangent: Tensor, alpha: float | Tensor, dim: int, needs_alpha: bool
 ) -> tuple[Tensor, Tensor | None] | None:
     """(gradient of the scores, gradient of α per slice) by a compiled kernel, or None as above."""
+    if triton_takes(p) and is_eager(p) and is_eager(cotangent):
+        from contmax.kernels import triton
+
+        weight, g, per_row = _axis_last(p, dim), _axis_last(cotangent, dim), _alpha_rows(alpha, p, dim)
+        grad, grad_alpha = triton.entmax_rows_backward(weight, g, per_row, p.dtype, needs_alpha)
+        return _axis_back(grad, dim), _axis_back(grad_alpha, dim) if needs_alpha else None
     if not _rows_fit(p, alpha) or not is_eager_cpu(cotangent):
         return None
     from contmax.kernels import cpu

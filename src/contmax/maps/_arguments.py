@@ -10,6 +10,12 @@ from contmax.maps._half_precision import widened_scores
 
 def checked_scores(scores: Tensor, dim: int, name: str) -> Tensor:
     """The scores in the dtype of the computation: float32 for lower precisions, as they are otherwise."""
+    check_scores(scores, dim, name)
+    return widened_scores(scores)
+
+
+def check_scores(scores: Tensor, dim: int, name: str) -> None:
+    """Raise if these are no scores."""
     if not isinstance(scores, Tensor):
         raise TypeError(f"{name} takes a tensor of scores; got {type(scores).__name__}. Pass torch.as_tensor(scores).")
     if not scores.is_floating_point():
@@ -25,7 +31,6 @@ def checked_scores(scores: Tensor, dim: int, name: str) -> Tensor:
             f"{name} over an empty axis: scores of shape {tuple(scores.shape)} have size 0 along dim {dim}, "
             "and no distribution lives on an empty set. Skip such inputs."
         )
-    return widened_scores(scores)
 
 
 def output_dtype(scores: Tensor) -> torch.dtype:
@@ -56,7 +61,7 @@ def tempered_and_masked(scores: Tensor, mask: Tensor | None, temperature: float 
 
 
 def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
-    """α as a float, or as a tensor of the scores' dtype with size 1 along `dim`."""
+    """α as a float, or as a tensor with size 1 along `dim`, of the scores' dtype and at least float32."""
     if not isinstance(alpha, Tensor):
         alpha = float(alpha)
         if not 0 < alpha < torch.inf:
@@ -77,7 +82,7 @@ def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Te
         )
     if is_eager_cpu(alpha) and not bool(((alpha.detach() > 0) & (alpha.detach() < torch.inf)).all()):
         raise ValueError(f"alpha must be positive and finite; got {_described(alpha)}. 1 is softmax, 2 is sparsemax.")
-    return alpha if alpha.dtype == scores.dtype else alpha.to(scores.dtype)
+    return alpha.to(torch.promote_types(scores.dtype, torch.float32))
 
 
 def _some_value_at_most_zero(value: float | Tensor) -> bool:

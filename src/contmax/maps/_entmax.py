@@ -5,10 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contmax import kernels
 from contmax._autograd import apply
+from contmax._mask import require_boolean
 from contmax._typing import Bool, Float
-from contmax.maps._arguments import checked_alpha, checked_scores, output_dtype, tempered_and_masked
+from contmax.maps._arguments import check_scores, checked_alpha, output_dtype, tempered_and_masked
 from contmax.maps._backend import pull_back, regularized_argmax
+from contmax.maps._fused import fused_entmax
+from contmax.maps._half_precision import widened_scores
 from contmax.maps._jacobian import pull_back_reference, push_forward_reference
 
 __all__ = ["entmax", "entmax_map", "softmax", "sparsemax"]
@@ -63,9 +67,18 @@ def _softmax_or_zeros(scores: Tensor, dim: int) -> Tensor:
 def _apply(
     name: str, scores: Tensor, alpha: float | Tensor, dim: int, mask: Tensor | None, temperature: float | Tensor
 ) -> Tensor:
-    x = tempered_and_masked(checked_scores(scores, dim, name), mask, temperature, dim)
-    p, dtype = entmax_map(x, checked_alpha(alpha, x, dim), dim), output_dtype(scores)
+    check_scores(scores, dim, name)
+    dtype = output_dtype(scores)
+    index = checked_alpha(alpha, scores, dim)
+    if _is_one(temperature) and not _is_one(index) and kernels.rows_are_fused(scores):
+        require_boolean(mask)
+        return fused_entmax(scores, index, dim, mask, dtype)
+    p = entmax_map(tempered_and_masked(widened_scores(scores), mask, temperature, dim), index, dim)
     return p if p.dtype == dtype else p.to(dtype)
+
+
+def _is_one(value: float | Tensor) -> bool:
+    return not isinstance(value, Tensor) and value == 1
 
 
 def softmax(

@@ -5,6 +5,7 @@ from ._contour import DOUBLE as DOUBLE
 from ._contour import SINGLE as SINGLE
 from ._contour import Hyperbola as Hyperbola
 from ._contour import SaddlePath as SaddlePath
+from ._contour import hyperbola_nodes as hyperbola_nodes
 from ._contour import saddle_path as saddle_path
 from ._float64 import float64_of as float64_of
 from ._gamma_ratio import log_gamma_ratio as log_gamma_ratio

@@ -23,12 +23,12 @@ def gauss_legendre(count: int, device: torch.device) -> tuple[Float[Tensor, "n"]
         >>> round(float((weights * nodes**4).sum()), 12)
         0.4
     """
-    return _constant("nodes", count, device), _constant("weights", count, device)
+    return kept_table("nodes", count, device), kept_table("weights", count, device)
 
 
 def unit_gauss_legendre(count: int, device: torch.device) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
     """The same on [0, 1]."""
-    return _constant("unit_nodes", count, device), _constant("unit_weights", count, device)
+    return kept_table("unit_nodes", count, device), kept_table("unit_weights", count, device)
 
 
 def graded_rule(count: int, device: torch.device, power: int = 4) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
@@ -48,7 +48,7 @@ def graded_rule(count: int, device: torch.device, power: int = 4) -> tuple[Float
         >>> abs(float((weights * nodes.sqrt()).sum()) - 2 / 3) < 1e-14
         True
     """
-    return _constant(f"graded_nodes_{power}", count, device), _constant(f"graded_weights_{power}", count, device)
+    return kept_table(f"graded_nodes_{power}", count, device), kept_table(f"graded_weights_{power}", count, device)
 
 
 def grading(u: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -58,17 +58,17 @@ def grading(u: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 def legendre_coefficients(values: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
     """Coefficients c with Σ cₘ Pₘ(xᵢ) = valuesᵢ at the n Gauss nodes xᵢ."""
-    return values @ _constant("transform", values.shape[-1], values.device)
+    return values @ kept_table("transform", values.shape[-1], values.device)
 
 
 def legendre_slope(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
     """Coefficients of the derivative (the last one is 0)."""
-    return coefficients @ _constant("slope", coefficients.shape[-1], coefficients.device)
+    return coefficients @ kept_table("slope", coefficients.shape[-1], coefficients.device)
 
 
 def legendre_antiderivative(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... m"]:
     """Coefficients, one more, of the antiderivative that vanishes at −1."""
-    return coefficients @ _constant("antiderivative", coefficients.shape[-1], coefficients.device)
+    return coefficients @ kept_table("antiderivative", coefficients.shape[-1], coefficients.device)
 
 
 def legendre_sum(coefficients: Float[Tensor, "... n"], x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -97,7 +97,7 @@ class _Kept:
     """Tables by name, as attributes: a tracer reads an attribute when it meets it, and takes it for an input."""
 
 
-def _constant(kind: str, count: int, device: torch.device) -> Tensor:
+def kept_table(kind: str, count: int, device: torch.device) -> Tensor:
     """A table as a tensor of float64, made once per device; a constant to tracers."""
     if torch.compiler.is_exporting():
         # Made of numbers, it is a constant of the exported program; a tensor kept from here would be a fake one.
@@ -139,6 +139,9 @@ def _table(kind: str, count: int) -> Any:
         return (nodes + 1) / 2
     if kind == "unit_weights":
         return weights / weights.sum()
+    if kind.startswith(("sinh", "cosh")):
+        u = (np.arange(count) + 0.5) * (float(kind[5:]) / count)
+        return np.sinh(u) if kind.startswith("sinh") else np.cosh(u)
     if kind.startswith("graded"):
         u, power = (nodes + 1) / 2, int(kind[-1])
         if kind.startswith("graded_nodes"):

@@ -1,8 +1,11 @@
-"""Benchmarks: ``python -m contmax_lab.bench [SUITE …]`` prints tables and stores every figure with its target.
+"""Benchmarks: ``python -m contmax_lab.bench [SUITE …] [--device cuda]`` prints tables and stores figures with targets.
 
 A suite is one file that yields figures; it joins by one line in `SUITES`. How figures come about is shared: ratios of
 processor time from interleaved repeats on one thread (`interleaved`), resident memory of a fresh process
 (`peak_extra_memory`), and a record of commit, machine and versions (`record`).
+
+On a GPU the suites are those of `GPU_SUITES`, which need torch and numpy only. There a pass is first compared with
+float64, and then timed by a `Clock`: replays of CUDA graphs, and eager calls.
 """
 
 from contmax_lab.bench._accuracy import errors as errors
@@ -10,6 +13,14 @@ from contmax_lab.bench._accuracy import exact_entmax as exact_entmax
 from contmax_lab.bench._attention import ATTENTION as ATTENTION
 from contmax_lab.bench._densities import DENSITIES as DENSITIES
 from contmax_lab.bench._figure import Figure as Figure
+from contmax_lab.bench._gpu_attention import GPU_ATTENTION as GPU_ATTENTION
+from contmax_lab.bench._gpu_growth import GPU_GROWTH as GPU_GROWTH
+from contmax_lab.bench._gpu_growth import draw_growth as draw_growth
+from contmax_lab.bench._gpu_losses import GPU_LOSSES as GPU_LOSSES
+from contmax_lab.bench._gpu_maps import GPU_MAPS as GPU_MAPS
+from contmax_lab.bench._gpu_timing import Clock as Clock
+from contmax_lab.bench._gpu_work import Contest as Contest
+from contmax_lab.bench._gpu_work import Work as Work
 from contmax_lab.bench._maps import MAPS as MAPS
 from contmax_lab.bench._memory import peak_extra_memory as peak_extra_memory
 from contmax_lab.bench._record import record as record
@@ -26,4 +37,11 @@ SUITES: list[Suite] = [
     MAPS,
     DENSITIES,
     ATTENTION,
+]
+
+GPU_SUITES: list[Suite] = [
+    GPU_MAPS,
+    GPU_LOSSES,
+    GPU_ATTENTION,
+    GPU_GROWTH,
 ]

@@ -1,13 +1,17 @@
-"""``python -m contmax_lab.bench [SUITE …]``: measure, print the tables, store the figures."""
+"""``python -m contmax_lab.bench [SUITE …] [--device cuda]``: measure, print the tables, store the figures."""
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from contmax_lab.bench import QUICK, SUITES, THOROUGH, Effort, Figure, Suite, one_thread, record, tables
+import torch
+
+from contmax_lab.bench import GPU_SUITES, QUICK, SUITES, THOROUGH, Effort, Figure, Suite, one_thread, record, tables
+from contmax_lab.bench._gpu_timing import METHOD as GPU_METHOD
 from contmax_lab.bench._memory import METHOD as MEMORY_METHOD
 from contmax_lab.bench._table import MISSED
 
@@ -18,69 +22,87 @@ _METHOD = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Session:
+    """What all suites of one command share."""
+
+    device: str
+    effort: Effort
+    provenance: dict[str, Any]
+    output: Path | None
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the suites that were named, or all of them."""
     options = _parser().parse_args(arguments)
-    known = {suite.name: suite for suite in SUITES}
+    known = {suite.name: suite for suite in (GPU_SUITES if options.device == "cuda" else SUITES)}
     unknown = [name for name in options.suites if name not in known]
     if unknown:
         _parser().error(f"there is no suite {', '.join(unknown)}; choose from {', '.join(known)}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        _parser().error("--device cuda needs a GPU, and torch finds none; leave it out to measure on the CPU")
     output = options.output or (None if options.quick else _STANDARD_OUTPUT)
     with one_thread():
-        provenance = record()
+        session = _Session(options.device, QUICK if options.quick else THOROUGH, record(), output)
         for name in options.suites or known:
-            _run(known[name], QUICK if options.quick else THOROUGH, provenance, output)
+            _run(known[name], session)
 
 
 def _parser() -> argparse.ArgumentParser:
-    names = ", ".join(suite.name for suite in SUITES)
+    names, gpu_names = (", ".join(suite.name for suite in suites) for suites in (SUITES, GPU_SUITES))
     parser = argparse.ArgumentParser(prog="python -m contmax_lab.bench", description="Measure contmax and its peers.")
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"one of: {names} (default: all)")
-    parser.add_argument("--output", type=Path, help=f"folder for SUITE.json (default: {_STANDARD_OUTPUT})")
+    help_ = f"one of: {names}; with --device cuda: {gpu_names} (default: all)"
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=help_)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to measure (default: cpu)")
+    where = f"folder for SUITE.json, or gpu-SUITE.json (default: {_STANDARD_OUTPUT})"
+    parser.add_argument("--output", type=Path, help=where)
     parser.add_argument("--quick", action="store_true", help="small inputs, few repeats; stores only where told to")
     return parser
 
 
-def _run(suite: Suite, effort: Effort, provenance: dict[str, Any], output: Path | None) -> None:
+def _run(suite: Suite, session: _Session) -> None:
     missing = suite.missing_peers()
     figures: list[Figure] = []
-    for figure in suite.figures(effort):
+    for figure in suite.figures(session.effort):
         if all(figure.table != earlier.table for earlier in figures):
             print(f"{suite.name}: {figure.table} …", file=sys.stderr, flush=True)
         figures.append(figure)
-    print(_report(suite, effort, figures, missing, provenance))
-    if output is not None:
-        path = _stored(_results(suite, effort, figures, missing, provenance), output / f"{suite.name}.json")
+    print(_report(suite, figures, missing, session))
+    if session.output is not None:
+        file = f"gpu-{suite.name}.json" if session.device == "cuda" else f"{suite.name}.json"
+        path = _stored(_results(suite, figures, missing, session), session.output / file)
         print(f"stored in {path}")
 
 
-def _report(
-    suite: Suite, effort: Effort, figures: Sequence[Figure], missing: Sequence[str], provenance: dict[str, Any]
-) -> str:
-    machine, versions = provenance["machine"], provenance["versions"]
-    commit = provenance["commit"][:12] if provenance["commit"] else "not a checkout"
-    if provenance["dirty"]:
+def _report(suite: Suite, figures: Sequence[Figure], missing: Sequence[str], session: _Session) -> str:
+    machine, versions = session.provenance["machine"], session.provenance["versions"]
+    commit = session.provenance["commit"][:12] if session.provenance["commit"] else "not a checkout"
+    if session.provenance["dirty"]:
         commit += " with uncommitted changes"
-    head = f"{suite.name} · {machine['cpu']}, {machine['cores_used']} of {machine['cores']} cores · {commit}"
+    where = f"{machine['cpu']}, {machine['cores_used']} of {machine['cores']} cores"
+    how = "ratios are medians of interleaved rounds of processor time"
+    if session.device == "cuda":
+        where, how = ", ".join(machine["gpus"]), "device times are replays of CUDA graphs with a cold L2 cache"
     packages = " · ".join(f"{name} {version}" for name, version in versions.items() if version)
     targeted = [f for f in figures if f.reached is not None]
     missed = sum(not f.reached for f in targeted)
     summary = f"{len(targeted) - missed} of {len(targeted)} targets reached; {MISSED} marks the others"
     notes = [f"{name} is not installed: pip install {name}" for name in missing]
-    if effort.small:
+    notes += [f"{f.row}, {f.column}: {f.details['failed']}" for f in figures if "failed" in f.details]
+    if session.effort.small:
         notes.append("a quick run: few repeats on small inputs, where targets are only a hint")
-    how = "ratios are medians of interleaved rounds of processor time"
+    head = f"{suite.name} · {where} · {commit}"
     return "\n".join([head, packages, how, "", tables(figures), "", summary, *notes])
 
 
-def _results(
-    suite: Suite, effort: Effort, figures: Sequence[Figure], missing: Sequence[str], provenance: dict[str, Any]
-) -> dict[str, Any]:
+def _results(suite: Suite, figures: Sequence[Figure], missing: Sequence[str], session: _Session) -> dict[str, Any]:
+    on_gpu = session.device == "cuda"
+    command = f"python -m contmax_lab.bench {suite.name}" + (" --device cuda" if on_gpu else "")
     return {
         "suite": suite.name,
-        "command": f"python -m contmax_lab.bench {suite.name}" + (" --quick" if effort.small else ""),
-        **provenance,
-        "method": [_METHOD, MEMORY_METHOD],
+        "command": command + (" --quick" if session.effort.small else ""),
+        **session.provenance,
+        "method": [GPU_METHOD] if on_gpu else [_METHOD, MEMORY_METHOD],
         "missing_peers": list(missing),
         "figures": [figure.as_json() for figure in figures],
     }

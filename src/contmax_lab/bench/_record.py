@@ -12,4 +12,4 @@ def record() -> dict[str, Any]:
         >>> sorted(record())
         ['commit', 'date', 'dirty', 'machine', 'versions']
     """
-    return provenance(("contmax", "torch", "numpy", "numba", "entmax"))
+    return provenance(("contmax", "torch", "numpy", "numba", "triton", "entmax"))

@@ -29,8 +29,8 @@ class Suite:
 
 
 def peer(name: str) -> ModuleType | None:
-    """A package to compare with, or None where it is not installed."""
+    """A package to compare with, or None where it is not installed or lacks what it needs."""
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError:
+    except ImportError:
         return None

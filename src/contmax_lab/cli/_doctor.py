@@ -1,6 +1,8 @@
 """Say what is installed, what this machine can do, what is missing and the command that installs it."""
 
 import argparse
+import importlib
+import os
 import platform
 
 TAKES_OVERRIDES = False
@@ -55,23 +57,36 @@ def run(options: argparse.Namespace) -> None:
 def _devices() -> list[list[str]]:
     import torch
 
-    from contmax_lab.packages import version
-
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     bf16 = bool(gpus) and torch.cuda.is_bf16_supported()
     return [
         ["CPU", f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"],
         ["GPU", ", ".join(gpus) + (" (bf16)" if bf16 else "") if gpus else "none"],
         ["backend torch", "yes, the reference"],
-        ["backend cpu", _compiled_rows() if version("numba") else "no: pip install 'contmax[cpu]'"],
+        ["backend cpu", _backend("numba", "cpu")],
+        ["backend gpu", _backend("triton", "gpu") if gpus else f"no: {_why_no_gpu()}"],
         ["processes", "gloo" + (", nccl" if torch.distributed.is_nccl_available() and gpus else "")],
     ]
 
 
-def _compiled_rows() -> str:
-    """Whether numba, which is installed, can be imported too."""
+def _backend(compiler: str, extra: str) -> str:
+    """Whether compiled kernels are used: their compiler is installed, can be imported too, and is not switched off."""
+    from contmax_lab.packages import version
+
+    if os.environ.get("CONTMAX_BACKEND") == "torch":
+        return "no: CONTMAX_BACKEND=torch is set; unset it to use compiled kernels"
+    if version(compiler) is None:
+        return f"no: pip install 'contmax[{extra}]'"
     try:
-        import numba  # noqa: F401
+        importlib.import_module(compiler)
     except Exception as error:
-        return f"no: {error} pip install --upgrade 'contmax[cpu]'"
+        return f"no: {error} pip install --upgrade 'contmax[{extra}]'"
     return "yes"
+
+
+def _why_no_gpu() -> str:
+    import torch
+
+    if torch.version.cuda is None:
+        return "this torch is built without CUDA; see https://pytorch.org for a build with it"
+    return "torch finds no CUDA device; see nvidia-smi"

@@ -4,7 +4,17 @@ Functions here take plain tensors and launch; they differentiate nothing and che
 (``TRITON_INTERPRET=1`` before triton is imported) they run on CPU tensors, which is how the ordinary tests reach them.
 """
 
+from contmax.kernels.triton._cholesky import plane_cholesky as plane_cholesky
+from contmax.kernels.triton._cholesky import plane_cholesky_gradient as plane_cholesky_gradient
+from contmax.kernels.triton._class_losses import row_losses as row_losses
+from contmax.kernels.triton._class_losses import row_losses_backward as row_losses_backward
 from contmax.kernels.triton._gates import gate_moments as gate_moments
 from contmax.kernels.triton._gates import gate_moments_backward as gate_moments_backward
+from contmax.kernels.triton._line import line_gradients as line_gradients
+from contmax.kernels.triton._line import line_values as line_values
+from contmax.kernels.triton._maps import entmax_rows as entmax_rows
+from contmax.kernels.triton._maps import entmax_rows_backward as entmax_rows_backward
 from contmax.kernels.triton._masked_mean import masked_mean as masked_mean
 from contmax.kernels.triton._masked_mean import masked_mean_backward as masked_mean_backward
+from contmax.kernels.triton._plane import plane_gradients as plane_gradients
+from contmax.kernels.triton._plane import plane_values as plane_values

@@ -1,0 +1,55 @@
+"""Derivatives that compiled kernels do not know, from a torch function with the same values."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_batch_of_cotangents
+
+# From all arguments, None where one is not a tensor.
+Reference = Callable[..., Tensor]
+
+
+def needs_reference(cotangent: Tensor) -> bool:
+    """Whether gradients will be differentiated again, or are asked for by the vmap of torch.autograd.grad."""
+    # A compiled backward pass is not differentiated again.
+    if torch.compiler.is_compiling():
+        return False
+    return torch.is_grad_enabled() or is_batch_of_cotangents(cotangent)
+
+
+def gradients_by_reference(
+    reference: Reference, inputs: Sequence[Tensor | None], needed: Sequence[bool], cotangent: Tensor
+) -> list[Tensor | None]:
+    """The gradients of the inputs, differentiable themselves; None for those that are not needed."""
+    wanted = [x for x, need in zip(inputs, needed, strict=True) if need and x is not None]
+
+    def of_wanted(*moving: Tensor) -> Tensor:
+        rest = iter(moving)
+        return reference(*(next(rest) if n and x is not None else x for x, n in zip(inputs, needed, strict=True)))
+
+    if is_batch_of_cotangents(cotangent):
+        with torch.enable_grad():
+            gradients = iter(torch.autograd.grad(of_wanted(*wanted), wanted, cotangent))
+    else:
+        # Unlike torch.autograd.grad this works inside the transforms of torch.func too.
+        gradients = iter(torch.func.vjp(of_wanted, *wanted)[1](cotangent))
+    return [next(gradients) if need and x is not None else None for x, need in zip(inputs, needed, strict=True)]
+
+
+def tangent_by_reference(
+    reference: Reference, inputs: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
+) -> Tensor:
+    """The derivative along tangents of the inputs."""
+    moved = [x is not None and move is not None for x, move in zip(inputs, tangents, strict=True)]
+    moves = tuple(move for x, move in zip(inputs, tangents, strict=True) if x is not None and move is not None)
+
+    def gradient(cotangent: Tensor) -> tuple[Tensor, ...]:
+        gradients = gradients_by_reference(reference, inputs, moved, cotangent)
+        return tuple(g for g in gradients if g is not None)
+
+    # Forward mode must not be nested: the derivative along the tangents is that, in a cotangent, of the gradient.
+    value = reference(*inputs)
+    total: Tensor = torch.func.vjp(gradient, torch.zeros_like(value))[1](moves)[0]
+    return total

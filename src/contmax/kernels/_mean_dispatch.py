@@ -1,0 +1,77 @@
+"""Expectations of Gaussian bases by Triton's kernels: straight where tensors hold numbers, by opaque operators else.
+
+Whether they can be asked at all, `means_are_compiled` says; the caller then gives them their derivatives.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_eager
+from contmax.kernels import _mean_operators
+from contmax.kernels._backends import triton_takes
+
+
+def means_are_compiled(*tensors: Tensor) -> bool:
+    """Whether Triton's kernels take densities and functions with these parameters."""
+    return not torch.compiler.is_exporting() and all(x.dtype == torch.float32 and triton_takes(x) for x in tensors)
+
+
+def line_values(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: float, raised: bool) -> Tensor:
+    """E_p[ψ] on the line, (*batch, K): see `contmax.kernels.triton.line_values`."""
+    result: Tensor = _called("line_values", loc, scale, centre, width, k, raised)
+    return result
+
+
+def line_gradients(
+    cotangent: Tensor,
+    loc: Tensor,
+    scale: Tensor,
+    centre: Tensor,
+    width: Tensor,
+    k: float,
+    raised: bool,
+    needs_basis: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of loc, scale, centre and width; the last two are empty, (0,), where not needed."""
+    result: tuple[Tensor, Tensor, Tensor, Tensor] = _called(
+        "line_gradients", cotangent, loc, scale, centre, width, k, raised, needs_basis
+    )
+    return result
+
+
+def plane_values(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float) -> Tensor:
+    """E_p[ψ] on the plane, (*batch, K): see `contmax.kernels.triton.plane_values`."""
+    result: Tensor = _called("plane_values", loc, tril, centre, basis_tril, k)
+    return result
+
+
+def plane_gradients(
+    cotangent: Tensor, loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float, needs_basis: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of loc, tril, centre and basis_tril; the last two are empty, (0,), where not needed."""
+    result: tuple[Tensor, Tensor, Tensor, Tensor] = _called(
+        "plane_gradients", cotangent, loc, tril, centre, basis_tril, k, needs_basis
+    )
+    return result
+
+
+def plane_cholesky(matrix: Tensor) -> Tensor:
+    """Cholesky factors of matrices (*batch, 2, 2); NaN where one is not positive definite."""
+    result: Tensor = _called("plane_cholesky", matrix)
+    return result
+
+
+def plane_cholesky_gradient(cotangent: Tensor, tril: Tensor) -> Tensor:
+    """The gradient of the matrices, symmetric, (*batch, 2, 2)."""
+    result: Tensor = _called("plane_cholesky_gradient", cotangent, tril)
+    return result
+
+
+def _called(name: str, *arguments: Any) -> Any:
+    if all(is_eager(x) for x in arguments if isinstance(x, Tensor)):
+        from contmax.kernels import triton  # takes a while to import: only when it is needed
+
+        return getattr(triton, name)(*arguments)
+    return getattr(_mean_operators, f"{name}_op")(*arguments)

@@ -1,0 +1,191 @@
+"""Expectations by Triton's kernels as opaque torch operators, for tracers of torch.compile, fake and vmapped tensors.
+
+They are known to torch from the start, while triton is imported only when one of them runs on real numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_Batched = tuple[int | None, ...]
+
+
+@torch.library.custom_op("contmax::line_values", mutates_args=())
+def line_values_op(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: float, raised: bool) -> Tensor:
+    """`contmax.kernels.triton.line_values` as one opaque node."""
+    from contmax.kernels import triton
+
+    return triton.line_values(loc, scale, centre, width, k, raised)
+
+
+@line_values_op.register_fake
+def _(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: float, raised: bool) -> Tensor:
+    return loc.new_empty(*loc.shape, centre.shape[0])
+
+
+@line_values_op.register_vmap
+def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+    tensors, rest = arguments[:4], arguments[4:]
+    if in_dims[2] is not None or in_dims[3] is not None:
+        return _one_by_one(line_values_op, info, in_dims, arguments)
+    densities = _batched_first(info, in_dims, tensors[:2])
+    return line_values_op(*densities, *tensors[2:], *rest), 0
+
+
+@torch.library.custom_op("contmax::line_gradients", mutates_args=())
+def line_gradients_op(
+    cotangent: Tensor,
+    loc: Tensor,
+    scale: Tensor,
+    centre: Tensor,
+    width: Tensor,
+    k: float,
+    raised: bool,
+    needs_basis: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`contmax.kernels.triton.line_gradients` as one opaque node."""
+    from contmax.kernels import triton
+
+    return triton.line_gradients(cotangent, loc, scale, centre, width, k, raised, needs_basis)
+
+
+@line_gradients_op.register_fake
+def _(
+    cotangent: Tensor,
+    loc: Tensor,
+    scale: Tensor,
+    centre: Tensor,
+    width: Tensor,
+    k: float,
+    raised: bool,
+    needs_basis: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    by_centre, by_width = (loc.new_empty(centre.shape if needs_basis else 0) for _ in range(2))
+    return loc.new_empty(loc.shape), loc.new_empty(loc.shape), by_centre, by_width
+
+
+@line_gradients_op.register_vmap
+def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+    tensors, rest = arguments[:5], arguments[5:]
+    needs_basis = rest[-1]
+    if needs_basis or in_dims[3] is not None or in_dims[4] is not None:
+        return _one_by_one(line_gradients_op, info, in_dims, arguments)
+    densities = _batched_first(info, in_dims, tensors[:3])
+    return line_gradients_op(*densities, *tensors[3:], *rest), (0, 0, None, None)
+
+
+@torch.library.custom_op("contmax::plane_values", mutates_args=())
+def plane_values_op(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float) -> Tensor:
+    """`contmax.kernels.triton.plane_values` as one opaque node."""
+    from contmax.kernels import triton
+
+    return triton.plane_values(loc, tril, centre, basis_tril, k)
+
+
+@plane_values_op.register_fake
+def _(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float) -> Tensor:
+    return loc.new_empty(*loc.shape[:-1], centre.shape[0])
+
+
+@plane_values_op.register_vmap
+def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+    if in_dims[2] is not None or in_dims[3] is not None:
+        return _one_by_one(plane_values_op, info, in_dims, arguments)
+    densities = _batched_first(info, in_dims, arguments[:2])
+    return plane_values_op(*densities, *arguments[2:]), 0
+
+
+@torch.library.custom_op("contmax::plane_gradients", mutates_args=())
+def plane_gradients_op(
+    cotangent: Tensor,
+    loc: Tensor,
+    tril: Tensor,
+    centre: Tensor,
+    basis_tril: Tensor,
+    k: float,
+    needs_basis: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`contmax.kernels.triton.plane_gradients` as one opaque node."""
+    from contmax.kernels import triton
+
+    return triton.plane_gradients(cotangent, loc, tril, centre, basis_tril, k, needs_basis)
+
+
+@plane_gradients_op.register_fake
+def _(
+    cotangent: Tensor,
+    loc: Tensor,
+    tril: Tensor,
+    centre: Tensor,
+    basis_tril: Tensor,
+    k: float,
+    needs_basis: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    by_centre, by_basis = (loc.new_empty(x.shape if needs_basis else 0) for x in (centre, basis_tril))
+    return loc.new_empty(loc.shape), loc.new_empty(tril.shape), by_centre, by_basis
+
+
+@plane_gradients_op.register_vmap
+def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+    needs_basis = arguments[-1]
+    if needs_basis or in_dims[3] is not None or in_dims[4] is not None:
+        return _one_by_one(plane_gradients_op, info, in_dims, arguments)
+    densities = _batched_first(info, in_dims, arguments[:3])
+    return plane_gradients_op(*densities, *arguments[3:]), (0, 0, None, None)
+
+
+@torch.library.custom_op("contmax::plane_cholesky", mutates_args=())
+def plane_cholesky_op(matrix: Tensor) -> Tensor:
+    """`contmax.kernels.triton.plane_cholesky` as one opaque node."""
+    from contmax.kernels import triton
+
+    return triton.plane_cholesky(matrix)
+
+
+@plane_cholesky_op.register_fake
+def _(matrix: Tensor) -> Tensor:
+    return matrix.new_empty(matrix.shape)
+
+
+@plane_cholesky_op.register_vmap
+def _(info: Any, in_dims: _Batched, matrix: Tensor) -> Any:
+    return plane_cholesky_op(matrix.movedim(in_dims[0] or 0, 0)), 0
+
+
+@torch.library.custom_op("contmax::plane_cholesky_gradient", mutates_args=())
+def plane_cholesky_gradient_op(cotangent: Tensor, tril: Tensor) -> Tensor:
+    """`contmax.kernels.triton.plane_cholesky_gradient` as one opaque node."""
+    from contmax.kernels import triton
+
+    return triton.plane_cholesky_gradient(cotangent, tril)
+
+
+@plane_cholesky_gradient_op.register_fake
+def _(cotangent: Tensor, tril: Tensor) -> Tensor:
+    return tril.new_empty(tril.shape)
+
+
+@plane_cholesky_gradient_op.register_vmap
+def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+    return plane_cholesky_gradient_op(*_batched_first(info, in_dims, arguments)), 0
+
+
+def _batched_first(info: Any, in_dims: _Batched, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """The tensors with vmap's axis in front of all others."""
+    return [
+        x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+        for x, dim in zip(tensors, in_dims, strict=False)
+    ]
+
+
+def _one_by_one(operator: Callable[..., Any], info: Any, in_dims: _Batched, arguments: tuple[Any, ...]) -> Any:
+    """Where each has a basis, or a gradient of the basis, of its own: a call for each."""
+    results = [
+        operator(*(x if dim is None else x.select(dim, i) for x, dim in zip(arguments, in_dims, strict=True)))
+        for i in range(info.batch_size)
+    ]
+    if isinstance(results[0], Tensor):
+        return torch.stack(results), 0
+    return tuple(torch.stack(part) for part in zip(*results, strict=True)), (0,) * len(results[0])

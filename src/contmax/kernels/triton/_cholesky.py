@@ -1,0 +1,66 @@
+"""Cholesky factors of 2 × 2 matrices: what a library for large ones does in a dozen launches, in one."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from contmax.kernels.triton._launch import device_of
+
+_BLOCK = 128
+
+
+@triton.jit
+def cholesky_fwd_kernel(tril_ptr, matrix_ptr, rows, ROWS: tl.constexpr):
+    """L of LLᵀ = A, from the lower triangle of A; inside in float64, which costs nothing here."""
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    known = row < rows
+    a_11 = tl.load(matrix_ptr + 4 * row, known, other=1.0).to(tl.float64)
+    a_21 = tl.load(matrix_ptr + 4 * row + 2, known, other=0.0).to(tl.float64)
+    a_22 = tl.load(matrix_ptr + 4 * row + 3, known, other=1.0).to(tl.float64)
+    l_11 = tl.sqrt(a_11)
+    l_21 = a_21 / l_11
+    tl.store(tril_ptr + 4 * row, l_11.to(tl.float32), known)
+    tl.store(tril_ptr + 4 * row + 1, tl.zeros([ROWS], tl.float32), known)
+    tl.store(tril_ptr + 4 * row + 2, l_21.to(tl.float32), known)
+    tl.store(tril_ptr + 4 * row + 3, tl.sqrt(a_22 - l_21 * l_21).to(tl.float32), known)
+
+
+@triton.jit
+def cholesky_bwd_kernel(by_matrix_ptr, cotangent_ptr, tril_ptr, rows, ROWS: tl.constexpr):
+    """The gradient of A, symmetric, from that of L."""
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    known = row < rows
+    l_11 = tl.load(tril_ptr + 4 * row, known, other=1.0)
+    l_21 = tl.load(tril_ptr + 4 * row + 2, known, other=0.0)
+    l_22 = tl.load(tril_ptr + 4 * row + 3, known, other=1.0)
+    by_11 = tl.load(cotangent_ptr + 4 * row, known, other=0.0)
+    by_21 = tl.load(cotangent_ptr + 4 * row + 2, known, other=0.0)
+    by_22 = 0.5 * tl.load(cotangent_ptr + 4 * row + 3, known, other=0.0) / l_22
+    by_21 = (by_21 - 2.0 * l_21 * by_22) / l_11
+    tl.store(by_matrix_ptr + 4 * row, 0.5 * (by_11 / l_11 - by_21 * l_21 / l_11), known)
+    tl.store(by_matrix_ptr + 4 * row + 1, 0.5 * by_21, known)
+    tl.store(by_matrix_ptr + 4 * row + 2, 0.5 * by_21, known)
+    tl.store(by_matrix_ptr + 4 * row + 3, by_22, known)
+
+
+def plane_cholesky(matrix: Tensor) -> Tensor:
+    """L, (*batch, 2, 2), of matrices (*batch, 2, 2) in float32; NaN where one is not positive definite."""
+    tril = torch.empty_like(matrix, memory_format=torch.contiguous_format)
+    rows = matrix.numel() // 4
+    if rows:
+        with device_of(matrix):
+            cholesky_fwd_kernel[(triton.cdiv(rows, _BLOCK),)](tril, matrix.contiguous(), rows, ROWS=_BLOCK)
+    return tril
+
+
+def plane_cholesky_gradient(cotangent: Tensor, tril: Tensor) -> Tensor:
+    """The gradient of the matrices from that of their factors, each (*batch, 2, 2)."""
+    gradient = torch.empty_like(tril, memory_format=torch.contiguous_format)
+    rows = tril.numel() // 4
+    if rows:
+        with device_of(tril):
+            cholesky_bwd_kernel[(triton.cdiv(rows, _BLOCK),)](
+                gradient, cotangent.contiguous(), tril.contiguous(), rows, ROWS=_BLOCK
+            )
+    return gradient

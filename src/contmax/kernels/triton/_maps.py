@@ -1,0 +1,120 @@
+"""Launchers of the row kernels: α-entmax and its vector–Jacobian product, for every α > 0."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contmax.kernels.triton._beyond_two import backward_beyond_two, forward_beyond_two
+from contmax.kernels.triton._launch import (
+    LONGEST_ON_CHIP,
+    alpha_arguments,
+    as_rows,
+    block_of,
+    byte_mask,
+    chunks_of,
+    device_of,
+    integer_order,
+    side_by_side,
+)
+from contmax.kernels.triton._long_rows import backward_long_rows, forward_long_rows
+from contmax.kernels.triton._rows import backward_rows, forward_rows
+
+_SHAPE_BEYOND_TWO: dict[str, Any] = {"CHUNK": 512, "num_warps": 4}
+
+
+def entmax_rows(
+    x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype, *, needs_omega: bool
+) -> tuple[Tensor, Tensor]:
+    """p along the last axis, and Ω* where it is needed.
+
+    Args:
+        x: scores (*batch, n), float32 or half precision.
+        alpha: α, a number, or one per row, (*batch, 1).
+        mask: boolean, broadcastable to the scores, or None.
+        dtype: of p.
+        needs_omega: whether the maximum Ω*_α(x) is asked for.
+
+    Returns:
+        p (*batch, n), contiguous; Ω* (*batch, 1) in float64, empty where it is not needed.
+    """
+    p = torch.empty(x.shape, dtype=dtype, device=x.device)
+    omega = torch.empty((*x.shape[:-1], 1) if needs_omega else 0, dtype=torch.float64, device=x.device)
+    if x.numel() == 0:
+        return p, omega
+    x = side_by_side(x)
+    rows = as_rows(x, byte_mask(mask, x))
+    alpha, beyond = _split(alpha, p)
+    order = integer_order(alpha)
+    tensor_alpha, epsilon = alpha_arguments(alpha, p)
+    tensors = (*rows.tensors, tensor_alpha, p, omega)
+    strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
+    sizes = (rows.count, rows.columns, epsilon, *strides)
+    kinds = {"HAS_MASK": mask is not None, "NEEDS_OMEGA": needs_omega}
+    by_alpha = {"K": order, "PER_ROW": isinstance(alpha, Tensor)}
+    with device_of(x):
+        if rows.columns > LONGEST_ON_CHIP:
+            chunks = chunks_of(rows.count, order, x)
+            shape = {"CHUNK": chunks.columns, "CAPACITY": chunks.capacity, "num_warps": chunks.warps}
+            forward_long_rows[(chunks.programs,)](*tensors, *chunks.lists(x), *sizes, **by_alpha, **kinds, **shape)
+        else:
+            block = block_of(rows.columns, order)
+            shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
+            forward_rows[block.programs(rows.count)](*tensors, *sizes, **by_alpha, **kinds, **shape)
+        if beyond is not None:
+            above = (*rows.tensors, beyond, p, omega, rows.columns, *strides)
+            forward_beyond_two[(rows.count,)](*above, **kinds, **_SHAPE_BEYOND_TWO)
+    return p, omega
+
+
+def entmax_rows_backward(
+    p: Tensor, g: Tensor, alpha: float | Tensor, dtype: torch.dtype, needs_alpha: bool
+) -> tuple[Tensor, Tensor]:
+    """The gradient of the scores, and of α for each row where it is needed.
+
+    Args:
+        p: probabilities (*batch, n).
+        g: their cotangent, (*batch, n).
+        alpha: as for :func:`entmax_rows`.
+        dtype: of the scores.
+        needs_alpha: whether the gradient of α is asked for.
+
+    Returns:
+        (*batch, n), contiguous; (*batch, 1) in float32, empty where it is not needed.
+    """
+    p = p.contiguous()
+    grad = torch.empty(p.shape, dtype=dtype, device=p.device)
+    grad_alpha = torch.empty((*p.shape[:-1], 1) if needs_alpha else 0, dtype=torch.float32, device=p.device)
+    if p.numel() == 0:
+        return grad, grad_alpha
+    rows = as_rows(g)
+    alpha, beyond = _split(alpha, p)
+    order = integer_order(alpha)
+    tensor_alpha, epsilon = alpha_arguments(alpha, p)
+    strides = (*rows.sizes, *rows.strides[0], rows.tensors[0].stride(-1))
+    tensors = (p, *rows.tensors, tensor_alpha, grad, grad_alpha)
+    sizes = (rows.count, rows.columns, epsilon, *strides)
+    kinds = {"K": order, "PER_ROW": isinstance(alpha, Tensor), "NEEDS_ALPHA": needs_alpha}
+    with device_of(p):
+        if rows.columns > LONGEST_ON_CHIP:
+            chunks = chunks_of(rows.count, order, p)
+            shape = {"CHUNK": 4096, "num_warps": chunks.warps}
+            backward_long_rows[(rows.count,)](*tensors, *sizes, **kinds, **shape)
+        else:
+            block = block_of(rows.columns, order)
+            shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
+            backward_rows[block.programs(rows.count)](*tensors, *sizes, **kinds, **shape)
+        if beyond is not None:
+            above = (p, *rows.tensors, beyond, grad, grad_alpha, rows.columns, *strides, torch.finfo(dtype).max)
+            backward_beyond_two[(rows.count,)](*above, NEEDS_ALPHA=needs_alpha, **_SHAPE_BEYOND_TWO)
+    return grad, grad_alpha
+
+
+def _split(alpha: float | Tensor, p: Tensor) -> tuple[float | Tensor, Tensor | None]:
+    """α for the kernels up to 2, and for each row for the kernel beyond 2, None where no row can need that."""
+    if isinstance(alpha, Tensor):
+        alpha = alpha.expand(*p.shape[:-1], 1).contiguous()
+        return alpha, alpha
+    if alpha <= 2:
+        return alpha, None
+    return 2.0, torch.full((*p.shape[:-1], 1), alpha, dtype=torch.float32, device=p.device)

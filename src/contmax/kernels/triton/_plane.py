@@ -1,0 +1,312 @@
+"""E_p[ψ] on the plane and its gradients: a block of densities against a block of basis functions in each program.
+
+The rule is that of `contmax.expectations._space_gaussian` for numbers α with k = 1/(α−1) ≥ 1, and α = 1, here k = ∞.
+The variance of the density is found here too: V = vLLᵀ with v = F²(l₁₁l₂₂)^{−2p}, p = 1/(2k+2). All is in float32 but
+for √v.
+"""
+
+import math
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from contmax.kernels.triton._launch import device_of
+from contmax.kernels.triton._scale_path import mean, mean_and_slopes
+from contmax.numerics import SINGLE, hyperbola_nodes
+
+_BLOCK = 128
+_INVERSE_2PI = tl.constexpr(0.15915494309189535)
+# So that a sum over many functions is a number still: infinities of both signs would make it NaN.
+_STEEPEST = tl.constexpr(1e33)
+
+
+@triton.jit
+def _densities(loc_ptr, tril_ptr, row, known, factor, power, GAUSSIAN: tl.constexpr):
+    """μ, L and √v of a block of densities, each (rows, 1)."""
+    mu_1 = tl.load(loc_ptr + 2 * row, known, other=0.0)
+    mu_2 = tl.load(loc_ptr + 2 * row + 1, known, other=0.0)
+    l_11 = tl.load(tril_ptr + 4 * row, known, other=1.0)
+    l_21 = tl.load(tril_ptr + 4 * row + 2, known, other=0.0)
+    l_22 = tl.load(tril_ptr + 4 * row + 3, known, other=1.0)
+    root = tl.full(l_11.shape, 1.0, tl.float32)
+    if not GAUSSIAN:
+        volume = l_11.to(tl.float64) * l_22.to(tl.float64)
+        root = (tl.exp(-tl.log(volume) * power) * factor).to(tl.float32)
+    return mu_1[:, None], mu_2[:, None], l_11[:, None], l_21[:, None], l_22[:, None], root[:, None]
+
+
+@triton.jit
+def _functions(centre_ptr, tril_ptr, column, known):
+    """μ_j and L_j of a block of functions, each (1, columns)."""
+    c_1 = tl.load(centre_ptr + 2 * column, known, other=0.0)[None, :]
+    c_2 = tl.load(centre_ptr + 2 * column + 1, known, other=0.0)[None, :]
+    first = tl.load(tril_ptr + 4 * column, known, other=1.0)[None, :]
+    lower = tl.load(tril_ptr + 4 * column + 2, known, other=0.0)[None, :]
+    second = tl.load(tril_ptr + 4 * column + 3, known, other=1.0)[None, :]
+    return c_1, c_2, first, lower, second
+
+
+@triton.jit
+def _form(d_1, d_2, t_11, t_21, t_22, first, lower, second):
+    """K = L_j⁻¹T and y = L_j⁻¹d; then √a, and with y ← √a y also Ky turned by a right angle, (p, q)."""
+    k_11, k_22, y_1 = t_11 / first, t_22 / second, d_1 / first
+    k_21, y_2 = (t_21 - lower * k_11) / second, (d_2 - lower * y_1) / second
+    root = tl.sqrt(1.0 / (1.0 + k_11 * k_11 + k_21 * k_21 + k_22 * k_22 + (k_11 * k_22) * (k_11 * k_22)))
+    # Scaled before they are squared, distances of 1e18 widths do not overflow.
+    y_1, y_2 = y_1 * root, y_2 * root
+    return k_11, k_21, k_22, y_1, y_2, root, k_21 * y_1 - k_11 * y_2, k_22 * y_1
+
+
+@triton.jit
+def _numbers(k_11, k_21, k_22, y_1, y_2, root, p, q):
+    """a, b, c, n, g."""
+    a = root * root
+    crossed = k_11 * k_22 * root
+    return a, (k_11 * k_11 + k_21 * k_21 + k_22 * k_22) * a, crossed * crossed, y_1 * y_1 + y_2 * y_2, p * p + q * q
+
+
+@triton.jit
+def plane_fwd_kernel(
+    r_ptr,
+    loc_ptr,
+    tril_ptr,
+    centre_ptr,
+    basis_ptr,
+    rises,
+    runs,
+    rows,
+    columns,
+    factor,
+    power,
+    norm,
+    order,
+    stretch,
+    most,
+    share,
+    step,
+    GAUSSIAN: tl.constexpr,
+    NODES: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """r of a block of densities against a block of functions."""
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    mu_1, mu_2, l_11, l_21, l_22, root = _densities(loc_ptr, tril_ptr, row, row < rows, factor, power, GAUSSIAN)
+    c_1, c_2, first, lower, second = _functions(centre_ptr, basis_ptr, column, column < columns)
+    k_11, k_21, k_22, y_1, y_2, size, p, q = _form(
+        mu_1 - c_1, mu_2 - c_2, l_11 * root, l_21 * root, l_22 * root, first, lower, second
+    )
+    a, b, c, n, g = _numbers(k_11, k_21, k_22, y_1, y_2, size, p, q)
+    if GAUSSIAN:
+        value = tl.exp(-0.5 * (n + g))
+    else:
+        value = mean(a, b, c, n, g, order, stretch, most, share, step, rises, runs, NODES)
+    r = value * norm * size * _INVERSE_2PI / (first * second)
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    tl.store(r_ptr + row[:, None] * columns + column[None, :], r, inside)
+
+
+@triton.jit
+def _bounded(slope):
+    return tl.where(slope > _STEEPEST, _STEEPEST, tl.where(slope < -_STEEPEST, -_STEEPEST, slope))
+
+
+@triton.jit
+def plane_bwd_kernel(
+    by_loc_ptr,
+    by_tril_ptr,
+    by_basis_ptr,
+    cotangent_ptr,
+    loc_ptr,
+    tril_ptr,
+    centre_ptr,
+    basis_ptr,
+    rises,
+    runs,
+    rows,
+    columns,
+    row_stride,
+    column_stride,
+    factor,
+    power,
+    norm,
+    order,
+    stretch,
+    most,
+    share,
+    step,
+    GAUSSIAN: tl.constexpr,
+    NODES: tl.constexpr,
+    BASIS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """The gradients of a block of densities; with BASIS also its share in those of all functions, (blocks, 5, K)."""
+    block = tl.program_id(0)
+    row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    mu_1, mu_2, l_11, l_21, l_22, root = _densities(loc_ptr, tril_ptr, row, row < rows, factor, power, GAUSSIAN)
+    t_11, t_21, t_22 = l_11 * root, l_21 * root, l_22 * root
+    by_1, by_2 = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
+    by_11, by_21, by_22 = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
+    for start in range(0, columns, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        c_1, c_2, first, lower, second = _functions(centre_ptr, basis_ptr, column, column < columns)
+        k_11, k_21, k_22, y_1, y_2, size, p, q = _form(mu_1 - c_1, mu_2 - c_2, t_11, t_21, t_22, first, lower, second)
+        a, b, c, n, g = _numbers(k_11, k_21, k_22, y_1, y_2, size, p, q)
+        if GAUSSIAN:
+            value = tl.exp(-0.5 * (n + g))
+            by_n, by_g = -0.5 * value, -0.5 * value
+            whole = value * (0.5 - 0.5 * (n + g))
+            by_trace, by_det = -whole, -whole
+        else:
+            value, by_a, by_b, by_c, by_n, by_g = mean_and_slopes(
+                a, b, c, n, g, order, stretch, most, share, step, rises, runs, NODES
+            )
+            # How the value changes with the logarithm of a, which scales all five numbers and the factor of the form.
+            whole = 0.5 * value + a * by_a + b * by_b + c * by_c + n * by_n + g * by_g
+            by_trace, by_det = by_b - whole, by_c - whole
+        inside = (row < rows)[:, None] & (column < columns)[None, :]
+        offsets = row[:, None] * row_stride + column[None, :].to(tl.int64) * column_stride
+        cotangent = tl.load(cotangent_ptr + offsets, inside, other=0.0)
+        # In K and y, each with the factor 2 size² of a square.
+        by_k11 = a * k_11 * (by_trace + k_22 * k_22 * by_det) - by_g * p * y_2
+        by_k22 = a * k_22 * (by_trace + k_11 * k_11 * by_det) + by_g * q * y_1
+        by_k21 = a * k_21 * by_trace + by_g * p * y_1
+        by_y1 = size * (by_n * y_1 + by_g * (p * k_21 + q * k_22))
+        by_y2 = size * (by_n * y_2 - by_g * p * k_11)
+        # Through y = L_j⁻¹d and K = L_j⁻¹T.
+        scale = 2.0 * norm * size * _INVERSE_2PI / (first * second)
+        by_y1, by_k11 = by_y1 - lower / second * by_y2, by_k11 - lower / second * by_k21
+        d_1, d_2 = cotangent * _bounded(scale * by_y1 / first), cotangent * _bounded(scale * by_y2 / second)
+        s_11, s_21 = cotangent * _bounded(scale * by_k11 / first), cotangent * _bounded(scale * by_k21 / second)
+        s_22 = cotangent * _bounded(scale * by_k22 / second)
+        by_1 += tl.sum(tl.where(inside, d_1, 0.0), 1)
+        by_2 += tl.sum(tl.where(inside, d_2, 0.0), 1)
+        by_11 += tl.sum(tl.where(inside, s_11, 0.0), 1)
+        by_21 += tl.sum(tl.where(inside, s_21, 0.0), 1)
+        by_22 += tl.sum(tl.where(inside, s_22, 0.0), 1)
+        if BASIS:
+            y_1, y_2, mass = y_1 / size, y_2 / size, 0.5 * scale * value * cotangent
+            by_first = -(y_1 * d_1 + k_11 * s_11) - mass / first
+            by_lower = -(y_1 * d_2 + k_11 * s_21)
+            by_second = -(y_2 * d_2 + k_21 * s_21 + k_22 * s_22) - mass / second
+            to = by_basis_ptr + block.to(tl.int64) * 5 * columns + column
+            tl.store(to, -tl.sum(tl.where(inside, d_1, 0.0), 0), column < columns)
+            tl.store(to + columns, -tl.sum(tl.where(inside, d_2, 0.0), 0), column < columns)
+            tl.store(to + 2 * columns, tl.sum(tl.where(inside, by_first, 0.0), 0), column < columns)
+            tl.store(to + 3 * columns, tl.sum(tl.where(inside, by_lower, 0.0), 0), column < columns)
+            tl.store(to + 4 * columns, tl.sum(tl.where(inside, by_second, 0.0), 0), column < columns)
+    # T = √v L, and √v is a power of l₁₁l₂₂.
+    root, t_11, t_21, t_22 = _flat(root, ROWS), _flat(t_11, ROWS), _flat(t_21, ROWS), _flat(t_22, ROWS)
+    turned = power * (by_11 * t_11 + by_21 * t_21 + by_22 * t_22)
+    known = row < rows
+    tl.store(by_loc_ptr + 2 * row, by_1, known)
+    tl.store(by_loc_ptr + 2 * row + 1, by_2, known)
+    tl.store(by_tril_ptr + 4 * row, root * (by_11 - turned / t_11), known)
+    tl.store(by_tril_ptr + 4 * row + 1, tl.zeros([ROWS], tl.float32), known)
+    tl.store(by_tril_ptr + 4 * row + 2, root * by_21, known)
+    tl.store(by_tril_ptr + 4 * row + 3, root * (by_22 - turned / t_22), known)
+
+
+@triton.jit
+def _flat(x, ROWS: tl.constexpr):
+    return tl.reshape(x, [ROWS])
+
+
+def plane_values(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float) -> Tensor:
+    """r, (*batch, K), of β-Gaussians (*batch) against K functions.
+
+    Args:
+        loc: μ, (*batch, 2), float32 as all others.
+        tril: L, Σ = LLᵀ, (*batch, 2, 2).
+        centre: μ_j, (K, 2).
+        basis_tril: L_j, (K, 2, 2).
+        k: 1/(α−1), 1 ≤ k ≤ 30 or ∞.
+    """
+    columns = centre.shape[0]
+    r = loc.new_empty(*loc.shape[:-1], columns)
+    if r.numel() == 0:
+        return r
+    rows = loc.numel() // 2
+    block_rows, block_columns = _block(rows, columns)
+    grid = (triton.cdiv(rows, block_rows), triton.cdiv(columns, block_columns))
+    with device_of(loc):
+        plane_fwd_kernel[grid](
+            r,
+            *(x.contiguous() for x in (loc, tril, centre, basis_tril)),
+            *hyperbola_nodes(SINGLE, loc.device),
+            rows,
+            columns,
+            **_law(k),
+            ROWS=block_rows,
+            COLUMNS=block_columns,
+        )
+    return r
+
+
+def plane_gradients(
+    cotangent: Tensor, loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float, needs_basis: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of loc, tril, centre and basis_tril; the last two are empty, (0,), where not needed.
+
+    Args:
+        cotangent: that of r, (*batch, K).
+        loc: as of :func:`plane_values`, and so the others.
+        tril: likewise.
+        centre: likewise.
+        basis_tril: likewise.
+        k: likewise.
+        needs_basis: whether the gradients of centre and basis_tril are needed.
+    """
+    rows, columns = loc.numel() // 2, centre.shape[0]
+    by_loc, by_tril = loc.new_empty(loc.shape), loc.new_empty(tril.shape)
+    block_rows, block_columns = _block(rows, columns)
+    blocks = triton.cdiv(rows, block_rows)
+    shares = loc.new_empty(blocks if needs_basis else 0, 5, columns)
+    matrix = cotangent.reshape(-1, columns)
+    if rows:
+        with device_of(loc):
+            plane_bwd_kernel[(blocks,)](
+                by_loc,
+                by_tril,
+                shares,
+                matrix,
+                *(x.contiguous() for x in (loc, tril, centre, basis_tril)),
+                *hyperbola_nodes(SINGLE, loc.device),
+                rows,
+                columns,
+                *matrix.stride(),
+                **_law(k),
+                BASIS=needs_basis,
+                ROWS=block_rows,
+                COLUMNS=block_columns,
+            )
+    if not needs_basis:
+        return by_loc, by_tril, loc.new_empty(0), loc.new_empty(0)
+    total = shares.sum(0)
+    by_basis_tril = loc.new_zeros(columns, 2, 2)
+    by_basis_tril[:, 0, 0], by_basis_tril[:, 1, 0], by_basis_tril[:, 1, 1] = total[2:]
+    return by_loc, by_tril, total[:2].mT.contiguous(), by_basis_tril
+
+
+def _law(k: float) -> dict[str, float | int | bool]:
+    """What the kernels know besides tensors and blocks: √v, the law of the scale and its path."""
+    path = SINGLE._asdict()
+    rule = {"stretch": path["stretch"], "most": path["lean"], "share": path["curvature"], "NODES": path["nodes"]}
+    step = SINGLE.end / SINGLE.nodes
+    if math.isinf(k):
+        return {"factor": 1.0, "power": 0.0, "norm": 1.0, "order": 2.0, "step": step, "GAUSSIAN": True, **rule}
+    order = k + 2
+    # v = R²/(2k + 4), and the density of height (R²/2k)ᵏ is one in all.
+    factor = math.sqrt(((k + 1) * (2 * k) ** k / math.pi) ** (1 / (k + 1)) / (2 * k + 4))
+    norm = math.exp(math.lgamma(order) + order + (1 - order) * math.log(order)) / (2 * math.pi)
+    power = 0.5 / (k + 1)
+    return {"factor": factor, "power": power, "norm": norm, "order": order, "step": step, "GAUSSIAN": False, **rule}
+
+
+def _block(rows: int, columns: int) -> tuple[int, int]:
+    """Densities and functions of one program, one pair for each thread."""
+    block_columns = min(triton.next_power_of_2(columns), _BLOCK)
+    return max(1, min(_BLOCK // block_columns, triton.next_power_of_2(rows))), block_columns

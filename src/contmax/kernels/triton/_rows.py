@@ -1,0 +1,136 @@
+"""α-entmax over rows that fit on the chip: forward and backward, each with one reading of its arguments.
+
+Rows are addressed by three leading axes (a, b, c) with their own strides, so that slices, transposed heads and masks
+that are broadcast need no copy; along the row elements lie side by side.
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.triton._solve import NOTHING, first_bound, newton_step, relative_weights, solve
+
+
+@triton.jit
+def row_offsets(r, size_b, size_c, stride_a, stride_b, stride_c):
+    """Where rows r begin."""
+    c, rest = r % size_c, r // size_c
+    b, a = rest % size_b, rest // size_b
+    return a.to(tl.int64) * stride_a + b.to(tl.int64) * stride_b + c.to(tl.int64) * stride_c
+
+
+@triton.jit
+def load_rows(X, M, at, mask_at, inside, columns, HAS_MASK: tl.constexpr):
+    """Scores (R, B) in float32, −inf where masked or outside."""
+    if HAS_MASK:
+        inside = inside & (tl.load(M + mask_at[:, None] + columns[None, :], mask=inside, other=0) != 0)
+    return tl.load(X + at[:, None] + columns[None, :], mask=inside, other=-float("inf")).to(tl.float32)
+
+
+@triton.jit
+def below_maximum(x):
+    """Scores less their row's maximum, masked ones NOTHING, and the maximum; NaN where a row has one or +inf."""
+    top = tl.max(x, 1)
+    y = x - tl.where(top == -float("inf"), 0.0, top)[:, None]
+    return tl.where(y < NOTHING, NOTHING, y), top
+
+
+@triton.jit
+def epsilon_of_rows(A, epsilon, r, inside, PER_ROW: tl.constexpr, R: tl.constexpr):
+    """ε = α − 1 of rows r, (R,): one number each, or one for all; 1 where α is more than 2 (`_beyond_two`)."""
+    if PER_ROW:
+        alpha = tl.load(A + r, mask=inside, other=1.5).to(tl.float32)
+        return tl.where(alpha > 2.0, 1.0, alpha - 1.0)
+    else:
+        return tl.zeros([R], tl.float32) + epsilon
+
+
+@triton.jit
+def forward_rows(
+    X, M, A, P, OMEGA, rows, n, fixed_epsilon,
+    size_b, size_c, xa, xb, xc, ma, mb, mc,
+    K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, NEEDS_OMEGA: tl.constexpr,
+    R: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """p of rows, and Ω* where asked for."""
+    r = tl.program_id(0) * R + tl.arange(0, R)
+    columns = tl.arange(0, B)
+    exists = r < rows
+    inside = exists[:, None] & (columns < n)[None, :]
+    at = row_offsets(r, size_b, size_c, xa, xb, xc)
+    mask_at = row_offsets(r, size_b, size_c, ma, mb, mc)
+    y, top = below_maximum(load_rows(X, M, at, mask_at, inside, columns, HAS_MASK))
+    epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
+    partition, t = first_bound(y, epsilon, B)
+    partition, t = solve(y, epsilon, partition, t, K)
+    weight, escort = relative_weights(y, t, epsilon, K)
+    total = tl.sum(weight, 1)
+    # An empty row has no mass, and keeps none; a row with NaN has a NaN threshold, but weights without.
+    p = weight / tl.where(total > 0.0, total, 1.0)[:, None] + (t * 0.0)[:, None]
+    tl.store(P + r.to(tl.int64)[:, None] * n + columns[None, :], p.to(P.dtype.element_ty), mask=inside)
+    if NEEDS_OMEGA:
+        # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
+        partition += newton_step(total, tl.sum(escort, 1), partition, t, epsilon, K)
+        product = tl.sum(tl.where(p > 0.0, p * y, 0.0), 1)
+        gain = (epsilon * product + partition) / (1.0 + epsilon)
+        omega = top.to(tl.float64) + tl.where(top == -float("inf"), 0.0, gain).to(tl.float64)
+        tl.store(OMEGA + r, omega, mask=exists)
+
+
+@triton.jit
+def escort_of(p, epsilon, K: tl.constexpr):
+    """p^{2−α} where p > 0, else 0; ε is (R,)."""
+    if K == 1:
+        return tl.where(p > 0.0, 1.0, 0.0)
+    elif K == 2:
+        return tl.sqrt(tl.where(p > 0.0, p, 0.0))
+    else:
+        power = tl.exp2((1.0 - epsilon)[:, None] * tl.log2(tl.where(p > 0.0, p, 1.0)))
+        return tl.where(p > 0.0, power, 0.0)
+
+
+@triton.jit
+def curvature(p, epsilon):
+    r"""D = ∂/∂α log_{2−α} p = ln²p ∫₀¹ u p^{εu} du, for p > 0; ε is (R,)."""
+    log_p = tl.log(p)
+    x = log_p * epsilon[:, None]
+    series = 0.5 + x * (0.33333333 + x * (0.125 + x * (0.033333333 + x * (0.0069444444 + x * 0.0011904762))))
+    wide = tl.abs(x) > 0.3
+    mean = tl.where(wide, (1.0 - (1.0 - x) * tl.exp(x)) / tl.where(wide, x * x, 1.0), series)
+    return log_p * log_p * mean
+
+
+@triton.jit
+def backward_rows(
+    P, G, A, DX, DA, rows, n, fixed_epsilon, size_b, size_c, ga, gb, gc, gn,
+    K: tl.constexpr, PER_ROW: tl.constexpr, NEEDS_ALPHA: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """s (g − ⟨g⟩), s = p^{2−α}, ⟨g⟩ its mean under s; and −Σ s D (g − ⟨g⟩) for α. Cotangents are read where p > 0."""
+    r = tl.program_id(0) * R + tl.arange(0, R)
+    columns = tl.arange(0, B)
+    exists = r < rows
+    inside = exists[:, None] & (columns < n)[None, :]
+    here = r.to(tl.int64)[:, None] * n + columns[None, :]
+    p = tl.load(P + here, mask=inside, other=0.0).to(tl.float32)
+    at = row_offsets(r, size_b, size_c, ga, gb, gc)[:, None] + columns[None, :] * gn
+    g = tl.load(G + at, mask=inside & (p > 0.0), other=0.0).to(tl.float32)
+    epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
+    s = escort_of(p, epsilon, K)
+    # Relative to the point of largest weight: where that has nearly all the mass, g − ⟨g⟩ would cancel.
+    anchor = tl.max(tl.where(p == tl.max(p, 1)[:, None], g, -float("inf")), 1)
+    centred = tl.where(p > 0.0, g - anchor[:, None], 0.0)
+    mass = tl.sum(s, 1)
+    deviation = centred - (tl.sum(s * centred, 1) / tl.where(mass > 0.0, mass, 1.0))[:, None]
+    broken = tl.where(tl.max((p != p).to(tl.int32), 1) > 0, float("nan"), 0.0)
+    tl.store(DX + here, saturated(s * deviation, DX) + broken[:, None], mask=inside)
+    if NEEDS_ALPHA:
+        rate = curvature(tl.where(p > 0.0, p, 1.0), epsilon)
+        tl.store(DA + r, broken - tl.sum(s * rate * deviation, 1), mask=exists)
+
+
+@triton.jit
+def saturated(x, OUT):
+    """x, no larger than the dtype of the output can hold."""
+    if OUT.dtype.element_ty == tl.float16:
+        return tl.minimum(tl.maximum(x, -65504.0), 65504.0)
+    else:
+        return x

@@ -1,0 +1,120 @@
+r"""Where to cut a row, and how much mass each score gets, for scores that are on the chip.
+
+With ε = α − 1, k = 1/ε and scores y ≤ 0 less their maximum, p = [1 + ε(y − A)]₊ᵏ. Relative to the largest,
+
+    p / p_max = [1 + c y]₊ᵏ,      c = ε/t,      t = 1 − εA = p_max^ε,
+
+which keeps its digits for flat rows as well as near α = 1, and needs no exact A: the weights are divided by their sum.
+A is found by Newton's method on the power mean, as in `contmax.maps._threshold`.
+
+Rows lie along the first axis of a block, (R, B). K is k where that is a small integer, and powers are products; K = 0
+stands for any α in (0, 2], with one logarithm and one exponential per score.
+"""
+
+import triton
+import triton.language as tl
+
+# Scores at or below it are masked ones.
+NOTHING = tl.constexpr(-1.0e30)
+_MOST_STEPS = tl.constexpr(40)
+# Newton's next error is about the square of the last; at α = 2, where the steps end all of a sudden, it need not be.
+_LAST_STEP = tl.constexpr(3e-4)
+_LAST_STEP_LINEAR = tl.constexpr(3e-7)
+
+
+@triton.jit
+def log1p(w):
+    """ln(1 + w) for w ≥ −1; of no use at −1 itself."""
+    u = 1.0 + w
+    lost = tl.where(tl.abs(w) < 0.5, w - (u - 1.0), 0.0)  # what rounding took from 1 + w
+    return tl.log(tl.maximum(u, 1e-37)) + lost * (2.0 - u)
+
+
+@triton.jit
+def expm1_ratio(x):
+    """(eˣ − 1)/x, 1 at 0; to a few digits only."""
+    small = tl.abs(x) < 0.02
+    return tl.where(small, 1.0 + x * (0.5 + x * 0.16666667), (tl.exp(x) - 1.0) / tl.where(small, 1.0, x))
+
+
+@triton.jit
+def log1p_ratio(w, epsilon, v):
+    """ln(1 + w)/ε, where w = ε v; v at ε = 0."""
+    small = tl.abs(epsilon) < 1e-5
+    curved = log1p(w) / tl.where(small, 1.0, epsilon)
+    return tl.where(small, v * (1.0 - w * (0.5 - w * 0.33333333)), curved)
+
+
+@triton.jit
+def relative_weights(y, t, epsilon, K: tl.constexpr):
+    """p/p_max and (p/p_max)^{2−α} of scores (R, B); t and ε are (R,)."""
+    if K > 0:
+        u = tl.maximum(1.0 + y * (epsilon / t)[:, None], 0.0)
+        if K == 1:
+            return u, tl.where(u > 0.0, 1.0, 0.0)
+        elif K == 2:
+            return u * u, u
+        elif K == 3:
+            return u * u * u, u * u
+        else:
+            square = u * u
+            return square * square, square * u
+    else:
+        v = y / t[:, None]
+        w = v * epsilon[:, None]
+        inside = (w > -1.0) & (y > NOTHING)
+        e = tl.where(inside, tl.exp(log1p_ratio(w, epsilon[:, None], v)), 0.0)
+        return e, e / tl.where(inside, 1.0 + w, 1.0)
+
+
+@triton.jit
+def newton_step(total, slope, partition, t, epsilon, K: tl.constexpr):
+    """How much A must grow, from Σ p/p_max and Σ (p/p_max)^{2−α}, each (R,)."""
+    if K > 0:
+        log_top = tl.log(t) * K
+    else:
+        # Near α = 1 the digits are in A, in flat rows at larger α in t.
+        near = log1p_ratio(-epsilon * partition, epsilon, -partition)
+        log_top = tl.where(tl.abs(epsilon) < 0.1, near, tl.log(t) / tl.where(epsilon == 0.0, 1.0, epsilon))
+    log_total = tl.log(tl.maximum(total, 1e-37)) + log_top
+    return t * total / tl.maximum(slope, 1e-37) * log_total * expm1_ratio(-epsilon * log_total)
+
+
+@triton.jit
+def is_climbing(step, t, K: tl.constexpr):
+    """Whether another step can change what counts. NaN never climbs; rounding may make the last steps negative."""
+    if K == 1:
+        return step > t * _LAST_STEP_LINEAR
+    else:
+        return step > t * _LAST_STEP
+
+
+@triton.jit
+def first_bound(y, epsilon, B: tl.constexpr):
+    """A lower bound of A and its t, each (R,), from the mean of the scores; NaN if there is one among the scores.
+
+    p is convex in the score, so that 1/B ≥ p at the mean (Jensen). Scores below −1/ε have no mass; raised to that they
+    still have none, and the mean is the better for it.
+    """
+    reaches = epsilon > 1e-3  # else the bound is worth little
+    lowest = tl.where(reaches, -1.0 / tl.where(reaches, epsilon, 1.0), 0.0)
+    mean = tl.sum(tl.where(y < lowest[:, None], lowest[:, None], y), 1) / B
+    t = tl.where(reaches, tl.exp(-epsilon * tl.log(B * 1.0)) - epsilon * mean, 1.0 + 0.0 * mean)
+    t = tl.where(t > 1.0, 1.0, t)
+    return (1.0 - t) / tl.where(reaches, epsilon, 1.0), t
+
+
+@triton.jit
+def solve(y, epsilon, partition, t, K: tl.constexpr):
+    """A and t of rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,); NaN stays NaN."""
+    steps = 0
+    climbing = True
+    while climbing:
+        weight, escort = relative_weights(y, t, epsilon, K)
+        step = newton_step(tl.sum(weight, 1), tl.sum(escort, 1), partition, t, epsilon, K)
+        moves = is_climbing(step, t, K)
+        partition += step
+        t -= epsilon * step
+        steps += 1
+        climbing = (tl.max(moves.to(tl.int32), 0) > 0) & (steps < _MOST_STEPS)
+    return partition, t

@@ -1,0 +1,63 @@
+"""The map where one kernel takes scores as they come: half precision, a mask, a dtype of the result."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contmax import kernels
+from contmax._autograd import apply
+from contmax._eager import is_batch_of_cotangents
+from contmax.maps._jacobian import pull_back_reference, push_forward_reference
+
+
+def fused_entmax(scores: Tensor, alpha: float | Tensor, dim: int, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """p in a dtype, from checked arguments."""
+    rows = scores.movedim(dim, -1)
+    if isinstance(alpha, Tensor):
+        alpha = alpha.expand(*_but_one(scores.shape, dim)).movedim(dim, -1)
+    if mask is not None:
+        mask = mask.expand(scores.shape).movedim(dim, -1)
+    p: Tensor = apply(_FusedEntmax, rows, alpha, mask, dtype)
+    return p.movedim(-1, dim)
+
+
+class _FusedEntmax(torch.autograd.Function):
+    """p̂ along the last axis; its backward is a kernel too, unless it may be differentiated again."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
+        return kernels.entmax_fused(scores, alpha, mask, dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        scores, alpha, _, _ = inputs
+        ctx.fixed_alpha, ctx.dtype = None if isinstance(alpha, Tensor) else alpha, scores.dtype
+        saved = (output, alpha if isinstance(alpha, Tensor) else None)
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        p, alpha = ctx.saved_tensors
+        index, needs_alpha = ctx.fixed_alpha if alpha is None else alpha, ctx.needs_input_grad[1]
+        if torch.is_grad_enabled() or is_batch_of_cotangents(cotangent):
+            grad, grad_alpha = pull_back_reference(p.float(), cotangent.float(), index, -1, None, needs_alpha)
+            largest = torch.finfo(ctx.dtype).max
+            return grad.clamp(-largest, largest).to(ctx.dtype), grad_alpha, None, None
+        return *kernels.entmax_fused_backward(p, cotangent, index, ctx.dtype, needs_alpha), None, None
+
+    @staticmethod
+    def tangent(ctx: Any, *tangents: Any) -> Tensor:
+        p, alpha = ctx.saved_tensors
+        index = ctx.fixed_alpha if alpha is None else alpha
+        moved = None if tangents[0] is None else tangents[0].float()
+        return push_forward_reference(p.float(), moved, index, tangents[1], -1, None).to(p.dtype)
+
+
+def _but_one(shape: torch.Size, dim: int) -> list[int]:
+    sizes = list(shape)
+    sizes[dim] = 1
+    return sizes

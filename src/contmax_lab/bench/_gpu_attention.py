@@ -1,0 +1,184 @@
+"""The suite `attention` on a GPU: expectations and continuous attention against discrete softmax attention."""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import contmax
+from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
+from contmax.densities import BetaGaussian
+from contmax_lab.bench._figure import Figure
+from contmax_lab.bench._gpu_timing import Clock, GraphClock, copy_bandwidth
+from contmax_lab.bench._gpu_work import Contest, Work
+from contmax_lab.bench._suite import Suite
+from contmax_lab.bench._timing import Effort
+
+_EXPECTATION = "expectation on the line, forward + backward: device time / elementwise product of that size"
+_LINE = "a sequence, given (μ, σ), forward + backward: device time / discrete softmax attention"
+_RAGGED = "sequences of L/4 to L observations, forward + backward: device time / full sequences"
+_PLANE = "an image, given (μ, Σ), forward + backward: device time / discrete softmax attention"
+_ALPHAS = (1.0, 1.5, 2.0)
+# Coefficients of a fit have both signs and cancel, which no torch operation beside it does.
+_TOLERANCE = 3e-5
+
+
+def attention_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
+    """The figures of the suite, by a clock."""
+    bandwidth = copy_bandwidth(clock, effort)
+    for contest in _contests(effort.small, clock.device):
+        yield from contest.figures(clock, bandwidth, effort)
+
+
+def _contests(small: bool, device: str) -> Iterator[Contest]:
+    for alpha in (*_ALPHAS, None):
+        yield _expectation(64 if small else 16384, 32 if small else 512, alpha, device)
+    sizes = [(4, 40, 16, 8)] if small else _SEQUENCES
+    for size in sizes:
+        for alpha in _ALPHAS:
+            yield _on_line(size, alpha, device)
+    for size in sizes[:3]:
+        yield _ragged(size, device)
+    for batch, channels in ((4, 16),) if small else ((64, 1024), (512, 2048)):
+        for alpha in (1.0, 2.0):
+            yield _on_plane(batch, channels, alpha, device)
+
+
+_SEQUENCES = [(64, 280, 256, 32), (64, 280, 1024, 128), (512, 280, 1024, 128), (512, 280, 2048, 512)]
+
+
+def _expectation(batch: int, functions: int, alpha: float | None, device: str) -> Contest:
+    draw = _Draw(device)
+    basis = _of_each_dtype(GaussianBasis.linspace(functions, scale=(0.05, 0.2)), device)
+    loc, scale = draw.uniform(batch).requires_grad_(), (0.02 + 0.2 * draw.uniform(batch)).requires_grad_()
+    index = (1.1 + 0.8 * draw.uniform(batch)).requires_grad_()
+    cotangent = draw.normal(batch, functions)
+
+    def expected(loc: Tensor, scale: Tensor, *learned: Tensor) -> Tensor:
+        density = BetaGaussian(loc, scale, learned[0] if alpha is None else alpha, validate_args=False)
+        return contmax.expectation(density, basis(loc))
+
+    factors = (draw.normal(batch, functions).requires_grad_(), draw.normal(batch, functions).requires_grad_())
+    return Contest(
+        table=_EXPECTATION,
+        row=f"{batch} × {functions} float32",
+        column="learned α" if alpha is None else f"α = {alpha:g}",
+        ours=Work(expected, (loc, scale, index) if alpha is None else (loc, scale), cotangent),
+        unit=Work(torch.mul, factors, cotangent),
+        # The expectations are written, and their gradient is read.
+        moved_bytes=2 * cotangent.numel() * 4,
+        at_most=10.0 if alpha is None else 3.0,
+    )
+
+
+def _on_line(size: tuple[int, int, int, int], alpha: float, device: str) -> Contest:
+    batch, length, channels, functions = size
+    draw = _Draw(device)
+    values, cotangent = draw.normal(batch, length, channels).requires_grad_(), draw.normal(batch, channels)
+    few = batch <= 64
+    return Contest(
+        table=_LINE,
+        row=f"B = {batch}, L = {length}, D = {channels}, K = {functions}",
+        column=f"α = {alpha:g}",
+        ours=Work(_attention(_line_basis(functions), alpha, device), (values, *draw.places(batch)), cotangent),
+        unit=_discrete(values, cotangent, draw),
+        moved_bytes=_least_bytes(values),
+        tolerance=_TOLERANCE,
+        at_most=1.5 if few else 1.15,
+        eager_at_most=2.0 if few else 1.3,
+    )
+
+
+def _ragged(size: tuple[int, int, int, int], device: str) -> Contest:
+    batch, length, channels, functions = size
+    draw = _Draw(device)
+    values, cotangent = draw.normal(batch, length, channels).requires_grad_(), draw.normal(batch, channels)
+    lengths = (length * (0.25 + 0.75 * draw.uniform(batch, 1))).long()
+    mask = torch.arange(length, device=device) < lengths
+    attend, places = _attention(_line_basis(functions), 2.0, device), draw.places(batch)
+    return Contest(
+        table=_RAGGED,
+        row=f"B = {batch}, L = {length}, D = {channels}, K = {functions}",
+        column="α = 2",
+        ours=Work(lambda *arguments: attend(*arguments[1:], mask=arguments[0]), (mask, values, *places), cotangent),
+        unit=Work(attend, (values, *places), cotangent),
+        moved_bytes=_least_bytes(values),
+        tolerance=_TOLERANCE,
+        at_most=3.0,
+    )
+
+
+def _on_plane(batch: int, channels: int, alpha: float, device: str) -> Contest:
+    draw = _Draw(device)
+    values, cotangent = draw.normal(batch, 14 * 14, channels).requires_grad_(), draw.normal(batch, channels)
+    loc, factor = draw.uniform(batch, 2).requires_grad_(), 0.1 * draw.normal(batch, 2, 2)
+    matrix = (factor @ factor.mT + 0.005 * torch.eye(2, device=device)).requires_grad_()
+    basis = MultivariateGaussianBasis.grid(10, scale=0.001**0.5)
+    return Contest(
+        table=_PLANE,
+        row=f"B = {batch}, 14 × 14, D = {channels}, K = 10 × 10",
+        column=f"α = {alpha:g}",
+        ours=Work(_attention(basis, alpha, device, grid=(14, 14)), (values, loc, matrix), cotangent),
+        unit=_discrete(values, cotangent, draw),
+        moved_bytes=_least_bytes(values),
+        tolerance=_TOLERANCE,
+        at_most=2.0 if batch <= 64 else 1.2,
+        eager_at_most=3.0 if batch <= 64 else 1.5,
+    )
+
+
+class _Draw:
+    """Random tensors on a device, the same in every run."""
+
+    def __init__(self, device: str) -> None:
+        self._options: dict[str, Any] = {"device": device, "generator": torch.Generator(device).manual_seed(0)}
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(shape, **self._options)
+
+    def uniform(self, *shape: int) -> Tensor:
+        return torch.rand(shape, **self._options)
+
+    def places(self, batch: int) -> tuple[Tensor, Tensor]:
+        """Locations and scales on the line."""
+        return self.uniform(batch).requires_grad_(), (0.05 + 0.2 * self.uniform(batch)).requires_grad_()
+
+
+def _line_basis(functions: int) -> GaussianBasis:
+    return GaussianBasis.linspace(functions, scale=(0.1, 0.5))
+
+
+def _attention(basis: Basis, alpha: float, device: str, **options: Any) -> Callable[..., Tensor]:
+    """A continuous attention that is told where to look, as a function of values, locations and scales."""
+    attend = _of_each_dtype(contmax.nn.ContinuousAttention(basis, alpha=alpha, **options), device)
+
+    def context(values: Tensor, loc: Tensor, scale: Tensor, mask: Tensor | None = None) -> Tensor:
+        result: Tensor = attend(values)(values, (loc, scale), mask=mask, need_density=False)[0]
+        return result
+
+    return context
+
+
+def _of_each_dtype(module: torch.nn.Module, device: str) -> Callable[[Tensor], Any]:
+    """A module by the dtype of a tensor: in float32, and a copy in float64 to check it."""
+    copies = {dtype: copy.deepcopy(module).to(device, dtype) for dtype in (torch.float32, torch.float64)}
+    return lambda like: copies[like.dtype]
+
+
+def _discrete(values: Tensor, cotangent: Tensor, draw: _Draw) -> Work:
+    scores = draw.normal(*values.shape[:-1]).requires_grad_()
+
+    def attend(scores: Tensor, values: Tensor) -> Tensor:
+        return (torch.softmax(scores, -1).unsqueeze(-2) @ values).squeeze(-2)
+
+    return Work(attend, (scores, values), cotangent)
+
+
+def _least_bytes(values: Tensor) -> int:
+    """The values are read for the context, and again for the gradient of the weights; their gradient is written."""
+    return 3 * values.numel() * values.element_size()
+
+
+GPU_ATTENTION = Suite("attention", lambda effort: attention_figures(effort, GraphClock()))

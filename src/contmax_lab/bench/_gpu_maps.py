@@ -1,0 +1,86 @@
+"""The suite `maps` on a GPU: finite maps against torch.softmax, torch.compile of it, and other libraries."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import contmax
+from contmax_lab.bench._figure import Figure
+from contmax_lab.bench._gpu_timing import Call, Clock, GraphClock, copy_bandwidth
+from contmax_lab.bench._gpu_work import Contest, Work
+from contmax_lab.bench._suite import Suite, peer
+from contmax_lab.bench._timing import Effort
+
+_TABLE = "forward + backward: device time / torch.softmax"
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_LARGE = ((8192, 1024), (8192, 4096), (1024, 32000))
+_SMALL = ((64, 100), (16, 700))
+_NAMED = {"sparsemax": 2.0, "entmax α=1.5": 1.5, "entmax α=4/3": 4 / 3}
+_OTHER, _LEARNED = "entmax α=1.3", "entmax, learned α"
+# Where all of the named maps have another target than on large inputs.
+_LIMITS = {(256, 128000): 1.2, (65536, 64): 1.0, (32768, 512): 1.0}
+
+
+def maps_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
+    """The figures of the suite, by a clock."""
+    bandwidth = copy_bandwidth(clock, effort)
+    shapes = _SMALL if effort.small else (*_LARGE, *_LIMITS)
+    for shape in shapes:
+        for dtype in _DTYPES:
+            for column in (*_NAMED, _OTHER, _LEARNED) if shape not in _LIMITS else _NAMED:
+                yield from _contest(shape, dtype, column, clock.device).figures(clock, bandwidth, effort)
+
+
+def _contest(shape: tuple[int, int], dtype: str, column: str, device: str) -> Contest:
+    generator = torch.Generator(device).manual_seed(0)
+    scores = (2 * torch.randn(shape, device=device, generator=generator)).to(_DTYPES[dtype]).requires_grad_()
+    cotangent = torch.randn(shape, device=device, generator=generator).to(_DTYPES[dtype])
+    alpha: Any = _NAMED.get(column, 1.3)
+    if column == _LEARNED:
+        rows = torch.rand(shape[0], 1, device=device, generator=generator)
+        alpha = (1.1 + 0.8 * rows).to(_DTYPES[dtype]).requires_grad_()
+        ours = Work(contmax.entmax, (scores, alpha), cotangent)
+    else:
+        ours = Work(lambda x: contmax.entmax(x, alpha), (scores,), cotangent)
+    return Contest(
+        table=_TABLE,
+        row=f"{shape} {dtype}",
+        column=column,
+        ours=ours,
+        unit=Work(lambda x: torch.softmax(x, -1), (scores,), cotangent),
+        # Scores, probabilities twice, their gradient, that of the scores.
+        moved_bytes=5 * scores.numel() * scores.element_size(),
+        at_most=_limit(shape, dtype, column),
+        eager_at_most=1.5 if shape in ((8192, 1024), _SMALL[0]) and column in _NAMED else None,
+        peers=_peers(scores, cotangent, alpha, compiled=shape == _LARGE[0]),
+    )
+
+
+def _limit(shape: tuple[int, int], dtype: str, column: str) -> float:
+    if column in _NAMED:
+        return _LIMITS.get(shape, 0.75 if dtype == "float32" else 0.85)
+    return 1.4 if column == _OTHER else 1.7
+
+
+def _peers(scores: Tensor, cotangent: Tensor, alpha: Any, compiled: bool) -> dict[str, Call]:
+    """Passes of other libraries that are installed, and of what torch.compile makes of softmax."""
+    found: dict[str, Callable[[Tensor], Tensor]] = {}
+    entmax, liger, adasplash = (peer(name) for name in ("entmax", "liger_kernel.ops.sparsemax", "adasplash"))
+    if entmax is not None:
+        exact = {2.0: "sparsemax", 1.5: "entmax15"}
+        name = exact.get(alpha) if isinstance(alpha, float) else None
+        found["entmax"] = getattr(entmax, name) if name else lambda x: entmax.entmax_bisect(x, alpha)
+    if liger is not None and isinstance(alpha, float) and alpha == 2:
+        found["liger_kernel"] = lambda x: liger.LigerSparsemaxFunction.apply(x, -1)
+    if adasplash is not None and isinstance(alpha, float):
+        found["adasplash"] = lambda x: adasplash.triton_entmax(x, alpha)
+    if compiled and isinstance(alpha, float) and alpha == 2 and scores.is_cuda:
+        found["torch.compile of softmax"] = torch.compile(lambda x: torch.softmax(x, -1))
+    return {name: Work(function, (scores,), cotangent) for name, function in found.items()}
+
+
+GPU_MAPS = Suite(
+    "maps", lambda effort: maps_figures(effort, GraphClock()), peers=("entmax", "liger_kernel", "adasplash")
+)

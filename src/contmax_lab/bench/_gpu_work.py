@@ -1,0 +1,168 @@
+"""A forward and backward pass on a GPU, whether it is right, and how its time compares."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contmax_lab.bench._figure import Figure
+from contmax_lab.bench._gpu_timing import Call, Clock, percentiles
+from contmax_lab.bench._timing import Effort
+
+# Examples of a batch that are computed again in float64.
+_CHECKED = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """A function of tensors and the cotangent of its result: what one forward and backward pass computes.
+
+    Args:
+        function: returns one tensor; it is called with tensors of another dtype too, where it is checked.
+        inputs: its arguments. Those that require a gradient are differentiated; the first axis is that of examples.
+        cotangent: gradient of the result, with examples first, or a scalar.
+        shared: places of inputs without an axis of examples.
+    """
+
+    function: Callable[..., Tensor]
+    inputs: tuple[Tensor, ...]
+    cotangent: Tensor
+    shared: tuple[int, ...] = ()
+
+    def __call__(self) -> tuple[Tensor, ...]:
+        """The result and the gradients."""
+        live = [x for x in self.inputs if x.requires_grad]
+        result = self.function(*self.inputs)
+        return result.detach(), *torch.autograd.grad(result, live, self.cotangent)
+
+    def part(self, dtype: torch.dtype | None = None) -> "Work":
+        """The same for the last examples alone, in another dtype if one is given."""
+        inputs = tuple(
+            _taken(x, None if place in self.shared else -_CHECKED, dtype) for place, x in enumerate(self.inputs)
+        )
+        cotangent = _taken(self.cotangent, -_CHECKED if self.cotangent.dim() else None, dtype)
+        return Work(self.function, inputs, cotangent, self.shared)
+
+    def errors(self) -> list[float]:
+        """Largest error of the result and of each gradient against float64, relative to the largest number of each."""
+        return [
+            _relative_error(got, exact) for got, exact in zip(self.part()(), self.part(torch.float64)(), strict=True)
+        ]
+
+
+def _taken(x: Tensor, start: int | None, dtype: torch.dtype | None) -> Tensor:
+    part = x.detach() if start is None else x.detach()[start:].contiguous()
+    moved = part.to(dtype) if dtype is not None and part.is_floating_point() else part
+    return moved.clone().requires_grad_(x.requires_grad)
+
+
+def _relative_error(got: Tensor, exact: Tensor) -> float:
+    largest = float(exact.abs().max())
+    error = float((got.double() - exact).abs().max())
+    return error / largest if largest else error
+
+
+@dataclasses.dataclass(frozen=True)
+class Contest:
+    """A pass of ours beside the torch operation it is measured by, and peers.
+
+    Args:
+        table: what is compared, in words.
+        row: the size of the inputs.
+        column: the operation.
+        ours: our pass.
+        unit: the pass whose time is the unit.
+        moved_bytes: what any implementation must at least read and write.
+        at_most: target of the ratio of device times, or None.
+        eager_at_most: target of the ratio of wall clocks; no eager passes are timed without one.
+        peers: name → another library's pass; an exception that one raises is noted, and the others go on.
+        tolerance: largest relative error of our result and gradients that is allowed; by default twice the error of the
+            unit's, and rounding.
+    """
+
+    table: str
+    row: str
+    column: str
+    ours: Work
+    unit: Work
+    moved_bytes: int
+    at_most: float | None = None
+    eager_at_most: float | None = None
+    peers: Mapping[str, Call] = dataclasses.field(default_factory=dict)
+    tolerance: float | None = None
+
+    def figures(self, clock: Clock, bandwidth: float, effort: Effort) -> Iterator[Figure]:
+        """The ratio of device times, the share of the bandwidth, the ratio of wall clocks, and the peers' ratios."""
+        place: dict[str, Any] = {"row": self.row, "column": self.column}
+        checked = self._checked()
+        if "failed" in checked:
+            yield Figure(self.table, **place, value=math.nan, at_most=self.at_most, details=checked)
+            return
+        both: dict[str, Call] = {"contmax": self.ours, "torch": self.unit}
+        try:
+            times = clock.device_times(both, effort)
+        except Exception as error:  # what waits for the device cannot be captured
+            yield Figure(self.table, **place, value=math.nan, at_most=self.at_most, details={"failed": _said(error)})
+            return
+        yield _ratio(times, "contmax", self.at_most, checked, table=self.table, **place)
+        yield from self._peers(times["torch"], clock, effort)
+        seconds = percentiles(times["contmax"])["median"]
+        yield Figure(share_table(self.table), **place, value=self.moved_bytes / seconds / bandwidth)
+        if self.eager_at_most is not None:
+            wall = clock.wall_times({"contmax": self.ours, "torch": self.unit}, effort)
+            yield _ratio(wall, "contmax", self.eager_at_most, {}, table=eager_table(self.table), **place)
+
+    def _peers(self, unit: list[float], clock: Clock, effort: Effort) -> Iterator[Figure]:
+        for name, call in self.peers.items():
+            place: dict[str, Any] = {"table": self.table, "row": f"{self.row} by {name}", "column": self.column}
+            try:
+                times = {"torch": unit, **clock.device_times({name: call}, effort)}
+            except Exception as error:  # peers fail in ways of their own
+                yield Figure(**place, value=None, details={"refused": _said(error)})
+            else:
+                yield _ratio(times, name, None, {}, **place)
+
+    def _checked(self) -> dict[str, Any]:
+        """Errors of both, and what is wrong with ours, if anything is."""
+        try:
+            ours, theirs = self.ours.errors(), self.unit.errors()
+            self.ours()
+        except Exception as error:  # a row that cannot run must not cost the others their time on the device
+            return {"failed": _said(error)}
+        allowed = 2 * max(theirs) + _rounding(self.ours) if self.tolerance is None else self.tolerance
+        details: dict[str, Any] = {"errors": ours, "errors_of_torch": theirs, "allowed_error": allowed}
+        if not max(ours) <= allowed:
+            details["failed"] = f"an error of {max(ours):.3g} relative to float64; {allowed:.3g} is allowed"
+        return details
+
+
+def share_table(table: str) -> str:
+    """Title of the table that says which share of the bandwidth of a copy was reached."""
+    return f"{table}: share of the bandwidth of a copy"
+
+
+def eager_table(table: str) -> str:
+    """Title of the table of wall clocks."""
+    return table.replace("device time", "wall clock of eager calls")
+
+
+def _rounding(work: Work) -> float:
+    """One rounding to the dtype of the result, after a computation in float32."""
+    dtype = next(x.dtype for x in work.inputs if x.is_floating_point())
+    return torch.finfo(dtype).eps + 32 * torch.finfo(torch.float32).eps
+
+
+def _said(error: Exception) -> str:
+    first_line = (str(error).strip() or "no message").splitlines()[0]
+    return f"{type(error).__name__}: {first_line[:200]}"
+
+
+def _ratio(
+    times: Mapping[str, list[float]], name: str, at_most: float | None, details: Mapping[str, Any], **place: Any
+) -> Figure:
+    seconds = {key: percentiles(times[key]) for key in (name, "torch")}
+    value = seconds[name]["median"] / seconds["torch"]["median"]
+    return Figure(**place, value=value, at_most=at_most, details={"seconds": seconds, **details})

@@ -1,0 +1,187 @@
+"""Expectations on the line by Triton's kernels: at most twice the error of torch in the same dtype, and its reach."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Normal, Uniform
+
+import contmax
+from contmax.basis import GaussianBasis
+from contmax.densities import BetaGaussian
+from contmax.kernels import _backends
+
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
+
+ALPHAS = [1.0, 2.0, 1.5, 4 / 3, 1.25, math.inf]
+ON_TRITON, ON_TORCH = {"cpu"}, {"cuda"}
+
+
+def drawn(count, functions):
+    generator = torch.Generator().manual_seed(7)
+
+    def uniform(size, low, high):
+        return low + (high - low) * torch.rand(size, generator=generator)
+
+    loc, scale = uniform(count, -0.3, 1.3), 10 ** uniform(count, -3, 0.5)
+    return loc, scale, uniform(functions, 0, 1), 10 ** uniform(functions, -2, 0)
+
+
+def value_and_gradients(alpha, loc, scale, centre, width):
+    """r, and the gradients of a fixed mixture of its entries."""
+    basis = GaussianBasis(centre, width, learnable=True)
+    loc, scale = loc.clone().requires_grad_(), scale.clone().requires_grad_()
+    r = contmax.expectation(BetaGaussian(loc, scale, alpha), basis)
+    mixture = torch.linspace(0.5, 1.5, r.shape[-1], dtype=r.dtype)
+    cotangent = mixture / r.detach().amax(-1, keepdim=True).clamp(min=1e-30)
+    return r.detach(), *torch.autograd.grad(r, (loc, scale, *basis.parameters()), cotangent)
+
+
+def is_a_kernel(r):
+    return type(r.grad_fn).__name__.startswith("LineExpectation")
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_errs_at_most_twice_as_much_as_torch(alpha, monkeypatch):
+    inputs = drawn(count=19, functions=13)
+    compiled = value_and_gradients(alpha, *inputs)
+    monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
+    monkeypatch.setattr(_backends.NUMBA, "works", False)
+    plain = value_and_gradients(alpha, *inputs)
+    exact = value_and_gradients(alpha, *(x.double() for x in inputs))
+    peak = exact[0].amax(-1, keepdim=True)
+    error, reference = (((r[0] - exact[0]).abs() / peak).max() for r in (compiled, plain))
+    assert error <= 2 * reference + 2e-7
+    for ours, theirs, true in zip(compiled[1:], plain[1:], exact[1:], strict=True):
+        unit = true.abs().max().clamp(min=1.0)  # at α = ∞ the scale does nothing
+        error, reference = ((g - true).abs().max() / unit for g in (ours, theirs))
+        assert error <= 2 * reference + 1e-6
+
+
+@pytest.mark.parametrize("alpha", [2.0, 1.25])
+def test_errs_by_a_millionth_of_the_largest_expectation(alpha, monkeypatch):
+    """Over μ, μ_j ∈ [0, 1], σ² ∈ [1e-6, 10], σ_j ∈ [.01, 1], in units of the largest r for the same σ and σ_j."""
+    generator = torch.Generator().manual_seed(3)
+    loc, scale = torch.rand(32, generator=generator), 10 ** (3.5 * torch.rand(32, generator=generator) - 3)
+    centre, width = torch.rand(16, generator=generator), 10 ** (2 * torch.rand(16, generator=generator) - 2)
+    single = contmax.expectation(BetaGaussian(loc, scale, alpha), GaussianBasis(centre, width))
+    density = BetaGaussian(loc.double(), scale.double(), alpha)
+    double = contmax.expectation(density, GaussianBasis(centre.double(), width.double()))
+    centred = BetaGaussian(torch.zeros(32).double(), scale.double(), alpha)
+    largest = contmax.expectation(centred, GaussianBasis(torch.zeros(16).double(), width.double()))
+    assert ((single.double() - double).abs() / largest).max() <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "density",
+    [Normal(torch.tensor([0.2, 0.9]), 0.1), Uniform(torch.tensor([0.2, 0.9]), torch.tensor([0.4, 1.5]))],
+    ids=["Normal", "Uniform"],
+)
+def test_densities_of_torch(density, monkeypatch):
+    basis = GaussianBasis.linspace(5, scale=0.2, learnable=True)
+    r = contmax.expectation(density, basis)
+    assert is_a_kernel(r)
+    monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
+    torch.testing.assert_close(r, contmax.expectation(density, basis), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of the interpreter
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_hostile_sizes(alpha):
+    basis = GaussianBasis.linspace(8, scale=(0.01, 0.5))
+    nan, inf = math.nan, math.inf
+    loc = torch.tensor([0.5, -1e6, 1e6, 1e30, 0.3, 0.3, 0.3, 0.3, 0.3, inf, nan, 0.5]).requires_grad_()
+    scale = torch.tensor([0.1, 0.1, 0.1, 0.1, 1e-8, 1e4, 1e-35, 1e36, 1e-20, 0.1, 0.1, nan]).requires_grad_()
+    r = contmax.expectation(BetaGaussian(loc, scale, alpha, validate_args=False), basis)
+    gradients = torch.autograd.grad(r.sum(), (loc, scale))
+    assert r[:10].isfinite().all()
+    assert r[10:].isnan().all()
+    assert all(g[:10].isfinite().all() for g in gradients)
+    assert not r[1:4].any()
+    if alpha <= 2:
+        torch.testing.assert_close(r[4], basis(loc[4]).detach(), rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+def test_bases_of_every_size_give_finite_gradients():
+    basis = GaussianBasis([0.5, 0.5, 0.5, 1e10, 0.4], [1e-25, 1e25, 1e-12, 1e-3, 0.1], learnable=True)
+    density = BetaGaussian(torch.tensor([0.5, 0.4]), torch.tensor([1e-3, 0.2]), 2.0)
+    gradients = torch.autograd.grad(contmax.expectation(density, basis).sum(), list(basis.parameters()))
+    assert all(g.isfinite().all() for g in gradients)
+
+
+@pytest.mark.parametrize(("count", "functions"), [(0, 3), (1, 1), (2, 520), (130, 1)])
+def test_odd_sizes_and_strides(count, functions, monkeypatch):
+    loc, _, centre, width = drawn(max(count, 1), functions)
+    loc = loc[:count].expand(2, count).mT.clone().requires_grad_()
+    density = BetaGaussian(loc, 0.2, 2.0)
+    basis = GaussianBasis(centre, width.clamp(min=0.1))
+    r = contmax.expectation(density, basis)
+    assert r.shape == (count, 2, functions)
+    (gradient,) = torch.autograd.grad(r.sum(), loc)  # the cotangent has no strides
+    monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
+    expected = contmax.expectation(density, basis)
+    torch.testing.assert_close(r, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), loc)[0], rtol=1e-4, atol=1e-3)
+
+
+def test_half_precision_is_rounded_once():
+    loc = torch.tensor([0.3, 0.5])
+    half = contmax.expectation(BetaGaussian(loc.half(), 0.1, 2.0), GaussianBasis.linspace(4, scale=0.1).half())
+    assert half.dtype == torch.float16
+    exact = contmax.expectation(BetaGaussian(loc.half().float(), 0.1, 2.0), GaussianBasis.linspace(4, scale=0.1))
+    torch.testing.assert_close(half, exact.half(), rtol=2e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_transforms_and_higher_derivatives(alpha, monkeypatch):
+    basis = GaussianBasis.linspace(3, scale=0.2)
+
+    def r(mu, scale):
+        return contmax.expectation(BetaGaussian(mu, scale, alpha, validate_args=False), basis)
+
+    def answers():
+        mu, scale = torch.tensor([0.2, 0.7]), torch.tensor([0.1, 0.3])
+        by_row = torch.func.vmap(torch.func.jacrev(r))(mu, scale)
+        forward = torch.func.jvp(r, (mu, scale), (torch.ones(2), torch.ones(2)))[1]
+        mu.requires_grad_()
+        (first,) = torch.autograd.grad(r(mu, scale).square().sum(), mu, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), mu)
+        cotangents = torch.eye(6).reshape(6, 2, 3)
+        (batch,) = torch.autograd.grad(r(mu, scale), mu, cotangents, is_grads_batched=True)
+        return torch.func.vmap(r)(mu.detach(), scale), by_row, forward, first.detach(), second, batch
+
+    compiled = answers()
+    monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
+    torch.testing.assert_close(compiled, answers(), rtol=1e-4, atol=1e-3)
+
+
+def test_a_vmap_over_bases():
+    loc, scale = torch.tensor([0.2, 0.7]), torch.tensor([0.1, 0.3])
+    centres, widths = torch.rand(2, 3), 0.1 + torch.rand(2, 3)
+
+    def total(centre, width):
+        known = contmax.expectations._line_compiled.compiled_line_expectation(loc, scale, centre, width, 1.0, True)
+        return known.sin().sum()
+
+    together = torch.func.vmap(torch.func.grad(total, argnums=(0, 1)))(centres, widths)
+    alone = [torch.func.grad(total, argnums=(0, 1))(c, w) for c, w in zip(centres, widths, strict=True)]
+    torch.testing.assert_close(together, tuple(torch.stack(part) for part in zip(*alone, strict=True)))
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("learnable", [False, True])
+def test_one_graph(learnable):
+    torch._dynamo.reset()
+    basis = GaussianBasis.linspace(3, scale=0.2, learnable=learnable)
+
+    def total(mu, scale):
+        return contmax.expectation(BetaGaussian(mu, scale, 2.0, validate_args=False), basis).sin().sum()
+
+    mu = torch.tensor([0.2, 0.7], requires_grad=True)
+    scale = torch.tensor([0.1, 0.3], requires_grad=True)
+    traced = torch.compile(total, fullgraph=True, backend="aot_eager")
+    wanted = (mu, scale, *basis.parameters())
+    torch.testing.assert_close(
+        torch.autograd.grad(traced(mu, scale), wanted), torch.autograd.grad(total(mu, scale), wanted)
+    )
