@@ -13,13 +13,13 @@ import contextlib, importlib, io, json, os, sys, traceback, warnings
 job = json.load(sys.stdin)
 for name in job["imports"]:
     importlib.import_module(name)
-for place, (name, source, folder) in enumerate(job["programs"]):
+for name, source, folder, arguments in job["programs"]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.chdir(folder)
         warnings.simplefilter("error" if job["strict"] else "default")
-        sys.argv, code, said, printed = [name], 0, "", io.StringIO()
+        sys.argv, code, said, printed = [name, *arguments], 0, "", io.StringIO()
         with contextlib.redirect_stdout(printed):
             try:
                 exec(compile(source, name, "exec"), {"__name__": "__main__", "__file__": name})
@@ -38,11 +38,12 @@ for place, (name, source, folder) in enumerate(job["programs"]):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What to run: its name in a traceback, its text, the folder it runs in."""
+    """What to run: its name in a traceback, its text, the folder it runs in, what it is told."""
 
     name: str
     source: str
     folder: Path = Path()
+    arguments: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ def run_each(programs: list[Program], *, imports: tuple[str, ...] = ("torch",), 
     job = {
         "imports": imports,
         "strict": strict,
-        "programs": [(program.name, program.source, str(program.folder.resolve())) for program in programs],
+        "programs": [(p.name, p.source, str(p.folder.resolve()), p.arguments) for p in programs],
     }
     command = [sys.executable, "-c", _COPY_FOR_EACH]
     run = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, check=False, timeout=600)

@@ -7,15 +7,20 @@ import pytest
 from fresh import Program, run_each
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+# Steps of training that are enough to see it run.
+QUICK = {"quickstart": ("20",)}
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """Each example, from one process that has imported torch and matplotlib once: what it printed, where it ran."""
+    """Each example, from one process that has imported what they all need once: what it printed, where it ran."""
     folders = [tmp_path_factory.mktemp(script.stem) for script in EXAMPLES]
     pairs = zip(EXAMPLES, folders, strict=True)
-    programs = [Program(str(script), script.read_text(encoding="utf-8"), folder) for script, folder in pairs]
-    runs = run_each(programs, imports=("torch", "matplotlib.figure"))
+    programs = [
+        Program(str(script), script.read_text(encoding="utf-8"), folder, QUICK.get(script.stem, ()))
+        for script, folder in pairs
+    ]
+    runs = run_each(programs, imports=("torch", "contmax", "matplotlib.pyplot", "scipy.stats"))
     return {script.stem: (run, folder) for script, run, folder in zip(EXAMPLES, runs, folders, strict=True)}
 
 

@@ -27,6 +27,13 @@ def expectation(p: Density, function: Callable[[Tensor], Tensor]) -> Tensor:
     return (weights * p.density(nodes) * function(nodes)).sum(0)
 
 
+def integral(function: Callable[[Tensor], Tensor], points: list[float]) -> float:
+    """∫ of a function of t, smooth between the points, from the first of them to the last."""
+    edges = torch.tensor(points, dtype=torch.float64)
+    nodes, weights = _interval(edges[:-1], edges[1:])
+    return float((weights * function(nodes)).sum())
+
+
 def mass_below(p: Density, points: Tensor) -> Tensor:
     """∫ p up to each point, (m, *batch)."""
     knots = _knots(p)

@@ -11,6 +11,8 @@ from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 
 COMPILED = ("alpha-1.7", "gaussian", "uniform", "tensor-alpha", "triangular", "generated-by-cosh", "mixture")
 COMPILED += ("student-2d", "tensor-alpha-2d", "student-3d", "diagonal-5d", "precision-5d", "mixture-2d")
+# Derivatives are traced too for one member of every class, with α learned where it can be.
+TRACED_TWICE = ("tensor-alpha", "triangular", "generated-by-cosh", "mixture", "tensor-alpha-2d")
 
 
 @pytest.mark.graph
@@ -24,7 +26,7 @@ def test_compiles_without_breaks(family):
         return family.build(**dict(zip(parameters, values, strict=True))).log_prob(t)
 
     torch._dynamo.reset()
-    compiled = torch.compile(log_prob, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(log_prob, fullgraph=True, backend="aot_eager" if family.name in TRACED_TWICE else "eager")
     torch.testing.assert_close(compiled(*values), log_prob(*values))
     weights = torch.randn_like(log_prob(*values))
     got = torch.autograd.grad((weights * compiled(*values)).sum(), values, allow_unused=True)

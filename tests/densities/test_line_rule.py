@@ -2,9 +2,9 @@
 
 import math
 
-import mpmath
 import pytest
 import torch
+from line_quadrature import integral
 from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import (
     AffineTransform,
@@ -55,17 +55,18 @@ WIDTHS = (1e-3, 0.02, 0.3, 4.0)
 
 
 def truth(density, centre, width):
-    """E_p[N(t; c, w)] to 15 digits, by mpmath between points close enough for it."""
+    """E_p[N(t; c, w)] by double-exponential quadrature between points close enough for it."""
     low, high = contmax_ends(density)
     steps = [centre + s * width for s in (-9, -4, -1, 0, 1, 4, 9)] + [0.1, 0.2, 0.35, 0.4, 0.45, 0.6, 0.7, 1.0, 3.0]
     points = sorted({max(low, min(high, x)) for x in [*steps, centre - 9 * width, centre + 9 * width]})
     points = [x for x in points if abs(x - centre) <= 9.01 * width]
 
     def integrand(x):
-        p = density.log_prob(t(float(x))).exp().item() if low < x < high else 0.0
-        return p * math.exp(-0.5 * ((float(x) - centre) / width) ** 2) / (width * math.sqrt(2 * math.pi))
+        inside = (low < x) & (x < high)
+        p = torch.where(inside, density.log_prob(torch.where(inside, x, 0.5)).exp(), 0.0)
+        return p * torch.exp(-0.5 * ((x - centre) / width) ** 2) / (width * math.sqrt(2 * math.pi))
 
-    return float(mpmath.quad(integrand, points, maxdegree=7))
+    return integral(integrand, points)
 
 
 def contmax_ends(density):
@@ -147,7 +148,7 @@ def test_second_derivatives_against_a_kinked_target(prediction, offset):
 
     inputs = [x.requires_grad_() for x in (t(0.2), t(1.7), t(0.2 + offset))]
     assert gradcheck(loss, inputs)
-    assert gradgradcheck(loss, inputs, atol=1e-4)
+    assert gradgradcheck(loss, inputs, atol=1e-4, fast_mode=True)
 
 
 @pytest.mark.parametrize("target", [lambda m: Normal(m, t(0.5)), lambda m: Gamma(t(4.0), 4.0 / m)])
@@ -157,7 +158,7 @@ def test_second_derivatives_where_the_target_is_cut_at_the_centre_of_the_score(t
 
     inputs = [x.requires_grad_() for x in (t(1.2), t(0.7), t(1.2))]
     assert gradcheck(loss, inputs)
-    assert gradgradcheck(loss, inputs, atol=1e-4)
+    assert gradgradcheck(loss, inputs, atol=1e-4, fast_mode=True)
 
 
 def test_a_target_that_grows_without_bound_has_an_infinite_loss_not_an_error():
@@ -170,14 +171,11 @@ def test_a_target_that_grows_without_bound_has_an_infinite_loss_not_an_error():
 
 def test_divergence_from_a_heavy_tail_to_a_kink_far_away():
     student, wide = BetaGaussian(t(0.0), t(1.0), 0.5), Laplace(t(1e4), t(3.0))
-    exact = mpmath.quad(
-        lambda x: (
-            student.density(t(float(x))).item()
-            * (student.log_prob(t(float(x))).item() - wide.log_prob(t(float(x))).item())
-        ),
+    exact = integral(
+        lambda x: student.density(x) * (student.log_prob(x) - wide.log_prob(x)),
         [-1e7, -1e5, -1e3, -30, -3, 0, 3, 30, 1e3, 1e4, 1e5, 1e7],
     )
-    assert kl_divergence(student, wide).item() == pytest.approx(float(exact), rel=1e-5)
+    assert kl_divergence(student, wide).item() == pytest.approx(exact, rel=1e-5)
 
 
 def test_entropy_of_mixtures_with_gaps_and_overlaps():
@@ -188,9 +186,8 @@ def test_entropy_of_mixtures_with_gaps_and_overlaps():
     )
 
     def integrand(x):
-        density = p.density(t(float(x))).item()
-        return -density * math.log(density) if density > 0 else 0.0
+        return -torch.xlogy(p.density(x), p.density(x))
 
-    assert p.entropy().item() == pytest.approx(float(mpmath.quad(integrand, ends)), rel=1e-9)
+    assert p.entropy().item() == pytest.approx(integral(integrand, ends), rel=1e-9)
     one = Mixture(Categorical(t([1.0])), Uniform(t([1.0]), t([3.0])))
     assert one.entropy().item() == pytest.approx(math.log(2.0), rel=1e-12)

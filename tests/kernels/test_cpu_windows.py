@@ -15,7 +15,7 @@ pytest.importorskip("numba", reason="numba is not installed: pip install 'contma
 ALPHAS = [2.0, 1.5, 4 / 3, 1.25, 1.7, 3.0, math.inf]
 
 
-def drawn(dtype, count=400, functions=37):
+def drawn(dtype, count=150, functions=37):
     generator = torch.Generator().manual_seed(7)
 
     def uniform(*shape, low, high):
@@ -46,9 +46,9 @@ def test_a_kernel_errs_at_most_twice_as_much_as_torch(alpha, dtype, monkeypatch)
     compiled = value_and_gradients(alpha, *inputs)
     monkeypatch.setattr(_backends.NUMBA, "works", False)
     plain = value_and_gradients(alpha, *inputs)
-    exact = value_and_gradients(alpha, *(x.double() for x in inputs))
-    peak = exact[0].amax(-1, keepdim=True)
     # In float64 the torch reference is its own measure, and both are known to golden values elsewhere.
+    exact = plain if dtype == torch.float64 else value_and_gradients(alpha, *(x.double() for x in inputs))
+    peak = exact[0].amax(-1, keepdim=True)
     floor, gradient_floor = (5e-7, 2e-6) if dtype == torch.float32 else (1e-13, 1e-10)
     error, reference = (((r - exact[0]).abs() / peak).max() for r in (compiled[0], plain[0]))
     assert error <= 2 * reference + floor

@@ -1,5 +1,6 @@
 """The finite maps against golden values, a float64 oracle, torch.softmax, and the contracts of the library."""
 
+import functools
 import math
 
 import mpmath
@@ -14,8 +15,9 @@ ALPHAS = [0.3, 0.8, 1.0, 1.0001, 1.1, 1.25, 4 / 3, 1.5, 1.75, 1.9, 2.0, 2.5, 3.0
 F64 = torch.float64
 
 
+@functools.cache
 def oracle(x, alpha):
-    """Bisection with mpmath for one slice: slow, and sure to 30 digits."""
+    """Bisection with mpmath for one slice, a tuple: slow, and sure to 30 digits."""
     with mpmath.workdps(40):
         values = [mpmath.mpf(float(v)) for v in x]
         top = max(values)
@@ -64,7 +66,7 @@ def test_golden_values(golden, dtype):
 def test_against_bisection_to_many_digits(alpha):
     for scale in (0.01, 1.0, 8.0):
         x = scale * torch.randn(23, dtype=F64)
-        expected = torch.from_numpy(oracle(x, alpha))
+        expected = torch.from_numpy(oracle(tuple(x.tolist()), alpha))
         torch.testing.assert_close(contmax.entmax(x, alpha), expected, rtol=1e-11, atol=1e-13)
 
 
@@ -99,9 +101,9 @@ def test_every_dim(alpha, dim):
 def test_first_and_second_derivatives(alpha):
     x = (1.5 * torch.randn(4, 6, dtype=F64)).requires_grad_()
     index = torch.full((4, 1), alpha, dtype=F64, requires_grad=True)
-    assert gradcheck(lambda x: contmax.entmax(x, alpha), x)
-    assert gradcheck(contmax.entmax, (x, index), check_forward_ad=True)
-    assert gradgradcheck(contmax.entmax, (x, index), rtol=1e-3, atol=1e-4)
+    assert gradcheck(lambda x: contmax.entmax(x, alpha), x, fast_mode=True)
+    assert gradcheck(contmax.entmax, (x, index), check_forward_ad=True, fast_mode=True)
+    assert gradgradcheck(contmax.entmax, (x, index), rtol=1e-3, atol=1e-4, fast_mode=True)
 
 
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
@@ -112,7 +114,7 @@ def test_third_derivatives_exist(alpha):
         (g,) = torch.autograd.grad(contmax.entmax(x, alpha).square().sum(), x, create_graph=True)
         return g.square().sum()
 
-    assert gradgradcheck(gradient_norm, x, rtol=1e-3, atol=1e-4)
+    assert gradgradcheck(gradient_norm, x, rtol=1e-3, atol=1e-4, fast_mode=True)
 
 
 @pytest.mark.parametrize("alpha", [1 - 1e-4, 1.0, 1 + 1e-7, 1.0001, 1.001, 1.01])
@@ -121,11 +123,11 @@ def test_accurate_through_alpha_one(alpha, dtype):
     x = torch.tensor([[1.2, 0.3, -0.5, -2.0]], dtype=dtype)
     index = torch.tensor([[alpha]], dtype=dtype, requires_grad=True)
     p = contmax.entmax(x, index)
-    torch.testing.assert_close(p.detach().double(), torch.from_numpy(oracle(x[0].double(), index.item()))[None],
+    torch.testing.assert_close(p.detach().double(), torch.from_numpy(oracle(tuple(x[0].tolist()), index.item()))[None],
                                rtol=0, atol=2e-7 if dtype == torch.float32 else 1e-13)  # fmt: skip
     (slope,) = torch.autograd.grad(p[0, 0], index)
     h = 1e-5
-    above, below = (oracle(x[0].double(), index.item() + s * h)[0] for s in (1, -1))
+    above, below = (oracle(tuple(x[0].tolist()), index.item() + s * h)[0] for s in (1, -1))
     assert slope.item() == pytest.approx((above - below) / (2 * h), rel=2e-6 if dtype == torch.float32 else 1e-8)
 
 
@@ -224,7 +226,7 @@ def test_layouts_and_empty_batches(alpha):
 
 @pytest.mark.parametrize("alpha", [1.1, 1.5, 2.0, 3.0])
 def test_a_quarter_of_a_million_scores(alpha):
-    x = torch.randn(2, 262_144)
+    x = torch.randn(1, 262_144)
     p = contmax.entmax(x, alpha)
     assert (p.double().sum(-1) - 1).abs().max() <= 1e-6
     assert (p.double() - contmax.entmax(x.double(), alpha)).abs().max() <= 1e-6
@@ -236,7 +238,7 @@ def test_temperature_is_differentiable_and_broadcasts():
     torch.testing.assert_close(
         contmax.entmax(x, 1.5, temperature=temperature)[0], contmax.entmax(x[0], 1.5, temperature=0.5)
     )
-    assert gradcheck(lambda x, t: contmax.sparsemax(x, temperature=t), (x, temperature))
+    assert gradcheck(lambda x, t: contmax.sparsemax(x, temperature=t), (x, temperature), fast_mode=True)
 
 
 @pytest.mark.parametrize("temperature", [1e-40, 1e-300, torch.tensor(1e-40)])

@@ -98,7 +98,7 @@ def test_derivatives_and_transforms():
         return moments(torch.softmax(z, -1), t)
 
     assert torch.autograd.gradcheck(by, (scores, t))
-    assert torch.autograd.gradgradcheck(by, (scores, t))
+    assert torch.autograd.gradgradcheck(by, (scores, t), fast_mode=True)
     torch.testing.assert_close(torch.vmap(by, (0, None))(scores, t), by(scores, t))
 
 

@@ -87,7 +87,7 @@ def test_radial_law_is_smooth_in_everything(dim):
     r = tensor(1e-3, 0.01, 0.5, 1.3, 0.9).requires_grad_()
     gap = tensor(0.3, -0.2, 0.0, 1e-7, 1.0).requires_grad_()
     assert gradcheck(lambda r, g: radial_shares(r, g, dim), (r, gap), check_forward_ad=True)
-    assert gradgradcheck(lambda r, g: radial_shares(r, g, dim)[0], (r, gap))
+    assert gradgradcheck(lambda r, g: radial_shares(r, g, dim)[0], (r, gap), fast_mode=True)
     start = torch.zeros(5, dtype=D, requires_grad=True)
     (slope,) = torch.autograd.grad(radial_shares(start, gap, dim)[0].sum(), start)
     torch.testing.assert_close(slope, radial_density(start, gap, dim))
@@ -104,7 +104,7 @@ def test_radial_quantile():
     tail = tensor(0.9, 0.5, 0.1, 0.3).requires_grad_()
     gap = tensor(0.3, -0.2, 0.0, 1.0).requires_grad_()
     assert gradcheck(radial_quantile, (tail, gap))
-    assert gradgradcheck(radial_quantile, (tail, gap))
+    assert gradgradcheck(radial_quantile, (tail, gap), fast_mode=True)
 
 
 def cubic(shift: torch.Tensor):
@@ -121,7 +121,7 @@ def test_root_and_its_derivatives():
     x = root(shift)
     torch.testing.assert_close(x**3 + x, shift, rtol=1e-13, atol=1e-15)
     assert gradcheck(root, (shift,))
-    assert gradgradcheck(root, (shift,))
+    assert gradgradcheck(root, (shift,), fast_mode=True)
 
 
 def test_root_without_looking():

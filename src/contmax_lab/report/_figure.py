@@ -63,7 +63,8 @@ def _png(figure: Any) -> bytes:
     from PIL import Image
 
     drawn, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=_DOTS_PER_INCH)
+    # Not compressed on the way: it is read again at once.
+    figure.savefig(drawn, format="png", dpi=_DOTS_PER_INCH, pil_kwargs={"compress_level": 0})
     Image.open(drawn).convert("RGB").quantize(256).save(small, "PNG", optimize=True)
     return small.getvalue()
 
