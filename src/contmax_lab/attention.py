@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -38,12 +38,12 @@ class Attention(nn.Module):
 
     Args:
         kind: discrete = over the positions; continuous = over the interval or the plane they lie in, with a density
-            that a pooled summary of the values decides; combined = both, the density having the moments of the weights.
+            that covers the open ones of gates on the positions; combined = both, the density having the moments of the
+            weights.
         embed_dim: D, channels of the values.
         alpha: α: 1 for softmax and Gaussians, 2 for sparsemax and truncated parabolas.
         basis: ψ of the continuous attention, in the dimension of the domain.
         penalty: λ of the ridge fit.
-        initial_scale: σ with which a pooled head begins.
 
     Example:
         >>> basis = contmax.basis.GaussianBasis.linspace(16, scale=0.1)
@@ -53,31 +53,15 @@ class Attention(nn.Module):
         (torch.Size([3, 8]), torch.Size([3, 20]), torch.Size([3]))
     """
 
-    def __init__(
-        self,
-        kind: Kind,
-        embed_dim: int,
-        alpha: float,
-        basis: Basis,
-        *,
-        penalty: float = 0.01,
-        initial_scale: float = 0.2,
-    ) -> None:
+    def __init__(self, kind: Kind, embed_dim: int, alpha: float, basis: Basis, *, penalty: float = 0.01) -> None:
         super().__init__()
         self.kind = kind
+        options: dict[str, Any] = {"alpha": alpha, "penalty": penalty}
         if kind == "continuous":
-            head = contmax.nn.PooledHead(embed_dim, dim=basis.event_dim, position_channels=False)
-            # softplus(0) = 0.7 would be a density wider than the whole domain, far from any decision where to look.
-            with torch.no_grad():
-                head.scale.bias[: basis.event_dim] = math.log(math.expm1(initial_scale**2))
-            self.attend: nn.Module = contmax.nn.ContinuousAttention(basis, alpha=alpha, head=head, penalty=penalty)
+            self.attend: nn.Module = contmax.nn.ContinuousAttention(basis, embed_dim=embed_dim, **options)
         else:
             discrete = contmax.nn.DiscreteAttention(embed_dim, alpha=alpha)
-            self.attend = (
-                discrete
-                if kind == "discrete"
-                else contmax.nn.CombinedAttention(discrete, basis, alpha=alpha, penalty=penalty)
-            )
+            self.attend = discrete if kind == "discrete" else contmax.nn.CombinedAttention(discrete, basis, **options)
 
     def forward(self, values: Tensor, *, mask: Tensor | None = None, grid: tuple[int, ...] | None = None) -> Attended:
         """Attend to values (B, L, D); mask (B, L), True = may be attended; grid: (H, W) with HW = L on the plane."""

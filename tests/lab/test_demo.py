@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch.distributions import Normal
 
+from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian, TruncatedParabola
-from contmax_lab.attention import Attended, attended_share
+from contmax.nn import ContinuousAttention
+from contmax_lab.attention import Attended, Attention, attended_share
 from contmax_lab.cli import main
 from contmax_lab.errors import LabError
 from contmax_lab.pretrained import EXAMPLES
@@ -127,6 +129,12 @@ def test_attended_share_of_the_plane():
     edge = MultivariateBetaGaussian(torch.tensor([[0.0, 0.5]]), 0.01 * torch.eye(2)[None], 2.0)
     share = attended_share(Attended(torch.zeros(1, 3), density=edge), sizes)
     torch.testing.assert_close(share, torch.tensor([area / 2]), atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("basis", [GaussianBasis.covering(4), MultivariateGaussianBasis.grid(3, scale=0.3)])
+def test_the_head_is_the_one_that_is_recommended(basis):
+    attend = Attention("continuous", 8, 2.0, basis).attend
+    assert repr(attend) == repr(ContinuousAttention(basis, embed_dim=8))
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -7,13 +7,13 @@ import torch
 from torch.distributions import Uniform
 
 import contmax
-from contmax.densities import TruncatedParabola
+from contmax.densities import BetaGaussian, TruncatedParabola
 from contmax.losses import fenchel_young
 from contmax_lab.recipes import load_recipe
 from contmax_lab.runs import Run
 from contmax_lab.tasks import find_task
 from contmax_lab.tasks.places import Finder, PlacesData, PlacesModel
-from contmax_lab.tasks.places._attention import Place, Scene
+from contmax_lab.tasks.places._attention import Discrete, Place, Scene
 from contmax_lab.tasks.places._measures import agreement, looked
 from contmax_lab.training import train
 
@@ -44,7 +44,7 @@ def measured(scene, place, low, high):
 def test_agreement_of_weights():
     # Eighths 2 and 5 are attended to; the truth is [1/4, 1/2], eighths 2 and 3.
     weights = torch.tensor([[0, 0, 0.75, 0, 0, 0.25, 0, 0]])
-    found = measured(line(8), Place(torch.zeros(1, 2), weights), [0.25], [0.5])
+    found = measured(line(8), Place(torch.zeros(1, 2), weights, sparse=True), [0.25], [0.5])
     expected = {"iou": 1 / 3, "hull_iou": 2 / 4, "inside": 0.75, "coverage": 0.5, "size": 0.25, "true_size": 0.25}
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=2e-3)
     # The mean is 0.75 · 5/16 + 0.25 · 11/16 = 0.40625.
@@ -59,7 +59,7 @@ def test_agreement_of_a_density_and_of_both():
     assert {name: alone[name] for name in expected} == pytest.approx(expected, abs=3e-3)
     weights = torch.zeros(1, 10)
     weights[0, 9] = 1.0
-    both = measured(line(10), Place(nothing, weights, density), [0.4], [0.8])
+    both = measured(line(10), Place(nothing, weights, density, sparse=True), [0.4], [0.8])
     expected = {"iou": 0.2 / 0.7, "hull_iou": 0.4 / 0.8, "inside": 0.25, "coverage": 0.5, "size": 0.5}
     assert {name: both[name] for name in expected} == pytest.approx(expected, abs=3e-3)
 
@@ -70,10 +70,44 @@ def test_what_is_never_zero_counts_where_it_holds_most_of_the_mass():
     assert found["iou"] == pytest.approx(1, abs=0.02)
 
 
+def test_a_narrow_gaussian_counts_where_it_holds_most_of_the_mass():
+    # So narrow that float32 has zeros within the interval, which are rounding and no support.
+    density = BetaGaussian(torch.tensor([0.5]), torch.tensor([0.02]), alpha=1.0)
+    assert float(density.log_prob(torch.tensor(0.9)).exp()) == 0
+    low, high = 0.5 - 1.96 * 0.02, 0.5 + 1.96 * 0.02
+    found = measured(line(10), Place(torch.zeros(1, 2), density=density), [low], [high])
+    assert found["size"] == pytest.approx(high - low, abs=2e-3)
+    assert found["iou"] == pytest.approx(1, abs=0.03)
+
+
+def test_softmax_that_is_rounded_to_zero_counts_where_it_holds_most_of_the_mass():
+    values = torch.eye(3)[[0, 0, 1, 1, 2, 2]].unsqueeze(0)
+    scene = dataclasses.replace(line(6), values=values, keys=values)
+    attend = Discrete(3, None, alpha=1.0, learnable=False)
+    with torch.no_grad():
+        attend.attend.key.weight.copy_(torch.eye(3))
+        attend.attend.key.bias.zero_()
+        # Scores 200, 195 and 0: weights of 0.497, 0.003 and, rounded, zero.
+        attend.attend.energy.weight.copy_(torch.tensor([[200.0, 195.0, 0.0]]) / torch.tensor(1.0).tanh())
+        place = attend(scene)
+    assert bool((place.weights[0, 4:] == 0).all())
+    assert measured(scene, place, [0.0], [1 / 3])["iou"] == pytest.approx(0.95 / 0.9933, abs=5e-3)
+
+
+@pytest.mark.parametrize(("alpha", "learnable"), [(2.0, False), (1.5, False), (1.5, True)])
+def test_what_a_sparse_map_gives_any_weight_counts(alpha, learnable):
+    # Scores that are all alike leave nothing out, and 95 % of the mass would.
+    scene = line(6)
+    place = Discrete(2, None, alpha, learnable)(scene)
+    assert bool((place.weights > 0).all())
+    assert measured(scene, place, [0.0], [1.0])["size"] == 1
+
+
 def test_an_observation_stands_for_what_is_nearest_to_it():
     where = torch.tensor([0.1, 0.2, 0.8]).reshape(1, 3, 1)
     scene = dataclasses.replace(line(3), where=where, irregular=True)
-    found = measured(scene, Place(torch.zeros(1, 2), torch.tensor([[0.0, 1.0, 0.0]])), [0.15], [0.5])
+    place = Place(torch.zeros(1, 2), torch.tensor([[0.0, 1.0, 0.0]]), sparse=True)
+    found = measured(scene, place, [0.15], [0.5])
     assert found["iou"] == pytest.approx(1, abs=5e-3)
 
 
@@ -81,7 +115,7 @@ def test_agreement_on_the_plane():
     weights = torch.zeros(1, 16)
     weights[0, [5, 6]] = 0.5  # row 1, columns 1 and 2
     scene = dataclasses.replace(line(16), where=torch.zeros(1, 16, 2), grid=(4, 4))
-    found = measured(scene, Place(torch.zeros(1, 2), weights), [0.25, 0.25], [0.75, 0.5])
+    found = measured(scene, Place(torch.zeros(1, 2), weights, sparse=True), [0.25, 0.25], [0.75, 0.5])
     expected = {"iou": 1 / 3, "inside": 0.5, "coverage": 0.5, "size": 2 / 16, "true_size": 2 / 16}
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=5e-3)
 
@@ -97,7 +131,7 @@ class _Spy(torch.nn.Module):
         self.weights = weights
 
     def forward(self, scene):
-        return Place((self.weights.unsqueeze(1) @ scene.values).squeeze(1), self.weights)
+        return Place((self.weights.unsqueeze(1) @ scene.values).squeeze(1), self.weights, sparse=True)
 
 
 def test_deletion_replaces_what_was_seen_and_nothing_else(monkeypatch):

@@ -1,10 +1,12 @@
 """Sections of a report from runs."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from contmax_lab.report._curves import learning_curves
 from contmax_lab.report._page import Section
+from contmax_lab.report._signals import signals_note, watched_signals
 from contmax_lab.runs import TrainedRun
 
 
@@ -30,6 +32,8 @@ def distinct_labels(folders: Sequence[Path]) -> list[str]:
 def sections(trained: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Section]:
     """One section per task: a table of the runs, learning curves, and the pictures of the task.
 
+    Where runs attend to continuous signals, a note says how much of the features these follow, in what is drawn.
+
     Args:
         trained: runs that are done, of any tasks.
         examples: which to draw, from 0; by default each task finds some.
@@ -46,8 +50,11 @@ def _section(entries: list[TrainedRun], examples: Sequence[int]) -> Section:
     curves = learning_curves(
         [entry.run for entry in entries], labels, title=f"Learning curves, {task.name}", names=task.curves
     )
-    figures = [curves, *task.figures(entries, examples)]
-    return Section(task.name.capitalize(), task.summary, _table(entries, labels), figures)
+    with contextlib.ExitStack() as watching:
+        shares = [watching.enter_context(watched_signals(entry.model)) for entry in entries]
+        figures = [curves, *task.figures(entries, examples)]
+    note = signals_note(list(zip(labels, shares, strict=True)))
+    return Section(task.name.capitalize(), task.summary, _table(entries, labels), figures, [note] if note else [])
 
 
 def _table(entries: list[TrainedRun], labels: list[str]) -> list[list[str]]:

@@ -20,11 +20,13 @@ class Place:
         context: shape (B, D).
         weights: of single observations, shape (B, L), or None.
         density: of batch shape (B,), or (B, H, 1) for several heads, or None.
+        sparse: whether the weights come from a map that leaves observations out, such as sparsemax.
     """
 
     context: Tensor
     weights: Tensor | None = None
     density: Distribution | None = None
+    sparse: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,11 +91,13 @@ class Discrete(nn.Module):
     def __init__(self, embed_dim: int, query_dim: int | None, alpha: float, learnable: bool) -> None:
         super().__init__()
         self.attend = contmax.nn.DiscreteAttention(embed_dim, query_dim, alpha=alpha, learnable=learnable)
+        # A learned α stays above 1.
+        self.sparse = learnable or alpha > 1
 
     def forward(self, scene: Scene) -> Place:
         """Weights from the keys, context of the values."""
         _, weights = self.attend(scene.keys, scene.query, mask=scene.mask)
-        return Place((weights.unsqueeze(1) @ scene.values).squeeze(1), weights)
+        return Place((weights.unsqueeze(1) @ scene.values).squeeze(1), weights, sparse=self.sparse)
 
 
 class Gated(nn.Module):

@@ -196,8 +196,8 @@ def _first_of_classes(label: Tensor, count: int) -> list[int]:
 
 @torch.no_grad()
 def _found(trained: TrainedRun, batch: Batch) -> _Found:
-    """One example at a time, so that nothing is padded."""
-    answer = trained.model(batch)
+    """One example at a time, so that nothing is padded; and as it is, not with parts of it replaced."""
+    answer = trained.model({name: given for name, given in batch.items() if name != "background"})
     return _Found(answer.scene, answer.place, batch)
 
 

@@ -1,10 +1,12 @@
 """How well what is attended to agrees with the truth, for weights and densities alike."""
 
 import dataclasses
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from contmax.densities import Density
 from contmax_lab.tasks.places._attention import Place, Scene
 
 # Points along an axis at which sets are compared, by the number of axes.
@@ -33,8 +35,9 @@ def looked(scene: Scene, place: Place) -> Looked:
     """Masses and sets of an attention with weights, with a density, or with both, half the mass each.
 
     An observation stands for the points that are nearer to it than to others. Attended to is where a weight or the
-    density is above zero; where that is everywhere, as for softmax and the Gaussian, the smallest set of points that
-    holds 95 % of the mass.
+    density is above zero; of softmax and of the Gaussian, which are so everywhere, the smallest set of points that
+    holds 95 % of the mass. Which of the two it is, the map decides and not the zeros: far away softmax and a narrow
+    Gaussian are rounded to zero.
 
     Args:
         scene: what the attention was given; positions on the line increase.
@@ -50,12 +53,13 @@ def looked(scene: Scene, place: Place) -> Looked:
         # The mass of an observation is spread over its cell.
         size = torch.zeros_like(weights).scatter_add(1, cells, torch.ones_like(cells, dtype=weights.dtype))
         height = (weights / size.clamp(min=1)).gather(1, cells)
-        parts.append((height, bool((weights <= 0).logical_and(mask).any())))
+        parts.append((height, place.sparse))
     if density is not None:
         at = points if dim > 1 else points.squeeze(-1)
         batch = density.batch_shape
         height = density.log_prob(at.reshape(len(points), *[1] * len(batch), *at.shape[1:])).exp()
-        parts.append((height.flatten(2).mean(-1).mT if len(batch) > 1 else height.mT, bool((height <= 0).any())))
+        bounded = bool(cast(Density, density).area.isfinite().all())
+        parts.append((height.flatten(2).mean(-1).mT if len(batch) > 1 else height.mT, bounded))
     masses = [height / height.sum(-1, keepdim=True).clamp(min=1e-12) for height, _ in parts]
     sets = [mass > 0 if sparse else _smallest(mass) for mass, (_, sparse) in zip(masses, parts, strict=True)]
     return Looked(points, torch.stack(masses).mean(0), torch.stack(sets).any(0))

@@ -104,19 +104,19 @@ PLACES = Table(
         "that nothing outside the support but its next two frames (four pixels) can matter; gates and scores come from "
         "the same values, or in the rows named BiGRU from the states of a recurrent network. Rows of a setting share "
         "a recipe; only the attention differs.",
-        "Attended to is where a weight or the density is positive; where all are, as for softmax, the smallest set "
-        "with 95 % of the mass. An observation stands for the part of the interval that is nearest to it. IoU: that "
-        "set against the true interval or the box of the digit's scan; a disk that touches all sides of a square has "
-        "0.785. IoU of the hull: the smallest interval or box around the set. Centre: of mass. Correlation of size: "
-        "length or area of the set against the true one, which varies only in 1.5× to 8× and (d). Right one: more mass "
-        "in the utterance that was asked for than in the other.",
+        "Attended to is where a weight or the density is positive; for softmax and the Gaussian, which are so "
+        "everywhere, the smallest set with 95 % of the mass. An observation stands for the part of the interval that "
+        "is nearest to it. IoU: that set against the true interval or the box of the digit's scan; a disk that touches "
+        "all sides of a square has 0.785. IoU of the hull: the smallest interval or box around the set. Centre: of "
+        "mass. Correlation of size: length or area of the set against the true one, which varies only in 1.5× to 8× "
+        "and (d). Right one: more mass in the utterance that was asked for than in the other.",
         "Kept only: accuracy when all input that attended values do not depend on is replaced by new noise or clutter. "
         "Deleted: when the rest is.",
         "Choices were made in single trainings, mostly of continuous sparsemax, with test figures in view beside those "
         "of validation: the shares of dropped gates; in (d) also the event's share of the series, ten functions and a "
-        "penalty of 2, as with 16 functions and 0.01 continuous sparsemax was 14 points below discrete softmax; in (b) "
-        "the product of values and query, without which neither found the place. Learning rates were not searched for "
-        "row by row.",
+        "penalty of 2, as with 16 functions and 0.01 continuous sparsemax was below discrete softmax; in (b) the "
+        "product of values and query, without which neither found the place. Learning rates were not searched for row "
+        "by row.",
         "Seconds: of a training with its evaluations, by the clock, others running beside.",
     ),
     needs_data=False,
