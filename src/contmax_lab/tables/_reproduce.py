@@ -124,7 +124,11 @@ def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple
         "metrics": [dataclasses.asdict(metric) for metric in table.metrics],
         "rows": rows,
         "text": as_text(table, rows),
-        "cells": [{"row": c.row.label, "variant": c.variant.name, "results": results} for c, results in outcomes],
+        "cells": [
+            # What was measured on the test examples first: that is what a reader looks for.
+            {"row": c.row.label, "variant": c.variant.name, **(results["test"] or {}), "results": results}
+            for c, results in outcomes
+        ],
     }
 
 
