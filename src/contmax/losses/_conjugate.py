@@ -64,7 +64,7 @@ class ClassLoss(torch.autograd.Function):
         loss = (conjugate - linear).to(scores.dtype).clamp(min=0)
         # Nothing to attend: the target, wherever it is, has logit −inf.
         loss = torch.where(conjugate == -torch.inf, torch.inf, loss)
-        return loss.squeeze(dim), _less_target(
+        return loss.squeeze(dim), less_target(
             p, target, allowed, smoothing, dim, in_place=is_eager(p) and is_eager(target)
         )
 
@@ -81,7 +81,7 @@ class ClassLoss(torch.autograd.Function):
         if torch.is_grad_enabled() or ctx.needs_input_grad[1]:
             p = entmax_map(scores, alpha, ctx.dim)
         if torch.is_grad_enabled() and p is not None:
-            residual = _less_target(p, target, allowed, ctx.smoothing, ctx.dim, in_place=False)
+            residual = less_target(p, target, allowed, ctx.smoothing, ctx.dim, in_place=False)
         cotangent = cotangent.unsqueeze(ctx.dim)
         return cotangent * residual, _alpha_gradient(ctx, cotangent, p, alpha), None, None, None, None
 
@@ -89,7 +89,7 @@ class ClassLoss(torch.autograd.Function):
     def tangent(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
         scores, alpha, target, allowed, _ = _saved(ctx)
         p = entmax_map(scores, alpha, ctx.dim)
-        residual = _less_target(p, target, allowed, ctx.smoothing, ctx.dim, in_place=False)
+        residual = less_target(p, target, allowed, ctx.smoothing, ctx.dim, in_place=False)
         return _push_forward(residual, p, alpha, ctx.dim, tangents), None
 
 
@@ -112,7 +112,7 @@ def _share(scores: Tensor, allowed: Tensor | None, smoothing: float, dim: int) -
     return smoothing / allowed.expand_as(scores).sum(dim, keepdim=True).clamp(min=1)
 
 
-def _less_target(
+def less_target(
     p: Tensor, target: Tensor, allowed: Tensor | None, smoothing: float, dim: int, in_place: bool
 ) -> Tensor:
     """p − q; the forward pass, which owns p, overwrites it."""

@@ -9,7 +9,9 @@ from contmax._mask import require_boolean
 from contmax._typing import Bool, Float, Shaped
 from contmax.deformed import tsallis_negentropy
 from contmax.losses._conjugate import ClassLoss, Conjugate
-from contmax.maps._arguments import checked_alpha, checked_scores, output_dtype
+from contmax.losses._fused import fused_losses, is_fused
+from contmax.maps._arguments import check_scores, checked_alpha, output_dtype
+from contmax.maps._half_precision import widened_scores
 from contmax.maps._threshold import or_one
 
 
@@ -59,12 +61,15 @@ def entmax_loss(
     References: Blondel, Martins & Niculae 2020; Peters, Niculae & Martins 2019.
     """
     axis = (0 if scores.dim() < 2 else 1) if dim is None else dim
-    z = checked_scores(scores, axis, "entmax_loss")
-    index = checked_alpha(alpha, z, axis)
-    _check_options(weight, label_smoothing, reduction, z.shape[axis])
+    check_scores(scores, axis, "entmax_loss")
+    index = checked_alpha(alpha, scores, axis)
+    _check_options(weight, label_smoothing, reduction, scores.shape[axis])
     require_boolean(mask)
-    if mask is not None:
-        z = z.masked_fill(~mask, -torch.inf)
+    if is_fused(scores, index) and not target.is_floating_point() and (weight is None or label_smoothing == 0):
+        z = scores
+    else:
+        z = widened_scores(scores)
+        z = z if mask is None else z.masked_fill(~mask, -torch.inf)
     if target.is_floating_point():
         losses, sample_weight = _soft_losses(z, target, index, mask, weight, label_smoothing, axis)
     else:
@@ -132,9 +137,13 @@ def _class_losses(
             f"class ids must be in [0, {z.shape[dim] - 1}] or ignore_index = {ignore_index}; "
             f"got min {int(ids.min())}, max {int(ids.max())}."
         )
-    sample_weight = kept.to(z.dtype) if weight is None else kept * weight.to(z.dtype)[ids]
+    wide = torch.promote_types(z.dtype, torch.float32)
+    sample_weight = kept.to(wide) if weight is None else kept * weight.to(wide)[ids]
     if weight is None or smoothing == 0:
-        losses, _ = apply(ClassLoss, z, alpha, ids.unsqueeze(dim), mask, smoothing, dim)
+        if isinstance(alpha, float) and is_fused(z, alpha):
+            losses = fused_losses(z, ids, alpha, mask, smoothing, dim)
+        else:
+            losses, _ = apply(ClassLoss, z, alpha, ids.unsqueeze(dim), mask, smoothing, dim)
         return _weighted(losses, sample_weight), sample_weight
     every = _loss_of_every_class(z, alpha, dim)
     hard = _weighted(every.gather(dim, ids.unsqueeze(dim)).squeeze(dim), sample_weight)
@@ -164,7 +173,7 @@ def _soft_losses(
     # Near α = 1 the negentropy divides what the sum is off by, if only by rounding, by α − 1.
     target = target / or_one(target.detach().sum(dim, keepdim=True))
     z = _below_maximum(z, dim)
-    conjugate, _ = apply(Conjugate, z, alpha, dim)
+    conjugate = _conjugate(z, alpha, dim)
     negentropy = tsallis_negentropy(target, alpha, dim)
     losses = conjugate + (1 - smoothing) * (negentropy - _inner(target, z, dim))
     if smoothing > 0:
@@ -179,10 +188,18 @@ def _soft_losses(
     return _weighted(losses, sample_weight), sample_weight
 
 
+def _conjugate(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
+    """Ω*(z) along an axis, which is dropped."""
+    if isinstance(alpha, float) and is_fused(z, alpha):
+        return fused_losses(z, None, alpha, None, 0.0, dim)
+    conjugate: Tensor = apply(Conjugate, z, alpha, dim)[0]
+    return conjugate
+
+
 def _loss_of_every_class(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     """Ω*(z) − z_c for each class c; +inf with a finite gradient where z_c = −inf."""
     z = _below_maximum(z, dim)
-    conjugate, _ = apply(Conjugate, z, alpha, dim)
+    conjugate = _conjugate(z, alpha, dim)
     losses = conjugate.unsqueeze(dim) - torch.where(z == -torch.inf, 0, z)
     losses = losses + (losses.detach().clamp(min=0) - losses.detach()).nan_to_num()
     return torch.where(z == -torch.inf, torch.inf, losses)

@@ -6,14 +6,15 @@ from torch import Tensor
 from contmax.kernels.triton._launch import (
     LONGEST_ON_CHIP,
     as_rows,
-    block_of,
     byte_mask,
-    chunks_of,
     device_of,
-    integer_order,
+    forward_block,
+    lists_of,
+    order_of,
     side_by_side,
 )
-from contmax.kernels.triton._losses import loss_gradient, loss_long_rows, loss_rows
+from contmax.kernels.triton._long_rows import list_chunks, solve_long_rows
+from contmax.kernels.triton._losses import loss_gradient, loss_rows
 
 _COLUMNS_OF_GRADIENT = 2048
 
@@ -41,17 +42,28 @@ def row_losses(
     rows = as_rows(z, byte_mask(mask, z))
     ids = cut if target is None else target.contiguous()
     tensors = (*rows.tensors, ids, cut, losses)
-    sizes = (rows.count, rows.columns, alpha - 1, smoothing, *rows.sizes, *rows.strides[0], *rows.strides[1])
+    sizes = (rows.total, rows.columns, alpha - 1, smoothing, *rows.sizes, *rows.strides[0], *rows.strides[1])
     kinds = _kinds(alpha, mask, target, smoothing)
     with device_of(z):
         if rows.columns > LONGEST_ON_CHIP:
-            chunks = chunks_of(rows.count, kinds["K"], z)
-            shape = {"CHUNK": chunks.columns, "CAPACITY": chunks.capacity, "num_warps": chunks.warps}
-            loss_long_rows[(chunks.programs,)](*tensors, *chunks.lists(z), *sizes, **kinds, **shape)
+            lists = lists_of(z, rows, keeps_places=False)
+            listed = (lists.scores, lists.counts, lists.tops)
+            strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
+            shape = lists.shape
+            plain = {"K": kinds["K"], "PER_ROW": False, "HAS_MASK": kinds["HAS_MASK"]}
+            list_chunks[(rows.total, lists.chunks)](
+                *rows.tensors, cut, lists.scores, lists.places, lists.counts, lists.tops,
+                rows.columns, alpha - 1, *strides, **plain, **shape, KEEPS_PLACES=False, num_warps=lists.warps,
+            )  # fmt: skip
+            solve_long_rows[(rows.total,)](
+                *rows.tensors, cut, ids, *listed, cut, losses,
+                rows.columns, lists.chunks, alpha - 1, smoothing, *strides,
+                **kinds, **lists.shape, **lists.blocks, PER_ROW=False, NEEDS_LOSS=True, num_warps=8,
+            )  # fmt: skip
         else:
-            block = block_of(rows.columns, kinds["K"])
+            block = forward_block(rows.columns, kinds["K"])
             shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
-            loss_rows[block.programs(rows.count)](*tensors, *sizes, **kinds, **shape)
+            loss_rows[block.programs(rows.total)](*tensors, *sizes, **kinds, **shape)
     return losses, cut
 
 
@@ -69,7 +81,7 @@ def row_losses_backward(
     same = all(stride == 0 for stride, size in zip(g.stride(), g.shape, strict=True) if size > 1)
     tensors = (*rows.tensors, ids, cut.contiguous(), g if same else g.contiguous(), grad)
     sizes = (rows.columns, alpha - 1, smoothing, 0 if same else 1, *rows.sizes, *rows.strides[0], *rows.strides[1])
-    grid = (rows.count, -(-rows.columns // _COLUMNS_OF_GRADIENT))
+    grid = (rows.total, -(-rows.columns // _COLUMNS_OF_GRADIENT))
     shape = {"CHUNK": _COLUMNS_OF_GRADIENT, "num_warps": 4}
     with device_of(z):
         loss_gradient[grid](*tensors, *sizes, **_kinds(alpha, mask, target, smoothing), **shape)
@@ -78,7 +90,7 @@ def row_losses_backward(
 
 def _kinds(alpha: float, mask: Tensor | None, target: Tensor | None, smoothing: float) -> dict[str, int]:
     return {
-        "K": integer_order(alpha),
+        "K": order_of(alpha),
         "HAS_MASK": mask is not None,
         "HAS_TARGET": target is not None,
         "SMOOTHS": smoothing > 0,

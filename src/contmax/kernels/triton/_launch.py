@@ -1,7 +1,6 @@
 """How tensors become rows, and how many rows and warps a program gets."""
 
 import contextlib
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ class Rows(NamedTuple):
     """Tensors of one shape (*batch, n) as rows under three leading axes (a, b, c)."""
 
     tensors: tuple[Tensor, ...]
-    count: int
+    total: int
     columns: int
     sizes: tuple[int, int]  # of b and c
     strides: tuple[tuple[int, int, int], ...]  # of a, b and c in each tensor
@@ -67,47 +66,70 @@ class Block(NamedTuple):
 
 # Longer rows are read in chunks.
 LONGEST_ON_CHIP = 32768
+_CHUNK, _CAPACITY, _WARPS = 8192, 80, 16
 
 
-class Chunks(NamedTuple):
-    """How a program works through long rows: by chunks, with a list of the scores that may have mass."""
+class Lists(NamedTuple):
+    """Chunks of long rows, and memory for what they list: less than a hundredth of the scores, twice with places."""
 
+    chunks: int
+    scores: Tensor  # of the dtype of the scores, so that nothing is rounded
+    places: Tensor
+    counts: Tensor
+    tops: Tensor
     columns: int
-    capacity: int
+    capacity: int  # of a list
     warps: int
-    programs: int
 
-    def lists(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Memory for the lists: scores and places."""
-        size = self.programs * self.capacity
-        return like.new_empty(size, dtype=torch.float32), like.new_empty(size, dtype=torch.int32)
+    @property
+    def shape(self) -> dict[str, int]:
+        """What kernels are told of them."""
+        return {"CHUNK": self.columns, "CAPACITY": self.capacity}
 
-
-def chunks_of(rows: int, order: int, like: Tensor) -> Chunks:
-    """Chunks for this many long rows: enough programs to fill the device, and few enough to keep their lists small.
-
-    Without an integer order each score takes a logarithm and an exponential, and half as many fit into the registers.
-    """
-    return Chunks(4096 if order else 2048, 4096 if order else 2048, 8, min(rows, 4 * _processors(like.device)))
+    @property
+    def blocks(self) -> dict[str, int]:
+        """Powers of two that hold the chunks of a row and the slots of a list."""
+        return {"CHUNKS": triton.next_power_of_2(self.chunks), "SLOTS": triton.next_power_of_2(self.capacity)}
 
 
-@functools.cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool) -> Lists:
+    """Lists for rows of this length."""
+    chunks = -(-rows.columns // _CHUNK)
+    size = rows.total * chunks
+    return Lists(
+        chunks,
+        x.new_empty(size * _CAPACITY),
+        x.new_empty(size * _CAPACITY if keeps_places else 0, dtype=torch.int16),
+        x.new_empty(size, dtype=torch.int32),
+        x.new_empty(size, dtype=torch.float32),
+        _CHUNK,
+        _CAPACITY,
+        _WARPS,
+    )
 
 
-def block_of(columns: int, order: int) -> Block:
-    """Rows together and warps for rows of this length, and for this integer order or 0."""
+def forward_block(columns: int, order: int) -> Block:
+    """Rows together and warps for rows of this length, and for this order of powers: measured on an H200."""
     width = max(triton.next_power_of_2(columns), 16)
     if width <= 512:
-        return Block(max(1, 2048 // width), width, 4)
-    return Block(1, width, min(32, max(2, width // 1024)))
+        return Block(max(1, (512 if order > 0 else 256) // width), width, 1)
+    if order > 0:
+        return Block(1, width, {1024: 2, 2048: 2, 4096: 4, 8192: 8}.get(width, 16))
+    return Block(1, width, {1024: 2, 2048: 4, 4096: 8, 8192: 16}.get(width, 32))
 
 
-def integer_order(alpha: float | Tensor) -> int:
-    """k = 1/(α−1) where that is 1, 2, 3 or 4 and powers are products, else 0."""
-    if isinstance(alpha, Tensor) or alpha <= 1:
-        return 0
+def backward_block(columns: int) -> Block:
+    """The same for the backward pass, which has more to hold at a time."""
+    width = max(triton.next_power_of_2(columns), 16)
+    if width <= 512:
+        return Block(max(1, 512 // width), width, 1)
+    return Block(1, width, {1024: 2, 2048: 4, 4096: 8, 8192: 16}.get(width, 32))
+
+
+def order_of(alpha: float | Tensor) -> int:
+    """K as kernels take it (`_solve`): k = 1/(α−1) where powers are products, 0 for other α, −1 where it may be 1."""
+    if isinstance(alpha, Tensor) or abs(alpha - 1) < 1e-3:
+        return -1
     k = round(1 / (alpha - 1))
     return k if 1 <= k <= 4 and abs(1 / (alpha - 1) - k) < 1e-12 else 0
 

@@ -1,46 +1,16 @@
 """Fenchel–Young losses over rows of logits: the forward keeps a few numbers per row, the backward makes the gradient.
 
 The loss of a row against q = (1−s)·e_y + s·(uniform on the allowed classes) is Ω*(z) − ⟨z, q⟩ with gradient p̂ − q;
-without a target it is Ω*(z), with gradient p̂. What the backward needs of a row is its *cut*: the maximum, t, and
-1/Σ(p/p_max) (`_solve`), and the mass that smoothing gives to each allowed class.
+without a target it is Ω*(z), with gradient p̂. What the backward needs of a row is its *cut*, four numbers. Rows that do
+not fit on the chip are in `_long_rows`.
 """
 
 import triton
 import triton.language as tl
 
+from contmax.kernels.triton._row_loss import smoothed, store_cut, store_loss, target_score
 from contmax.kernels.triton._rows import below_maximum, load_rows, row_offsets, saturated
-from contmax.kernels.triton._scan import load_chunk, scan_row, solve_row
 from contmax.kernels.triton._solve import NOTHING, first_bound, newton_step, relative_weights, solve
-
-
-@triton.jit
-def store_row(CUT, LOSS, r, exists, top, t, total, share, gain, linear, HAS_TARGET: tl.constexpr):
-    """Write what is known of rows r, (R,): `gain` is Ω* and `linear` ⟨z, q⟩, both less the maximum."""
-    tl.store(CUT + r * 4, top, mask=exists)
-    tl.store(CUT + r * 4 + 1, t, mask=exists)
-    tl.store(CUT + r * 4 + 2, 1.0 / tl.where(total > 0.0, total, 1.0), mask=exists)
-    tl.store(CUT + r * 4 + 3, share, mask=exists)
-    empty = top == -float("inf")
-    if HAS_TARGET:
-        loss = gain - linear
-        # Below zero is rounding. Nothing to attend: the target, wherever it is, has logit −inf.
-        loss = tl.where(loss < 0.0, 0.0, tl.where(empty, float("inf"), loss))
-        tl.store(LOSS + r, loss.to(tl.float64), mask=exists)
-    else:
-        highest = top.to(tl.float64)
-        tl.store(LOSS + r, tl.where(empty, highest, highest + gain.to(tl.float64)), mask=exists)
-
-
-@triton.jit
-def target_score(X, M, Y, r, at, mask_at, exists, n, top, HAS_MASK: tl.constexpr):
-    """The target's score less the maximum, (R,): −inf where it is masked, NaN where there is no such class."""
-    y = tl.load(Y + r, mask=exists, other=0)
-    known = exists & (y >= 0) & (y < n)
-    allowed = known
-    if HAS_MASK:
-        allowed = known & (tl.load(M + mask_at + y, mask=known, other=0) != 0)
-    score = tl.load(X + at + y, mask=allowed, other=-float("inf")).to(tl.float32)
-    return tl.where(known, score - tl.where(top == -float("inf"), 0.0, top), float("nan"))
 
 
 @triton.jit
@@ -76,51 +46,9 @@ def loss_rows(
                 allowed = inside & (tl.load(M + mask_at[:, None] + columns[None, :], mask=inside, other=0) != 0)
             spread = tl.sum(tl.where(allowed, x - top[:, None], 0.0), 1)
             share = smoothing / tl.maximum(tl.sum(allowed.to(tl.float32), 1), 1.0)
-            linear = tl.where(smoothing < 1.0, (1.0 - smoothing) * linear, 0.0) + share * spread
-    store_row(CUT, LOSS, r, exists, top, t, total, share, gain, linear, HAS_TARGET)
-
-
-@triton.jit
-def loss_long_rows(
-    X, M, Y, CUT, LOSS, SCORES, PLACES, rows, n, fixed_epsilon, smoothing,
-    size_b, size_c, xa, xb, xc, ma, mb, mc,
-    K: tl.constexpr, HAS_MASK: tl.constexpr, HAS_TARGET: tl.constexpr,
-    SMOOTHS: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr,
-):  # fmt: skip
-    """Rows that do not: each is read once, and again only where it is smoothed or nearly flat."""
-    list_at = tl.program_id(0).to(tl.int64) * CAPACITY
-    for r in range(tl.program_id(0), rows, tl.num_programs(0)):
-        row = r + tl.arange(0, 1)
-        ats = row_offsets(row, size_b, size_c, xa, xb, xc)
-        mask_ats = row_offsets(row, size_b, size_c, ma, mb, mc)
-        at, mask_at = tl.max(ats, 0), tl.max(mask_ats, 0)
-        epsilon = tl.zeros([1], tl.float32) + fixed_epsilon
-        count, top, broken = scan_row(
-            X, M, X, at, mask_at, at, n, epsilon, SCORES, PLACES, list_at, K, HAS_MASK, False, CHUNK, CAPACITY
-        )
-        partition, t, total, product = solve_row(
-            X, M, at, mask_at, n, count, top, broken, epsilon, SCORES, list_at, K, HAS_MASK, CHUNK, CAPACITY
-        )
-        inverse = 1.0 / tl.where(total > 0.0, total, 1.0)
-        gain = (epsilon * product * inverse + partition) / (1.0 + epsilon) + broken
-        tops = top + tl.zeros([1], tl.float32)
-        linear, share = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
-        if HAS_TARGET:
-            linear = target_score(X, M, Y, row, ats, mask_ats, row < rows, n, tops, HAS_MASK)
-        if SMOOTHS:
-            spread, allowed = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
-            for start in range(0, n, CHUNK):
-                columns = start + tl.arange(0, CHUNK)
-                counts = columns < n
-                if HAS_MASK:
-                    counts = counts & (tl.load(M + mask_at + columns, mask=counts, other=0) != 0)
-                y = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK) - top
-                spread += tl.sum(tl.where(counts, y, 0.0), 0)
-                allowed += tl.sum(counts.to(tl.float32), 0)
-            share = smoothing / tl.maximum(allowed, 1.0)
-            linear = tl.where(smoothing < 1.0, (1.0 - smoothing) * linear, 0.0) + share * spread
-        store_row(CUT, LOSS, row, row < rows, tops, t, total, share, gain, linear, HAS_TARGET)
-        tl.debug_barrier()  # the next row writes the list anew
+            linear = smoothed(smoothing, linear, share, spread)
+    store_cut(CUT, r, exists, top, t, total, share)
+    store_loss(LOSS, r, exists, top, gain, linear, HAS_TARGET)
 
 
 @triton.jit

@@ -8,18 +8,22 @@ from torch import Tensor
 from contmax.kernels.triton._beyond_two import backward_beyond_two, forward_beyond_two
 from contmax.kernels.triton._launch import (
     LONGEST_ON_CHIP,
+    Rows,
     alpha_arguments,
     as_rows,
-    block_of,
+    backward_block,
     byte_mask,
-    chunks_of,
     device_of,
-    integer_order,
+    forward_block,
+    lists_of,
+    order_of,
     side_by_side,
 )
-from contmax.kernels.triton._long_rows import backward_long_rows, forward_long_rows
+from contmax.kernels.triton._long_rows import backward_long_rows, list_chunks, solve_long_rows, write_long_rows
 from contmax.kernels.triton._rows import backward_rows, forward_rows
 
+# Beyond it, a row in chunks keeps more of the processor busy than one in the registers.
+_LONGEST_BACKWARD = 16384
 _SHAPE_BEYOND_TWO: dict[str, Any] = {"CHUNK": 512, "num_warps": 4}
 
 
@@ -45,25 +49,23 @@ def entmax_rows(
     x = side_by_side(x)
     rows = as_rows(x, byte_mask(mask, x))
     alpha, beyond = _split(alpha, p)
-    order = integer_order(alpha)
+    order = order_of(alpha)
     tensor_alpha, epsilon = alpha_arguments(alpha, p)
     tensors = (*rows.tensors, tensor_alpha, p, omega)
     strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
-    sizes = (rows.count, rows.columns, epsilon, *strides)
+    sizes = (rows.total, rows.columns, epsilon, *strides)
     kinds = {"HAS_MASK": mask is not None, "NEEDS_OMEGA": needs_omega}
     by_alpha = {"K": order, "PER_ROW": isinstance(alpha, Tensor)}
     with device_of(x):
         if rows.columns > LONGEST_ON_CHIP:
-            chunks = chunks_of(rows.count, order, x)
-            shape = {"CHUNK": chunks.columns, "CAPACITY": chunks.capacity, "num_warps": chunks.warps}
-            forward_long_rows[(chunks.programs,)](*tensors, *chunks.lists(x), *sizes, **by_alpha, **kinds, **shape)
+            _forward_long(x, rows, tensor_alpha, p, omega, epsilon, {**by_alpha, "HAS_MASK": mask is not None})
         else:
-            block = block_of(rows.columns, order)
+            block = forward_block(rows.columns, order)
             shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
-            forward_rows[block.programs(rows.count)](*tensors, *sizes, **by_alpha, **kinds, **shape)
+            forward_rows[block.programs(rows.total)](*tensors, *sizes, **by_alpha, **kinds, **shape)
         if beyond is not None:
             above = (*rows.tensors, beyond, p, omega, rows.columns, *strides)
-            forward_beyond_two[(rows.count,)](*above, **kinds, **_SHAPE_BEYOND_TWO)
+            forward_beyond_two[(rows.total,)](*above, **kinds, **_SHAPE_BEYOND_TWO)
     return p, omega
 
 
@@ -89,25 +91,56 @@ def entmax_rows_backward(
         return grad, grad_alpha
     rows = as_rows(g)
     alpha, beyond = _split(alpha, p)
-    order = integer_order(alpha)
+    order = order_of(alpha)
     tensor_alpha, epsilon = alpha_arguments(alpha, p)
     strides = (*rows.sizes, *rows.strides[0], rows.tensors[0].stride(-1))
     tensors = (p, *rows.tensors, tensor_alpha, grad, grad_alpha)
-    sizes = (rows.count, rows.columns, epsilon, *strides)
+    sizes = (rows.total, rows.columns, epsilon, *strides)
     kinds = {"K": order, "PER_ROW": isinstance(alpha, Tensor), "NEEDS_ALPHA": needs_alpha}
     with device_of(p):
-        if rows.columns > LONGEST_ON_CHIP:
-            chunks = chunks_of(rows.count, order, p)
-            shape = {"CHUNK": 4096, "num_warps": chunks.warps}
-            backward_long_rows[(rows.count,)](*tensors, *sizes, **kinds, **shape)
+        if rows.columns > _LONGEST_BACKWARD:
+            backward_long_rows[(rows.total,)](*tensors, *sizes, **kinds, CHUNK=4096, num_warps=8)
         else:
-            block = block_of(rows.columns, order)
+            block = backward_block(rows.columns)
             shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
-            backward_rows[block.programs(rows.count)](*tensors, *sizes, **kinds, **shape)
+            backward_rows[block.programs(rows.total)](*tensors, *sizes, **kinds, **shape)
         if beyond is not None:
             above = (p, *rows.tensors, beyond, grad, grad_alpha, rows.columns, *strides, torch.finfo(dtype).max)
-            backward_beyond_two[(rows.count,)](*above, NEEDS_ALPHA=needs_alpha, **_SHAPE_BEYOND_TWO)
+            backward_beyond_two[(rows.total,)](*above, NEEDS_ALPHA=needs_alpha, **_SHAPE_BEYOND_TWO)
     return grad, grad_alpha
+
+
+def _forward_long(
+    x: Tensor, rows: Rows, alpha: Tensor, p: Tensor, omega: Tensor, epsilon: float, kinds: dict[str, Any]
+) -> None:
+    """List what may have mass, solve the lists, write p; see `_long_rows`."""
+    lists = lists_of(x, rows, keeps_places=True)
+    cut = x.new_empty(rows.total, 4, dtype=torch.float32)
+    strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
+    grid = (rows.total, lists.chunks)
+    shape = lists.shape
+    listed = (lists.scores, lists.places, lists.counts, lists.tops)
+    list_chunks[grid](
+        *rows.tensors,
+        alpha,
+        *listed,
+        rows.columns,
+        epsilon,
+        *strides,
+        **kinds,
+        **shape,
+        KEEPS_PLACES=True,
+        num_warps=16,
+    )
+    solve_long_rows[(rows.total,)](
+        *rows.tensors, alpha, alpha, lists.scores, lists.counts, lists.tops, cut, omega,
+        rows.columns, lists.chunks, epsilon, 0.0, *strides, **kinds, **shape, **lists.blocks,
+        HAS_TARGET=False, SMOOTHS=False, NEEDS_LOSS=omega.numel() > 0, num_warps=8,
+    )  # fmt: skip
+    write_long_rows[grid](
+        *rows.tensors, alpha, lists.scores, lists.places, lists.counts, cut, p,
+        rows.columns, lists.chunks, epsilon, *strides, **kinds, **shape, **lists.blocks, num_warps=8,
+    )  # fmt: skip
 
 
 def _split(alpha: float | Tensor, p: Tensor) -> tuple[float | Tensor, Tensor | None]:

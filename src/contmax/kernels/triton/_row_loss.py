@@ -1,0 +1,45 @@
+"""What is stored of a row after its threshold is known: its cut, and its loss against a class or Ω*."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def store_cut(CUT, r, exists, top, t, total, share):
+    """What makes p̂ again from the scores of rows r, (R,): the maximum, t, 1/Σ(p/p_max); and the share of smoothing."""
+    tl.store(CUT + r * 4, top, mask=exists)
+    tl.store(CUT + r * 4 + 1, t, mask=exists)
+    tl.store(CUT + r * 4 + 2, 1.0 / tl.where(total > 0.0, total, 1.0), mask=exists)
+    tl.store(CUT + r * 4 + 3, share, mask=exists)
+
+
+@triton.jit
+def store_loss(LOSS, r, exists, top, gain, linear, HAS_TARGET: tl.constexpr):
+    """Ω* − ⟨z, q⟩, or Ω* without a target; `gain` is Ω* and `linear` ⟨z, q⟩, both less the maximum."""
+    empty = top == -float("inf")
+    if HAS_TARGET:
+        loss = gain - linear
+        # Below zero is rounding. Nothing to attend: the target, wherever it is, has logit −inf.
+        loss = tl.where(loss < 0.0, 0.0, tl.where(empty, float("inf"), loss))
+        tl.store(LOSS + r, loss.to(tl.float64), mask=exists)
+    else:
+        highest = top.to(tl.float64)
+        tl.store(LOSS + r, tl.where(empty, highest, highest + gain.to(tl.float64)), mask=exists)
+
+
+@triton.jit
+def target_score(X, M, Y, r, at, mask_at, exists, n, top, HAS_MASK: tl.constexpr):
+    """The target's score less the maximum, (R,): −inf where it is masked, NaN where there is no such class."""
+    y = tl.load(Y + r, mask=exists, other=0)
+    known = exists & (y >= 0) & (y < n)
+    allowed = known
+    if HAS_MASK:
+        allowed = known & (tl.load(M + mask_at + y, mask=known, other=0) != 0)
+    score = tl.load(X + at + y, mask=allowed, other=-float("inf")).to(tl.float32)
+    return tl.where(known, score - tl.where(top == -float("inf"), 0.0, top), float("nan"))
+
+
+@triton.jit
+def smoothed(smoothing, linear, share, spread):
+    """⟨z, q⟩ less the maximum, from the target's score and the sum of the allowed ones."""
+    return tl.where(smoothing < 1.0, (1.0 - smoothing) * linear, 0.0) + share * spread

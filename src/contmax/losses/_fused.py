@@ -1,0 +1,77 @@
+"""The loss against one class per example, and Ω*, where one kernel takes logits as they come.
+
+Nothing of the size of the logits is kept but the logits themselves: a few numbers per row, from which the backward
+makes the gradient.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contmax import kernels
+from contmax._autograd import apply
+from contmax._eager import is_batch_of_cotangents
+from contmax.losses._conjugate import less_target
+from contmax.maps._entmax import entmax
+
+
+def is_fused(z: Tensor, alpha: float | Tensor) -> bool:
+    """Whether the kernels take these logits; for α > 2, and α that vary, the probabilities are needed."""
+    return not isinstance(alpha, Tensor) and alpha <= 2 and kernels.rows_are_fused(z)
+
+
+def fused_losses(
+    z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float, dim: int
+) -> Tensor:
+    """Ω*(z) − ⟨z, q⟩ for class ids of the shape of the logits without `dim`, or Ω*(z), in at least float32."""
+    rows = z.movedim(dim, -1)
+    allowed = None if mask is None else mask.expand(z.shape).movedim(dim, -1)
+    losses, _ = apply(_FusedLoss, rows, target, allowed, alpha, smoothing)
+    return losses  # type: ignore[no-any-return]
+
+
+class _FusedLoss(torch.autograd.Function):
+    """The losses and the cuts of the rows along the last axis."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        z: Tensor, target: Tensor | None, mask: Tensor | None, alpha: float, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        losses, cut = kernels.class_loss_fused(z, target, alpha, mask, smoothing)
+        return losses.float(), cut
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        z, target, mask, ctx.alpha, ctx.smoothing = inputs
+        ctx.mark_non_differentiable(output[1])
+        saved = (z, target, mask, output[1])
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        z, target, mask, cut = ctx.saved_tensors
+        if torch.is_grad_enabled() or is_batch_of_cotangents(cotangent):
+            grad = cotangent.unsqueeze(-1) * _residual(ctx, z, target, mask)
+            largest = torch.finfo(z.dtype).max
+            grad = grad.clamp(-largest, largest).to(z.dtype)
+        else:
+            grad = kernels.class_loss_fused_backward(z, target, ctx.alpha, mask, ctx.smoothing, cut, cotangent)
+        return grad, None, None, None, None
+
+    @staticmethod
+    def tangent(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
+        z, target, mask, _ = ctx.saved_tensors
+        return (_residual(ctx, z, target, mask) * tangents[0].float()).sum(-1), None
+
+
+def _residual(ctx: Any, z: Tensor, target: Tensor | None, mask: Tensor | None) -> Tensor:
+    """p̂ − q, or p̂ without a target, by differentiable operations."""
+    p = entmax(z.float(), ctx.alpha, mask=mask)
+    if target is None:
+        return p
+    residual = less_target(p, target.unsqueeze(-1), mask, ctx.smoothing, -1, in_place=False)
+    return residual if mask is None else torch.where(mask, residual, 0)
