@@ -81,8 +81,8 @@ def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]
     value = legendre_antiderivative(slope)
     reached = value @ legendre_basis(nodes, value.shape[-1]).T
     passed = (reached < target[..., None]).sum(-1)
-    fence = torch.nn.functional.pad(nodes, (1, 1))
-    fence[0], fence[-1] = -1.0, 1.0
+    pad = torch.nn.functional.pad  # a number written into a tensor on a device would wait for it
+    fence = pad(pad(nodes, (1, 0), value=-1.0), (0, 1), value=1.0)
     low, high = fence[passed], fence[passed + 1]
     # One coefficient of all parts side by side in memory, since the recurrences run over coefficients.
     slope, value = (table.movedim(-1, 0).contiguous().movedim(0, -1) for table in (slope, value))

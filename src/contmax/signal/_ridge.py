@@ -56,4 +56,8 @@ def solve_gram(gram: Tensor, right: Tensor, penalty: float) -> Tensor:
                 f"The {gram.shape[-1]} basis functions are linearly dependent at the given positions: a fit with "
                 f"penalty {penalty:g} is not unique. Pass penalty=0.01, fewer functions, or more positions."
             )
-    return torch.cholesky_solve(right, tril)
+    if gram.device.type == "cpu":
+        return torch.cholesky_solve(right, tril)
+    # On CUDA `cholesky_solve` cannot be captured in a graph.
+    half = torch.linalg.solve_triangular(tril, right, upper=False)
+    return torch.linalg.solve_triangular(tril.mT, half, upper=True)

@@ -66,7 +66,8 @@ class Block(NamedTuple):
 
 # Longer rows are read in chunks.
 LONGEST_ON_CHIP = 32768
-_CHUNK, _CAPACITY, _WARPS = 8192, 80, 16
+# Columns of a chunk, how many of them its list holds, warps: where powers are products, and where they are not.
+_CHUNKS_OF_PRODUCTS, _CHUNKS = (32768, 320, 16), (8192, 80, 16)
 
 
 class Lists(NamedTuple):
@@ -92,19 +93,20 @@ class Lists(NamedTuple):
         return {"CHUNKS": triton.next_power_of_2(self.chunks), "SLOTS": triton.next_power_of_2(self.capacity)}
 
 
-def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool) -> Lists:
-    """Lists for rows of this length."""
-    chunks = -(-rows.columns // _CHUNK)
+def lists_of(x: Tensor, rows: Rows, order: int, *, keeps_places: bool) -> Lists:
+    """Lists for rows of this length, and this order of powers."""
+    columns, capacity, warps = _CHUNKS_OF_PRODUCTS if order > 0 else _CHUNKS
+    chunks = -(-rows.columns // columns)
     size = rows.total * chunks
     return Lists(
         chunks,
-        x.new_empty(size * _CAPACITY),
-        x.new_empty(size * _CAPACITY if keeps_places else 0, dtype=torch.int16),
+        x.new_empty(size * capacity),
+        x.new_empty(size * capacity if keeps_places else 0, dtype=torch.int16),
         x.new_empty(size, dtype=torch.int32),
         x.new_empty(size, dtype=torch.float32),
-        _CHUNK,
-        _CAPACITY,
-        _WARPS,
+        columns,
+        capacity,
+        warps,
     )
 
 
@@ -128,7 +130,7 @@ def backward_block(columns: int) -> Block:
 
 def order_of(alpha: float | Tensor) -> int:
     """K as kernels take it (`_solve`): k = 1/(α−1) where powers are products, 0 for other α, −1 where it may be 1."""
-    if isinstance(alpha, Tensor) or abs(alpha - 1) < 1e-3:
+    if isinstance(alpha, Tensor) or abs(alpha - 1) < 0.1:
         return -1
     k = round(1 / (alpha - 1))
     return k if 1 <= k <= 4 and abs(1 / (alpha - 1) - k) < 1e-12 else 0

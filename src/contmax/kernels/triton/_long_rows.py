@@ -17,7 +17,7 @@ from contmax.kernels.triton._rows import (
     row_offsets,
     saturated,
 )
-from contmax.kernels.triton._solve import NOTHING, first_bound, is_climbing, newton_step, relative_weights, solve
+from contmax.kernels.triton._solve import NOTHING, first_bound, is_climbing, newton_step, relative_weights, solve, sums
 
 
 @triton.jit
@@ -52,10 +52,11 @@ def list_chunks(
     keep = x > tl.max(bound, 0)
     place = tl.cumsum(keep.to(tl.int32), 0) - 1
     chunk = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
-    slot = chunk.to(tl.int64) * CAPACITY + place
-    tl.store(SCORES + slot, x.to(SCORES.dtype.element_ty), mask=keep & (place < CAPACITY))
+    first = chunk.to(tl.int64) * CAPACITY
+    fits = keep & (place < CAPACITY)
+    tl.store(SCORES + first + place, x.to(SCORES.dtype.element_ty), mask=fits)
     if KEEPS_PLACES:
-        tl.store(PLACES + slot, tl.arange(0, CHUNK).to(tl.int16), mask=keep & (place < CAPACITY))
+        tl.store(PLACES + first + place, tl.arange(0, CHUNK).to(tl.int16), mask=fits)
     tl.store(COUNTS + chunk, tl.sum(keep.to(tl.int32), 0))
     tl.store(TOPS + chunk + tl.arange(0, 1), top + broken)
 
@@ -111,8 +112,7 @@ def solve_long_rows(
         y = tl.where(y < NOTHING, NOTHING, y)[None, :]
         partition, t = solve(y, epsilon, partition, t, K)
         weight, escort = relative_weights(y, t, epsilon, K)
-        total = tl.sum(weight, 1)
-        slope = tl.sum(escort, 1)
+        total, slope = sums(weight, escort)
         product = tl.sum(tl.where(weight > 0.0, weight * y, 0.0), 1)
     else:
         steps = 0

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from contmax.kernels.triton._row_loss import smoothed, store_cut, store_loss, target_score
 from contmax.kernels.triton._rows import below_maximum, load_rows, row_offsets, saturated
-from contmax.kernels.triton._solve import NOTHING, first_bound, newton_step, relative_weights, solve
+from contmax.kernels.triton._solve import NOTHING, first_bound, newton_step, relative_weights, solve, sums
 
 
 @triton.jit
@@ -33,8 +33,8 @@ def loss_rows(
     partition, t = first_bound(y, epsilon, B)
     partition, t = solve(y, epsilon, partition, t, K)
     weight, escort = relative_weights(y, t, epsilon, K)
-    total = tl.sum(weight, 1)
-    partition += newton_step(total, tl.sum(escort, 1), partition, t, epsilon, K)
+    total, slope = sums(weight, escort)
+    partition += newton_step(total, slope, partition, t, epsilon, K)
     p = weight / tl.where(total > 0.0, total, 1.0)[:, None]
     gain = (epsilon * tl.sum(tl.where(p > 0.0, p * y, 0.0), 1) + partition) / (1.0 + epsilon)
     linear, share = tl.zeros([R], tl.float32), tl.zeros([R], tl.float32)

@@ -7,7 +7,7 @@ that are broadcast need no copy; along the row elements lie side by side.
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._solve import NOTHING, first_bound, newton_step, relative_weights, solve
+from contmax.kernels.triton._solve import NOTHING, first_bound, log, newton_step, relative_weights, solve, sums
 
 
 @triton.jit
@@ -63,13 +63,13 @@ def forward_rows(
     partition, t = first_bound(y, epsilon, B)
     partition, t = solve(y, epsilon, partition, t, K)
     weight, escort = relative_weights(y, t, epsilon, K)
-    total = tl.sum(weight, 1)
+    total, slope = sums(weight, escort)
     # An empty row has no mass, and keeps none; a row with NaN has a NaN threshold, but weights without.
     p = weight / tl.where(total > 0.0, total, 1.0)[:, None] + (t * 0.0)[:, None]
     tl.store(P + r.to(tl.int64)[:, None] * n + columns[None, :], p.to(P.dtype.element_ty), mask=inside)
     if NEEDS_OMEGA:
         # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
-        partition += newton_step(total, tl.sum(escort, 1), partition, t, epsilon, K)
+        partition += newton_step(total, slope, partition, t, epsilon, K)
         product = tl.sum(tl.where(p > 0.0, p * y, 0.0), 1)
         gain = (epsilon * product + partition) / (1.0 + epsilon)
         omega = top.to(tl.float64) + tl.where(top == -float("inf"), 0.0, gain).to(tl.float64)
@@ -84,14 +84,13 @@ def escort_of(p, epsilon, K: tl.constexpr):
     elif K == 2:
         return tl.sqrt(tl.where(p > 0.0, p, 0.0))
     else:
-        power = tl.exp2((1.0 - epsilon)[:, None] * tl.log2(tl.where(p > 0.0, p, 1.0)))
-        return tl.where(p > 0.0, power, 0.0)
+        return tl.where(p > 0.0, tl.exp((1.0 - epsilon)[:, None] * log(tl.where(p > 0.0, p, 1.0))), 0.0)
 
 
 @triton.jit
 def curvature(p, epsilon):
     r"""D = ∂/∂α log_{2−α} p = ln²p ∫₀¹ u p^{εu} du, for p > 0; ε is (R,)."""
-    log_p = tl.log(p)
+    log_p = log(p)
     x = log_p * epsilon[:, None]
     series = 0.5 + x * (0.33333333 + x * (0.125 + x * (0.033333333 + x * (0.0069444444 + x * 0.0011904762))))
     wide = tl.abs(x) > 0.3
@@ -118,8 +117,8 @@ def backward_rows(
     # Relative to the point of largest weight: where that has nearly all the mass, g − ⟨g⟩ would cancel.
     anchor = tl.max(tl.where(p == tl.max(p, 1)[:, None], g, -float("inf")), 1)
     centred = tl.where(p > 0.0, g - anchor[:, None], 0.0)
-    mass = tl.sum(s, 1)
-    deviation = centred - (tl.sum(s * centred, 1) / tl.where(mass > 0.0, mass, 1.0))[:, None]
+    mass, moment = sums(s, s * centred)
+    deviation = centred - (moment / tl.where(mass > 0.0, mass, 1.0))[:, None]
     broken = tl.where(tl.max((p != p).to(tl.int32), 1) > 0, float("nan"), 0.0)
     tl.store(DX + here, saturated(s * deviation, DX) + broken[:, None], mask=inside)
     if NEEDS_ALPHA:

@@ -87,16 +87,40 @@ def relative_weights(y, t, epsilon, K: tl.constexpr):
 
 
 @triton.jit
+def sums(weight, escort):
+    """Sums over rows of two blocks (R, B), each (R,), in one reduction: threads wait for each other once."""
+    return tl.split(tl.sum(tl.join(weight, escort), 1))
+
+
+@triton.jit
+def shrinking(total, t, K: tl.constexpr):
+    """1 − S^{−1/K} with S = t^K Σ p/p_max; without logarithms, which a short row has no work to hide behind."""
+    if K == 1:
+        return 1.0 - 1.0 / tl.maximum(t * total, 1e-37)
+    elif K == 2:
+        return 1.0 - 1.0 / tl.maximum(t * tl.sqrt(total), 1e-37)
+    elif K == 3:
+        return 1.0 - 1.0 / tl.maximum(t * tl.exp(log(tl.maximum(total, 1e-37)) * 0.33333333), 1e-37)
+    else:
+        return 1.0 - 1.0 / tl.maximum(t * tl.sqrt(tl.sqrt(total)), 1e-37)
+
+
+@triton.jit
 def newton_step(total, slope, partition, t, epsilon, K: tl.constexpr):
     """How much A must grow, from Σ p/p_max and Σ (p/p_max)^{2−α}, each (R,)."""
+    ratio = t * total / tl.maximum(slope, 1e-37)
     if K > 0:
-        log_top = tl.log(t) * K
+        return ratio * shrinking(total, t, K) * K
     else:
         # Near α = 1 the digits are in A, in flat rows at larger α in t.
-        near = log1p_ratio(-epsilon * partition, epsilon, -partition)
-        log_top = tl.where(tl.abs(epsilon) < 0.1, near, tl.log(t) / tl.where(epsilon == 0.0, 1.0, epsilon))
-    log_total = tl.log(tl.maximum(total, 1e-37)) + log_top
-    return t * total / tl.maximum(slope, 1e-37) * log_total * expm1_ratio(-epsilon * log_total)
+        if K == 0:
+            log_top = log(tl.maximum(t, 1e-37)) / epsilon
+        else:
+            near = log1p_ratio(-epsilon * partition, epsilon, -partition)
+            far = log(tl.maximum(t, 1e-37)) / tl.where(epsilon == 0.0, 1.0, epsilon)
+            log_top = tl.where(tl.abs(epsilon) < 0.1, near, far)
+        log_total = log(tl.maximum(total, 1e-37)) + log_top
+        return ratio * log_total * expm1_ratio(-epsilon * log_total)
 
 
 @triton.jit
@@ -124,16 +148,30 @@ def first_bound(y, epsilon, B: tl.constexpr):
 
 
 @triton.jit
-def solve(y, epsilon, partition, t, K: tl.constexpr):
-    """A and t of rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,); NaN stays NaN."""
+def climb(y, epsilon, partition, t, K: tl.constexpr):
+    """Newton's method on rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,); NaN stays NaN."""
     steps = 0
     climbing = True
     while climbing:
         weight, escort = relative_weights(y, t, epsilon, K)
-        step = newton_step(tl.sum(weight, 1), tl.sum(escort, 1), partition, t, epsilon, K)
+        total, slope = sums(weight, escort)
+        step = newton_step(total, slope, partition, t, epsilon, K)
         moves = is_climbing(step, t, K)
         partition += step
         t -= epsilon * step
         steps += 1
         climbing = (tl.max(moves.to(tl.int32), 0) > 0) & (steps < _MOST_STEPS)
     return partition, t
+
+
+@triton.jit
+def solve(y, epsilon, partition, t, K: tl.constexpr):
+    """A and t of rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,).
+
+    Wide rows are first solved for the largest of every four scores. The threshold of a part is a lower bound of that of
+    the whole, and this one is close: few steps are left for the whole row.
+    """
+    if y.shape[1] >= 4096:
+        largest = tl.max(tl.reshape(y, [y.shape[0], y.shape[1] // 4, 4]), 2)
+        partition, t = climb(largest, epsilon, partition, t, K)
+    return climb(y, epsilon, partition, t, K)
