@@ -74,7 +74,7 @@ def loss_rows(
             allowed = inside
             if HAS_MASK:
                 allowed = inside & (tl.load(M + mask_at[:, None] + columns[None, :], mask=inside, other=0) != 0)
-            spread = tl.sum(tl.where(allowed, x - top[:, None], 0.0), 1)
+            spread = tl.sum(tl.where(allowed, x - tl.where(top == -float("inf"), 0.0, top)[:, None], 0.0), 1)
             share = smoothing / tl.maximum(tl.sum(allowed.to(tl.float32), 1), 1.0)
             linear = tl.where(smoothing < 1.0, (1.0 - smoothing) * linear, 0.0) + share * spread
     store_row(CUT, LOSS, r, exists, top, t, total, share, gain, linear, HAS_TARGET)
