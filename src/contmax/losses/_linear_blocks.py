@@ -20,16 +20,17 @@ from contmax.maps._threshold import deformed_exp
 
 # Parts of the logits that are in memory at once: of tokens in the forward pass, of classes in the backward pass. Torch
 # operations make a few tensors of each block, kernels one.
-_TOKEN_BLOCKS, _TOKEN_BLOCKS_FUSED = 64, 16
-_CLASS_BLOCKS, _CLASS_BLOCKS_FUSED = 128, 48
-# Smaller products are slow.
+_TOKEN_BLOCKS, _TOKEN_BLOCKS_FUSED = 64, 24
+_CLASS_BLOCKS, _CLASS_BLOCKS_FUSED = 128, 24
+# Smaller products are slow, and so are those that do not fill their last tile.
 _FEWEST_TOKENS, _FEWEST_CLASSES = 32, 128
+_TILE = 128
 
 
 def token_blocks(hidden: Tensor) -> Iterator[slice]:
     """Tokens whose logits are in memory at once."""
     parts = _TOKEN_BLOCKS_FUSED if kernels.rows_are_fused(hidden) else _TOKEN_BLOCKS
-    return _slices(hidden.shape[0], max(-(-hidden.shape[0] // parts), _FEWEST_TOKENS))
+    return _slices(hidden.shape[0], parts, _FEWEST_TOKENS)
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -71,9 +72,7 @@ def linear_losses(
             logits = F.linear(hidden[rows], weight, bias)
             losses[rows], cut[rows] = _losses_and_cuts(logits, ids, alpha, smoothing)
             if needs_hidden:
-                residual = _residual(logits, ids, alpha, smoothing, cut[rows], torch.ones_like(losses[rows]))
-                slope[rows] = _wide_product(residual, weight)
-                del residual
+                slope[rows] = _slopes(logits, ids, alpha, smoothing, cut[rows], weight)
             del logits  # before the next block is made
     return losses, cut, slope
 
@@ -102,24 +101,29 @@ def linear_losses_backward(
     alpha: float,
     smoothing: float,
     cut: Tensor,
+    slope: Tensor,
     g: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Gradients of weight and bias (empty if there is none) from those of the losses, g (T,)."""
-    classes = weight.shape[0]
-    grad_weight = torch.empty(weight.shape, dtype=weight.dtype, device=weight.device)
-    grad_bias = grad_weight.new_empty(0 if bias is None else classes)
+    needs_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of hidden, weight and bias from that of the losses, g (T,); empty where `slope` is, or is not needed.
+
+    `needs_weight` is whether the weight or the bias needs one.
+    """
+    grad_hidden, grad_weight, grad_bias = _empty_gradients(hidden, weight, bias, slope, needs_weight)
+    if slope.numel() > 0:
+        torch.mul(slope, g.unsqueeze(-1), out=grad_hidden)
+    if not needs_weight:
+        return grad_hidden, grad_weight, grad_bias
     parts = _CLASS_BLOCKS_FUSED if kernels.rows_are_fused(hidden) else _CLASS_BLOCKS
     with without_autocast(hidden):
-        # Whole tiles of 128 classes: products of other sizes are slower.
-        for columns in _slices(classes, max(classes // parts // 128 * 128, _FEWEST_CLASSES)):
+        for columns in _slices(weight.shape[0], parts, _FEWEST_CLASSES):
             logits = F.linear(hidden, weight[columns], None if bias is None else bias[columns])
             residual = _residual(logits, target - columns.start, alpha, smoothing, cut, g)
-            del logits
             torch.mm(residual.mT, hidden, out=grad_weight[columns])
             if bias is not None:
                 grad_bias[columns] = residual.sum(0, dtype=wide_dtype(bias.dtype))
-            del residual
-    return grad_weight, grad_bias
+            del logits, residual  # before the next block is made
+    return grad_hidden, grad_weight, grad_bias
 
 
 @linear_losses_backward.register_fake
@@ -131,10 +135,22 @@ def _(
     alpha: float,
     smoothing: float,
     cut: Tensor,
+    slope: Tensor,
     g: Tensor,
-) -> tuple[Tensor, Tensor]:
-    grad_bias = weight.new_empty(0 if bias is None else weight.shape[0])
-    return weight.new_empty(weight.shape), grad_bias
+    needs_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_gradients(hidden, weight, bias, slope, needs_weight)
+
+
+def _empty_gradients(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, slope: Tensor, needs_weight: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    classes = weight.shape[0]
+    return (
+        hidden.new_empty(slope.shape),
+        weight.new_empty(weight.shape if needs_weight else (0,)),
+        weight.new_empty(classes if needs_weight and bias is not None else 0),
+    )
 
 
 def _losses_and_cuts(logits: Tensor, ids: Tensor, alpha: float, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -150,9 +166,9 @@ def _losses_and_cuts(logits: Tensor, ids: Tensor, alpha: float, smoothing: float
 
 
 def _residual(logits: Tensor, ids: Tensor, alpha: float, smoothing: float, cut: Tensor, g: Tensor) -> Tensor:
-    """g (p̂ − q) of some classes, in the dtype of their logits; ids count from the first of them."""
+    """g (p̂ − q) of some classes, in the dtype of their logits, maybe over them; ids count from the first of them."""
     if kernels.rows_are_fused(logits):
-        return kernels.class_loss_fused_backward(logits, ids, alpha, None, smoothing, cut, g)
+        return kernels.class_loss_gradient_in_place(logits, ids, alpha, smoothing, cut, g)
     top, t, p_max, share = cut.unsqueeze(-1).unbind(1)
     y = logits - torch.where(top == -torch.inf, 0, top)
     p = p_max * deformed_exp(y / t, alpha - 1)
@@ -165,6 +181,14 @@ def _residual(logits: Tensor, ids: Tensor, alpha: float, smoothing: float, cut: 
     return torch.where(g.unsqueeze(-1) == 0, 0, g.unsqueeze(-1) * p).to(logits.dtype)
 
 
+def _slopes(logits: Tensor, ids: Tensor, alpha: float, smoothing: float, cut: Tensor, weight: Tensor) -> Tensor:
+    """(p̂ − q) W for tokens with all their classes, (T, D); the logits may be overwritten."""
+    if kernels.supports_are_listed(logits, alpha, smoothing):
+        return kernels.support_products(logits, ids, alpha, cut, weight)
+    ones = cut.new_ones(()).expand(cut.shape[:1])
+    return _wide_product(_residual(logits, ids, alpha, smoothing, cut, ones), weight)
+
+
 def _wide_product(residual: Tensor, weight: Tensor) -> Tensor:
     """residual @ weight, (T, D), rounded to float32 and no further."""
     wide = wide_dtype(weight.dtype)
@@ -173,10 +197,14 @@ def _wide_product(residual: Tensor, weight: Tensor) -> Tensor:
     if weight.is_cuda:
         return torch.mm(residual, weight, out_dtype=wide)
     total = residual.new_zeros(residual.shape[0], weight.shape[1], dtype=wide)
-    for columns in _slices(weight.shape[0], max(weight.shape[0] // _CLASS_BLOCKS, _FEWEST_CLASSES)):
+    for columns in _slices(weight.shape[0], _CLASS_BLOCKS, _FEWEST_CLASSES):
         total.addmm_(residual[:, columns].to(wide), weight[columns].to(wide))
     return total
 
 
-def _slices(count: int, size: int) -> Iterator[slice]:
+def _slices(count: int, parts: int, fewest: int) -> Iterator[slice]:
+    """About this many parts of a range, in whole tiles."""
+    size = max(-(-count // parts), fewest)
+    if size > _TILE:
+        size = -(-size // _TILE) * _TILE
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
