@@ -208,13 +208,14 @@ def test_expectations_in_the_plane(make, accelerator):
 
 
 def test_losses(accelerator):
-    scores = torch.randn(5, 7, requires_grad=True)
+    scores, weight = torch.randn(5, 7, requires_grad=True), torch.randn(9, 7, requires_grad=True)
     labels, mask = torch.randint(0, 7, (5,)), torch.rand(5, 7) > 0.2
     mask[torch.arange(5), labels] = True
     loc, scale = torch.rand(3, requires_grad=True), torch.full((3,), 0.1, requires_grad=True)
     for alpha in (1.0, 1.5, 2.0, 1.3):
         twice(accelerator, lambda a=alpha: [losses.entmax_loss(scores, labels, a, mask=mask)])
         twice(accelerator, lambda a=alpha: [contmax.entmax(scores, a), contmax.entmax(scores, a, mask=mask)])
+        twice(accelerator, lambda a=alpha: [losses.linear_entmax_loss(scores, weight, labels, a)])
 
         def call(alpha=alpha):
             p, q = densities.BetaGaussian(loc, scale, alpha), densities.BetaGaussian(loc.detach() + 0.01, 0.2, alpha)

@@ -55,15 +55,7 @@ class ClassLoss(torch.autograd.Function):
     def forward(
         scores: Tensor, alpha: float | Tensor, target: Tensor, allowed: Tensor | None, smoothing: float, dim: int
     ) -> tuple[Tensor, Tensor]:
-        p, conjugate = regularized_max(scores, alpha, dim)
-        linear = (1 - smoothing) * scores.gather(dim, target).double()
-        if smoothing > 0:
-            kept = scores if allowed is None else torch.where(allowed, scores, 0)
-            linear = linear + kept.sum(dim, keepdim=True, dtype=torch.float64) * _share(scores, allowed, smoothing, dim)
-        # Ω*(z) ≥ ⟨z, q⟩ for every q on the simplex: what falls below zero is rounding.
-        loss = (conjugate - linear).to(scores.dtype).clamp(min=0)
-        # Nothing to attend: the target, wherever it is, has logit −inf.
-        loss = torch.where(conjugate == -torch.inf, torch.inf, loss)
+        loss, p = class_losses(scores, alpha, target, allowed, smoothing, dim)
         return loss.squeeze(dim), less_target(
             p, target, allowed, smoothing, dim, in_place=is_eager(p) and is_eager(target)
         )
@@ -91,6 +83,21 @@ class ClassLoss(torch.autograd.Function):
         p = entmax_map(scores, alpha, ctx.dim)
         residual = less_target(p, target, allowed, ctx.smoothing, ctx.dim, in_place=False)
         return _push_forward(residual, p, alpha, ctx.dim, tangents), None
+
+
+def class_losses(
+    scores: Tensor, alpha: float | Tensor, target: Tensor, allowed: Tensor | None, smoothing: float, dim: int
+) -> tuple[Tensor, Tensor]:
+    """The losses of `ClassLoss`, of size 1 along `dim`, and p̂; not differentiable."""
+    p, conjugate = regularized_max(scores, alpha, dim)
+    linear = (1 - smoothing) * scores.gather(dim, target).double()
+    if smoothing > 0:
+        kept = scores if allowed is None else torch.where(allowed, scores, 0)
+        linear = linear + kept.sum(dim, keepdim=True, dtype=torch.float64) * _share(scores, allowed, smoothing, dim)
+    # Ω*(z) ≥ ⟨z, q⟩ for every q on the simplex: what falls below zero is rounding.
+    loss = (conjugate - linear).to(scores.dtype).clamp(min=0)
+    # Nothing to attend: the target, wherever it is, has logit −inf.
+    return torch.where(conjugate == -torch.inf, torch.inf, loss), p
 
 
 def _save(ctx: Any, scores: Tensor, alpha: float | Tensor, *others: Tensor | None) -> None:

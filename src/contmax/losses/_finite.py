@@ -63,7 +63,7 @@ def entmax_loss(
     axis = (0 if scores.dim() < 2 else 1) if dim is None else dim
     check_scores(scores, axis, "entmax_loss")
     index = checked_alpha(alpha, scores, axis)
-    _check_options(weight, label_smoothing, reduction, scores.shape[axis])
+    check_options(weight, label_smoothing, reduction, scores.shape[axis])
     require_boolean(mask)
     if is_fused(scores, index) and not target.is_floating_point() and (weight is None or label_smoothing == 0):
         z = scores
@@ -75,7 +75,7 @@ def entmax_loss(
     else:
         options = (weight, ignore_index, label_smoothing)
         losses, sample_weight = _class_losses(z, target, index, mask, options, axis)
-    return _reduced(losses, sample_weight, reduction).to(output_dtype(scores))
+    return reduced(losses, sample_weight, reduction).to(output_dtype(scores))
 
 
 def sparsemax_loss(
@@ -130,13 +130,7 @@ def _class_losses(
             f"class ids of shape {tuple(target.shape)} do not fit scores of shape {tuple(z.shape)} with classes along "
             f"dim {dim}: pass shape {tuple(shape)}, or probabilities of the shape of the scores."
         )
-    kept = target != ignore_index
-    ids = torch.where(kept, target, 0).long()
-    if is_eager_cpu(ids) and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < z.shape[dim]:
-        raise ValueError(
-            f"class ids must be in [0, {z.shape[dim] - 1}] or ignore_index = {ignore_index}; "
-            f"got min {int(ids.min())}, max {int(ids.max())}."
-        )
+    kept, ids = class_ids(target, ignore_index, z.shape[dim])
     wide = torch.promote_types(z.dtype, torch.float32)
     sample_weight = kept.to(wide) if weight is None else kept * weight.to(wide)[ids]
     if weight is None or smoothing == 0:
@@ -144,13 +138,25 @@ def _class_losses(
             losses = fused_losses(z, ids, alpha, mask, smoothing, dim)
         else:
             losses, _ = apply(ClassLoss, z, alpha, ids.unsqueeze(dim), mask, smoothing, dim)
-        return _weighted(losses, sample_weight), sample_weight
+        return weighted(losses, sample_weight), sample_weight
     every = _loss_of_every_class(z, alpha, dim)
-    hard = _weighted(every.gather(dim, ids.unsqueeze(dim)).squeeze(dim), sample_weight)
+    hard = weighted(every.gather(dim, ids.unsqueeze(dim)).squeeze(dim), sample_weight)
     allowed = torch.ones_like(z, dtype=torch.bool) if mask is None else mask.expand_as(z)
     share = torch.where(allowed, _along(weight.to(z.dtype), z, dim), 0) / allowed.sum(dim, keepdim=True).clamp(min=1)
-    spread = _weighted(every, share).sum(dim)
+    spread = weighted(every, share).sum(dim)
     return (1 - smoothing) * hard + smoothing * torch.where(kept, spread, 0), sample_weight
+
+
+def class_ids(target: Tensor, ignore_index: int, classes: int) -> tuple[Tensor, Tensor]:
+    """Where a class id counts, and the ids, with 0 for those that do not."""
+    kept = target != ignore_index
+    ids = torch.where(kept, target, 0).long()
+    if is_eager_cpu(ids) and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < classes:
+        raise ValueError(
+            f"class ids must be in [0, {classes - 1}] or ignore_index = {ignore_index}; "
+            f"got min {int(ids.min())}, max {int(ids.max())}."
+        )
+    return kept, ids
 
 
 def _soft_losses(
@@ -185,7 +191,7 @@ def _soft_losses(
     if weight is None:
         return losses, torch.ones_like(losses)
     sample_weight = (_along(weight.to(z.dtype), z, dim) * target).sum(dim)
-    return _weighted(losses, sample_weight), sample_weight
+    return weighted(losses, sample_weight), sample_weight
 
 
 def _conjugate(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
@@ -216,7 +222,7 @@ def _along(weight: Tensor, z: Tensor, dim: int) -> Tensor:
     return weight.view([-1 if d == dim % z.dim() else 1 for d in range(z.dim())])
 
 
-def _weighted(losses: Tensor, weight: Tensor) -> Tensor:
+def weighted(losses: Tensor, weight: Tensor) -> Tensor:
     """A weight of zero removes a loss, also one that is infinite."""
     return torch.where(weight == 0, 0, losses * weight)
 
@@ -228,13 +234,13 @@ def _inner(y: Tensor, z: Tensor, dim: int) -> Tensor:
     return torch.where(impossible.any(dim), -torch.inf, (y * finite).sum(dim))
 
 
-def _reduced(weighted: Tensor, sample_weight: Tensor, reduction: str) -> Tensor:
+def reduced(weighted: Tensor, sample_weight: Tensor, reduction: str) -> Tensor:
     if reduction == "none":
         return weighted
     return weighted.sum() if reduction == "sum" else weighted.sum() / or_one(sample_weight.sum())
 
 
-def _check_options(weight: Tensor | None, smoothing: float, reduction: str, classes: int) -> None:
+def check_options(weight: Tensor | None, smoothing: float, reduction: str, classes: int) -> None:
     if weight is not None and weight.shape != (classes,):
         raise ValueError(f"weight must have one entry per class, shape ({classes},); got shape {tuple(weight.shape)}.")
     if not 0 <= smoothing <= 1:

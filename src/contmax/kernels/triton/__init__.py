@@ -18,3 +18,4 @@ from contmax.kernels.triton._masked_mean import masked_mean as masked_mean
 from contmax.kernels.triton._masked_mean import masked_mean_backward as masked_mean_backward
 from contmax.kernels.triton._plane import plane_gradients as plane_gradients
 from contmax.kernels.triton._plane import plane_values as plane_values
+from contmax.kernels.triton._support_products import support_products as support_products

@@ -68,10 +68,21 @@ def row_losses(
 
 
 def row_losses_backward(
-    z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float, cut: Tensor, g: Tensor
+    z: Tensor,
+    target: Tensor | None,
+    alpha: float,
+    mask: Tensor | None,
+    smoothing: float,
+    cut: Tensor,
+    g: Tensor,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """The gradient of the logits, contiguous and of their dtype, from the cotangent g of the losses, (*batch)."""
-    grad = torch.empty(z.shape, dtype=z.dtype, device=z.device)
+    """The gradient of the logits, contiguous and of their dtype, from the cotangent g of the losses, (*batch).
+
+    `out` may be the logits themselves, if they are contiguous.
+    """
+    grad = torch.empty(z.shape, dtype=z.dtype, device=z.device) if out is None else out
     if z.numel() == 0:
         return grad
     z = side_by_side(z)

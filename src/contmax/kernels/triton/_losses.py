@@ -44,7 +44,7 @@ def loss_rows(
             allowed = inside
             if HAS_MASK:
                 allowed = inside & (tl.load(M + mask_at[:, None] + columns[None, :], mask=inside, other=0) != 0)
-            spread = tl.sum(tl.where(allowed, x - top[:, None], 0.0), 1)
+            spread = tl.sum(tl.where(allowed, x - tl.where(top == -float("inf"), 0.0, top)[:, None], 0.0), 1)
             share = smoothing / tl.maximum(tl.sum(allowed.to(tl.float32), 1), 1.0)
             linear = smoothed(smoothing, linear, share, spread)
     store_cut(CUT, r, exists, top, t, total, share)
