@@ -60,4 +60,5 @@ def solve_gram(gram: Tensor, right: Tensor, penalty: float) -> Tensor:
         return torch.cholesky_solve(right, tril)
     # On CUDA `cholesky_solve` cannot be captured in a graph.
     half = torch.linalg.solve_triangular(tril, right, upper=False)
-    return torch.linalg.solve_triangular(tril.mT, half, upper=True)
+    solution: Tensor = torch.linalg.solve_triangular(tril.mT, half, upper=True)
+    return solution

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._class_losses import row_losses_backward
-from contmax.kernels.triton._launch import device_of, integer_order, side_by_side
+from contmax.kernels.triton._launch import device_of, order_of, side_by_side
 from contmax.kernels.triton._solve import NOTHING, relative_weights
 
 # Reading more rows of the weight than this costs as much as a dense product.
@@ -35,7 +35,7 @@ def support_products(z: Tensor, target: Tensor, alpha: float, cut: Tensor, weigh
     counts = z.new_empty(tokens, dtype=torch.int32)
     products = z.new_empty((tokens, channels), dtype=torch.float32)
     weight, target, cut = side_by_side(weight), target.contiguous(), cut.contiguous()
-    order, stride = integer_order(alpha), weight.stride(0)
+    order, stride = order_of(alpha), weight.stride(0)
     lists = (places, masses, counts)
     with device_of(z):
         _list_support[(tokens,)](
