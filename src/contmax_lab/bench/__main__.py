@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from contmax_lab.bench import GPU_SUITES, QUICK, SUITES, THOROUGH, Effort, Figure, Suite, one_thread, record, tables
+from contmax_lab.bench._gpu_timing import GPU_THOROUGH
 from contmax_lab.bench._gpu_timing import METHOD as GPU_METHOD
 from contmax_lab.bench._memory import METHOD as MEMORY_METHOD
 from contmax_lab.bench._table import MISSED
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _parser().error("--device cuda needs a GPU, and torch finds none; leave it out to measure on the CPU")
     output = options.output or (None if options.quick else _STANDARD_OUTPUT)
     with one_thread():
-        session = _Session(options.device, QUICK if options.quick else THOROUGH, record(), output)
+        thorough = GPU_THOROUGH if options.device == "cuda" else THOROUGH
+        session = _Session(options.device, QUICK if options.quick else thorough, record(), output)
         for name in options.suites or known:
             _run(known[name], session)
 
@@ -67,11 +69,20 @@ def _run(suite: Suite, session: _Session) -> None:
         if all(figure.table != earlier.table for earlier in figures):
             print(f"{suite.name}: {figure.table} …", file=sys.stderr, flush=True)
         figures.append(figure)
+        # After each figure, so that nothing is lost when a later one fails or takes too long.
+        _store(suite, figures, missing, session)
     print(_report(suite, figures, missing, session))
     if session.output is not None:
-        file = f"gpu-{suite.name}.json" if session.device == "cuda" else f"{suite.name}.json"
-        path = _stored(_results(suite, figures, missing, session), session.output / file)
-        print(f"stored in {path}")
+        print(f"stored in {_path(suite, session.output, session)}")
+
+
+def _store(suite: Suite, figures: Sequence[Figure], missing: Sequence[str], session: _Session) -> None:
+    if session.output is not None:
+        _stored(_results(suite, figures, missing, session), _path(suite, session.output, session))
+
+
+def _path(suite: Suite, folder: Path, session: _Session) -> Path:
+    return folder / (f"gpu-{suite.name}.json" if session.device == "cuda" else f"{suite.name}.json")
 
 
 def _report(suite: Suite, figures: Sequence[Figure], missing: Sequence[str], session: _Session) -> str:

@@ -16,6 +16,8 @@ METHOD = (
 )
 
 Call = Callable[[], object]
+# A replay takes less than a millisecond as a rule, and repeats to a per cent.
+GPU_THOROUGH = Effort(small=False, block=0.005, fewest_rounds=7, most_rounds=15, budget=0.4)
 # Larger than any L2 cache: 50 MB on an H200.
 _FLUSHED_BYTES = 2**28
 
