@@ -46,7 +46,7 @@ def row_losses(
     kinds = _kinds(alpha, mask, target, smoothing)
     with device_of(z):
         if rows.columns > LONGEST_ON_CHIP:
-            lists = lists_of(z, rows, kinds["K"], keeps_places=False)
+            lists = lists_of(z, rows, keeps_places=False)
             listed = (lists.scores, lists.counts, lists.tops)
             strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
             shape = lists.shape

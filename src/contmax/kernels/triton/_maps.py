@@ -114,7 +114,7 @@ def _forward_long(
     x: Tensor, rows: Rows, alpha: Tensor, p: Tensor, omega: Tensor, epsilon: float, kinds: dict[str, Any]
 ) -> None:
     """List what may have mass, solve the lists, write p; see `_long_rows`."""
-    lists = lists_of(x, rows, kinds["K"], keeps_places=True)
+    lists = lists_of(x, rows, keeps_places=True)
     cut = x.new_empty(rows.total, 4, dtype=torch.float32)
     strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
     grid = (rows.total, lists.chunks)

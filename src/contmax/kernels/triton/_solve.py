@@ -1,11 +1,12 @@
 r"""Where to cut a row, and how much mass each score gets, for scores that are on the chip.
 
-With ε = α − 1, k = 1/ε and scores y ≤ 0 less their maximum, p = [1 + ε(y − A)]₊ᵏ. Relative to the largest,
+With ε = α − 1, k = 1/ε and scores y ≤ 0 less their maximum, p = [1 + ε(y − A)]₊ᵏ = [t + εy]₊ᵏ, t = 1 − εA = p_max^ε.
+Near α = 1 the digits would be lost in t, and p relative to the largest keeps them:
 
-    p / p_max = [1 + c y]₊ᵏ,      c = ε/t,      t = 1 − εA = p_max^ε,
+    p / p_max = [1 + c y]₊ᵏ,      c = ε/t.
 
-which keeps its digits for flat rows as well as near α = 1, and needs no exact A: the weights are divided by their sum.
-A is found by Newton's method on the power mean, as in `contmax.maps._threshold`.
+Either way the weights are divided by their sum, and need no exact A. It is found by Newton's method on the power mean,
+as in `contmax.maps._threshold`.
 
 Rows lie along the first axis of a block, (R, B). K is k where that is a small integer, and powers are products. Any
 other α in (0, 2] takes one logarithm and one exponential per score: K = 0 where it is not next to 1, K = −1 where it
@@ -61,9 +62,10 @@ def log1p_ratio(w, epsilon, v):
 
 @triton.jit
 def relative_weights(y, t, epsilon, K: tl.constexpr):
-    """p/p_max and (p/p_max)^{2−α} of scores (R, B); t and ε are (R,)."""
+    """p and p^{2−α} of scores (R, B), up to a factor each: those of the largest where K ≤ 0; t and ε are (R,)."""
     if K > 0:
-        u = tl.maximum(1.0 + y * (epsilon / t)[:, None], 0.0)
+        # Exactly zero where the threshold meets a score: at α = 2 the gradient jumps there.
+        u = tl.maximum(y * epsilon[:, None] + t[:, None], 0.0)
         if K == 1:
             return u, tl.where(u > 0.0, 1.0, 0.0)
         elif K == 2:
@@ -93,24 +95,25 @@ def sums(weight, escort):
 
 
 @triton.jit
-def shrinking(total, t, K: tl.constexpr):
-    """1 − S^{−1/K} with S = t^K Σ p/p_max; without logarithms, which a short row has no work to hide behind."""
+def shrinking(total, K: tl.constexpr):
+    """1 − S^{−1/K}; without logarithms where possible, which a short row has no work to hide behind."""
     if K == 1:
-        return 1.0 - 1.0 / tl.maximum(t * total, 1e-37)
+        root = total
     elif K == 2:
-        return 1.0 - 1.0 / tl.maximum(t * tl.sqrt(total), 1e-37)
+        root = tl.sqrt(total)
     elif K == 3:
-        return 1.0 - 1.0 / tl.maximum(t * tl.exp(log(tl.maximum(total, 1e-37)) * 0.33333333), 1e-37)
+        root = tl.exp(log(tl.maximum(total, 1e-37)) * 0.33333333)
     else:
-        return 1.0 - 1.0 / tl.maximum(t * tl.sqrt(tl.sqrt(total)), 1e-37)
+        root = tl.sqrt(tl.sqrt(total))
+    return 1.0 - 1.0 / tl.maximum(root, 1e-37)
 
 
 @triton.jit
 def newton_step(total, slope, partition, t, epsilon, K: tl.constexpr):
-    """How much A must grow, from Σ p/p_max and Σ (p/p_max)^{2−α}, each (R,)."""
-    ratio = t * total / tl.maximum(slope, 1e-37)
+    """How much A must grow, from the sums of `relative_weights`, each (R,)."""
+    ratio = total / tl.maximum(slope, 1e-37)
     if K > 0:
-        return ratio * shrinking(total, t, K) * K
+        return ratio * shrinking(total, K) * K
     else:
         # Near α = 1 the digits are in A, in flat rows at larger α in t.
         if K == 0:
@@ -120,7 +123,7 @@ def newton_step(total, slope, partition, t, epsilon, K: tl.constexpr):
             far = log(tl.maximum(t, 1e-37)) / tl.where(epsilon == 0.0, 1.0, epsilon)
             log_top = tl.where(tl.abs(epsilon) < 0.1, near, far)
         log_total = log(tl.maximum(total, 1e-37)) + log_top
-        return ratio * log_total * expm1_ratio(-epsilon * log_total)
+        return t * ratio * log_total * expm1_ratio(-epsilon * log_total)
 
 
 @triton.jit
