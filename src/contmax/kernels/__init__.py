@@ -18,6 +18,8 @@ from contmax.kernels._dispatch import rows_are_compiled as rows_are_compiled
 from contmax.kernels._dispatch import rows_are_fused as rows_are_fused
 from contmax.kernels._dispatch import window_values as window_values
 from contmax.kernels._dispatch import window_values_and_slopes as window_values_and_slopes
+from contmax.kernels._mean_dispatch import any_line_gradients as any_line_gradients
+from contmax.kernels._mean_dispatch import any_line_values as any_line_values
 from contmax.kernels._mean_dispatch import line_gradients as line_gradients
 from contmax.kernels._mean_dispatch import line_values as line_values
 from contmax.kernels._mean_dispatch import means_are_compiled as means_are_compiled

@@ -63,8 +63,9 @@ def line_fwd_kernel(
         r, _z, _inverse = _gaussian(mu[:, None], a[:, None], centre[None, :], width[None, :])
     else:
         inverse_a, inverse_width = (1.0 / a)[:, None], (1.0 / width)[None, :]
+        wide_from = 2.0 if K == 0 else 2.0 * ((2 * K + 3) / 5) ** 0.5
         z, dz, left, right, span, _narrow = window(
-            mu[:, None], a[:, None], inverse_a, centre[None, :], width[None, :], inverse_width, K
+            mu[:, None], a[:, None], inverse_a, centre[None, :], width[None, :], inverse_width, wide_from
         )
         total = sum_of_values(z, dz, left, right, span, rule_ptr, K, PAIRS)
         r = span * total * (inverse_width * constant)
@@ -84,7 +85,8 @@ def _slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.constexpr, PA
         by_loc, by_half, by_width = moved * -1.0, bend * a, bend * width
     else:
         inverse_width = 1.0 / width
-        z, dz, left, right, span, narrow = window(mu, a, inverse_a, centre, width, inverse_width, K)
+        wide_from = 2.0 if K == 0 else 2.0 * ((2 * K + 3) / 5) ** 0.5
+        z, dz, left, right, span, narrow = window(mu, a, inverse_a, centre, width, inverse_width, wide_from)
         by_loc, by_half, by_width, wide_loc, wide_half = sums_of_slopes(z, dz, left, right, span, rule, K, PAIRS)
         size = span * (inverse_width * constant)
         by_width = by_width * size * inverse_width

@@ -30,13 +30,13 @@ def half_width(scale, stretch, K: tl.constexpr):
 
 
 @triton.jit
-def window(mu, a, inverse_a, centre, width, inverse_width, K: tl.constexpr):
+def window(mu, a, inverse_a, centre, width, inverse_width, wide_from):
     """Where the integrand of each pair is: z = z₀ + dz·x, 1 + y = left + span·x, 1 − y = right + span·(1 − x).
 
-    z is in units of √(2/ln 2), for exp2. Also whether the density is the narrower.
+    z is in units of √(2/ln 2), for exp2. Also whether the density is the narrower: a/σ_j ≤ `wide_from`.
     """
     offset, ratio, inverse_ratio = distance(centre, mu), width * inverse_a, a * inverse_width
-    narrow = inverse_ratio <= (2.0 if K == 0 else 2.0 * ((2 * K + 3) / 5) ** 0.5)
+    narrow = inverse_ratio <= wide_from
     # In units of the support its ends are ±1; in units of the basis function they are (±a − δ)/σ_j.
     end = tl.where(narrow, 1.0, (a - offset) * inverse_width)
     start = tl.where(narrow, -1.0, (a + offset) * (inverse_width * -1.0))
