@@ -84,7 +84,9 @@ def any_fwd_kernel(
 
 @triton.jit
 def any_bwd_kernel(
-    by_row_ptr,
+    by_loc_ptr,
+    by_scale_ptr,
+    by_alpha_ptr,
     by_basis_ptr,
     cotangent_ptr,
     loc_ptr,
@@ -106,7 +108,7 @@ def any_bwd_kernel(
     EDGE_NODES: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The gradients of GROUP densities as far as a block of functions gives them, (blocks, 3, B).
+    """The gradients of GROUP densities as far as a block of functions gives them, each (blocks, B).
 
     With BASIS also the share of these densities in the gradients of the functions, (groups, 2, K).
     """
@@ -160,10 +162,10 @@ def any_bwd_kernel(
         by_alpha = tl.sum(cotangent * bounded(slope_shape * size + slope_length * (length * moves)), 0)
         # The length is σ to a power, with or without its factor.
         by_scale = tl.sum(cotangent * slope_length, 0) * (length * weight / sigma).to(tl.float32)
-        to = by_row_ptr + tl.program_id(1).to(tl.int64) * 3 * rows + row
-        tl.store(to, tl.sum(cotangent * slope, 0))
-        tl.store(to + rows, by_scale)
-        tl.store(to + 2 * rows, by_alpha)
+        place = tl.program_id(1).to(tl.int64) * rows + row
+        tl.store(by_loc_ptr + place, tl.sum(cotangent * slope, 0))
+        tl.store(by_scale_ptr + place, by_scale)
+        tl.store(by_alpha_ptr + place, by_alpha)
         if BASIS:
             by_centre -= cotangent * slope
             by_width += cotangent * bounded(slope_width * size)
@@ -236,13 +238,13 @@ def any_line_gradients(
     blocks = triton.cdiv(columns, block)
     group = min(16, triton.next_power_of_2(max(1, rows // _FEW))) if needs_basis else 1
     groups = triton.cdiv(rows, group)
-    by_row = loc.new_empty(blocks, 3, rows)
+    by_row = [loc.new_empty(blocks, rows) for _ in range(3)]
     shares = loc.new_empty(groups if needs_basis else 0, 2, columns)
     matrix = cotangent.reshape(-1, columns)
     if rows and columns:
         with device_of(loc):
             any_bwd_kernel[(groups, blocks)](
-                by_row,
+                *by_row,
                 shares,
                 matrix,
                 *(x.contiguous() for x in (loc, scale, alpha, centre, width)),
@@ -259,7 +261,7 @@ def any_line_gradients(
                 COLUMNS=block,
                 num_warps=warps,
             )
-    by_loc, by_scale, by_alpha = (by_row[0] if blocks == 1 else by_row.sum(0)).reshape(3, *loc.shape).unbind(0)
+    by_loc, by_scale, by_alpha = ((x if blocks == 1 else x.sum(0)).reshape(loc.shape) for x in by_row)
     if not needs_basis:
         return by_loc, by_scale, by_alpha, loc.new_empty(0), loc.new_empty(0)
     return by_loc, by_scale, by_alpha, shares[:, 0].sum(0), shares[:, 1].sum(0)
