@@ -13,6 +13,7 @@ from torch import Tensor
 from contmax import kernels
 from contmax._autograd import apply
 from contmax._by_reference import gradients_by_reference, tangent_by_reference
+from contmax.expectations._line_scales_chunks import scale_mean_in_chunks
 from contmax.expectations._line_scales_compiled import compiled_scale_mean
 from contmax.expectations._line_scales_reference import scale_mean_reference
 from contmax.expectations._scale_law import path_rule
@@ -39,7 +40,7 @@ def scale_mean_expectation(
         return compiled
     known = kernels.line_scale_means(loc, scale, alpha, centre, width, path_rule(isinstance(alpha, Tensor), single))
     if known is None:
-        return scale_mean_reference(loc, scale, centre, width, index, number)
+        return scale_mean_in_chunks(loc, scale, centre, width, index, number)
     result: Tensor = apply(ScaleMeanExpectation, loc, scale, centre, width, alpha, known)
     return result
 
