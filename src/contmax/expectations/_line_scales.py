@@ -13,10 +13,10 @@ from torch import Tensor
 from contmax import kernels
 from contmax._autograd import apply
 from contmax._by_reference import gradients_by_reference, tangent_by_reference
-from contmax.densities import BetaGaussian
-from contmax.expectations._plane_form import line_form
+from contmax.expectations._line_scales_chunks import scale_mean_in_chunks
+from contmax.expectations._line_scales_compiled import compiled_scale_mean
+from contmax.expectations._line_scales_reference import scale_mean_reference
 from contmax.expectations._scale_law import path_rule
-from contmax.expectations._scale_mean import mean_over_scales
 
 
 def scale_mean_expectation(
@@ -34,9 +34,13 @@ def scale_mean_expectation(
     """
     single = dtype == torch.float32
     loc, scale, centre, width = (x.to(dtype) for x in (loc, scale, centre, width))
+    index, number = (alpha, None) if isinstance(alpha, Tensor) else (None, alpha)
+    compiled = compiled_scale_mean(loc, scale, centre, width, index, number)
+    if compiled is not None:
+        return compiled
     known = kernels.line_scale_means(loc, scale, alpha, centre, width, path_rule(isinstance(alpha, Tensor), single))
     if known is None:
-        return _reference(loc, scale, centre, width, alpha if isinstance(alpha, Tensor) else None, alpha)
+        return scale_mean_in_chunks(loc, scale, centre, width, index, number)
     result: Tensor = apply(ScaleMeanExpectation, loc, scale, centre, width, alpha, known)
     return result
 
@@ -70,7 +74,7 @@ class ScaleMeanExpectation(torch.autograd.Function):
         *inputs, slopes = ctx.saved_tensors
         needed = ctx.needs_input_grad[:5]
         if torch.is_grad_enabled():
-            reference = partial(_reference, number=ctx.number)
+            reference = partial(scale_mean_reference, number=ctx.number)
             return *gradients_by_reference(reference, inputs, needed, cotangent), None
         by_loc, by_scale, by_width, by_alpha = slopes
         rows = [
@@ -86,12 +90,6 @@ class ScaleMeanExpectation(torch.autograd.Function):
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
-        return tangent_by_reference(partial(_reference, number=ctx.number), ctx.saved_tensors[:5], tangents[:5])
-
-
-def _reference(loc: Any, scale: Any, centre: Any, width: Any, index: Any, number: Any) -> Tensor:
-    """The same by torch, differentiable to every order; α is a tensor, or, where that is None, the number after it."""
-    alpha = number if index is None else index
-    wide = BetaGaussian(loc.double(), scale.double(), alpha, validate_args=False)
-    form, size = line_form(wide.variance[..., None], wide.loc[..., None] - centre.double(), width.double())
-    return (mean_over_scales(form, alpha, 1, loc.dtype == torch.float32) * size).to(loc.dtype)
+        return tangent_by_reference(
+            partial(scale_mean_reference, number=ctx.number), ctx.saved_tensors[:5], tangents[:5]
+        )

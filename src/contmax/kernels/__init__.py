@@ -21,6 +21,8 @@ from contmax.kernels._dispatch import window_values_and_slopes as window_values_
 from contmax.kernels._linear_dispatch import class_loss_gradient_in_place as class_loss_gradient_in_place
 from contmax.kernels._linear_dispatch import support_products as support_products
 from contmax.kernels._linear_dispatch import supports_are_listed as supports_are_listed
+from contmax.kernels._mean_dispatch import any_line_gradients as any_line_gradients
+from contmax.kernels._mean_dispatch import any_line_values as any_line_values
 from contmax.kernels._mean_dispatch import line_gradients as line_gradients
 from contmax.kernels._mean_dispatch import line_values as line_values
 from contmax.kernels._mean_dispatch import means_are_compiled as means_are_compiled

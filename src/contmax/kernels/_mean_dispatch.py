@@ -41,6 +41,31 @@ def line_gradients(
     return result
 
 
+def any_line_values(
+    loc: Tensor, scale: Tensor, index: Tensor | None, number: float | None, centre: Tensor, width: Tensor
+) -> Tensor:
+    """E_p[ψ] on the line for every α, the tensor `index` or else the number: `contmax.kernels.triton`, as all here."""
+    result: Tensor = _called("any_line_values", loc, scale, index, number, centre, width)
+    return result
+
+
+def any_line_gradients(
+    cotangent: Tensor,
+    loc: Tensor,
+    scale: Tensor,
+    index: Tensor | None,
+    number: float | None,
+    centre: Tensor,
+    width: Tensor,
+    needs_basis: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of loc, scale, α, centre and width; the last two are empty, (0,), where not needed."""
+    result: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _called(
+        "any_line_gradients", cotangent, loc, scale, index, number, centre, width, needs_basis
+    )
+    return result
+
+
 def plane_values(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float) -> Tensor:
     """E_p[ψ] on the plane, (*batch, K): see `contmax.kernels.triton.plane_values`."""
     result: Tensor = _called("plane_values", loc, tril, centre, basis_tril, k)

@@ -76,6 +76,71 @@ def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
     return line_gradients_op(*densities, *tensors[3:], *rest), (0, 0, None, None)
 
 
+@torch.library.custom_op("contmax::any_line_values", mutates_args=())
+def any_line_values_op(
+    loc: Tensor, scale: Tensor, index: Tensor | None, number: float | None, centre: Tensor, width: Tensor
+) -> Tensor:
+    """`contmax.kernels.triton.any_line_values` as one opaque node."""
+    from contmax.kernels import triton
+
+    return triton.any_line_values(loc, scale, index, number, centre, width)
+
+
+@any_line_values_op.register_fake
+def _(loc: Tensor, scale: Tensor, index: Tensor | None, number: float | None, centre: Tensor, width: Tensor) -> Tensor:
+    return loc.new_empty(*loc.shape, centre.shape[0])
+
+
+@any_line_values_op.register_vmap
+def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+    if in_dims[4] is not None or in_dims[5] is not None:
+        return _one_by_one(any_line_values_op, info, in_dims, arguments)
+    densities = _batched_first(info, in_dims, arguments[:3])
+    return any_line_values_op(*densities, *arguments[3:]), 0
+
+
+@torch.library.custom_op("contmax::any_line_gradients", mutates_args=())
+def any_line_gradients_op(
+    cotangent: Tensor,
+    loc: Tensor,
+    scale: Tensor,
+    index: Tensor | None,
+    number: float | None,
+    centre: Tensor,
+    width: Tensor,
+    needs_basis: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """`contmax.kernels.triton.any_line_gradients` as one opaque node."""
+    from contmax.kernels import triton
+
+    return triton.any_line_gradients(cotangent, loc, scale, index, number, centre, width, needs_basis)
+
+
+@any_line_gradients_op.register_fake
+def _(
+    cotangent: Tensor,
+    loc: Tensor,
+    scale: Tensor,
+    index: Tensor | None,
+    number: float | None,
+    centre: Tensor,
+    width: Tensor,
+    needs_basis: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    by_loc, by_scale, by_alpha = (loc.new_empty(loc.shape) for _ in range(3))
+    by_centre, by_width = (loc.new_empty(centre.shape if needs_basis else 0) for _ in range(2))
+    return by_loc, by_scale, by_alpha, by_centre, by_width
+
+
+@any_line_gradients_op.register_vmap
+def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+    needs_basis = arguments[-1]
+    if needs_basis or in_dims[5] is not None or in_dims[6] is not None:
+        return _one_by_one(any_line_gradients_op, info, in_dims, arguments)
+    densities = _batched_first(info, in_dims, arguments[:4])
+    return any_line_gradients_op(*densities, *arguments[4:]), (0, 0, 0, None, None)
+
+
 @torch.library.custom_op("contmax::plane_values", mutates_args=())
 def plane_values_op(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float) -> Tensor:
     """`contmax.kernels.triton.plane_values` as one opaque node."""
@@ -172,10 +237,10 @@ def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
     return plane_cholesky_gradient_op(*_batched_first(info, in_dims, arguments)), 0
 
 
-def _batched_first(info: Any, in_dims: _Batched, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    """The tensors with vmap's axis in front of all others."""
+def _batched_first(info: Any, in_dims: _Batched, tensors: tuple[Any, ...]) -> list[Any]:
+    """The tensors with vmap's axis in front of all others; None stays None."""
     return [
-        x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+        x if x is None else x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
         for x, dim in zip(tensors, in_dims, strict=False)
     ]
 

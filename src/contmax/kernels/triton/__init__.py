@@ -12,6 +12,8 @@ from contmax.kernels.triton._gates import gate_moments as gate_moments
 from contmax.kernels.triton._gates import gate_moments_backward as gate_moments_backward
 from contmax.kernels.triton._line import line_gradients as line_gradients
 from contmax.kernels.triton._line import line_values as line_values
+from contmax.kernels.triton._line_any import any_line_gradients as any_line_gradients
+from contmax.kernels.triton._line_any import any_line_values as any_line_values
 from contmax.kernels.triton._maps import entmax_rows as entmax_rows
 from contmax.kernels.triton._maps import entmax_rows_backward as entmax_rows_backward
 from contmax.kernels.triton._masked_mean import masked_mean as masked_mean

@@ -12,6 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._launch import device_of
+from contmax.kernels.triton._lengths import STEEPEST
+from contmax.kernels.triton._plane_form import densities, form_numbers, functions, plane_form
 from contmax.kernels.triton._scale_path import mean, mean_and_slopes
 from contmax.numerics import SINGLE, hyperbola_nodes
 
@@ -19,51 +21,6 @@ _BLOCK = 128
 _INVERSE_2PI = tl.constexpr(0.15915494309189535)
 # So that a sum over many functions is a number still: infinities of both signs would make it NaN.
 _STEEPEST = tl.constexpr(1e33)
-
-
-@triton.jit
-def _densities(loc_ptr, tril_ptr, row, known, factor, power, GAUSSIAN: tl.constexpr):
-    """μ, L and √v of a block of densities, each (rows, 1)."""
-    mu_1 = tl.load(loc_ptr + 2 * row, known, other=0.0)
-    mu_2 = tl.load(loc_ptr + 2 * row + 1, known, other=0.0)
-    l_11 = tl.load(tril_ptr + 4 * row, known, other=1.0)
-    l_21 = tl.load(tril_ptr + 4 * row + 2, known, other=0.0)
-    l_22 = tl.load(tril_ptr + 4 * row + 3, known, other=1.0)
-    root = tl.full(l_11.shape, 1.0, tl.float32)
-    if not GAUSSIAN:
-        volume = l_11.to(tl.float64) * l_22.to(tl.float64)
-        root = (tl.exp(-tl.log(volume) * power) * factor).to(tl.float32)
-    return mu_1[:, None], mu_2[:, None], l_11[:, None], l_21[:, None], l_22[:, None], root[:, None]
-
-
-@triton.jit
-def _functions(centre_ptr, tril_ptr, column, known):
-    """μ_j and L_j of a block of functions, each (1, columns)."""
-    c_1 = tl.load(centre_ptr + 2 * column, known, other=0.0)[None, :]
-    c_2 = tl.load(centre_ptr + 2 * column + 1, known, other=0.0)[None, :]
-    first = tl.load(tril_ptr + 4 * column, known, other=1.0)[None, :]
-    lower = tl.load(tril_ptr + 4 * column + 2, known, other=0.0)[None, :]
-    second = tl.load(tril_ptr + 4 * column + 3, known, other=1.0)[None, :]
-    return c_1, c_2, first, lower, second
-
-
-@triton.jit
-def _form(d_1, d_2, t_11, t_21, t_22, first, lower, second):
-    """K = L_j⁻¹T and y = L_j⁻¹d; then √a, and with y ← √a y also Ky turned by a right angle, (p, q)."""
-    k_11, k_22, y_1 = t_11 / first, t_22 / second, d_1 / first
-    k_21, y_2 = (t_21 - lower * k_11) / second, (d_2 - lower * y_1) / second
-    root = tl.sqrt(1.0 / (1.0 + k_11 * k_11 + k_21 * k_21 + k_22 * k_22 + (k_11 * k_22) * (k_11 * k_22)))
-    # Scaled before they are squared, distances of 1e18 widths do not overflow.
-    y_1, y_2 = y_1 * root, y_2 * root
-    return k_11, k_21, k_22, y_1, y_2, root, k_21 * y_1 - k_11 * y_2, k_22 * y_1
-
-
-@triton.jit
-def _numbers(k_11, k_21, k_22, y_1, y_2, root, p, q):
-    """a, b, c, n, g."""
-    a = root * root
-    crossed = k_11 * k_22 * root
-    return a, (k_11 * k_11 + k_21 * k_21 + k_22 * k_22) * a, crossed * crossed, y_1 * y_1 + y_2 * y_2, p * p + q * q
 
 
 @triton.jit
@@ -93,12 +50,12 @@ def plane_fwd_kernel(
     """r of a block of densities against a block of functions."""
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    mu_1, mu_2, l_11, l_21, l_22, root = _densities(loc_ptr, tril_ptr, row, row < rows, factor, power, GAUSSIAN)
-    c_1, c_2, first, lower, second = _functions(centre_ptr, basis_ptr, column, column < columns)
-    k_11, k_21, k_22, y_1, y_2, size, p, q = _form(
+    mu_1, mu_2, l_11, l_21, l_22, root = densities(loc_ptr, tril_ptr, row, row < rows, factor, power, GAUSSIAN)
+    c_1, c_2, first, lower, second = functions(centre_ptr, basis_ptr, column, column < columns)
+    k_11, k_21, k_22, y_1, y_2, size, p, q = plane_form(
         mu_1 - c_1, mu_2 - c_2, l_11 * root, l_21 * root, l_22 * root, first, lower, second
     )
-    a, b, c, n, g = _numbers(k_11, k_21, k_22, y_1, y_2, size, p, q)
+    a, b, c, n, g = form_numbers(k_11, k_21, k_22, y_1, y_2, size, p, q)
     if GAUSSIAN:
         value = tl.exp(-0.5 * (n + g))
     else:
@@ -110,7 +67,7 @@ def plane_fwd_kernel(
 
 @triton.jit
 def _bounded(slope):
-    return tl.where(slope > _STEEPEST, _STEEPEST, tl.where(slope < -_STEEPEST, -_STEEPEST, slope))
+    return tl.where(slope > STEEPEST, STEEPEST, tl.where(slope < -STEEPEST, -STEEPEST, slope))
 
 
 @triton.jit
@@ -146,15 +103,17 @@ def plane_bwd_kernel(
     """The gradients of a block of densities; with BASIS also its share in those of all functions, (blocks, 5, K)."""
     block = tl.program_id(0)
     row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    mu_1, mu_2, l_11, l_21, l_22, root = _densities(loc_ptr, tril_ptr, row, row < rows, factor, power, GAUSSIAN)
+    mu_1, mu_2, l_11, l_21, l_22, root = densities(loc_ptr, tril_ptr, row, row < rows, factor, power, GAUSSIAN)
     t_11, t_21, t_22 = l_11 * root, l_21 * root, l_22 * root
     by_1, by_2 = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
     by_11, by_21, by_22 = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
     for start in range(0, columns, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        c_1, c_2, first, lower, second = _functions(centre_ptr, basis_ptr, column, column < columns)
-        k_11, k_21, k_22, y_1, y_2, size, p, q = _form(mu_1 - c_1, mu_2 - c_2, t_11, t_21, t_22, first, lower, second)
-        a, b, c, n, g = _numbers(k_11, k_21, k_22, y_1, y_2, size, p, q)
+        c_1, c_2, first, lower, second = functions(centre_ptr, basis_ptr, column, column < columns)
+        k_11, k_21, k_22, y_1, y_2, size, p, q = plane_form(
+            mu_1 - c_1, mu_2 - c_2, t_11, t_21, t_22, first, lower, second
+        )
+        a, b, c, n, g = form_numbers(k_11, k_21, k_22, y_1, y_2, size, p, q)
         if GAUSSIAN:
             value = tl.exp(-0.5 * (n + g))
             by_n, by_g = -0.5 * value, -0.5 * value
