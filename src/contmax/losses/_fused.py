@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
-from contmax._eager import is_batch_of_cotangents
+from contmax._by_reference import needs_reference
 from contmax.losses._conjugate import less_target
 from contmax.maps._entmax import entmax
 
@@ -54,7 +54,7 @@ class _FusedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         z, target, mask, cut = ctx.saved_tensors
-        if torch.is_grad_enabled() or is_batch_of_cotangents(cotangent):
+        if needs_reference(cotangent):
             grad = cotangent.unsqueeze(-1) * _residual(ctx, z, target, mask)
             largest = torch.finfo(z.dtype).max
             grad = grad.clamp(-largest, largest).to(z.dtype)

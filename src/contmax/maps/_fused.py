@@ -7,7 +7,7 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
-from contmax._eager import is_batch_of_cotangents
+from contmax._by_reference import needs_reference
 from contmax.maps._jacobian import pull_back_reference, push_forward_reference
 
 
@@ -43,7 +43,7 @@ class _FusedEntmax(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         p, alpha = ctx.saved_tensors
         index, needs_alpha = ctx.fixed_alpha if alpha is None else alpha, ctx.needs_input_grad[1]
-        if torch.is_grad_enabled() or is_batch_of_cotangents(cotangent):
+        if needs_reference(cotangent):
             grad, grad_alpha = pull_back_reference(p.float(), cotangent.float(), index, -1, None, needs_alpha)
             largest = torch.finfo(ctx.dtype).max
             return grad.clamp(-largest, largest).to(ctx.dtype), grad_alpha, None, None
