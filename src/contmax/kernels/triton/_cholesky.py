@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax.kernels.triton._counting import blocks_of
 from contmax.kernels.triton._launch import device_of
 
 _BLOCK = 128
@@ -50,7 +51,7 @@ def plane_cholesky(matrix: Tensor) -> Tensor:
     rows = matrix.numel() // 4
     if rows:
         with device_of(matrix):
-            cholesky_fwd_kernel[(triton.cdiv(rows, _BLOCK),)](tril, matrix.contiguous(), rows, ROWS=_BLOCK)
+            cholesky_fwd_kernel[(blocks_of(rows, _BLOCK),)](tril, matrix.contiguous(), rows, ROWS=_BLOCK)
     return tril
 
 
@@ -60,7 +61,7 @@ def plane_cholesky_gradient(cotangent: Tensor, tril: Tensor) -> Tensor:
     rows = tril.numel() // 4
     if rows:
         with device_of(tril):
-            cholesky_bwd_kernel[(triton.cdiv(rows, _BLOCK),)](
+            cholesky_bwd_kernel[(blocks_of(rows, _BLOCK),)](
                 gradient, cotangent.contiguous(), tril.contiguous(), rows, ROWS=_BLOCK
             )
     return gradient

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax.kernels.triton._counting import power_of_two
 from contmax.kernels.triton._launch import device_of
 
 
@@ -188,5 +189,5 @@ def _bytes(may: Tensor | None) -> Tensor | None:
 
 
 def _block(length: int) -> dict[str, int]:
-    block = triton.next_power_of_2(length)
+    block = power_of_two(length)
     return {"BLOCK": block, "num_warps": min(max(block // 256, 1), 16)}

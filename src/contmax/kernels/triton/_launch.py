@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
+
+from contmax.kernels.triton._counting import blocks_of, power_of_two
 
 _Axis = tuple[int, tuple[int, ...]]  # size, and the stride of each tensor
 
@@ -61,7 +62,7 @@ class Block(NamedTuple):
 
     def programs(self, rows: int) -> tuple[int]:
         """The grid."""
-        return (triton.cdiv(rows, self.rows),)
+        return (blocks_of(rows, self.rows),)
 
 
 # Longer rows are read in chunks.
@@ -90,7 +91,7 @@ class Lists(NamedTuple):
     @property
     def blocks(self) -> dict[str, int]:
         """Powers of two that hold the chunks of a row and the slots of a list."""
-        return {"CHUNKS": triton.next_power_of_2(self.chunks), "SLOTS": triton.next_power_of_2(self.capacity)}
+        return {"CHUNKS": power_of_two(self.chunks), "SLOTS": power_of_two(self.capacity)}
 
 
 def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool) -> Lists:
@@ -112,7 +113,7 @@ def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool) -> Lists:
 
 def forward_block(columns: int, order: int) -> Block:
     """Rows together and warps for rows of this length, and for this order of powers: measured on an H200."""
-    width = max(triton.next_power_of_2(columns), 16)
+    width = max(power_of_two(columns), 16)
     if width <= 512:
         return Block(max(1, (512 if order > 0 else 256) // width), width, 1)
     if order > 0:
@@ -122,7 +123,7 @@ def forward_block(columns: int, order: int) -> Block:
 
 def backward_block(columns: int) -> Block:
     """The same for the backward pass, which has more to hold at a time."""
-    width = max(triton.next_power_of_2(columns), 16)
+    width = max(power_of_two(columns), 16)
     if width <= 512:
         return Block(max(1, 512 // width), width, 1)
     return Block(1, width, {1024: 2, 2048: 4, 4096: 8, 8192: 16}.get(width, 32))

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._launch import device_of
 from contmax.kernels.triton._lengths import bounded, distance, length_in_range, nan_from
 from contmax.kernels.triton._line_window import ROOT, half_width, sum_of_values, sums_of_slopes, window
@@ -179,7 +180,7 @@ def line_values(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: fl
         return r
     rows, columns = loc.numel(), centre.shape[0]
     block_rows, block_columns, warps = _block(rows, columns)
-    grid = (triton.cdiv(rows, block_rows), triton.cdiv(columns, block_columns))
+    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
     with device_of(loc):
         line_fwd_kernel[grid](
             r,
@@ -220,7 +221,7 @@ def line_gradients(
     rows, columns = loc.numel(), centre.shape[0]
     by_loc, by_scale = loc.new_empty(loc.shape), loc.new_empty(loc.shape)
     block_rows, block_columns, warps = _block(rows, columns)
-    blocks = triton.cdiv(rows, block_rows)
+    blocks = blocks_of(rows, block_rows)
     shares = loc.new_empty(blocks if needs_basis else 0, 2, columns)
     matrix = cotangent.reshape(-1, columns)
     if rows:
@@ -270,7 +271,7 @@ def _numbers(k: float, raised: bool) -> dict[str, float | int | bool]:
 def _block(rows: int, columns: int) -> tuple[int, int, int]:
     """Densities, functions and warps of one program: few pairs where there are few in all, so that all work."""
     many = rows * columns >= 2**17
-    block_columns = min(triton.next_power_of_2(columns), 512)
-    block_rows = max(1, min((512 if many else 128) // block_columns, triton.next_power_of_2(rows)))
+    block_columns = min(power_of_two(columns), 512)
+    block_rows = max(1, min((512 if many else 128) // block_columns, power_of_two(rows)))
     # Eight pairs for each thread share what it loads of the rule.
     return block_rows, block_columns, 2 if many else 4

@@ -15,6 +15,7 @@ from contmax.kernels.triton._any_bell import bell_reach, bell_slopes, bell_value
 from contmax.kernels.triton._any_edges import edge_slopes, edge_value
 from contmax.kernels.triton._any_law import gap_in_range, row_law, tail_law
 from contmax.kernels.triton._any_tails import tail_slopes, tail_value
+from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._launch import device_of
 from contmax.kernels.triton._lengths import bounded, length_in_range, nan_from
 from contmax.numerics import unit_gauss_legendre
@@ -195,7 +196,7 @@ def any_line_values(
     alpha, gap = (loc, (number or 0.0) - 1.0) if index is None else (index, 0.0)
     block, warps = _block(columns)
     with device_of(loc):
-        any_fwd_kernel[(rows, triton.cdiv(columns, block))](
+        any_fwd_kernel[(rows, blocks_of(columns, block))](
             r,
             *(x.contiguous() for x in (loc, scale, alpha, centre, width)),
             *_rules(loc.device),
@@ -235,9 +236,9 @@ def any_line_gradients(
     rows, columns = loc.numel(), centre.shape[0]
     alpha, gap = (loc, (number or 0.0) - 1.0) if index is None else (index, 0.0)
     block, warps = _block(columns)
-    blocks = triton.cdiv(columns, block)
-    group = min(16, triton.next_power_of_2(max(1, rows // _FEW))) if needs_basis else 1
-    groups = triton.cdiv(rows, group)
+    blocks = blocks_of(columns, block)
+    group = min(16, power_of_two(max(1, rows // _FEW))) if needs_basis else 1
+    groups = blocks_of(rows, group)
     by_row = [loc.new_empty(blocks, rows) for _ in range(3)]
     shares = loc.new_empty(groups if needs_basis else 0, 2, columns)
     matrix = cotangent.reshape(-1, columns)
@@ -283,5 +284,5 @@ def _rules(device: torch.device) -> tuple[Tensor, Tensor]:
 
 def _block(columns: int) -> tuple[int, int]:
     """Functions and warps of one program: four pairs for each thread where there are many."""
-    block = min(triton.next_power_of_2(columns), _COLUMNS)
+    block = min(power_of_two(columns), _COLUMNS)
     return block, max(1, min(4, block // 64))

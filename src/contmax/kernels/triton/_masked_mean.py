@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._launch import device_of
 
 
@@ -81,9 +82,9 @@ def masked_mean(weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         mask: (B, L), boolean, contiguous.
     """
     (batch, length, channels), result = values.shape, weights.new_empty(values.shape[0], values.shape[2])
-    columns = min(triton.next_power_of_2(channels), 128)
+    columns = min(power_of_two(channels), 128)
     with device_of(values):
-        masked_mean_fwd_kernel[(batch, triton.cdiv(channels, columns))](
+        masked_mean_fwd_kernel[(batch, blocks_of(channels, columns))](
             weights, values, mask.view(torch.uint8), result, length, channels, ROWS=32, COLUMNS=columns
         )
     return result
@@ -95,9 +96,9 @@ def masked_mean_backward(
     """The gradients of weights and, if they are needed, of values; a cotangent (B, D) in float32, contiguous."""
     batch, length, channels = values.shape
     by_weights, by_values = torch.empty_like(weights), torch.empty_like(values) if needs_values else None
-    columns = min(triton.next_power_of_2(channels), 128)
+    columns = min(power_of_two(channels), 128)
     with device_of(values):
-        masked_mean_bwd_kernel[(batch, triton.cdiv(length, 32))](
+        masked_mean_bwd_kernel[(batch, blocks_of(length, 32))](
             weights,
             values,
             mask.view(torch.uint8),

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._launch import device_of
 from contmax.kernels.triton._lengths import STEEPEST
 from contmax.kernels.triton._plane_form import densities, form_numbers, functions, plane_form
@@ -190,7 +191,7 @@ def plane_values(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, 
         return r
     rows = loc.numel() // 2
     block_rows, block_columns = _block(rows, columns)
-    grid = (triton.cdiv(rows, block_rows), triton.cdiv(columns, block_columns))
+    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
     with device_of(loc):
         plane_fwd_kernel[grid](
             r,
@@ -222,7 +223,7 @@ def plane_gradients(
     rows, columns = loc.numel() // 2, centre.shape[0]
     by_loc, by_tril = loc.new_empty(loc.shape), loc.new_empty(tril.shape)
     block_rows, block_columns = _block(rows, columns)
-    blocks = triton.cdiv(rows, block_rows)
+    blocks = blocks_of(rows, block_rows)
     shares = loc.new_empty(blocks if needs_basis else 0, 5, columns)
     matrix = cotangent.reshape(-1, columns)
     if rows:
@@ -267,5 +268,5 @@ def _law(k: float) -> dict[str, float | int | bool]:
 
 def _block(rows: int, columns: int) -> tuple[int, int]:
     """Densities and functions of one program, one pair for each thread."""
-    block_columns = min(triton.next_power_of_2(columns), _BLOCK)
-    return max(1, min(_BLOCK // block_columns, triton.next_power_of_2(rows))), block_columns
+    block_columns = min(power_of_two(columns), _BLOCK)
+    return max(1, min(_BLOCK // block_columns, power_of_two(rows))), block_columns

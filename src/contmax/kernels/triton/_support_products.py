@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._class_losses import row_losses_backward
+from contmax.kernels.triton._counting import blocks_of
 from contmax.kernels.triton._launch import device_of, order_of, side_by_side
 from contmax.kernels.triton._solve import NOTHING, relative_weights
 
@@ -41,12 +42,12 @@ def support_products(z: Tensor, target: Tensor, alpha: float, cut: Tensor, weigh
         _list_support[(tokens,)](
             z, cut, *lists, classes, alpha - 1, K=order, CHUNK=_CHUNK, CAPACITY=_LONGEST_LIST, num_warps=8
         )
-        _add_listed_rows[(tokens, triton.cdiv(channels, 512))](
+        _add_listed_rows[(tokens, blocks_of(channels, 512))](
             *lists, target, cut, weight, products, classes, channels, stride,
             CAPACITY=_LONGEST_LIST, ROWS=8, BLOCK=512, num_warps=4,
         )  # fmt: skip
         residual = row_losses_backward(z, target, alpha, None, 0.0, cut, (counts > _LONGEST_LIST).float(), out=z)
-        _multiply_long_rows[(triton.cdiv(tokens, 64), triton.cdiv(channels, 128))](
+        _multiply_long_rows[(blocks_of(tokens, 64), blocks_of(channels, 128))](
             residual, counts, weight, products, tokens, classes, channels, stride,
             CAPACITY=_LONGEST_LIST, ROWS=64, BLOCK=128, CHUNK=32 if z.dtype == torch.float32 else 64,
             num_warps=4, num_stages=2,

@@ -1,0 +1,21 @@
+"""Sizes of blocks, in plain Python: Triton's own helpers take longer to call than some kernels to run."""
+
+
+def blocks_of(count: int, size: int) -> int:
+    """How many blocks of a size hold so many things.
+
+    Example:
+        >>> blocks_of(9, 4)
+        3
+    """
+    return -(-count // size)
+
+
+def power_of_two(count: int) -> int:
+    """The smallest power of two that is not less.
+
+    Example:
+        >>> [power_of_two(n) for n in (1, 2, 5, 64)]
+        [1, 2, 8, 64]
+    """
+    return 1 << (count - 1).bit_length()
