@@ -9,6 +9,7 @@ import inspect
 from typing import Any
 
 import torch
+from torch._functorch.utils import unwrap_dead_wrappers
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
@@ -23,7 +24,12 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     """
     if torch.compiler.is_compiling():
         return function.apply(*arguments)
-    return _with_tangent(function).apply(*arguments)
+    twin = _with_tangent(function)
+    if torch._C._are_functorch_transforms_active():
+        return twin.apply(*arguments)
+    # What torch's `apply` does here too, after binding the arguments to the signature of `forward`: that takes longer
+    # than a small map.
+    return super(torch.autograd.Function, twin).apply(*unwrap_dead_wrappers(arguments))
 
 
 @functools.cache
