@@ -18,7 +18,7 @@ def entmax_fused(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: t
     """p of scores (*batch, n) in a dtype; `mask` is boolean, of the shape of the scores."""
     if _all_eager(x, alpha, mask):
         return _entmax(x, alpha, mask, dtype)
-    result: Tensor = entmax_op(x, *_tensor_or_number(alpha), mask, dtype)
+    result: Tensor = entmax_op(x, *tensor_or_number(alpha), mask, dtype)
     return result
 
 
@@ -29,7 +29,7 @@ def entmax_fused_backward(
     if _all_eager(p, alpha, cotangent):
         grad, grad_alpha = _entmax_backward(p, cotangent, alpha, dtype, needs_alpha)
     else:
-        grad, grad_alpha = entmax_backward_op(p, cotangent, *_tensor_or_number(alpha), dtype, needs_alpha)
+        grad, grad_alpha = entmax_backward_op(p, cotangent, *tensor_or_number(alpha), dtype, needs_alpha)
     return grad, grad_alpha if needs_alpha else None
 
 
@@ -218,6 +218,6 @@ def _all_eager(*values: object) -> bool:
     return all(is_eager(v) for v in values if isinstance(v, Tensor))
 
 
-def _tensor_or_number(alpha: float | Tensor) -> tuple[Tensor | None, float]:
+def tensor_or_number(alpha: float | Tensor) -> tuple[Tensor | None, float]:
     """α as operators take it: a number on the device would have to be waited for."""
     return (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)

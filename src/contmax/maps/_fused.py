@@ -9,13 +9,14 @@ from contmax import kernels
 from contmax._autograd import apply
 from contmax._by_reference import needs_reference
 from contmax.maps._jacobian import pull_back_reference, push_forward_reference
+from contmax.maps._operators import one_along
 
 
 def fused_entmax(scores: Tensor, alpha: float | Tensor, dim: int, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
     """p in a dtype, from checked arguments."""
     rows = scores.movedim(dim, -1)
     if isinstance(alpha, Tensor):
-        alpha = alpha.expand(*_but_one(scores.shape, dim)).movedim(dim, -1)
+        alpha = alpha.expand(one_along(scores, dim)).movedim(dim, -1)
     if mask is not None:
         mask = mask.expand(scores.shape).movedim(dim, -1)
     p: Tensor = apply(_FusedEntmax, rows, alpha, mask, dtype)
@@ -55,9 +56,3 @@ class _FusedEntmax(torch.autograd.Function):
         index = ctx.fixed_alpha if alpha is None else alpha
         moved = None if tangents[0] is None else tangents[0].float()
         return push_forward_reference(p.float(), moved, index, tangents[1], -1, None).to(p.dtype)
-
-
-def _but_one(shape: torch.Size, dim: int) -> list[int]:
-    sizes = list(shape)
-    sizes[dim] = 1
-    return sizes

@@ -44,7 +44,7 @@ def regularized_max_op(
 def _(
     scores: Tensor, alpha: Tensor | None, fixed_alpha: float, dim: int, weights: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    return scores.new_empty(scores.shape), scores.new_empty(_one_along(scores, dim), dtype=torch.float64)
+    return scores.new_empty(scores.shape), scores.new_empty(one_along(scores, dim), dtype=torch.float64)
 
 
 @regularized_max_op.register_vmap
@@ -81,7 +81,7 @@ def _(
     weights: Tensor | None,
     needs_alpha: bool,
 ) -> tuple[Tensor, Tensor]:
-    return p.new_empty(p.shape), p.new_empty(_one_along(p, dim) if needs_alpha else (0,))
+    return p.new_empty(p.shape), p.new_empty(one_along(p, dim) if needs_alpha else (0,))
 
 
 @pull_back_op.register_vmap
@@ -103,7 +103,8 @@ def _(
     return results, (0, 0 if needs_alpha else None)
 
 
-def _one_along(x: Tensor, dim: int) -> list[int]:
+def one_along(x: Tensor, dim: int) -> list[int]:
+    """The shape of x with size 1 along `dim`."""
     shape = list(x.shape)
     shape[dim] = 1
     return shape

@@ -63,7 +63,7 @@ def list_chunks(
 
 @triton.jit
 def chunk_sums(X, M, at, mask_at, n, top, t, epsilon, K: tl.constexpr, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr):
-    """Σ p/p_max, Σ (p/p_max)^{2−α} and Σ p y/p_max over a whole row, each (1,), by reading it again."""
+    """Sums of weights, of escorts and of weights times y over a row, each (1,), by reading it again."""
     total = tl.zeros([1], tl.float32)
     slope = tl.zeros([1], tl.float32)
     product = tl.zeros([1], tl.float32)

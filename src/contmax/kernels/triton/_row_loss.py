@@ -6,7 +6,7 @@ import triton.language as tl
 
 @triton.jit
 def store_cut(CUT, r, exists, top, t, total, share):
-    """What makes p̂ again from the scores of rows r, (R,): the maximum, t, 1/Σ(p/p_max); and the share of smoothing."""
+    """What makes p̂ again from the scores of rows r, (R,): the maximum, t, 1/Σ weights; and the share of smoothing."""
     tl.store(CUT + r * 4, top, mask=exists)
     tl.store(CUT + r * 4 + 1, t, mask=exists)
     tl.store(CUT + r * 4 + 2, 1.0 / tl.where(total > 0.0, total, 1.0), mask=exists)
