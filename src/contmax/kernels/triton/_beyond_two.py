@@ -181,6 +181,15 @@ def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
 
 
 @triton.jit
+def load_support(P, G, here, at, gn, start, n, CHUNK: tl.constexpr):
+    """p, its cotangent where p > 0, and ln p (0 elsewhere) of a chunk, in float64."""
+    columns = start + tl.arange(0, CHUNK)
+    p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float64)
+    g = tl.load(G + at + columns * gn, mask=(columns < n) & (p > 0.0), other=0.0).to(tl.float64)
+    return p, g, tl.log(tl.where(p > 0.0, p, 1.0))
+
+
+@triton.jit
 def backward_beyond_two(
     P, G, A, DX, DA, n, size_b, size_c, ga, gb, gc, gn, largest, NEEDS_ALPHA: tl.constexpr, CHUNK: tl.constexpr
 ):
@@ -203,43 +212,35 @@ def backward_beyond_two(
             anchors = tl.full([CHUNK], -float("inf"), tl.float64)
             totals = tl.zeros([CHUNK], tl.float64)
             for start in range(0, n, CHUNK):
-                columns = start + tl.arange(0, CHUNK)
-                p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float64)
-                g = tl.load(G + at + columns * gn, mask=(columns < n) & (p > 0.0), other=0.0).to(tl.float64)
+                p, g, log_p = load_support(P, G, here, at, gn, start, n, CHUNK)
+                log_s = (2.0 - alpha) * log_p
                 anchors = tl.maximum(anchors, tl.where(p == smallest, g, -float("inf")))
-                log_s = (2.0 - alpha) * tl.log(tl.where(p > 0.0, p, 1.0))
                 totals += tl.where(p > 0.0, tl.exp(log_s - pivot), 0.0)
             anchor, total = tl.max(anchors, 0), tl.sum(totals, 0)
             sizes = tl.full([CHUNK], -1e5, tl.float64)
             for start in range(0, n, CHUNK):
-                columns = start + tl.arange(0, CHUNK)
-                p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float64)
-                g = tl.load(G + at + columns * gn, mask=(columns < n) & (p > 0.0), other=0.0).to(tl.float64)
+                p, g, log_p = load_support(P, G, here, at, gn, start, n, CHUNK)
+                log_s = (2.0 - alpha) * log_p
                 c = tl.abs(tl.where(p > 0.0, g - anchor, 0.0))
-                log_s = (2.0 - alpha) * tl.log(tl.where(p > 0.0, p, 1.0))
                 sizes = tl.maximum(sizes, tl.where(c > 0.0, log_s + tl.log(tl.where(c > 0.0, c, 1.0)), -1e5))
             scale = tl.max(sizes, 0)
             scale = tl.where(scale > -1e5, scale, 0.0)
             moments = tl.zeros([CHUNK], tl.float64)
             for start in range(0, n, CHUNK):
-                columns = start + tl.arange(0, CHUNK)
-                p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float64)
-                g = tl.load(G + at + columns * gn, mask=(columns < n) & (p > 0.0), other=0.0).to(tl.float64)
-                log_s = (2.0 - alpha) * tl.log(tl.where(p > 0.0, p, 1.0))
+                p, g, log_p = load_support(P, G, here, at, gn, start, n, CHUNK)
+                log_s = (2.0 - alpha) * log_p
                 moments += tl.where(p > 0.0, (g - anchor) * tl.exp(tl.minimum(log_s - scale, 700.0)), 0.0)
             mean = tl.sum(moments, 0) / total
             back = tl.exp(tl.minimum(scale, 700.0))
             mean_cotangent = mean * tl.exp(tl.minimum(scale - pivot, 700.0))
             slopes = tl.zeros([CHUNK], tl.float64)
             for start in range(0, n, CHUNK):
-                columns = start + tl.arange(0, CHUNK)
-                p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float64)
-                g = tl.load(G + at + columns * gn, mask=(columns < n) & (p > 0.0), other=0.0).to(tl.float64)
-                log_p = tl.log(tl.where(p > 0.0, p, 1.0))
+                p, g, log_p = load_support(P, G, here, at, gn, start, n, CHUNK)
                 log_s = (2.0 - alpha) * log_p
                 y = (g - anchor) * tl.exp(tl.minimum(log_s - scale, 700.0))
                 d = tl.where(p > 0.0, (y - tl.exp(log_s - pivot) * mean) * back, 0.0)
                 d = tl.minimum(tl.maximum(d, -largest), largest)
+                columns = start + tl.arange(0, CHUNK)
                 tl.store(DX + here + columns, d.to(tl.float32).to(DX.dtype.element_ty), mask=columns < n)
                 if NEEDS_ALPHA:
                     rate = moved_by_alpha(p, log_p, log_s, last_log_p, epsilon)
