@@ -34,18 +34,18 @@ def assert_as_float64(function, cotangent, *arguments, tolerance=2e-6):
         assert torch.allclose(ours.double(), truth, atol=tolerance * (1 + truth.abs().max().item()), rtol=0)
 
 
-@pytest.fixture(params=["on the chip", "in chunks"])
+@pytest.fixture(params=["on the chip", "by lists"])
 def length(request, monkeypatch):
-    """Rows of both kinds, in small: the limits between them are moved."""
-    if request.param == "in chunks":
+    """Rows of both kinds, in small: the limits between them are moved, to slices of two chunks."""
+    if request.param == "by lists":
         from contmax.kernels.triton import _class_losses, _launch, _maps
 
-        monkeypatch.setattr(_maps, "LONGEST_ON_CHIP", 8)
-        monkeypatch.setattr(_maps, "_LONGEST_BACKWARD", 8)
-        monkeypatch.setattr(_class_losses, "LONGEST_ON_CHIP", 8)
-        monkeypatch.setattr(_launch, "_CHUNKS_OF_MAPS", (16, 6, 4))
-        monkeypatch.setattr(_launch, "_CHUNKS_OF_LOSSES", (16, 6, 4))
-    return 37
+        for module in (_maps, _class_losses):
+            monkeypatch.setattr(module, "LONGEST_ON_CHIP", 32)
+        for module in (_launch, _class_losses):
+            monkeypatch.setattr(module, "CHUNK", 32)
+        monkeypatch.setattr(_launch, "_SLICES_OF_FEW", (64, 12))
+    return 101
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)

@@ -6,6 +6,7 @@ Functions here take plain tensors and launch; they differentiate nothing and che
 
 from contmax.kernels.triton._cholesky import plane_cholesky as plane_cholesky
 from contmax.kernels.triton._cholesky import plane_cholesky_gradient as plane_cholesky_gradient
+from contmax.kernels.triton._class_losses import cut_width as cut_width
 from contmax.kernels.triton._class_losses import row_losses as row_losses
 from contmax.kernels.triton._class_losses import row_losses_backward as row_losses_backward
 from contmax.kernels.triton._gates import gate_moments as gate_moments

@@ -122,13 +122,33 @@ def last_log_probability(X, M, at, mask_at, n, lowest, epsilon, HAS_MASK: tl.con
 
 
 @triton.jit
+def has_work(A, rows, ROWS: tl.constexpr):
+    """Whether any of this program's rows has α > 2; most programs have none, and end here."""
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    return tl.max(tl.load(A + r, mask=r < rows, other=1.0).to(tl.float32), 0) > 2.0
+
+
+@triton.jit
 def forward_beyond_two(
-    X, M, A, P, OMEGA, n, size_b, size_c, xa, xb, xc, ma, mb, mc,
-    HAS_MASK: tl.constexpr, NEEDS_OMEGA: tl.constexpr, CHUNK: tl.constexpr,
+    X, M, A, P, OMEGA, rows, n, size_b, size_c, xa, xb, xc, ma, mb, mc,
+    HAS_MASK: tl.constexpr, NEEDS_OMEGA: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """p of the rows with α > 2, and Ω* where asked for."""
-    r = tl.program_id(0)
-    alpha = tl.load(A + r).to(tl.float64)
+    if has_work(A, rows, ROWS):
+        for i in range(ROWS):
+            r = tl.program_id(0) * ROWS + i
+            forward_row_beyond_two(
+                X, M, A, P, OMEGA, r, rows, n, size_b, size_c, xa, xb, xc, ma, mb, mc, HAS_MASK, NEEDS_OMEGA, CHUNK
+            )
+
+
+@triton.jit
+def forward_row_beyond_two(
+    X, M, A, P, OMEGA, r, rows, n, size_b, size_c, xa, xb, xc, ma, mb, mc,
+    HAS_MASK: tl.constexpr, NEEDS_OMEGA: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """p of row r, and Ω* where asked for, if it exists and its α is more than 2."""
+    alpha = tl.load(A + r, mask=r < rows, other=1.0).to(tl.float64)
     if alpha > 2.0:
         row = r + tl.arange(0, 1)
         at = tl.max(row_offsets(row, size_b, size_c, xa, xb, xc), 0)
@@ -191,11 +211,25 @@ def load_support(P, G, here, at, gn, start, n, CHUNK: tl.constexpr):
 
 @triton.jit
 def backward_beyond_two(
-    P, G, A, DX, DA, n, size_b, size_c, ga, gb, gc, gn, largest, NEEDS_ALPHA: tl.constexpr, CHUNK: tl.constexpr
-):
+    P, G, A, DX, DA, rows, n, size_b, size_c, ga, gb, gc, gn, largest,
+    NEEDS_ALPHA: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
     """Gradients of the rows with α > 2: s = p^{2−α} relative to its largest value, as in `contmax.maps._escort`."""
-    r = tl.program_id(0)
-    alpha = tl.load(A + r).to(tl.float64)
+    if has_work(A, rows, ROWS):
+        for i in range(ROWS):
+            r = tl.program_id(0) * ROWS + i
+            backward_row_beyond_two(
+                P, G, A, DX, DA, r, rows, n, size_b, size_c, ga, gb, gc, gn, largest, NEEDS_ALPHA, CHUNK
+            )
+
+
+@triton.jit
+def backward_row_beyond_two(
+    P, G, A, DX, DA, r, rows, n, size_b, size_c, ga, gb, gc, gn, largest,
+    NEEDS_ALPHA: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Gradients of row r, if it exists and its α is more than 2."""
+    alpha = tl.load(A + r, mask=r < rows, other=1.0).to(tl.float64)
     if alpha > 2.0:
         here = r.to(tl.int64) * n
         at = tl.max(row_offsets(r + tl.arange(0, 1), size_b, size_c, ga, gb, gc), 0)

@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
+from contmax.kernels.triton._counting import blocks_of
 from contmax.kernels.triton._launch import (
+    CHUNK,
     LONGEST_ON_CHIP,
     as_rows,
     byte_mask,
@@ -13,10 +15,17 @@ from contmax.kernels.triton._launch import (
     order_of,
     side_by_side,
 )
-from contmax.kernels.triton._long_rows import list_chunks, solve_long_rows
+from contmax.kernels.triton._lists import list_scores
+from contmax.kernels.triton._long_rows import solve_long_rows
 from contmax.kernels.triton._losses import loss_gradient, loss_rows
 
-_COLUMNS_OF_GRADIENT = 2048
+# Chunks of a row that a program of the backward pass takes.
+_CHUNKS_OF_GRADIENT = 8
+
+
+def cut_width(columns: int) -> int:
+    """How many numbers the forward pass keeps of a row of this length: `_row_loss`."""
+    return 4 if columns <= CHUNK else 4 + blocks_of(columns, CHUNK)
 
 
 def row_losses(
@@ -32,37 +41,39 @@ def row_losses(
         smoothing: the mass of q that is spread over the allowed classes.
 
     Returns:
-        (*batch) in float64; the cut of each row, (*batch, 4) in float32, from which the backward makes p̂ again.
+        (*batch) in float64; the cut of each row, (*batch, `cut_width`) in float32, from which the backward makes p̂
+        again.
     """
-    batch = z.shape[:-1]
-    losses, cut = z.new_empty(batch, dtype=torch.float64), z.new_empty((*batch, 4), dtype=torch.float32)
+    batch, width = z.shape[:-1], cut_width(z.shape[-1])
+    losses, cut = z.new_empty(batch, dtype=torch.float64), z.new_empty((*batch, width), dtype=torch.float32)
     if z.numel() == 0:
         return losses, cut
     z = side_by_side(z)
     rows = as_rows(z, byte_mask(mask, z))
     ids = cut if target is None else target.contiguous()
     tensors = (*rows.tensors, ids, cut, losses)
-    sizes = (rows.total, rows.columns, alpha - 1, smoothing, *rows.sizes, *rows.strides[0], *rows.strides[1])
+    strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
+    sizes = (rows.total, rows.columns, alpha - 1, smoothing, width, *strides)
     kinds = _kinds(alpha, mask, target, smoothing)
     with device_of(z):
         if rows.columns > LONGEST_ON_CHIP:
-            lists = lists_of(z, rows, keeps_places=False)
-            listed = (lists.scores, lists.counts, lists.tops)
-            strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
-            shape = lists.shape
+            lists = lists_of(z, rows.total, rows.columns, keeps_places=False)
+            peaks = cut.new_empty(2 * rows.total * lists.slices)
+            listed = (lists.values, lists.places, lists.counts, peaks, cut)
+            numbers = (rows.columns, lists.slices, alpha - 1, smoothing, width, *strides)
             plain = {"K": kinds["K"], "PER_ROW": False, "HAS_MASK": kinds["HAS_MASK"]}
-            list_chunks[(rows.total, lists.chunks)](
-                *rows.tensors, cut, lists.scores, lists.places, lists.counts, lists.tops,
-                rows.columns, alpha - 1, *strides, **plain, **shape, KEEPS_PLACES=False, num_warps=lists.warps,
+            list_scores[(rows.total, lists.slices)](
+                *rows.tensors, cut, cut, *listed, rows.columns, alpha - 1, width, *strides,
+                **plain, IS_MAP=False, **lists.when_listing,
             )  # fmt: skip
             solve_long_rows[(rows.total,)](
-                *rows.tensors, cut, ids, *listed, cut, losses,
-                rows.columns, lists.chunks, alpha - 1, smoothing, *strides,
-                **kinds, **lists.shape, **lists.blocks, PER_ROW=False, NEEDS_LOSS=True, num_warps=8,
+                *rows.tensors, cut, ids, cut, *listed, losses, *numbers,
+                **kinds, PER_ROW=False, IS_MAP=False, NEEDS_LOSS=True, **lists.when_solving,
             )  # fmt: skip
         else:
             block = forward_block(rows.columns, kinds["K"])
-            shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
+            span = {"SPAN": CHUNK if width > 4 else 0}
+            shape = {**span, "R": block.rows, "B": block.columns, "num_warps": block.warps}
             loss_rows[block.programs(rows.total)](*tensors, *sizes, **kinds, **shape)
     return losses, cut
 
@@ -80,7 +91,8 @@ def row_losses_backward(
 ) -> Tensor:
     """The gradient of the logits, contiguous and of their dtype, from the cotangent g of the losses, (*batch).
 
-    `out` may be the logits themselves, if they are contiguous.
+    `out` may be the logits themselves, if they are contiguous. Four numbers of each cut are enough, also for some
+    columns of the rows only.
     """
     grad = torch.empty(z.shape, dtype=z.dtype, device=z.device) if out is None else out
     if z.numel() == 0:
@@ -91,9 +103,10 @@ def row_losses_backward(
     # A mean hands the same number to every row.
     same = all(stride == 0 for stride, size in zip(g.stride(), g.shape, strict=True) if size > 1)
     tensors = (*rows.tensors, ids, cut.contiguous(), g if same else g.contiguous(), grad)
-    sizes = (rows.columns, alpha - 1, smoothing, 0 if same else 1, *rows.sizes, *rows.strides[0], *rows.strides[1])
-    grid = (rows.total, -(-rows.columns // _COLUMNS_OF_GRADIENT))
-    shape = {"CHUNK": _COLUMNS_OF_GRADIENT, "num_warps": 4}
+    width, strides = cut.shape[-1], (*rows.sizes, *rows.strides[0], *rows.strides[1])
+    sizes = (rows.columns, alpha - 1, smoothing, 0 if same else 1, width, *strides)
+    grid = (rows.total, blocks_of(rows.columns, CHUNK * _CHUNKS_OF_GRADIENT))
+    shape = {"HAS_TOPS": width > 4, "CHUNKS": _CHUNKS_OF_GRADIENT, "CHUNK": CHUNK, "num_warps": 4}
     with device_of(z):
         loss_gradient[grid](*tensors, *sizes, **_kinds(alpha, mask, target, smoothing), **shape)
     return grad

@@ -65,50 +65,46 @@ class Block(NamedTuple):
         return (blocks_of(rows, self.rows),)
 
 
-# Longer rows are read in chunks.
-LONGEST_ON_CHIP = 32768
-# Columns of a chunk, how many of them its list holds, warps: measured on an H200 for maps of few rows, and for losses.
-_CHUNKS_OF_MAPS, _CHUNKS_OF_LOSSES = (8192, 80, 16), (4096, 40, 8)
+# Longer rows are read in slices, of which few scores are listed.
+LONGEST_ON_CHIP = 16384
+# Columns that a warp takes at a time.
+CHUNK = 1024
+# Columns of a slice and how many of them its list holds: measured on an H200 for few rows and for many.
+_SLICES_OF_FEW, _SLICES_OF_MANY = (8192, 256), (32768, 512)
+_MANY = 2048
 
 
 class Lists(NamedTuple):
-    """Chunks of long rows, and memory for what they list: less than a hundredth of the scores, twice with places."""
+    """Slices of long rows, and memory for what they list: a few hundredths of the scores."""
 
-    chunks: int
-    scores: Tensor  # of the dtype of the scores, so that nothing is rounded
+    slices: int
+    values: Tensor  # of the dtype of what is listed, so that nothing is rounded
     places: Tensor
     counts: Tensor
-    tops: Tensor
-    columns: int
+    columns: int  # of a slice
     capacity: int  # of a list
-    warps: int
 
     @property
-    def shape(self) -> dict[str, int]:
-        """What kernels are told of them."""
-        return {"CHUNK": self.columns, "CAPACITY": self.capacity}
+    def when_listing(self) -> dict[str, int]:
+        """What kernels that list are told, a warp each."""
+        vector = min(16 // self.values.element_size(), CHUNK // 32)
+        return {"SLICE": self.columns, "CHUNK": CHUNK, "CAPACITY": self.capacity, "VECTOR": vector, "num_warps": 1}
 
     @property
-    def blocks(self) -> dict[str, int]:
-        """Powers of two that hold the chunks of a row and the slots of a list."""
-        return {"CHUNKS": power_of_two(self.chunks), "SLOTS": power_of_two(self.capacity)}
+    def when_solving(self) -> dict[str, int]:
+        """What kernels that read the lists are told, with powers of two that hold the slices and the slots."""
+        sizes = {"SLICES": power_of_two(self.slices), "SLOTS": power_of_two(self.capacity)}
+        return {"SLICE": self.columns, "CHUNK": 4 * CHUNK, "CAPACITY": self.capacity, **sizes, "num_warps": 8}
 
 
-def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool) -> Lists:
+def lists_of(x: Tensor, rows: int, columns: int, *, keeps_places: bool) -> Lists:
     """Lists for rows of this length; maps must know the places of what is listed."""
-    columns, capacity, warps = _CHUNKS_OF_MAPS if keeps_places else _CHUNKS_OF_LOSSES
-    chunks = -(-rows.columns // columns)
-    size = rows.total * chunks
-    return Lists(
-        chunks,
-        x.new_empty(size * capacity),
-        x.new_empty(size * capacity if keeps_places else 0, dtype=torch.int16),
-        x.new_empty(size, dtype=torch.int32),
-        x.new_empty(size, dtype=torch.float32),
-        columns,
-        capacity,
-        warps,
-    )
+    slice_, capacity = _SLICES_OF_MANY if rows >= _MANY else _SLICES_OF_FEW
+    slices = blocks_of(columns, slice_)
+    size = rows * slices
+    values = x.new_empty(size * capacity)
+    places = x.new_empty(size * capacity if keeps_places else 0, dtype=torch.int16)
+    return Lists(slices, values, places, x.new_empty(size, dtype=torch.int32), slice_, capacity)
 
 
 def forward_block(columns: int, order: int) -> Block:

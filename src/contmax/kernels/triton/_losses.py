@@ -8,17 +8,17 @@ not fit on the chip are in `_long_rows`.
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._row_loss import smoothed, store_cut, store_loss, target_score
+from contmax.kernels.triton._row_loss import smoothed, store_cut, store_loss, store_tops, target_score
 from contmax.kernels.triton._rows import below_maximum, load_rows, row_offsets, saturated
 from contmax.kernels.triton._solve import NOTHING, first_bound, newton_step, relative_weights, solve, sums
 
 
 @triton.jit
 def loss_rows(
-    X, M, Y, CUT, LOSS, rows, n, fixed_epsilon, smoothing,
+    X, M, Y, CUT, LOSS, rows, n, fixed_epsilon, smoothing, width,
     size_b, size_c, xa, xb, xc, ma, mb, mc,
     K: tl.constexpr, HAS_MASK: tl.constexpr, HAS_TARGET: tl.constexpr,
-    SMOOTHS: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
+    SMOOTHS: tl.constexpr, SPAN: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """Rows that fit on the chip."""
     r = tl.program_id(0) * R + tl.arange(0, R)
@@ -31,7 +31,7 @@ def loss_rows(
     y, top = below_maximum(x)
     epsilon = tl.zeros([R], tl.float32) + fixed_epsilon
     partition, t = first_bound(y, epsilon, B)
-    partition, t = solve(y, epsilon, partition, t, K)
+    partition, t = solve(y, epsilon, partition, t, K, False)
     weight, escort = relative_weights(y, t, epsilon, K)
     total, slope = sums(weight, escort)
     partition += newton_step(total, slope, partition, t, epsilon, K)
@@ -47,37 +47,54 @@ def loss_rows(
             spread = tl.sum(tl.where(allowed, x - tl.where(top == -float("inf"), 0.0, top)[:, None], 0.0), 1)
             share = smoothing / tl.maximum(tl.sum(allowed.to(tl.float32), 1), 1.0)
             linear = smoothed(smoothing, linear, share, spread)
-    store_cut(CUT, r, exists, top, t, total, share)
+    store_cut(CUT, r, exists, width, top, t, total, share)
+    if SPAN > 0:  # one row a program
+        store_tops(CUT + tl.program_id(0).to(tl.int64) * width, x, 0, n, B // SPAN, SPAN)
     store_loss(LOSS, r, exists, top, gain, linear, HAS_TARGET)
 
 
 @triton.jit
 def loss_gradient(
-    X, M, Y, CUT, G, DX, n, fixed_epsilon, smoothing, g_stride,
+    X, M, Y, CUT, G, DX, n, fixed_epsilon, smoothing, g_stride, width,
     size_b, size_c, xa, xb, xc, ma, mb, mc,
     K: tl.constexpr, HAS_MASK: tl.constexpr, HAS_TARGET: tl.constexpr,
-    SMOOTHS: tl.constexpr, CHUNK: tl.constexpr,
+    SMOOTHS: tl.constexpr, HAS_TOPS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """g (p̂ − q), or g p̂ without a target; rows with g = 0 are not read."""
+    """g (p̂ − q), or g p̂ without a target; rows with g = 0 are not read, nor are chunks without mass."""
     r = tl.program_id(0)
     row = r + tl.arange(0, 1)
     at = tl.max(row_offsets(row, size_b, size_c, xa, xb, xc), 0)
     mask_at = tl.max(row_offsets(row, size_b, size_c, ma, mb, mc), 0)
     g = tl.load(G + row.to(tl.int64) * g_stride).to(tl.float32)
-    columns = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
-    inside = columns < n
-    wanted = inside & (g != 0.0)
-    if HAS_MASK:  # what is masked has no gradient, not even as a target
-        wanted = wanted & (tl.load(M + mask_at + columns, mask=wanted, other=0) != 0)
-    x = tl.load(X + at + columns, mask=wanted, other=-float("inf")).to(tl.float32)
-    top, t, inverse = tl.load(CUT + row * 4), tl.load(CUT + row * 4 + 1), tl.load(CUT + row * 4 + 2)
+    cut = CUT + row.to(tl.int64) * width
+    top, t, inverse = tl.load(cut), tl.load(cut + 1), tl.load(cut + 2)
+    top = tl.where(top == -float("inf"), 0.0, top)
+    share = tl.sum(tl.load(cut + 3), 0)
+    broken = tl.sum(t * 0.0, 0)
     epsilon = tl.zeros([1], tl.float32) + fixed_epsilon
-    y = x[None, :] - tl.where(top == -float("inf"), 0.0, top)[:, None]
-    weight, _ = relative_weights(tl.where(y < NOTHING, NOTHING, y), t, epsilon, K)
-    residual = tl.sum(weight * inverse[:, None], 0) + tl.sum(t * 0.0, 0)
     if HAS_TARGET:
-        residual -= tl.where(columns == tl.load(Y + r), 1.0 - smoothing, 0.0)
-        if SMOOTHS:
-            residual -= tl.where(wanted, tl.load(CUT + r * 4 + 3), 0.0)
-    here = r.to(tl.int64) * n + columns
-    tl.store(DX + here, saturated(tl.where(wanted, g * residual, 0.0), DX), mask=inside)
+        target = tl.load(Y + r)
+    begin = tl.program_id(1) * CHUNK * CHUNKS
+    for start in range(begin, tl.minimum(begin + CHUNK * CHUNKS, n), CHUNK):
+        columns = start + tl.arange(0, CHUNK)
+        inside = columns < n
+        wanted = inside & (g != 0.0)
+        if HAS_MASK:  # what is masked has no gradient, not even as a target
+            wanted = wanted & (tl.load(M + mask_at + columns, mask=wanted, other=0) != 0)
+        has_mass = True
+        if HAS_TOPS:
+            highest = tl.load(cut + 4 + start // CHUNK)
+            # No doubt by rounding.
+            has_mass = tl.max(((epsilon <= 0.0) | ((highest - top) * epsilon + t > -1e-6)).to(tl.int32), 0) > 0
+        residual = tl.zeros([CHUNK], tl.float32) + broken
+        if has_mass:
+            x = tl.load(X + at + columns, mask=wanted, other=-float("inf")).to(tl.float32)
+            y = x[None, :] - top[:, None]
+            weight, _ = relative_weights(tl.where(y < NOTHING, NOTHING, y), t, epsilon, K)
+            residual += tl.sum(weight * inverse[:, None], 0)
+        if HAS_TARGET:
+            residual -= tl.where(columns == target, 1.0 - smoothing, 0.0)
+            if SMOOTHS:
+                residual -= tl.where(wanted, share, 0.0)
+        here = r.to(tl.int64) * n + columns
+        tl.store(DX + here, saturated(tl.where(wanted, g * residual, 0.0), DX), mask=inside)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from contmax.kernels.triton._beyond_two import backward_beyond_two, forward_beyond_two
+from contmax.kernels.triton._counting import blocks_of
 from contmax.kernels.triton._launch import (
     LONGEST_ON_CHIP,
     Rows,
@@ -19,12 +20,14 @@ from contmax.kernels.triton._launch import (
     order_of,
     side_by_side,
 )
-from contmax.kernels.triton._long_rows import backward_long_rows, list_chunks, solve_long_rows, write_long_rows
+from contmax.kernels.triton._lists import list_scores, list_support
+from contmax.kernels.triton._long_rows import backward_long_rows, solve_long_rows
 from contmax.kernels.triton._rows import backward_rows, forward_rows
 
-# Beyond it, a row in chunks keeps more of the processor busy than one in the registers.
-_LONGEST_BACKWARD = 16384
-_SHAPE_BEYOND_TWO: dict[str, Any] = {"CHUNK": 512, "num_warps": 4}
+
+def _shape_beyond_two(rows: int) -> dict[str, int]:
+    """Of many rows several to a program: most have nothing to do."""
+    return {"ROWS": 16 if rows > 2048 else 1, "CHUNK": 512, "num_warps": 4}
 
 
 def entmax_rows(
@@ -58,14 +61,15 @@ def entmax_rows(
     by_alpha = {"K": order, "PER_ROW": isinstance(alpha, Tensor)}
     with device_of(x):
         if rows.columns > LONGEST_ON_CHIP:
-            _forward_long(x, rows, tensor_alpha, p, omega, epsilon, {**by_alpha, "HAS_MASK": mask is not None})
+            _forward_long(rows, tensor_alpha, p, omega, epsilon, {**by_alpha, "HAS_MASK": mask is not None})
         else:
             block = forward_block(rows.columns, order)
             shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
             forward_rows[block.programs(rows.total)](*tensors, *sizes, **by_alpha, **kinds, **shape)
         if beyond is not None:
-            above = (*rows.tensors, beyond, p, omega, rows.columns, *strides)
-            forward_beyond_two[(rows.total,)](*above, **kinds, **_SHAPE_BEYOND_TWO)
+            above = (*rows.tensors, beyond, p, omega, rows.total, rows.columns, *strides)
+            shape = _shape_beyond_two(rows.total)
+            forward_beyond_two[(blocks_of(rows.total, shape["ROWS"]),)](*above, **kinds, **shape)
     return p, omega
 
 
@@ -98,48 +102,37 @@ def entmax_rows_backward(
     sizes = (rows.total, rows.columns, epsilon, *strides)
     kinds = {"K": order, "PER_ROW": isinstance(alpha, Tensor), "NEEDS_ALPHA": needs_alpha}
     with device_of(p):
-        if rows.columns > _LONGEST_BACKWARD:
-            backward_long_rows[(rows.total,)](*tensors, *sizes, **kinds, CHUNK=4096, num_warps=8)
+        if rows.columns > LONGEST_ON_CHIP:
+            lists = lists_of(p, rows.total, rows.columns, keeps_places=True)
+            listed = (lists.values, lists.places, lists.counts)
+            list_support[(rows.total, lists.slices)](p, grad, *listed, rows.columns, **lists.when_listing)
+            numbers = (rows.columns, lists.slices, epsilon, *strides)
+            backward_long_rows[(rows.total,)](*tensors, *listed, *numbers, **kinds, **lists.when_solving)
         else:
             block = backward_block(rows.columns)
             shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
             backward_rows[block.programs(rows.total)](*tensors, *sizes, **kinds, **shape)
         if beyond is not None:
-            above = (p, *rows.tensors, beyond, grad, grad_alpha, rows.columns, *strides, torch.finfo(dtype).max)
-            backward_beyond_two[(rows.total,)](*above, NEEDS_ALPHA=needs_alpha, **_SHAPE_BEYOND_TWO)
+            sizes = (rows.total, rows.columns, *strides, torch.finfo(dtype).max)
+            shape = _shape_beyond_two(rows.total)
+            grid = (blocks_of(rows.total, shape["ROWS"]),)
+            above = (p, *rows.tensors, beyond, grad, grad_alpha, *sizes)
+            backward_beyond_two[grid](*above, NEEDS_ALPHA=needs_alpha, **shape)
     return grad, grad_alpha
 
 
-def _forward_long(
-    x: Tensor, rows: Rows, alpha: Tensor, p: Tensor, omega: Tensor, epsilon: float, kinds: dict[str, Any]
-) -> None:
-    """List what may have mass, solve the lists, write p; see `_long_rows`."""
-    lists = lists_of(x, rows, keeps_places=True)
-    cut = x.new_empty(rows.total, 4, dtype=torch.float32)
+def _forward_long(rows: Rows, alpha: Tensor, p: Tensor, omega: Tensor, epsilon: float, kinds: dict[str, Any]) -> None:
+    """List what may have mass and clear p, then solve the lists and fill p in."""
+    lists = lists_of(rows.tensors[0], rows.total, rows.columns, keeps_places=True)
+    peaks = p.new_empty(2 * rows.total * lists.slices, dtype=torch.float32)
     strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
-    grid = (rows.total, lists.chunks)
-    shape = lists.shape
-    listed = (lists.scores, lists.places, lists.counts, lists.tops)
-    list_chunks[grid](
-        *rows.tensors,
-        alpha,
-        *listed,
-        rows.columns,
-        epsilon,
-        *strides,
-        **kinds,
-        **shape,
-        KEEPS_PLACES=True,
-        num_warps=16,
+    listed = (lists.values, lists.places, lists.counts, peaks, peaks)
+    list_scores[(rows.total, lists.slices)](
+        *rows.tensors, alpha, p, *listed, rows.columns, epsilon, 0, *strides, **kinds, IS_MAP=True, **lists.when_listing
     )
     solve_long_rows[(rows.total,)](
-        *rows.tensors, alpha, alpha, lists.scores, lists.counts, lists.tops, cut, omega,
-        rows.columns, lists.chunks, epsilon, 0.0, *strides, **kinds, **shape, **lists.blocks,
-        HAS_TARGET=False, SMOOTHS=False, NEEDS_LOSS=omega.numel() > 0, num_warps=8,
-    )  # fmt: skip
-    write_long_rows[grid](
-        *rows.tensors, alpha, lists.scores, lists.places, lists.counts, cut, p,
-        rows.columns, lists.chunks, epsilon, *strides, **kinds, **shape, **lists.blocks, num_warps=8,
+        *rows.tensors, alpha, alpha, p, *listed, omega, rows.columns, lists.slices, epsilon, 0.0, 0, *strides, **kinds,
+        HAS_TARGET=False, SMOOTHS=False, IS_MAP=True, NEEDS_LOSS=omega.numel() > 0, **lists.when_solving,
     )  # fmt: skip
 
 

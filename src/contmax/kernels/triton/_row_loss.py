@@ -1,16 +1,29 @@
-"""What is stored of a row after its threshold is known: its cut, and its loss against a class or Ω*."""
+"""What is stored of a row after its threshold is known: its cut, and its loss against a class or Ω*.
+
+The cut of a row is four numbers and, for long rows, the largest score of every span of columns: the backward pass need
+not read where nothing has mass.
+"""
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def store_cut(CUT, r, exists, top, t, total, share):
+def store_cut(CUT, r, exists, width, top, t, total, share):
     """What makes p̂ again from the scores of rows r, (R,): the maximum, t, 1/Σ weights; and the share of smoothing."""
-    tl.store(CUT + r * 4, top, mask=exists)
-    tl.store(CUT + r * 4 + 1, t, mask=exists)
-    tl.store(CUT + r * 4 + 2, 1.0 / tl.where(total > 0.0, total, 1.0), mask=exists)
-    tl.store(CUT + r * 4 + 3, share, mask=exists)
+    at = CUT + r.to(tl.int64) * width
+    tl.store(at, top, mask=exists)
+    tl.store(at + 1, t, mask=exists)
+    tl.store(at + 2, 1.0 / tl.where(total > 0.0, total, 1.0), mask=exists)
+    tl.store(at + 3, share, mask=exists)
+
+
+@triton.jit
+def store_tops(CUT, x, first, n, SPANS: tl.constexpr, SPAN: tl.constexpr):
+    """The largest of every SPAN of the scores x of one row, into its cut from the span `first` on."""
+    tops = tl.max(tl.reshape(x, [SPANS, SPAN]), 1)
+    span = first + tl.arange(0, SPANS)
+    tl.store(CUT + 4 + span, tops, mask=span * SPAN < n)
 
 
 @triton.jit

@@ -7,7 +7,16 @@ that are broadcast need no copy; along the row elements lie side by side.
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._solve import NOTHING, first_bound, log, newton_step, relative_weights, solve, sums
+from contmax.kernels.triton._solve import (
+    NOTHING,
+    first_bound,
+    log,
+    newton_step,
+    relative_weights,
+    rough_log,
+    solve,
+    sums,
+)
 
 
 @triton.jit
@@ -60,9 +69,10 @@ def forward_rows(
     mask_at = row_offsets(r, size_b, size_c, ma, mb, mc)
     y, top = below_maximum(load_rows(X, M, at, mask_at, inside, columns, HAS_MASK))
     epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
+    ROUGH: tl.constexpr = (P.dtype.element_ty.primitive_bitwidth == 16) and not NEEDS_OMEGA
     partition, t = first_bound(y, epsilon, B)
-    partition, t = solve(y, epsilon, partition, t, K)
-    weight, escort = relative_weights(y, t, epsilon, K)
+    partition, t = solve(y, epsilon, partition, t, K, ROUGH)
+    weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
     total, slope = sums(weight, escort)
     # An empty row has no mass, and keeps none; a row with NaN has a NaN threshold, but weights without.
     p = weight / tl.where(total > 0.0, total, 1.0)[:, None] + (t * 0.0)[:, None]
@@ -77,14 +87,31 @@ def forward_rows(
 
 
 @triton.jit
-def escort_of(p, epsilon, K: tl.constexpr):
-    """p^{2−α} where p > 0, else 0; ε is (R,)."""
+def inverse_cube_root(p, ROUGH: tl.constexpr):
+    """p^{−1/3} for p > 0 by Newton's method, to four digits where ROUGH."""
+    root = (0x54A21D2A - p.to(tl.int32, bitcast=True) // 3).to(tl.float32, bitcast=True)  # off by 3.5 % at most
+    third = p * 0.33333333
+    root = root * (1.3333333 - third * root * root * root)
+    root = root * (1.3333333 - third * root * root * root)
+    if ROUGH:
+        return root
+    else:
+        return root + root * (0.33333333 - third * root * root * root)
+
+
+@triton.jit
+def escort_of(p, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
+    """p^{2−α} where p > 0, else 0, to four digits where ROUGH; ε is (R,)."""
     if K == 1:
         return tl.where(p > 0.0, 1.0, 0.0)
     elif K == 2:
         return tl.sqrt(tl.where(p > 0.0, p, 0.0))
+    elif K == 3:
+        return tl.where(p > 0.0, p * inverse_cube_root(p, ROUGH), 0.0)
     else:
-        return tl.where(p > 0.0, tl.exp((1.0 - epsilon)[:, None] * log(tl.where(p > 0.0, p, 1.0))), 0.0)
+        positive = tl.where(p > 0.0, p, 1.0)
+        log_p = rough_log(positive) if ROUGH else log(positive)
+        return tl.where(p > 0.0, tl.exp2((1.4426950 - 1.4426950 * epsilon)[:, None] * log_p), 0.0)
 
 
 @triton.jit
@@ -113,7 +140,7 @@ def backward_rows(
     at = row_offsets(r, size_b, size_c, ga, gb, gc)[:, None] + columns[None, :] * gn
     g = tl.load(G + at, mask=inside & (p > 0.0), other=0.0).to(tl.float32)
     epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
-    s = escort_of(p, epsilon, K)
+    s = escort_of(p, epsilon, K, P.dtype.element_ty.primitive_bitwidth == 16)
     # Relative to the point of largest weight: where that has nearly all the mass, g − ⟨g⟩ would cancel.
     anchor = tl.max(tl.where(p == tl.max(p, 1)[:, None], g, -float("inf")), 1)
     centred = tl.where(p > 0.0, g - anchor[:, None], 0.0)

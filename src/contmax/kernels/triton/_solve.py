@@ -10,7 +10,7 @@ as in `contmax.maps._threshold`.
 
 Rows lie along the first axis of a block, (R, B). K is k where that is a small integer, and powers are products. Any
 other α in (0, 2] takes one logarithm and one exponential per score: K = 0 where it is not next to 1, K = −1 where it
-may be.
+may be. ROUGH weights, good to four digits, cost half as much: enough for bounds, and for half precision.
 """
 
 import triton
@@ -21,6 +21,7 @@ NOTHING = tl.constexpr(-1.0e30)
 _MOST_STEPS = tl.constexpr(40)
 # Newton's next error is about the square of the last; at α = 2, where the steps end all of a sudden, it need not be.
 _LAST_STEP = tl.constexpr(3e-4)
+_LAST_STEP_ROUGH = tl.constexpr(3e-3)
 _LAST_STEP_LINEAR = tl.constexpr(3e-7)
 
 
@@ -35,6 +36,16 @@ def log(u):
     r = (((r * f - 0.166845024) * f + 0.200121149) * f - 0.249996364) * f + 0.333331943
     r = (r * f - 0.5) * square + f
     return exponent.to(tl.float32) * (0.693147182 / 8388608) + r
+
+
+@triton.jit
+def rough_log(u):
+    """ln u for u from 1e-37 on, to four digits of it also next to u = 1."""
+    bits = u.to(tl.int32, bitcast=True)
+    exponent = (bits - 0x3F2AAAAB) & -0x800000
+    f = (bits - exponent).to(tl.float32, bitcast=True) - 1.0
+    r = ((f * 0.22171589 - 0.27525285) * f + 0.33271671) * f - 0.4992835
+    return exponent.to(tl.float32) * (0.693147182 / 8388608) + ((r * f) * f + f)
 
 
 @triton.jit
@@ -61,7 +72,20 @@ def log1p_ratio(w, epsilon, v):
 
 
 @triton.jit
-def relative_weights(y, t, epsilon, K: tl.constexpr):
+def rough_escort(w, v, epsilon, K: tl.constexpr):
+    """(1 + w)^{1/ε−1} to four digits, where w = ε v ≥ −1; ε is (R,)."""
+    log_u = rough_log(tl.maximum(1.0 + w, 1e-37))
+    if K == 0:
+        return tl.exp2(log_u * (1.4426950 / epsilon - 1.4426950)[:, None])
+    else:
+        small = tl.abs(epsilon) < 1e-3
+        curved = log_u * (1.0 / tl.where(small, 1.0, epsilon))[:, None]
+        ratio = tl.where(small[:, None], v * (1.0 - w * (0.5 - w * 0.33333333)), curved)
+        return tl.exp2((ratio - log_u) * 1.4426950)
+
+
+@triton.jit
+def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
     """p and p^{2−α} of scores (R, B), up to a factor each: those of the largest where K ≤ 0; t and ε are (R,)."""
     if K > 0:
         # Exactly zero where the threshold meets a score: at α = 2 the gradient jumps there.
@@ -80,7 +104,9 @@ def relative_weights(y, t, epsilon, K: tl.constexpr):
         w = v * epsilon[:, None]
         u = 1.0 + w
         inside = (u > 0.0) & (y > NOTHING)
-        if K == 0:
+        if ROUGH:
+            escort = rough_escort(w, v, epsilon, K)
+        elif K == 0:
             escort = tl.exp(log1p(w) * (1.0 / epsilon - 1.0)[:, None])
         else:
             escort = tl.exp(log1p_ratio(w, epsilon[:, None], v) - log1p(w))
@@ -115,22 +141,25 @@ def newton_step(total, slope, partition, t, epsilon, K: tl.constexpr):
     if K > 0:
         return ratio * shrinking(total, K) * K
     else:
-        # Near α = 1 the digits are in A, in flat rows at larger α in t.
+        log_relative = log(tl.maximum(total, 1e-37))
         if K == 0:
-            log_top = log(tl.maximum(t, 1e-37)) / epsilon
+            # p_max = 1/Σ p/p_max, and t is to be its power.
+            return ratio * (t - tl.exp(-epsilon * log_relative)) / epsilon
         else:
+            # Near α = 1 the digits are in A, in flat rows at larger α in t.
             near = log1p_ratio(-epsilon * partition, epsilon, -partition)
             far = log(tl.maximum(t, 1e-37)) / tl.where(epsilon == 0.0, 1.0, epsilon)
-            log_top = tl.where(tl.abs(epsilon) < 0.1, near, far)
-        log_total = log(tl.maximum(total, 1e-37)) + log_top
-        return t * ratio * log_total * expm1_ratio(-epsilon * log_total)
+            log_total = log_relative + tl.where(tl.abs(epsilon) < 0.1, near, far)
+            return t * ratio * log_total * expm1_ratio(-epsilon * log_total)
 
 
 @triton.jit
-def is_climbing(step, t, K: tl.constexpr):
+def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False):
     """Whether another step can change what counts. NaN never climbs; rounding may make the last steps negative."""
     if K == 1:
         return step > t * _LAST_STEP_LINEAR
+    elif ROUGH:
+        return step > t * _LAST_STEP_ROUGH
     else:
         return step > t * _LAST_STEP
 
@@ -151,15 +180,15 @@ def first_bound(y, epsilon, B: tl.constexpr):
 
 
 @triton.jit
-def climb(y, epsilon, partition, t, K: tl.constexpr):
+def climb(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr):
     """Newton's method on rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,); NaN stays NaN."""
     steps = 0
     climbing = True
     while climbing:
-        weight, escort = relative_weights(y, t, epsilon, K)
+        weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
         total, slope = sums(weight, escort)
         step = newton_step(total, slope, partition, t, epsilon, K)
-        moves = is_climbing(step, t, K)
+        moves = is_climbing(step, t, K, ROUGH)
         partition += step
         t -= epsilon * step
         steps += 1
@@ -168,13 +197,20 @@ def climb(y, epsilon, partition, t, K: tl.constexpr):
 
 
 @triton.jit
-def solve(y, epsilon, partition, t, K: tl.constexpr):
-    """A and t of rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,).
+def close_bound(y, epsilon, partition, t, K: tl.constexpr, GROUP: tl.constexpr):
+    """A better lower bound of A and its t: those of the largest of every GROUP scores.
 
-    Wide rows are first solved for the largest of every four scores. The threshold of a part is a lower bound of that of
-    the whole, and this one is close: few steps are left for the whole row.
+    The threshold of a part is a lower bound of that of the whole, and this part has nearly all of the mass.
     """
-    if y.shape[1] >= 4096:
-        largest = tl.max(tl.reshape(y, [y.shape[0], y.shape[1] // 4, 4]), 2)
-        partition, t = climb(largest, epsilon, partition, t, K)
-    return climb(y, epsilon, partition, t, K)
+    largest = tl.max(tl.reshape(y, [y.shape[0], y.shape[1] // GROUP, GROUP]), 2)
+    return climb(largest, epsilon, partition, t, K, True)
+
+
+@triton.jit
+def solve(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr):
+    """A and t of rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,); for few rows a closer bound comes first,
+    where steps are dear: few are left for the whole row.
+    """
+    if y.shape[1] >= (4096 if K > 0 else 512):
+        partition, t = close_bound(y, epsilon, partition, t, K, 4)
+    return climb(y, epsilon, partition, t, K, ROUGH)

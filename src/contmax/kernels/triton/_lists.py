@@ -1,0 +1,115 @@
+"""Rows that do not fit on the chip: what may have mass is listed while a row is read, once, by many programs.
+
+The threshold of any part of a row is a lower bound of the row's own. A program of one warp reads a slice of a row chunk
+by chunk, and keeps the largest score that each of its threads has met: from these few scores it knows a bound, which
+grows as it reads. Scores above it are listed, among them all that have mass in the row. The lists of a row are then a
+short row (`_long_rows`). Where a list overflows (flat rows, α ≤ 1) its count says so.
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.triton._rows import epsilon_of_rows, row_offsets
+from contmax.kernels.triton._solve import NOTHING, climb
+
+
+@triton.jit
+def load_chunk(X, M, at, mask_at, start, n, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr):
+    """Scores start … start + CHUNK of one row in float32, −inf where masked or outside."""
+    columns = start + tl.arange(0, CHUNK)
+    inside = columns < n
+    if HAS_MASK:
+        inside = inside & (tl.load(M + mask_at + columns, mask=inside, other=0) != 0)
+    return tl.load(X + at + columns, mask=inside, other=-float("inf")).to(tl.float32)
+
+
+@triton.jit
+def largest_of_threads(x, CHUNK: tl.constexpr, VECTOR: tl.constexpr):
+    """The largest of the scores that each thread of a warp holds, (32,), VECTOR of them side by side; NaN as +inf."""
+    held = tl.reshape(tl.where(x == x, x, float("inf")), [CHUNK // (32 * VECTOR), 32, VECTOR])
+    return tl.max(tl.max(held, 2), 0)
+
+
+@triton.jit
+def list_scores(
+    X, M, A, P, SCORES, PLACES, COUNTS, PEAKS, CUT, n, fixed_epsilon, width, size_b, size_c, xa, xb, xc, ma, mb, mc,
+    K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, IS_MAP: tl.constexpr,
+    SLICE: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """List the scores of a slice that may have mass; for a map also their places, and p is cleared.
+
+    Of each slice the maximum is kept, NaN if there is a NaN or +inf, and a lower bound of maximum + A. For a loss the
+    largest score of every chunk goes into the cut of the row.
+    """
+    r, slice_ = tl.program_id(0), tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    row = r + tl.arange(0, 1)
+    at = tl.max(row_offsets(row, size_b, size_c, xa, xb, xc), 0)
+    mask_at = tl.max(row_offsets(row, size_b, size_c, ma, mb, mc), 0)
+    epsilon = epsilon_of_rows(A, fixed_epsilon, row, row >= 0, PER_ROW, 1)
+    reaches = epsilon > 0.0
+    reach = 1.0 / tl.where(reaches, epsilon, 1.0)
+    first = slice_.to(tl.int64) * CAPACITY
+    largest = tl.full([32], -float("inf"), tl.float32)
+    top = -float("inf")
+    level = tl.full([1], -float("inf"), tl.float32)  # maximum + A, or less
+    bound = -float("inf")
+    count = 0
+    begin = tl.program_id(1) * SLICE
+    for start in range(begin, tl.minimum(begin + SLICE, n), CHUNK):
+        columns = start + tl.arange(0, CHUNK)
+        x = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK)
+        if IS_MAP:
+            tl.store(P + r.to(tl.int64) * n + columns, tl.zeros([CHUNK], P.dtype.element_ty), mask=columns < n)
+        of_threads = largest_of_threads(x, CHUNK, VECTOR)
+        chunk_top = tl.max(of_threads, 0)
+        if not IS_MAP:
+            tl.store(CUT + r.to(tl.int64) * width + 4 + start // CHUNK, chunk_top)
+        if chunk_top > bound:
+            largest = tl.maximum(largest, of_threads)
+            top = tl.maximum(top, chunk_top)
+            y = largest - top
+            y = tl.where(y < NOTHING, NOTHING, y)[None, :]
+            partition = tl.maximum(level - top, 0.0)
+            partition, _ = climb(y, epsilon, partition, 1.0 - epsilon * partition, K, True)
+            level = top + partition
+            # A little lower, so that rounding and rough powers lose nothing.
+            below = level - reach - (1e-5 if K > 0 else 1e-3) * (1.0 + partition)
+            bound = tl.max(tl.where(reaches, below, -float("inf")), 0)
+            keep = x > bound
+            place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
+            fits = keep & (place < CAPACITY)
+            tl.store(SCORES + first + place, x.to(SCORES.dtype.element_ty), mask=fits)
+            if IS_MAP:
+                tl.store(PLACES + first + place, (columns - begin).to(tl.int16), mask=fits)
+            count += tl.sum(keep.to(tl.int32), 0)
+    tl.store(COUNTS + slice_, count)
+    tl.store(PEAKS + 2 * slice_, tl.where(top == -float("inf"), top, top + (top - top)))
+    tl.store(PEAKS + 2 * slice_ + 1 + tl.arange(0, 1), level)
+
+
+@triton.jit
+def list_support(
+    P, DX, MASSES, PLACES, COUNTS, n,
+    SLICE: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """List the support of a slice, and clear its gradient; a NaN overflows the list."""
+    here = tl.program_id(0).to(tl.int64) * n
+    slice_ = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    first = slice_.to(tl.int64) * CAPACITY
+    count = 0
+    begin = tl.program_id(1) * SLICE
+    for start in range(begin, tl.minimum(begin + SLICE, n), CHUNK):
+        columns = start + tl.arange(0, CHUNK)
+        p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float32)
+        tl.store(DX + here + columns, tl.zeros([CHUNK], DX.dtype.element_ty), mask=columns < n)
+        top = tl.max(largest_of_threads(p, CHUNK, VECTOR), 0)
+        if top > 0.0:
+            keep = p > 0.0
+            place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
+            fits = keep & (place < CAPACITY)
+            tl.store(MASSES + first + place, p.to(MASSES.dtype.element_ty), mask=fits)
+            tl.store(PLACES + first + place, (columns - begin).to(tl.int16), mask=fits)
+            count += tl.sum(keep.to(tl.int32), 0)
+            if top == float("inf"):
+                count += CAPACITY + 1
+    tl.store(COUNTS + slice_, count)
