@@ -40,12 +40,13 @@ def length(request, monkeypatch):
     if request.param == "by lists":
         from contmax.kernels.triton import _class_losses, _launch, _maps
 
-        for module in (_maps, _class_losses):
-            monkeypatch.setattr(module, "LONGEST_ON_CHIP", 32)
+        for limit in ("_LONGEST_ON_CHIP", "_LONGEST_WITH_LOGARITHMS", "_LONGEST_BACKWARD"):
+            monkeypatch.setattr(_maps, limit, 32)
+        monkeypatch.setattr(_class_losses, "_LONGEST_ON_CHIP", 32)
         for module in (_launch, _class_losses):
             monkeypatch.setattr(module, "CHUNK", 32)
         monkeypatch.setattr(_launch, "_SLICES_OF_FEW", (64, 12))
-    return 101
+    return 70
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -130,6 +131,21 @@ def test_class_losses(alpha, options, length):
     if options.pop("masked", False):
         options["mask"] = (torch.rand(3, length) > 0.3).scatter(1, y.clamp(min=0)[:, None], True)
     assert_as_float64(lambda z: entmax_loss(z, y, alpha, reduction="none", **options), g, z)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_gradients_of_losses_need_not_read_where_nothing_has_mass(smoothing):
+    z = torch.randn(2, 1100)
+    z[0, 700] = 30.0  # the first and the last chunk have no mass
+    y = torch.tensor([3, 1099])
+    assert_as_float64(lambda z: entmax_loss(z, y, 1.5, label_smoothing=smoothing, reduction="none"), torch.ones(2), z)
+
+
+def test_many_rows_with_alpha_on_both_sides_of_two(monkeypatch):
+    monkeypatch.setattr("contmax.kernels.triton._maps._MANY_ROWS", 2)  # a program looks after sixteen of them
+    x, alpha, g = torch.randn(19, 3), torch.full((19, 1), 1.5), torch.randn(19, 3)
+    alpha[[0, 17, 18]] = torch.tensor([[3.0], [2.5], [4.0]])
+    assert_as_float64(contmax.entmax, g, x, alpha, tolerance=1e-5)
 
 
 def test_soft_targets_and_class_weights(length):

@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from contmax.kernels.triton._counting import blocks_of
+from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._launch import (
     CHUNK,
-    LONGEST_ON_CHIP,
     as_rows,
     byte_mask,
     device_of,
@@ -19,8 +18,12 @@ from contmax.kernels.triton._lists import list_scores
 from contmax.kernels.triton._long_rows import solve_long_rows
 from contmax.kernels.triton._losses import loss_gradient, loss_rows
 
+# Longer rows are read in slices, of which few scores are listed.
+_LONGEST_ON_CHIP = 4096
+# Registers of a thread that lists: with more, too few warps are there to read.
+_REGISTERS = 80
 # Chunks of a row that a program of the backward pass takes.
-_CHUNKS_OF_GRADIENT = 8
+_CHUNKS_OF_GRADIENT = 32
 
 
 def cut_width(columns: int) -> int:
@@ -56,7 +59,7 @@ def row_losses(
     sizes = (rows.total, rows.columns, alpha - 1, smoothing, width, *strides)
     kinds = _kinds(alpha, mask, target, smoothing)
     with device_of(z):
-        if rows.columns > LONGEST_ON_CHIP:
+        if rows.columns > _LONGEST_ON_CHIP:
             lists = lists_of(z, rows.total, rows.columns, keeps_places=False)
             peaks = cut.new_empty(2 * rows.total * lists.slices)
             listed = (lists.values, lists.places, lists.counts, peaks, cut)
@@ -64,7 +67,7 @@ def row_losses(
             plain = {"K": kinds["K"], "PER_ROW": False, "HAS_MASK": kinds["HAS_MASK"]}
             list_scores[(rows.total, lists.slices)](
                 *rows.tensors, cut, cut, *listed, rows.columns, alpha - 1, width, *strides,
-                **plain, IS_MAP=False, **lists.when_listing,
+                **plain, IS_MAP=False, **lists.when_listing, maxnreg=_REGISTERS,
             )  # fmt: skip
             solve_long_rows[(rows.total,)](
                 *rows.tensors, cut, ids, cut, *listed, losses, *numbers,
@@ -105,8 +108,10 @@ def row_losses_backward(
     tensors = (*rows.tensors, ids, cut.contiguous(), g if same else g.contiguous(), grad)
     width, strides = cut.shape[-1], (*rows.sizes, *rows.strides[0], *rows.strides[1])
     sizes = (rows.columns, alpha - 1, smoothing, 0 if same else 1, width, *strides)
-    grid = (rows.total, blocks_of(rows.columns, CHUNK * _CHUNKS_OF_GRADIENT))
-    shape = {"HAS_TOPS": width > 4, "CHUNKS": _CHUNKS_OF_GRADIENT, "CHUNK": CHUNK, "num_warps": 4}
+    chunk = min(CHUNK, max(power_of_two(rows.columns), 16))
+    grid = (rows.total, blocks_of(rows.columns, chunk * _CHUNKS_OF_GRADIENT))
+    warps = max(1, chunk // 128)
+    shape = {"HAS_TOPS": width > 4, "CHUNKS": _CHUNKS_OF_GRADIENT, "CHUNK": chunk, "num_warps": warps}
     with device_of(z):
         loss_gradient[grid](*tensors, *sizes, **_kinds(alpha, mask, target, smoothing), **shape)
     return grad

@@ -65,10 +65,8 @@ class Block(NamedTuple):
         return (blocks_of(rows, self.rows),)
 
 
-# Longer rows are read in slices, of which few scores are listed.
-LONGEST_ON_CHIP = 16384
 # Columns that a warp takes at a time.
-CHUNK = 1024
+CHUNK = 512
 # Columns of a slice and how many of them its list holds: measured on an H200 for few rows and for many.
 _SLICES_OF_FEW, _SLICES_OF_MANY = (8192, 256), (32768, 512)
 _MANY = 2048
@@ -113,7 +111,7 @@ def forward_block(columns: int, order: int) -> Block:
     if width <= 512:
         return Block(max(1, (512 if order > 0 else 256) // width), width, 1)
     if order > 0:
-        return Block(1, width, {1024: 2, 2048: 2, 4096: 4, 8192: 8}.get(width, 16))
+        return Block(1, width, {1024: 1, 2048: 2, 4096: 4, 8192: 8}.get(width, 16))
     return Block(1, width, {1024: 2, 2048: 4, 4096: 8, 8192: 16}.get(width, 32))
 
 

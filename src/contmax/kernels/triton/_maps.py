@@ -8,7 +8,6 @@ from torch import Tensor
 from contmax.kernels.triton._beyond_two import backward_beyond_two, forward_beyond_two
 from contmax.kernels.triton._counting import blocks_of
 from contmax.kernels.triton._launch import (
-    LONGEST_ON_CHIP,
     Rows,
     alpha_arguments,
     as_rows,
@@ -24,10 +23,14 @@ from contmax.kernels.triton._lists import list_scores, list_support
 from contmax.kernels.triton._long_rows import backward_long_rows, solve_long_rows
 from contmax.kernels.triton._rows import backward_rows, forward_rows
 
+# Longer rows are read in slices, of which few scores are listed: with products for powers, with others, and backward.
+_LONGEST_ON_CHIP, _LONGEST_WITH_LOGARITHMS, _LONGEST_BACKWARD = 32768, 16384, 8192
+_MANY_ROWS = 2048
+
 
 def _shape_beyond_two(rows: int) -> dict[str, int]:
     """Of many rows several to a program: most have nothing to do."""
-    return {"ROWS": 16 if rows > 2048 else 1, "CHUNK": 512, "num_warps": 4}
+    return {"ROWS": 16 if rows > _MANY_ROWS else 1, "CHUNK": 512, "num_warps": 4}
 
 
 def entmax_rows(
@@ -60,7 +63,7 @@ def entmax_rows(
     kinds = {"HAS_MASK": mask is not None, "NEEDS_OMEGA": needs_omega}
     by_alpha = {"K": order, "PER_ROW": isinstance(alpha, Tensor)}
     with device_of(x):
-        if rows.columns > LONGEST_ON_CHIP:
+        if rows.columns > (_LONGEST_ON_CHIP if order > 0 else _LONGEST_WITH_LOGARITHMS):
             _forward_long(rows, tensor_alpha, p, omega, epsilon, {**by_alpha, "HAS_MASK": mask is not None})
         else:
             block = forward_block(rows.columns, order)
@@ -102,7 +105,7 @@ def entmax_rows_backward(
     sizes = (rows.total, rows.columns, epsilon, *strides)
     kinds = {"K": order, "PER_ROW": isinstance(alpha, Tensor), "NEEDS_ALPHA": needs_alpha}
     with device_of(p):
-        if rows.columns > LONGEST_ON_CHIP:
+        if rows.columns > _LONGEST_BACKWARD:
             lists = lists_of(p, rows.total, rows.columns, keeps_places=True)
             listed = (lists.values, lists.places, lists.counts)
             list_support[(rows.total, lists.slices)](p, grad, *listed, rows.columns, **lists.when_listing)
@@ -113,11 +116,10 @@ def entmax_rows_backward(
             shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
             backward_rows[block.programs(rows.total)](*tensors, *sizes, **kinds, **shape)
         if beyond is not None:
-            sizes = (rows.total, rows.columns, *strides, torch.finfo(dtype).max)
+            above = (p, *rows.tensors, beyond, grad, grad_alpha, rows.total, rows.columns, *strides)
             shape = _shape_beyond_two(rows.total)
             grid = (blocks_of(rows.total, shape["ROWS"]),)
-            above = (p, *rows.tensors, beyond, grad, grad_alpha, *sizes)
-            backward_beyond_two[grid](*above, NEEDS_ALPHA=needs_alpha, **shape)
+            backward_beyond_two[grid](*above, torch.finfo(dtype).max, NEEDS_ALPHA=needs_alpha, **shape)
     return grad, grad_alpha
 
 

@@ -155,8 +155,8 @@ def backward_rows(
 
 @triton.jit
 def saturated(x, OUT):
-    """x, no larger than the dtype of the output can hold."""
+    """x, no larger than the dtype of the output can hold; NaN stays NaN."""
     if OUT.dtype.element_ty == tl.float16:
-        return tl.minimum(tl.maximum(x, -65504.0), 65504.0)
+        return tl.where(x == x, tl.minimum(tl.maximum(x, -65504.0), 65504.0), x)
     else:
         return x
