@@ -46,10 +46,7 @@ def long_residuals(
     long: LongTokens,
     columns: slice,
 ) -> None:
-    """Write g (p̂ − (1−s) e_y) of some classes, a row for each long token, in their order; other rows are left alone.
-
-    Rows are written up to the end of the last tile of 128 classes, with zeros where there is no class.
-    """
+    """Write g (p̂ − (1−s) e_y) of some classes, a row for each long token, in their order; other rows are left alone."""
     tokens, channels = hidden.shape
     tiles = blocks_of(tokens, _TOKENS) * blocks_of(columns.stop - columns.start, _CLASSES)
     _make_residuals[(tiles,)](
@@ -102,10 +99,10 @@ def _make_residuals(
         )  # fmt: skip
         p = weights * inverse[:, None]
         is_target = c[None, :] == tl.load(Y + token, mask=lives, other=-1)[:, None]
-        value = tl.where(exists[None, :], g[:, None] * (p - tl.where(is_target, 1.0 - smoothing, 0.0)), 0.0)
+        value = g[:, None] * (p - tl.where(is_target, 1.0 - smoothing, 0.0))
         here = i.to(tl.int64)[:, None] * width + column[None, :]
         value = saturated(value, RESIDUAL).to(RESIDUAL.dtype.element_ty)
-        tl.store(RESIDUAL + here, value, mask=lives[:, None])
+        tl.store(RESIDUAL + here, value, mask=lives[:, None] & exists[None, :])
 
 
 @triton.jit

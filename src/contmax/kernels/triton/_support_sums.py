@@ -75,9 +75,9 @@ def support_sums(
                 CLASSES=_CLASSES, CHANNELS=_CHANNELS, ROWS=64 if half else 32, num_warps=8, num_stages=_STAGES,
             )  # fmt: skip
             if bias is not None:
-                _sum_coefficients[(blocks_of(columns.stop - start, 32),)](
+                _sum_coefficients[(blocks_of(columns.stop - start, _CLASSES // 4),)](
                     *pairs, residual, long.total, every[channels:], grad_bias, start, classes, residual.stride(0),
-                    TILE=_CLASSES, CLASSES=32, ROWS=128, num_warps=4,
+                    TILE=_CLASSES, CLASSES=_CLASSES // 4, ROWS=128, num_warps=4,
                 )  # fmt: skip
 
 
@@ -114,19 +114,9 @@ def _sorted_pairs(
     names, coefficients = torch.empty_like(keys), torch.empty_like(keys, dtype=torch.float32)
     block = 1024
     _weigh_pairs[(blocks_of(keys.numel(), block),)](
-        keys,
-        order,
-        masses,
-        g,
-        names,
-        coefficients,
-        tokens * capacity,
-        keys.numel(),
-        classes,
-        smoothing,
-        CAPACITY=capacity,
-        BLOCK=block,
-    )
+        keys, order, masses, g, names, coefficients, tokens * capacity, keys.numel(), classes, smoothing,
+        CAPACITY=capacity, BLOCK=block,
+    )  # fmt: skip
     edges = torch.arange(0, classes + _CLASSES, _CLASSES, dtype=torch.int32, device=keys.device).clamp_(max=classes)
     return keys, names, coefficients, torch.searchsorted(keys, edges)
 
@@ -195,6 +185,7 @@ def _sum_rows(
         i = start + tl.arange(0, ROWS)
         token = tl.load(ORDER + i, mask=i < long, other=0)
         here = i.to(tl.int64)[:, None] * width + columns[None, :]
+        # Behind the last class anything may be read: it is not written.
         b = tl.load(RESIDUAL + here, mask=(i < long)[:, None], other=0.0)
         wanted = (i < long)[:, None] & inside[None, :]
         h = tl.load(HIDDEN + token[:, None] * h_stride + d[None, :], mask=wanted, other=0.0)
