@@ -6,7 +6,6 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from contmax import entmax
 from contmax.losses import entmax_loss, linear_entmax_loss
 
 F32, F64, BF16, F16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
@@ -209,37 +208,6 @@ def test_the_logits_are_never_all_in_memory(alpha, monkeypatch):
     with Largest() as made:
         value_and_gradients(linear_entmax_loss, *arguments, alpha)
     assert made.bytes <= tokens * classes * 4 / 8
-
-
-@pytest.mark.parametrize(("dtype", "alpha", "smoothing"), [(F32, 1.5, 0.0), (F32, 1.0, 0.1), (BF16, 2.0, 0.0)])
-def test_kernels_for_the_gpu(dtype, alpha, smoothing, monkeypatch, triton_takes_cpu_tensors):
-    # The interpreter is slow: several blocks of a small layer.
-    monkeypatch.setattr("contmax.losses._linear_blocks._FEWEST_TOKENS", 3)
-    monkeypatch.setattr("contmax.losses._linear_blocks._FEWEST_CLASSES", 9)
-    arguments = layer(7, 8, 23, dtype)
-    wide = [x.detach().double().requires_grad_() for x in arguments[:3]]
-    exact = value_and_gradients(two_steps, *wide, arguments[3], alpha, label_smoothing=smoothing)
-    ours = value_and_gradients(linear_entmax_loss, *arguments, alpha, label_smoothing=smoothing)
-    for got, expected in zip(ours, exact, strict=True):
-        error = float((got.double() - expected).detach().abs().max())
-        assert error <= (1e-5 if dtype == F32 else 3e-2) * max(1.0, float(expected.detach().abs().max()))
-
-
-@pytest.mark.parametrize("dtype", [F32, F16])  # Triton's interpreter multiplies no matrices of bfloat16
-def test_kernels_for_rows_with_and_without_lists(dtype, monkeypatch, triton_takes_cpu_tensors):
-    monkeypatch.setattr("contmax.losses._linear_blocks._FEWEST_CLASSES", 9)
-    monkeypatch.setattr("contmax.kernels.triton._support_products._LONGEST_LIST", 4)
-    hidden, weight, bias, target = layer(5, 8, 23, dtype)
-    with torch.no_grad():
-        hidden[1:3] *= 0.05  # flat: more classes than a list holds
-    support = (entmax(F.linear(hidden, weight, bias).detach().double()) > 0).sum(-1)
-    assert 0 < (support > 4).sum() < 5
-    wide = [x.detach().double().requires_grad_() for x in (hidden, weight, bias)]
-    exact = value_and_gradients(two_steps, *wide, target, reduction="none")
-    ours = value_and_gradients(linear_entmax_loss, hidden, weight, bias, target, reduction="none")
-    for got, expected in zip(ours, exact, strict=True):
-        error = float((got.double() - expected).detach().abs().max())
-        assert error <= (1e-5 if dtype == F32 else 3e-2) * max(1.0, float(expected.detach().abs().max()))
 
 
 @pytest.mark.graph

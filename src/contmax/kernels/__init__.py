@@ -18,8 +18,12 @@ from contmax.kernels._dispatch import rows_are_compiled as rows_are_compiled
 from contmax.kernels._dispatch import rows_are_fused as rows_are_fused
 from contmax.kernels._dispatch import window_values as window_values
 from contmax.kernels._dispatch import window_values_and_slopes as window_values_and_slopes
+from contmax.kernels._linear_dispatch import Supports as Supports
 from contmax.kernels._linear_dispatch import class_loss_gradient_in_place as class_loss_gradient_in_place
+from contmax.kernels._linear_dispatch import empty_supports as empty_supports
+from contmax.kernels._linear_dispatch import list_supports as list_supports
 from contmax.kernels._linear_dispatch import support_products as support_products
+from contmax.kernels._linear_dispatch import support_sums as support_sums
 from contmax.kernels._linear_dispatch import supports_are_listed as supports_are_listed
 from contmax.kernels._mean_dispatch import any_line_gradients as any_line_gradients
 from contmax.kernels._mean_dispatch import any_line_values as any_line_values

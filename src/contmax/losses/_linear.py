@@ -12,7 +12,8 @@ from contmax._eager import is_batch_of_cotangents, is_eager
 from contmax._typing import Float, Shaped
 from contmax.losses._conjugate import ClassLoss
 from contmax.losses._finite import check_options, class_ids, entmax_loss, reduced, weighted
-from contmax.losses._linear_blocks import linear_losses, linear_losses_backward, token_blocks, wide_dtype
+from contmax.losses._linear_blocks import token_blocks, wide_dtype
+from contmax.losses._linear_operators import linear_losses, linear_losses_backward
 from contmax.maps._arguments import checked_alpha, output_dtype
 from contmax.maps._half_precision import widened_scores
 
@@ -36,8 +37,9 @@ def linear_entmax_loss(
     the same gradients, each rounded once, also in half precision. Of many tokens and classes about a twentieth of the
     logits is in memory at a time; what is kept for the backward pass is of the size of `hidden`, in float32.
 
-    The logits are made twice, so that there are four matrix products instead of three. On a GPU, for 1.25 ≤ α ≤ 2
-    without smoothing, the gradient of `hidden` needs none: it is a sum over the few classes that have mass.
+    The logits are made twice, so that there are four matrix products instead of three. On a GPU, for 1.25 ≤ α ≤ 2,
+    there is one: both gradients are sums over the few classes that have mass. Tokens that have it on more than a few
+    hundred classes, as at the beginning of a training, take all four.
 
     Args:
         hidden: h, (\*batch, D).
@@ -90,7 +92,9 @@ def linear_entmax_loss(
 def _losses(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, alpha: float, smoothing: float) -> Tensor:
     """Losses (T,) for a fixed α ≤ 2."""
     needs_hidden = torch.is_grad_enabled() and hidden.requires_grad
-    losses: Tensor = _LinearLosses.apply(hidden, weight, bias, ids, alpha, smoothing, needs_hidden)[0]
+    has_live_bias = bias is not None and bias.requires_grad
+    needs_weight = torch.is_grad_enabled() and (weight.requires_grad or has_live_bias)
+    losses: Tensor = _LinearLosses.apply(hidden, weight, bias, ids, alpha, smoothing, needs_hidden, needs_weight)[0]
     return losses
 
 
@@ -106,22 +110,25 @@ class _LinearLosses(torch.autograd.Function):
         alpha: float,
         smoothing: float,
         needs_hidden: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        result: tuple[Tensor, Tensor, Tensor] = linear_losses(hidden, weight, bias, ids, alpha, smoothing, needs_hidden)
+        needs_weight: bool,
+    ) -> tuple[Tensor, ...]:
+        result: tuple[Tensor, ...] = linear_losses(
+            hidden, weight, bias, ids, alpha, smoothing, needs_hidden, needs_weight
+        )
         return result
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        hidden, weight, bias, ids, ctx.alpha, ctx.smoothing, _ = inputs
+        hidden, weight, bias, ids, ctx.alpha, ctx.smoothing, _, _ = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(hidden, weight, bias, ids, *output[1:])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, ids, cut, slope = ctx.saved_tensors
+        hidden, weight, bias, ids, *kept = ctx.saved_tensors
         _, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        others = (None, None, None, None)
+        others = (None, None, None, None, None)
         if g is None:
             return None, None, None, *others
         # What torch.compile makes is never differentiated again.
@@ -129,14 +136,14 @@ class _LinearLosses(torch.autograd.Function):
             return *_differentiable_gradients(ctx, g), *others
         fixed = (ctx.alpha, ctx.smoothing)
         grads = linear_losses_backward(
-            hidden, weight, bias, ids, *fixed, cut, slope, g, needs_weight=needs_weight or needs_bias
+            hidden, weight, bias, ids, *fixed, *kept, g, needs_weight=needs_weight or needs_bias
         )
         return *(x if needed else None for x, needed in zip(grads, ctx.needs_input_grad, strict=False)), *others
 
 
 def _differentiable_gradients(ctx: Any, g: Tensor) -> list[Tensor | None]:
     """Gradients of hidden, weight and bias, by operations that can be differentiated."""
-    hidden, weight, bias, ids, _, _ = ctx.saved_tensors
+    hidden, weight, bias, ids, *_ = ctx.saved_tensors
     layer, create_graph = (hidden, weight, bias), torch.is_grad_enabled()
     with torch.enable_grad():
         losses = _two_step_losses(*layer, ids, ctx.alpha, ctx.smoothing)

@@ -1,20 +1,15 @@
-"""Losses of a linear layer and their gradients for a fixed α ≤ 2, over blocks of its logits.
+"""Blocks of the logits of a linear layer, and what is made of one: losses with their cuts, residuals, products.
 
-The forward pass takes blocks of tokens with all classes: it leaves the loss, and four numbers from which the p̂ of a
-token can be made again from its logits, class by class: their maximum, t = p_max^(α−1), p_max, and what smoothing gives
-to each class. While the logits are there, the product (p̂ − q) W is made, which times the cotangent is the gradient of
-the hidden vector. The backward pass takes blocks of classes with all tokens, so that the gradient of each row of the
-weight comes from one product: sums over blocks would be rounded once for each block.
+The cut of a token is four numbers from which its p̂ can be made again from its logits, class by class: their maximum,
+t = p_max^(α−1), the largest p̂ or what scales the weights to p̂, and what smoothing gives to each class.
 """
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from contmax import kernels
-from contmax._precision import without_autocast
 from contmax.losses._conjugate import class_losses
 from contmax.maps._threshold import deformed_exp
 
@@ -33,128 +28,19 @@ def token_blocks(hidden: Tensor) -> Iterator[slice]:
     return _slices(hidden.shape[0], parts, _FEWEST_TOKENS)
 
 
+def class_blocks(weight: Tensor) -> Iterator[slice]:
+    """Classes whose logits are in memory at once."""
+    parts = _CLASS_BLOCKS_FUSED if kernels.rows_are_fused(weight) else _CLASS_BLOCKS
+    return _slices(weight.shape[0], parts, _FEWEST_CLASSES)
+
+
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of losses and sums: float32 for lower precisions."""
     return torch.promote_types(dtype, torch.float32)
 
 
-@torch.library.custom_op("contmax::linear_losses", mutates_args=())
-def linear_losses(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    alpha: float,
-    smoothing: float,
-    needs_hidden: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Losses of tokens, without their logits.
-
-    Args:
-        hidden: (T, D).
-        weight: (C, D), of the same dtype.
-        bias: (C,), or None.
-        target: class ids (T,).
-        alpha: α in (0, 2].
-        smoothing: the mass of q that is spread over the classes.
-        needs_hidden: whether the hidden vectors need a gradient.
-
-    Returns:
-        Losses (T,), cuts (T, 4), and the gradient of each loss by its hidden vector, (T, D) or empty; float32 at least.
-    """
-    tokens, channels = hidden.shape
-    wide = hidden.new_empty(0, dtype=wide_dtype(hidden.dtype))
-    losses, cut = wide.new_empty(tokens), wide.new_empty(tokens, 4)
-    slope = wide.new_empty((tokens, channels) if needs_hidden else (0,))
-    with without_autocast(hidden):
-        for rows in token_blocks(hidden):
-            ids = target[rows]
-            logits = F.linear(hidden[rows], weight, bias)
-            losses[rows], cut[rows] = _losses_and_cuts(logits, ids, alpha, smoothing)
-            if needs_hidden:
-                slope[rows] = _slopes(logits, ids, alpha, smoothing, cut[rows], weight)
-            del logits  # before the next block is made
-    return losses, cut, slope
-
-
-@linear_losses.register_fake
-def _(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    alpha: float,
-    smoothing: float,
-    needs_hidden: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    wide, tokens = wide_dtype(hidden.dtype), hidden.shape[0]
-    slope = hidden.new_empty(hidden.shape if needs_hidden else (0,), dtype=wide)
-    return hidden.new_empty(tokens, dtype=wide), hidden.new_empty((tokens, 4), dtype=wide), slope
-
-
-@torch.library.custom_op("contmax::linear_losses_backward", mutates_args=())
-def linear_losses_backward(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    alpha: float,
-    smoothing: float,
-    cut: Tensor,
-    slope: Tensor,
-    g: Tensor,
-    needs_weight: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of hidden, weight and bias from that of the losses, g (T,); empty where `slope` is, or is not needed.
-
-    `needs_weight` is whether the weight or the bias needs one.
-    """
-    grad_hidden, grad_weight, grad_bias = _empty_gradients(hidden, weight, bias, slope, needs_weight)
-    if slope.numel() > 0:
-        torch.mul(slope, g.unsqueeze(-1), out=grad_hidden)
-    if not needs_weight:
-        return grad_hidden, grad_weight, grad_bias
-    parts = _CLASS_BLOCKS_FUSED if kernels.rows_are_fused(hidden) else _CLASS_BLOCKS
-    with without_autocast(hidden):
-        for columns in _slices(weight.shape[0], parts, _FEWEST_CLASSES):
-            logits = F.linear(hidden, weight[columns], None if bias is None else bias[columns])
-            residual = _residual(logits, target - columns.start, alpha, smoothing, cut, g)
-            torch.mm(residual.mT, hidden, out=grad_weight[columns])
-            if bias is not None:
-                grad_bias[columns] = residual.sum(0, dtype=wide_dtype(bias.dtype))
-            del logits, residual  # before the next block is made
-    return grad_hidden, grad_weight, grad_bias
-
-
-@linear_losses_backward.register_fake
-def _(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    alpha: float,
-    smoothing: float,
-    cut: Tensor,
-    slope: Tensor,
-    g: Tensor,
-    needs_weight: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty_gradients(hidden, weight, bias, slope, needs_weight)
-
-
-def _empty_gradients(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, slope: Tensor, needs_weight: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    classes = weight.shape[0]
-    return (
-        hidden.new_empty(slope.shape),
-        weight.new_empty(weight.shape if needs_weight else (0,)),
-        weight.new_empty(classes if needs_weight and bias is not None else 0),
-    )
-
-
-def _losses_and_cuts(logits: Tensor, ids: Tensor, alpha: float, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Losses (T,) and cuts (T, 4) of tokens with all their classes."""
+def losses_and_cuts(logits: Tensor, ids: Tensor, alpha: float, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Losses (T,) and cuts (T, 4) of tokens with all their classes; kernels may add columns for their own use."""
     if kernels.rows_are_fused(logits):
         losses, cut = kernels.class_loss_fused(logits, ids, alpha, None, smoothing)
         return losses, cut[..., :4]
@@ -166,7 +52,7 @@ def _losses_and_cuts(logits: Tensor, ids: Tensor, alpha: float, smoothing: float
     return losses.squeeze(-1), torch.stack([top, t, p_max, torch.full_like(t, smoothing / z.shape[-1])], -1)
 
 
-def _residual(logits: Tensor, ids: Tensor, alpha: float, smoothing: float, cut: Tensor, g: Tensor) -> Tensor:
+def residual(logits: Tensor, ids: Tensor, alpha: float, smoothing: float, cut: Tensor, g: Tensor) -> Tensor:
     """g (p̂ − q) of some classes, in the dtype of their logits, maybe over them; ids count from the first of them."""
     if kernels.rows_are_fused(logits):
         return kernels.class_loss_gradient_in_place(logits, ids, alpha, smoothing, cut, g)
@@ -182,24 +68,17 @@ def _residual(logits: Tensor, ids: Tensor, alpha: float, smoothing: float, cut: 
     return torch.where(g.unsqueeze(-1) == 0, 0, g.unsqueeze(-1) * p).to(logits.dtype)
 
 
-def _slopes(logits: Tensor, ids: Tensor, alpha: float, smoothing: float, cut: Tensor, weight: Tensor) -> Tensor:
-    """(p̂ − q) W for tokens with all their classes, (T, D); the logits may be overwritten."""
-    if kernels.supports_are_listed(logits, alpha, smoothing):
-        return kernels.support_products(logits, ids, alpha, cut, weight)
+def dense_slopes(logits: Tensor, ids: Tensor, alpha: float, smoothing: float, cut: Tensor, weight: Tensor) -> Tensor:
+    """(p̂ − q) W for tokens with all their classes, (T, D), float32 at least; the logits may be overwritten."""
     ones = cut.new_ones(()).expand(cut.shape[:1])
-    return _wide_product(_residual(logits, ids, alpha, smoothing, cut, ones), weight)
-
-
-def _wide_product(residual: Tensor, weight: Tensor) -> Tensor:
-    """residual @ weight, (T, D), rounded to float32 and no further."""
-    wide = wide_dtype(weight.dtype)
+    difference, wide = residual(logits, ids, alpha, smoothing, cut, ones), wide_dtype(weight.dtype)
     if weight.dtype == wide:
-        return residual @ weight
+        return difference @ weight
     if weight.is_cuda:
-        return torch.mm(residual, weight, out_dtype=wide)
-    total = residual.new_zeros(residual.shape[0], weight.shape[1], dtype=wide)
-    for columns in _slices(weight.shape[0], _CLASS_BLOCKS, _FEWEST_CLASSES):
-        total.addmm_(residual[:, columns].to(wide), weight[columns].to(wide))
+        return torch.mm(difference, weight, out_dtype=wide)
+    total = difference.new_zeros(difference.shape[0], weight.shape[1], dtype=wide)
+    for columns in class_blocks(weight):
+        total.addmm_(difference[:, columns].to(wide), weight[columns].to(wide))
     return total
 
 

@@ -1,4 +1,4 @@
-"""p̂ W − W_y for rows of logits: the gradient of a loss by what a linear layer was given.
+"""(p̂ − q) W for rows of logits: the gradient of a loss by what a linear layer was given.
 
 p̂ of most rows has mass on a few classes only. Those are listed, and their rows of the weight are read and added up in
 float32. A row with more classes than a list holds is multiplied as a whole, by programs that end at once where there is
@@ -15,41 +15,68 @@ from contmax.kernels.triton._counting import blocks_of
 from contmax.kernels.triton._launch import device_of, order_of, side_by_side
 from contmax.kernels.triton._solve import NOTHING, relative_weights
 
-# Reading more rows of the weight than this costs as much as a dense product.
-_LONGEST_LIST = 512
-_CHUNK = 4096
+_COLUMNS = 4096
+_CHANNELS = 512
 
 
-def support_products(z: Tensor, target: Tensor, alpha: float, cut: Tensor, weight: Tensor) -> Tensor:
-    """(p̂ − e_y) W in float32, (T, D).
+def list_supports(z: Tensor, alpha: float, cut: Tensor, places: Tensor, masses: Tensor, counts: Tensor) -> None:
+    """Write where rows have mass, and how much.
+
+    Args:
+        z: logits (T, C), contiguous.
+        alpha: α in (1, 2].
+        cut: of the rows, (T, 4 or more), from `row_losses` without a mask.
+        places: class ids in ascending order, (T, CAPACITY), int32.
+        masses: p̂ there, float32.
+        counts: the number of classes with mass, (T,), int32, which may be larger than the capacity.
+    """
+    tokens, classes = z.shape
+    with device_of(z):
+        _list_support[(tokens,)](
+            z, cut, places, masses, counts, classes, alpha - 1, cut.stride(0),
+            K=order_of(alpha), CHUNK=_COLUMNS, CAPACITY=places.shape[1], num_warps=8,
+        )  # fmt: skip
+
+
+def support_products(
+    z: Tensor,
+    target: Tensor,
+    alpha: float,
+    smoothing: float,
+    cut: Tensor,
+    places: Tensor,
+    masses: Tensor,
+    counts: Tensor,
+    weight: Tensor,
+    mean_row: Tensor | None,
+) -> Tensor:
+    """(p̂ − q) W in float32, (T, D), q = (1−s)·e_y + s·(uniform).
 
     Args:
         z: logits (T, C), contiguous; they are overwritten.
         target: class ids (T,).
         alpha: α in (1, 2].
-        cut: of the rows, (T, 4), from `row_losses` without a mask or smoothing.
+        smoothing: s.
+        cut: of the rows, (T, 4 or more), from `row_losses` without a mask.
+        places: from `list_supports`, as the next two.
+        masses: likewise.
+        counts: likewise.
         weight: W, (C, D).
+        mean_row: the mean of W over the classes, (D,) in float32; None if nothing is smoothed.
     """
-    (tokens, classes), channels = z.shape, weight.shape[1]
-    places = z.new_empty((tokens, _LONGEST_LIST), dtype=torch.int32)
-    masses = z.new_empty((tokens, _LONGEST_LIST), dtype=torch.float32)
-    counts = z.new_empty(tokens, dtype=torch.int32)
+    (tokens, classes), channels, capacity = z.shape, weight.shape[1], places.shape[1]
     products = z.new_empty((tokens, channels), dtype=torch.float32)
-    weight, target, cut = side_by_side(weight), target.contiguous(), cut.contiguous()
-    order, stride = order_of(alpha), weight.stride(0)
-    lists = (places, masses, counts)
+    weight, target = side_by_side(weight), target.contiguous()
     with device_of(z):
-        _list_support[(tokens,)](
-            z, cut, *lists, classes, alpha - 1, K=order, CHUNK=_CHUNK, CAPACITY=_LONGEST_LIST, num_warps=8
-        )
-        _add_listed_rows[(tokens, blocks_of(channels, 512))](
-            *lists, target, cut, weight, products, classes, channels, stride,
-            CAPACITY=_LONGEST_LIST, ROWS=8, BLOCK=512, num_warps=4,
+        _add_listed_rows[(tokens, blocks_of(channels, _CHANNELS))](
+            places, masses, counts, target, cut, weight, products if mean_row is None else mean_row, products,
+            classes, channels, weight.stride(0), cut.stride(0), smoothing,
+            SMOOTHS=mean_row is not None, CAPACITY=capacity, ROWS=8, BLOCK=_CHANNELS, num_warps=4,
         )  # fmt: skip
-        residual = row_losses_backward(z, target, alpha, None, 0.0, cut, (counts > _LONGEST_LIST).float(), out=z)
+        residual = row_losses_backward(z, target, alpha, None, smoothing, cut, (counts > capacity).float(), out=z)
         _multiply_long_rows[(blocks_of(tokens, 64), blocks_of(channels, 128))](
-            residual, counts, weight, products, tokens, classes, channels, stride,
-            CAPACITY=_LONGEST_LIST, ROWS=64, BLOCK=128, CHUNK=32 if z.dtype == torch.float32 else 64,
+            residual, counts, weight, products, tokens, classes, channels, weight.stride(0),
+            CAPACITY=capacity, ROWS=64, BLOCK=128, CHUNK=32 if z.dtype == torch.float32 else 64,
             num_warps=4, num_stages=2,
         )  # fmt: skip
     return products
@@ -57,13 +84,13 @@ def support_products(z: Tensor, target: Tensor, alpha: float, cut: Tensor, weigh
 
 @triton.jit
 def _list_support(
-    X, CUT, PLACES, MASSES, COUNTS, n, epsilon, K: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr
-):
+    X, CUT, PLACES, MASSES, COUNTS, n, epsilon, cut_stride,
+    K: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr,
+):  # fmt: skip
     """Where a row has mass, and how much; the count goes on where the list is full."""
     r = tl.program_id(0).to(tl.int64)
-    one = tl.arange(0, 1)
-    top = tl.load(CUT + r * 4 + one)
-    t, p_max = tl.load(CUT + r * 4 + 1 + one), tl.load(CUT + r * 4 + 2 + one)
+    cut = CUT + r * cut_stride + tl.arange(0, 1)
+    top, t, inverse = tl.load(cut), tl.load(cut + 1), tl.load(cut + 2)
     top = tl.where(top == -float("inf"), 0.0, top)
     epsilons = tl.zeros([1], tl.float32) + epsilon
     count = 0
@@ -72,7 +99,7 @@ def _list_support(
         x = tl.load(X + r * n + columns, mask=columns < n, other=-float("inf")).to(tl.float32)
         y = x[None, :] - top[:, None]
         weight, _ = relative_weights(tl.where(y < NOTHING, NOTHING, y), t, epsilons, K)
-        p = tl.sum(weight * p_max[:, None], 0)
+        p = tl.sum(weight * inverse[:, None], 0)
         keep = p > 0.0
         place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
         listed = keep & (place < CAPACITY)
@@ -84,8 +111,8 @@ def _list_support(
 
 @triton.jit
 def _add_listed_rows(
-    PLACES, MASSES, COUNTS, Y, CUT, W, OUT, n, channels, w_stride,
-    CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PLACES, MASSES, COUNTS, Y, CUT, W, MEAN, OUT, n, channels, w_stride, cut_stride, smoothing,
+    SMOOTHS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Some channels of one row of the product, from its list; of no use where that is too short."""
     r = tl.program_id(0).to(tl.int64)
@@ -94,8 +121,10 @@ def _add_listed_rows(
     y = tl.load(Y + r).to(tl.int64)
     known = inside & (y >= 0) & (y < n)
     # A row with NaN has a NaN threshold, and nothing in its list.
-    total = tl.zeros([BLOCK], tl.float32) + tl.load(CUT + r * 4 + 1) * 0.0
-    total -= tl.load(W + y * w_stride + d, mask=known, other=0.0).to(tl.float32)
+    total = tl.zeros([BLOCK], tl.float32) + tl.load(CUT + r * cut_stride + 1) * 0.0
+    total -= (1.0 - smoothing) * tl.load(W + y * w_stride + d, mask=known, other=0.0).to(tl.float32)
+    if SMOOTHS:
+        total -= smoothing * tl.load(MEAN + d, mask=inside, other=0.0)
     count = tl.minimum(tl.load(COUNTS + r), CAPACITY)
     for start in range(0, count, ROWS):
         j = start + tl.arange(0, ROWS)
