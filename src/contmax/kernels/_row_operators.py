@@ -27,9 +27,8 @@ def entmax_fused_backward(
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of the scores, in their dtype, and of α for each row, (*batch, 1), where it is needed."""
     if _all_eager(p, alpha, cotangent):
-        grad, grad_alpha = _entmax_backward(p, cotangent, alpha, dtype, needs_alpha)
-    else:
-        grad, grad_alpha = entmax_backward_op(p, cotangent, *tensor_or_number(alpha), dtype, needs_alpha)
+        return _entmax_backward(p, cotangent, alpha, dtype, needs_alpha)
+    grad, grad_alpha = entmax_backward_op(p, cotangent, *tensor_or_number(alpha), dtype, needs_alpha)
     return grad, grad_alpha if needs_alpha else None
 
 
@@ -64,7 +63,7 @@ def _entmax(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.
 
 def _entmax_backward(
     p: Tensor, cotangent: Tensor, alpha: float | Tensor, dtype: torch.dtype, needs_alpha: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     from contmax.kernels import triton
 
     return triton.entmax_rows_backward(p, cotangent, alpha, dtype, needs_alpha)
@@ -116,7 +115,8 @@ def entmax_backward_op(
     p: Tensor, cotangent: Tensor, alpha: Tensor | None, fixed_alpha: float, dtype: torch.dtype, needs_alpha: bool
 ) -> tuple[Tensor, Tensor]:
     """`entmax_fused_backward` as one opaque node; where it is not needed, the gradient of α is empty, (0,)."""
-    return _entmax_backward(p, cotangent, fixed_alpha if alpha is None else alpha, dtype, needs_alpha)
+    grad, grad_alpha = _entmax_backward(p, cotangent, fixed_alpha if alpha is None else alpha, dtype, needs_alpha)
+    return grad, p.new_empty(0, dtype=torch.float32) if grad_alpha is None else grad_alpha
 
 
 @entmax_backward_op.register_fake

@@ -6,9 +6,10 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of
-from contmax.kernels.triton._launch import device_of
+from contmax.kernels.triton._kept import launch
 
 _BLOCK = 128
+_BLOCKS = {"ROWS": _BLOCK}
 
 
 @triton.jit
@@ -50,8 +51,7 @@ def plane_cholesky(matrix: Tensor) -> Tensor:
     tril = torch.empty_like(matrix, memory_format=torch.contiguous_format)
     rows = matrix.numel() // 4
     if rows:
-        with device_of(matrix):
-            cholesky_fwd_kernel[(blocks_of(rows, _BLOCK),)](tril, matrix.contiguous(), rows, ROWS=_BLOCK)
+        launch(cholesky_fwd_kernel, (blocks_of(rows, _BLOCK),), (tril, matrix.contiguous()), (rows,), _BLOCKS)
     return tril
 
 
@@ -60,8 +60,6 @@ def plane_cholesky_gradient(cotangent: Tensor, tril: Tensor) -> Tensor:
     gradient = torch.empty_like(tril, memory_format=torch.contiguous_format)
     rows = tril.numel() // 4
     if rows:
-        with device_of(tril):
-            cholesky_bwd_kernel[(blocks_of(rows, _BLOCK),)](
-                gradient, cotangent.contiguous(), tril.contiguous(), rows, ROWS=_BLOCK
-            )
+        tensors = (gradient, cotangent.contiguous(), tril.contiguous())
+        launch(cholesky_bwd_kernel, (blocks_of(rows, _BLOCK),), tensors, (rows,), _BLOCKS)
     return gradient

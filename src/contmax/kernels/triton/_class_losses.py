@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
+from contmax.kernels.triton._counting import blocks_of
+from contmax.kernels.triton._kept import launch
 from contmax.kernels.triton._launch import (
     LONGEST_ON_CHIP,
     as_rows,
     byte_mask,
-    device_of,
     forward_block,
     lists_of,
     order_of,
@@ -41,29 +42,37 @@ def row_losses(
     z = side_by_side(z)
     rows = as_rows(z, byte_mask(mask, z))
     ids = cut if target is None else target.contiguous()
-    tensors = (*rows.tensors, ids, cut, losses)
-    sizes = (rows.total, rows.columns, alpha - 1, smoothing, *rows.sizes, *rows.strides[0], *rows.strides[1])
+    strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
     kinds = _kinds(alpha, mask, target, smoothing)
-    with device_of(z):
-        if rows.columns > LONGEST_ON_CHIP:
-            lists = lists_of(z, rows, keeps_places=False)
-            listed = (lists.scores, lists.counts, lists.tops)
-            strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
-            shape = lists.shape
-            plain = {"K": kinds["K"], "PER_ROW": False, "HAS_MASK": kinds["HAS_MASK"]}
-            list_chunks[(rows.total, lists.chunks)](
-                *rows.tensors, cut, lists.scores, lists.places, lists.counts, lists.tops,
-                rows.columns, alpha - 1, *strides, **plain, **shape, KEEPS_PLACES=False, num_warps=lists.warps,
-            )  # fmt: skip
-            solve_long_rows[(rows.total,)](
-                *rows.tensors, cut, ids, *listed, cut, losses,
-                rows.columns, lists.chunks, alpha - 1, smoothing, *strides,
-                **kinds, **lists.shape, **lists.blocks, PER_ROW=False, NEEDS_LOSS=True, num_warps=8,
-            )  # fmt: skip
-        else:
-            block = forward_block(rows.columns, kinds["K"])
-            shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
-            loss_rows[block.programs(rows.total)](*tensors, *sizes, **kinds, **shape)
+    if rows.columns > LONGEST_ON_CHIP:
+        lists = lists_of(z, rows, keeps_places=False)
+        plain = {"K": kinds["K"], "PER_ROW": False, "HAS_MASK": kinds["HAS_MASK"]}
+        launch(
+            list_chunks,
+            (rows.total, lists.chunks),
+            (*rows.tensors, cut, lists.scores, lists.places, lists.counts, lists.tops),
+            (rows.columns, alpha - 1, *strides),
+            {**plain, **lists.shape, "KEEPS_PLACES": False},
+            lists.warps,
+        )
+        launch(
+            solve_long_rows,
+            (rows.total,),
+            (*rows.tensors, cut, ids, lists.scores, lists.counts, lists.tops, cut, losses),
+            (rows.columns, lists.chunks, alpha - 1, smoothing, *strides),
+            {**kinds, **lists.shape, **lists.blocks, "PER_ROW": False, "NEEDS_LOSS": True},
+            8,
+        )
+    else:
+        block = forward_block(rows.columns, kinds["K"])
+        launch(
+            loss_rows,
+            block.programs(rows.total),
+            (*rows.tensors, ids, cut, losses),
+            (rows.total, rows.columns, alpha - 1, smoothing, *strides),
+            {**kinds, "R": block.rows, "B": block.columns},
+            block.warps,
+        )
     return losses, cut
 
 
@@ -90,12 +99,14 @@ def row_losses_backward(
     ids = cut if target is None else target.contiguous()
     # A mean hands the same number to every row.
     same = all(stride == 0 for stride, size in zip(g.stride(), g.shape, strict=True) if size > 1)
-    tensors = (*rows.tensors, ids, cut.contiguous(), g if same else g.contiguous(), grad)
-    sizes = (rows.columns, alpha - 1, smoothing, 0 if same else 1, *rows.sizes, *rows.strides[0], *rows.strides[1])
-    grid = (rows.total, -(-rows.columns // _COLUMNS_OF_GRADIENT))
-    shape = {"CHUNK": _COLUMNS_OF_GRADIENT, "num_warps": 4}
-    with device_of(z):
-        loss_gradient[grid](*tensors, *sizes, **_kinds(alpha, mask, target, smoothing), **shape)
+    strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
+    launch(
+        loss_gradient,
+        (rows.total, blocks_of(rows.columns, _COLUMNS_OF_GRADIENT)),
+        (*rows.tensors, ids, cut.contiguous(), g if same else g.contiguous(), grad),
+        (rows.columns, alpha - 1, smoothing, 0 if same else 1, *strides),
+        {**_kinds(alpha, mask, target, smoothing), "CHUNK": _COLUMNS_OF_GRADIENT},
+    )
     return grad
 
 

@@ -24,6 +24,10 @@ class Rows(NamedTuple):
 
 def as_rows(*tensors: Tensor) -> Rows:
     """Rows of tensors of one shape, copied only where more than three axes would be needed to reach them."""
+    columns = tensors[0].shape[-1]
+    if all(x.is_contiguous() for x in tensors):
+        count = tensors[0].numel() // columns
+        return Rows(tensors, count, columns, (1, count), ((0, 0, columns),) * len(tensors))
     axes = _merged_axes(tensors)
     if len(axes) > 3:
         tensors = tuple(x.contiguous() for x in tensors)
@@ -31,7 +35,7 @@ def as_rows(*tensors: Tensor) -> Rows:
     none = tuple(0 for _ in tensors)
     (size_a, a), (size_b, b), (size_c, c) = [(1, none)] * (3 - len(axes)) + axes
     count = size_a * size_b * size_c
-    return Rows(tensors, count, tensors[0].shape[-1], (size_b, size_c), tuple(zip(a, b, c, strict=True)))
+    return Rows(tensors, count, columns, (size_b, size_c), tuple(zip(a, b, c, strict=True)))
 
 
 def side_by_side(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._launch import device_of
+from contmax.kernels.triton._kept import launch
 from contmax.kernels.triton._lengths import bounded, distance, length_in_range, nan_from
 from contmax.kernels.triton._line_window import ROOT, half_width, sum_of_values, sums_of_slopes, window
 from contmax.numerics import unit_gauss_legendre
@@ -180,19 +180,15 @@ def line_values(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: fl
         return r
     rows, columns = loc.numel(), centre.shape[0]
     block_rows, block_columns, warps = _block(rows, columns)
-    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
-    with device_of(loc):
-        line_fwd_kernel[grid](
-            r,
-            *(x.contiguous() for x in (loc, scale, centre, width)),
-            _rule(loc.device),
-            rows,
-            columns,
-            **_numbers(k, raised),
-            ROWS=block_rows,
-            COLUMNS=block_columns,
-            num_warps=warps,
-        )
+    law, kinds = _law(k, raised)
+    launch(
+        line_fwd_kernel,
+        (blocks_of(rows, block_rows), blocks_of(columns, block_columns)),
+        (r, loc.contiguous(), scale.contiguous(), centre.contiguous(), width.contiguous(), _rule(loc.device)),
+        (rows, columns, *law),
+        {**kinds, "ROWS": block_rows, "COLUMNS": block_columns},
+        warps,
+    )
     return r
 
 
@@ -225,23 +221,16 @@ def line_gradients(
     shares = loc.new_empty(blocks if needs_basis else 0, 2, columns)
     matrix = cotangent.reshape(-1, columns)
     if rows:
-        with device_of(loc):
-            line_bwd_kernel[(blocks,)](
-                by_loc,
-                by_scale,
-                shares,
-                matrix,
-                *(x.contiguous() for x in (loc, scale, centre, width)),
-                _rule(loc.device),
-                rows,
-                columns,
-                *matrix.stride(),
-                **_numbers(k, raised),
-                BASIS=needs_basis,
-                ROWS=block_rows,
-                COLUMNS=block_columns,
-                num_warps=warps,
-            )
+        parameters = (loc.contiguous(), scale.contiguous(), centre.contiguous(), width.contiguous())
+        law, kinds = _law(k, raised)
+        launch(
+            line_bwd_kernel,
+            (blocks,),
+            (by_loc, by_scale, shares, matrix, *parameters, _rule(loc.device)),
+            (rows, columns, *matrix.stride(), *law),
+            {**kinds, "BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns},
+            warps,
+        )
     if not needs_basis:
         return by_loc, by_scale, loc.new_empty(0), loc.new_empty(0)
     return by_loc, by_scale, shares[:, 0].sum(0), shares[:, 1].sum(0)
@@ -255,17 +244,17 @@ def _rule(device: torch.device) -> Tensor:
         return torch.cat([nodes, weights.log2()]).float()
 
 
-def _numbers(k: float, raised: bool) -> dict[str, float | int | bool]:
-    """What the kernels know besides tensors and blocks.
+@functools.cache
+def _law(k: float, raised: bool) -> tuple[tuple[float, float], dict[str, int]]:
+    """What the kernels know besides tensors and blocks: stretch and constant, and for which k they are compiled.
 
     With C_k the constant of (1 − y²)ᵏ on [−1, 1] the half-width is a = F σ^{2k/(2k+1)}, F = (C_k (2k)ᵏ)^{1/(2k+1)}.
     """
     if math.isinf(k):
-        return {"stretch": 1.0, "constant": 1.0, "K": -1, "RAISED": False, "PAIRS": _NODES // 2}
+        return (1.0, 1.0), {"K": -1, "RAISED": False, "PAIRS": _NODES // 2}
     norm = math.gamma(k + 1.5) / (math.sqrt(math.pi) * math.gamma(k + 1))
     stretch = (norm * (2 * k) ** k) ** (1 / (2 * k + 1))
-    constant = norm / math.sqrt(2 * math.pi)
-    return {"stretch": stretch, "constant": constant, "K": int(k), "RAISED": raised, "PAIRS": _NODES // 2}
+    return (stretch, norm / math.sqrt(2 * math.pi)), {"K": int(k), "RAISED": raised, "PAIRS": _NODES // 2}
 
 
 def _block(rows: int, columns: int) -> tuple[int, int, int]:

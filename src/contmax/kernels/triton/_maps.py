@@ -1,11 +1,10 @@
 """Launchers of the row kernels: α-entmax and its vector–Jacobian product, for every α > 0."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from contmax.kernels.triton._beyond_two import backward_beyond_two, forward_beyond_two
+from contmax.kernels.triton._kept import launch
 from contmax.kernels.triton._launch import (
     LONGEST_ON_CHIP,
     Rows,
@@ -13,7 +12,6 @@ from contmax.kernels.triton._launch import (
     as_rows,
     backward_block,
     byte_mask,
-    device_of,
     forward_block,
     lists_of,
     order_of,
@@ -24,12 +22,12 @@ from contmax.kernels.triton._rows import backward_rows, forward_rows
 
 # Beyond it, a row in chunks keeps more of the processor busy than one in the registers.
 _LONGEST_BACKWARD = 16384
-_SHAPE_BEYOND_TWO: dict[str, Any] = {"CHUNK": 512, "num_warps": 4}
+_CHUNK_BEYOND_TWO = 512
 
 
 def entmax_rows(
     x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype, *, needs_omega: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """p along the last axis, and Ω* where it is needed.
 
     Args:
@@ -40,10 +38,10 @@ def entmax_rows(
         needs_omega: whether the maximum Ω*_α(x) is asked for.
 
     Returns:
-        p (*batch, n), contiguous; Ω* (*batch, 1) in float64, empty where it is not needed.
+        p (*batch, n), contiguous; Ω* (*batch, 1) in float64, or None.
     """
     p = torch.empty(x.shape, dtype=dtype, device=x.device)
-    omega = torch.empty((*x.shape[:-1], 1) if needs_omega else 0, dtype=torch.float64, device=x.device)
+    omega = torch.empty((*x.shape[:-1], 1), dtype=torch.float64, device=x.device) if needs_omega else None
     if x.numel() == 0:
         return p, omega
     x = side_by_side(x)
@@ -51,27 +49,34 @@ def entmax_rows(
     alpha, beyond = _split(alpha, p)
     order = order_of(alpha)
     tensor_alpha, epsilon = alpha_arguments(alpha, p)
-    tensors = (*rows.tensors, tensor_alpha, p, omega)
     strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
-    sizes = (rows.total, rows.columns, epsilon, *strides)
-    kinds = {"HAS_MASK": mask is not None, "NEEDS_OMEGA": needs_omega}
-    by_alpha = {"K": order, "PER_ROW": isinstance(alpha, Tensor)}
-    with device_of(x):
-        if rows.columns > LONGEST_ON_CHIP:
-            _forward_long(x, rows, tensor_alpha, p, omega, epsilon, {**by_alpha, "HAS_MASK": mask is not None})
-        else:
-            block = forward_block(rows.columns, order)
-            shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
-            forward_rows[block.programs(rows.total)](*tensors, *sizes, **by_alpha, **kinds, **shape)
-        if beyond is not None:
-            above = (*rows.tensors, beyond, p, omega, rows.columns, *strides)
-            forward_beyond_two[(rows.total,)](*above, **kinds, **_SHAPE_BEYOND_TWO)
+    kinds = {"K": order, "PER_ROW": isinstance(alpha, Tensor), "HAS_MASK": mask is not None}
+    if rows.columns > LONGEST_ON_CHIP:
+        _forward_long(x, rows, tensor_alpha, p, omega, epsilon, kinds)
+    else:
+        block = forward_block(rows.columns, order)
+        launch(
+            forward_rows,
+            block.programs(rows.total),
+            (*rows.tensors, tensor_alpha, p, p if omega is None else omega),
+            (rows.total, rows.columns, epsilon, *strides),
+            {**kinds, "NEEDS_OMEGA": needs_omega, "R": block.rows, "B": block.columns},
+            block.warps,
+        )
+    if beyond is not None:
+        launch(
+            forward_beyond_two,
+            (rows.total,),
+            (*rows.tensors, beyond, p, p if omega is None else omega),
+            (rows.columns, *strides),
+            {"HAS_MASK": mask is not None, "NEEDS_OMEGA": needs_omega, "CHUNK": _CHUNK_BEYOND_TWO},
+        )
     return p, omega
 
 
 def entmax_rows_backward(
     p: Tensor, g: Tensor, alpha: float | Tensor, dtype: torch.dtype, needs_alpha: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """The gradient of the scores, and of α for each row where it is needed.
 
     Args:
@@ -82,11 +87,11 @@ def entmax_rows_backward(
         needs_alpha: whether the gradient of α is asked for.
 
     Returns:
-        (*batch, n), contiguous; (*batch, 1) in float32, empty where it is not needed.
+        (*batch, n), contiguous; (*batch, 1) in float32, or None.
     """
     p = p.contiguous()
     grad = torch.empty(p.shape, dtype=dtype, device=p.device)
-    grad_alpha = torch.empty((*p.shape[:-1], 1) if needs_alpha else 0, dtype=torch.float32, device=p.device)
+    grad_alpha = torch.empty((*p.shape[:-1], 1), dtype=torch.float32, device=p.device) if needs_alpha else None
     if p.numel() == 0:
         return grad, grad_alpha
     rows = as_rows(g)
@@ -94,53 +99,61 @@ def entmax_rows_backward(
     order = order_of(alpha)
     tensor_alpha, epsilon = alpha_arguments(alpha, p)
     strides = (*rows.sizes, *rows.strides[0], rows.tensors[0].stride(-1))
-    tensors = (p, *rows.tensors, tensor_alpha, grad, grad_alpha)
-    sizes = (rows.total, rows.columns, epsilon, *strides)
+    slopes = grad if grad_alpha is None else grad_alpha
+    tensors = (p, *rows.tensors, tensor_alpha, grad, slopes)
+    numbers = (rows.total, rows.columns, epsilon, *strides)
     kinds = {"K": order, "PER_ROW": isinstance(alpha, Tensor), "NEEDS_ALPHA": needs_alpha}
-    with device_of(p):
-        if rows.columns > _LONGEST_BACKWARD:
-            backward_long_rows[(rows.total,)](*tensors, *sizes, **kinds, CHUNK=4096, num_warps=8)
-        else:
-            block = backward_block(rows.columns)
-            shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
-            backward_rows[block.programs(rows.total)](*tensors, *sizes, **kinds, **shape)
-        if beyond is not None:
-            above = (p, *rows.tensors, beyond, grad, grad_alpha, rows.columns, *strides, torch.finfo(dtype).max)
-            backward_beyond_two[(rows.total,)](*above, NEEDS_ALPHA=needs_alpha, **_SHAPE_BEYOND_TWO)
+    if rows.columns > _LONGEST_BACKWARD:
+        launch(backward_long_rows, (rows.total,), tensors, numbers, {**kinds, "CHUNK": 4096}, 8)
+    else:
+        block = backward_block(rows.columns)
+        kinds |= {"R": block.rows, "B": block.columns}
+        launch(backward_rows, block.programs(rows.total), tensors, numbers, kinds, block.warps)
+    if beyond is not None:
+        launch(
+            backward_beyond_two,
+            (rows.total,),
+            (p, *rows.tensors, beyond, grad, slopes),
+            (rows.columns, *strides, torch.finfo(dtype).max),
+            {"NEEDS_ALPHA": needs_alpha, "CHUNK": _CHUNK_BEYOND_TWO},
+        )
     return grad, grad_alpha
 
 
 def _forward_long(
-    x: Tensor, rows: Rows, alpha: Tensor, p: Tensor, omega: Tensor, epsilon: float, kinds: dict[str, Any]
+    x: Tensor, rows: Rows, alpha: Tensor, p: Tensor, omega: Tensor | None, epsilon: float, kinds: dict[str, int]
 ) -> None:
     """List what may have mass, solve the lists, write p; see `_long_rows`."""
     lists = lists_of(x, rows, keeps_places=True)
     cut = x.new_empty(rows.total, 4, dtype=torch.float32)
     strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
     grid = (rows.total, lists.chunks)
-    shape = lists.shape
-    listed = (lists.scores, lists.places, lists.counts, lists.tops)
-    list_chunks[grid](
-        *rows.tensors,
-        alpha,
-        *listed,
-        rows.columns,
-        epsilon,
-        *strides,
-        **kinds,
-        **shape,
-        KEEPS_PLACES=True,
-        num_warps=16,
+    kinds = {**kinds, **lists.shape}
+    launch(
+        list_chunks,
+        grid,
+        (*rows.tensors, alpha, lists.scores, lists.places, lists.counts, lists.tops),
+        (rows.columns, epsilon, *strides),
+        {**kinds, "KEEPS_PLACES": True},
+        16,
     )
-    solve_long_rows[(rows.total,)](
-        *rows.tensors, alpha, alpha, lists.scores, lists.counts, lists.tops, cut, omega,
-        rows.columns, lists.chunks, epsilon, 0.0, *strides, **kinds, **shape, **lists.blocks,
-        HAS_TARGET=False, SMOOTHS=False, NEEDS_LOSS=omega.numel() > 0, num_warps=8,
-    )  # fmt: skip
-    write_long_rows[grid](
-        *rows.tensors, alpha, lists.scores, lists.places, lists.counts, cut, p,
-        rows.columns, lists.chunks, epsilon, *strides, **kinds, **shape, **lists.blocks, num_warps=8,
-    )  # fmt: skip
+    kinds |= lists.blocks
+    launch(
+        solve_long_rows,
+        (rows.total,),
+        (*rows.tensors, alpha, alpha, lists.scores, lists.counts, lists.tops, cut, p if omega is None else omega),
+        (rows.columns, lists.chunks, epsilon, 0.0, *strides),
+        {**kinds, "HAS_TARGET": False, "SMOOTHS": False, "NEEDS_LOSS": omega is not None},
+        8,
+    )
+    launch(
+        write_long_rows,
+        grid,
+        (*rows.tensors, alpha, lists.scores, lists.places, lists.counts, cut, p),
+        (rows.columns, lists.chunks, epsilon, *strides),
+        kinds,
+        8,
+    )
 
 
 def _split(alpha: float | Tensor, p: Tensor) -> tuple[float | Tensor, Tensor | None]:

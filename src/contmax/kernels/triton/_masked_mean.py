@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._launch import device_of
+from contmax.kernels.triton._kept import launch
 
 
 @triton.jit
@@ -83,10 +83,13 @@ def masked_mean(weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """
     (batch, length, channels), result = values.shape, weights.new_empty(values.shape[0], values.shape[2])
     columns = min(power_of_two(channels), 128)
-    with device_of(values):
-        masked_mean_fwd_kernel[(batch, blocks_of(channels, columns))](
-            weights, values, mask.view(torch.uint8), result, length, channels, ROWS=32, COLUMNS=columns
-        )
+    launch(
+        masked_mean_fwd_kernel,
+        (batch, blocks_of(channels, columns)),
+        (weights, values, mask.view(torch.uint8), result),
+        (length, channels),
+        {"ROWS": 32, "COLUMNS": columns},
+    )
     return result
 
 
@@ -97,18 +100,11 @@ def masked_mean_backward(
     batch, length, channels = values.shape
     by_weights, by_values = torch.empty_like(weights), torch.empty_like(values) if needs_values else None
     columns = min(power_of_two(channels), 128)
-    with device_of(values):
-        masked_mean_bwd_kernel[(batch, blocks_of(length, 32))](
-            weights,
-            values,
-            mask.view(torch.uint8),
-            cotangent,
-            by_weights,
-            by_values,
-            length,
-            channels,
-            NEEDS_VALUES=needs_values,
-            ROWS=32,
-            COLUMNS=columns,
-        )
+    launch(
+        masked_mean_bwd_kernel,
+        (batch, blocks_of(length, 32)),
+        (weights, values, mask.view(torch.uint8), cotangent, by_weights, by_values),
+        (length, channels),
+        {"NEEDS_VALUES": needs_values, "ROWS": 32, "COLUMNS": columns},
+    )
     return by_weights, by_values

@@ -5,6 +5,7 @@ The variance of the density is found here too: V = vLLᵀ with v = F²(l₁₁l�
 for √v.
 """
 
+import functools
 import math
 
 import triton
@@ -12,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._launch import device_of
+from contmax.kernels.triton._kept import launch
 from contmax.kernels.triton._lengths import STEEPEST
 from contmax.kernels.triton._plane_form import densities, form_numbers, functions, plane_form
 from contmax.kernels.triton._scale_path import mean, mean_and_slopes
@@ -191,18 +192,15 @@ def plane_values(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, 
         return r
     rows = loc.numel() // 2
     block_rows, block_columns = _block(rows, columns)
-    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
-    with device_of(loc):
-        plane_fwd_kernel[grid](
-            r,
-            *(x.contiguous() for x in (loc, tril, centre, basis_tril)),
-            *hyperbola_nodes(SINGLE, loc.device),
-            rows,
-            columns,
-            **_law(k),
-            ROWS=block_rows,
-            COLUMNS=block_columns,
-        )
+    parameters = (loc.contiguous(), tril.contiguous(), centre.contiguous(), basis_tril.contiguous())
+    law, kinds = _law(k)
+    launch(
+        plane_fwd_kernel,
+        (blocks_of(rows, block_rows), blocks_of(columns, block_columns)),
+        (r, *parameters, *hyperbola_nodes(SINGLE, loc.device)),
+        (rows, columns, *law),
+        {**kinds, "ROWS": block_rows, "COLUMNS": block_columns},
+    )
     return r
 
 
@@ -227,22 +225,15 @@ def plane_gradients(
     shares = loc.new_empty(blocks if needs_basis else 0, 5, columns)
     matrix = cotangent.reshape(-1, columns)
     if rows:
-        with device_of(loc):
-            plane_bwd_kernel[(blocks,)](
-                by_loc,
-                by_tril,
-                shares,
-                matrix,
-                *(x.contiguous() for x in (loc, tril, centre, basis_tril)),
-                *hyperbola_nodes(SINGLE, loc.device),
-                rows,
-                columns,
-                *matrix.stride(),
-                **_law(k),
-                BASIS=needs_basis,
-                ROWS=block_rows,
-                COLUMNS=block_columns,
-            )
+        parameters = (loc.contiguous(), tril.contiguous(), centre.contiguous(), basis_tril.contiguous())
+        law, kinds = _law(k)
+        launch(
+            plane_bwd_kernel,
+            (blocks,),
+            (by_loc, by_tril, shares, matrix, *parameters, *hyperbola_nodes(SINGLE, loc.device)),
+            (rows, columns, *matrix.stride(), *law),
+            {**kinds, "BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns},
+        )
     if not needs_basis:
         return by_loc, by_tril, loc.new_empty(0), loc.new_empty(0)
     total = shares.sum(0)
@@ -251,19 +242,21 @@ def plane_gradients(
     return by_loc, by_tril, total[:2].mT.contiguous(), by_basis_tril
 
 
-def _law(k: float) -> dict[str, float | int | bool]:
-    """What the kernels know besides tensors and blocks: √v, the law of the scale and its path."""
-    path = SINGLE._asdict()
-    rule = {"stretch": path["stretch"], "most": path["lean"], "share": path["curvature"], "NODES": path["nodes"]}
-    step = SINGLE.end / SINGLE.nodes
+@functools.lru_cache
+def _law(k: float) -> tuple[tuple[float, ...], dict[str, int]]:
+    """What the kernels know besides tensors and blocks: √v, the law of the scale and its path.
+
+    Numbers in the order of the kernels' arguments, from factor on; and for what they are compiled.
+    """
+    path = (SINGLE.stretch, SINGLE.lean, SINGLE.curvature, SINGLE.end / SINGLE.nodes)
     if math.isinf(k):
-        return {"factor": 1.0, "power": 0.0, "norm": 1.0, "order": 2.0, "step": step, "GAUSSIAN": True, **rule}
+        return (1.0, 0.0, 1.0, 2.0, *path), {"GAUSSIAN": True, "NODES": SINGLE.nodes}
     order = k + 2
     # v = R²/(2k + 4), and the density of height (R²/2k)ᵏ is one in all.
     factor = math.sqrt(((k + 1) * (2 * k) ** k / math.pi) ** (1 / (k + 1)) / (2 * k + 4))
     norm = math.exp(math.lgamma(order) + order + (1 - order) * math.log(order)) / (2 * math.pi)
     power = 0.5 / (k + 1)
-    return {"factor": factor, "power": power, "norm": norm, "order": order, "step": step, "GAUSSIAN": False, **rule}
+    return (factor, power, norm, order, *path), {"GAUSSIAN": False, "NODES": SINGLE.nodes}
 
 
 def _block(rows: int, columns: int) -> tuple[int, int]:
