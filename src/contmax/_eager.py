@@ -23,6 +23,11 @@ def is_eager(tensor: Tensor) -> bool:
     )
 
 
+def all_eager(*values: object) -> bool:
+    """True if all the tensors among the arguments are real as above."""
+    return all(is_eager(v) for v in values if isinstance(v, Tensor))
+
+
 def is_batch_of_cotangents(tensor: Tensor) -> bool:
     """True for tensors of torch.autograd.grad(…, is_grads_batched=True): a vmap of its own, for torch's operations."""
     return torch._C._functorch.is_legacy_batchedtensor(tensor)

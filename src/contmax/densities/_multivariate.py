@@ -22,6 +22,7 @@ from ._validation import (
     as_parameters,
     broadcast_batch,
     checks_values,
+    expanded,
     require_broadcastable,
     require_finite,
     require_index,
@@ -103,8 +104,8 @@ class MultivariateBetaGaussian(Elliptical):
         self._scale = scale
         shapes = {"loc": loc.shape[:-1], "scale": scale.batch_shape}
         batch = broadcast_batch(**shapes, **({"alpha": alpha.shape} if isinstance(alpha, Tensor) else {}))
-        self.loc = loc.expand(*batch, scale.dim)
-        self.alpha = alpha.expand(batch) if isinstance(alpha, Tensor) else alpha
+        self.loc = expanded(loc, (*batch, scale.dim))
+        self.alpha = expanded(alpha, batch) if isinstance(alpha, Tensor) else alpha
         super().__init__(batch, torch.Size([scale.dim]))
         self._rebind()
 

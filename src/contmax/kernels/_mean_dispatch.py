@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager
+from contmax._eager import all_eager
 from contmax.kernels import _mean_operators
 from contmax.kernels._backends import triton_takes
 
@@ -95,7 +95,7 @@ def plane_cholesky_gradient(cotangent: Tensor, tril: Tensor) -> Tensor:
 
 
 def _called(name: str, *arguments: Any) -> Any:
-    if all(is_eager(x) for x in arguments if isinstance(x, Tensor)):
+    if all_eager(*arguments):
         from contmax.kernels import triton  # takes a while to import: only when it is needed
 
         return getattr(triton, name)(*arguments)

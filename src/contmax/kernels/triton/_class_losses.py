@@ -1,12 +1,15 @@
 """Launchers of the losses' kernels, for fixed α ≤ 2."""
 
+import functools
+
 import torch
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of
-from contmax.kernels.triton._kept import launch
+from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._launch import (
     LONGEST_ON_CHIP,
+    Rows,
     as_rows,
     byte_mask,
     forward_block,
@@ -40,40 +43,40 @@ def row_losses(
     if z.numel() == 0:
         return losses, cut
     z = side_by_side(z)
-    rows = as_rows(z, byte_mask(mask, z))
+    tensors, rows = as_rows(z, byte_mask(mask, z))
     ids = cut if target is None else target.contiguous()
-    strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
-    kinds = _kinds(alpha, mask, target, smoothing)
+    kinds = (alpha, mask is not None, target is not None, smoothing)
     if rows.columns > LONGEST_ON_CHIP:
-        lists = lists_of(z, rows, keeps_places=False)
-        plain = {"K": kinds["K"], "PER_ROW": False, "HAS_MASK": kinds["HAS_MASK"]}
-        launch(
-            list_chunks,
-            (rows.total, lists.chunks),
-            (*rows.tensors, cut, lists.scores, lists.places, lists.counts, lists.tops),
-            (rows.columns, alpha - 1, *strides),
-            {**plain, **lists.shape, "KEEPS_PLACES": False},
-            lists.warps,
-        )
-        launch(
-            solve_long_rows,
-            (rows.total,),
-            (*rows.tensors, cut, ids, lists.scores, lists.counts, lists.tops, cut, losses),
-            (rows.columns, lists.chunks, alpha - 1, smoothing, *strides),
-            {**kinds, **lists.shape, **lists.blocks, "PER_ROW": False, "NEEDS_LOSS": True},
-            8,
-        )
+        _long_losses(tensors, rows, ids, cut, losses, kinds)
     else:
-        block = forward_block(rows.columns, kinds["K"])
-        launch(
-            loss_rows,
-            block.programs(rows.total),
-            (*rows.tensors, ids, cut, losses),
-            (rows.total, rows.columns, alpha - 1, smoothing, *strides),
-            {**kinds, "R": block.rows, "B": block.columns},
-            block.warps,
-        )
+        _losses(rows, *kinds)(*tensors, ids, cut, losses)
     return losses, cut
+
+
+def _long_losses(
+    tensors: tuple[Tensor, ...],
+    rows: Rows,
+    ids: Tensor,
+    cut: Tensor,
+    losses: Tensor,
+    what: tuple[float, bool, bool, float],
+) -> None:
+    """List what may have mass, and solve the lists; see `_long_rows`."""
+    alpha, smoothing = what[0], what[-1]
+    kinds = _kinds(*what)
+    lists = lists_of(tensors[0], rows, keeps_places=False)
+    plain = {"K": kinds["K"], "PER_ROW": False, "HAS_MASK": kinds["HAS_MASK"], **lists.shape, "KEEPS_PLACES": False}
+    numbers = (rows.columns, alpha - 1, *rows.places)
+    list_them = Launch(list_chunks, (rows.total, lists.chunks), numbers, plain, lists.warps)
+    list_them(*tensors, cut, lists.scores, lists.places, lists.counts, lists.tops)
+    solve = Launch(
+        solve_long_rows,
+        (rows.total,),
+        (rows.columns, lists.chunks, alpha - 1, smoothing, *rows.places),
+        {**kinds, **lists.shape, **lists.blocks, "PER_ROW": False, "NEEDS_LOSS": True},
+        8,
+    )
+    solve(*tensors, cut, ids, lists.scores, lists.counts, lists.tops, cut, losses)
 
 
 def row_losses_backward(
@@ -95,25 +98,37 @@ def row_losses_backward(
     if z.numel() == 0:
         return grad
     z = side_by_side(z)
-    rows = as_rows(z, byte_mask(mask, z))
+    tensors, rows = as_rows(z, byte_mask(mask, z))
     ids = cut if target is None else target.contiguous()
     # A mean hands the same number to every row.
     same = all(stride == 0 for stride, size in zip(g.stride(), g.shape, strict=True) if size > 1)
-    strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
-    launch(
-        loss_gradient,
-        (rows.total, blocks_of(rows.columns, _COLUMNS_OF_GRADIENT)),
-        (*rows.tensors, ids, cut.contiguous(), g if same else g.contiguous(), grad),
-        (rows.columns, alpha - 1, smoothing, 0 if same else 1, *strides),
-        {**_kinds(alpha, mask, target, smoothing), "CHUNK": _COLUMNS_OF_GRADIENT},
-    )
+    cotangent = g if same else g.contiguous()
+    gradient = _gradient(rows, 0 if same else 1, alpha, mask is not None, target is not None, smoothing)
+    gradient(*tensors, ids, cut.contiguous(), cotangent, grad)
     return grad
 
 
-def _kinds(alpha: float, mask: Tensor | None, target: Tensor | None, smoothing: float) -> dict[str, int]:
+@functools.lru_cache(maxsize=LAUNCHES)
+def _losses(rows: Rows, alpha: float, has_mask: bool, has_target: bool, smoothing: float) -> Launch:
+    kinds = _kinds(alpha, has_mask, has_target, smoothing)
+    block = forward_block(rows.columns, kinds["K"])
+    kinds |= {"R": block.rows, "B": block.columns}
+    numbers = (rows.total, rows.columns, alpha - 1, smoothing, *rows.places)
+    return Launch(loss_rows, block.programs(rows.total), numbers, kinds, block.warps)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _gradient(rows: Rows, step: int, alpha: float, has_mask: bool, has_target: bool, smoothing: float) -> Launch:
+    """Cotangents of neighbouring rows lie `step` apart."""
+    kinds = {**_kinds(alpha, has_mask, has_target, smoothing), "CHUNK": _COLUMNS_OF_GRADIENT}
+    grid = (rows.total, blocks_of(rows.columns, _COLUMNS_OF_GRADIENT))
+    return Launch(loss_gradient, grid, (rows.columns, alpha - 1, smoothing, step, *rows.places), kinds)
+
+
+def _kinds(alpha: float, has_mask: bool, has_target: bool, smoothing: float) -> dict[str, int]:
     return {
         "K": order_of(alpha),
-        "HAS_MASK": mask is not None,
-        "HAS_TARGET": target is not None,
+        "HAS_MASK": has_mask,
+        "HAS_TARGET": has_target,
         "SMOOTHS": smoothing > 0,
     }

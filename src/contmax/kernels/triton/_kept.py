@@ -1,4 +1,4 @@
-"""One way to launch a kernel, which keeps what Triton has compiled.
+"""Launches of kernels, which keep what Triton has compiled.
 
 ``kernel[grid](…)`` binds and examines every argument to find the compiled kernel that fits, which takes longer than
 most of our kernels run. Here it is asked once for each kind of arguments, and what it has compiled is launched after.
@@ -13,58 +13,69 @@ from triton import knobs
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
-_COMPILED: dict[tuple[Any, ...], CompiledKernel] = {}
+# How many launches a function that makes them remembers: one for each shape that is met.
+LAUNCHES = 1024
+# By all that Triton compiles for: first what does not depend on tensors, then what does.
+_COMPILED: dict[tuple[Any, ...], dict[tuple[Any, ...], CompiledKernel]] = {}
 
 
-def launch(
-    kernel: Any,
-    grid: tuple[int, ...],
-    tensors: Sequence[Tensor | None],
-    numbers: Sequence[int | float],
-    kinds: dict[str, Any],
-    warps: int = 4,
-) -> None:
-    """``kernel[grid](*tensors, *numbers, **kinds, num_warps=warps)`` on the device of the first tensor.
+class Launch:
+    """``kernel[grid](*tensors, *numbers, **kinds, num_warps=warps)``, but for the tensors.
 
     Args:
         kernel: a function under ``triton.jit`` that takes tensors, then numbers, then constants of compilation.
         grid: how many programs, along one to three axes.
-        tensors: the first is one; others may be None.
         numbers: integers and floats.
         kinds: the constants, by name.
         warps: of a program.
     """
-    if not _may_be_kept(kernel):
-        kernel[grid](*tensors, *numbers, **kinds, num_warps=warps)
-        return
-    device = tensors[0].get_device()  # type: ignore[union-attr]
-    if device != torch.cuda.current_device():
-        with torch.cuda.device(device):  # where Triton launches
-            launch(kernel, grid, tensors, numbers, kinds, warps)
-        return
-    key = (kernel.fn, device, warps, *kinds.items(), *what_triton_compiles_for(tensors, numbers))
-    compiled = _COMPILED.get(key)
-    if compiled is not None:
+
+    def __init__(
+        self, kernel: Any, grid: tuple[int, ...], numbers: Sequence[int | float], kinds: dict[str, Any], warps: int = 4
+    ) -> None:
+        self._kernel, self._grid, self._numbers, self._kinds, self._warps = (
+            kernel,
+            (*grid, 1, 1)[:3],
+            numbers,
+            kinds,
+            warps,
+        )
         # Constants are compiled in, but have their places in the list of arguments.
-        compiled[(*grid, 1, 1)](*tensors, *numbers, *kinds.values())
-        return
-    compiled = kernel[grid](*tensors, *numbers, **kinds, num_warps=warps)
-    if isinstance(compiled, CompiledKernel):
-        _COMPILED[key] = compiled
+        self._after_tensors = (*numbers, *kinds.values())
+        known = (kernel.fn, warps, *kinds.items(), *map(known_of_number, numbers))
+        self._compiled = _COMPILED.setdefault(known, {})
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        """Launch on the device of the first tensor, and on its current stream; other tensors may be None."""
+        if not _may_be_kept(self._kernel):
+            self._plain(tensors)
+            return
+        device = tensors[0].get_device()  # type: ignore[union-attr]
+        if device != torch.cuda.current_device():
+            with torch.cuda.device(device):  # where Triton launches
+                self(*tensors)
+            return
+        key = (device, *[None if x is None else (x.dtype, x.data_ptr() % 16 == 0) for x in tensors])
+        compiled = self._compiled.get(key)
+        if compiled is not None:
+            compiled[self._grid](*tensors, *self._after_tensors)
+            return
+        compiled = self._plain(tensors)
+        if isinstance(compiled, CompiledKernel):
+            self._compiled[key] = compiled
+
+    def _plain(self, tensors: tuple[Tensor | None, ...]) -> Any:
+        return self._kernel[self._grid](*tensors, *self._numbers, **self._kinds, num_warps=self._warps)
 
 
-def what_triton_compiles_for(tensors: Sequence[Tensor | None], numbers: Sequence[int | float]) -> list[Any]:
-    """What a compiled kernel knows of its arguments, or more.
+def known_of_number(n: float) -> Any:
+    """What a compiled kernel knows of a number, or more.
 
-    Of a tensor: the dtype, and whether it begins at a multiple of 16 bytes. Of an integer: whether it is 1 or a
-    multiple of 16, and its width. Of other numbers: the type.
+    Of an integer: whether it is 1 or a multiple of 16, and its width. Of others: the type.
     """
-    known: list[Any] = [None if x is None else (x.dtype, x.data_ptr() % 16 == 0) for x in tensors]
-    known += [
-        type(n) if type(n) is not int else "one" if n == 1 else (n >> 31, n % 16 == 0)  # n >> 31 is 0 or −1 in 32 bits
-        for n in numbers
-    ]
-    return known
+    if type(n) is not int:
+        return type(n)
+    return "one" if n == 1 else (n >> 31, n % 16 == 0)  # the first is 0 or −1 for all that have 32 bits
 
 
 def _may_be_kept(kernel: Any) -> bool:

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._kept import launch
+from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._lengths import bounded, distance, length_in_range, nan_from
 from contmax.kernels.triton._line_window import ROOT, half_width, sum_of_values, sums_of_slopes, window
 from contmax.numerics import unit_gauss_legendre
@@ -178,17 +178,8 @@ def line_values(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: fl
     r = loc.new_empty(*loc.shape, centre.shape[0])
     if r.numel() == 0:
         return r
-    rows, columns = loc.numel(), centre.shape[0]
-    block_rows, block_columns, warps = _block(rows, columns)
-    law, kinds = _law(k, raised)
-    launch(
-        line_fwd_kernel,
-        (blocks_of(rows, block_rows), blocks_of(columns, block_columns)),
-        (r, loc.contiguous(), scale.contiguous(), centre.contiguous(), width.contiguous(), _rule(loc.device)),
-        (rows, columns, *law),
-        {**kinds, "ROWS": block_rows, "COLUMNS": block_columns},
-        warps,
-    )
+    values = _values(loc.numel(), centre.shape[0], k, raised)
+    values(r, loc.contiguous(), scale.contiguous(), centre.contiguous(), width.contiguous(), _rule(loc.device))
     return r
 
 
@@ -216,22 +207,14 @@ def line_gradients(
     """
     rows, columns = loc.numel(), centre.shape[0]
     by_loc, by_scale = loc.new_empty(loc.shape), loc.new_empty(loc.shape)
-    block_rows, block_columns, warps = _block(rows, columns)
-    blocks = blocks_of(rows, block_rows)
-    shares = loc.new_empty(blocks if needs_basis else 0, 2, columns)
+    blocks = blocks_of(rows, _block(rows, columns)[0])
+    shares = loc.new_empty(blocks, 2, columns) if needs_basis else None
     matrix = cotangent.reshape(-1, columns)
     if rows:
         parameters = (loc.contiguous(), scale.contiguous(), centre.contiguous(), width.contiguous())
-        law, kinds = _law(k, raised)
-        launch(
-            line_bwd_kernel,
-            (blocks,),
-            (by_loc, by_scale, shares, matrix, *parameters, _rule(loc.device)),
-            (rows, columns, *matrix.stride(), *law),
-            {**kinds, "BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns},
-            warps,
-        )
-    if not needs_basis:
+        gradients = _gradients(rows, columns, matrix.stride(), k, raised, needs_basis)
+        gradients(by_loc, by_scale, shares, matrix, *parameters, _rule(loc.device))
+    if shares is None:
         return by_loc, by_scale, loc.new_empty(0), loc.new_empty(0)
     return by_loc, by_scale, shares[:, 0].sum(0), shares[:, 1].sum(0)
 
@@ -244,7 +227,24 @@ def _rule(device: torch.device) -> Tensor:
         return torch.cat([nodes, weights.log2()]).float()
 
 
-@functools.cache
+@functools.lru_cache(maxsize=LAUNCHES)
+def _values(rows: int, columns: int, k: float, raised: bool) -> Launch:
+    block_rows, block_columns, warps = _block(rows, columns)
+    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
+    law, kinds = _law(k, raised)
+    kinds |= {"ROWS": block_rows, "COLUMNS": block_columns}
+    return Launch(line_fwd_kernel, grid, (rows, columns, *law), kinds, warps)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _gradients(rows: int, columns: int, strides: tuple[int, ...], k: float, raised: bool, needs_basis: bool) -> Launch:
+    """Cotangents have these strides."""
+    block_rows, block_columns, warps = _block(rows, columns)
+    law, kinds = _law(k, raised)
+    kinds |= {"BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns}
+    return Launch(line_bwd_kernel, (blocks_of(rows, block_rows),), (rows, columns, *strides, *law), kinds, warps)
+
+
 def _law(k: float, raised: bool) -> tuple[tuple[float, float], dict[str, int]]:
     """What the kernels know besides tensors and blocks: stretch and constant, and for which k they are compiled.
 

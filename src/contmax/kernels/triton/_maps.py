@@ -1,14 +1,15 @@
 """Launchers of the row kernels: α-entmax and its vector–Jacobian product, for every α > 0."""
 
+import functools
+
 import torch
 from torch import Tensor
 
 from contmax.kernels.triton._beyond_two import backward_beyond_two, forward_beyond_two
-from contmax.kernels.triton._kept import launch
+from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._launch import (
     LONGEST_ON_CHIP,
     Rows,
-    alpha_arguments,
     as_rows,
     backward_block,
     byte_mask,
@@ -45,32 +46,16 @@ def entmax_rows(
     if x.numel() == 0:
         return p, omega
     x = side_by_side(x)
-    rows = as_rows(x, byte_mask(mask, x))
+    tensors, rows = as_rows(x, byte_mask(mask, x))
     alpha, beyond = _split(alpha, p)
-    order = order_of(alpha)
-    tensor_alpha, epsilon = alpha_arguments(alpha, p)
-    strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
-    kinds = {"K": order, "PER_ROW": isinstance(alpha, Tensor), "HAS_MASK": mask is not None}
+    tensor_alpha, number = (alpha, None) if isinstance(alpha, Tensor) else (p, alpha)
+    to = (p, p if omega is None else omega)
     if rows.columns > LONGEST_ON_CHIP:
-        _forward_long(x, rows, tensor_alpha, p, omega, epsilon, kinds)
+        _forward_long(tensors, rows, tensor_alpha, number, p, omega, has_mask=mask is not None)
     else:
-        block = forward_block(rows.columns, order)
-        launch(
-            forward_rows,
-            block.programs(rows.total),
-            (*rows.tensors, tensor_alpha, p, p if omega is None else omega),
-            (rows.total, rows.columns, epsilon, *strides),
-            {**kinds, "NEEDS_OMEGA": needs_omega, "R": block.rows, "B": block.columns},
-            block.warps,
-        )
+        _forward(rows, number, mask is not None, needs_omega)(*tensors, tensor_alpha, *to)
     if beyond is not None:
-        launch(
-            forward_beyond_two,
-            (rows.total,),
-            (*rows.tensors, beyond, p, p if omega is None else omega),
-            (rows.columns, *strides),
-            {"HAS_MASK": mask is not None, "NEEDS_OMEGA": needs_omega, "CHUNK": _CHUNK_BEYOND_TWO},
-        )
+        _forward_beyond_two(rows, mask is not None, needs_omega)(*tensors, beyond, *to)
     return p, omega
 
 
@@ -94,66 +79,87 @@ def entmax_rows_backward(
     grad_alpha = torch.empty((*p.shape[:-1], 1), dtype=torch.float32, device=p.device) if needs_alpha else None
     if p.numel() == 0:
         return grad, grad_alpha
-    rows = as_rows(g)
+    tensors, rows = as_rows(g)
     alpha, beyond = _split(alpha, p)
-    order = order_of(alpha)
-    tensor_alpha, epsilon = alpha_arguments(alpha, p)
-    strides = (*rows.sizes, *rows.strides[0], rows.tensors[0].stride(-1))
-    slopes = grad if grad_alpha is None else grad_alpha
-    tensors = (p, *rows.tensors, tensor_alpha, grad, slopes)
-    numbers = (rows.total, rows.columns, epsilon, *strides)
-    kinds = {"K": order, "PER_ROW": isinstance(alpha, Tensor), "NEEDS_ALPHA": needs_alpha}
-    if rows.columns > _LONGEST_BACKWARD:
-        launch(backward_long_rows, (rows.total,), tensors, numbers, {**kinds, "CHUNK": 4096}, 8)
-    else:
-        block = backward_block(rows.columns)
-        kinds |= {"R": block.rows, "B": block.columns}
-        launch(backward_rows, block.programs(rows.total), tensors, numbers, kinds, block.warps)
+    tensor_alpha, number = (alpha, None) if isinstance(alpha, Tensor) else (p, alpha)
+    step, to = tensors[0].stride(-1), (grad, grad if grad_alpha is None else grad_alpha)
+    is_long = rows.columns > _LONGEST_BACKWARD
+    _backward(rows, step, number, needs_alpha, is_long)(p, *tensors, tensor_alpha, *to)
     if beyond is not None:
-        launch(
-            backward_beyond_two,
-            (rows.total,),
-            (p, *rows.tensors, beyond, grad, slopes),
-            (rows.columns, *strides, torch.finfo(dtype).max),
-            {"NEEDS_ALPHA": needs_alpha, "CHUNK": _CHUNK_BEYOND_TWO},
-        )
+        _backward_beyond_two(rows, step, needs_alpha, torch.finfo(dtype).max)(p, *tensors, beyond, *to)
     return grad, grad_alpha
 
 
+@functools.lru_cache(maxsize=LAUNCHES)
+def _forward(rows: Rows, alpha: float | None, has_mask: bool, needs_omega: bool) -> Launch:
+    """Rows that fit on the chip; α is None where each has its own."""
+    order, epsilon = _order_and_epsilon(alpha)
+    block = forward_block(rows.columns, order)
+    kinds = {"K": order, "PER_ROW": alpha is None, "HAS_MASK": has_mask, "NEEDS_OMEGA": needs_omega}
+    kinds |= {"R": block.rows, "B": block.columns}
+    numbers = (rows.total, rows.columns, epsilon, *rows.places)
+    return Launch(forward_rows, block.programs(rows.total), numbers, kinds, block.warps)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _forward_beyond_two(rows: Rows, has_mask: bool, needs_omega: bool) -> Launch:
+    kinds = {"HAS_MASK": has_mask, "NEEDS_OMEGA": needs_omega, "CHUNK": _CHUNK_BEYOND_TWO}
+    return Launch(forward_beyond_two, (rows.total,), (rows.columns, *rows.places), kinds)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _backward(rows: Rows, step: int, alpha: float | None, needs_alpha: bool, is_long: bool) -> Launch:
+    """Cotangents in rows, neighbours `step` apart; α as above."""
+    order, epsilon = _order_and_epsilon(alpha)
+    numbers = (rows.total, rows.columns, epsilon, *rows.places, step)
+    kinds = {"K": order, "PER_ROW": alpha is None, "NEEDS_ALPHA": needs_alpha}
+    if is_long:
+        return Launch(backward_long_rows, (rows.total,), numbers, {**kinds, "CHUNK": 4096}, 8)
+    block = backward_block(rows.columns)
+    kinds |= {"R": block.rows, "B": block.columns}
+    return Launch(backward_rows, block.programs(rows.total), numbers, kinds, block.warps)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _backward_beyond_two(rows: Rows, step: int, needs_alpha: bool, largest: float) -> Launch:
+    kinds = {"NEEDS_ALPHA": needs_alpha, "CHUNK": _CHUNK_BEYOND_TWO}
+    return Launch(backward_beyond_two, (rows.total,), (rows.columns, *rows.places, step, largest), kinds)
+
+
 def _forward_long(
-    x: Tensor, rows: Rows, alpha: Tensor, p: Tensor, omega: Tensor | None, epsilon: float, kinds: dict[str, int]
+    tensors: tuple[Tensor, ...],
+    rows: Rows,
+    alpha: Tensor,
+    number: float | None,
+    p: Tensor,
+    omega: Tensor | None,
+    *,
+    has_mask: bool,
 ) -> None:
     """List what may have mass, solve the lists, write p; see `_long_rows`."""
-    lists = lists_of(x, rows, keeps_places=True)
-    cut = x.new_empty(rows.total, 4, dtype=torch.float32)
-    strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
+    lists = lists_of(tensors[0], rows, keeps_places=True)
+    cut = p.new_empty(rows.total, 4, dtype=torch.float32)
+    order, epsilon = _order_and_epsilon(number)
     grid = (rows.total, lists.chunks)
-    kinds = {**kinds, **lists.shape}
-    launch(
-        list_chunks,
-        grid,
-        (*rows.tensors, alpha, lists.scores, lists.places, lists.counts, lists.tops),
-        (rows.columns, epsilon, *strides),
-        {**kinds, "KEEPS_PLACES": True},
-        16,
-    )
+    kinds = {"K": order, "PER_ROW": number is None, "HAS_MASK": has_mask, **lists.shape}
+    list_them = Launch(list_chunks, grid, (rows.columns, epsilon, *rows.places), {**kinds, "KEEPS_PLACES": True}, 16)
+    list_them(*tensors, alpha, lists.scores, lists.places, lists.counts, lists.tops)
     kinds |= lists.blocks
-    launch(
+    solve = Launch(
         solve_long_rows,
         (rows.total,),
-        (*rows.tensors, alpha, alpha, lists.scores, lists.counts, lists.tops, cut, p if omega is None else omega),
-        (rows.columns, lists.chunks, epsilon, 0.0, *strides),
+        (rows.columns, lists.chunks, epsilon, 0.0, *rows.places),
         {**kinds, "HAS_TARGET": False, "SMOOTHS": False, "NEEDS_LOSS": omega is not None},
         8,
     )
-    launch(
-        write_long_rows,
-        grid,
-        (*rows.tensors, alpha, lists.scores, lists.places, lists.counts, cut, p),
-        (rows.columns, lists.chunks, epsilon, *strides),
-        kinds,
-        8,
-    )
+    solve(*tensors, alpha, alpha, lists.scores, lists.counts, lists.tops, cut, p if omega is None else omega)
+    write = Launch(write_long_rows, grid, (rows.columns, lists.chunks, epsilon, *rows.places), kinds, 8)
+    write(*tensors, alpha, lists.scores, lists.places, lists.counts, cut, p)
+
+
+def _order_and_epsilon(alpha: float | None) -> tuple[int, float]:
+    """K as kernels take it, and ε = α − 1, which keeps its digits; for rows with an α of their own ε is not used."""
+    return (-1, 0.0) if alpha is None else (order_of(alpha), alpha - 1)
 
 
 def _split(alpha: float | Tensor, p: Tensor) -> tuple[float | Tensor, Tensor | None]:

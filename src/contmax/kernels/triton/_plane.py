@@ -8,12 +8,13 @@ for √v.
 import functools
 import math
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._kept import launch
+from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._lengths import STEEPEST
 from contmax.kernels.triton._plane_form import densities, form_numbers, functions, plane_form
 from contmax.kernels.triton._scale_path import mean, mean_and_slopes
@@ -190,17 +191,8 @@ def plane_values(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, 
     r = loc.new_empty(*loc.shape[:-1], columns)
     if r.numel() == 0:
         return r
-    rows = loc.numel() // 2
-    block_rows, block_columns = _block(rows, columns)
     parameters = (loc.contiguous(), tril.contiguous(), centre.contiguous(), basis_tril.contiguous())
-    law, kinds = _law(k)
-    launch(
-        plane_fwd_kernel,
-        (blocks_of(rows, block_rows), blocks_of(columns, block_columns)),
-        (r, *parameters, *hyperbola_nodes(SINGLE, loc.device)),
-        (rows, columns, *law),
-        {**kinds, "ROWS": block_rows, "COLUMNS": block_columns},
-    )
+    _values(loc.numel() // 2, columns, k)(r, *parameters, *_nodes(loc.device))
     return r
 
 
@@ -220,21 +212,14 @@ def plane_gradients(
     """
     rows, columns = loc.numel() // 2, centre.shape[0]
     by_loc, by_tril = loc.new_empty(loc.shape), loc.new_empty(tril.shape)
-    block_rows, block_columns = _block(rows, columns)
-    blocks = blocks_of(rows, block_rows)
-    shares = loc.new_empty(blocks if needs_basis else 0, 5, columns)
+    blocks = blocks_of(rows, _block(rows, columns)[0])
+    shares = loc.new_empty(blocks, 5, columns) if needs_basis else None
     matrix = cotangent.reshape(-1, columns)
     if rows:
         parameters = (loc.contiguous(), tril.contiguous(), centre.contiguous(), basis_tril.contiguous())
-        law, kinds = _law(k)
-        launch(
-            plane_bwd_kernel,
-            (blocks,),
-            (by_loc, by_tril, shares, matrix, *parameters, *hyperbola_nodes(SINGLE, loc.device)),
-            (rows, columns, *matrix.stride(), *law),
-            {**kinds, "BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns},
-        )
-    if not needs_basis:
+        gradients = _gradients(rows, columns, matrix.stride(), k, needs_basis)
+        gradients(by_loc, by_tril, shares, matrix, *parameters, *_nodes(loc.device))
+    if shares is None:
         return by_loc, by_tril, loc.new_empty(0), loc.new_empty(0)
     total = shares.sum(0)
     by_basis_tril = loc.new_zeros(columns, 2, 2)
@@ -242,7 +227,30 @@ def plane_gradients(
     return by_loc, by_tril, total[:2].mT.contiguous(), by_basis_tril
 
 
-@functools.lru_cache
+@functools.cache
+def _nodes(device: torch.device) -> tuple[Tensor, Tensor]:
+    """sinh and cosh along the path."""
+    return hyperbola_nodes(SINGLE, device)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _values(rows: int, columns: int, k: float) -> Launch:
+    block_rows, block_columns = _block(rows, columns)
+    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
+    law, kinds = _law(k)
+    kinds |= {"ROWS": block_rows, "COLUMNS": block_columns}
+    return Launch(plane_fwd_kernel, grid, (rows, columns, *law), kinds)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _gradients(rows: int, columns: int, strides: tuple[int, ...], k: float, needs_basis: bool) -> Launch:
+    """Cotangents have these strides."""
+    block_rows, block_columns = _block(rows, columns)
+    law, kinds = _law(k)
+    kinds |= {"BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns}
+    return Launch(plane_bwd_kernel, (blocks_of(rows, block_rows),), (rows, columns, *strides, *law), kinds)
+
+
 def _law(k: float) -> tuple[tuple[float, ...], dict[str, int]]:
     """What the kernels know besides tensors and blocks: √v, the law of the scale and its path.
 
