@@ -33,9 +33,9 @@ def line_gradients(
     k: float,
     raised: bool,
     needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of loc, scale, centre and width; the last two are empty, (0,), where not needed."""
-    result: tuple[Tensor, Tensor, Tensor, Tensor] = _called(
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The gradients of loc, scale, centre and width; the last two are None or empty, (0,), where not needed."""
+    result: tuple[Tensor, Tensor, Tensor | None, Tensor | None] = _called(
         "line_gradients", cotangent, loc, scale, centre, width, k, raised, needs_basis
     )
     return result
@@ -58,9 +58,9 @@ def any_line_gradients(
     centre: Tensor,
     width: Tensor,
     needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of loc, scale, α, centre and width; the last two are empty, (0,), where not needed."""
-    result: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _called(
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The gradients of loc, scale, α, centre and width; the last two are None or empty, (0,), where not needed."""
+    result: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None] = _called(
         "any_line_gradients", cotangent, loc, scale, index, number, centre, width, needs_basis
     )
     return result
@@ -74,9 +74,9 @@ def plane_values(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, 
 
 def plane_gradients(
     cotangent: Tensor, loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float, needs_basis: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of loc, tril, centre and basis_tril; the last two are empty, (0,), where not needed."""
-    result: tuple[Tensor, Tensor, Tensor, Tensor] = _called(
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The gradients of loc, tril, centre and basis_tril; the last two are None or empty, (0,), where not needed."""
+    result: tuple[Tensor, Tensor, Tensor | None, Tensor | None] = _called(
         "plane_gradients", cotangent, loc, tril, centre, basis_tril, k, needs_basis
     )
     return result

@@ -192,8 +192,8 @@ def line_gradients(
     k: float,
     raised: bool,
     needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of loc and scale, (*batch), and of centre and width, (K,), empty (0,) where not needed.
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of loc and scale, (*batch), and of centre and width, (K,), None where not needed.
 
     Args:
         cotangent: that of r, (*batch, K).
@@ -215,7 +215,7 @@ def line_gradients(
         gradients = _gradients(rows, columns, matrix.stride(), k, raised, needs_basis)
         gradients(by_loc, by_scale, shares, matrix, *parameters, _rule(loc.device))
     if shares is None:
-        return by_loc, by_scale, loc.new_empty(0), loc.new_empty(0)
+        return by_loc, by_scale, None, None
     return by_loc, by_scale, shares[:, 0].sum(0), shares[:, 1].sum(0)
 
 

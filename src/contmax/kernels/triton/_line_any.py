@@ -208,8 +208,8 @@ def any_line_gradients(
     centre: Tensor,
     width: Tensor,
     needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of loc, scale and alpha, (*batch), and of centre and width, (K,), empty (0,) where not needed.
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of loc, scale and alpha, (*batch), and of centre and width, (K,), None where not needed.
 
     Args:
         cotangent: that of r, (*batch, K).
@@ -237,7 +237,7 @@ def any_line_gradients(
         gradients(*by_row, shares, matrix, *parameters, *_rules(loc.device))
     by_loc, by_scale, by_alpha = ((x if blocks == 1 else x.sum(0)).reshape(loc.shape) for x in by_row)
     if not needs_basis:
-        return by_loc, by_scale, by_alpha, loc.new_empty(0), loc.new_empty(0)
+        return by_loc, by_scale, by_alpha, None, None
     return by_loc, by_scale, by_alpha, shares[:, 0].sum(0), shares[:, 1].sum(0)
 
 

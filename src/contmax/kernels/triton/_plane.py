@@ -198,8 +198,8 @@ def plane_values(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, 
 
 def plane_gradients(
     cotangent: Tensor, loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float, needs_basis: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of loc, tril, centre and basis_tril; the last two are empty, (0,), where not needed.
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of loc, tril, centre and basis_tril; the last two are None where not needed.
 
     Args:
         cotangent: that of r, (*batch, K).
@@ -220,7 +220,7 @@ def plane_gradients(
         gradients = _gradients(rows, columns, matrix.stride(), k, needs_basis)
         gradients(by_loc, by_tril, shares, matrix, *parameters, *_nodes(loc.device))
     if shares is None:
-        return by_loc, by_tril, loc.new_empty(0), loc.new_empty(0)
+        return by_loc, by_tril, None, None
     total = shares.sum(0)
     by_basis_tril = loc.new_zeros(columns, 2, 2)
     by_basis_tril[:, 0, 0], by_basis_tril[:, 1, 0], by_basis_tril[:, 1, 1] = total[2:]
