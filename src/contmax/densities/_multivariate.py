@@ -336,4 +336,8 @@ class MultivariateBetaGaussian(Elliptical):
         return cls._of_scale(loc, shape.stretched(factor), alpha, validate_args=validate_args)
 
     def _of_matrices(self, value: Tensor) -> Tensor:
-        return self._round(value).expand(*torch.broadcast_shapes(value.shape[:-2], self.batch_shape), *value.shape[-2:])
+        value = value if value.dtype == self.dtype else self._round(value)
+        batch = value.shape[:-2]
+        if batch == self.batch_shape:
+            return value
+        return value.expand(*torch.broadcast_shapes(batch, self.batch_shape), *value.shape[-2:])
