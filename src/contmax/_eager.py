@@ -7,25 +7,32 @@ Tracers, fake tensors and vmapped tensors have no values, and on an accelerator 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
+from torch.compiler import is_compiling
+from torch.nn import Parameter
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_REAL = (Tensor, Parameter)
 
 
 def is_eager(tensor: Tensor) -> bool:
     """True for a real tensor outside torch.compile, torch.export and the transforms of torch.func."""
-    return (
-        not torch.compiler.is_compiling()
-        and type(tensor) in (Tensor, torch.nn.Parameter)
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        and not is_batch_of_cotangents(tensor)
-    )
+    return not is_compiling() and _holds_numbers(tensor)
+
+
+def all_eager(*values: object) -> bool:
+    """True if all the tensors among the arguments are real as above."""
+    return not is_compiling() and all(_holds_numbers(v) for v in values if isinstance(v, Tensor))
+
+
+def _holds_numbers(tensor: Tensor) -> bool:
+    return type(tensor) in _REAL and not is_functorch_wrapped_tensor(tensor) and not is_legacy_batchedtensor(tensor)
 
 
 def is_batch_of_cotangents(tensor: Tensor) -> bool:
     """True for tensors of torch.autograd.grad(…, is_grads_batched=True): a vmap of its own, for torch's operations."""
-    return torch._C._functorch.is_legacy_batchedtensor(tensor)
+    return is_legacy_batchedtensor(tensor)
 
 
 def is_eager_cpu(*values: object) -> bool:

@@ -9,4 +9,10 @@ from torch import Tensor
 
 def without_autocast(like: Tensor) -> AbstractContextManager[object]:
     """A context in which operations on tensors of this device keep their dtypes; autocast knows no meta device."""
-    return contextlib.nullcontext() if like.is_meta else torch.autocast(like.device.type, enabled=False)
+    if like.is_meta:
+        return contextlib.nullcontext()
+    kind = like.device.type
+    # A traced program says so always: it may be run under autocast later.
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return contextlib.nullcontext()

@@ -37,16 +37,22 @@ def assert_as_float64(function, cotangent, *arguments, tolerance=2e-6):
 @pytest.fixture(params=["on the chip", "by lists"])
 def length(request, monkeypatch):
     """Rows of both kinds, in small: the limits between them are moved, to slices of two chunks."""
-    if request.param == "by lists":
-        from contmax.kernels.triton import _class_losses, _launch, _maps
+    from contmax.kernels.triton import _class_losses, _launch, _maps
 
+    # Launches are kept by shape, and know the limits.
+    kept = (_maps._backward, _class_losses._losses, _class_losses._gradient)
+    for launches in kept:
+        launches.cache_clear()
+    if request.param == "by lists":
         for limit in ("_LONGEST_ON_CHIP", "_LONGEST_WITH_LOGARITHMS", "_LONGEST_BACKWARD"):
             monkeypatch.setattr(_maps, limit, 32)
         monkeypatch.setattr(_class_losses, "_LONGEST_ON_CHIP", 32)
         for module in (_launch, _class_losses):
             monkeypatch.setattr(module, "CHUNK", 32)
         monkeypatch.setattr(_launch, "_SLICES_OF_FEW", (64, 12))
-    return 70
+    yield 70
+    for launches in kept:
+        launches.cache_clear()
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -142,6 +148,7 @@ def test_gradients_of_losses_need_not_read_where_nothing_has_mass(smoothing):
 
 
 def test_many_rows_with_alpha_on_both_sides_of_two(monkeypatch):
+    # No other test has this shape, for which launches are kept.
     monkeypatch.setattr("contmax.kernels.triton._maps._MANY_ROWS", 2)  # a program looks after sixteen of them
     x, alpha, g = torch.randn(19, 3), torch.full((19, 1), 1.5), torch.randn(19, 3)
     alpha[[0, 17, 18]] = torch.tensor([[3.0], [2.5], [4.0]])

@@ -114,7 +114,7 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
     @property
     def needs_gradient(self) -> bool:
         """Whether some constant of the basis is being learned."""
-        return any(constant.requires_grad for constant in (*self.parameters(), *self.buffers()))
+        return any(constant.requires_grad for constant in constants_of(self))
 
     def reset_parameters(self) -> None:
         """Give the constants the numbers the basis was made with, for a basis whose tensors `to_empty` made anew.
@@ -166,6 +166,15 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
                 f"of shape {tuple(points.shape)}. It must return one value per point and function, "
                 f"(3, {self.num_functions}): correct num_functions or forward."
             )
+
+
+def constants_of(basis: Basis) -> tuple[Tensor, ...]:
+    """Buffers, then parameters, those of submodules too."""
+    if basis._modules:
+        return (*basis.buffers(), *basis.parameters())
+    # What torch finds as well, after a walk through the module that takes longer than an expectation.
+    own = (*basis._buffers.values(), *basis._parameters.values())
+    return tuple([constant for constant in own if constant is not None])
 
 
 def _moved(module: Any, device: torch.device, dtype: torch.dtype) -> Any:

@@ -23,6 +23,7 @@ from ._validation import (
     as_parameters,
     broadcast_batch,
     checks_values,
+    expanded,
     require_finite,
     require_index,
     require_positive,
@@ -81,9 +82,9 @@ class BetaGaussian(Elliptical, LineDensity):
                 require_index(tensor, dim=1)
         shapes = {"loc": loc.shape, "scale": scale.shape, **({"alpha": index[0].shape} if index else {})}
         batch = broadcast_batch(**shapes)
-        self.loc, self.scale = loc.expand(batch), scale.expand(batch)
+        self.loc, self.scale = expanded(loc, batch), expanded(scale, batch)
         if index:
-            self.alpha = index[0].expand(batch)
+            self.alpha = expanded(index[0], batch)
         Density.__init__(self, batch)
         self._rebind()
 

@@ -22,6 +22,7 @@ from ._validation import (
     as_parameters,
     broadcast_batch,
     checks_values,
+    expanded,
     require_broadcastable,
     require_finite,
     require_index,
@@ -103,8 +104,8 @@ class MultivariateBetaGaussian(Elliptical):
         self._scale = scale
         shapes = {"loc": loc.shape[:-1], "scale": scale.batch_shape}
         batch = broadcast_batch(**shapes, **({"alpha": alpha.shape} if isinstance(alpha, Tensor) else {}))
-        self.loc = loc.expand(*batch, scale.dim)
-        self.alpha = alpha.expand(batch) if isinstance(alpha, Tensor) else alpha
+        self.loc = expanded(loc, (*batch, scale.dim))
+        self.alpha = expanded(alpha, batch) if isinstance(alpha, Tensor) else alpha
         super().__init__(batch, torch.Size([scale.dim]))
         self._rebind()
 
@@ -335,4 +336,8 @@ class MultivariateBetaGaussian(Elliptical):
         return cls._of_scale(loc, shape.stretched(factor), alpha, validate_args=validate_args)
 
     def _of_matrices(self, value: Tensor) -> Tensor:
-        return self._round(value).expand(*torch.broadcast_shapes(value.shape[:-2], self.batch_shape), *value.shape[-2:])
+        value = value if value.dtype == self.dtype else self._round(value)
+        batch = value.shape[:-2]
+        if batch == self.batch_shape:
+            return value
+        return value.expand(*torch.broadcast_shapes(batch, self.batch_shape), *value.shape[-2:])

@@ -178,7 +178,7 @@ def scale_of_matrix(name: str, matrix: Float[Tensor, "*batch N N"], validate: bo
         matrix: Σ, symmetric.
         validate: read the values; otherwise a matrix that is not positive definite gives NaN.
     """
-    wide = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+    wide = matrix if matrix.dtype == torch.float32 else matrix.to(torch.promote_types(matrix.dtype, torch.float32))
     compiled = None if validate else compiled_cholesky(wide)
     if compiled is not None:
         return TriangularScale(compiled)

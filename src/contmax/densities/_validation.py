@@ -42,6 +42,11 @@ def as_parameters(**given: float | int | Tensor) -> list[Tensor]:
     ]
 
 
+def expanded(parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The parameter in this shape: itself if it has it, without a view that gradients would have to pass."""
+    return parameter if parameter.shape == shape else parameter.expand(shape)
+
+
 def broadcast_batch(**shapes: tuple[int, ...]) -> torch.Size:
     """The common batch shape of parameters whose batch shapes are named here."""
     first, *others = shapes.values()

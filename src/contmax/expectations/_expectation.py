@@ -10,6 +10,7 @@ from torch.distributions import Distribution
 from contmax._registry import PairRegistry
 from contmax._typing import Float
 from contmax.basis import Basis
+from contmax.basis._basis import constants_of
 from contmax.densities._unchecked import parameter_dtypes, widened
 
 Rule = Callable[[Any, Any], Tensor]
@@ -56,7 +57,8 @@ def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"
     result: Tensor = _RULES.find(type(density), type(basis))(widened(density), basis)
     shape = (*density.batch_shape, basis.num_functions)
     result = result if result.shape == shape else result.expand(shape)
-    return result.to(_dtype_of_result(density, basis, result))
+    dtype = _dtype_of_result(density, basis, result)
+    return result if result.dtype == dtype else result.to(dtype)
 
 
 def register_expectation(density_type: type, basis_type: type) -> Callable[[Rule], Rule]:
@@ -87,7 +89,7 @@ def register_expectation(density_type: type, basis_type: type) -> Callable[[Rule
 
 def _dtype_of_result(density: Distribution, basis: Basis, result: Tensor) -> torch.dtype:
     """That of the rule, or half precision where density and basis have no other: it is rounded to once, here."""
-    constants = [x.dtype for x in (*basis.parameters(), *basis.buffers()) if x.is_floating_point()]
+    constants = [x.dtype for x in constants_of(basis) if x.is_floating_point()]
     dtypes = {*constants, *parameter_dtypes(density)}
     return dtypes.pop() if constants and len(dtypes) == 1 else result.dtype
 
@@ -96,5 +98,6 @@ def working_dtype(*tensors: Tensor) -> torch.dtype:
     """The dtype of a computation: what the arguments promote to, at least float32."""
     dtype = torch.float32
     for tensor in tensors:
-        dtype = torch.promote_types(dtype, tensor.dtype)
+        if tensor.dtype != dtype:
+            dtype = torch.promote_types(dtype, tensor.dtype)
     return dtype

@@ -61,8 +61,11 @@ def _windowed(loc: Tensor, half: Tensor, k: float, basis: GaussianBasis) -> Tens
 
 
 def _in_one_dtype(loc: Tensor, scale: Tensor, basis: GaussianBasis) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dtype = working_dtype(loc, scale, basis.loc, basis.scale)
-    return loc.to(dtype), scale.to(dtype), basis.loc.to(dtype), basis.scale.to(dtype)
+    centre, width = basis.loc, basis.scale
+    dtype = working_dtype(loc, scale, centre, width)
+    if loc.dtype == scale.dtype == centre.dtype == width.dtype == dtype:
+        return loc, scale, centre, width
+    return loc.to(dtype), scale.to(dtype), centre.to(dtype), width.to(dtype)
 
 
 def _over_scales(density: BetaGaussian, basis: GaussianBasis) -> Tensor:

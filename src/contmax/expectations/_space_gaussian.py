@@ -99,11 +99,12 @@ def gaussian(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis) -> Ten
 
 def _on_the_plane(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis, k: float) -> Tensor | None:
     """r by a compiled kernel in the dtype that the arguments promote to, or None where none fits."""
-    dtype = working_dtype(loc, tril, basis.loc)
-    compiled = compiled_plane_expectation(
-        loc.to(dtype), tril.to(dtype), basis.loc.to(dtype), basis.scale_tril.to(dtype), k
-    )
-    return None if compiled is None else compiled.to(torch.promote_types(loc.dtype, basis.loc.dtype))
+    centre, basis_tril = basis.loc, basis.scale_tril
+    if loc.dtype == tril.dtype == centre.dtype == basis_tril.dtype == torch.float32:
+        return compiled_plane_expectation(loc, tril, centre, basis_tril, k)
+    dtype = working_dtype(loc, tril, centre)
+    compiled = compiled_plane_expectation(loc.to(dtype), tril.to(dtype), centre.to(dtype), basis_tril.to(dtype), k)
+    return None if compiled is None else compiled.to(torch.promote_types(loc.dtype, centre.dtype))
 
 
 def _pairs(

@@ -54,6 +54,7 @@ NUMBA = _Compiler("numba", "contmax.kernels.cpu", "CPU", "cpu")
 TRITON = _Compiler("triton", "contmax.kernels.triton", "CUDA", "gpu")
 # Where triton's kernels run. Tests in triton's interpreter add the CPU.
 TRITON_DEVICES = {"cuda"}
+_TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @constant_to_tracers  # they cannot follow the import
@@ -77,6 +78,4 @@ def numba_takes(x: Tensor) -> bool:
 
 def triton_takes(x: Tensor) -> bool:
     """Whether kernels compiled by triton exist for tensors on the device and of the dtype of x."""
-    return (
-        x.device.type in TRITON_DEVICES and x.dtype in (torch.float32, torch.float16, torch.bfloat16) and triton_works()
-    )
+    return x.device.type in TRITON_DEVICES and x.dtype in _TRITON_DTYPES and triton_works()

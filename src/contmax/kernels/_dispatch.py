@@ -36,6 +36,7 @@ def regularized_max_compiled(scores: Tensor, alpha: float | Tensor, dim: int) ->
 
         x, index = _axis_last(scores, dim), _alpha_rows(alpha, scores, dim)
         p, conjugate = triton.entmax_rows(x, index, None, scores.dtype, needs_omega=True)
+        assert conjugate is not None
         return _axis_back(p, dim), _axis_back(conjugate, dim)
     if not _rows_fit(scores, alpha):
         return None
@@ -54,7 +55,7 @@ def pull_back_compiled(
 
         weight, g, per_row = _axis_last(p, dim), _axis_last(cotangent, dim), _alpha_rows(alpha, p, dim)
         grad, grad_alpha = triton.entmax_rows_backward(weight, g, per_row, p.dtype, needs_alpha)
-        return _axis_back(grad, dim), _axis_back(grad_alpha, dim) if needs_alpha else None
+        return _axis_back(grad, dim), None if grad_alpha is None else _axis_back(grad_alpha, dim)
     if not _rows_fit(p, alpha) or not is_eager_cpu(cotangent):
         return None
     from contmax.kernels import cpu

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager
+from contmax._eager import all_eager
 from contmax.kernels import _mean_operators
 from contmax.kernels._backends import triton_takes
 
@@ -33,9 +33,9 @@ def line_gradients(
     k: float,
     raised: bool,
     needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of loc, scale, centre and width; the last two are empty, (0,), where not needed."""
-    result: tuple[Tensor, Tensor, Tensor, Tensor] = _called(
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The gradients of loc, scale, centre and width; the last two are None or empty, (0,), where not needed."""
+    result: tuple[Tensor, Tensor, Tensor | None, Tensor | None] = _called(
         "line_gradients", cotangent, loc, scale, centre, width, k, raised, needs_basis
     )
     return result
@@ -58,9 +58,9 @@ def any_line_gradients(
     centre: Tensor,
     width: Tensor,
     needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of loc, scale, α, centre and width; the last two are empty, (0,), where not needed."""
-    result: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _called(
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The gradients of loc, scale, α, centre and width; the last two are None or empty, (0,), where not needed."""
+    result: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None] = _called(
         "any_line_gradients", cotangent, loc, scale, index, number, centre, width, needs_basis
     )
     return result
@@ -74,9 +74,9 @@ def plane_values(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, 
 
 def plane_gradients(
     cotangent: Tensor, loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float, needs_basis: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of loc, tril, centre and basis_tril; the last two are empty, (0,), where not needed."""
-    result: tuple[Tensor, Tensor, Tensor, Tensor] = _called(
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The gradients of loc, tril, centre and basis_tril; the last two are None or empty, (0,), where not needed."""
+    result: tuple[Tensor, Tensor, Tensor | None, Tensor | None] = _called(
         "plane_gradients", cotangent, loc, tril, centre, basis_tril, k, needs_basis
     )
     return result
@@ -95,7 +95,7 @@ def plane_cholesky_gradient(cotangent: Tensor, tril: Tensor) -> Tensor:
 
 
 def _called(name: str, *arguments: Any) -> Any:
-    if all(is_eager(x) for x in arguments if isinstance(x, Tensor)):
+    if all_eager(*arguments):
         from contmax.kernels import triton  # takes a while to import: only when it is needed
 
         return getattr(triton, name)(*arguments)

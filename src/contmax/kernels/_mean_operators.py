@@ -48,7 +48,7 @@ def line_gradients_op(
     """`contmax.kernels.triton.line_gradients` as one opaque node."""
     from contmax.kernels import triton
 
-    return triton.line_gradients(cotangent, loc, scale, centre, width, k, raised, needs_basis)
+    return _or_empty(triton.line_gradients(cotangent, loc, scale, centre, width, k, raised, needs_basis))  # type: ignore[no-any-return]
 
 
 @line_gradients_op.register_fake
@@ -113,7 +113,7 @@ def any_line_gradients_op(
     """`contmax.kernels.triton.any_line_gradients` as one opaque node."""
     from contmax.kernels import triton
 
-    return triton.any_line_gradients(cotangent, loc, scale, index, number, centre, width, needs_basis)
+    return _or_empty(triton.any_line_gradients(cotangent, loc, scale, index, number, centre, width, needs_basis))  # type: ignore[no-any-return]
 
 
 @any_line_gradients_op.register_fake
@@ -175,7 +175,7 @@ def plane_gradients_op(
     """`contmax.kernels.triton.plane_gradients` as one opaque node."""
     from contmax.kernels import triton
 
-    return triton.plane_gradients(cotangent, loc, tril, centre, basis_tril, k, needs_basis)
+    return _or_empty(triton.plane_gradients(cotangent, loc, tril, centre, basis_tril, k, needs_basis))  # type: ignore[no-any-return]
 
 
 @plane_gradients_op.register_fake
@@ -235,6 +235,11 @@ def _(cotangent: Tensor, tril: Tensor) -> Tensor:
 @plane_cholesky_gradient_op.register_vmap
 def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
     return plane_cholesky_gradient_op(*_batched_first(info, in_dims, arguments)), 0
+
+
+def _or_empty(gradients: tuple[Tensor | None, ...]) -> Any:
+    """Operators return tensors: an empty one, (0,), where a gradient is not needed; that of the location always is."""
+    return tuple(gradients[0].new_empty(0) if g is None else g for g in gradients)  # type: ignore[union-attr]
 
 
 def _batched_first(info: Any, in_dims: _Batched, tensors: tuple[Any, ...]) -> list[Any]:

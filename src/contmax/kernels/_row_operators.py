@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager
+from contmax._eager import all_eager
 
 _Batched = tuple[int | None, ...]
 
 
 def entmax_fused(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
     """p of scores (*batch, n) in a dtype; `mask` is boolean, of the shape of the scores."""
-    if _all_eager(x, alpha, mask):
+    if all_eager(x, alpha, mask):
         return _entmax(x, alpha, mask, dtype)
     result: Tensor = entmax_op(x, *tensor_or_number(alpha), mask, dtype)
     return result
@@ -26,10 +26,9 @@ def entmax_fused_backward(
     p: Tensor, cotangent: Tensor, alpha: float | Tensor, dtype: torch.dtype, needs_alpha: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of the scores, in their dtype, and of α for each row, (*batch, 1), where it is needed."""
-    if _all_eager(p, alpha, cotangent):
-        grad, grad_alpha = _entmax_backward(p, cotangent, alpha, dtype, needs_alpha)
-    else:
-        grad, grad_alpha = entmax_backward_op(p, cotangent, *tensor_or_number(alpha), dtype, needs_alpha)
+    if all_eager(p, alpha, cotangent):
+        return _entmax_backward(p, cotangent, alpha, dtype, needs_alpha)
+    grad, grad_alpha = entmax_backward_op(p, cotangent, *tensor_or_number(alpha), dtype, needs_alpha)
     return grad, grad_alpha if needs_alpha else None
 
 
@@ -40,7 +39,7 @@ def class_loss_fused(
 
     q = (1−s)·e_y + s·(uniform on what the mask allows); α ≤ 2.
     """
-    if _all_eager(z, target, mask):
+    if all_eager(z, target, mask):
         return _class_loss(z, target, alpha, mask, smoothing)
     result: tuple[Tensor, Tensor] = class_loss_op(z, target, alpha, mask, smoothing)
     return result
@@ -50,7 +49,7 @@ def class_loss_fused_backward(
     z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float, cut: Tensor, g: Tensor
 ) -> Tensor:
     """The gradient of the logits from that of the losses, (*batch)."""
-    if _all_eager(z, target, mask, cut, g):
+    if all_eager(z, target, mask, cut, g):
         return _class_loss_backward(z, target, alpha, mask, smoothing, cut, g)
     result: Tensor = class_loss_backward_op(z, target, alpha, mask, smoothing, cut, g)
     return result
@@ -64,7 +63,7 @@ def _entmax(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.
 
 def _entmax_backward(
     p: Tensor, cotangent: Tensor, alpha: float | Tensor, dtype: torch.dtype, needs_alpha: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     from contmax.kernels import triton
 
     return triton.entmax_rows_backward(p, cotangent, alpha, dtype, needs_alpha)
@@ -116,7 +115,8 @@ def entmax_backward_op(
     p: Tensor, cotangent: Tensor, alpha: Tensor | None, fixed_alpha: float, dtype: torch.dtype, needs_alpha: bool
 ) -> tuple[Tensor, Tensor]:
     """`entmax_fused_backward` as one opaque node; where it is not needed, the gradient of α is empty, (0,)."""
-    return _entmax_backward(p, cotangent, fixed_alpha if alpha is None else alpha, dtype, needs_alpha)
+    grad, grad_alpha = _entmax_backward(p, cotangent, fixed_alpha if alpha is None else alpha, dtype, needs_alpha)
+    return grad, p.new_empty(0, dtype=torch.float32) if grad_alpha is None else grad_alpha
 
 
 @entmax_backward_op.register_fake
@@ -214,10 +214,6 @@ def _batch_first(info: Any, tensors: tuple[Any, ...], places: _Batched) -> tuple
         else:
             moved.append(tensor.expand(info.batch_size, *tensor.shape))
     return tuple(moved)
-
-
-def _all_eager(*values: object) -> bool:
-    return all(is_eager(v) for v in values if isinstance(v, Tensor))
 
 
 def tensor_or_number(alpha: float | Tensor) -> tuple[Tensor | None, float]:

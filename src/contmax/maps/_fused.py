@@ -14,13 +14,15 @@ from contmax.maps._operators import one_along
 
 def fused_entmax(scores: Tensor, alpha: float | Tensor, dim: int, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
     """p in a dtype, from checked arguments."""
-    rows = scores.movedim(dim, -1)
     if isinstance(alpha, Tensor):
-        alpha = alpha.expand(one_along(scores, dim)).movedim(dim, -1)
+        alpha = alpha.expand(one_along(scores, dim))
     if mask is not None:
-        mask = mask.expand(scores.shape).movedim(dim, -1)
-    p: Tensor = apply(_FusedEntmax, rows, alpha, mask, dtype)
-    return p.movedim(-1, dim)
+        mask = mask.expand(scores.shape)
+    if dim in (-1, scores.dim() - 1):  # nothing to move, and nothing for the backward to move back
+        return apply(_FusedEntmax, scores, alpha, mask, dtype)  # type: ignore[no-any-return]
+    alpha = alpha.movedim(dim, -1) if isinstance(alpha, Tensor) else alpha
+    p = apply(_FusedEntmax, scores.movedim(dim, -1), alpha, None if mask is None else mask.movedim(dim, -1), dtype)
+    return p.movedim(-1, dim)  # type: ignore[no-any-return]
 
 
 class _FusedEntmax(torch.autograd.Function):

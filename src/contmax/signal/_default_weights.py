@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from contmax.basis import Basis
+from contmax.basis._basis import constants_of
 from contmax.signal._kept_weights import Even, computed_weights, kept_weights
 
 _Batched = tuple[int | None, ...]
@@ -25,7 +26,7 @@ def default_weights(basis: Basis, even: Even, mask: Tensor | None) -> Tensor:
     Returns:
         (L, K) without a mask, (*batch, L, K) with one; rows of zeros for what is masked.
     """
-    constants = (*basis.buffers(), *basis.parameters())
+    constants = constants_of(basis)
     if any(constant.requires_grad for constant in constants):
         return computed_weights(basis, even, mask)
     if torch.compiler.is_compiling() and not torch.compiler.is_exporting():

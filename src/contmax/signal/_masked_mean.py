@@ -18,7 +18,10 @@ def masked_product(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tens
         mask: boolean, broadcastable to (*batch, L); None if all count.
     """
     if mask is None:
-        return weights @ values.to(weights.dtype)
+        values = values if values.dtype == weights.dtype else values.to(weights.dtype)
+        if weights.dim() == values.dim() == 3 and weights.shape[0] == values.shape[0]:
+            return torch.bmm(weights, values)  # what `@` comes to, by way of views that gradients would have to pass
+        return weights @ values
     one_each = weights.dim() == values.dim() == 3 and weights.shape[:2] == (values.shape[0], 1)
     if one_each and kernels.masked_means_are_compiled(weights, values):
         may = mask.expand(values.shape[:2]).contiguous()

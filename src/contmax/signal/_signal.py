@@ -86,27 +86,33 @@ class Signal:
         if r.dim() == 1:
             r = r.expand(*batch, -1)
         first = r.shape[: len(batch)]
-        if r.dim() <= len(batch) or any(n != m and 1 not in (n, m) for n, m in zip(first, batch, strict=True)):
+        if r.dim() <= len(batch) or (first != batch and not _fit(first, batch)):
             raise ValueError(
                 f"A density of batch shape {tuple(r.shape[:-1])} does not fit a signal of batch shape {tuple(batch)}: "
                 "pass one density per sequence, (*batch), many, (*batch, *Q), or one for all, ()."
             )
         wide = torch.promote_types(self._dtype, torch.float32)
         with without_autocast(r):
-            mixed = self._mixed(r.reshape(*first, -1, r.shape[-1]).to(wide)).to(self._dtype)
-        return mixed.reshape(*mixed.shape[:-2], *r.shape[len(batch) : -1], mixed.shape[-1])
+            mixed = self._mixed(r if r.dtype == wide else r.to(wide), len(batch))
+        mixed = mixed if mixed.dtype == self._dtype else mixed.to(self._dtype)
+        queries = r.shape[len(batch) : -1]
+        return mixed.squeeze(-2) if not queries else mixed.reshape(*mixed.shape[:-2], *queries, mixed.shape[-1])
 
-    def _mixed(self, r: Tensor) -> Tensor:
+    def _mixed(self, r: Tensor, batch: int) -> Tensor:
+        """(*batch, queries, D), all queries of a sequence along one axis."""
         if self._coefficients is not None:
-            return r @ self._coefficients.to(r.dtype)
+            return _queries_in_one(r, batch) @ self._coefficients.to(r.dtype)
         values, weights = self._given()
         length, channels = values.shape[-2:]
-        functions, queries = weights.shape[-1], r.shape[-2]
+        functions, queries = weights.shape[-1], r.shape[batch:-1].numel()
         through_values = queries * length * (functions + channels)
         through_coefficients = functions * channels * (length + queries)
-        if through_values <= through_coefficients:
-            return masked_product(r @ weights.mT, values, self._mask)
-        return r @ self.coefficients
+        if through_values > through_coefficients:
+            return _queries_in_one(r, batch) @ self.coefficients
+        if weights.dim() == 2:
+            # All densities meet the same weights, in one product of matrices.
+            return masked_product(_queries_in_one(r @ weights.mT, batch), values, self._mask)
+        return masked_product(_queries_in_one(r, batch) @ weights.mT, values, self._mask)
 
     def explained_variance(self) -> Float[Tensor, "*batch"]:
         r"""The share of the variance of the observations, over unmasked positions and all channels, that V explains.
@@ -197,6 +203,16 @@ class Signal:
         shape = (*self._shape[:-2], self._basis.num_functions, self._shape[-1])
         state = "materialized" if self._coefficients is not None else "lazy"
         return f"Signal(coefficients={shape}, {state}, basis={self._basis})"
+
+
+def _fit(first: torch.Size, batch: torch.Size) -> bool:
+    """Whether sizes agree or are 1."""
+    return all(n == m or 1 in (n, m) for n, m in zip(first, batch, strict=True))
+
+
+def _queries_in_one(r: Tensor, batch: int) -> Tensor:
+    """(*batch, *Q, K) → (*batch, queries, K)."""
+    return r.unsqueeze(-2) if r.dim() == batch + 1 else r.reshape(*r.shape[:batch], -1, r.shape[-1])
 
 
 def fit_signal(

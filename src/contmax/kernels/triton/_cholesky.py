@@ -1,12 +1,14 @@
 """Cholesky factors of 2 × 2 matrices: what a library for large ones does in a dozen launches, in one."""
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of
-from contmax.kernels.triton._launch import device_of
+from contmax.kernels.triton._kept import LAUNCHES, Launch
 
 _BLOCK = 128
 
@@ -50,8 +52,7 @@ def plane_cholesky(matrix: Tensor) -> Tensor:
     tril = torch.empty_like(matrix, memory_format=torch.contiguous_format)
     rows = matrix.numel() // 4
     if rows:
-        with device_of(matrix):
-            cholesky_fwd_kernel[(blocks_of(rows, _BLOCK),)](tril, matrix.contiguous(), rows, ROWS=_BLOCK)
+        _factors(rows)(tril, matrix.contiguous())
     return tril
 
 
@@ -60,8 +61,15 @@ def plane_cholesky_gradient(cotangent: Tensor, tril: Tensor) -> Tensor:
     gradient = torch.empty_like(tril, memory_format=torch.contiguous_format)
     rows = tril.numel() // 4
     if rows:
-        with device_of(tril):
-            cholesky_bwd_kernel[(blocks_of(rows, _BLOCK),)](
-                gradient, cotangent.contiguous(), tril.contiguous(), rows, ROWS=_BLOCK
-            )
+        _gradients(rows)(gradient, cotangent.contiguous(), tril.contiguous())
     return gradient
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _factors(rows: int) -> Launch:
+    return Launch(cholesky_fwd_kernel, (blocks_of(rows, _BLOCK),), (rows,), {"ROWS": _BLOCK})
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _gradients(rows: int) -> Launch:
+    return Launch(cholesky_bwd_kernel, (blocks_of(rows, _BLOCK),), (rows,), {"ROWS": _BLOCK})

@@ -1,14 +1,18 @@
 """Launchers of the losses' kernels, for fixed α ≤ 2."""
 
+import functools
+
 import torch
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
+from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._launch import (
     CHUNK,
+    Rows,
+    Sizes,
     as_rows,
     byte_mask,
-    device_of,
     forward_block,
     lists_of,
     order_of,
@@ -52,32 +56,18 @@ def row_losses(
     if z.numel() == 0:
         return losses, cut
     z = side_by_side(z)
-    rows = as_rows(z, byte_mask(mask, z))
+    tensors, rows = as_rows(z, byte_mask(mask, z))
     ids = cut if target is None else target.contiguous()
-    tensors = (*rows.tensors, ids, cut, losses)
-    strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
-    sizes = (rows.total, rows.columns, alpha - 1, smoothing, width, *strides)
-    kinds = _kinds(alpha, mask, target, smoothing)
-    with device_of(z):
-        if rows.columns > _LONGEST_ON_CHIP:
-            lists = lists_of(z, rows.total, rows.columns, keeps_places=False)
-            peaks = cut.new_empty(2 * rows.total * lists.slices)
-            listed = (lists.values, lists.places, lists.counts, peaks, cut)
-            numbers = (rows.columns, lists.slices, alpha - 1, smoothing, width, *strides)
-            plain = {"K": kinds["K"], "PER_ROW": False, "HAS_MASK": kinds["HAS_MASK"]}
-            list_scores[(rows.total, lists.slices)](
-                *rows.tensors, cut, cut, *listed, rows.columns, alpha - 1, width, *strides,
-                **plain, IS_MAP=False, **lists.when_listing, maxnreg=_REGISTERS,
-            )  # fmt: skip
-            solve_long_rows[(rows.total,)](
-                *rows.tensors, cut, ids, cut, *listed, losses, *numbers,
-                **kinds, PER_ROW=False, IS_MAP=False, NEEDS_LOSS=True, **lists.when_solving,
-            )  # fmt: skip
-        else:
-            block = forward_block(rows.columns, kinds["K"])
-            span = {"SPAN": CHUNK if width > 4 else 0}
-            shape = {**span, "R": block.rows, "B": block.columns, "num_warps": block.warps}
-            loss_rows[block.programs(rows.total)](*tensors, *sizes, **kinds, **shape)
+    kinds = (alpha, mask is not None, target is not None, smoothing)
+    if rows.columns > _LONGEST_ON_CHIP:
+        lists = lists_of(z, rows, keeps_places=False)
+        peaks = cut.new_empty(2 * rows.total * lists.slices)
+        listed = (lists.values, lists.places, lists.counts, peaks, cut)
+        list_them, solve = _long_losses(rows, lists.sizes, *kinds)
+        list_them(*tensors, cut, cut, *listed)
+        solve(*tensors, cut, ids, cut, *listed, losses)
+    else:
+        _losses(rows, *kinds)(*tensors, ids, cut, losses)
     return losses, cut
 
 
@@ -101,26 +91,58 @@ def row_losses_backward(
     if z.numel() == 0:
         return grad
     z = side_by_side(z)
-    rows = as_rows(z, byte_mask(mask, z))
+    tensors, rows = as_rows(z, byte_mask(mask, z))
     ids = cut if target is None else target.contiguous()
     # A mean hands the same number to every row.
     same = all(stride == 0 for stride, size in zip(g.stride(), g.shape, strict=True) if size > 1)
-    tensors = (*rows.tensors, ids, cut.contiguous(), g if same else g.contiguous(), grad)
-    width, strides = cut.shape[-1], (*rows.sizes, *rows.strides[0], *rows.strides[1])
-    sizes = (rows.columns, alpha - 1, smoothing, 0 if same else 1, width, *strides)
-    chunk = min(CHUNK, max(power_of_two(rows.columns), 16))
-    grid = (rows.total, blocks_of(rows.columns, chunk * _CHUNKS_OF_GRADIENT))
-    warps = max(1, chunk // 128)
-    shape = {"HAS_TOPS": width > 4, "CHUNKS": _CHUNKS_OF_GRADIENT, "CHUNK": chunk, "num_warps": warps}
-    with device_of(z):
-        loss_gradient[grid](*tensors, *sizes, **_kinds(alpha, mask, target, smoothing), **shape)
+    cotangent, width = g if same else g.contiguous(), cut.shape[-1]
+    gradient = _gradient(rows, width, 0 if same else 1, alpha, mask is not None, target is not None, smoothing)
+    gradient(*tensors, ids, cut.contiguous(), cotangent, grad)
     return grad
 
 
-def _kinds(alpha: float, mask: Tensor | None, target: Tensor | None, smoothing: float) -> dict[str, int]:
+@functools.lru_cache(maxsize=LAUNCHES)
+def _losses(rows: Rows, alpha: float, has_mask: bool, has_target: bool, smoothing: float) -> Launch:
+    """Rows that fit on the chip."""
+    kinds, width = _kinds(alpha, has_mask, has_target, smoothing), cut_width(rows.columns)
+    block = forward_block(rows.columns, kinds["K"])
+    kinds |= {"SPAN": CHUNK if width > 4 else 0, "R": block.rows, "B": block.columns}
+    numbers = (rows.total, rows.columns, alpha - 1, smoothing, width, *rows.places)
+    return Launch(loss_rows, block.programs(rows.total), numbers, kinds, block.warps)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _long_losses(
+    rows: Rows, sizes: Sizes, alpha: float, has_mask: bool, has_target: bool, smoothing: float
+) -> tuple[Launch, Launch]:
+    """List what may have mass, and solve the lists."""
+    kinds, width = _kinds(alpha, has_mask, has_target, smoothing), cut_width(rows.columns)
+    plain = {"K": kinds["K"], "PER_ROW": False, "HAS_MASK": has_mask, "IS_MAP": False}
+    numbers = (rows.columns, alpha - 1, width, *rows.places)
+    grid = (rows.total, sizes.slices)
+    list_them = Launch(list_scores, grid, numbers, plain | sizes.when_listing, 1, _REGISTERS)
+    kinds |= {"PER_ROW": False, "IS_MAP": False, "NEEDS_LOSS": True} | sizes.when_solving
+    numbers = (rows.columns, sizes.slices, alpha - 1, smoothing, width, *rows.places)
+    return list_them, Launch(solve_long_rows, (rows.total,), numbers, kinds, 8)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _gradient(
+    rows: Rows, width: int, step: int, alpha: float, has_mask: bool, has_target: bool, smoothing: float
+) -> Launch:
+    """Cuts are so wide; cotangents of neighbouring rows lie `step` apart."""
+    chunk = min(CHUNK, max(power_of_two(rows.columns), 16))
+    kinds = _kinds(alpha, has_mask, has_target, smoothing)
+    kinds |= {"HAS_TOPS": width > 4, "CHUNKS": _CHUNKS_OF_GRADIENT, "CHUNK": chunk}
+    grid = (rows.total, blocks_of(rows.columns, chunk * _CHUNKS_OF_GRADIENT))
+    numbers = (rows.columns, alpha - 1, smoothing, step, width, *rows.places)
+    return Launch(loss_gradient, grid, numbers, kinds, max(1, chunk // 128))
+
+
+def _kinds(alpha: float, has_mask: bool, has_target: bool, smoothing: float) -> dict[str, int]:
     return {
         "K": order_of(alpha),
-        "HAS_MASK": mask is not None,
-        "HAS_TARGET": target is not None,
+        "HAS_MASK": has_mask,
+        "HAS_TARGET": has_target,
         "SMOOTHS": smoothing > 0,
     }

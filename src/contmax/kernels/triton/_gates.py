@@ -3,13 +3,15 @@
 One program per row. The references are in contmax.nn._gate_moments.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import power_of_two
-from contmax.kernels.triton._launch import device_of
+from contmax.kernels.triton._kept import LAUNCHES, Launch
 
 
 @triton.jit
@@ -133,23 +135,10 @@ def gate_moments(
     """
     length, weights = logits.shape[-1], torch.empty_like(logits)
     mean, variance = (logits.new_empty(logits.shape[:-1]) for _ in range(2))
-    with device_of(logits):
-        gate_moments_fwd_kernel[(mean.numel(),)](
-            logits,
-            _bytes(may),
-            noise,
-            drop,
-            weights,
-            mean,
-            variance,
-            mean.numel() // logits.shape[0],
-            length,
-            shift,
-            least,
-            HAS_MASK=may is not None,
-            DROPS=noise is not None,
-            **_block(length),
-        )
+    rows = mean.numel()
+    numbers = (rows // logits.shape[0], length, shift, least)
+    moments = _moments(rows, numbers, may is not None, noise is not None)
+    moments(logits, _bytes(may), noise, drop, weights, mean, variance)
     return weights, mean, variance
 
 
@@ -164,23 +153,10 @@ def gate_moments_backward(
     """The gradient of the logits from those of weights, or None, means and variances; arguments as above."""
     length, gradient = logits.shape[-1], torch.empty_like(logits)
     by_weights, by_mean, by_variance = (None if c is None else c.contiguous() for c in cotangents)
-    with device_of(logits):
-        gate_moments_bwd_kernel[(mean.numel(),)](
-            logits,
-            _bytes(may),
-            weights,
-            mean,
-            by_weights,
-            by_mean,
-            by_variance,
-            gradient,
-            mean.numel() // logits.shape[0],
-            length,
-            shift,
-            HAS_MASK=may is not None,
-            HAS_WEIGHTS=by_weights is not None,
-            **_block(length),
-        )
+    rows = mean.numel()
+    numbers = (rows // logits.shape[0], length, shift)
+    pull_back = _pull_back(rows, numbers, may is not None, by_weights is not None)
+    pull_back(logits, _bytes(may), weights, mean, by_weights, by_mean, by_variance, gradient)
     return gradient
 
 
@@ -188,6 +164,21 @@ def _bytes(may: Tensor | None) -> Tensor | None:
     return None if may is None else may.view(torch.uint8)
 
 
-def _block(length: int) -> dict[str, int]:
+@functools.lru_cache(maxsize=LAUNCHES)
+def _moments(rows: int, numbers: tuple[int, int, float, float], has_mask: bool, drops: bool) -> Launch:
+    block, warps = _block(numbers[1])
+    kinds = {"HAS_MASK": has_mask, "DROPS": drops, "BLOCK": block}
+    return Launch(gate_moments_fwd_kernel, (rows,), numbers, kinds, warps)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _pull_back(rows: int, numbers: tuple[int, int, float], has_mask: bool, has_weights: bool) -> Launch:
+    block, warps = _block(numbers[1])
+    kinds = {"HAS_MASK": has_mask, "HAS_WEIGHTS": has_weights, "BLOCK": block}
+    return Launch(gate_moments_bwd_kernel, (rows,), numbers, kinds, warps)
+
+
+def _block(length: int) -> tuple[int, int]:
+    """Columns and warps of one program."""
     block = power_of_two(length)
-    return {"BLOCK": block, "num_warps": min(max(block // 256, 1), 16)}
+    return block, min(max(block // 256, 1), 16)

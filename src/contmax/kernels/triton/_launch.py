@@ -1,56 +1,53 @@
 """How tensors become rows, and how many rows and warps a program gets."""
 
 import contextlib
-from collections.abc import Sequence
+import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-
-_Axis = tuple[int, tuple[int, ...]]  # size, and the stride of each tensor
+from contmax.kernels.triton._kept import LAUNCHES
 
 
 class Rows(NamedTuple):
-    """Tensors of one shape (*batch, n) as rows under three leading axes (a, b, c)."""
+    """How tensors of one shape (*batch, n) lie: as rows under three leading axes (a, b, c)."""
 
-    tensors: tuple[Tensor, ...]
     total: int
     columns: int
-    sizes: tuple[int, int]  # of b and c
-    strides: tuple[tuple[int, int, int], ...]  # of a, b and c in each tensor
+    places: tuple[int, ...]  # as kernels take them: sizes of b and c, then strides of a, b and c in each tensor
 
 
-def as_rows(*tensors: Tensor) -> Rows:
-    """Rows of tensors of one shape, copied only where more than three axes would be needed to reach them."""
-    axes = _merged_axes(tensors)
-    if len(axes) > 3:
-        tensors = tuple(x.contiguous() for x in tensors)
-        axes = _merged_axes(tensors)
-    none = tuple(0 for _ in tensors)
-    (size_a, a), (size_b, b), (size_c, c) = [(1, none)] * (3 - len(axes)) + axes
-    count = size_a * size_b * size_c
-    return Rows(tensors, count, tensors[0].shape[-1], (size_b, size_c), tuple(zip(a, b, c, strict=True)))
+def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
+    """Tensors of one shape and their rows, copied only where more than three axes would be needed to reach them."""
+    rows = _rows(tensors[0].shape, tuple([x.stride() for x in tensors]))
+    return as_rows(*(x.contiguous() for x in tensors)) if rows is None else (tensors, rows)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _rows(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Rows | None:
+    """The rows of tensors with these strides, None where three axes do not reach them."""
+    none = (0,) * len(strides)
+    merged: list[tuple[int, tuple[int, ...]]] = []  # size, and the stride in each tensor
+    for size, *steps in zip(shape[:-1], *strides, strict=False):
+        if size == 1:
+            continue
+        if merged and merged[-1][1] == tuple(size * step for step in steps):
+            # One axis in the memory of every tensor.
+            merged[-1] = (merged[-1][0] * size, tuple(steps))
+        else:
+            merged.append((size, tuple(steps)))
+    if len(merged) > 3:
+        return None
+    (size_a, a), (size_b, b), (size_c, c) = [(1, none)] * (3 - len(merged)) + merged
+    places = (size_b, size_c, *(stride for each in zip(a, b, c, strict=True) for stride in each))
+    return Rows(size_a * size_b * size_c, shape[-1], places)
 
 
 def side_by_side(x: Tensor) -> Tensor:
     """x with the elements of each row next to each other."""
-    return x if x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous()
-
-
-def _merged_axes(tensors: Sequence[Tensor]) -> list[_Axis]:
-    """Leading axes, neighbours made one where they are one in the memory of every tensor."""
-    merged: list[_Axis] = []
-    for d, size in enumerate(tensors[0].shape[:-1]):
-        strides = tuple(x.stride(d) for x in tensors)
-        if size == 1:
-            continue
-        if merged and merged[-1][1] == tuple(size * stride for stride in strides):
-            merged[-1] = (merged[-1][0] * size, strides)
-        else:
-            merged.append((size, strides))
-    return merged
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 class Block(NamedTuple):
@@ -72,37 +69,49 @@ _SLICES_OF_FEW, _SLICES_OF_MANY = (8192, 256), (32768, 512)
 _MANY = 2048
 
 
-class Lists(NamedTuple):
-    """Slices of long rows, and memory for what they list: a few hundredths of the scores."""
+class Sizes(NamedTuple):
+    """Slices of long rows and their lists."""
 
-    slices: int
-    values: Tensor  # of the dtype of what is listed, so that nothing is rounded
-    places: Tensor
-    counts: Tensor
+    slices: int  # of a row
     columns: int  # of a slice
     capacity: int  # of a list
+    vector: int  # how many numbers a thread reads at once
 
     @property
     def when_listing(self) -> dict[str, int]:
         """What kernels that list are told, a warp each."""
-        vector = min(16 // self.values.element_size(), CHUNK // 32)
-        return {"SLICE": self.columns, "CHUNK": CHUNK, "CAPACITY": self.capacity, "VECTOR": vector, "num_warps": 1}
+        return {"SLICE": self.columns, "CHUNK": CHUNK, "CAPACITY": self.capacity, "VECTOR": self.vector}
 
     @property
     def when_solving(self) -> dict[str, int]:
         """What kernels that read the lists are told, with powers of two that hold the slices and the slots."""
-        sizes = {"SLICES": power_of_two(self.slices), "SLOTS": power_of_two(self.capacity)}
-        return {"SLICE": self.columns, "CHUNK": 4 * CHUNK, "CAPACITY": self.capacity, **sizes, "num_warps": 8}
+        powers = {"SLICES": power_of_two(self.slices), "SLOTS": power_of_two(self.capacity)}
+        return {"SLICE": self.columns, "CHUNK": 4 * CHUNK, "CAPACITY": self.capacity, **powers}
 
 
-def lists_of(x: Tensor, rows: int, columns: int, *, keeps_places: bool) -> Lists:
-    """Lists for rows of this length; maps must know the places of what is listed."""
-    slice_, capacity = _SLICES_OF_MANY if rows >= _MANY else _SLICES_OF_FEW
-    slices = blocks_of(columns, slice_)
-    size = rows * slices
-    values = x.new_empty(size * capacity)
-    places = x.new_empty(size * capacity if keeps_places else 0, dtype=torch.int16)
-    return Lists(slices, values, places, x.new_empty(size, dtype=torch.int32), slice_, capacity)
+class Lists(NamedTuple):
+    """Memory for what is listed: a few hundredths of the scores."""
+
+    sizes: Sizes
+    values: Tensor  # of the dtype of what is listed, so that nothing is rounded
+    places: Tensor
+    counts: Tensor
+
+    @property
+    def slices(self) -> int:
+        """Of a row."""
+        return self.sizes.slices
+
+
+def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool) -> Lists:
+    """Lists for rows of x; maps must know the places of what is listed."""
+    columns, capacity = _SLICES_OF_MANY if rows.total >= _MANY else _SLICES_OF_FEW
+    slices = blocks_of(rows.columns, columns)
+    sizes = Sizes(slices, columns, capacity, min(16 // x.element_size(), CHUNK // 32))
+    count = rows.total * slices
+    values = x.new_empty(count * capacity)
+    places = x.new_empty(count * capacity if keeps_places else 0, dtype=torch.int16)
+    return Lists(sizes, values, places, x.new_empty(count, dtype=torch.int32))
 
 
 def forward_block(columns: int, order: int) -> Block:
@@ -123,17 +132,12 @@ def backward_block(columns: int) -> Block:
     return Block(1, width, {1024: 2, 2048: 4, 4096: 8, 8192: 16}.get(width, 32))
 
 
-def order_of(alpha: float | Tensor) -> int:
+def order_of(alpha: float) -> int:
     """K as kernels take it (`_solve`): k = 1/(α−1) where powers are products, 0 for other α, −1 where it may be 1."""
-    if isinstance(alpha, Tensor) or abs(alpha - 1) < 0.1:
+    if abs(alpha - 1) < 0.1:
         return -1
     k = round(1 / (alpha - 1))
     return k if 1 <= k <= 4 and abs(1 / (alpha - 1) - k) < 1e-12 else 0
-
-
-def alpha_arguments(alpha: float | Tensor, like: Tensor) -> tuple[Tensor, float]:
-    """α as kernels take it: one α per row, or an unused pointer and the number ε = α − 1, which keeps its digits."""
-    return (alpha, 0.0) if isinstance(alpha, Tensor) else (like, float(alpha) - 1)
 
 
 def byte_mask(mask: Tensor | None, like: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._launch import device_of
+from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._lengths import bounded, distance, length_in_range, nan_from
 from contmax.kernels.triton._line_window import ROOT, half_width, sum_of_values, sums_of_slopes, window
 from contmax.numerics import unit_gauss_legendre
@@ -178,21 +178,8 @@ def line_values(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: fl
     r = loc.new_empty(*loc.shape, centre.shape[0])
     if r.numel() == 0:
         return r
-    rows, columns = loc.numel(), centre.shape[0]
-    block_rows, block_columns, warps = _block(rows, columns)
-    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
-    with device_of(loc):
-        line_fwd_kernel[grid](
-            r,
-            *(x.contiguous() for x in (loc, scale, centre, width)),
-            _rule(loc.device),
-            rows,
-            columns,
-            **_numbers(k, raised),
-            ROWS=block_rows,
-            COLUMNS=block_columns,
-            num_warps=warps,
-        )
+    values = _values(loc.numel(), centre.shape[0], k, raised)
+    values(r, loc.contiguous(), scale.contiguous(), centre.contiguous(), width.contiguous(), _rule(loc.device))
     return r
 
 
@@ -205,8 +192,8 @@ def line_gradients(
     k: float,
     raised: bool,
     needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of loc and scale, (*batch), and of centre and width, (K,), empty (0,) where not needed.
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of loc and scale, (*batch), and of centre and width, (K,), None where not needed.
 
     Args:
         cotangent: that of r, (*batch, K).
@@ -220,30 +207,15 @@ def line_gradients(
     """
     rows, columns = loc.numel(), centre.shape[0]
     by_loc, by_scale = loc.new_empty(loc.shape), loc.new_empty(loc.shape)
-    block_rows, block_columns, warps = _block(rows, columns)
-    blocks = blocks_of(rows, block_rows)
-    shares = loc.new_empty(blocks if needs_basis else 0, 2, columns)
+    blocks = blocks_of(rows, _block(rows, columns)[0])
+    shares = loc.new_empty(blocks, 2, columns) if needs_basis else None
     matrix = cotangent.reshape(-1, columns)
     if rows:
-        with device_of(loc):
-            line_bwd_kernel[(blocks,)](
-                by_loc,
-                by_scale,
-                shares,
-                matrix,
-                *(x.contiguous() for x in (loc, scale, centre, width)),
-                _rule(loc.device),
-                rows,
-                columns,
-                *matrix.stride(),
-                **_numbers(k, raised),
-                BASIS=needs_basis,
-                ROWS=block_rows,
-                COLUMNS=block_columns,
-                num_warps=warps,
-            )
-    if not needs_basis:
-        return by_loc, by_scale, loc.new_empty(0), loc.new_empty(0)
+        parameters = (loc.contiguous(), scale.contiguous(), centre.contiguous(), width.contiguous())
+        gradients = _gradients(rows, columns, matrix.stride(), k, raised, needs_basis)
+        gradients(by_loc, by_scale, shares, matrix, *parameters, _rule(loc.device))
+    if shares is None:
+        return by_loc, by_scale, None, None
     return by_loc, by_scale, shares[:, 0].sum(0), shares[:, 1].sum(0)
 
 
@@ -255,17 +227,34 @@ def _rule(device: torch.device) -> Tensor:
         return torch.cat([nodes, weights.log2()]).float()
 
 
-def _numbers(k: float, raised: bool) -> dict[str, float | int | bool]:
-    """What the kernels know besides tensors and blocks.
+@functools.lru_cache(maxsize=LAUNCHES)
+def _values(rows: int, columns: int, k: float, raised: bool) -> Launch:
+    block_rows, block_columns, warps = _block(rows, columns)
+    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
+    law, kinds = _law(k, raised)
+    kinds |= {"ROWS": block_rows, "COLUMNS": block_columns}
+    return Launch(line_fwd_kernel, grid, (rows, columns, *law), kinds, warps)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _gradients(rows: int, columns: int, strides: tuple[int, ...], k: float, raised: bool, needs_basis: bool) -> Launch:
+    """Cotangents have these strides."""
+    block_rows, block_columns, warps = _block(rows, columns)
+    law, kinds = _law(k, raised)
+    kinds |= {"BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns}
+    return Launch(line_bwd_kernel, (blocks_of(rows, block_rows),), (rows, columns, *strides, *law), kinds, warps)
+
+
+def _law(k: float, raised: bool) -> tuple[tuple[float, float], dict[str, int]]:
+    """What the kernels know besides tensors and blocks: stretch and constant, and for which k they are compiled.
 
     With C_k the constant of (1 − y²)ᵏ on [−1, 1] the half-width is a = F σ^{2k/(2k+1)}, F = (C_k (2k)ᵏ)^{1/(2k+1)}.
     """
     if math.isinf(k):
-        return {"stretch": 1.0, "constant": 1.0, "K": -1, "RAISED": False, "PAIRS": _NODES // 2}
+        return (1.0, 1.0), {"K": -1, "RAISED": False, "PAIRS": _NODES // 2}
     norm = math.gamma(k + 1.5) / (math.sqrt(math.pi) * math.gamma(k + 1))
     stretch = (norm * (2 * k) ** k) ** (1 / (2 * k + 1))
-    constant = norm / math.sqrt(2 * math.pi)
-    return {"stretch": stretch, "constant": constant, "K": int(k), "RAISED": raised, "PAIRS": _NODES // 2}
+    return (stretch, norm / math.sqrt(2 * math.pi)), {"K": int(k), "RAISED": raised, "PAIRS": _NODES // 2}
 
 
 def _block(rows: int, columns: int) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ from contmax.kernels.triton._any_edges import edge_slopes, edge_value
 from contmax.kernels.triton._any_law import gap_in_range, row_law, tail_law
 from contmax.kernels.triton._any_tails import tail_slopes, tail_value
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._launch import device_of
+from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._lengths import bounded, length_in_range, nan_from
 from contmax.numerics import unit_gauss_legendre
 
@@ -24,6 +24,7 @@ _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 # Below the first ε tails are heavy, above the second ends show.
 _TAILS, _EDGES = tl.constexpr(-0.02), tl.constexpr(0.25)
 _BELL_NODES, _EDGE_NODES = 24, 32
+_NODES = {"BELL_NODES": _BELL_NODES, "EDGE_NODES": _EDGE_NODES}
 _COLUMNS = 512
 # Densities from which on several share a program, where it adds to the gradients of the functions.
 _FEW = 1024
@@ -192,22 +193,9 @@ def any_line_values(
     r = loc.new_empty(*loc.shape, centre.shape[0])
     if r.numel() == 0:
         return r
-    rows, columns = loc.numel(), centre.shape[0]
     alpha, gap = (loc, (number or 0.0) - 1.0) if index is None else (index, 0.0)
-    block, warps = _block(columns)
-    with device_of(loc):
-        any_fwd_kernel[(rows, blocks_of(columns, block))](
-            r,
-            *(x.contiguous() for x in (loc, scale, alpha, centre, width)),
-            *_rules(loc.device),
-            columns,
-            gap,
-            PER_ROW=index is not None,
-            BELL_NODES=_BELL_NODES,
-            EDGE_NODES=_EDGE_NODES,
-            COLUMNS=block,
-            num_warps=warps,
-        )
+    parameters = (x.contiguous() for x in (loc, scale, alpha, centre, width))
+    _values(loc.numel(), centre.shape[0], gap, index is not None)(r, *parameters, *_rules(loc.device))
     return r
 
 
@@ -220,8 +208,8 @@ def any_line_gradients(
     centre: Tensor,
     width: Tensor,
     needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of loc, scale and alpha, (*batch), and of centre and width, (K,), empty (0,) where not needed.
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of loc, scale and alpha, (*batch), and of centre and width, (K,), None where not needed.
 
     Args:
         cotangent: that of r, (*batch, K).
@@ -243,28 +231,13 @@ def any_line_gradients(
     shares = loc.new_empty(groups if needs_basis else 0, 2, columns)
     matrix = cotangent.reshape(-1, columns)
     if rows and columns:
-        with device_of(loc):
-            any_bwd_kernel[(groups, blocks)](
-                *by_row,
-                shares,
-                matrix,
-                *(x.contiguous() for x in (loc, scale, alpha, centre, width)),
-                *_rules(loc.device),
-                rows,
-                columns,
-                *matrix.stride(),
-                gap,
-                GROUP=group,
-                PER_ROW=index is not None,
-                BASIS=needs_basis,
-                BELL_NODES=_BELL_NODES,
-                EDGE_NODES=_EDGE_NODES,
-                COLUMNS=block,
-                num_warps=warps,
-            )
+        parameters = (x.contiguous() for x in (loc, scale, alpha, centre, width))
+        kinds = {"GROUP": group, "PER_ROW": index is not None, "BASIS": needs_basis, **_NODES, "COLUMNS": block}
+        gradients = Launch(any_bwd_kernel, (groups, blocks), (rows, columns, *matrix.stride(), gap), kinds, warps)
+        gradients(*by_row, shares, matrix, *parameters, *_rules(loc.device))
     by_loc, by_scale, by_alpha = ((x if blocks == 1 else x.sum(0)).reshape(loc.shape) for x in by_row)
     if not needs_basis:
-        return by_loc, by_scale, by_alpha, loc.new_empty(0), loc.new_empty(0)
+        return by_loc, by_scale, by_alpha, None, None
     return by_loc, by_scale, by_alpha, shares[:, 0].sum(0), shares[:, 1].sum(0)
 
 
@@ -280,6 +253,13 @@ def _rules(device: torch.device) -> tuple[Tensor, Tensor]:
         nodes = x * x * (x + 3 * rest)
         edges = torch.cat([nodes, nodes.flip(0), (6 * x * rest * weights).log2()]).float()
         return bell, edges
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _values(rows: int, columns: int, gap: float, per_row: bool) -> Launch:
+    block, warps = _block(columns)
+    kinds = {"PER_ROW": per_row, **_NODES, "COLUMNS": block}
+    return Launch(any_fwd_kernel, (rows, blocks_of(columns, block)), (columns, gap), kinds, warps)
 
 
 def _block(columns: int) -> tuple[int, int]:

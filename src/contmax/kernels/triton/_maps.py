@@ -1,19 +1,19 @@
 """Launchers of the row kernels: α-entmax and its vector–Jacobian product, for every α > 0."""
 
-from typing import Any
+import functools
 
 import torch
 from torch import Tensor
 
 from contmax.kernels.triton._beyond_two import backward_beyond_two, forward_beyond_two
 from contmax.kernels.triton._counting import blocks_of
+from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._launch import (
     Rows,
-    alpha_arguments,
+    Sizes,
     as_rows,
     backward_block,
     byte_mask,
-    device_of,
     forward_block,
     lists_of,
     order_of,
@@ -25,17 +25,14 @@ from contmax.kernels.triton._rows import backward_rows, forward_rows
 
 # Longer rows are read in slices, of which few scores are listed: with products for powers, with others, and backward.
 _LONGEST_ON_CHIP, _LONGEST_WITH_LOGARITHMS, _LONGEST_BACKWARD = 32768, 16384, 8192
+# Of more rows than these a program looks after sixteen, where hardly one has α > 2.
 _MANY_ROWS = 2048
-
-
-def _shape_beyond_two(rows: int) -> dict[str, int]:
-    """Of many rows several to a program: most have nothing to do."""
-    return {"ROWS": 16 if rows > _MANY_ROWS else 1, "CHUNK": 512, "num_warps": 4}
+_CHUNK_BEYOND_TWO = 512
 
 
 def entmax_rows(
     x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype, *, needs_omega: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """p along the last axis, and Ω* where it is needed.
 
     Args:
@@ -46,39 +43,29 @@ def entmax_rows(
         needs_omega: whether the maximum Ω*_α(x) is asked for.
 
     Returns:
-        p (*batch, n), contiguous; Ω* (*batch, 1) in float64, empty where it is not needed.
+        p (*batch, n), contiguous; Ω* (*batch, 1) in float64, or None.
     """
     p = torch.empty(x.shape, dtype=dtype, device=x.device)
-    omega = torch.empty((*x.shape[:-1], 1) if needs_omega else 0, dtype=torch.float64, device=x.device)
+    omega = torch.empty((*x.shape[:-1], 1), dtype=torch.float64, device=x.device) if needs_omega else None
     if x.numel() == 0:
         return p, omega
     x = side_by_side(x)
-    rows = as_rows(x, byte_mask(mask, x))
+    tensors, rows = as_rows(x, byte_mask(mask, x))
     alpha, beyond = _split(alpha, p)
-    order = order_of(alpha)
-    tensor_alpha, epsilon = alpha_arguments(alpha, p)
-    tensors = (*rows.tensors, tensor_alpha, p, omega)
-    strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
-    sizes = (rows.total, rows.columns, epsilon, *strides)
-    kinds = {"HAS_MASK": mask is not None, "NEEDS_OMEGA": needs_omega}
-    by_alpha = {"K": order, "PER_ROW": isinstance(alpha, Tensor)}
-    with device_of(x):
-        if rows.columns > (_LONGEST_ON_CHIP if order > 0 else _LONGEST_WITH_LOGARITHMS):
-            _forward_long(rows, tensor_alpha, p, omega, epsilon, {**by_alpha, "HAS_MASK": mask is not None})
-        else:
-            block = forward_block(rows.columns, order)
-            shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
-            forward_rows[block.programs(rows.total)](*tensors, *sizes, **by_alpha, **kinds, **shape)
-        if beyond is not None:
-            above = (*rows.tensors, beyond, p, omega, rows.total, rows.columns, *strides)
-            shape = _shape_beyond_two(rows.total)
-            forward_beyond_two[(blocks_of(rows.total, shape["ROWS"]),)](*above, **kinds, **shape)
+    tensor_alpha, number = (alpha, None) if isinstance(alpha, Tensor) else (p, alpha)
+    to = (p, p if omega is None else omega)
+    if rows.columns > (_LONGEST_ON_CHIP if _order_and_epsilon(number)[0] > 0 else _LONGEST_WITH_LOGARITHMS):
+        _forward_long(tensors, rows, tensor_alpha, number, p, omega, has_mask=mask is not None)
+    else:
+        _forward(rows, number, mask is not None, needs_omega)(*tensors, tensor_alpha, *to)
+    if beyond is not None:
+        _forward_beyond_two(rows, mask is not None, needs_omega)(*tensors, beyond, *to)
     return p, omega
 
 
 def entmax_rows_backward(
     p: Tensor, g: Tensor, alpha: float | Tensor, dtype: torch.dtype, needs_alpha: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """The gradient of the scores, and of α for each row where it is needed.
 
     Args:
@@ -89,53 +76,134 @@ def entmax_rows_backward(
         needs_alpha: whether the gradient of α is asked for.
 
     Returns:
-        (*batch, n), contiguous; (*batch, 1) in float32, empty where it is not needed.
+        (*batch, n), contiguous; (*batch, 1) in float32, or None.
     """
     p = p.contiguous()
     grad = torch.empty(p.shape, dtype=dtype, device=p.device)
-    grad_alpha = torch.empty((*p.shape[:-1], 1) if needs_alpha else 0, dtype=torch.float32, device=p.device)
+    grad_alpha = torch.empty((*p.shape[:-1], 1), dtype=torch.float32, device=p.device) if needs_alpha else None
     if p.numel() == 0:
         return grad, grad_alpha
-    rows = as_rows(g)
+    tensors, rows = as_rows(g)
     alpha, beyond = _split(alpha, p)
-    order = order_of(alpha)
-    tensor_alpha, epsilon = alpha_arguments(alpha, p)
-    strides = (*rows.sizes, *rows.strides[0], rows.tensors[0].stride(-1))
-    tensors = (p, *rows.tensors, tensor_alpha, grad, grad_alpha)
-    sizes = (rows.total, rows.columns, epsilon, *strides)
-    kinds = {"K": order, "PER_ROW": isinstance(alpha, Tensor), "NEEDS_ALPHA": needs_alpha}
-    with device_of(p):
-        if rows.columns > _LONGEST_BACKWARD:
-            lists = lists_of(p, rows.total, rows.columns, keeps_places=True)
-            listed = (lists.values, lists.places, lists.counts)
-            list_support[(rows.total, lists.slices)](p, grad, *listed, rows.columns, **lists.when_listing)
-            numbers = (rows.columns, lists.slices, epsilon, *strides)
-            backward_long_rows[(rows.total,)](*tensors, *listed, *numbers, **kinds, **lists.when_solving)
-        else:
-            block = backward_block(rows.columns)
-            shape = {"R": block.rows, "B": block.columns, "num_warps": block.warps}
-            backward_rows[block.programs(rows.total)](*tensors, *sizes, **kinds, **shape)
-        if beyond is not None:
-            above = (p, *rows.tensors, beyond, grad, grad_alpha, rows.total, rows.columns, *strides)
-            shape = _shape_beyond_two(rows.total)
-            grid = (blocks_of(rows.total, shape["ROWS"]),)
-            backward_beyond_two[grid](*above, torch.finfo(dtype).max, NEEDS_ALPHA=needs_alpha, **shape)
+    tensor_alpha, number = (alpha, None) if isinstance(alpha, Tensor) else (p, alpha)
+    step, to = tensors[0].stride(-1), (grad, grad if grad_alpha is None else grad_alpha)
+    if rows.columns > _LONGEST_BACKWARD:
+        _backward_long(p, tensors[0], rows, step, tensor_alpha, number, *to, needs_alpha=needs_alpha)
+    else:
+        _backward(rows, step, number, needs_alpha)(p, *tensors, tensor_alpha, *to)
+    if beyond is not None:
+        _backward_beyond_two(rows, step, needs_alpha, torch.finfo(dtype).max)(p, *tensors, beyond, *to)
     return grad, grad_alpha
 
 
-def _forward_long(rows: Rows, alpha: Tensor, p: Tensor, omega: Tensor, epsilon: float, kinds: dict[str, Any]) -> None:
+@functools.lru_cache(maxsize=LAUNCHES)
+def _forward(rows: Rows, alpha: float | None, has_mask: bool, needs_omega: bool) -> Launch:
+    """Rows that fit on the chip; α is None where each has its own."""
+    order, epsilon = _order_and_epsilon(alpha)
+    block = forward_block(rows.columns, order)
+    kinds = {"K": order, "PER_ROW": alpha is None, "HAS_MASK": has_mask, "NEEDS_OMEGA": needs_omega}
+    kinds |= {"R": block.rows, "B": block.columns}
+    numbers = (rows.total, rows.columns, epsilon, *rows.places)
+    return Launch(forward_rows, block.programs(rows.total), numbers, kinds, block.warps)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _forward_beyond_two(rows: Rows, has_mask: bool, needs_omega: bool) -> Launch:
+    grid, kinds = _programs_beyond_two(rows.total)
+    kinds |= {"HAS_MASK": has_mask, "NEEDS_OMEGA": needs_omega}
+    return Launch(forward_beyond_two, grid, (rows.total, rows.columns, *rows.places), kinds)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _backward(rows: Rows, step: int, alpha: float | None, needs_alpha: bool) -> Launch:
+    """Cotangents in rows, neighbours `step` apart; α as above."""
+    order, epsilon = _order_and_epsilon(alpha)
+    numbers = (rows.total, rows.columns, epsilon, *rows.places, step)
+    block = backward_block(rows.columns)
+    kinds = {"K": order, "PER_ROW": alpha is None, "NEEDS_ALPHA": needs_alpha, "R": block.rows, "B": block.columns}
+    return Launch(backward_rows, block.programs(rows.total), numbers, kinds, block.warps)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _backward_beyond_two(rows: Rows, step: int, needs_alpha: bool, largest: float) -> Launch:
+    grid, kinds = _programs_beyond_two(rows.total)
+    numbers = (rows.total, rows.columns, *rows.places, step, largest)
+    return Launch(backward_beyond_two, grid, numbers, {**kinds, "NEEDS_ALPHA": needs_alpha})
+
+
+def _programs_beyond_two(rows: int) -> tuple[tuple[int], dict[str, int]]:
+    each = 16 if rows > _MANY_ROWS else 1
+    return (blocks_of(rows, each),), {"ROWS": each, "CHUNK": _CHUNK_BEYOND_TWO}
+
+
+def _forward_long(
+    tensors: tuple[Tensor, ...],
+    rows: Rows,
+    alpha: Tensor,
+    number: float | None,
+    p: Tensor,
+    omega: Tensor | None,
+    *,
+    has_mask: bool,
+) -> None:
     """List what may have mass and clear p, then solve the lists and fill p in."""
-    lists = lists_of(rows.tensors[0], rows.total, rows.columns, keeps_places=True)
+    lists = lists_of(tensors[0], rows, keeps_places=True)
     peaks = p.new_empty(2 * rows.total * lists.slices, dtype=torch.float32)
-    strides = (*rows.sizes, *rows.strides[0], *rows.strides[1])
+    list_them, solve = _long_launches(rows, lists.sizes, number, has_mask, omega is not None)
     listed = (lists.values, lists.places, lists.counts, peaks, peaks)
-    list_scores[(rows.total, lists.slices)](
-        *rows.tensors, alpha, p, *listed, rows.columns, epsilon, 0, *strides, **kinds, IS_MAP=True, **lists.when_listing
-    )
-    solve_long_rows[(rows.total,)](
-        *rows.tensors, alpha, alpha, p, *listed, omega, rows.columns, lists.slices, epsilon, 0.0, 0, *strides, **kinds,
-        HAS_TARGET=False, SMOOTHS=False, IS_MAP=True, NEEDS_LOSS=omega.numel() > 0, **lists.when_solving,
-    )  # fmt: skip
+    list_them(*tensors, alpha, p, *listed)
+    solve(*tensors, alpha, alpha, p, *listed, p if omega is None else omega)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _long_launches(
+    rows: Rows, sizes: Sizes, alpha: float | None, has_mask: bool, needs_omega: bool
+) -> tuple[Launch, Launch]:
+    """The launches of `_forward_long`."""
+    order, epsilon = _order_and_epsilon(alpha)
+    kinds = {"K": order, "PER_ROW": alpha is None, "HAS_MASK": has_mask, "IS_MAP": True}
+    numbers = (rows.columns, epsilon, 0, *rows.places)
+    list_them = Launch(list_scores, (rows.total, sizes.slices), numbers, kinds | sizes.when_listing, 1)
+    kinds |= {"HAS_TARGET": False, "SMOOTHS": False, "NEEDS_LOSS": needs_omega} | sizes.when_solving
+    numbers = (rows.columns, sizes.slices, epsilon, 0.0, 0, *rows.places)
+    return list_them, Launch(solve_long_rows, (rows.total,), numbers, kinds, 8)
+
+
+def _backward_long(
+    p: Tensor,
+    g: Tensor,
+    rows: Rows,
+    step: int,
+    alpha: Tensor,
+    number: float | None,
+    grad: Tensor,
+    grad_alpha: Tensor,
+    *,
+    needs_alpha: bool,
+) -> None:
+    """List the support and clear the gradient, then fill it in."""
+    lists = lists_of(p, rows, keeps_places=True)
+    listed = (lists.values, lists.places, lists.counts)
+    list_them, fill = _long_backward_launches(rows, lists.sizes, step, number, needs_alpha)
+    list_them(p, grad, *listed)
+    fill(p, g, alpha, grad, grad_alpha, *listed)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _long_backward_launches(
+    rows: Rows, sizes: Sizes, step: int, alpha: float | None, needs_alpha: bool
+) -> tuple[Launch, Launch]:
+    """The launches of `_backward_long`."""
+    order, epsilon = _order_and_epsilon(alpha)
+    list_them = Launch(list_support, (rows.total, sizes.slices), (rows.columns,), sizes.when_listing, 1)
+    kinds = {"K": order, "PER_ROW": alpha is None, "NEEDS_ALPHA": needs_alpha} | sizes.when_solving
+    numbers = (rows.columns, sizes.slices, epsilon, *rows.places, step)
+    return list_them, Launch(backward_long_rows, (rows.total,), numbers, kinds, 8)
+
+
+def _order_and_epsilon(alpha: float | None) -> tuple[int, float]:
+    """K as kernels take it, and ε = α − 1, which keeps its digits; for rows with an α of their own ε is not used."""
+    return (-1, 0.0) if alpha is None else (order_of(alpha), alpha - 1)
 
 
 def _split(alpha: float | Tensor, p: Tensor) -> tuple[float | Tensor, Tensor | None]:

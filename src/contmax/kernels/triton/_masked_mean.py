@@ -3,13 +3,17 @@
 The references are in contmax.signal._masked_mean.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._launch import device_of
+from contmax.kernels.triton._kept import LAUNCHES, Launch
+
+_ROWS = 32
 
 
 @triton.jit
@@ -81,12 +85,8 @@ def masked_mean(weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         values: (B, L, D), float32 or half precision, contiguous.
         mask: (B, L), boolean, contiguous.
     """
-    (batch, length, channels), result = values.shape, weights.new_empty(values.shape[0], values.shape[2])
-    columns = min(power_of_two(channels), 128)
-    with device_of(values):
-        masked_mean_fwd_kernel[(batch, blocks_of(channels, columns))](
-            weights, values, mask.view(torch.uint8), result, length, channels, ROWS=32, COLUMNS=columns
-        )
+    result = weights.new_empty(values.shape[0], values.shape[2])
+    _means(values.shape)(weights, values, mask.view(torch.uint8), result)
     return result
 
 
@@ -94,21 +94,22 @@ def masked_mean_backward(
     weights: Tensor, values: Tensor, mask: Tensor, cotangent: Tensor, needs_values: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The gradients of weights and, if they are needed, of values; a cotangent (B, D) in float32, contiguous."""
-    batch, length, channels = values.shape
     by_weights, by_values = torch.empty_like(weights), torch.empty_like(values) if needs_values else None
-    columns = min(power_of_two(channels), 128)
-    with device_of(values):
-        masked_mean_bwd_kernel[(batch, blocks_of(length, 32))](
-            weights,
-            values,
-            mask.view(torch.uint8),
-            cotangent,
-            by_weights,
-            by_values,
-            length,
-            channels,
-            NEEDS_VALUES=needs_values,
-            ROWS=32,
-            COLUMNS=columns,
-        )
+    pull_back = _pull_back(values.shape, needs_values)
+    pull_back(weights, values, mask.view(torch.uint8), cotangent, by_weights, by_values)
     return by_weights, by_values
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _means(shape: tuple[int, int, int]) -> Launch:
+    batch, length, channels = shape
+    columns = min(power_of_two(channels), 128)
+    grid = (batch, blocks_of(channels, columns))
+    return Launch(masked_mean_fwd_kernel, grid, (length, channels), {"ROWS": _ROWS, "COLUMNS": columns})
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _pull_back(shape: tuple[int, int, int], needs_values: bool) -> Launch:
+    batch, length, channels = shape
+    kinds = {"NEEDS_VALUES": needs_values, "ROWS": _ROWS, "COLUMNS": min(power_of_two(channels), 128)}
+    return Launch(masked_mean_bwd_kernel, (batch, blocks_of(length, _ROWS)), (length, channels), kinds)

@@ -5,14 +5,16 @@ The variance of the density is found here too: V = vLLᵀ with v = F²(l₁₁l�
 for √v.
 """
 
+import functools
 import math
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._launch import device_of
+from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._lengths import STEEPEST
 from contmax.kernels.triton._plane_form import densities, form_numbers, functions, plane_form
 from contmax.kernels.triton._scale_path import mean, mean_and_slopes
@@ -189,27 +191,15 @@ def plane_values(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, 
     r = loc.new_empty(*loc.shape[:-1], columns)
     if r.numel() == 0:
         return r
-    rows = loc.numel() // 2
-    block_rows, block_columns = _block(rows, columns)
-    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
-    with device_of(loc):
-        plane_fwd_kernel[grid](
-            r,
-            *(x.contiguous() for x in (loc, tril, centre, basis_tril)),
-            *hyperbola_nodes(SINGLE, loc.device),
-            rows,
-            columns,
-            **_law(k),
-            ROWS=block_rows,
-            COLUMNS=block_columns,
-        )
+    parameters = (loc.contiguous(), tril.contiguous(), centre.contiguous(), basis_tril.contiguous())
+    _values(loc.numel() // 2, columns, k)(r, *parameters, *_nodes(loc.device))
     return r
 
 
 def plane_gradients(
     cotangent: Tensor, loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float, needs_basis: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of loc, tril, centre and basis_tril; the last two are empty, (0,), where not needed.
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of loc, tril, centre and basis_tril; the last two are None where not needed.
 
     Args:
         cotangent: that of r, (*batch, K).
@@ -222,48 +212,59 @@ def plane_gradients(
     """
     rows, columns = loc.numel() // 2, centre.shape[0]
     by_loc, by_tril = loc.new_empty(loc.shape), loc.new_empty(tril.shape)
-    block_rows, block_columns = _block(rows, columns)
-    blocks = blocks_of(rows, block_rows)
-    shares = loc.new_empty(blocks if needs_basis else 0, 5, columns)
+    blocks = blocks_of(rows, _block(rows, columns)[0])
+    shares = loc.new_empty(blocks, 5, columns) if needs_basis else None
     matrix = cotangent.reshape(-1, columns)
     if rows:
-        with device_of(loc):
-            plane_bwd_kernel[(blocks,)](
-                by_loc,
-                by_tril,
-                shares,
-                matrix,
-                *(x.contiguous() for x in (loc, tril, centre, basis_tril)),
-                *hyperbola_nodes(SINGLE, loc.device),
-                rows,
-                columns,
-                *matrix.stride(),
-                **_law(k),
-                BASIS=needs_basis,
-                ROWS=block_rows,
-                COLUMNS=block_columns,
-            )
-    if not needs_basis:
-        return by_loc, by_tril, loc.new_empty(0), loc.new_empty(0)
+        parameters = (loc.contiguous(), tril.contiguous(), centre.contiguous(), basis_tril.contiguous())
+        gradients = _gradients(rows, columns, matrix.stride(), k, needs_basis)
+        gradients(by_loc, by_tril, shares, matrix, *parameters, *_nodes(loc.device))
+    if shares is None:
+        return by_loc, by_tril, None, None
     total = shares.sum(0)
     by_basis_tril = loc.new_zeros(columns, 2, 2)
     by_basis_tril[:, 0, 0], by_basis_tril[:, 1, 0], by_basis_tril[:, 1, 1] = total[2:]
     return by_loc, by_tril, total[:2].mT.contiguous(), by_basis_tril
 
 
-def _law(k: float) -> dict[str, float | int | bool]:
-    """What the kernels know besides tensors and blocks: √v, the law of the scale and its path."""
-    path = SINGLE._asdict()
-    rule = {"stretch": path["stretch"], "most": path["lean"], "share": path["curvature"], "NODES": path["nodes"]}
-    step = SINGLE.end / SINGLE.nodes
+@functools.cache
+def _nodes(device: torch.device) -> tuple[Tensor, Tensor]:
+    """sinh and cosh along the path."""
+    return hyperbola_nodes(SINGLE, device)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _values(rows: int, columns: int, k: float) -> Launch:
+    block_rows, block_columns = _block(rows, columns)
+    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
+    law, kinds = _law(k)
+    kinds |= {"ROWS": block_rows, "COLUMNS": block_columns}
+    return Launch(plane_fwd_kernel, grid, (rows, columns, *law), kinds)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _gradients(rows: int, columns: int, strides: tuple[int, ...], k: float, needs_basis: bool) -> Launch:
+    """Cotangents have these strides."""
+    block_rows, block_columns = _block(rows, columns)
+    law, kinds = _law(k)
+    kinds |= {"BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns}
+    return Launch(plane_bwd_kernel, (blocks_of(rows, block_rows),), (rows, columns, *strides, *law), kinds)
+
+
+def _law(k: float) -> tuple[tuple[float, ...], dict[str, int]]:
+    """What the kernels know besides tensors and blocks: √v, the law of the scale and its path.
+
+    Numbers in the order of the kernels' arguments, from factor on; and for what they are compiled.
+    """
+    path = (SINGLE.stretch, SINGLE.lean, SINGLE.curvature, SINGLE.end / SINGLE.nodes)
     if math.isinf(k):
-        return {"factor": 1.0, "power": 0.0, "norm": 1.0, "order": 2.0, "step": step, "GAUSSIAN": True, **rule}
+        return (1.0, 0.0, 1.0, 2.0, *path), {"GAUSSIAN": True, "NODES": SINGLE.nodes}
     order = k + 2
     # v = R²/(2k + 4), and the density of height (R²/2k)ᵏ is one in all.
     factor = math.sqrt(((k + 1) * (2 * k) ** k / math.pi) ** (1 / (k + 1)) / (2 * k + 4))
     norm = math.exp(math.lgamma(order) + order + (1 - order) * math.log(order)) / (2 * math.pi)
     power = 0.5 / (k + 1)
-    return {"factor": factor, "power": power, "norm": norm, "order": order, "step": step, "GAUSSIAN": False, **rule}
+    return (factor, power, norm, order, *path), {"GAUSSIAN": False, "NODES": SINGLE.nodes}
 
 
 def _block(rows: int, columns: int) -> tuple[int, int]:

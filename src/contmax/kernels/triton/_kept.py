@@ -1,0 +1,95 @@
+"""Launches of kernels, which keep what Triton has compiled.
+
+``kernel[grid](…)`` binds and examines every argument to find the compiled kernel that fits, which takes longer than
+most of our kernels run. Here it is asked once for each kind of arguments, and what it has compiled is launched after.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton import knobs
+from triton.compiler import CompiledKernel
+from triton.runtime.jit import JITFunction
+
+# How many launches a function that makes them remembers: one for each shape that is met.
+LAUNCHES = 1024
+# By all that Triton compiles for: first what does not depend on tensors, then what does.
+_COMPILED: dict[tuple[Any, ...], dict[tuple[Any, ...], CompiledKernel]] = {}
+
+
+class Launch:
+    """``kernel[grid](*tensors, *numbers, **kinds, num_warps=warps)``, but for the tensors.
+
+    Args:
+        kernel: a function under ``triton.jit`` that takes tensors, then numbers, then constants of compilation.
+        grid: how many programs, along one to three axes.
+        numbers: integers and floats.
+        kinds: the constants, by name.
+        warps: of a program.
+        registers: of a thread, at most; None leaves the number to the compiler.
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        numbers: Sequence[int | float],
+        kinds: dict[str, Any],
+        warps: int = 4,
+        registers: int | None = None,
+    ) -> None:
+        self._kernel, self._grid, self._numbers, self._kinds = kernel, (*grid, 1, 1)[:3], numbers, kinds
+        self._options = {"num_warps": warps} | ({} if registers is None else {"maxnreg": registers})
+        # Constants are compiled in, but have their places in the list of arguments.
+        self._after_tensors = (*numbers, *kinds.values())
+        known = (kernel.fn, warps, registers, *kinds.items(), *map(known_of_number, numbers))
+        self._compiled = _COMPILED.setdefault(known, {})
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        """Launch on the device of the first tensor, and on its current stream; other tensors may be None."""
+        if not _may_be_kept(self._kernel):
+            self._plain(tensors)
+            return
+        device = tensors[0].get_device()  # type: ignore[union-attr]
+        if device != torch.cuda.current_device():
+            with torch.cuda.device(device):  # where Triton launches
+                self(*tensors)
+            return
+        key = (device, *[None if x is None else (x.dtype, x.data_ptr() % 16 == 0) for x in tensors])
+        compiled = self._compiled.get(key)
+        if compiled is not None:
+            compiled[self._grid](*tensors, *self._after_tensors)
+            return
+        compiled = self._plain(tensors)
+        if isinstance(compiled, CompiledKernel):
+            self._compiled[key] = compiled
+
+    def _plain(self, tensors: tuple[Tensor | None, ...]) -> Any:
+        return self._kernel[self._grid](*tensors, *self._numbers, **self._kinds, **self._options)
+
+
+def known_of_number(n: float) -> Any:
+    """What a compiled kernel knows of a number, or more.
+
+    Of an integer: whether it is 1 or a multiple of 16, and its width. Of others: the type.
+    """
+    if type(n) is not int:
+        return type(n)
+    return "one" if n == 1 else (n >> 31, n % 16 == 0)  # the first is 0 or −1 for all that have 32 bits
+
+
+def _may_be_kept(kernel: Any) -> bool:
+    """Whether the same arguments always mean the same compiled kernel: not in the interpreter, nor under tools.
+
+    On AMD's devices Triton looks at more than we do here.
+    """
+    return (
+        type(kernel) is JITFunction
+        and not kernel.pre_run_hooks
+        and not knobs.runtime.debug
+        and not knobs.compilation.instrumentation_mode
+        and knobs.runtime.add_stages_inspection_hook is None
+        and torch.version.hip is None
+    )

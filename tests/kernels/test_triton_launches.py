@@ -1,0 +1,230 @@
+"""Launches that keep what Triton compiled: which arguments share a compiled kernel, and when nothing is kept.
+
+No device is needed: Triton's own part is played by a kernel that only writes down how it was called.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import triton
+from triton import knobs
+from triton._C.libtriton import native_specialize_impl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import CompiledKernel, make_backend
+from triton.runtime.jit import JITFunction
+
+from contmax.kernels.triton import _kept
+from contmax.kernels.triton._kept import Launch, known_of_number
+
+
+class _Compiled(CompiledKernel):
+    """Remembers what it was launched with."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getitem__(self, grid):
+        return lambda *arguments: self.calls.append((grid, arguments))
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """A kernel that Triton would compile, on a device that is the current one; `plain` are the calls to Triton."""
+
+    def function(X, Y, n, epsilon, K, B):
+        """Not run."""
+
+    kernel = JITFunction(function)
+    kernel.plain = []
+
+    def run(self, *arguments, grid, warmup, **options):
+        compiled = _Compiled()
+        self.plain.append(SimpleNamespace(grid=grid, arguments=arguments, options=options, compiled=compiled))
+        return compiled
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)  # that of a CPU tensor
+    monkeypatch.setattr(_kept, "_COMPILED", {})
+    return kernel
+
+
+def _launch(kernel, x=None, y=None, n=48, epsilon=0.5, kind=2, warps=4, grid=(3,)):
+    x = torch.zeros(64) if x is None else x
+    Launch(kernel, grid, (n, epsilon), {"K": kind, "B": 64}, warps)(x, y)
+
+
+def test_the_second_launch_is_that_of_the_compiled_kernel(kernel):
+    x, y = torch.zeros(64), torch.zeros(64, dtype=torch.float16)
+    Launch(kernel, (3, 2), (48, 0.5), {"K": 2, "B": 64}, 8)(x, None)
+    Launch(kernel, (5,), (80, 0.25), {"K": 2, "B": 64}, 8)(x + 1, None)
+    Launch(kernel, (5,), (80, 0.25), {"K": 2, "B": 64}, 8)(x, y)
+    first, second = kernel.plain
+    assert first.grid == (3, 2, 1)
+    assert first.arguments[0] is x
+    assert first.arguments[1:] == (None, 48, 0.5)
+    assert first.options == {"K": 2, "B": 64, "num_warps": 8}
+    (grid, arguments), *rest = first.compiled.calls
+    assert grid == (5, 1, 1)
+    assert arguments[0].equal(x + 1)
+    assert arguments[1:] == (None, 80, 0.25, 2, 64)
+    assert not rest
+    assert second.arguments[1] is y
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"x": torch.zeros(64, dtype=torch.float16)},
+        {"x": torch.zeros(65)[1:]},
+        {"y": torch.zeros(64)},
+        {"n": 1},
+        {"n": 47},
+        {"n": 2**31},
+        {"n": 48.0},
+        {"epsilon": 0},
+        {"kind": 1},
+        {"warps": 8},
+    ],
+)
+def test_other_kinds_of_arguments_are_asked_for_again(kernel, other):
+    _launch(kernel)
+    _launch(kernel, **other)
+    assert len(kernel.plain) == 2
+    _launch(kernel)
+    _launch(kernel, **other)
+    assert len(kernel.plain) == 2
+
+
+@pytest.mark.parametrize("other", [{"n": 64}, {"n": 0}, {"epsilon": 0.1}, {"grid": (7,)}, {"x": torch.ones(3, 5)}])
+def test_the_same_kinds_share_a_compiled_kernel(kernel, other):
+    _launch(kernel)
+    _launch(kernel, **other)
+    assert len(kernel.plain) == 1
+
+
+def test_another_kernel_with_the_same_arguments_is_another(kernel):
+    def function(X, Y, n, epsilon, K, B):
+        """Not run."""
+
+    other = JITFunction(function)
+    other.plain = []
+    _launch(kernel)
+    _launch(other)
+    assert len(kernel.plain) == len(other.plain) == 1
+
+
+_NUMBERS = [-(2**31) - 1, -(2**31), -17, -16, -1, 0, 1, 2, 15, 16, 17, 2**31 - 16, 2**31 - 1, 2**31, 2**31 + 16, 2**40]
+_NUMBERS += [2**62, 2**63 - 16, 2**63, 0.0, 1.0, 16.0, True, False]
+
+
+def test_what_triton_tells_apart_is_told_apart():
+    backend = make_backend(GPUTarget("cuda", 90, 32))
+    for a in _NUMBERS:
+        for b in _NUMBERS:
+            if native_specialize_impl(backend, a, False, True, True) != native_specialize_impl(
+                backend, b, False, True, True
+            ):
+                assert known_of_number(a) != known_of_number(b), (a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int16])
+def test_triton_tells_tensors_apart_by_dtype_and_alignment_alone(dtype):
+    """If it did by more, kept launches would have to as well."""
+    backend = make_backend(GPUTarget("cuda", 90, 32))
+    x = torch.zeros(4, 64, dtype=dtype)
+    known = native_specialize_impl(backend, x, False, True, True)
+    for same in (x.mT, x[0], x[1:], torch.zeros(0, dtype=dtype), torch.nn.Parameter(x, requires_grad=False)):
+        assert native_specialize_impl(backend, same, False, True, True) == known
+    assert native_specialize_impl(backend, x[:, 1:], False, True, True) != known
+
+
+def test_nothing_is_kept_under_tools_that_change_kernels(kernel, monkeypatch):
+    _launch(kernel)
+    with monkeypatch.context() as patch:
+        patch.setattr(knobs.runtime, "debug", True)
+        _launch(kernel)
+    with monkeypatch.context() as patch:
+        patch.setattr(knobs.compilation, "instrumentation_mode", "consan")
+        _launch(kernel)
+    with monkeypatch.context() as patch:
+        patch.setattr(knobs.runtime, "add_stages_inspection_hook", lambda: ("key", "hash"))
+        _launch(kernel)
+    kernel.add_pre_run_hook(lambda *arguments, **options: None)
+    _launch(kernel)
+    assert len(kernel.plain) == 5
+    assert not kernel.plain[0].compiled.calls
+
+
+def test_what_is_not_compiled_yet_is_not_kept(kernel, monkeypatch):
+    monkeypatch.setattr(JITFunction, "run", lambda self, *a, grid, warmup, **o: self.plain.append(a))
+    _launch(kernel)
+    _launch(kernel)
+    assert len(kernel.plain) == 2
+
+
+def test_another_device_becomes_the_current_one(kernel, monkeypatch):
+    current = [3]
+
+    class Device:
+        def __init__(self, index):
+            self.index = index
+
+        def __enter__(self):
+            self.before, current[0] = current[0], self.index
+
+        def __exit__(self, *_):
+            current[0] = self.before
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    seen = []
+    run = JITFunction.run
+    monkeypatch.setattr(JITFunction, "run", lambda *a, **o: (seen.append(current[0]), run(*a, **o))[1])
+    _launch(kernel)
+    assert seen == [-1]
+    assert current == [3]
+
+
+def test_launch_hooks_are_called_with_the_names_of_kernels(kernel, monkeypatch):
+    """Profilers set them; the compiled kernel itself calls its launcher with those that are set at the time."""
+    seen = []
+
+    class Launched(CompiledKernel):
+        def __init__(self):
+            self.name, self.function, self.packed_metadata, self.module = "kernel", 7, (), object()
+            self.src = SimpleNamespace()
+
+        def _run(self, *arguments):
+            seen.append(arguments)
+
+    monkeypatch.setattr(JITFunction, "run", lambda self, *a, grid, warmup, **o: Launched())
+    active = SimpleNamespace(get_current_device=lambda: 0, get_current_stream=lambda device: 99)
+    monkeypatch.setattr(triton.runtime.driver, "_active", active, raising=False)
+    monkeypatch.setattr(type(triton.runtime.driver), "active", active, raising=False)
+    hook = SimpleNamespace()
+    _launch(kernel)
+    monkeypatch.setattr(knobs.runtime, "launch_enter_hook", hook)
+    _launch(kernel)
+    ((x, y, z, stream, function, _packed, metadata, enter, _exit, *arguments),) = seen
+    assert (x, y, z, stream, function) == (3, 1, 1, 99, 7)
+    assert enter is hook
+    assert metadata.get()["name"] == "kernel"
+    assert arguments[1:] == [None, 48, 0.5, 2, 64]
+
+
+def test_the_interpreter_is_called_as_it_is():
+    calls = []
+
+    class Interpreted:
+        def fn(self):
+            """Not run."""
+
+        def __getitem__(self, grid):
+            return lambda *arguments, **options: calls.append((grid, options))
+
+    kernel = Interpreted()
+    kernel.fn = kernel.fn
+    _launch(kernel)
+    _launch(kernel)
+    assert calls == [((3, 1, 1), {"K": 2, "B": 64, "num_warps": 4})] * 2
