@@ -138,7 +138,9 @@ def _class_losses(
             losses = fused_losses(z, ids, alpha, mask, smoothing, dim)
         else:
             losses, _ = apply(ClassLoss, z, alpha, ids.unsqueeze(dim), mask, smoothing, dim)
-        return weighted(losses, sample_weight), sample_weight
+        # A loss that counts nothing is removed, also one that is infinite.
+        counted = torch.where(kept, losses, 0) if weight is None else weighted(losses, sample_weight)
+        return counted, sample_weight
     every = _loss_of_every_class(z, alpha, dim)
     hard = weighted(every.gather(dim, ids.unsqueeze(dim)).squeeze(dim), sample_weight)
     allowed = torch.ones_like(z, dtype=torch.bool) if mask is None else mask.expand_as(z)

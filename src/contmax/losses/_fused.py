@@ -25,9 +25,10 @@ def fused_losses(
     z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float, dim: int
 ) -> Tensor:
     """Ω*(z) − ⟨z, q⟩ for class ids of the shape of the logits without `dim`, or Ω*(z), in at least float32."""
-    rows = z.movedim(dim, -1)
-    allowed = None if mask is None else mask.expand(z.shape).movedim(dim, -1)
-    losses, _ = apply(_FusedLoss, rows, target, allowed, alpha, smoothing)
+    allowed = None if mask is None else mask.expand(z.shape)
+    if dim not in (-1, z.dim() - 1):
+        z, allowed = z.movedim(dim, -1), None if allowed is None else allowed.movedim(dim, -1)
+    losses, _ = apply(_FusedLoss, z, target, allowed, alpha, smoothing)
     return losses  # type: ignore[no-any-return]
 
 
