@@ -6,7 +6,16 @@ import triton.language as tl
 from contmax.kernels.triton._lists import load_chunk
 from contmax.kernels.triton._row_loss import smoothed, store_cut, store_loss, target_score
 from contmax.kernels.triton._rows import curvature, epsilon_of_rows, escort_of, row_offsets, saturated
-from contmax.kernels.triton._solve import NOTHING, is_climbing, newton_step, relative_weights, solve, sums
+from contmax.kernels.triton._solve import (
+    NOTHING,
+    bound_of_mean,
+    floor_of_scores,
+    is_climbing,
+    newton_step,
+    relative_weights,
+    solve,
+    sums,
+)
 
 
 @triton.jit
@@ -23,6 +32,17 @@ def chunk_sums(X, M, at, mask_at, n, top, t, epsilon, K: tl.constexpr, HAS_MASK:
         slope += tl.sum(escort, 1)
         product += tl.sum(tl.where(weight > 0.0, weight * y, 0.0), 1)
     return total, slope, product
+
+
+@triton.jit
+def mean_bound(X, M, at, mask_at, n, top, epsilon, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr):
+    """`first_bound` of a row, (1,), by reading it: close where it is flat."""
+    lowest = floor_of_scores(epsilon)
+    total = tl.zeros([1], tl.float32)
+    for start in range(0, n, CHUNK):
+        y = (load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK) - top)[None, :]
+        total += tl.sum(tl.where(start + tl.arange(0, CHUNK) < n, tl.maximum(y, lowest[:, None]), 0.0), 1)
+    return bound_of_mean(total / n, n, epsilon)
 
 
 @triton.jit
@@ -77,6 +97,9 @@ def solve_long_rows(
             p = tl.sum(weight / tl.where(total > 0.0, total, 1.0)[:, None], 0)
             tl.store(P + r.to(tl.int64) * n + place, p.to(P.dtype.element_ty), mask=listed)
     else:
+        started, _ = mean_bound(X, M, at, mask_at, n, top, epsilon, HAS_MASK, CHUNK)
+        partition = tl.maximum(partition, started) + broken
+        t = 1.0 - epsilon * partition
         steps = 0
         climbing, arriving = True, False
         while climbing:

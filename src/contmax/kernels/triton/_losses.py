@@ -8,7 +8,7 @@ not fit on the chip are in `_long_rows`.
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._row_loss import smoothed, store_cut, store_loss, store_tops, target_score
+from contmax.kernels.triton._row_loss import chunk_has_mass, smoothed, store_cut, store_loss, store_tops, target_score
 from contmax.kernels.triton._rows import below_maximum, load_rows, row_offsets, saturated
 from contmax.kernels.triton._solve import NOTHING, first_bound, newton_step, relative_weights, solve, sums
 
@@ -83,9 +83,7 @@ def loss_gradient(
             wanted = wanted & (tl.load(M + mask_at + columns, mask=wanted, other=0) != 0)
         has_mass = True
         if HAS_TOPS:
-            highest = tl.load(cut + 4 + start // CHUNK)
-            # No doubt by rounding.
-            has_mass = tl.max(((epsilon <= 0.0) | ((highest - top) * epsilon + t > -1e-6)).to(tl.int32), 0) > 0
+            has_mass = chunk_has_mass(tl.load(cut + 4 + start // CHUNK), top, t, epsilon)
         residual = tl.zeros([CHUNK], tl.float32) + broken
         if has_mass:
             x = tl.load(X + at + columns, mask=wanted, other=-float("inf")).to(tl.float32)

@@ -27,6 +27,12 @@ def store_tops(CUT, x, first, n, SPANS: tl.constexpr, SPAN: tl.constexpr):
 
 
 @triton.jit
+def chunk_has_mass(highest, top, t, epsilon):
+    """Whether the largest score of a chunk, (1,), may have mass in its row; rounding leaves no doubt."""
+    return tl.max(((epsilon <= 0.0) | ((highest - top) * epsilon + t > -1e-6)).to(tl.int32), 0) > 0
+
+
+@triton.jit
 def store_loss(LOSS, r, exists, top, gain, linear, HAS_TARGET: tl.constexpr):
     """Ω* − ⟨z, q⟩, or Ω* without a target; `gain` is Ω* and `linear` ⟨z, q⟩, both less the maximum."""
     empty = top == -float("inf")

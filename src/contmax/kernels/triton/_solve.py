@@ -165,18 +165,26 @@ def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False):
 
 
 @triton.jit
-def first_bound(y, epsilon, B: tl.constexpr):
-    """A lower bound of A and its t, each (R,), from the mean of the scores; NaN if there is one among the scores.
+def floor_of_scores(epsilon):
+    """Scores y below −1/ε have no mass: raised to that they still have none. 0 where ε is too small to be of use."""
+    reaches = epsilon > 1e-3
+    return tl.where(reaches, -1.0 / tl.where(reaches, epsilon, 1.0), 0.0)
 
-    p is convex in the score, so that 1/B ≥ p at the mean (Jensen). Scores below −1/ε have no mass; raised to that they
-    still have none, and the mean is the better for it.
-    """
+
+@triton.jit
+def bound_of_mean(mean, count, epsilon):
+    """A lower bound of A and its t, each (R,), from the mean of so many scores: p is convex, so 1/count ≥ p there."""
     reaches = epsilon > 1e-3  # else the bound is worth little
-    lowest = tl.where(reaches, -1.0 / tl.where(reaches, epsilon, 1.0), 0.0)
-    mean = tl.sum(tl.where(y < lowest[:, None], lowest[:, None], y), 1) / B
-    t = tl.where(reaches, tl.exp(-epsilon * tl.log(B * 1.0)) - epsilon * mean, 1.0 + 0.0 * mean)
+    t = tl.where(reaches, tl.exp(-epsilon * tl.log(count * 1.0)) - epsilon * mean, 1.0 + 0.0 * mean)
     t = tl.where(t > 1.0, 1.0, t)
     return (1.0 - t) / tl.where(reaches, epsilon, 1.0), t
+
+
+@triton.jit
+def first_bound(y, epsilon, B: tl.constexpr):
+    """A lower bound of A and its t, each (R,), from the mean of the scores; NaN if there is one among the scores."""
+    lowest = floor_of_scores(epsilon)[:, None]
+    return bound_of_mean(tl.sum(tl.where(y < lowest, lowest, y), 1) / B, B, epsilon)
 
 
 @triton.jit

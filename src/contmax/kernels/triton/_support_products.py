@@ -12,11 +12,13 @@ from torch import Tensor
 
 from contmax.kernels.triton._class_losses import row_losses_backward
 from contmax.kernels.triton._counting import blocks_of
-from contmax.kernels.triton._launch import device_of, order_of, side_by_side
+from contmax.kernels.triton._launch import CHUNK, device_of, order_of, side_by_side
+from contmax.kernels.triton._row_loss import chunk_has_mass
 from contmax.kernels.triton._solve import NOTHING, relative_weights
 
-_COLUMNS = 4096
 _CHANNELS = 512
+# Rows and channels of a tile of the dense product.
+_TILE_ROWS, _TILE_CHANNELS = 128, 128
 
 
 def list_supports(z: Tensor, alpha: float, cut: Tensor, places: Tensor, masses: Tensor, counts: Tensor) -> None:
@@ -34,7 +36,7 @@ def list_supports(z: Tensor, alpha: float, cut: Tensor, places: Tensor, masses: 
     with device_of(z):
         _list_support[(tokens,)](
             z, cut, places, masses, counts, classes, alpha - 1, cut.stride(0),
-            K=order_of(alpha), CHUNK=_COLUMNS, CAPACITY=places.shape[1], num_warps=8,
+            K=order_of(alpha), HAS_TOPS=cut.shape[1] > 4, CHUNK=CHUNK, CAPACITY=places.shape[1], num_warps=1,
         )  # fmt: skip
 
 
@@ -74,10 +76,10 @@ def support_products(
             SMOOTHS=mean_row is not None, CAPACITY=capacity, ROWS=8, BLOCK=_CHANNELS, num_warps=4,
         )  # fmt: skip
         residual = row_losses_backward(z, target, alpha, None, smoothing, cut, (counts > capacity).float(), out=z)
-        _multiply_long_rows[(blocks_of(tokens, 64), blocks_of(channels, 128))](
+        _multiply_long_rows[(blocks_of(tokens, _TILE_ROWS), blocks_of(channels, _TILE_CHANNELS))](
             residual, counts, weight, products, tokens, classes, channels, weight.stride(0),
-            CAPACITY=capacity, ROWS=64, BLOCK=128, CHUNK=32 if z.dtype == torch.float32 else 64,
-            num_warps=4, num_stages=2,
+            CAPACITY=capacity, ROWS=_TILE_ROWS, BLOCK=_TILE_CHANNELS, CHUNK=32 if z.dtype == torch.float32 else 64,
+            num_warps=8, num_stages=3,
         )  # fmt: skip
     return products
 
@@ -85,9 +87,9 @@ def support_products(
 @triton.jit
 def _list_support(
     X, CUT, PLACES, MASSES, COUNTS, n, epsilon, cut_stride,
-    K: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr,
+    K: tl.constexpr, HAS_TOPS: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """Where a row has mass, and how much; the count goes on where the list is full."""
+    """Where a row has mass, and how much; the count goes on where the list is full. Not all chunks need be read."""
     r = tl.program_id(0).to(tl.int64)
     cut = CUT + r * cut_stride + tl.arange(0, 1)
     top, t, inverse = tl.load(cut), tl.load(cut + 1), tl.load(cut + 2)
@@ -95,17 +97,21 @@ def _list_support(
     epsilons = tl.zeros([1], tl.float32) + epsilon
     count = 0
     for start in range(0, n, CHUNK):
-        columns = start + tl.arange(0, CHUNK)
-        x = tl.load(X + r * n + columns, mask=columns < n, other=-float("inf")).to(tl.float32)
-        y = x[None, :] - top[:, None]
-        weight, _ = relative_weights(tl.where(y < NOTHING, NOTHING, y), t, epsilons, K)
-        p = tl.sum(weight * inverse[:, None], 0)
-        keep = p > 0.0
-        place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
-        listed = keep & (place < CAPACITY)
-        tl.store(PLACES + r * CAPACITY + place, columns, mask=listed)
-        tl.store(MASSES + r * CAPACITY + place, p, mask=listed)
-        count += tl.sum(keep.to(tl.int32), 0)
+        has_mass = True
+        if HAS_TOPS:
+            has_mass = chunk_has_mass(tl.load(cut + 4 + start // CHUNK), top, t, epsilons)
+        if has_mass:
+            columns = start + tl.arange(0, CHUNK)
+            x = tl.load(X + r * n + columns, mask=columns < n, other=-float("inf")).to(tl.float32)
+            y = x[None, :] - top[:, None]
+            weight, _ = relative_weights(tl.where(y < NOTHING, NOTHING, y), t, epsilons, K)
+            p = tl.sum(weight * inverse[:, None], 0)
+            keep = p > 0.0
+            place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
+            listed = keep & (place < CAPACITY)
+            tl.store(PLACES + r * CAPACITY + place, columns, mask=listed)
+            tl.store(MASSES + r * CAPACITY + place, p, mask=listed)
+            count += tl.sum(keep.to(tl.int32), 0)
     tl.store(COUNTS + r, count)
 
 
@@ -114,7 +120,7 @@ def _add_listed_rows(
     PLACES, MASSES, COUNTS, Y, CUT, W, MEAN, OUT, n, channels, w_stride, cut_stride, smoothing,
     SMOOTHS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Some channels of one row of the product, from its list; of no use where that is too short."""
+    """Some channels of one row of the product, from its list; of no use where that is too short, and not read then."""
     r = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = d < channels
@@ -125,7 +131,8 @@ def _add_listed_rows(
     total -= (1.0 - smoothing) * tl.load(W + y * w_stride + d, mask=known, other=0.0).to(tl.float32)
     if SMOOTHS:
         total -= smoothing * tl.load(MEAN + d, mask=inside, other=0.0)
-    count = tl.minimum(tl.load(COUNTS + r), CAPACITY)
+    count = tl.load(COUNTS + r)
+    count = tl.where(count > CAPACITY, 0, count)
     for start in range(0, count, ROWS):
         j = start + tl.arange(0, ROWS)
         place = tl.load(PLACES + r * CAPACITY + j, mask=j < count, other=0).to(tl.int64)
