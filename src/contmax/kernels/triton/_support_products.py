@@ -154,12 +154,16 @@ def _multiply_long_rows(
     counts = tl.load(COUNTS + r, mask=r < tokens, other=0)
     if tl.max(counts, 0) > CAPACITY:
         at = r.to(tl.int64)[:, None]
+        c = tl.arange(0, CHUNK)
+        residual = RESIDUAL + at * n + c[None, :]
+        rows = W + c[:, None] * w_stride + d[None, :]
         total = tl.zeros([ROWS, BLOCK], tl.float32)
         for start in range(0, n, CHUNK):
-            c = start + tl.arange(0, CHUNK)
-            a = tl.load(RESIDUAL + at * n + c[None, :], mask=(r < tokens)[:, None] & (c < n)[None, :], other=0.0)
-            here = c.to(tl.int64)[:, None] * w_stride + d[None, :]
-            b = tl.load(W + here, mask=(c < n)[:, None] & (d < channels)[None, :], other=0.0)
+            exists = c < n - start
+            a = tl.load(residual, mask=(r < tokens)[:, None] & exists[None, :], other=0.0)
+            b = tl.load(rows, mask=exists[:, None] & (d < channels)[None, :], other=0.0)
             total = tl.dot(a, b, total, input_precision="ieee")
+            residual += CHUNK
+            rows += CHUNK * w_stride
         wanted = (counts > CAPACITY)[:, None] & (d < channels)[None, :]
         tl.store(OUT + at * channels + d[None, :], total, mask=wanted)
