@@ -5,8 +5,8 @@ import types
 import pytest
 import torch
 
-from contmax_lab.recipes import load_recipe
-from contmax_lab.tasks import find_task
+from contmax_lab.drawing import DARK, LIGHT, rendered
+from contmax_lab.registry import find_task, load_recipe
 from contmax_lab.tasks.places import _figures
 from contmax_lab.tasks.places._figures import _cells_of, _first_of_classes, _stretches
 from contmax_lab.tasks.places._measures import Looked
@@ -34,9 +34,19 @@ def untrained(name, *overrides, label="Fresh weights"):
 def test_every_kind_of_attention_is_drawn_in_light_and_dark(name, kinds):
     runs = [untrained(name, f"--model.attention={kind}", label=f"Kind {kind}") for kind in kinds]
     (figure,) = TASK.figures(runs, [0])
-    assert figure.png.startswith(PNG)
-    assert figure.dark.startswith(PNG)
-    assert figure.png != figure.dark
+    light, dark = (rendered(figure.draw, theme) for theme in (LIGHT, DARK))
+    assert light.startswith(PNG)
+    assert dark.startswith(PNG)
+    assert light != dark
+
+
+def test_series_and_canvases_together_are_two_pictures():
+    runs = [untrained("places/digit-sized"), untrained("places/utterance"), untrained("places/pair")]
+    figures = TASK.figures(runs)
+    assert [figure.title.rpartition(": ")[2] for figure in figures] == ["digit", "utterance", "pair"]
+    assert len({figure.filename for figure in figures}) == 3
+    for figure in figures:
+        assert len(figure.draw(LIGHT).axes) > 1
 
 
 def test_what_looks_at_nothing_is_not_drawn():
@@ -55,7 +65,8 @@ def test_titles_tell_the_measured_iou(monkeypatch, name):
 
     monkeypatch.setattr(_figures, "new_axes", remembered)
     trained = untrained(name)
-    TASK.figures([trained], [3])
+    (figure,) = TASK.figures([trained], [3])
+    figure.draw(LIGHT)
     batch = TASK.batch(trained.splits.test, [3])
     with torch.no_grad():
         iou = float(TASK.measures(trained.model(batch), batch)["iou"])

@@ -30,13 +30,10 @@ def run(options: argparse.Namespace) -> None:
         if not options.help:
             raise UsageError("pass the name of a TABLE, e.g. contmax reproduce intervals --data weather.csv")
         return
+    from contmax_lab.registry import find_table
     from contmax_lab.tables import Reproduction, reproduce
-    from contmax_lab.tasks import find_task, task_names
 
-    tables = {table.name: table for name in task_names() for table in find_task(name).tables()}
-    if options.table not in tables:
-        raise UsageError(f"there is no table {options.table!r}; choose from {', '.join(tables)}")
-    table = tables[options.table]
+    task, table = find_table(options.table)
     if table.needs_data and options.data is None:
         raise UsageError(f"the table {table.name} needs --data PATH")
     if options.data is not None and not options.data.exists():
@@ -46,5 +43,5 @@ def run(options: argparse.Namespace) -> None:
     overrides = [*([f"--data.path={options.data}"] if options.data else []), *options.overrides]
     output = options.output or Path("results") / f"{table.name}.json"
     runs = options.runs or Path("runs") / "reproduce" / table.name
-    print(reproduce(Reproduction(table, runs, output, overrides, options.jobs, options.budget_minutes)))
+    print(reproduce(Reproduction(task, table, runs, output, overrides, options.jobs, options.budget_minutes)))
     print(f"stored in {output}")
