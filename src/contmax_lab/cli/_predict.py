@@ -54,13 +54,20 @@ def _predicted(options: argparse.Namespace) -> "Prediction":
     from contmax_lab.registry import find_task, open_trained
 
     first, *rest = options.words
-    if (Path(first) / "config.yaml").is_file() and options.model is None:
+    if options.model is None and _is_run(first):
         trained = open_trained(first, options.overrides, named=options.task)
         return trained.task.predict(trained, _given(rest))
     if options.overrides:
         raise UsageError(f"there is no run to change {' '.join(options.overrides)} of; pass the folder of a RUN first")
     task = _exported_task(options.model) if options.model else _READER
     return find_task(task).predict_exported(options.model, _given(options.words))
+
+
+def _is_run(word: str) -> bool:
+    try:
+        return (Path(word) / "config.yaml").is_file()
+    except OSError:  # a text may be longer than any name of a file
+        return False
 
 
 def _given(words: list[str]) -> list[str]:

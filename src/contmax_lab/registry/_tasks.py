@@ -109,9 +109,7 @@ def _task_of_module(reference: str) -> Task:
     module, _, attribute = reference.partition(":")
     found = getattr(_imported(module, reference), attribute, None)
     if found is None:
-        raise UsageError(
-            f"{reference}: the module {module}{_where(module)} has no {attribute or 'name after the colon'}"
-        )
+        raise UsageError(f"{reference}: the module {module}{_where(module)} has no {attribute!r}; pass MODULE:NAME")
     task = _checked(found, reference)
     if task.name in task_names() and installed_task(task.name) is not task:
         raise UsageError(f"{reference}: there is an installed task of the name {task.name!r}; give yours another name")
@@ -146,9 +144,7 @@ def _checked(found: object, reference: str, name: str | None = None) -> Task:
     if isinstance(found, type) and issubclass(found, Task):
         raise UsageError(f"{reference} is a class; export an instance of it, TASK = {found.__name__}()")
     if not isinstance(found, Task):
-        raise UsageError(
-            f"{reference} is no task but {type(found).__name__}; a task is an instance of contmax_lab.contract.Task"
-        )
+        raise UsageError(f"{reference} is of type {type(found).__name__}; it must be a contmax_lab.contract.Task")
     lacking = [field for field in ("name", "summary", "data_config", "model_config") if not hasattr(found, field)]
     if lacking:
         raise UsageError(f"{reference} has no {', '.join(lacking)}")
