@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
-from torch import nn
+from words import Guess, Words, learner
 
-from contmax_lab.contract import ParameterGroup, Recipe, Splits, Task, TrainedRun, TrainingConfig
+from contmax_lab.contract import ParameterGroup, Recipe, TrainedRun, TrainingConfig
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.training import evaluate
-from contmax_lab.training._learner import Learner
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,51 +26,6 @@ def test_the_contract_and_the_registry_import_nothing_heavy():
 def test_the_rules_of_imports_are_kept():
     lint_imports = pytest.importorskip("importlinter.cli").lint_imports
     assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == 0
-
-
-class Words(Task):
-    """Sentences of different lengths; a weight and a bias guess their words."""
-
-    name, summary, data_config, model_config = "words", "means of words", object, object
-    texts = ([1.0, 2.0, 3.0], [5.0], [], [4.0, 4.0])
-
-    def load(self, data, seed):
-        return Splits(range(4), range(4), range(2), {"mark": "!"})
-
-    def build(self, model, splits):
-        return Guess()
-
-    def batch(self, split, indices):
-        chosen = [self.texts[index] for index in indices]
-        longest = max(map(len, chosen))
-        padded = [text + [0.0] * (longest - len(text)) for text in chosen]
-        mask = [[place < len(text) for place in range(longest)] for text in chosen]
-        shape = len(chosen), longest
-        return {"words": torch.tensor(padded).reshape(shape), "mask": torch.tensor(mask).reshape(shape)}
-
-    def loss(self, output, batch):
-        return ((output - batch["words"]).square() * batch["mask"]).sum(-1), batch["mask"].sum(-1)
-
-    def parameter_groups(self, network):
-        return ParameterGroup([network.weight], learning_rate=0.5), ParameterGroup([network.bias], weight_decay=0.0)
-
-    def measures(self, output, batch):
-        return {"length": batch["mask"].sum(-1).float()}
-
-
-class Guess(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.tensor(0.5)), nn.Parameter(torch.tensor(1.0))
-
-    def forward(self, batch):
-        return self.weight + self.bias + torch.zeros_like(batch["words"])
-
-
-def learner(task, **training):
-    config = TrainingConfig(**{"learning_rate": 0.1, "optimizer": "sgd", "device": "cpu", **training})
-    recipe = Recipe(task, None, None, config)
-    return Learner(recipe, task.load(None, 0), Accelerator(cpu=True))
 
 
 def test_every_word_counts_alike_in_training_and_evaluation():

@@ -227,6 +227,16 @@ def test_predict_and_export_as_commands(trained, tmp_path, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_run_is_asked_with_words(trained, capsys):
+    main(["predict", str(trained.folder), "A wooden", "plot."])
+    verdict, marked = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("negative (")
+    assert marked.replace("[", "").replace("]", "") == "a wooden plot ."
+    with pytest.raises(SystemExit):
+        main(["predict", "A wooden plot.", "--data.path", "nowhere"])
+    assert "pass the folder of a RUN first" in capsys.readouterr().err
+
+
 def test_complaints_about_models_and_texts(trained, tmp_path, capsys):
     exported(trained, tmp_path / "model")
     with pytest.raises(SystemExit) as ended:
