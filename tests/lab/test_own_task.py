@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import contmax_lab
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.registry import find_task, load_recipe, open_trained, task_names
 from contmax_lab.runs import Run
@@ -20,6 +21,8 @@ SOURCE = re.search(r"^```python\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILIN
 def here(tmp_path, monkeypatch):
     """A current folder whose modules are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
+    # Processes that are started from here import the same package, however this one has found it.
+    monkeypatch.setenv("PYTHONPATH", str(Path(contmax_lab.__file__).parents[1]))
     known, path = set(sys.modules), list(sys.path)
     yield tmp_path
     sys.path[:] = path
@@ -171,6 +174,19 @@ def test_a_task_that_is_named_opens_the_run_and_goes_on_with_it(tides, here, con
     assert "best epoch" in printed
     with pytest.raises(UsageError, match="is a run of the task tides, not of vowels"):
         Run(run).recipe(find_task("vowels"))
+
+
+def test_processes_beside_this_one_train_the_cells_of_its_table(here, contmax):
+    table = (
+        "from contmax_lab.contract import Metric, Repetition, Row, Table\n"
+        "METRICS = (Metric('test.accuracy', 'accuracy', digits=2),)\n"
+        "TABLE = Table('tide-table', 'Tides', (Row('Tides'),), (Repetition('once', ()),), METRICS, needs_data=False)\n"
+        "Tides.tables = lambda self: (TABLE,)\n"
+    )
+    Path("tides.py").write_text(SOURCE + table)
+    code, printed, _ = contmax("reproduce", "tide-table", "--task", "tides:TASK", "--training.epochs", 1)
+    assert code == 0
+    assert re.search(r"Tides +\| [01]\.\d\d", printed)
 
 
 # -- contmax new-task --------------------------------------------------------------------------------------------------

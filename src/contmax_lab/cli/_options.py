@@ -4,8 +4,8 @@ import argparse
 
 
 def add_task_option(parser: argparse.ArgumentParser) -> None:
-    """--task, for runs of tasks that are not installed."""
-    text = "the task of a run that is not installed, e.g. my_module:TASK; may be given several times"
+    """--task, for tasks that are not installed."""
+    text = "a task that is not installed, e.g. my_module:TASK; may be given several times"
     parser.add_argument("--task", action="append", default=[], metavar="MODULE:NAME", help=text)
 
 

@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -86,14 +87,18 @@ def installed_task(name: str) -> Task:
     return _checked(found, point.value, name)
 
 
-def find_table(name: str) -> tuple[Task, Table]:
-    """A table by its name, with the task whose it is; tasks of the laboratory are asked first.
+def find_table(name: str, named: Sequence[str] = ()) -> tuple[Task, Table]:
+    """A table by its name, with the task whose it is; tasks of the laboratory are asked before other installed ones.
+
+    Args:
+        name: of the table.
+        named: tasks that are asked first, as `find_task` takes them.
 
     Raises:
         UsageError: if there is none.
     """
     known: list[str] = []
-    for task in map(installed_task, task_names()):
+    for task in map(find_task, [*named, *task_names()]):
         for table in task.tables():
             if table.name == name:
                 return task, table
