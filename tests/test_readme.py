@@ -8,8 +8,7 @@ import pytest
 
 from contmax_lab import cli
 from contmax_lab.cli import main
-from contmax_lab.recipes import shipped_recipes
-from contmax_lab.tasks import find_task, task_names
+from contmax_lab.registry import find_task, shipped_recipes, task_names
 from fresh import Program, run_each
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
@@ -40,5 +39,5 @@ def test_cheap_commands_run_as_printed(name, capsys):
 def test_longer_commands_name_what_exists():
     assert command("train")[1] in shipped_recipes()
     assert command("reproduce")[1] in {table.name for name in task_names() for table in find_task(name).tables()}
-    known = {path.stem.removeprefix("_") for path in Path(cli.__file__).parent.glob("_*.py")}
+    known = {path.stem.removeprefix("_").replace("_", "-") for path in Path(cli.__file__).parent.glob("_*.py")}
     assert {words[1] for words in COMMANDS} <= known

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from contmax_lab.contract import Recipe, Section, Table, Task
 from contmax_lab.errors import LabError
 from contmax_lab.packages import require
 from contmax_lab.provenance import provenance
-from contmax_lab.recipes import Recipe, load_recipe
-from contmax_lab.report import Section, learning_curves, write_page
-from contmax_lab.runs import Run, open_trained
-from contmax_lab.tables import Reproduction, Table, as_lines, reproduce
-from contmax_lab.tasks import find_task, task_names
+from contmax_lab.registry import installed_task, shipped_tasks
+from contmax_lab.report import learning_curves, write_page
+from contmax_lab.runs import Run, load_trained
+from contmax_lab.tables import Reproduction, as_lines, cell_recipe, reproduce
 
 _TITLE = "Where does attention look?"
 _LEAD = (
@@ -51,19 +51,20 @@ class DemoJob:
     overrides: Sequence[str] = ()
 
 
-def demo_tables(seeds: int = 1) -> list[Table]:
-    """The tables that the demo makes.
+def demo_tables(seeds: int = 1) -> list[tuple[Task, Table]]:
+    """The tables that the demo makes, each with its task.
 
     Args:
         seeds: repetitions.
 
     Example:
-        >>> [table.name for table in demo_tables()]
+        >>> [table.name for _, table in demo_tables()]
         ['places-utterance', 'places-digit', 'vowels', 'digits', 'seattle']
     """
-    found = [table for name in task_names() for table in find_task(name).tables() if table.in_demo]
-    found.sort(key=lambda table: (*_ORDER, table.name).index(table.name))
-    return [dataclasses.replace(table, variants=table.variants[:seeds]) for table in found]
+    tasks = map(installed_task, shipped_tasks())
+    found = [(task, table) for task in tasks for table in task.tables() if table.in_demo]
+    found.sort(key=lambda pair: (*_ORDER, pair[1].name).index(pair[1].name))
+    return [(task, dataclasses.replace(table, repetitions=table.repetitions[:seeds])) for task, table in found]
 
 
 def make_demo(job: DemoJob, tell: Callable[[Section], None]) -> Path:
@@ -84,26 +85,25 @@ def make_demo(job: DemoJob, tell: Callable[[Section], None]) -> Path:
         require(package, "The demo")
     started = time.monotonic()
     parts = [Section("What is compared", table=_KINDS)]
-    for table in demo_tables(job.seeds):
-        parts.append(_chapter(table, job))
+    for task, table in demo_tables(job.seeds):
+        parts.append(_chapter(task, table, job))
         tell(parts[-1])
-    for name in task_names():
-        for part in find_task(name).showcase():
+    for name in shipped_tasks():
+        for part in installed_task(name).showcase():
             parts.append(part)
             tell(part)
     parts.append(_colophon(job, time.monotonic() - started))
     return write_page(job.folder / "report.html", _TITLE, _LEAD, parts)[0]
 
 
-def _chapter(table: Table, job: DemoJob) -> Section:
+def _chapter(task: Task, table: Table, job: DemoJob) -> Section:
     runs, output = job.folder / "runs" / table.name, job.folder / f"{table.name}.json"
-    _forget_other_recipes(table, runs, job.overrides)
-    reproduce(Reproduction(table, runs, output, job.overrides, job.jobs))
+    _forget_other_recipes(task, table, runs, job.overrides)
+    reproduce(Reproduction(task, table, runs, output, job.overrides, job.jobs))
     lines = as_lines(table, json.loads(output.read_text(encoding="utf-8"))["rows"])
     cells = list(table.cells())
     # Repetitions share the learning curves; the picture shows the first, and is the one that tells most.
-    trained = [open_trained(runs / cell.folder, label=cell.row.label) for cell in cells[: len(table.rows)]]
-    task = trained[0].task
+    trained = [load_trained(task, runs / cell.folder, label=cell.row.label) for cell in cells[: len(table.rows)]]
     curves = learning_curves(
         [Run(runs / cell.folder) for cell in cells],
         [cell.row.label for cell in cells],
@@ -113,11 +113,11 @@ def _chapter(table: Table, job: DemoJob) -> Section:
     return Section(table.title, table.about, lines, [*task.figures(trained)[:1], curves], table.notes)
 
 
-def _forget_other_recipes(table: Table, runs: Path, overrides: Sequence[str]) -> None:
+def _forget_other_recipes(task: Task, table: Table, runs: Path, overrides: Sequence[str]) -> None:
     """Remove trainings of an earlier version or of other keys: the folder is the demo's own, nobody should clear it."""
     for cell in table.cells():
         run = Run(runs / cell.folder)
-        recipe = load_recipe(cell.row.recipe, [*overrides, *cell.overrides])
+        recipe = cell_recipe(task, cell, overrides)
         if run.config.exists() and not _is_of(run, recipe):
             with run.claimed():
                 shutil.rmtree(run.folder)

@@ -8,9 +8,9 @@ from typing import Any
 import optuna
 
 from contmax_lab.errors import Diverged, Interrupted, LabError, UsageError
-from contmax_lab.recipes import Recipe, load_recipe
-from contmax_lab.runs import Run, make_folder
-from contmax_lab.tasks import find_task
+from contmax_lab.files import make_folder
+from contmax_lab.recipes import RecipeSource
+from contmax_lab.runs import Run
 from contmax_lab.training import train
 
 
@@ -19,9 +19,8 @@ class Search:
     """What to search.
 
     Args:
-        name: of the recipe.
+        source: the recipe.
         overrides: dotted, for every trial.
-        recipe: the recipe with these.
         runs: folder for the trials.
         storage: address of the database.
         trials: in all, earlier ones included.
@@ -29,9 +28,8 @@ class Search:
             examples are few, several splits say more than one.
     """
 
-    name: str
+    source: RecipeSource
     overrides: tuple[str, ...]
-    recipe: Recipe
     runs: Path
     storage: str
     trials: int
@@ -45,34 +43,34 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
         UsageError: if the recipe has nothing to choose from.
         LabError: if the data cannot be read, the database cannot be used, or every trial failed.
     """
-    if not job.recipe.search:
+    recipe = job.source.recipe(job.overrides)
+    if not recipe.search:
         raise UsageError(
-            f"{job.name} has no section search; add e.g. search: {{training.learning_rate: [0.001, 0.002]}}"
+            f"{job.source.origin} has no section search; add e.g. search: {{training.learning_rate: [0.001, 0.002]}}"
         )
-    for key, space in job.recipe.search.items():
+    for key, space in recipe.search.items():
         _check_space(key, space)
     # Data that cannot be read is no fault of the hyper-parameters, which every trial would be blamed for.
-    find_task(job.recipe.task).load(job.recipe.data, job.recipe.seed)
+    recipe.task.load(recipe.data, recipe.seed)
     # What goes wrong in a trial is told by us, in one line, not by optuna with a traceback.
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     make_folder(job.runs)
-    training = job.recipe.training
     try:
         study = optuna.create_study(
-            study_name=job.name,
+            study_name=job.source.origin,
             storage=job.storage,
-            direction="maximize" if training.goal == "max" else "minimize",
+            direction="maximize" if recipe.training.goal == "max" else "minimize",
             load_if_exists=True,
         )
         # Seeded by what is there already, or a search that goes on would draw its first trials again.
-        study.sampler = optuna.samplers.TPESampler(seed=job.recipe.seed + len(study.trials))
+        study.sampler = optuna.samplers.TPESampler(seed=recipe.seed + len(study.trials))
     except Exception as error:  # every database has errors of its own
         raise _unusable(job, error) from None
-    _check_same_search(study, job)
+    _check_same_search(study, job, recipe.search)
     finished = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
     left = job.trials - len(study.get_trials(states=finished))
     try:
-        study.optimize(lambda trial: _objective(job, trial), n_trials=max(left, 0))
+        study.optimize(lambda trial: _objective(job, recipe.search, trial), n_trials=max(left, 0))
     except optuna.exceptions.StorageInternalError as error:
         raise _unusable(job, error) from None
     try:
@@ -81,21 +79,21 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
         raise LabError("no trial succeeded; look at the ranges in the section search") from None
 
 
-def _objective(job: Search, trial: optuna.Trial) -> float:
-    chosen = {key: _suggest(trial, key, space) for key, space in job.recipe.search.items()}
+def _objective(job: Search, choices: dict[str, Any], trial: optuna.Trial) -> float:
+    chosen = {key: _suggest(trial, key, space) for key, space in choices.items()}
     overrides = [*job.overrides, *(f"--{key}={value}" for key, value in chosen.items())]
     folder = job.runs / f"trial-{trial.number:04d}"
     if not job.repetitions:
-        return _judged(overrides, folder, job.name)
+        return _judged(job.source, overrides, folder)
     return statistics.fmean(
-        _judged([*overrides, repetition], folder / repetition.removeprefix("--"), job.name)
+        _judged(job.source, [*overrides, repetition], folder / repetition.removeprefix("--"))
         for repetition in job.repetitions
     )
 
 
-def _judged(overrides: list[str], folder: Path, name: str) -> float:
+def _judged(source: RecipeSource, overrides: list[str], folder: Path) -> float:
     """The monitored metric of one training."""
-    recipe = load_recipe(name, overrides)
+    recipe = source.recipe(overrides)
     try:
         results = train(recipe, Run(folder), resume=True, test=False)
     except Interrupted as stopped:
@@ -108,19 +106,20 @@ def _judged(overrides: list[str], folder: Path, name: str) -> float:
     return float(results["valid"][recipe.training.monitor])
 
 
-def _check_same_search(study: optuna.Study, job: Search) -> None:
+def _check_same_search(study: optuna.Study, job: Search, choices: dict[str, Any]) -> None:
     """Trials of other keys, repetitions or choices cannot be compared with these."""
     of = {
         "overrides": [override for override in job.overrides if not override.startswith("--data.path=")],
         "over": list(job.repetitions),
-        "choices": job.recipe.search,
+        "choices": choices,
     }
     begun = study.user_attrs.get("of")
     if begun is None and not study.trials:
         study.set_user_attr("of", of)
     elif begun != of:
         raise UsageError(
-            f"{job.storage} holds a search of {job.name} with other keys, repetitions or choices; pass another --runs"
+            f"{job.storage} holds a search of {job.source.origin} with other keys, repetitions or choices; "
+            "pass another --runs"
         )
 
 

@@ -8,9 +8,9 @@ import socket
 
 import torch
 
+from contmax_lab.contract import Splits, Task
 from contmax_lab.errors import LabError
 from contmax_lab.runs import Run
-from contmax_lab.tasks import Splits, Task
 from contmax_lab.training import evaluate, train
 
 
@@ -103,21 +103,23 @@ class Counting(Task):
     def batch(self, split, indices):
         return {"index": torch.tensor(indices)}
 
-    def losses(self, output, batch):
-        return output["index"].float()
+    def loss(self, output, batch):
+        return output["index"].float(), torch.ones(len(output["index"]))
 
     def measures(self, output, batch):
-        return {"index": output["index"], "square": torch.stack([output["index"], output["index"] ** 2], dim=-1)}
+        words = [f"{index} words" for index in output["index"].tolist()]
+        square = torch.stack([output["index"], output["index"] ** 2], dim=-1)
+        return {"index": output["index"], "square": square, "words": words}
 
     def lengths(self, split):
         return [7 * i % 5 for i in split]
 
     def summarise(self, measures):
-        return {name: values.tolist() for name, values in measures.items()}
+        return {name: values if name == "words" else values.tolist() for name, values in measures.items()}
 
 
 def count(sizes, batch_size):
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    return [evaluate(torch.nn.Identity(), Counting(), range(size), batch_size, accelerator) for size in sizes]
+    return [evaluate(torch.nn.Identity(), Counting(), range(size), {}, batch_size, accelerator) for size in sizes]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from contmax_lab.recipes import Recipe, load_recipe
+from contmax_lab.contract import Recipe
+from contmax_lab.registry import load_recipe
 
 GOOD, BAD = ("wonderful", "moving", "superb"), ("dull", "wooden", "boring")
 NEUTRAL = ("the", "film", "is", "a", "plot", "and", "with", "actors", ".", ",", "n't", "'s")

@@ -11,7 +11,8 @@ from weather import tiny_recipe
 
 from contmax_lab.data import non_overlapping_holdout, shuffled
 from contmax_lab.errors import CannotWrite
-from contmax_lab.runs import Run, make_folder, write_atomically, write_json
+from contmax_lab.files import make_folder, write_atomically, write_json
+from contmax_lab.runs import Run
 
 
 def test_content_is_on_disk_before_the_name_and_the_name_before_it_returns(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 from weather import HEADER, lines, tiny_recipe, write_weather
 
 from contmax_lab import recipes
+from contmax_lab.registry import find_task, load_recipe
 from contmax_lab.runs import Run
 
 
@@ -40,7 +41,7 @@ def test_help_of_a_recipe_lists_its_keys_with_meaning_and_value(contmax):
     assert code == 0
     assert "--model.hidden_dim" in printed
     assert "width of the two hidden layers" in printed
-    assert f"default: {recipes.load_recipe('intervals/gaussian-95').model.hidden_dim})" in printed
+    assert f"default: {load_recipe('intervals/gaussian-95').model.hidden_dim})" in printed
 
 
 def test_train_evaluate_report(contmax, config, tmp_path):
@@ -50,7 +51,7 @@ def test_train_evaluate_report(contmax, config, tmp_path):
     assert "test  loss" in printed
     names = {path.name for path in run.iterdir()}
     assert {"config.yaml", "provenance.json", "metrics.jsonl", "model.safetensors", "results.json"} <= names
-    assert Run(run).recipe().model.hidden_dim == 4
+    assert Run(run).recipe(find_task("intervals")).model.hidden_dim == 4
     assert json.loads((run / "provenance.json").read_text())["versions"]["torch"]
     code, printed, _ = contmax("evaluate", run, "--json")
     assert code == 0

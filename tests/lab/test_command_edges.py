@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from contmax_lab.registry import find_task
 from contmax_lab.runs import Run
 
 
@@ -49,7 +50,7 @@ def test_the_beginning_of_a_key_is_not_the_key(contmax, config, tmp_path, argume
 def test_keys_may_stand_before_the_recipe(contmax, config, tmp_path):
     code, _, errors = contmax("train", "--seed", "5", "--model.hidden_dim", "4", config, "--folder", tmp_path / "run")
     assert (code, errors) == (0, [])
-    recipe = Run(tmp_path / "run").recipe()
+    recipe = Run(tmp_path / "run").recipe(find_task("intervals"))
     assert (recipe.seed, recipe.model.hidden_dim) == (5, 4)
 
 

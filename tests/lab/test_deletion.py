@@ -7,8 +7,8 @@ import torch
 from reviews import tiny_recipe
 from torch.nn.functional import pad
 
-from contmax_lab.runs import Run, open_trained
-from contmax_lab.tasks import find_task
+from contmax_lab.registry import find_task, open_trained
+from contmax_lab.runs import Run
 from contmax_lab.tasks.documents import DocumentsModel, Reader, Reading
 from contmax_lab.tasks.documents._deletion import deletion_test, only, random_stretch, random_words
 from contmax_lab.training import evaluate_trained, train

@@ -15,11 +15,10 @@ from contmax.nn import ContinuousAttention
 from contmax_lab.attention import Attended, Attention, attended_share
 from contmax_lab.cli import main
 from contmax_lab.errors import LabError
-from contmax_lab.pretrained import EXAMPLES
-from contmax_lab.recipes import load_recipe, shipped_recipes
+from contmax_lab.registry import find_task, load_recipe, shipped_recipes
 from contmax_lab.runs import Run
-from contmax_lab.tasks import find_task
 from contmax_lab.tasks.digits import DigitsData
+from contmax_lab.tasks.documents.pretrained import EXAMPLES
 from contmax_lab.tasks.vowels import VowelsData
 from contmax_lab.training import train
 

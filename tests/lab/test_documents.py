@@ -8,16 +8,15 @@ import torch
 from reviews import tiny_recipe
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from contmax_lab import pretrained
 from contmax_lab.cli import main
+from contmax_lab.drawing import LIGHT, rendered
 from contmax_lab.errors import LabError
-from contmax_lab.pretrained import PretrainedReader, examples_section, export
-from contmax_lab.recipes import load_recipe, shipped_recipes
-from contmax_lab.runs import Run, open_trained
+from contmax_lab.registry import find_task, load_recipe, open_trained, shipped_recipes
+from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, reproduce
-from contmax_lab.tasks import find_task
-from contmax_lab.tasks.documents import DocumentsModel, Reader, Reading
-from contmax_lab.training import train
+from contmax_lab.tasks.documents import DocumentsModel, Reader, Reading, pretrained
+from contmax_lab.tasks.documents.pretrained import PretrainedReader, examples_section
+from contmax_lab.training import evaluate_trained, train
 
 TASK = find_task("documents")
 ATTENTIONS = [("discrete", 1.0), ("discrete", 2.0), ("continuous", 1.0), ("continuous", 2.0), ("combined", 2.0)]
@@ -38,6 +37,10 @@ def trained(tmp_path_factory):
     recipe = tiny_recipe(folder, *(f"--{key}={value}" for key, value in changes.items()))
     train(recipe, Run(folder / "run"))
     return open_trained(folder / "run")
+
+
+def exported(trained, folder):
+    return TASK.export(trained, folder, lambda model, part: evaluate_trained(trained, part, model))
 
 
 def reader(**fields):
@@ -152,7 +155,7 @@ def test_rows_of_the_tables_are_what_they_say():
     assert len(everything) == 22
     assert all(everything[row.label] == row.overrides for row in speed.rows)
     for row in (*paper.rows, *few.rows):
-        model = load_recipe(row.recipe, row.overrides).model
+        model = load_recipe(f"documents/{row.variant}", row.overrides).model
         assert model.alpha == (1 if "softmax" in row.label else 2)
         kind = {"Disc.": "combined", "Discrete": "discrete", "Continuous": "continuous"}[row.label.split()[0]]
         assert model.attention == kind
@@ -162,7 +165,7 @@ def test_rows_of_the_tables_are_what_they_say():
 
 def test_rows_of_the_table_of_places():
     for row in TASK.tables()[3].rows:
-        recipe = load_recipe(row.recipe, row.overrides)
+        recipe = load_recipe(f"documents/{row.variant}", row.overrides)
         kind = {"Disc.": "combined", "Discrete": "discrete", "Continuous": "continuous"}[row.label.split()[0]]
         assert (recipe.model.attention, recipe.model.alpha) == (kind, 1 if "softmax" in row.label else 2)
         assert (recipe.model.head == "gates") == ("gates" in row.label)
@@ -172,10 +175,10 @@ def test_rows_of_the_table_of_places():
 
 def test_a_table_in_two_slices(tmp_path):
     table = TASK.tables()[1]
-    small = type(table)(table.name, table.title, table.rows[:1], table.variants[:1], table.metrics)
+    small = type(table)(table.name, table.title, table.rows[:1], table.repetitions[:1], table.metrics)
     recipe = tiny_recipe(tmp_path)
     overrides = [f"--data.path={recipe.data.path}", "--model.hidden_dim=4", "--training.epochs=1"]
-    job = Reproduction(small, tmp_path / "runs", tmp_path / "out.json", overrides)
+    job = Reproduction(TASK, small, tmp_path / "runs", tmp_path / "out.json", overrides)
     text = reproduce(job)
     assert "Continuous softmax, K = 8" in text
     first = json.loads((tmp_path / "out.json").read_text())
@@ -189,7 +192,7 @@ def test_a_table_in_two_slices(tmp_path):
 def test_pictures_of_reviews(trained):
     figures = TASK.figures([trained, trained])
     assert len(figures) == 4
-    assert all(figure.png.startswith(b"\x89PNG") for figure in figures)
+    assert all(rendered(figure.draw, LIGHT).startswith(b"\x89PNG") for figure in figures)
     assert TASK.figures([]) == []
     assert [figure.title for figure in TASK.figures([trained], [4, 0])] == [
         "Attention over review 5",
@@ -198,11 +201,11 @@ def test_pictures_of_reviews(trained):
 
 
 def test_exported_model_says_what_the_run_says(trained, tmp_path):
-    size = export(trained, tmp_path / "model")
+    size = exported(trained, tmp_path / "model")
     assert size == sum(path.stat().st_size for path in (tmp_path / "model").iterdir())
     reader = PretrainedReader.load(tmp_path / "model")
     batch = TASK.batch(trained.splits.test, range(len(trained.splits.test)))
-    rounded, exact = (TASK.losses(model(batch), batch).mean().item() for model in (reader.model, trained.model))
+    rounded, exact = (TASK.loss(model(batch), batch)[0].mean().item() for model in (reader.model, trained.model))
     assert reader.card["figures"]["test"]["loss"] == pytest.approx(rounded, rel=1e-6) != pytest.approx(exact, rel=1e-6)
     assert trained.results["test"]["loss"] == pytest.approx(exact, rel=1e-6)
     assert str(tmp_path) not in json.dumps(reader.card)
@@ -214,7 +217,7 @@ def test_exported_model_says_what_the_run_says(trained, tmp_path):
 
 
 def test_predict_and_export_as_commands(trained, tmp_path, capsys):
-    main(["export", str(trained.run.folder), "--into", str(tmp_path / "model")])
+    main(["export", str(trained.folder), "--into", str(tmp_path / "model")])
     assert "MB in" in capsys.readouterr().out
     picture = tmp_path / "picture.png"
     main(["predict", "A wooden plot.", "--model", str(tmp_path / "model"), "--figure", str(picture)])
@@ -224,8 +227,18 @@ def test_predict_and_export_as_commands(trained, tmp_path, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_run_is_asked_with_words(trained, capsys):
+    main(["predict", str(trained.folder), "A wooden", "plot."])
+    verdict, marked = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("negative (")
+    assert marked.replace("[", "").replace("]", "") == "a wooden plot ."
+    with pytest.raises(SystemExit):
+        main(["predict", "A wooden plot.", "--data.path", "nowhere"])
+    assert "pass the folder of a RUN first" in capsys.readouterr().err
+
+
 def test_complaints_about_models_and_texts(trained, tmp_path, capsys):
-    export(trained, tmp_path / "model")
+    exported(trained, tmp_path / "model")
     with pytest.raises(SystemExit) as ended:
         main(["predict", " ", "--model", str(tmp_path / "model")])
     assert ended.value.code == 2
@@ -238,7 +251,7 @@ def test_complaints_about_models_and_texts(trained, tmp_path, capsys):
 
 
 def test_section_of_examples(trained, tmp_path):
-    export(trained, tmp_path)
+    exported(trained, tmp_path)
     section = examples_section(PretrainedReader.load(tmp_path))
     assert len(section.table) == len(section.figures) + 1 == 4
 

@@ -16,7 +16,7 @@ from reviews import (
 )
 
 from contmax_lab.errors import LabError
-from contmax_lab.tasks import find_task
+from contmax_lab.registry import find_task
 from contmax_lab.tasks.documents import FIRST_WORD, UNKNOWN, DocumentsData, tokenize
 
 TASK = find_task("documents")

@@ -11,12 +11,15 @@ import pytest
 import torch
 from reviews import tiny_recipe
 
+from contmax_lab.contract import Table
 from contmax_lab.errors import Interrupted, LabError
-from contmax_lab.runs import Run, open_trained
-from contmax_lab.tables import Reproduction, Table, reproduce
+from contmax_lab.registry import open_trained
+from contmax_lab.runs import Run
+from contmax_lab.tables import Reproduction, reproduce
 from contmax_lab.tasks.documents import TASK as DOCUMENTS
 from contmax_lab.tasks.documents import UNKNOWN
-from contmax_lab.tasks.language import LanguageModel, WordGuesser
+from contmax_lab.tasks.documents.language import TASK as LANGUAGE
+from contmax_lab.tasks.documents.language import LanguageModel, WordGuesser
 from contmax_lab.training import train
 from contmax_lab.training._learner import Learner
 
@@ -67,7 +70,7 @@ def test_gradients_do_not_depend_on_the_chunks(monkeypatch):
     model({"tokens": tokens}).nats.sum().backward()
     whole = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
-    monkeypatch.setattr("contmax_lab.tasks.language._model._CHUNK", 5)
+    monkeypatch.setattr("contmax_lab.tasks.documents.language._model._CHUNK", 5)
     model({"tokens": tokens}).nats.sum().backward()
     for parameter, expected in zip(model.parameters(), whole, strict=True):
         torch.testing.assert_close(parameter.grad, expected)
@@ -138,28 +141,34 @@ def stopped_after_a_step():
 
 def test_rows_are_not_mixed_with_another_start(start, tmp_path):
     full = DOCUMENTS.tables()[0]
-    table = Table("t", "", full.rows[:2], full.variants[:1], full.metrics, start=full.start)
+    table = Table("t", "", full.rows[:2], full.repetitions[:1], full.metrics, start=full.start)
     overrides = [f"--data.path={start.parent}", "--training.epochs=1", "--model.hidden_dim=8"]
     others = [shutil.copytree(start, tmp_path / name / "start") for name in ("a", "b")]
-    reproduce(Reproduction(table, tmp_path / "runs", tmp_path / "o.json", [*overrides, f"--model.start={others[0]}"]))
+    reproduce(
+        Reproduction(
+            DOCUMENTS, table, tmp_path / "runs", tmp_path / "o.json", [*overrides, f"--model.start={others[0]}"]
+        )
+    )
     with pytest.raises(LabError, match="is of another recipe"):
         reproduce(
-            Reproduction(table, tmp_path / "runs", tmp_path / "o.json", [*overrides, f"--model.start={others[1]}"])
+            Reproduction(
+                DOCUMENTS, table, tmp_path / "runs", tmp_path / "o.json", [*overrides, f"--model.start={others[1]}"]
+            )
         )
 
 
 def test_a_start_that_is_gone_is_not_made_anew_for_some_rows(start, tmp_path):
     full = DOCUMENTS.tables()[0]
-    table = Table("t", "", full.rows[:2], full.variants[:1], full.metrics, start=full.start)
+    table = Table("t", "", full.rows[:2], full.repetitions[:1], full.metrics, start=full.start)
     overrides = [f"--data.path={start.parent}", "--training.epochs=1", "--model.hidden_dim=8"]
     runs = tmp_path / "runs"
     shutil.copytree(start, runs / "start")
-    job = Reproduction(table, runs, tmp_path / "o.json", overrides)
+    job = Reproduction(DOCUMENTS, table, runs, tmp_path / "o.json", overrides)
     with pytest.raises(LabError, match="start is of another recipe"):
         reproduce(job)
     shutil.rmtree(runs / "start")
     reproduce(job)
-    assert Run(runs / "start").recipe().model.hidden_dim == 8
+    assert Run(runs / "start").recipe(LANGUAGE).model.hidden_dim == 8
     shutil.rmtree(runs / "start")
     shutil.rmtree(runs / "discrete-sparsemax")
     with pytest.raises(LabError, match="start is not done, but rows have begun with it"):
@@ -168,7 +177,9 @@ def test_a_start_that_is_gone_is_not_made_anew_for_some_rows(start, tmp_path):
 
 def test_a_key_that_does_not_exist_is_said_before_the_start_is_trained(start, tmp_path):
     table = DOCUMENTS.tables()[0]
-    job = Reproduction(table, tmp_path / "runs", tmp_path / "o.json", [f"--data.path={start.parent}", "--model.alfa=1"])
+    job = Reproduction(
+        DOCUMENTS, table, tmp_path / "runs", tmp_path / "o.json", [f"--data.path={start.parent}", "--model.alfa=1"]
+    )
     with pytest.raises(LabError, match=r"model\.alfa"):
         reproduce(job)
     assert not (tmp_path / "runs").exists()
@@ -176,10 +187,10 @@ def test_a_key_that_does_not_exist_is_said_before_the_start_is_trained(start, tm
 
 def test_a_table_trains_its_start_once_or_takes_one(start, tmp_path):
     full = DOCUMENTS.tables()[0]
-    table = Table("t", "", full.rows[:1], full.variants[:1], full.metrics, start=full.start)
+    table = Table("t", "", full.rows[:1], full.repetitions[:1], full.metrics, start=full.start)
     # The start has the sizes of its own recipe where nothing else is said.
     overrides = [f"--data.path={start.parent}", "--training.epochs=1"]
-    job = Reproduction(table, tmp_path / "runs", tmp_path / "out.json", overrides)
+    job = Reproduction(DOCUMENTS, table, tmp_path / "runs", tmp_path / "out.json", overrides)
     reproduce(job)
     stored = json.loads((tmp_path / "out.json").read_text())
     assert stored["start"]["recipe"] == "language/imdb"
@@ -188,5 +199,5 @@ def test_a_table_trains_its_start_once_or_takes_one(start, tmp_path):
     reproduce(job)
     assert Run(tmp_path / "runs" / "start").weights.stat().st_mtime_ns == stamp
     own = [*overrides, "--model.hidden_dim=8", f"--model.start={start}"]
-    reproduce(Reproduction(table, tmp_path / "other", tmp_path / "other.json", own))
+    reproduce(Reproduction(DOCUMENTS, table, tmp_path / "other", tmp_path / "other.json", own))
     assert not (tmp_path / "other" / "start").exists()

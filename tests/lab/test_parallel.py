@@ -3,6 +3,7 @@
 import pytest
 from processes import count, process_server, together, train_and_return
 from weather import tiny_recipe
+from words import taught_and_measured
 
 from contmax_lab.runs import Run
 from contmax_lab.training import train
@@ -19,7 +20,8 @@ def test_every_example_is_counted_exactly_once_in_the_order_of_the_split(server,
     for answers in together(server, count, world, sizes, 4):
         for size, metrics in zip(sizes, answers, strict=True):
             assert metrics["index"] == list(range(size))
-            assert metrics["loss"] == list(range(size))
+            assert metrics["loss"] == pytest.approx(sum(range(size)) / size)
+            assert metrics["words"] == [f"{index} words" for index in range(size)]
             assert metrics["square"] == [[i, i * i] for i in range(size)]
 
 
@@ -42,6 +44,16 @@ def test_two_processes_train_as_one(server, tmp_path, batch_size):
     histories = [Run(tmp_path / name).history() for name in ("alone", "together")]
     for one, other in zip(*histories, strict=True):
         assert other["train"] == pytest.approx(one["train"], abs=1e-4)
+
+
+def test_words_count_alike_over_processes(server):
+    """Shares of 4 and 2 words, and then of one word and of none."""
+    weights, metrics, sums = taught_and_measured()
+    for other in together(server, taught_and_measured, 2):
+        assert other[0] == pytest.approx(weights, abs=1e-6)
+        assert other[1] == pytest.approx(metrics, abs=1e-6)
+        assert other[2]["weight"] == sums["weight"] == 7
+        assert other[2]["loss"] == pytest.approx(sums["loss"], abs=1e-5)
 
 
 def test_a_batch_with_fewer_examples_than_processes(server, tmp_path):

@@ -9,9 +9,8 @@ from torch.distributions import Uniform
 import contmax
 from contmax.densities import BetaGaussian, TruncatedParabola
 from contmax.losses import fenchel_young
-from contmax_lab.recipes import load_recipe
+from contmax_lab.registry import find_task, load_recipe
 from contmax_lab.runs import Run
-from contmax_lab.tasks import find_task
 from contmax_lab.tasks.places import Finder, PlacesData, PlacesModel
 from contmax_lab.tasks.places._attention import Discrete, Place, Scene
 from contmax_lab.tasks.places._measures import agreement, looked
@@ -189,8 +188,8 @@ def test_the_share_of_dropped_gates_falls():
 
 
 def test_the_schedule_ends_when_seven_tenths_of_the_steps_are_done():
-    for name in {row.recipe for row in TABLE.rows}:
-        recipe = load_recipe(name)
+    for name in {row.variant for row in TABLE.rows}:
+        recipe = load_recipe(f"places/{name}")
         count = 1197 if recipe.data.kind == "digit" else 216
         steps = recipe.training.epochs * -(-count // recipe.training.batch_size)
         assert recipe.model.drop_steps == pytest.approx(0.7 * steps, rel=0.05), name
@@ -205,11 +204,11 @@ ROWS = [row for row in TABLE.rows if not row.label.startswith(ALIKE) or "Continu
 def test_every_row_takes_a_step(row):
     """Without the loop, which every other task tests: a batch forwards and backwards, and its measures."""
     quick = ["--model.hidden_dim=8", "--model.functions=4", "--data.valid_places=1"]
-    recipe = load_recipe(row.recipe, [*row.overrides, *quick])
+    recipe = load_recipe(f"places/{row.variant}", [*row.overrides, *quick])
     splits = _loaded(recipe.data)
     network = TASK.build(recipe.model, splits)
     batch = TASK.batch(splits.train, range(4))
-    TASK.losses(network.train()(batch), batch).mean().backward()
+    TASK.loss(network.train()(batch), batch)[0].mean().backward()
     assert all(bool(p.grad.isfinite().all()) for p in network.parameters() if p.grad is not None)
     assert any(bool((p.grad != 0).any()) for p in network.parameters() if p.grad is not None)
     tests = TASK.batch(splits.test, range(3))
@@ -239,9 +238,8 @@ def test_a_known_span_adds_the_loss_of_the_density_to_it():
     batch = TASK.batch(splits.train, range(6))
     output = network(batch)
     unknown = {**batch, "span_known": torch.tensor([True, False] * 3)}
-    added = TASK.losses(output, unknown) - TASK.losses(
-        output, {**batch, "span_known": torch.zeros(6, dtype=torch.bool)}
-    )
+    nowhere = {**batch, "span_known": torch.zeros(6, dtype=torch.bool)}
+    added = TASK.loss(output, unknown)[0] - TASK.loss(output, nowhere)[0]
     truth = Uniform(batch["low"].squeeze(-1), batch["high"].squeeze(-1))
     expected = 0.5 * fenchel_young(output.place.density, truth) * unknown["span_known"]
     torch.testing.assert_close(added, expected)

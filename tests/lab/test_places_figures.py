@@ -1,12 +1,15 @@
 """Pictures of places: the truth, what is attended to, and how well they agree."""
 
-import types
+import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 
-from contmax_lab.recipes import load_recipe
-from contmax_lab.tasks import find_task
+from contmax_lab.contract import TrainedRun
+from contmax_lab.drawing import DARK, LIGHT, rendered
+from contmax_lab.registry import find_task, load_recipe
+from contmax_lab.report import sections
 from contmax_lab.tasks.places import _figures
 from contmax_lab.tasks.places._figures import _cells_of, _first_of_classes, _stretches
 from contmax_lab.tasks.places._measures import Looked
@@ -19,7 +22,7 @@ def untrained(name, *overrides, label="Fresh weights"):
     recipe = load_recipe(name, ["--model.hidden_dim=8", "--model.functions=4", "--data.valid_places=1", *overrides])
     splits = TASK.load(recipe.data, 0)
     network = TASK.build(recipe.model, splits).eval()
-    return types.SimpleNamespace(recipe=recipe, task=TASK, splits=splits, model=network, label=label)
+    return TrainedRun(Path("nowhere"), recipe, splits, network, {}, label)
 
 
 @pytest.mark.parametrize(
@@ -34,9 +37,35 @@ def untrained(name, *overrides, label="Fresh weights"):
 def test_every_kind_of_attention_is_drawn_in_light_and_dark(name, kinds):
     runs = [untrained(name, f"--model.attention={kind}", label=f"Kind {kind}") for kind in kinds]
     (figure,) = TASK.figures(runs, [0])
-    assert figure.png.startswith(PNG)
-    assert figure.dark.startswith(PNG)
-    assert figure.png != figure.dark
+    light, dark = (rendered(figure.draw, theme) for theme in (LIGHT, DARK))
+    assert light.startswith(PNG)
+    assert dark.startswith(PNG)
+    assert light != dark
+
+
+def test_series_and_canvases_together_are_two_pictures():
+    runs = [untrained("places/digit-sized"), untrained("places/utterance"), untrained("places/pair")]
+    figures = TASK.figures(runs)
+    assert [figure.title.rpartition(": ")[2] for figure in figures] == ["digit", "utterance", "pair"]
+    assert len({figure.filename for figure in figures}) == 3
+    for figure in figures:
+        assert len(figure.draw(LIGHT).axes) > 1
+
+
+def test_a_report_of_series_and_canvases_has_a_dash_for_what_only_some_measure():
+    timing = {"parameters": 1, "timing": {"seconds_per_epoch": 1.0}}
+    measured = {"places/digit-sized": {"accuracy": 0.5}, "places/pair": {"accuracy": 1.0, "chosen": 0.25}}
+    runs = [
+        dataclasses.replace(untrained(name, label=name), results={"test": metrics, **timing})
+        for name, metrics in measured.items()
+    ]
+    (section,) = sections(runs)
+    assert [line[1:3] for line in section.table] == [
+        ["test accuracy", "test chosen"],
+        ["0.5000", "–"],
+        ["1.0000", "0.2500"],
+    ]
+    assert len(section.figures) == 3
 
 
 def test_what_looks_at_nothing_is_not_drawn():
@@ -55,7 +84,8 @@ def test_titles_tell_the_measured_iou(monkeypatch, name):
 
     monkeypatch.setattr(_figures, "new_axes", remembered)
     trained = untrained(name)
-    TASK.figures([trained], [3])
+    (figure,) = TASK.figures([trained], [3])
+    figure.draw(LIGHT)
     batch = TASK.batch(trained.splits.test, [3])
     with torch.no_grad():
         iou = float(TASK.measures(trained.model(batch), batch)["iou"])

@@ -5,8 +5,9 @@ import shutil
 import pytest
 from weather import tiny_recipe
 
+from contmax_lab.registry import open_trained
 from contmax_lab.report import sections, write_page
-from contmax_lab.runs import Run, open_trained
+from contmax_lab.runs import Run
 from contmax_lab.training import train
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -11,11 +11,9 @@ import contmax
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.nn import CombinedAttention, ContinuousAttention, DiscreteAttention, MultiheadContinuousAttention
 from contmax_lab.cli import main
-from contmax_lab.recipes import load_recipe
-from contmax_lab.report import Figure
+from contmax_lab.registry import find_task, load_recipe, open_trained
 from contmax_lab.report._signals import signals_note, watched_signals
-from contmax_lab.runs import Run, open_trained
-from contmax_lab.tasks import find_task
+from contmax_lab.runs import Run
 from contmax_lab.training import train
 
 LINE = GaussianBasis.linspace(5, scale=0.2)
@@ -42,7 +40,7 @@ def quick(name, folder):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Pictures that nobody looks at take most of the time."""
-    monkeypatch.setattr(Figure, "drawn", classmethod(lambda cls, title, draw, caption="": cls(title, b"", caption)))
+    monkeypatch.setattr("contmax_lab.report._page.rendered", lambda draw, theme: b"")
 
 
 def test_the_report_tells_what_the_basis_explains(tmp_path, undrawn):

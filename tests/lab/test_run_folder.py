@@ -14,7 +14,7 @@ def test_a_run_without_anything_to_lose_is_begun_anew(tmp_path):
         train(tiny_recipe(tmp_path, f"--data.path={tmp_path / 'nowhere.csv'}"), run)
     recipe = tiny_recipe(tmp_path)
     train(recipe, run)
-    assert run.recipe() == recipe
+    assert run.recipe(recipe.task) == recipe
 
 
 def test_trained_weights_are_something_to_lose(tmp_path):

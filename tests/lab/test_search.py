@@ -7,6 +7,7 @@ from weather import tiny_recipe
 
 from contmax_lab import search as searching
 from contmax_lab.errors import Diverged, LabError
+from contmax_lab.registry import find_recipe
 from contmax_lab.search import Search, search
 
 WIDTH = {"model.hidden_dim": {"low": 1, "high": 1000, "log": True}}
@@ -20,7 +21,7 @@ def job(tmp_path, monkeypatch):
         tiny = tiny_recipe(tmp_path, *overrides)
         keys = [*overrides, f"--data.path={tmp_path / 'weather.csv'}", "--data.valid=9", "--data.test=7"]
         keys += ["--data.last=2015-12-31"]
-        recipe = tiny_recipe(tmp_path, *overrides, f"--search={json.dumps(space)}")
+        keys += [f"--search={json.dumps(space)}"]
         trained = []
 
         def train(recipe, run, *, resume, test):
@@ -31,8 +32,8 @@ def job(tmp_path, monkeypatch):
 
         monkeypatch.setattr(searching, "train", train)
         address = f"sqlite:///{tmp_path}/s.db"
-        name = "intervals/parabola"
-        return Search(name, tuple(keys), recipe, tmp_path / "s", address, trials, repetitions), trained
+        source = find_recipe("intervals/parabola")
+        return Search(source, tuple(keys), tmp_path / "s", address, trials, repetitions), trained
 
     return prepared
 

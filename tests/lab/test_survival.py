@@ -18,8 +18,8 @@ from weather import tiny_recipe
 
 from contmax_lab import recipes
 from contmax_lab.errors import Interrupted, LabError, UsageError
+from contmax_lab.registry import find_task
 from contmax_lab.runs import Run
-from contmax_lab.tasks import find_task
 from contmax_lab.training import train
 
 KILLS = 20
@@ -260,19 +260,17 @@ def test_numbers_that_are_not_finite_stop_before_anything_is_saved(stopped, monk
     recipe, run = stopped
     before = contents(run)
     task = type(find_task("intervals"))
-    losses = task.losses
+    loss = task.loss
 
     def poisoned(self, output, batch):
-        values = losses(self, output, batch)
-        if poison == "valid":
-            return values * torch.nan if not torch.is_grad_enabled() else values
-        if not torch.is_grad_enabled():
-            return values
-        if poison == "loss":
-            return values * torch.nan
-        return values + (0 * output.loc).clamp(min=0).sqrt()  # finite, with an infinite slope
+        values, weights = loss(self, output, batch)
+        if (poison == "valid") == torch.is_grad_enabled():
+            return values, weights
+        if poison == "gradient":
+            return values + (0 * output.loc).clamp(min=0).sqrt(), weights  # finite, with an infinite slope
+        return values * torch.nan, weights
 
-    monkeypatch.setattr(task, "losses", poisoned)
+    monkeypatch.setattr(task, "loss", poisoned)
     with pytest.raises(LabError, match=r"not finite|is nan") as error:
         train(recipe, run, resume=True)
     assert "\n" not in str(error.value)

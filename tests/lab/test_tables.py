@@ -1,5 +1,6 @@
 """Tables: cells side by side, in slices, skipped when done; search; every recipe for one step."""
 
+import copy
 import dataclasses
 import json
 import os
@@ -17,22 +18,20 @@ from weather import tiny_recipe, write_weather
 
 from contmax_lab import recipes
 from contmax_lab.cli import main
+from contmax_lab.contract import Metric, Repetition, Row, Table
 from contmax_lab.errors import Interrupted, LabError, UsageError
-from contmax_lab.recipes import load_recipe, shipped_recipes
+from contmax_lab.registry import find_recipe, find_task, load_recipe, shipped_recipes, task_names
 from contmax_lab.runs import Run
-from contmax_lab.tables import Metric, Reproduction, Row, Table, Variant, as_text, reproduce, summary
-from contmax_lab.tasks import find_task, task_names
+from contmax_lab.tables import Reproduction, as_text, cell_recipe, reproduce, summary
 from contmax_lab.training import train
 
 
-def small_table(config, seeds=2, rows=("parabola", "midpoint")):
+def small_table(seeds=2, rows=("parabola", "midpoint")):
     return Table(
         name="small",
         title="A small table",
-        rows=tuple(
-            Row(name.capitalize(), str(config), (f"--model.family={name}",), {"test.mse": 0.5}) for name in rows
-        ),
-        variants=tuple(Variant(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(seeds)),
+        rows=tuple(Row(name.capitalize(), "", (f"--model.family={name}",), {"test.mse": 0.5}) for name in rows),
+        repetitions=tuple(Repetition(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(seeds)),
         metrics=(Metric("test.mse", "MSE"), Metric("test.jaccard", "Jaccard, %", scale=100, digits=1)),
         notes=("a note",),
     )
@@ -45,10 +44,18 @@ def config(tmp_path):
     return path
 
 
-def test_a_table_is_trained_once(tmp_path, config):
-    table, output = small_table(config), tmp_path / "results" / "small.json"
+@pytest.fixture
+def task(config):
+    """Intervals, with another recipe."""
+    copied = copy.copy(find_task("intervals"))
+    copied.recipe_file = config
+    return copied
+
+
+def test_a_table_is_trained_once(tmp_path, task):
+    table, output = small_table(), tmp_path / "results" / "small.json"
     overrides = [f"--data.path={tmp_path / 'weather.csv'}", "--model.hidden_dim=4"]
-    job = Reproduction(table, tmp_path / "runs", output, overrides, jobs=2)
+    job = Reproduction(task, table, tmp_path / "runs", output, overrides, jobs=2)
     text = reproduce(job)
     stored = json.loads(output.read_text())
     assert stored["complete"]
@@ -58,7 +65,7 @@ def test_a_table_is_trained_once(tmp_path, config):
     assert len(stored["cells"]) == 4
     assert stored["versions"]["torch"]
     first = Run(tmp_path / "runs" / "parabola" / "seed-0")
-    assert first.recipe().model.hidden_dim == 4
+    assert first.recipe(task).model.hidden_dim == 4
     values = [Run(tmp_path / "runs" / "parabola" / f"seed-{s}").results()["test"]["mse"] for s in (0, 1)]
     assert stored["rows"][0]["groups"]["seeds"]["test.mse"]["mean"] == pytest.approx(sum(values) / 2)
     stamp = first.weights.stat().st_mtime_ns
@@ -66,10 +73,10 @@ def test_a_table_is_trained_once(tmp_path, config):
     assert first.weights.stat().st_mtime_ns == stamp
 
 
-def test_a_table_is_made_in_slices(tmp_path, config, monkeypatch):
+def test_a_table_is_made_in_slices(tmp_path, task, monkeypatch):
     from contmax_lab.tables import _reproduce
 
-    table = small_table(config, seeds=1, rows=("parabola",))
+    table = small_table(seeds=1, rows=("parabola",))
     run = Run(tmp_path / "runs" / "parabola" / "seed-0")
     asked = []
 
@@ -80,7 +87,7 @@ def test_a_table_is_made_in_slices(tmp_path, config, monkeypatch):
 
     monkeypatch.setattr(_reproduce, "time", SimpleNamespace(monotonic=monotonic))
     slow = ["--training.epochs=100000", "--training.checkpoint_seconds=0.2"]
-    job = Reproduction(table, tmp_path / "runs", tmp_path / "small.json", slow, budget_minutes=10)
+    job = Reproduction(task, table, tmp_path / "runs", tmp_path / "small.json", slow, budget_minutes=10)
     with pytest.raises(Interrupted, match="time is up with 0 of 1 trainings done, all is saved"):
         reproduce(job)
     assert any(asked)
@@ -108,20 +115,20 @@ def test_ctrl_c_at_a_terminal_stops_a_table_cleanly(tmp_path):
     assert run.last_checkpoint().state["position"]["step"] > 0
 
 
-def test_a_cell_that_fails_is_named_and_the_others_are_kept(tmp_path, config):
-    good, bad = small_table(config, seeds=1).rows
-    broken = Row("Broken", bad.recipe, ("--data.path=/nowhere.csv",))
-    huge = Row("Huge", bad.recipe, ("--model.hidden_dim=1000000000000",))
-    rows, parts = (broken, huge, good), small_table(config, seeds=1)
-    table = Table("small", "", rows, parts.variants, parts.metrics)
+def test_a_cell_that_fails_is_named_and_the_others_are_kept(tmp_path, task):
+    good, bad = small_table(seeds=1).rows
+    broken = Row("Broken", bad.variant, ("--data.path=/nowhere.csv",))
+    huge = Row("Huge", bad.variant, ("--model.hidden_dim=1000000000000",))
+    rows, parts = (broken, huge, good), small_table(seeds=1)
+    table = Table("small", "", rows, parts.repetitions, parts.metrics)
     says = r"broken/seed-0: /nowhere.csv: no such file.* \(2 of 3 trainings failed; the others are kept\)"
     with pytest.raises(LabError, match=says):
-        reproduce(Reproduction(table, tmp_path / "runs", tmp_path / "small.json"))
+        reproduce(Reproduction(task, table, tmp_path / "runs", tmp_path / "small.json"))
     assert [cell["row"] for cell in json.loads((tmp_path / "small.json").read_text())["cells"]] == ["Parabola"]
 
 
-def test_means_deviations_and_text(config):
-    table = small_table(config)
+def test_means_deviations_and_text():
+    table = small_table()
     cells = list(table.cells())
     results = [{"test": {"mse": value, "jaccard": value / 2}} for value in (0.1, 0.5, 0.3)]
     rows = summary(table, list(zip(cells, results, strict=False)))
@@ -136,11 +143,15 @@ def test_means_deviations_and_text(config):
     assert lines[3] == ["Midpoint", "0.5000", "25.0", "0.5000"]
 
 
-def test_groups_scales_and_zeros(config):
-    plain = small_table(config)
-    variants = (Variant("a", (), ("seeds", "splits")), Variant("b", (), ("seeds",)), Variant("c", (), ("splits",)))
+def test_groups_scales_and_zeros():
+    plain = small_table()
+    repetitions = (
+        Repetition("a", (), ("seeds", "splits")),
+        Repetition("b", (), ("seeds",)),
+        Repetition("c", (), ("splits",)),
+    )
     metrics = (Metric("test.mse", "MSE", digits=2), Metric("parameters", "size", digits=0, spread=False))
-    table = Table("t", "", plain.rows[:1], variants, metrics)
+    table = Table("t", "", plain.rows[:1], repetitions, metrics)
     values = [(0.0, 1000), (2.0, 1000), (4.0, 3000)]
     results = [{"test": {"mse": mse}, "parameters": size} for mse, size in values]
     rows = summary(table, list(zip(table.cells(), results, strict=True)))
@@ -157,7 +168,7 @@ def test_groups_scales_and_zeros(config):
     assert [cell.strip() for cell in as_text(table, alone).splitlines()[2].split("|")[2:4]] == ["0.00", "–"]
 
 
-def test_what_is_nearer_to_the_training_wins_and_first_repetitions_come_first(config, tmp_path, monkeypatch):
+def test_what_is_nearer_to_the_training_wins_and_first_repetitions_come_first(task, tmp_path, monkeypatch):
     from contmax_lab.tables import _reproduce
 
     given = {}
@@ -166,12 +177,14 @@ def test_what_is_nearer_to_the_training_wins_and_first_repetitions_come_first(co
         given.update({folder: recipe for recipe, folder in left}, jobs=jobs)
 
     monkeypatch.setattr(_reproduce, "_train_all", noted)
-    row = Row("Row", str(config), ("--model.hidden_dim=3", "--seed=9"))
-    variants = (Variant("one", ("--seed=5",)), Variant("two", ("--seed=6",)))
-    table = Table("t", "", (row, dataclasses.replace(row, label="Other")), variants, ())
+    row = Row("Row", "", ("--model.hidden_dim=3", "--seed=9"))
+    repetitions = (Repetition("one", ("--seed=5",)), Repetition("two", ("--seed=6",)))
+    table = Table("t", "", (row, dataclasses.replace(row, label="Other")), repetitions, ())
     assert [cell.folder for cell in table.cells()] == ["row/one", "other/one", "row/two", "other/two"]
     # The user's keys are for all rows, so that a row keeps what makes it this row.
-    job = Reproduction(table, tmp_path, tmp_path / "o.json", ["--model.hidden_dim=7", "--training.epochs=2"], jobs=3)
+    job = Reproduction(
+        task, table, tmp_path, tmp_path / "o.json", ["--model.hidden_dim=7", "--training.epochs=2"], jobs=3
+    )
     reproduce(job)
     assert given.pop("jobs") == 3
     assert [folder.removeprefix(f"{tmp_path}/") for folder in given] == [cell.folder for cell in table.cells()]
@@ -219,11 +232,11 @@ def test_a_table_that_is_unknown_or_lacks_its_data(capsys):
 def test_every_table_names_recipes_and_keys_that_exist():
     for task in task_names():
         for table in find_task(task).tables():
-            # Each row and each variant once, not each with each.
-            first_row, first_variant = table.rows[0], table.variants[0]
+            # Each row and each repetition once, not each with each.
+            first_row, first_repetition = table.rows[0], table.repetitions[0]
             for cell in table.cells():
-                if cell.row is first_row or cell.variant is first_variant:
-                    load_recipe(cell.row.recipe, cell.overrides)
+                if cell.row is first_row or cell.repetition is first_repetition:
+                    cell_recipe(find_task(task), cell)
             folders = [cell.folder for cell in table.cells()]
             assert len(set(folders)) == len(folders)
 
@@ -256,7 +269,7 @@ def test_search_goes_on_where_it_stopped_and_never_sees_the_test(tmp_path, capsy
     trials = sorted((tmp_path / "s").glob("trial-*"))
     assert len(trials) == 3
     assert all(Run(trial).results()["test"] is None for trial in trials)
-    assert len({Run(trial).recipe().training.learning_rate for trial in trials}) == 3
+    assert len({Run(trial).recipe(find_task("intervals")).training.learning_rate for trial in trials}) == 3
     assert (tmp_path / "s" / "search.db").exists()
     best = min(Run(trial).results()["valid"]["loss"] for trial in trials)
     assert f"loss {best:.6g}" in printed[-2]
@@ -268,7 +281,7 @@ def test_search_judges_by_the_mean_over_splits(tmp_path, capsys):
     config.write_text(text + "search: {model.hidden_dim: [4]}")
     main(["search", str(config), "--runs", str(tmp_path / "s"), "--trials", "1", "--over", "data.split=3,4"])
     runs = [Run(tmp_path / "s" / "trial-0000" / f"data.split={split}") for split in (3, 4)]
-    assert [run.recipe().data.split for run in runs] == [3, 4]
+    assert [run.recipe(find_task("intervals")).data.split for run in runs] == [3, 4]
     losses = [run.results()["valid"]["loss"] for run in runs]
     assert losses[0] != losses[1]
     assert f"number 0: loss {sum(losses) / 2:.6g}" in capsys.readouterr().out
@@ -311,19 +324,19 @@ def test_search_without_choices_or_with_strange_ones(tmp_path):
     from contmax_lab.search import Search, search
 
     for space, says in (({}, "no section search"), ({"seed": 3}, "must be a list of values")):
-        recipe = tiny_recipe(tmp_path, f"--search={json.dumps(space)}")
+        source, keys = find_recipe("intervals/parabola"), (f"--search={json.dumps(space)}",)
         with pytest.raises(UsageError, match=says):
-            search(Search("intervals/parabola", (), recipe, tmp_path / "s", f"sqlite:///{tmp_path}/s.db", 1))
+            search(Search(source, keys, tmp_path / "s", f"sqlite:///{tmp_path}/s.db", 1))
 
 
-def test_a_table_never_mixes_recipes(tmp_path, config):
-    table, output = small_table(config, seeds=1, rows=("parabola",)), tmp_path / "small.json"
-    quick = Reproduction(table, tmp_path / "runs", output, ["--training.epochs=1"])
+def test_a_table_never_mixes_recipes(tmp_path, task):
+    table, output = small_table(seeds=1, rows=("parabola",)), tmp_path / "small.json"
+    quick = Reproduction(task, table, tmp_path / "runs", output, ["--training.epochs=1"])
     reproduce(quick)
     assert json.loads(output.read_text())["command"] == "contmax reproduce small --data PATH --training.epochs=1"
     before = output.read_bytes()
     with pytest.raises(UsageError, match=r"another recipe \(training.epochs: 1, now 2\); delete it") as error:
-        reproduce(Reproduction(table, tmp_path / "runs", output, ["--training.epochs=2"]))
+        reproduce(Reproduction(task, table, tmp_path / "runs", output, ["--training.epochs=2"]))
     assert "\n" not in str(error.value)
     assert output.read_bytes() == before
     # Data may move between slices.

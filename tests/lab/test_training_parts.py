@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from processes import process_server, together, train_and_return
 from weather import tiny_recipe
 
+from contmax_lab.contract import Figure, Section, TrainingConfig
 from contmax_lab.data import non_overlapping_holdout
+from contmax_lab.drawing import new_axes
 from contmax_lab.errors import LabError
-from contmax_lab.recipes import TrainingConfig
-from contmax_lab.report import Figure, Section, new_axes, write_page
-from contmax_lab.runs import Checkpoint, Run, read_checkpoint, write_checkpoint
-from contmax_lab.tasks import find_task
+from contmax_lab.files import Checkpoint, read_checkpoint, write_checkpoint
+from contmax_lab.registry import find_task
+from contmax_lab.report import write_page
+from contmax_lab.runs import Run
 from contmax_lab.training import epoch_batches, learning_rate, seed_for, share, train
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ def test_holdout_takes_what_fits():
 def test_a_page_is_whole_and_escapes_what_it_is_given(tmp_path):
     canvas, axes = new_axes(2, 2)
     axes[0].plot([0, 1], [0, 1])
-    figure = Figure.of("A <b> picture", canvas, "to & fro")
+    figure = Figure("A <b> picture", lambda theme: canvas, "to & fro")
     section = Section("T<script>", "text", [["a", "b"], ["<i>", "1"]], [figure], ["note"])
     html, png = write_page(tmp_path / "x" / "r.html", "title", "lead", [section])
     text = html.read_text()

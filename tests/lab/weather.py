@@ -4,7 +4,8 @@ import datetime
 import math
 from pathlib import Path
 
-from contmax_lab.recipes import Recipe, load_recipe
+from contmax_lab.contract import Recipe
+from contmax_lab.registry import load_recipe
 
 HEADER = "date,tmin_c,tmax_c,n_hours"
 

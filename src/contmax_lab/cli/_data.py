@@ -7,6 +7,7 @@ in it or which line is wrong.
 import argparse
 from pathlib import Path
 
+from contmax_lab.cli._options import add_variant_option
 from contmax_lab.errors import UsageError
 
 TAKES_OVERRIDES = True
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The action and what it acts on."""
     parser.add_argument("action", choices=["list", "prepare", "check"], nargs="?", help="see above")
     parser.add_argument("what", metavar="ARCHIVE|RECIPE", nargs="?", help="for prepare and check")
+    add_variant_option(parser)
     parser.add_argument("--into", type=Path, default=Path("data"), help="folder for prepare (default: data)")
 
 
@@ -39,14 +41,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
-    from contmax_lab.recipes import shipped_recipes
-    from contmax_lab.tasks import find_task, task_names
+    from contmax_lab.recipes import task_recipe, variant_names
+    from contmax_lab.registry import installed_task, task_names
 
     for name in task_names():
-        task = find_task(name)
-        recipes = [recipe for recipe in shipped_recipes() if recipe.startswith(f"{name}/")]
+        task = installed_task(name)
+        variants = variant_names(task_recipe(task.recipe_file, name))
         print(f"{name}: {task.summary}")
-        print("  recipes: " + ", ".join(recipes))
+        print("  recipes: " + ", ".join([f"{name}/{variant}" for variant in variants] or [name]))
         for table in task.tables():
             print(f"  table {table.name}: {table.title}")
 
@@ -62,11 +64,10 @@ def _prepare(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    from contmax_lab.recipes import load_recipe
-    from contmax_lab.tasks import find_task
+    from contmax_lab.registry import load_recipe
 
-    recipe = load_recipe(options.what, options.overrides)
-    splits = find_task(recipe.task).load(recipe.data, recipe.seed)
+    recipe = load_recipe(options.what, options.overrides, options.variant)
+    splits = recipe.task.load(recipe.data, recipe.seed)
     print(f"train {len(splits.train)}, valid {len(splits.valid)}, test {len(splits.test)} examples")
     for key, value in splits.info.items():
         if isinstance(value, int | float | str):

@@ -7,15 +7,17 @@ import argparse
 import json
 from pathlib import Path
 
+from contmax_lab.cli._options import add_task_option
 from contmax_lab.errors import UsageError
 
 TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """RUN, --split, --json."""
+    """RUN, --split, --task, --json."""
     parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="folder of a run that is done")
     parser.add_argument("--split", choices=["train", "valid", "test"], default="test", help="default: test")
+    add_task_option(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -27,10 +29,11 @@ def run(options: argparse.Namespace) -> None:
             raise UsageError("pass the folder of a RUN")
         return
     from contmax_lab.cli._printing import on_main_process
-    from contmax_lab.runs import open_trained
+    from contmax_lab.registry import open_trained
     from contmax_lab.training import evaluate_trained
 
-    metrics = evaluate_trained(open_trained(options.folder, tuple(options.overrides)), options.split)
+    trained = open_trained(options.folder, options.overrides, named=options.task)
+    metrics = evaluate_trained(trained, options.split)
     if not on_main_process():
         return
     if options.json:

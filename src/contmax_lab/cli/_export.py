@@ -1,14 +1,21 @@
-"""Make a model that can travel out of a run of the task documents: float16 weights, words, a card with its figures."""
+"""Export a trained run as a small self-contained model folder.
+
+For runs of the task documents: float16 weights, words, a card with the figures. contmax predict --model reads it.
+"""
 
 import argparse
 from pathlib import Path
+
+from contmax_lab.cli._options import add_task_option
+from contmax_lab.errors import UsageError
 
 TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """RUN, --into."""
+    """RUN, --task, --into."""
     parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="folder of a run that is done")
+    add_task_option(parser)
     parser.add_argument("--into", type=Path, default=Path("model"), help="folder to write (default: model)")
 
 
@@ -17,12 +24,11 @@ def run(options: argparse.Namespace) -> None:
     if options.folder is None or options.help:
         options.show_help()
         if not options.help:
-            from contmax_lab.errors import UsageError
-
             raise UsageError("pass the folder of a RUN, e.g. contmax export runs/documents/small-seed-0")
         return
-    from contmax_lab.pretrained import export
-    from contmax_lab.runs import open_trained
+    from contmax_lab.registry import open_trained
+    from contmax_lab.training import evaluate_trained
 
-    size = export(open_trained(options.folder, tuple(options.overrides)), options.into)
+    trained = open_trained(options.folder, options.overrides, named=options.task)
+    size = trained.task.export(trained, options.into, lambda model, part: evaluate_trained(trained, part, model))
     print(f"{size / 1e6:.2f} MB in {options.into}")

@@ -5,6 +5,7 @@ import importlib
 import re
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from contmax_lab.errors import LabError
 from contmax_lab.packages import distribution, version
@@ -16,8 +17,9 @@ _COMMANDS = {
     "evaluate": "measure a trained run again",
     "reproduce": "train a whole table of the paper and write its results",
     "report": "draw trained runs into one HTML file",
-    "predict": "say whether a text is positive or negative, with a model that comes with the package",
-    "export": "make a model that can travel out of a run",
+    "predict": "ask a trained run, or the reader of texts that comes with the package",
+    "export": "export a trained run as a small self-contained model folder",
+    "new-task": "write a small working task of your own, to be changed",
     "data": "list, prepare and check data",
     "search": "look for better hyper-parameters of a recipe",
     "doctor": "say what is installed, what is missing, and how to get it",
@@ -31,6 +33,7 @@ first steps:
   contmax train intervals/seattle-parabola           one training, into runs/
   contmax train intervals/parabola --help            every key of a recipe, with its meaning
   contmax train intervals/parabola --data.path weather.csv --model.hidden_dim 64 --seed 1
+  contmax train my_module:TASK                       a task of your own; contmax new-task NAME writes one
   contmax train … --resume                           go on after an interruption
   torchrun --nproc-per-node 2 -m contmax_lab train … several processes
 """
@@ -43,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a subcommand; exits with 0, 1 (cannot), 2 (not understood) or 130 (interrupted)."""
     words = _joined(sys.argv[1:] if arguments is None else arguments)
     options, rest = _parser().parse_known_args(words)
-    command = importlib.import_module(f"contmax_lab.cli._{options.command}")
+    command = _module(options.command)
     try:
         options.overrides = rest
         if rest and not command.TAKES_OVERRIDES:
@@ -60,6 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except OSError as error:
         sys.exit(_complain(f"{error.filename or 'output'}: {error.strerror or error}", 1))
+
+
+def _module(command: str) -> ModuleType:
+    return importlib.import_module(f"contmax_lab.cli._{command.replace('-', '_')}")
 
 
 def _joined(words: Sequence[str]) -> list[str]:
@@ -91,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"contmax {version('contmax')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in _COMMANDS.items():
-        module = importlib.import_module(f"contmax_lab.cli._{name}")
+        module = _module(name)
         child = commands.add_parser(
             name,
             help=summary,

@@ -1,42 +1,94 @@
-"""Say whether an English text is positive or negative, and which of its words say so.
+"""Ask a trained model.
 
-Uses the small model that comes with the package, or one that contmax export has made.
+contmax predict RUN INPUT asks a run that is done: of the task documents any text, of other tasks a test example by its
+number, from 1. contmax predict TEXT asks the small model that comes with the package whether an English text is
+positive or negative, and which of its words say so; --model takes another that contmax export has made.
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from contmax_lab.errors import UsageError
+from contmax_lab.cli._options import add_task_option
+from contmax_lab.errors import LabError, UsageError
 
-TAKES_OVERRIDES = False
+if TYPE_CHECKING:
+    from contmax_lab.contract import Prediction
+
+TAKES_OVERRIDES = True
+# Whose model comes with the package.
+_READER = "documents"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """TEXT, --model, --figure."""
+    """INPUT, --model, --task, --figure."""
     parser.add_argument(
-        "text", metavar="TEXT", nargs="*", help='what to read, e.g. "A film to remember."; - = standard input'
+        "words",
+        metavar="INPUT",
+        nargs="*",
+        help='the folder of a run and what to ask it; or a text, e.g. "A film to remember."; - = standard input',
     )
-    parser.add_argument("--model", type=Path, help="folder of a model (default: the one in the package)")
+    parser.add_argument("--model", type=Path, help="folder of an exported model (default: the one in the package)")
+    add_task_option(parser)
     parser.add_argument("--figure", type=Path, help="draw where the model looks into this PNG file")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the verdict."""
-    if not options.text:
+    """Print the answer."""
+    if options.help:
+        options.show_help()
+        return
+    if not options.words:
         raise UsageError('pass a TEXT, e.g. contmax predict "A film to remember.", or - to read standard input')
     if options.figure and options.figure.suffix != ".png":
         raise UsageError(f"--figure {options.figure}: the picture is a PNG file; pass a name that ends in .png")
-    text = sys.stdin.read() if options.text == ["-"] else " ".join(options.text)
-    from contmax_lab.pretrained import PretrainedReader, verdict_figure
-    from contmax_lab.runs import write_atomically
-
-    reader = PretrainedReader.load(options.model) if options.model else PretrainedReader.load()
-    verdict = reader.read(text)
-    positive = verdict.probability >= 0.5
-    sure = verdict.probability if positive else 1 - verdict.probability
-    print(f"{'positive' if positive else 'negative'} ({sure:.0%})")
-    print(verdict.marked())
+    prediction = _predicted(options)
+    print(prediction.text)
     if options.figure:
-        write_atomically(options.figure, verdict_figure(verdict, "Attention").png)
-        print(f"drawn into {options.figure}")
+        _draw(prediction, options.figure)
+
+
+def _predicted(options: argparse.Namespace) -> "Prediction":
+    from contmax_lab.registry import find_task, open_trained
+
+    first, *rest = options.words
+    if options.model is None and _is_run(first):
+        trained = open_trained(first, options.overrides, named=options.task)
+        return trained.task.predict(trained, _given(rest))
+    if options.overrides:
+        raise UsageError(f"there is no run to change {' '.join(options.overrides)} of; pass the folder of a RUN first")
+    task = _exported_task(options.model) if options.model else _READER
+    return find_task(task).predict_exported(options.model, _given(options.words))
+
+
+def _is_run(word: str) -> bool:
+    try:
+        return (Path(word) / "config.yaml").is_file()
+    except OSError:  # a text may be longer than any name of a file
+        return False
+
+
+def _given(words: list[str]) -> list[str]:
+    return [sys.stdin.read()] if words == ["-"] else words
+
+
+def _exported_task(folder: Path) -> str:
+    try:
+        card = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return str(card["task"])
+    except FileNotFoundError as error:
+        raise LabError(f"{error.filename}: no such file; make the folder with contmax export RUN") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise LabError(f"{folder} holds no model that can be read: {' '.join(str(error).split())}") from None
+
+
+def _draw(prediction: "Prediction", path: Path) -> None:
+    from contmax_lab.drawing import LIGHT, rendered
+    from contmax_lab.files import write_atomically
+
+    if prediction.figure is None:
+        raise LabError("there is nothing to draw of this answer")
+    write_atomically(path, rendered(prediction.figure.draw, LIGHT))
+    print(f"drawn into {path}")

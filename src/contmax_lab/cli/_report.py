@@ -6,16 +6,18 @@ Keys of the recipes may be changed, e.g. --data.path where the data has moved.
 import argparse
 from pathlib import Path
 
+from contmax_lab.cli._options import add_task_option
 from contmax_lab.errors import UsageError
 
 TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """RUNS, --examples, --output."""
+    """RUNS, --examples, --task, --output."""
     parser.add_argument("folders", metavar="RUN", nargs="*", type=Path, help="folders of runs that are done")
     which = "which to draw, from 1: validation reviews, or test utterances and images (default: a few by a rule)"
     parser.add_argument("--examples", type=int, nargs="+", default=[], metavar="N", help=which)
+    add_task_option(parser)
     parser.add_argument("--output", type=Path, default=Path("report/report.html"), help="default: %(default)s")
 
 
@@ -26,12 +28,15 @@ def run(options: argparse.Namespace) -> None:
         if not options.help:
             raise UsageError("pass the folders of RUNs, e.g. contmax report runs/*")
         return
+    from contmax_lab.registry import open_trained
     from contmax_lab.report import distinct_labels, sections, write_page
-    from contmax_lab.runs import open_trained
 
     folders = list(dict.fromkeys(options.folders))
-    overrides = tuple(options.overrides)
-    trained = [open_trained(f, overrides, label) for f, label in zip(folders, distinct_labels(folders), strict=True)]
+    labels = distinct_labels(folders)
+    trained = [
+        open_trained(folder, options.overrides, label, options.task)
+        for folder, label in zip(folders, labels, strict=True)
+    ]
     shortest = min(min(len(entry.splits.valid), len(entry.splits.test)) for entry in trained)
     if not all(1 <= number <= shortest for number in options.examples):
         raise UsageError(f"--examples must be from 1 to {shortest}, got {' '.join(map(str, options.examples))}")

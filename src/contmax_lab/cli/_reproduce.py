@@ -8,17 +8,19 @@ side by side take turns, unless NVIDIA's service for sharing it runs: nvidia-cud
 import argparse
 from pathlib import Path
 
+from contmax_lab.cli._options import add_task_option
 from contmax_lab.errors import UsageError
 
 TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """TABLE, --data, --runs, --output, --jobs, --budget-minutes."""
+    """TABLE, --data, --runs, --output, --task, --jobs, --budget-minutes."""
     parser.add_argument("table", metavar="TABLE", nargs="?", help="name of a table (contmax data list shows them)")
     parser.add_argument("--data", type=Path, help="path of the data")
     parser.add_argument("--runs", type=Path, help="folder for the trainings (default: runs/reproduce/TABLE)")
     parser.add_argument("--output", type=Path, help="file of results (default: results/TABLE.json)")
+    add_task_option(parser)
     parser.add_argument("--jobs", type=int, default=1, help="trainings side by side (default: 1)")
     parser.add_argument("--budget-minutes", type=float, default=0.0, help="stop cleanly after so long")
 
@@ -30,13 +32,10 @@ def run(options: argparse.Namespace) -> None:
         if not options.help:
             raise UsageError("pass the name of a TABLE, e.g. contmax reproduce intervals --data weather.csv")
         return
+    from contmax_lab.registry import find_table
     from contmax_lab.tables import Reproduction, reproduce
-    from contmax_lab.tasks import find_task, task_names
 
-    tables = {table.name: table for name in task_names() for table in find_task(name).tables()}
-    if options.table not in tables:
-        raise UsageError(f"there is no table {options.table!r}; choose from {', '.join(tables)}")
-    table = tables[options.table]
+    task, table = find_table(options.table, options.task)
     if table.needs_data and options.data is None:
         raise UsageError(f"the table {table.name} needs --data PATH")
     if options.data is not None and not options.data.exists():
@@ -46,5 +45,5 @@ def run(options: argparse.Namespace) -> None:
     overrides = [*([f"--data.path={options.data}"] if options.data else []), *options.overrides]
     output = options.output or Path("results") / f"{table.name}.json"
     runs = options.runs or Path("runs") / "reproduce" / table.name
-    print(reproduce(Reproduction(table, runs, output, overrides, options.jobs, options.budget_minutes)))
+    print(reproduce(Reproduction(task, table, runs, output, overrides, options.jobs, options.budget_minutes)))
     print(f"stored in {output}")

@@ -9,18 +9,20 @@ value and judged by the mean: --over data.split=0,1,2 where validation examples 
 import argparse
 from pathlib import Path
 
+from contmax_lab.cli._options import add_variant_option
 from contmax_lab.errors import UsageError
 
 TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """RECIPE, --trials, --over, --storage, --runs."""
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, or TASK/NAME")
+    """RECIPE, --variant, --trials, --over, --storage, --runs."""
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, TASK, or TASK/VARIANT")
+    add_variant_option(parser)
     parser.add_argument("--trials", type=int, default=20, help="trials in all, earlier ones included (default: 20)")
     parser.add_argument("--over", metavar="KEY=VALUE,…", help="judge a trial by its mean over these values of a key")
     parser.add_argument("--storage", help="address of a database (default: sqlite:///RUNS/search.db)")
-    parser.add_argument("--runs", type=Path, help="folder for the trials (default: runs/search/TASK/NAME)")
+    parser.add_argument("--runs", type=Path, help="folder for the trials (default: runs/search/TASK/VARIANT)")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -33,16 +35,17 @@ def run(options: argparse.Namespace) -> None:
     if options.trials < 1:
         raise UsageError(f"--trials must be at least 1; got {options.trials}")
     from contmax_lab.packages import require
-    from contmax_lab.recipes import load_recipe
+    from contmax_lab.registry import find_recipe
 
     require("optuna", "contmax search")
-    recipe = load_recipe(options.recipe, options.overrides)
+    source = find_recipe(options.recipe, options.variant)
+    recipe = source.recipe(options.overrides)
     from contmax_lab.search import Search, search
 
-    runs = options.runs or Path("runs") / "search" / recipe.task / Path(options.recipe).stem
+    runs = options.runs or Path("runs") / "search" / recipe.task.name / source.name
     storage = options.storage or f"sqlite:///{runs / 'search.db'}"
     over = _repetitions(options.over) if options.over else ()
-    best = search(Search(options.recipe, tuple(options.overrides), recipe, runs, storage, options.trials, over))
+    best = search(Search(source, tuple(options.overrides), runs, storage, options.trials, over))
     goal = f"{recipe.training.monitor} {best.value:.6g}"
     print(f"best trial, number {best.number}: {goal}")
     print(" ".join(f"--{key} {value}" for key, value in best.params.items()))

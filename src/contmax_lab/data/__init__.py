@@ -1,8 +1,17 @@
-"""Reading files that other people made: every complaint names the file, the line and what was expected."""
+"""Reading files that other people made: every complaint names the file, the line and what was expected.
+
+Also the data that comes inside packages and that several tasks use.
+"""
 
 from contmax_lab.data._archives import unpack as unpack
+from contmax_lab.data._digits import DIGIT_CLASSES as DIGIT_CLASSES
+from contmax_lab.data._digits import DIGIT_SIDE as DIGIT_SIDE
+from contmax_lab.data._digits import Images as Images
+from contmax_lab.data._digits import handwritten_digits as handwritten_digits
 from contmax_lab.data._reading import existing_file as existing_file
 from contmax_lab.data._reading import numbered_lines as numbered_lines
 from contmax_lab.data._reading import read_csv as read_csv
 from contmax_lab.data._splitting import non_overlapping_holdout as non_overlapping_holdout
 from contmax_lab.data._splitting import shuffled as shuffled
+from contmax_lab.data._vowels import Utterances as Utterances
+from contmax_lab.data._vowels import japanese_vowels as japanese_vowels

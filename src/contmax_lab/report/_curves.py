@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from contmax_lab.report._figure import Figure, new_axes
-from contmax_lab.report._theme import Theme
+from contmax_lab.contract import Figure
+from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.runs import Run
 
 _COLUMNS = 3
@@ -31,7 +31,7 @@ def learning_curves(
     repeated = max(map(len, curves.values()), default=1)
     caption = "Measured on the validation examples after each epoch"
     caption += f"; mean (line) and range (band) of {repeated} seeds." if repeated > 1 else "."
-    return Figure.drawn(title, lambda theme: _draw(curves, shown, theme), caption)
+    return Figure(title, lambda theme: _draw(curves, shown, theme), caption)
 
 
 def _draw(curves: Curves, names: Sequence[str], theme: Theme) -> Any:

@@ -1,34 +1,24 @@
 """One HTML file with everything inside."""
 
 import base64
-import dataclasses
 import html
-import itertools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from contmax_lab.report._figure import Figure
+from contmax_lab.contract import Figure, Section
+from contmax_lab.drawing import DARK, LIGHT, rendered
+from contmax_lab.files import write_atomically
 from contmax_lab.report._style import page_style
-from contmax_lab.runs import write_atomically
 
 
-@dataclasses.dataclass(frozen=True)
-class Section:
-    """A part of a report.
+class _Picture(NamedTuple):
+    """A figure that has been drawn."""
 
-    Args:
-        title: its heading.
-        text: paragraphs below it, with empty lines between them.
-        table: lines of cells, the first of which is the head; empty = none.
-        figures: pictures.
-        notes: small print.
-    """
-
-    title: str
-    text: str = ""
-    table: Sequence[Sequence[str]] = ()
-    figures: Sequence[Figure] = ()
-    notes: Sequence[str] = ()
+    figure: Figure
+    light: bytes
+    dark: bytes
 
 
 def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -> list[Path]:
@@ -43,8 +33,8 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
     Returns:
         The files.
     """
-    numbers = itertools.count(1)
-    body = "\n".join(_section(section, numbers) for section in sections)
+    pictures: list[_Picture] = []
+    body = "\n".join(_section(section, pictures) for section in sections)
     page = (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
         # An icon of our own, or browsers ask the network for one.
@@ -55,12 +45,20 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
         "</body>\n</html>\n"
     )
     write_atomically(path, page.encode("utf-8"))
-    pictures = []
-    for section in sections:
-        for figure in section.figures:
-            pictures.append(path.parent / figure.filename)
-            write_atomically(pictures[-1], figure.png)
-    return [path, *pictures]
+    files = [path.parent / name for name in _distinct([picture.figure.filename for picture in pictures])]
+    for file, picture in zip(files, pictures, strict=True):
+        write_atomically(file, picture.light)
+    return [path, *files]
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names of files, of which those that were taken before have a number."""
+    seen: Counter[str] = Counter()
+    distinct = []
+    for name in names:
+        seen[name] += 1
+        distinct.append(name if seen[name] == 1 else f"{name.removesuffix('.png')}-{seen[name]}.png")
+    return distinct
 
 
 def _contents(sections: Sequence[Section]) -> str:
@@ -75,13 +73,16 @@ def _anchor(section: Section) -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in section.title.lower()).split())
 
 
-def _section(section: Section, numbers: Iterator[int]) -> str:
+def _section(section: Section, pictures: list[_Picture]) -> str:
+    """A part of the page; its figures are drawn here, and added to the pictures."""
     parts = [f'<section id="{_anchor(section)}">\n<h2>{html.escape(section.title)}</h2>']
     parts += [f"<p>{html.escape(paragraph)}</p>" for paragraph in section.text.split("\n\n") if paragraph]
     if section.table:
         parts.append(_table(section.table))
     parts += [f'<p class="notes">{html.escape(note)}</p>' for note in section.notes]
-    parts += [_figure(figure, next(numbers)) for figure in section.figures]
+    for figure in section.figures:
+        pictures.append(_Picture(figure, rendered(figure.draw, LIGHT), rendered(figure.draw, DARK)))
+        parts.append(_figure(pictures[-1], len(pictures)))
     return "\n".join([*parts, "</section>"])
 
 
@@ -112,14 +113,12 @@ def _is_number(cell: str) -> bool:
     return first in ("–", "") or first.removeprefix("-").replace(".", "", 1).isdecimal()
 
 
-def _figure(figure: Figure, number: int) -> str:
-    title, caption = html.escape(figure.title), html.escape(figure.caption)
-    dark = f'<source media="(prefers-color-scheme: dark)" srcset="{_inline(figure.dark)}">' if figure.dark else ""
-    image = f'<img alt="{title}" src="{_inline(figure.png)}">'
-    # A picture made for white paper keeps it on dark screens.
-    plate = "plate" if figure.dark else "plate white"
+def _figure(picture: _Picture, number: int) -> str:
+    title, caption = html.escape(picture.figure.title), html.escape(picture.figure.caption)
+    dark = f'<source media="(prefers-color-scheme: dark)" srcset="{_inline(picture.dark)}">'
+    image = f'<img alt="{title}" src="{_inline(picture.light)}">'
     return (
-        f'<figure><div class="{plate} scroll" tabindex="0"><picture>{dark}{image}</picture></div>\n'
+        f'<figure><div class="plate scroll" tabindex="0"><picture>{dark}{image}</picture></div>\n'
         f"<figcaption><strong>Figure {number}. {title}.</strong> {caption}</figcaption></figure>"
     )
 

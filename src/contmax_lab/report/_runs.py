@@ -4,10 +4,10 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from contmax_lab.contract import Section, TrainedRun
 from contmax_lab.report._curves import learning_curves
-from contmax_lab.report._page import Section
 from contmax_lab.report._signals import signals_note, watched_signals
-from contmax_lab.runs import TrainedRun
+from contmax_lab.runs import Run
 
 
 def distinct_labels(folders: Sequence[Path]) -> list[str]:
@@ -48,7 +48,7 @@ def _section(entries: list[TrainedRun], examples: Sequence[int]) -> Section:
     task = entries[0].task
     labels = [entry.label for entry in entries]
     curves = learning_curves(
-        [entry.run for entry in entries], labels, title=f"Learning curves, {task.name}", names=task.curves
+        [Run(entry.folder) for entry in entries], labels, title=f"Learning curves, {task.name}", names=task.curves
     )
     with contextlib.ExitStack() as watching:
         shares = [watching.enter_context(watched_signals(entry.model)) for entry in entries]
@@ -59,12 +59,13 @@ def _section(entries: list[TrainedRun], examples: Sequence[int]) -> Section:
 
 def _table(entries: list[TrainedRun], labels: list[str]) -> list[list[str]]:
     split = "test" if all(entry.results["test"] for entry in entries) else "valid"
-    names = list(entries[0].results[split])
+    # Runs on different data may measure different things.
+    names = dict.fromkeys(name for entry in entries for name in entry.results[split])
     head = ["run", *(f"{split} {name}" for name in names), "parameters", "ms per epoch"]
     lines = [
         [
             label,
-            *(f"{entry.results[split][name]:.4f}" for name in names),
+            *(f"{found[name]:.4f}" if name in (found := entry.results[split]) else "–" for name in names),
             f"{entry.results['parameters']:,}",
             f"{1000 * entry.results['timing']['seconds_per_epoch']:.1f}",
         ]

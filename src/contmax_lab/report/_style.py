@@ -1,6 +1,6 @@
 """The style sheet of a report; its colours are those of the pictures."""
 
-from contmax_lab.report._theme import DARK, LIGHT, Theme
+from contmax_lab.drawing import DARK, LIGHT, Theme
 
 _RULES = """
 * { box-sizing: border-box; }
@@ -24,7 +24,6 @@ tbody tr:last-child > * { border-bottom: 1.5px solid var(--ink); }
 .notes, figcaption { color: var(--soft); font-size: .9rem; line-height: 1.5; }
 figure { margin: 2.2rem 0; }
 .plate { background: var(--plate); border: 1px solid var(--line); border-radius: 8px; padding: .9rem; }
-.white { background: #fff; }
 /* Letters in a picture stay readable on a phone: it scrolls rather than shrinks. */
 .plate img { display: block; width: 100%; min-width: 34rem; height: auto; }
 figcaption { max-width: 46rem; margin-top: .7rem; } figcaption strong { color: var(--ink); }

@@ -5,15 +5,15 @@ import dataclasses
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from contmax_lab.contract import Recipe, Task
 from contmax_lab.errors import CannotWrite, LabError, UsageError
+from contmax_lab.files import Checkpoint, read_checkpoint, write_atomically, write_checkpoint, write_json
 from contmax_lab.provenance import provenance
-from contmax_lab.recipes import Recipe, as_yaml, load_recipe
-from contmax_lab.runs._atomic import write_atomically, write_json
-from contmax_lab.runs._checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from contmax_lab.recipes import RecipeSource, as_yaml, read_recipe, with_variant
 
 _PACKAGES = ("contmax", "torch", "numpy", "numba", "accelerate", "safetensors", "jsonargparse")
 # The one before the last is there for the case that the last is damaged by what no program can help.
@@ -40,6 +40,7 @@ class Run:
         self.weights = self.folder / "model.safetensors"
         self.checkpoints = self.folder / "checkpoints"
         self._results = self.folder / "results.json"
+        self._provenance = self.folder / "provenance.json"
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -75,7 +76,7 @@ class Run:
                     f"{self.folder} was begun with another recipe than this one ({changed[0]}); pass another --folder"
                 )
             return
-        write_json(self.folder / "provenance.json", provenance(_PACKAGES))
+        write_json(self._provenance, {**provenance(_PACKAGES), "task": _class_of(recipe.task)})
         write_atomically(self.config, as_yaml(recipe).encode("utf-8"))
 
     def _has_begun(self) -> bool:
@@ -88,22 +89,48 @@ class Run:
         Data may move, so that of its paths only the names count; and a training does not depend on what can be
         searched, nor on how often it is saved.
         """
-        begun, now = (dict(_deciding(r)) for r in (self.recipe(), recipe))
+        begun, now = (dict(_deciding(r)) for r in (self.recipe(recipe.task), recipe))
         return [
             f"{key}: {begun.get(key)}, now {now.get(key)}"
             for key in dict.fromkeys([*now, *begun])
             if key not in begun or key not in now or begun[key] != now[key]
         ]
 
-    def recipe(self) -> Recipe:
-        """The recipe it was begun with.
+    def recipe(self, task: Task, overrides: Sequence[str] = ()) -> Recipe:
+        """The recipe it was begun with, and changed.
+
+        Args:
+            task: of the run.
+            overrides: dotted, e.g. ``--data.path`` where the data has moved.
+
+        Raises:
+            LabError: if there is no run, or it is of another task.
+        """
+        stored = self._stored()
+        if stored["task"] != task.name:
+            raise UsageError(f"{self.folder} is a run of the task {stored['task']}, not of {task.name}")
+        origin = str(self.config)
+        return RecipeSource(task, with_variant(stored, "", origin), origin, self.folder.name).recipe(overrides)
+
+    def task_name(self) -> str:
+        """The name of the task it was begun with.
 
         Raises:
             LabError: if there is no run.
         """
+        return str(self._stored()["task"])
+
+    def task_class(self) -> str:
+        """``MODULE:CLASS`` of the task where the run was trained; empty if nobody knows."""
+        try:
+            return str(json.loads(self._provenance.read_text(encoding="utf-8")).get("task", ""))
+        except (OSError, ValueError, AttributeError):
+            return ""
+
+    def _stored(self) -> dict[str, Any]:
         if not self.config.exists():
             raise LabError(f"{self.folder} is not a run: it has no config.yaml")
-        return load_recipe(self.config)
+        return read_recipe(self.config)
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 
@@ -192,8 +219,12 @@ class Run:
         return results
 
 
+def _class_of(task: Task) -> str:
+    return f"{type(task).__module__}:{type(task).__qualname__}"
+
+
 def _deciding(recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    yield from (("task", recipe.task), ("seed", recipe.seed))
+    yield from (("task", recipe.task.name), ("seed", recipe.seed))
     for section in ("data", "model", "training"):
         for name, value in dataclasses.asdict(getattr(recipe, section)).items():
             key = f"{section}.{name}"

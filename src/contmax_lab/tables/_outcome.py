@@ -3,7 +3,7 @@
 import statistics
 from typing import Any
 
-from contmax_lab.tables._table import Cell, Metric, Table
+from contmax_lab.contract import Cell, Metric, Table
 
 Outcomes = list[tuple[Cell, dict[str, Any]]]
 
@@ -27,7 +27,7 @@ def summary(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
                 group: {
                     metric.key: _statistics(_values(outcomes, row.label, group, metric.key)) for metric in table.metrics
                 }
-                for group in dict.fromkeys(name for variant in table.variants for name in variant.groups)
+                for group in dict.fromkeys(name for repetition in table.repetitions for name in repetition.groups)
             },
         }
         for row in table.rows
@@ -63,7 +63,9 @@ def as_lines(table: Table, rows: list[dict[str, Any]]) -> list[list[str]]:
 
 def _values(outcomes: Outcomes, label: str, group: str, key: str) -> list[float]:
     found = (
-        _look_up(results, key) for cell, results in outcomes if cell.row.label == label and group in cell.variant.groups
+        _look_up(results, key)
+        for cell, results in outcomes
+        if cell.row.label == label and group in cell.repetition.groups
     )
     return [float(value) for value in found if value is not None]
 

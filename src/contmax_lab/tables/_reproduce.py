@@ -15,12 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from contmax_lab.contract import Cell, Recipe, Table, Task
 from contmax_lab.errors import Interrupted, LabError, UsageError
+from contmax_lab.files import make_folder, write_json
 from contmax_lab.provenance import provenance
-from contmax_lab.recipes import Recipe, load_recipe
-from contmax_lab.runs import Run, make_folder, write_json
+from contmax_lab.recipes import RecipeSource, task_recipe, with_variant
+from contmax_lab.registry import load_recipe
+from contmax_lab.runs import Run
 from contmax_lab.tables._outcome import as_text, summary
-from contmax_lab.tables._table import Cell, Table
 from contmax_lab.training import StopRequest, stop_requests, train
 
 # Folder of the training that all rows begin with.
@@ -33,6 +35,7 @@ class Reproduction:
     """What is to be made, and with what.
 
     Args:
+        task: whose table it is.
         table: the table.
         runs: folder for the trainings; those that are done are not done again.
         output: the file of results.
@@ -41,6 +44,7 @@ class Reproduction:
         budget_minutes: stop cleanly after so long; 0 = no limit.
     """
 
+    task: Task
     table: Table
     runs: Path
     output: Path
@@ -59,10 +63,7 @@ def reproduce(job: Reproduction) -> str:
     """
     deadline = time.monotonic() + 60 * job.budget_minutes if job.budget_minutes else math.inf
     begin = _start_override(job)
-    recipes = {
-        cell.folder: load_recipe(cell.row.recipe, [*begin, *job.overrides, *cell.overrides])
-        for cell in job.table.cells()
-    }
+    recipes = {cell.folder: cell_recipe(job.task, cell, [*begin, *job.overrides]) for cell in job.table.cells()}
     left = [(recipe, str(job.runs / folder)) for folder, recipe in recipes.items() if not _done(job, folder, recipe)]
     make_folder(job.output.parent)
     if begin and left:
@@ -74,6 +75,22 @@ def reproduce(job: Reproduction) -> str:
     if complaint is not None:
         raise complaint
     return as_text(job.table, rows)
+
+
+def cell_recipe(task: Task, cell: Cell, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of one training of a table.
+
+    Args:
+        task: whose table it is.
+        cell: the training.
+        overrides: dotted, for all cells; those of the cell come after them, so that a row stays that row.
+
+    Raises:
+        UsageError: if a variant, key or value is not understood.
+    """
+    name = f"{task.name}/{cell.row.variant}".rstrip("/")
+    keys = with_variant(task_recipe(task.recipe_file, task.name), cell.row.variant, task.name)
+    return RecipeSource(task, keys, name, cell.folder).recipe([*overrides, *cell.overrides])
 
 
 def _start_override(job: Reproduction) -> list[str]:
@@ -126,7 +143,7 @@ def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple
         "text": as_text(table, rows),
         "cells": [
             # What was measured on the test examples first: that is what a reader looks for.
-            {"row": c.row.label, "variant": c.variant.name, **(results["test"] or {}), "results": results}
+            {"row": c.row.label, "variant": c.repetition.name, **(results["test"] or {}), "results": results}
             for c, results in outcomes
         ],
     }

@@ -1,24 +1,28 @@
 """Evaluation that counts every example exactly once, on any number of processes."""
 
-from collections.abc import Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import send_to_device
+from accelerate.utils import gather_object, send_to_device
 from torch import Tensor, nn
 
-from contmax_lab.tasks import Task
+from contmax_lab.contract import Batch, Batches, Task
 from contmax_lab.training._batches import evaluation_batches, share
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, task: Task, split: Sized, batch_size: int, accelerator: Accelerator) -> dict[str, float]:
+def evaluate(
+    model: nn.Module, task: Task, split: Sized, info: dict[str, Any], batch_size: int, accelerator: Accelerator
+) -> dict[str, float]:
     """The metrics of a model on all examples of a split.
 
     Args:
         model: on the accelerator's device; it is left in the mode it was in.
         task: says what to measure.
         split: the examples.
+        info: of the data that the split is part of.
         batch_size: over all processes together; 0 = all at once.
         accelerator: the processes.
 
@@ -27,33 +31,49 @@ def evaluate(model: nn.Module, task: Task, split: Sized, batch_size: int, accele
     """
     training = model.training
     model.eval()
-    batches = evaluation_batches(len(split), batch_size, task.lengths(split))
-    rank, world = accelerator.process_index, accelerator.num_processes
-    pieces: list[dict[str, Tensor]] = []
-    for indices in batches:
-        # A process without an example in this batch measures the first one, to know names and shapes; see _in_order.
-        examples = task.batch(split, share(indices, rank, world) or indices[:1])
-        batch = send_to_device(examples, accelerator.device, non_blocking=True)
-        output = model(batch)
-        pieces.append({"loss": task.losses(output, batch), **task.measures(output, batch)})
+    metrics = task.evaluate(model, _SharedBatches(task, split, batch_size, accelerator), info)
     model.train(training)
-    return task.summarise({name: _in_order([p[name] for p in pieces], batches, accelerator) for name in pieces[0]})
+    return metrics
 
 
-def _in_order(pieces: list[Tensor], batches: list[list[int]], accelerator: Accelerator) -> Tensor:
-    """Measures of all examples, from all processes, in the order of the split; on the CPU."""
-    world = accelerator.num_processes
-    width = max(-(-len(batch) // world) for batch in batches)
-    padded = torch.stack([_padded(piece.detach(), width) for piece in pieces])
-    # (world · batches, width, …): what was padded has no index and is dropped.
-    everything: Tensor = accelerator.gather(padded).cpu().unflatten(0, (world, len(batches)))
-    ordered: Tensor = everything.new_empty((sum(map(len, batches)), *everything.shape[3:]))
-    for number, indices in enumerate(batches):
-        for rank in range(world):
-            mine = share(indices, rank, world)
-            ordered[mine] = everything[rank, number, : len(mine)]
-    return ordered
+class _SharedBatches(Batches):
+    """The share of one process of all batches of a split."""
+
+    def __init__(self, task: Task, split: Sized, batch_size: int, accelerator: Accelerator) -> None:
+        self._task, self._split, self._accelerator = task, split, accelerator
+        rank, world = accelerator.process_index, accelerator.num_processes
+        batches = evaluation_batches(len(split), batch_size, task.lengths(split))
+        self._mine = [own for batch in batches if (own := share(batch, rank, world))]
+
+    def __iter__(self) -> Iterator[Batch]:
+        for indices in self._mine:
+            examples = self._task.batch(self._split, indices)
+            yield send_to_device(examples, self._accelerator.device, non_blocking=True)
+
+    def in_order(self, pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        found = {name: _joined([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else ())}
+        own = [index for indices in self._mine for index in indices]
+        for name, values in found.items():
+            if len(values) != len(own):
+                raise ValueError(f"{name} has {len(values)} entries for {len(own)} examples; it needs one for each")
+        gathered = gather_object([(own, found)]) if self._accelerator.num_processes > 1 else [(own, found)]
+        shares = [(indices, values) for indices, values in gathered if indices]
+        return {name: _placed([(indices, values[name]) for indices, values in shares]) for name in shares[0][1]}
 
 
-def _padded(piece: Tensor, width: int) -> Tensor:
-    return torch.cat([piece, piece.new_zeros((width - len(piece), *piece.shape[1:]))])
+def _joined(pieces: list[Any]) -> Any:
+    """One entry per example of this process; tensors leave the device once, all together."""
+    if isinstance(pieces[0], Tensor):
+        return torch.cat([piece.detach() for piece in pieces]).cpu()
+    return [entry for piece in pieces for entry in piece]
+
+
+def _placed(shares: list[tuple[list[int], Any]]) -> Any:
+    """What the processes have, in the order of the split."""
+    order = [index for indices, _ in shares for index in indices]
+    values = _joined([values for _, values in shares])
+    if isinstance(values, Tensor):
+        ordered = torch.empty_like(values)
+        ordered[order] = values
+        return ordered
+    return [entry for _, entry in sorted(zip(order, values, strict=True), key=lambda pair: pair[0])]

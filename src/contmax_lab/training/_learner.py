@@ -1,7 +1,7 @@
 """What is held in memory while training, and how a step changes it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,12 +9,15 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from contmax_lab.errors import Diverged
-from contmax_lab.recipes import Recipe, TrainingConfig
-from contmax_lab.tasks import Splits, Task
+from contmax_lab.contract import Batch, Recipe, Splits, Task, TrainingConfig
+from contmax_lab.errors import Diverged, LabError
 from contmax_lab.training._batches import share
 from contmax_lab.training._randomness import seed_everything, seed_for
 from contmax_lab.training._schedule import learning_rate
+
+# What is summed over the steps of an epoch.
+_SUMS = ("loss", "weight", "gradient_norm", "steps")
+_LEAST_WEIGHT = 1e-12
 
 
 class Learner:
@@ -22,22 +25,21 @@ class Learner:
 
     Args:
         recipe: decides everything.
-        task: of the recipe.
         splits: its data.
         accelerator: device, precision and processes.
     """
 
-    def __init__(self, recipe: Recipe, task: Task, splits: Splits, accelerator: Accelerator) -> None:
-        self.recipe, self.task, self.splits, self.accelerator = recipe, task, splits, accelerator
+    def __init__(self, recipe: Recipe, splits: Splits, accelerator: Accelerator) -> None:
+        self.recipe, self.task, self.splits, self.accelerator = recipe, recipe.task, splits, accelerator
         seed_everything(seed_for(recipe.seed, "weights"), accelerator.device)
-        self.model: nn.Module = accelerator.prepare_model(task.build(recipe.model, splits))
+        self.model: nn.Module = accelerator.prepare_model(self.task.build(recipe.model, splits))
         # Scaling of gradients and the like are for precisions we do not use: the optimizer is torch's own, unwrapped.
-        self.optimizer = _optimizer(self.model, recipe.training)
-        self._sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
+        self.optimizer = _optimizer(self.task, self.bare_model, recipe.training)
+        self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=accelerator.device)
 
     def initialise(self) -> None:
         """Take over what the recipe begins with; not for a training that goes on."""
-        self.task.initialise(self.bare_model, self.recipe)
+        self.task.initialise(self.bare_model, self.recipe.data, self.recipe.model)
 
     @property
     def bare_model(self) -> nn.Module:
@@ -46,7 +48,7 @@ class Learner:
         return model
 
     def step(self, indices: Sequence[int], number: int, total: int) -> None:
-        """One update on a global batch: the gradient is that of the mean loss over all its examples.
+        """One update on a global batch: the gradient is that of the sum of its losses over the sum of its weights.
 
         Args:
             indices: of the batch, over all processes.
@@ -57,40 +59,52 @@ class Learner:
         rank, world = accelerator.process_index, accelerator.num_processes
         seed_everything(seed_for(self.recipe.seed, "step", number, rank), accelerator.device)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(training, number, total)
+            group["lr"] = learning_rate(training, number, total) * group["pace"]
         mine = share(indices, rank, world)
         # Every process takes part in every step, or the others wait for ever: one without examples counts for nothing.
         examples = self.task.batch(self.splits.train, mine or indices[:1])
         # The host goes on while the batch travels: it must not wait for the step before.
         batch = send_to_device(examples, accelerator.device, non_blocking=True)
-        losses = self.task.losses(self.model(batch), batch)
-        loss = losses.sum() * (1.0 if mine else 0.0)
+        losses, weights = self._loss(batch)
+        counted = 1.0 if mine else 0.0
+        loss, weight = losses.sum() * counted, weights.detach().double().sum() * counted
+        everywhere = weight if world == 1 else self.accelerator.reduce(weight.clone(), "sum")
         self.optimizer.zero_grad()
-        # Processes average their gradients, hence the factor.
-        (loss * (world / len(indices))).backward()
+        # Processes average their gradients, hence the factor. A batch without any weight has no loss either.
+        (loss * (world / everywhere.clamp(min=_LEAST_WEIGHT)).to(loss.dtype)).backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), training.clip_norm or math.inf)
         self.optimizer.step()
-        self._sums += torch.stack([loss.detach().double(), norm.double() / world, norm.new_ones(()).double() / world])
+        one = norm.new_ones(()).double()
+        self._sums += torch.stack([loss.detach().double(), weight, norm.double() / world, one / world])
 
-    def sums(self) -> list[float]:
-        """Sum of losses, sum of gradient norms and steps of the epoch under way, over all processes.
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        losses, weights = self.task.loss(self.model(batch), batch)
+        if losses.dim() != 1 or losses.shape != weights.shape:
+            raise LabError(
+                f"the task {self.task.name} returns losses of shape {tuple(losses.shape)} and weights of shape "
+                f"{tuple(weights.shape)}; both must have shape (B,): the sum of losses of each example, and its weight"
+            )
+        return losses, weights
+
+    def sums(self) -> dict[str, float]:
+        """Sums over the epoch under way and all processes: losses, weights, gradient norms, steps.
 
         Raises:
             Diverged: if one is not finite, before anything is saved that was made from it.
         """
-        total: list[float] = self.accelerator.reduce(self._sums.clone(), "sum").tolist()
-        if not all(map(math.isfinite, total)):
-            what = "loss" if not math.isfinite(total[0]) else "gradient"
+        total = dict(zip(_SUMS, self.accelerator.reduce(self._sums.clone(), "sum").tolist(), strict=True))
+        if not all(map(math.isfinite, total.values())):
+            what = "loss" if not math.isfinite(total["loss"]) else "gradient"
             raise Diverged(
                 f"the training {what} is not finite; checkpoints from before are untouched. Lower "
                 "training.learning_rate, or set training.clip_norm."
             )
         return total
 
-    def set_sums(self, total: Sequence[float]) -> None:
-        """Begin with these; processes other than the first with nothing."""
-        values = total if self.accelerator.is_main_process else [0.0] * 3
-        self._sums.copy_(torch.tensor(values, dtype=torch.float64))
+    def set_sums(self, total: Mapping[str, float]) -> None:
+        """Begin with these, where one is missing with 0; processes other than the first with nothing."""
+        known = total if self.accelerator.is_main_process else {}
+        self._sums.copy_(torch.tensor([known.get(name, 0.0) for name in _SUMS], dtype=torch.float64))
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -121,9 +135,27 @@ class Learner:
         self.optimizer.load_state_dict({"state": state, "param_groups": rest["groups"]})
 
 
-def _optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+def _optimizer(task: Task, model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
+    options = {"lr": training.learning_rate, "weight_decay": training.weight_decay}
+    groups = _groups(task, model, training)
     if training.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=training.learning_rate, momentum=0.9, weight_decay=training.weight_decay)
+        return torch.optim.SGD(groups, momentum=0.9, **options)
     kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=training.learning_rate, weight_decay=training.weight_decay)
+    return kind(groups, **options)
+
+
+def _groups(task: Task, model: nn.Module, training: TrainingConfig) -> list[dict[str, Any]]:
+    """The parameters that learn, as optimizers of torch take them."""
+    groups: list[dict[str, Any]] = [
+        {
+            "params": [parameter for parameter in group.parameters if parameter.requires_grad],
+            "weight_decay": training.weight_decay if group.weight_decay is None else group.weight_decay,
+            "pace": group.learning_rate,
+        }
+        for group in task.parameter_groups(model)
+    ]
+    grouped = {id(parameter) for group in groups for parameter in group["params"]}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and id(parameter) not in grouped:
+            raise LabError(f"{name} is in no parameter group of the task {task.name}, but would have to learn")
+    return groups

@@ -11,10 +11,10 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import Tensor
 
+from contmax_lab.contract import Recipe, TrainingConfig
 from contmax_lab.errors import Diverged, Interrupted, LabError, UsageError
-from contmax_lab.recipes import Recipe, TrainingConfig
-from contmax_lab.runs import Checkpoint, Run
-from contmax_lab.tasks import find_task
+from contmax_lab.files import Checkpoint
+from contmax_lab.runs import Run
 from contmax_lab.training._batches import epoch_batches
 from contmax_lab.training._display import Display
 from contmax_lab.training._evaluation import evaluate
@@ -93,13 +93,13 @@ class _Training:
     def __init__(self, recipe: Recipe, run: Run, accelerator: Accelerator, request: StopRequest) -> None:
         self.recipe, self.run, self.accelerator, self.request = recipe, run, accelerator, request
         self.config = recipe.training
-        self.task = find_task(recipe.task)
+        self.task = recipe.task
         self.splits = self.task.load(recipe.data, recipe.seed)
         for name, split in (("training", self.splits.train), ("validation", self.splits.valid)):
             if not len(split):
                 raise LabError(f"there are no {name} examples; look at the section data of the recipe")
         self.lengths = self.task.lengths(self.splits.train)
-        self.learner = Learner(recipe, self.task, self.splits, accelerator)
+        self.learner = Learner(recipe, self.splits, accelerator)
         self.position = _Position()
         self.best_weights: dict[str, Tensor] = {}
         self._last_tick = self._last_save = time.monotonic()
@@ -195,11 +195,13 @@ class _Training:
         position.epoch, position.batch = position.epoch + 1, 0
         if position.epoch % self.config.evaluate_every and position.epoch < self.config.epochs:
             return
-        loss, norm, steps = self.learner.sums()
-        self.learner.set_sums([0.0] * 3)
         # The sums run over all epochs since the last evaluation.
-        examples = len(self.splits.train) * max(steps / self._batches_per_epoch(), 1)
-        train = {"loss": loss / examples, "gradient_norm": norm / max(steps, 1)}
+        sums = self.learner.sums()
+        self.learner.set_sums({})
+        train = {
+            "loss": sums["loss"] / (sums["weight"] or 1.0),
+            "gradient_norm": sums["gradient_norm"] / max(sums["steps"], 1),
+        }
         valid = self._evaluated(self.splits.valid)
         self._keep_best(valid)
         self._tick()
@@ -210,12 +212,9 @@ class _Training:
         if events is not None:
             events.write(position.step, {"train": train, "valid": valid})
 
-    def _batches_per_epoch(self) -> int:
-        count, size = len(self.splits.train), self.config.batch_size
-        return -(-count // size) if size else 1
-
     def _evaluated(self, split: Any) -> dict[str, float]:
-        metrics = evaluate(self.learner.bare_model, self.task, split, self.config.batch_size, self.accelerator)
+        batch_size, info = self.config.batch_size, self.splits.info
+        metrics = evaluate(self.learner.bare_model, self.task, split, info, batch_size, self.accelerator)
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if bad:
             raise Diverged(
@@ -249,7 +248,7 @@ class _Training:
         position = self.position
         self.learner.load_weights(self.best_weights)
         results: dict[str, Any] = {
-            "task": self.recipe.task,
+            "task": self.task.name,
             "seed": self.recipe.seed,
             "valid": self._evaluated(self.splits.valid),
             "test": self._evaluated(self.splits.test) if test and len(self.splits.test) else None,

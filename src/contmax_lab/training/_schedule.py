@@ -2,7 +2,7 @@
 
 import math
 
-from contmax_lab.recipes import TrainingConfig
+from contmax_lab.contract import TrainingConfig
 
 
 def learning_rate(config: TrainingConfig, step: int, total: int) -> float:

@@ -1,21 +1,25 @@
 """Measuring a run that is done."""
 
-from contmax_lab.runs import TrainedRun
+from torch import nn
+
+from contmax_lab.contract import TrainedRun
 from contmax_lab.training._evaluation import evaluate
 from contmax_lab.training._loop import accelerator_for
 
 
-def evaluate_trained(trained: TrainedRun, part: str) -> dict[str, float]:
+def evaluate_trained(trained: TrainedRun, part: str, model: nn.Module | None = None) -> dict[str, float]:
     """The metrics of a trained model, with the device, precision and batches of its recipe.
 
     Args:
         trained: the run; its model moves to the device.
         part: of its data: ``train``, ``valid`` or ``test``.
+        model: measured instead of that of the run.
 
     Returns:
         Name → value, the same on every process.
     """
-    accelerator = accelerator_for(trained.recipe.training)
-    model = accelerator.prepare_model(trained.model, evaluation_mode=True)
-    split = getattr(trained.splits, part)
-    return evaluate(model, trained.task, split, trained.recipe.training.batch_size, accelerator)
+    training, splits = trained.recipe.training, trained.splits
+    accelerator = accelerator_for(training)
+    prepared = accelerator.prepare_model(model or trained.model, evaluation_mode=True)
+    split = getattr(splits, part)
+    return evaluate(prepared, trained.task, split, splits.info, training.batch_size, accelerator)

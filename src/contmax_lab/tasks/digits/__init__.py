@@ -5,7 +5,6 @@ Attention over the plane, on real images that come with scikit-learn: 1797 handw
 """
 
 from contmax_lab.tasks.digits._data import DigitsData as DigitsData
-from contmax_lab.tasks.digits._data import Images as Images
 from contmax_lab.tasks.digits._model import Answer as Answer
 from contmax_lab.tasks.digits._model import DigitsModel as DigitsModel
 from contmax_lab.tasks.digits._model import Reader as Reader

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import contmax
 from contmax_lab.attention import Attended, Attention, Kind
-from contmax_lab.tasks import Batch
-from contmax_lab.tasks.digits._data import CLASSES
+from contmax_lab.contract import Batch
+from contmax_lab.data import DIGIT_CLASSES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Reader(nn.Module):
         self.dropout = nn.Dropout(model.dropout)
         basis = contmax.basis.MultivariateGaussianBasis.grid(model.functions, scale=model.width)
         self.attention = Attention(model.attention, model.hidden_dim, model.alpha, basis)
-        self.classifier = nn.Linear(model.hidden_dim, CLASSES)
+        self.classifier = nn.Linear(model.hidden_dim, DIGIT_CLASSES)
 
     def forward(self, batch: Batch) -> Answer:
         """Answers to ``batch["pixels"]`` (B, H, W)."""

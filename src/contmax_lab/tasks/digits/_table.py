@@ -1,6 +1,6 @@
 """The demo's table of digits."""
 
-from contmax_lab.tables import attention_table
+from contmax_lab.contract import attention_table
 
 DIGITS = attention_table(
     "digits",

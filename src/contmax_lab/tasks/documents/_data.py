@@ -8,9 +8,9 @@ import torch
 from jsonargparse.typing import NonNegativeInt, OpenUnitInterval
 from torch import Tensor
 
+from contmax_lab.contract import Splits
 from contmax_lab.data import shuffled
 from contmax_lab.errors import LabError
-from contmax_lab.tasks import Splits
 from contmax_lab.tasks.documents._prepared import FIRST_WORD, PADDING, UNKNOWN, Part, prepared
 from contmax_lab.tasks.documents._reviews import ORIGINAL
 

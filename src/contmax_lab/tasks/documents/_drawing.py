@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from contmax.densities import BetaGaussian
-from contmax_lab.report import Theme
+from contmax_lab.drawing import Theme
 from contmax_lab.tasks.documents._reading import Reading
 
 # Bars of more words than these touch each other anyway, and each takes a millisecond.

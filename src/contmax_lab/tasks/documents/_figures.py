@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import torch
 
-from contmax_lab.report import Figure, Theme, new_axes
-from contmax_lab.runs import TrainedRun
+from contmax_lab.contract import Figure, TrainedRun
+from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.tasks.documents._data import Documents
 from contmax_lab.tasks.documents._drawing import draw_reading, name_words, picture_width
 from contmax_lab.tasks.documents._model import DocumentsModel
@@ -58,7 +58,7 @@ def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
         "beside bars on the scale to the right; the words it selects are shaded. Words in grey are not attended in the "
         "last panel."
     )
-    return Figure.drawn(f"Attention over review {place + 1}", draw, caption)
+    return Figure(f"Attention over review {place + 1}", draw, caption)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 from contmax.nn import CombinedAttention, ContinuousAttention, DiscreteAttention, GateHead, PooledHead
-from contmax_lab.tasks import Batch
+from contmax_lab.contract import Batch
 from contmax_lab.tasks.documents._deletion import deletion_test
 from contmax_lab.tasks.documents._prepared import PADDING, UNKNOWN
 from contmax_lab.tasks.documents._reading import Reading

@@ -1,8 +1,8 @@
 """The tables of document classification: the paper's, and where the attentions look."""
 
-from contmax_lab.tables import Metric, Row, Start, Table, Variant
+from contmax_lab.contract import Metric, Repetition, Row, Start, Table
 
-_RECIPE = "documents/imdb"
+_VARIANT = "imdb"
 _DISCRETE = {"Discrete softmax": (1, 90.78), "Discrete sparsemax": (2, 90.58)}
 # Label → attention, α, the paper's accuracy by the number of basis functions.
 _CONTINUOUS = {
@@ -17,7 +17,7 @@ def _discrete_rows() -> tuple[Row, ...]:
     return tuple(
         Row(
             label,
-            _RECIPE,
+            _VARIANT,
             ("--model.attention=discrete", f"--model.alpha={alpha}"),
             paper={"test.accuracy": accuracy},
         )
@@ -29,7 +29,7 @@ def _continuous_rows(*sizes: int) -> tuple[Row, ...]:
     return tuple(
         Row(
             f"{label}, K = {size}",
-            _RECIPE,
+            _VARIANT,
             (f"--model.attention={attention}", f"--model.alpha={alpha}", f"--model.num_basis={size}"),
             paper={"test.accuracy": paper[size]} if size in paper else {},
         )
@@ -39,7 +39,7 @@ def _continuous_rows(*sizes: int) -> tuple[Row, ...]:
 
 
 _START = Start("language/imdb", "model.start", ("data.", "model.hidden_dim="))
-_SEEDS = tuple(Variant(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(5))
+_SEEDS = tuple(Repetition(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(5))
 _METRICS = (
     Metric("test.accuracy", "accuracy", scale=100, digits=2),
     Metric("valid.accuracy", "validation", scale=100, digits=2),
@@ -63,7 +63,7 @@ IMDB = Table(
     name="documents",
     title="Document classification, IMDB (Martins et al. 2020, Table 1)",
     rows=(*_discrete_rows(), *_continuous_rows(32, 64, 128)),
-    variants=_SEEDS,
+    repetitions=_SEEDS,
     metrics=_METRICS,
     notes=_NOTES,
     start=_START,
@@ -98,10 +98,10 @@ PLACES = Table(
     name="documents-places",
     title="Document classification: where the attentions look, and whether it matters, IMDB",
     rows=tuple(
-        Row(label, _RECIPE, (*(f"--model.{change}" for change in changes), "--data.deletion=true"))
+        Row(label, _VARIANT, (*(f"--model.{change}" for change in changes), "--data.deletion=true"))
         for label, changes in _PLACES.items()
     ),
-    variants=_SEEDS[:3],
+    repetitions=_SEEDS[:3],
     metrics=(
         Metric("test.accuracy", "accuracy", scale=100, digits=2),
         Metric("test.attended", "words attended, %", scale=100, digits=1),
@@ -119,7 +119,7 @@ FEW_FUNCTIONS = Table(
     name="documents-few",
     title="Document classification with few basis functions, IMDB",
     rows=_continuous_rows(8, 16),
-    variants=_SEEDS[:3],
+    repetitions=_SEEDS[:3],
     metrics=_METRICS,
     notes=_NOTES,
     start=_START,
@@ -129,7 +129,7 @@ SPEED = Table(
     name="documents-speed",
     title="Document classification: time per epoch, IMDB",
     rows=(*_discrete_rows(), *_continuous_rows(32, 128)),
-    variants=(Variant("seed-0", ("--seed=0", "--training.epochs=2")),),
+    repetitions=(Repetition("seed-0", ("--seed=0", "--training.epochs=2")),),
     metrics=(Metric("timing.seconds_per_epoch", "seconds per epoch", digits=2),),
     notes=(
         "Two epochs of each, validation included, one training at a time; a single measurement, so that differences of "

@@ -1,6 +1,6 @@
 """The task: losses and measures of readings."""
 
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.errors import LabError
-from contmax_lab.tables import Table
-from contmax_lab.tasks import Batch, Splits, Task
+from contmax_lab.contract import Batch, Prediction, Section, Splits, Table, Task, TrainedRun
 from contmax_lab.tasks.documents._data import Documents, DocumentsData, load
 from contmax_lab.tasks.documents._model import DocumentsModel, Reader
 from contmax_lab.tasks.documents._reading import Reading
+from contmax_lab.tasks.documents._start import take_over
 from contmax_lab.tasks.documents._table import FEW_FUNCTIONS, IMDB, PLACES, SPEED
 
 
@@ -24,6 +23,7 @@ class DocumentClassification(Task):
     summary = "film reviews, positive or negative, by attention over their words"
     data_config = DocumentsData
     model_config = DocumentsModel
+    recipe_file = Path(__file__).with_name("recipe.yaml")
 
     def load(self, data: DocumentsData, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
@@ -33,10 +33,10 @@ class DocumentClassification(Task):
         """A network with fresh weights and the word vectors of the data."""
         return Reader(model, splits.info["vectors"])
 
-    def initialise(self, network: nn.Module, recipe: Any) -> None:
-        """Word vectors and LSTM of the run that the recipe begins with, if it names one."""
-        if recipe.model.start is not None:
-            _take_over(network, recipe.model.start, recipe.data)
+    def initialise(self, network: nn.Module, data: DocumentsData, model: DocumentsModel) -> None:
+        """Word vectors and LSTM of the run that the model begins with, if it names one."""
+        if model.start is not None:
+            take_over(network, model.start, data)
 
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """Numbers of words, padded, and labels; random numbers where the reviews are to be tested by deletion."""
@@ -44,9 +44,10 @@ class DocumentClassification(Task):
         batch, draws = {"tokens": documents.padded(), "labels": documents.labels}, documents.padded_draws()
         return batch if draws is None else {**batch, "draws": draws}
 
-    def losses(self, output: Reading, batch: Batch) -> Tensor:
+    def loss(self, output: Reading, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy."""
-        return F.binary_cross_entropy_with_logits(output.logits.float(), batch["labels"].float(), reduction="none")
+        losses = F.binary_cross_entropy_with_logits(output.logits.float(), batch["labels"].float(), reduction="none")
+        return losses, torch.ones_like(losses)
 
     def measures(self, output: Reading, batch: Batch) -> dict[str, Tensor]:
         """Whether the label is right, and the share of the words that are attended; likewise of shortened reviews."""
@@ -74,41 +75,30 @@ class DocumentClassification(Task):
 
         return attended_words(runs, examples)
 
-    def showcase(self) -> Any:
+    def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
+        """Whether a text is positive, and which of its words say so."""
+        from contmax_lab.tasks.documents.pretrained import PretrainedReader
+
+        return PretrainedReader(cast(Reader, trained.model), trained.splits.info["words"], {}).predict(words)
+
+    def showcase(self) -> Sequence[Section]:
         """The model that comes with the package, on sentences of ours."""
-        from contmax_lab.pretrained import PretrainedReader, examples_section
+        from contmax_lab.tasks.documents.pretrained import PretrainedReader, examples_section
 
         return [examples_section(PretrainedReader.load())]
+
+    def export(self, trained: TrainedRun, folder: Path, measure: Callable[[nn.Module, str], dict[str, float]]) -> int:
+        """float16 weights, words, a card with the figures."""
+        from contmax_lab.tasks.documents.pretrained import export
+
+        return export(trained, folder, measure)
+
+    def predict_exported(self, folder: Path | None, words: Sequence[str]) -> Prediction:
+        """Whether a text is positive, and which of its words say so."""
+        from contmax_lab.tasks.documents.pretrained import PretrainedReader
+
+        return (PretrainedReader.load(folder) if folder else PretrainedReader.load()).predict(words)
 
 
 def _right(logits: Tensor, labels: Tensor) -> Tensor:
     return ((logits > 0).long() == labels).float()
-
-
-def _take_over(network: nn.Module, start: Path, data: DocumentsData) -> None:
-    """Begin with the word vectors and the LSTM of a run of the task language on the same reviews and words."""
-    from contmax_lab.runs import Run, read_checkpoint
-
-    run = Run(start)
-    if not run.weights.is_file():
-        raise LabError(f"--model.start: {start} holds no trained model; make one with contmax train language/imdb")
-    begun = run.recipe()
-    if begun.task != "language":
-        raise LabError(f"--model.start: {start} is a run of the task {begun.task}; pass one of the task language")
-    for field in ("max_words", "dimensions", "valid", "split"):
-        theirs, ours = getattr(begun.data, field), getattr(data, field)
-        # Another split would have read what is held out here; other words have other numbers.
-        if theirs != ours:
-            raise LabError(
-                f"--model.start: {start} was trained with data.{field}={theirs}, this is {ours}; use the same"
-            )
-    own = network.state_dict()
-    taken = {
-        name: tensor
-        for name, tensor in read_checkpoint(run.weights).tensors.items()
-        if name.startswith(("embedding.", "encoder."))
-    }
-    wrong = [name for name, tensor in taken.items() if name not in own or own[name].shape != tensor.shape]
-    if wrong:
-        raise LabError(f"--model.start: {start} does not fit ({wrong[0]}); train it with the same hidden_dim")
-    network.load_state_dict(taken, strict=False)

@@ -10,10 +10,10 @@ import torch
 from jsonargparse.typing import PositiveInt
 from torch import Tensor
 
+from contmax_lab.contract import Splits
 from contmax_lab.data import existing_file, non_overlapping_holdout, read_csv
 from contmax_lab.errors import LabError
 from contmax_lab.packages import require
-from contmax_lab.tasks import Splits
 
 _ORIGINAL = "US Climate Reference Network, Ithaca NY, https://www.ncei.noaa.gov/access/crn/"
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from contmax_lab.report import Figure, Theme, new_axes
-from contmax_lab.runs import TrainedRun
+from contmax_lab.contract import Figure, TrainedRun
+from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.tasks.intervals._data import Days
 
 _YEAR = 365
@@ -38,7 +38,7 @@ def auto_regressive_bands(runs: Sequence[TrainedRun]) -> Figure:
         "squared difference of the mid-points; overlap: mean Jaccard similarity; both over the year, most days of "
         "which were for training."
     )
-    return Figure.drawn("Auto-regressive temperature intervals", draw, caption)
+    return Figure("Auto-regressive temperature intervals", draw, caption)
 
 
 def day_ahead_bands(runs: Sequence[TrainedRun]) -> Figure:
@@ -64,7 +64,7 @@ def day_ahead_bands(runs: Sequence[TrainedRun]) -> Figure:
         "darker where it was predicted). Ticks at the bottom mark test days; all "
         "others were for training or validation, or left out."
     )
-    return Figure.drawn("A year of temperatures, predicted one day ahead", draw, caption)
+    return Figure("A year of temperatures, predicted one day ahead", draw, caption)
 
 
 def _bands(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn import functional as F
 
-from contmax_lab.tasks import Batch
+from contmax_lab.contract import Batch
 from contmax_lab.tasks.intervals._families import FAMILIES, Family
 
 # A scale of exactly 0, where softplus underflows, is no density.

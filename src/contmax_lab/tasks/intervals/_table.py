@@ -1,6 +1,6 @@
 """The paper's table of temperature intervals."""
 
-from contmax_lab.tables import Metric, Row, Table, Variant
+from contmax_lab.contract import Metric, Repetition, Row, Table
 
 _PAPER = {
     "Baseline": ("midpoint", 0.0112, 0.4701),
@@ -14,14 +14,14 @@ TEMPERATURES = Table(
     name="intervals",
     title="Temperature intervals, Ithaca 2015–2019 (Martins et al. 2020, section on interval regression)",
     rows=tuple(
-        Row(label, f"intervals/{recipe}", paper={"test.mse": mse, "test.jaccard": jaccard})
-        for label, (recipe, mse, jaccard) in _PAPER.items()
+        Row(label, variant, paper={"test.mse": mse, "test.jaccard": jaccard})
+        for label, (variant, mse, jaccard) in _PAPER.items()
     ),
-    variants=(
-        Variant("split-0-seed-0", ("--data.split=0", "--seed=0"), ("seeds", "splits")),
-        *(Variant(f"split-0-seed-{seed}", ("--data.split=0", f"--seed={seed}")) for seed in range(1, 5)),
+    repetitions=(
+        Repetition("split-0-seed-0", ("--data.split=0", "--seed=0"), ("seeds", "splits")),
+        *(Repetition(f"split-0-seed-{seed}", ("--data.split=0", f"--seed={seed}")) for seed in range(1, 5)),
         *(
-            Variant(f"split-{split}-seed-0", (f"--data.split={split}", "--seed=0"), ("splits",))
+            Repetition(f"split-{split}-seed-0", (f"--data.split={split}", "--seed=0"), ("splits",))
             for split in range(1, 6)
         ),
     ),
@@ -52,8 +52,8 @@ TEMPERATURES = Table(
 SEATTLE = Table(
     name="seattle",
     title="How warm tomorrow? Intervals of temperature",
-    rows=tuple(Row(label, f"intervals/seattle-{recipe}") for label, (recipe, _, _) in _PAPER.items()),
-    variants=tuple(Variant(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(3)),
+    rows=tuple(Row(label, f"seattle-{variant}") for label, (variant, _, _) in _PAPER.items()),
+    repetitions=tuple(Repetition(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(3)),
     metrics=(
         Metric("test.mse", "MSE"),
         Metric("test.jaccard", "Jaccard"),

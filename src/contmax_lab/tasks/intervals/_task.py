@@ -1,13 +1,13 @@
 """The task: losses and measures of forecasts."""
 
 from collections.abc import Sequence, Sized
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from contmax_lab.tables import Table
-from contmax_lab.tasks import Batch, Splits, Task
+from contmax_lab.contract import Batch, Splits, Table, Task
 from contmax_lab.tasks.intervals._data import Days, IntervalsData, load
 from contmax_lab.tasks.intervals._model import Forecast, IntervalsModel, Network
 from contmax_lab.tasks.intervals._table import SEATTLE, TEMPERATURES
@@ -20,6 +20,7 @@ class Intervals(Task):
     summary = "tomorrow's lowest and highest temperature, by Fenchel–Young losses of densities"
     data_config = IntervalsData
     model_config = IntervalsModel
+    recipe_file = Path(__file__).with_name("recipe.yaml")
     # The losses of different families are not on one scale.
     curves = ("mse", "jaccard", "coverage")
 
@@ -36,12 +37,14 @@ class Intervals(Task):
         days = cast(Days, split)[indices]
         return {"features": days.features, "low": days.low, "high": days.high}
 
-    def losses(self, output: Forecast, batch: Batch) -> Tensor:
+    def loss(self, output: Forecast, batch: Batch) -> tuple[Tensor, Tensor]:
         """Fenchel–Young loss; squared error of the mid-point for the baseline."""
         low, high = batch["low"], batch["high"]
         if output.family is None or output.density is None:
-            return (output.loc - (low + high) / 2).square()
-        return output.family.losses(output.density, low, high)
+            losses = (output.loc - (low + high) / 2).square()
+        else:
+            losses = output.family.losses(output.density, low, high)
+        return losses, torch.ones_like(losses)
 
     def measures(self, output: Forecast, batch: Batch) -> dict[str, Tensor]:
         r"""Squared error of the mid-point, overlap, and how much of the observed interval is covered.
@@ -58,6 +61,14 @@ class Intervals(Task):
             "coverage": common / length,
             "length": predicted_length,
         }
+
+    def answer(self, output: Forecast, batch: Batch, info: dict[str, Any]) -> str:
+        """The forecast and what was observed, in °C."""
+        forecast = output.loc - output.half_width, output.loc + output.half_width
+        low, high, seen_low, seen_high = (
+            float(edge) * info["half_range"] + info["center"] for edge in (*forecast, batch["low"], batch["high"])
+        )
+        return f"{low:.1f} to {high:.1f} °C; observed: {seen_low:.1f} to {seen_high:.1f} °C"
 
     def tables(self) -> Sequence[Table]:
         """The paper's table, and one for the demo."""

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from contmax_lab.tasks import Batch
-from contmax_lab.tasks.digits import Images
+from contmax_lab.contract import Batch
+from contmax_lab.data import Images
 
 SIDE = 24
 _FRAGMENTS = 6

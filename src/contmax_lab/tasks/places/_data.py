@@ -9,17 +9,16 @@ import torch
 from jsonargparse.typing import ClosedUnitInterval, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from contmax_lab.contract import Batch, Splits
+from contmax_lab.data import DIGIT_CLASSES, Images, Utterances, handwritten_digits, japanese_vowels
 from contmax_lab.errors import LabError
-from contmax_lab.tasks import Batch, Splits
-from contmax_lab.tasks.digits import DigitsData, Images
-from contmax_lab.tasks.digits._data import CLASSES
-from contmax_lab.tasks.digits._data import load as load_digits
 from contmax_lab.tasks.places._canvas import clutter_alone, digit_in_clutter
 from contmax_lab.tasks.places._utterances import irregular, one_in_noise, resampled, two_in_noise, two_in_turn
-from contmax_lab.tasks.vowels import Utterances, VowelsData
-from contmax_lab.tasks.vowels._data import load as load_vowels
 
 Kind = Literal["utterance", "pair", "turns", "digit"]
+# Held-out images, and validation utterances of each speaker.
+_VALID, _TEST = 200, 400
+_VALID_OF_EACH = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,14 +110,14 @@ def load(data: PlacesData) -> Splits:
         )
     if data.kind == "turns" and data.dropped >= 1:
         raise LabError("nothing of a series would be observed; pass --data.dropped below 1")
-    parts = _digits(data) if data.kind == "digit" else _utterances(data)
+    parts = handwritten_digits(_VALID, _TEST, data.split) if data.kind == "digit" else _utterances(data)
     train, valid, test = parts
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(data.split))
     known = torch.zeros(len(train), dtype=torch.bool)
     known[order[: round(data.labelled * len(train))]] = True
     speakers = 0 if isinstance(train, Images) else int(train.speaker.max()) + 1
     info = {
-        "classes": {"pair": 2, "digit": CLASSES}.get(data.kind, speakers),
+        "classes": {"pair": 2, "digit": DIGIT_CLASSES}.get(data.kind, speakers),
         "channels": 1 if isinstance(train, Images) else train.series[0].shape[-1],
         "query_dim": speakers if data.kind == "pair" else 0,
         "dim": 2 if isinstance(train, Images) else 1,
@@ -131,15 +130,9 @@ def load(data: PlacesData) -> Splits:
     )
 
 
-def _digits(data: PlacesData) -> list[Images]:
-    splits = load_digits(DigitsData(split=data.split))
-    return [part for part in (splits.train, splits.valid, splits.test) if isinstance(part, Images)]
-
-
-def _utterances(data: PlacesData) -> list[Utterances]:
-    splits = load_vowels(VowelsData(path=data.path, split=data.split))
-    found = [part for part in (splits.train, splits.valid, splits.test) if isinstance(part, Utterances)]
-    return [resampled(part, data.rate) for part in found]
+def _utterances(data: PlacesData) -> tuple[Utterances, Utterances, Utterances]:
+    train, valid, test = japanese_vowels(data.path, _VALID_OF_EACH, data.split)
+    return resampled(train, data.rate), resampled(valid, data.rate), resampled(test, data.rate)
 
 
 def _fixed(data: PlacesData, source: Utterances | Images, places: int, seed: int, *, deletion: bool = False) -> Fixed:

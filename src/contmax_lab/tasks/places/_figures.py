@@ -1,15 +1,14 @@
 """What models attend to, on the truth: intervals of series, regions of canvases."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from contmax_lab.report import Figure, Theme, new_axes
-from contmax_lab.runs import TrainedRun
-from contmax_lab.tasks import Batch
-from contmax_lab.tasks.digits._figures import draw_cells, draw_ellipses
+from contmax_lab.contract import Batch, Figure, TrainedRun
+from contmax_lab.drawing import Theme, draw_cells, draw_ellipses, new_axes
 from contmax_lab.tasks.places._attention import Place, Scene
 from contmax_lab.tasks.places._data import Fixed
 from contmax_lab.tasks.places._measures import Looked, agreement, looked
@@ -38,15 +37,26 @@ def finding(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Fi
     """What each model attends to in some test examples, beside where the answer is.
 
     Args:
-        runs: trained on the same data; one row of panels each. Those that look at nothing are left out.
+        runs: one row of panels each. Those that look at nothing are left out.
         examples: of the test examples; by default the first ones of some classes.
 
     Returns:
-        One picture; none if no run looks at anything.
+        One picture for each kind of data; none if no run looks at anything.
     """
-    runs = [trained for trained in runs if trained.model.attend is not None]
-    if not runs:
-        return []
+    looking: dict[str, list[TrainedRun]] = {}
+    for trained in runs:
+        if trained.model.attend is not None:
+            looking.setdefault(trained.recipe.data.kind, []).append(trained)
+    found = [_of_one_kind(alike, examples) for alike in looking.values()]
+    if len(found) == 1:
+        return found
+    return [
+        dataclasses.replace(figure, title=f"{figure.title}: {kind}")
+        for kind, figure in zip(looking, found, strict=True)
+    ]
+
+
+def _of_one_kind(runs: Sequence[TrainedRun], examples: Sequence[int]) -> Figure:
     dim = int(runs[0].splits.info["dim"])
     test = cast(Fixed, runs[0].splits.test)
     chosen = examples or _first_of_classes(test.batch["label"], _SHOWN[dim])
@@ -56,8 +66,8 @@ def finding(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Fi
     labels = [trained.label for trained in runs]
     which = "Test examples" if examples else f"The first test examples of {len(chosen)} classes"
     if dim == 1:
-        return [_series(labels, names, batches, found, which)]
-    return [_canvases(labels, names, batches, found, which)]
+        return _series(labels, names, batches, found, which)
+    return _canvases(labels, names, batches, found, which)
 
 
 def _series(
@@ -72,7 +82,7 @@ def _series(
             axis.set_xlabel("share of the series")
         return figure
 
-    return Figure.drawn(
+    return Figure(
         "The true interval and the attended one",
         draw,
         f"{which}: the channels over time (thin lines), the true interval, which no model was told (grey band), and "
@@ -91,7 +101,7 @@ def _canvases(
         _panels(axes, labels, names, batches, found, theme, _canvas_panel)
         return figure
 
-    return Figure.drawn(
+    return Figure(
         "The true box and the attended region",
         draw,
         f"{which}: the canvas, the box of the digit, which no model was told (dashed), and what each model attends to "

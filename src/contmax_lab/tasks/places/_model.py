@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import contmax
 from contmax.basis import Basis
-from contmax_lab.tasks import Batch
+from contmax_lab.contract import Batch
 from contmax_lab.tasks.places._attention import (
     Combined,
     Discrete,

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from contmax_lab.tables import Metric, Row, Table, Variant
+from contmax_lab.contract import Metric, Repetition, Row, Table
 
 _KINDS = {
     "Mean": ("mean", 1.0),
@@ -22,16 +22,16 @@ _DIGIT_RADIUS = 0.16
 _STATED_SIZE = ("--model.drop_first=0", "--model.drop_last=0", f"--model.least_half_width={_DIGIT_RADIUS}")
 
 
-def _row(setting: str, recipe: str, kind: str, *overrides: str, also: str = "") -> Row:
+def _row(setting: str, variant: str, kind: str, *overrides: str, also: str = "") -> Row:
     """One attention in one setting; `also` says what is special about it."""
     attention, alpha = _KINDS[kind]
     chosen = (f"--model.alpha={alpha}",) if alpha else ("--model.alpha=1.5", "--model.learn_alpha=true")
     label = f"{setting}: {kind}{also}"
-    return Row(label, f"places/{recipe}", (f"--model.attention={attention}", *chosen, *overrides))
+    return Row(label, variant, (f"--model.attention={attention}", *chosen, *overrides))
 
 
-def _rows(setting: str, recipe: str, *overrides: str) -> tuple[Row, ...]:
-    return tuple(_row(setting, recipe, kind, *overrides) for kind in _KINDS)
+def _rows(setting: str, variant: str, *overrides: str) -> tuple[Row, ...]:
+    return tuple(_row(setting, variant, kind, *overrides) for kind in _KINDS)
 
 
 def _turns(dropped: float) -> tuple[Row, ...]:
@@ -63,7 +63,7 @@ PLACES = Table(
             for kind in ("Discrete softmax", "Discrete sparsemax", "Continuous sparsemax", "Combined sparsemax")
         ),
         *(row for labelled in (0.01, 0.1, 1.0) for row in _spans(labelled)),
-        Row("(b) pair: Query only", "places/pair", ("--model.attention=query",)),
+        Row("(b) pair: Query only", "pair", ("--model.attention=query",)),
         *_rows("(b) pair", "pair"),
         # A learned α has no compiled kernel on the plane: minutes for one training.
         *(row for row in _rows("(c) digit", "digit") if "Continuous, learned α" not in row.label),
@@ -76,7 +76,7 @@ PLACES = Table(
         ),
         *(row for dropped in (0.3, 0.5, 0.7) for row in _turns(dropped)),
     ),
-    variants=tuple(Variant(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(5)),
+    repetitions=tuple(Repetition(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(5)),
     metrics=(
         Metric("test.accuracy", "accuracy, %", scale=100, digits=1),
         Metric("test.iou", "IoU", digits=3),
@@ -132,9 +132,9 @@ _DEMO_NOTE = (
 )
 
 
-def _demo_rows(recipe: str) -> tuple[Row, ...]:
+def _demo_rows(variant: str) -> tuple[Row, ...]:
     """Whatever the recipe says may be changed for all trainings of the demo, so that rows say little themselves."""
-    rows = (_row("", recipe, kind) for kind in _DEMO_KINDS)
+    rows = (_row("", variant, kind) for kind in _DEMO_KINDS)
     return tuple(dataclasses.replace(row, label=row.label.removeprefix(": ")) for row in rows)
 
 
@@ -142,7 +142,7 @@ UTTERANCE = Table(
     name="places-utterance",
     title="Where is the speech? An interval is found",
     rows=_demo_rows("utterance"),
-    variants=PLACES.variants[:1],
+    repetitions=PLACES.repetitions[:1],
     metrics=_DEMO_METRICS,
     notes=(_DEMO_NOTE,),
     needs_data=False,
@@ -159,7 +159,7 @@ CANVAS = Table(
     name="places-digit",
     title="Where is the digit? A region is found",
     rows=_demo_rows("digit-sized"),
-    variants=PLACES.variants[:1],
+    repetitions=PLACES.repetitions[:1],
     metrics=_DEMO_METRICS,
     notes=(
         _DEMO_NOTE,

@@ -1,6 +1,7 @@
 """The task: losses and measures of answers."""
 
 from collections.abc import Sequence, Sized
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -9,8 +10,7 @@ from torch.distributions import Uniform
 from torch.nn import functional as F
 
 from contmax.losses import fenchel_young
-from contmax_lab.tables import Table
-from contmax_lab.tasks import Batch, Splits, Task
+from contmax_lab.contract import Batch, Splits, Table, Task
 from contmax_lab.tasks.places._data import Fixed, Moving, PlacesData, load
 from contmax_lab.tasks.places._measures import agreement, looked
 from contmax_lab.tasks.places._model import Answer, Finder, PlacesModel
@@ -24,6 +24,7 @@ class Places(Task):
     summary = "utterances in noise and digits in clutter: is what is attended to where the answer is?"
     data_config = PlacesData
     model_config = PlacesModel
+    recipe_file = Path(__file__).with_name("recipe.yaml")
     curves = ("loss", "accuracy", "iou")
 
     def load(self, data: PlacesData, seed: int) -> Splits:
@@ -39,14 +40,14 @@ class Places(Task):
         """Training examples at new places, others where they always are."""
         return cast(Moving | Fixed, split).placed(indices)
 
-    def losses(self, output: Answer, batch: Batch) -> Tensor:
+    def loss(self, output: Answer, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy; where the true span is known, also the Fenchel–Young loss of the density to it."""
         losses = F.cross_entropy(output.logits, batch["label"], reduction="none")
         density = None if output.place is None else output.place.density
-        if density is None or not batch["span_known"].any():
-            return losses
-        truth = Uniform(batch["low"].squeeze(-1), batch["high"].squeeze(-1))
-        return losses + output.span_weight * batch["span_known"] * fenchel_young(density, truth)
+        if density is not None and batch["span_known"].any():
+            truth = Uniform(batch["low"].squeeze(-1), batch["high"].squeeze(-1))
+            losses = losses + output.span_weight * batch["span_known"] * fenchel_young(density, truth)
+        return losses, torch.ones_like(losses)
 
     def measures(self, output: Answer, batch: Batch) -> dict[str, Tensor]:
         """Whether the answer is right, with only and without what was attended to as well; and where that was."""

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from contmax_lab.tasks import Batch
-from contmax_lab.tasks.vowels import Utterances
+from contmax_lab.contract import Batch
+from contmax_lab.data import Utterances
 
 # Two utterances take this share of their series together: each about a quarter, as one does in noise 4× longer.
 _PAIR_RATIO = 2.0

@@ -4,7 +4,6 @@ Attention over time, on real speech that comes with aeon: the JapaneseVowels dat
 its published split, 270 utterances to train (of which some are kept for validation) and 370 to test.
 """
 
-from contmax_lab.tasks.vowels._data import Utterances as Utterances
 from contmax_lab.tasks.vowels._data import VowelsData as VowelsData
 from contmax_lab.tasks.vowels._model import Answer as Answer
 from contmax_lab.tasks.vowels._model import Listener as Listener

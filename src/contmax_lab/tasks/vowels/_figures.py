@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from contmax_lab.attention import Attended
-from contmax_lab.report import Figure, Theme, new_axes
-from contmax_lab.runs import TrainedRun
-from contmax_lab.tasks.vowels._data import Utterances
+from contmax_lab.contract import Figure, TrainedRun
+from contmax_lab.data import Utterances
+from contmax_lab.drawing import Theme, new_axes
 
 _SPEAKERS = 3
 _POINTS = 400
@@ -43,7 +43,7 @@ def listening(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Figur
             axis.set_xlabel("time, as a share of the utterance")
         return figure
 
-    return Figure.drawn(
+    return Figure(
         "Where the models listen",
         draw,
         f"{'Test utterances' if examples else 'The longest test utterances of three speakers'}: "

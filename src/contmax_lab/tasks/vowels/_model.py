@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import contmax
 from contmax_lab.attention import Attended, Attention, Kind
-from contmax_lab.tasks import Batch
+from contmax_lab.contract import Batch
 
 
 @dataclasses.dataclass(frozen=True)

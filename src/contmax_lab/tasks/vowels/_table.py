@@ -1,6 +1,6 @@
 """The demo's table of speakers."""
 
-from contmax_lab.tables import attention_table
+from contmax_lab.contract import attention_table
 
 VOWELS = attention_table(
     "vowels",

@@ -1,6 +1,7 @@
 """The task: losses and measures of answers."""
 
 from collections.abc import Sequence, Sized
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -9,9 +10,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from contmax_lab.attention import attended_share
-from contmax_lab.tables import Table
-from contmax_lab.tasks import Batch, Splits, Task
-from contmax_lab.tasks.vowels._data import Utterances, VowelsData, load
+from contmax_lab.contract import Batch, Splits, Table, Task
+from contmax_lab.data import Utterances
+from contmax_lab.tasks.vowels._data import VowelsData, load
 from contmax_lab.tasks.vowels._model import Answer, Listener, VowelsModel
 from contmax_lab.tasks.vowels._table import VOWELS
 
@@ -23,6 +24,7 @@ class Vowels(Task):
     summary = "which of nine speakers says two Japanese vowels, by attention over time"
     data_config = VowelsData
     model_config = VowelsModel
+    recipe_file = Path(__file__).with_name("recipe.yaml")
     curves = ("loss", "accuracy", "attended")
 
     def load(self, data: VowelsData, seed: int) -> Splits:
@@ -41,9 +43,10 @@ class Vowels(Task):
         mask = torch.arange(frames.shape[1]) < lengths.unsqueeze(-1)
         return {"frames": frames, "mask": mask, "speaker": chosen.speaker}
 
-    def losses(self, output: Answer, batch: Batch) -> Tensor:
+    def loss(self, output: Answer, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy."""
-        return F.cross_entropy(output.logits, batch["speaker"], reduction="none")
+        losses = F.cross_entropy(output.logits, batch["speaker"], reduction="none")
+        return losses, torch.ones_like(losses)
 
     def measures(self, output: Answer, batch: Batch) -> dict[str, Tensor]:
         """Whether the answer is right, and how much of the utterance was attended to."""
@@ -51,6 +54,15 @@ class Vowels(Task):
             "accuracy": (output.logits.argmax(-1) == batch["speaker"]).float(),
             "attended": attended_share(output.attended, [batch["mask"].sum(-1)]),
         }
+
+    def answer(self, output: Answer, batch: Batch, info: dict[str, Any]) -> str:
+        """Who it is, and who it was."""
+        sure, speaker = output.logits.softmax(-1).max(-1)
+        share = float(attended_share(output.attended, [batch["mask"].sum(-1)]))
+        return (
+            f"speaker {int(speaker) + 1} ({float(sure):.0%}); it was speaker {int(batch['speaker']) + 1}\n"
+            f"attended: {share:.0%} of the utterance"
+        )
 
     def lengths(self, split: Sized) -> Sequence[int]:
         """Frames of each utterance."""

@@ -1,0 +1,129 @@
+"""What a table is: rows are variants of a recipe, repetitions are seeds or splits, a cell is one training."""
+
+import dataclasses
+from collections.abc import Iterator
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A line of the table.
+
+    Args:
+        label: as printed.
+        variant: of the task's recipe; empty = what the recipe says without one.
+        overrides: dotted, on top of it.
+        paper: metric → the published figure, on the scale of the printed one.
+    """
+
+    label: str
+    variant: str = ""
+    overrides: tuple[str, ...] = ()
+    paper: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Repetition:
+    """One repetition of every row.
+
+    Args:
+        name: of its folder.
+        overrides: dotted, e.g. the seed.
+        groups: over which means and deviations are taken, e.g. seeds of one split, and splits.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    groups: tuple[str, ...] = ("seeds",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A column of the table.
+
+    Args:
+        key: dotted place in results.json, e.g. ``test.accuracy``.
+        label: as printed.
+        scale: factor before printing, e.g. 100 for per cent.
+        digits: after the point.
+        spread: whether the deviation over repetitions says something; it does not for a number that has none.
+    """
+
+    key: str
+    label: str
+    scale: float = 1.0
+    digits: int = 4
+    spread: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """A training that comes before those of a table, which all begin with what it has learned.
+
+    Args:
+        recipe: ``TASK/VARIANT``, a recipe as the command line names it.
+        key: dotted key of the rows' recipes that takes its folder.
+        shared: beginnings of keys that, changed for the rows, are changed for it as well.
+    """
+
+    recipe: str
+    key: str
+    shared: tuple[str, ...] = ("data.",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One training of a table.
+
+    Args:
+        row, repetition: whose it is.
+        folder: relative to that of the table.
+    """
+
+    row: Row
+    repetition: Repetition
+
+    @property
+    def folder(self) -> str:
+        """Relative to the folder of the table."""
+        words = "".join(c if c.isalnum() or c == "." else " " for c in self.row.label.lower()).split()
+        return f"{'-'.join(words)}/{self.repetition.name}"
+
+    @property
+    def overrides(self) -> list[str]:
+        """Of the row, then of the repetition."""
+        return [*self.row.overrides, *self.repetition.overrides]
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table that one command can make.
+
+    Args:
+        name: what ``contmax reproduce`` calls it.
+        title: one line.
+        rows: the lines.
+        repetitions: of each row.
+        metrics: the columns.
+        notes: what a reader must know: data, split, differences from the paper.
+        needs_data: whether it needs ``--data PATH``, which becomes ``--data.path``.
+        in_demo: whether the demo makes it too; only without data.
+        about: for readers of a report: the task, the data, the models; paragraphs with empty lines between them.
+        start: what all rows begin with.
+    """
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    repetitions: tuple[Repetition, ...]
+    metrics: tuple[Metric, ...]
+    notes: tuple[str, ...] = ()
+    needs_data: bool = True
+    in_demo: bool = False
+    about: str = ""
+    start: Start | None = None
+
+    def cells(self) -> Iterator[Cell]:
+        """All trainings; every row gets its first repetition before any gets its second."""
+        for repetition in self.repetitions:
+            for row in self.rows:
+                yield Cell(row, repetition)

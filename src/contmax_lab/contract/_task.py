@@ -1,0 +1,256 @@
+"""What a task is: data, a model and what is measured, as functions without state that the engines call."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence, Sized
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from contmax_lab.contract._evaluation import Batch, Batches
+from contmax_lab.contract._figure import Figure, Section
+from contmax_lab.contract._parameters import ParameterGroup
+from contmax_lab.contract._prediction import Prediction
+from contmax_lab.contract._table import Table
+from contmax_lab.contract._training import TrainingConfig
+from contmax_lab.errors import LabError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclasses.dataclass(frozen=True)
+class Splits:
+    """The examples of a task, in three parts that share none.
+
+    Args:
+        train, valid, test: anything with a length, as `Task.batch` understands it.
+        info: what the model, an evaluation or a report must know of the data: classes, vocabulary, normalisation.
+    """
+
+    train: Sized
+    valid: Sized
+    test: Sized
+    info: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Everything that decides a training.
+
+    Args:
+        task: what is trained.
+        data: the task's `data_config`.
+        model: the task's `model_config`.
+        training: how to train.
+        seed: random seed (weights, data order, dropout).
+        search: dotted key → choices for ``contmax search``: a list, or {low, high, log} for a range.
+    """
+
+    task: Task
+    data: Any
+    model: Any
+    training: TrainingConfig
+    seed: int = 0
+    search: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedRun:
+    """A run that is done, with its model in memory.
+
+    Args:
+        folder: of the run.
+        recipe: what it was trained by.
+        splits: its data, loaded again.
+        model: with the best weights, in evaluation mode, on the CPU.
+        results: the content of results.json.
+        label: what pictures and tables call it.
+    """
+
+    folder: Path
+    recipe: Recipe
+    splits: Splits
+    model: nn.Module
+    results: dict[str, Any]
+    label: str
+
+    @property
+    def task(self) -> Task:
+        """That of the recipe."""
+        return self.recipe.task
+
+
+class Task(abc.ABC):
+    """One kind of experiment. It holds no state: everything that varies is in the two configurations.
+
+    A subclass names its configurations, which are dataclasses whose fields have a default and a line of documentation,
+    and says how to load, batch, build and measure. Randomness comes from torch's global generator: the loop seeds it
+    before every step as a function of the seed, the step and the process, so that a resumed run draws the same numbers.
+
+    Needed: `load`, `build`, `batch`, `loss`. Usual: `measures`, or `evaluate` where a model generates. The rest has a
+    default.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    data_config: ClassVar[type]
+    model_config: ClassVar[type]
+    # YAML with the settings of the task and its named variants; None = the defaults of the configurations.
+    recipe_file: ClassVar[Path | None] = None
+    # Validation metrics that are worth a learning curve; empty = all of them.
+    curves: ClassVar[Sequence[str]] = ()
+
+    # -- data and model ------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def load(self, data: Any, seed: int) -> Splits:
+        """Read the examples; the same for the same configuration and seed.
+
+        Raises:
+            LabError: if a file is missing or is not what it should be, with the line.
+        """
+
+    @abc.abstractmethod
+    def build(self, model: Any, splits: Splits) -> nn.Module:
+        """A fresh model, whose ``forward(batch)`` returns what `loss` and `measures` take."""
+
+    def initialise(self, network: nn.Module, data: Any, model: Any) -> None:  # noqa: B027, most have nothing to do here
+        """Put weights from elsewhere into a fresh model before it is trained; by default it stays as it is.
+
+        Raises:
+            LabError: if they are missing or do not fit.
+        """
+
+    @abc.abstractmethod
+    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
+        """The examples with these indices, as tensors whose first dimension is the example."""
+
+    def lengths(self, split: Sized) -> Sequence[int] | None:
+        """The length of each example, where batches should hold similar lengths; by default None."""
+        return None
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def loss(self, output: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Of each example the sum of what is to become small, and the weight it was summed over; both of shape (B,).
+
+        The loop makes the sum of all sums over the sum of all weights small, over the batches of all processes. A
+        weight is 1 where every example counts alike, and the number of tokens where every token does.
+        """
+
+    def parameter_groups(self, network: nn.Module) -> Sequence[ParameterGroup]:
+        """Parameters that learn at different paces; every one that learns is in one group. By default one group."""
+        return (ParameterGroup(tuple(network.parameters())),)
+
+    # -- evaluation ----------------------------------------------------------------------------------------------------
+
+    def measures(self, output: Any, batch: Batch) -> dict[str, Tensor]:
+        """What is measured of each example, each of shape (B, …); by default nothing beside the loss."""
+        return {}
+
+    def summarise(self, measures: dict[str, Tensor]) -> dict[str, float]:
+        """The metrics of a split from the measures of all its examples, each once, in the order of the split.
+
+        By default the means. A metric that is no mean is made here from what was counted per example.
+        """
+        return {name: float(values.double().mean()) for name, values in measures.items()}
+
+    def evaluate(self, model: nn.Module, batches: Batches, info: dict[str, Any]) -> dict[str, float]:
+        """The metrics of a model on a split, the same on every process; the loop has switched gradients off.
+
+        By default ``loss`` and what `summarise` makes of `measures`. A task that generates strings overrides it: it
+        generates batch by batch, and scores what `Batches.in_order` gives back.
+
+        Args:
+            model: in evaluation mode, on the device of the batches.
+            batches: the examples of the split.
+            info: of the `Splits`.
+        """
+        pieces = []
+        for batch in batches:
+            output = model(batch)
+            total, weight = self.loss(output, batch)
+            pieces.append({"loss.sum": total, "loss.weight": weight, **self.measures(output, batch)})
+        found = batches.in_order(pieces)
+        total, weight = (found.pop(name).double().sum() for name in ("loss.sum", "loss.weight"))
+        return {"loss": float(total / weight), **self.summarise(found)}
+
+    # -- people --------------------------------------------------------------------------------------------------------
+
+    def answer(self, output: Any, batch: Batch, info: dict[str, Any]) -> str:
+        """What a model says of the one example of a batch, in words; by default what is measured of it."""
+        measured = self.measures(output, batch).items()
+        return "  ".join(f"{name} {float(value.double().mean()):.4g}" for name, value in measured)
+
+    def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
+        """What a trained model says of an input; by default ``words`` is the number of a test example, from 1.
+
+        Args:
+            trained: the run.
+            words: of the command line, after the folder of the run.
+
+        Raises:
+            UsageError: if the input is not understood.
+        """
+        import torch
+
+        place = _place(words, len(trained.splits.test))
+        batch = self.batch(trained.splits.test, [place])
+        with torch.no_grad():
+            text = self.answer(trained.model(batch), batch, trained.splits.info)
+        figures = self.figures([trained], [place])
+        return Prediction(text, figures[0] if figures else None)
+
+    def tables(self) -> Sequence[Table]:
+        """The tables that ``contmax reproduce`` can make; by default none."""
+        return ()
+
+    def figures(self, runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Sequence[Figure]:
+        """Pictures of trained models, those that tell most first, beside the learning curves that every task gets.
+
+        Args:
+            runs: of this task; their data may differ.
+            examples: which to draw, from 0, where pictures are of single examples; by default a few that a rule finds.
+        """
+        return ()
+
+    def showcase(self) -> Sequence[Section]:
+        """Parts of the demo that need no training, such as what a model that comes with the package says."""
+        return ()
+
+    # -- models that leave the laboratory ------------------------------------------------------------------------------
+
+    def export(self, trained: TrainedRun, folder: Path, measure: Callable[[nn.Module, str], dict[str, float]]) -> int:
+        """Write a trained run as a small self-contained model folder, and return its bytes; by default there is no way.
+
+        Args:
+            trained: the run.
+            folder: made if it does not exist; ``config.json`` in it has the key ``task``.
+            measure: model, part of the data → metrics; for what rounding has changed.
+
+        Raises:
+            LabError: if it cannot be done.
+        """
+        raise LabError(f"{trained.folder} is a run of the task {self.name}, of which no model folder can be made")
+
+    def predict_exported(self, folder: Path | None, words: Sequence[str]) -> Prediction:
+        """What an exported model says of an input.
+
+        Args:
+            folder: that `export` has made; None = the one that comes with the package.
+            words: of the command line.
+
+        Raises:
+            LabError: if there is no such model.
+            UsageError: if the input is not understood.
+        """
+        raise LabError(f"the task {self.name} has no exported models")
+
+
+def _place(words: Sequence[str], count: int) -> int:
+    if len(words) != 1 or not words[0].isdecimal() or not 1 <= int(words[0]) <= count:
+        raise UsageError(f"pass the number of a test example, from 1 to {count}; got {' '.join(words) or 'nothing'}")
+    return int(words[0]) - 1

@@ -1,0 +1,106 @@
+"""JapaneseVowels: utterances of nine speakers, from the files that come with aeon."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from contmax_lab.data._reading import existing_file, numbered_lines
+from contmax_lab.data._splitting import shuffled
+from contmax_lab.errors import LabError
+from contmax_lab.packages import require
+
+_ORIGINAL = "aeon, pip install --force-reinstall aeon; https://archive.ics.uci.edu/dataset/128/japanese+vowels"
+_CHANNELS = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Utterances:
+    """Examples, one per utterance.
+
+    Args:
+        series: each of shape (L, 12), channels standardised over the training utterances.
+        speaker: who it was, shape (number of utterances,), from 0.
+    """
+
+    series: list[Tensor]
+    speaker: Tensor
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def __getitem__(self, indices: Sequence[int]) -> "Utterances":
+        return Utterances([self.series[i] for i in indices], self.speaker[list(indices)])
+
+
+def japanese_vowels(path: Path | None, valid: int, split: int) -> tuple[Utterances, Utterances, Utterances]:
+    """The published split; validation utterances are taken evenly from the speakers of the training part.
+
+    Args:
+        path: folder with JapaneseVowels_TRAIN.ts and JapaneseVowels_TEST.ts; None = the one inside aeon.
+        valid: validation utterances of each speaker.
+        split: seed of their choice.
+
+    Returns:
+        Training, validation and test utterances.
+
+    Raises:
+        LabError: if a file is missing or a line is not as it should be.
+    """
+    folder = path or _inside_aeon()
+    known, test = (_read(folder / f"JapaneseVowels_{part}.ts") for part in ("TRAIN", "TEST"))
+    held_out: list[int] = []
+    for speaker in known.speaker.unique().tolist():
+        own = (known.speaker == speaker).nonzero().flatten().tolist()
+        if len(own) <= valid:
+            raise LabError(f"speaker {speaker + 1} has {len(own)} training utterances; pass a smaller --data.valid")
+        held_out += [own[i] for i in shuffled(len(own), split)[:valid]]
+    train = known[sorted({*range(len(known))} - {*held_out})]
+    frames = torch.cat(train.series)
+    mean, std = frames.mean(0), frames.std(0)
+
+    def standardised(part: Utterances) -> Utterances:
+        return Utterances([(series - mean) / std for series in part.series], part.speaker)
+
+    return standardised(train), standardised(known[sorted(held_out)]), standardised(test)
+
+
+def _inside_aeon() -> Path:
+    aeon = require("aeon", "The demo's speech data")
+    return Path(aeon.__path__[0]) / "datasets" / "data" / "JapaneseVowels"
+
+
+def _read(path: Path) -> Utterances:
+    """Lines of ``channel:channel:…:label``, a channel being comma-separated numbers, after a header of # and @."""
+    existing_file(path, "the JapaneseVowels data", _ORIGINAL)
+    series, speaker = [], []
+    for number, text in numbered_lines(path):
+        if not text.strip() or text[0] in "#@":
+            continue
+        *channels, label = text.split(":")
+        place = f"{path}, line {number}"
+        if len(channels) != _CHANNELS:
+            raise LabError(f"{place}: {len(channels)} channels where there should be {_CHANNELS}")
+        rows = [_numbers(channel, place) for channel in channels]
+        if len({len(row) for row in rows}) != 1:
+            raise LabError(f"{place}: channels of different lengths, {sorted({len(row) for row in rows})}")
+        if not label.strip().isdecimal() or int(label) < 1:
+            raise LabError(f"{place}: {label.strip()!r} is not the number of a speaker, 1, 2, …")
+        series.append(torch.tensor(rows).T.contiguous())
+        speaker.append(int(label) - 1)
+    if not series:
+        raise LabError(f"{path} has no utterances; the original: {_ORIGINAL}")
+    return Utterances(series, torch.tensor(speaker))
+
+
+def _numbers(text: str, place: str) -> list[float]:
+    try:
+        values = [float(word) for word in text.split(",")]
+    except ValueError:
+        values = [math.nan]
+    if not all(map(math.isfinite, values)):
+        raise LabError(f"{place}: {text[:40]!r} are not finite numbers with commas between them")
+    return values

@@ -1,0 +1,57 @@
+"""Figures of matplotlib, made and turned into PNG files."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+from contmax_lab.drawing._theme import Theme, drawn_in
+from contmax_lab.packages import require
+
+_DOTS_PER_INCH = 170
+
+
+def rendered(draw: Callable[[Theme], Any], theme: Theme) -> bytes:
+    """A PNG file in the colours of a theme.
+
+    Args:
+        draw: theme → a figure of matplotlib.
+        theme: light or dark.
+
+    Raises:
+        LabError: if matplotlib is not installed.
+    """
+    with drawn_in(theme):
+        return _png(draw(theme))
+
+
+def _png(figure: Any) -> bytes:
+    """The figure in 256 colours, which takes a third of the bytes; it has few, and their shades at edges."""
+    # Pillow, which matplotlib itself writes PNG files with.
+    from PIL import Image
+
+    drawn, small = io.BytesIO(), io.BytesIO()
+    # Not compressed on the way: it is read again at once.
+    figure.savefig(drawn, format="png", dpi=_DOTS_PER_INCH, pil_kwargs={"compress_level": 0})
+    Image.open(drawn).convert("RGB").quantize(256).save(small, "PNG", optimize=True)
+    return small.getvalue()
+
+
+def new_axes(rows: int = 1, columns: int = 1, width: float = 6.0, height: float = 3.0) -> tuple[Any, list[Any]]:
+    """A figure of matplotlib and its axes row by row; no window, no state shared with other figures.
+
+    Args:
+        rows, columns: of axes.
+        width: of the figure, inches.
+        height: of one row, inches.
+
+    Raises:
+        LabError: if matplotlib is not installed.
+    """
+    require("matplotlib", "Drawing figures")
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(width, height * rows), layout="constrained")
+    axes = canvas.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    return canvas, axes

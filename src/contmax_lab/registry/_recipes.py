@@ -1,0 +1,81 @@
+"""Recipes by name: ``TASK``, ``TASK/VARIANT``, or a YAML file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import contmax_lab
+from contmax_lab.contract import Recipe
+from contmax_lab.errors import UsageError, nearest
+from contmax_lab.recipes import RecipeSource, read_recipe, task_recipe, variant_names, with_variant
+from contmax_lab.registry._tasks import SHIPPED, find_task, task_names
+
+_TASKS = Path(contmax_lab.__file__).parent / "tasks"
+
+
+def shipped_recipes() -> list[str]:
+    """The names of the recipes in the package, ``TASK/VARIANT``.
+
+    Example:
+        >>> "intervals/parabola" in shipped_recipes()
+        True
+    """
+    files = {task: read_recipe(_TASKS / folder / "recipe.yaml") for task, folder in SHIPPED.items()}
+    return sorted(f"{task}/{variant}" for task, stored in files.items() for variant in variant_names(stored))
+
+
+def load_recipe(name: str | Path, overrides: Sequence[str] = (), variant: str = "") -> Recipe:
+    """Find a recipe and change it.
+
+    Args:
+        name: a YAML file, or ``TASK`` or ``TASK/VARIANT``, where a task is a name or ``MODULE:NAME``.
+        overrides: as on the command line, ``--model.hidden_dim=64`` or ``--model.hidden_dim 64``.
+        variant: of the recipe; empty = its default.
+
+    Raises:
+        UsageError: if a file, task, variant, key or value is not understood.
+
+    Example:
+        >>> load_recipe("intervals/parabola", ["--model.hidden_dim", "32"]).model.hidden_dim
+        32
+    """
+    return find_recipe(name, variant).recipe(overrides)
+
+
+def find_recipe(name: str | Path, variant: str = "", named: Sequence[str] = ()) -> RecipeSource:
+    """A recipe before its keys are checked.
+
+    Args:
+        name, variant: as `load_recipe` takes them.
+        named: tasks that are not installed, to which a file may refer by their own name, as that of a run does.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        stored = read_recipe(path)
+        keys = with_variant(stored, variant, str(path))
+        task = {task.name: task for task in map(find_task, named)}.get(stored["task"]) or find_task(str(stored["task"]))
+        return RecipeSource(task, keys, str(path), f"{path.stem}-{variant}".rstrip("-"))
+    reference, _, inline = str(name).partition("/")
+    if path.is_dir() or not (":" in reference or reference in task_names()):
+        raise UsageError(_no_recipe(name))
+    if inline and variant and inline != variant:
+        raise UsageError(f"{name} names the variant {inline}, and --variant {variant} another; pass one of them")
+    task = find_task(reference)
+    stored = task_recipe(task.recipe_file, task.name)
+    chosen = inline or variant or str(stored.get("default", ""))
+    if inline and inline not in variant_names(stored):
+        raise UsageError(_no_recipe(name, [f"{reference}/{known}" for known in variant_names(stored)]))
+    origin = f"{reference}/{chosen}" if chosen else reference
+    return RecipeSource(task, with_variant(stored, chosen, reference), origin, chosen or task.name)
+
+
+def _no_recipe(name: str | Path, own: Sequence[str] = ()) -> str:
+    path, known = Path(name), [*own, *shipped_recipes()]
+    found = "a folder is no recipe:" if path.is_dir() else "there is no recipe"
+    near = nearest(str(path.with_suffix("")), known)
+    choice = (
+        f"{near} contmax data list shows all" if near else f"; pass a YAML file, a task or one of {', '.join(known)}"
+    )
+    return f"{found} {name}{choice}"

@@ -1,0 +1,158 @@
+"""Tasks by name: those of the laboratory, those of other installed packages, and those that a module holds.
+
+A package makes a task known by an entry point of the group ``contmax_lab.tasks``, in its pyproject.toml::
+
+    [project.entry-points."contmax_lab.tasks"]
+    tides = "my_package.tides:TASK"
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from contmax_lab.contract import Table, Task
+from contmax_lab.errors import LabError, UsageError, nearest
+
+GROUP = "contmax_lab.tasks"
+# Name → folder below tasks/, whose package exports TASK. Their recipes are found there without importing torch.
+SHIPPED = {
+    "digits": "digits",
+    "documents": "documents",
+    "intervals": "intervals",
+    "language": "documents/language",
+    "places": "places",
+    "vowels": "vowels",
+}
+
+
+def shipped_tasks() -> list[str]:
+    """The names of the tasks that come with the laboratory.
+
+    Example:
+        >>> "intervals" in shipped_tasks()
+        True
+    """
+    return list(SHIPPED)
+
+
+def task_names() -> list[str]:
+    """The names of all tasks that are installed: those of the laboratory first."""
+    return [*SHIPPED, *sorted(name for name in _entry_points() if name not in SHIPPED)]
+
+
+def find_task(reference: str) -> Task:
+    """A task by its name, or by the module that holds it.
+
+    Args:
+        reference: a name, or ``MODULE:NAME``; a module may lie in the current folder.
+
+    Raises:
+        UsageError: if there is none.
+        LabError: if its package cannot be imported.
+
+    Example:
+        >>> find_task("intervals").name
+        'intervals'
+    """
+    return _task_of_module(reference) if ":" in reference else installed_task(reference)
+
+
+def installed_task(name: str) -> Task:
+    """A task of the laboratory, or one that another installed package makes known.
+
+    Raises:
+        UsageError: if there is none.
+        LabError: if its package cannot be imported.
+    """
+    if name in SHIPPED:
+        task: Task = importlib.import_module(f"{GROUP}.{SHIPPED[name].replace('/', '.')}").TASK
+        return task
+    points = _entry_points()
+    if name not in points:
+        known = task_names()
+        raise UsageError(
+            f"there is no task {name!r}{nearest(name, known) or ';'} choose from {', '.join(known)}, or name one of "
+            "your own as MODULE:NAME"
+        )
+    point = points[name]
+    try:
+        found = point.load()
+    except (ImportError, AttributeError) as error:
+        raise LabError(f"the task {name}, {point.value}, cannot be imported: {' '.join(str(error).split())}") from None
+    return _checked(found, point.value, name)
+
+
+def find_table(name: str, named: Sequence[str] = ()) -> tuple[Task, Table]:
+    """A table by its name, with the task whose it is; tasks of the laboratory are asked before other installed ones.
+
+    Args:
+        name: of the table.
+        named: tasks that are asked first, as `find_task` takes them.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    known: list[str] = []
+    for task in map(find_task, [*named, *task_names()]):
+        for table in task.tables():
+            if table.name == name:
+                return task, table
+            known.append(table.name)
+    raise UsageError(f"there is no table {name!r}; choose from {', '.join(known)}")
+
+
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
+
+
+def _task_of_module(reference: str) -> Task:
+    module, _, attribute = reference.partition(":")
+    found = getattr(_imported(module, reference), attribute, None)
+    if found is None:
+        raise UsageError(f"{reference}: the module {module}{_where(module)} has no {attribute!r}; pass MODULE:NAME")
+    task = _checked(found, reference)
+    if task.name in task_names() and installed_task(task.name) is not task:
+        raise UsageError(f"{reference}: there is an installed task of the name {task.name!r}; give yours another name")
+    return task
+
+
+def _imported(module: str, reference: str) -> ModuleType:
+    """The module; also from the current folder, which comes last, so that nothing there hides an installed package."""
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
+            raise UsageError(f"{reference}: there is no module {module}, neither installed nor in {folder}") from None
+        raise LabError(f"{reference}: {module} needs {error.name}, which is not installed") from None
+    except ValueError:  # an empty name
+        raise UsageError(f"{reference} is not MODULE:NAME") from None
+
+
+def _where(module: str) -> str:
+    """The file of a module, and whether it hides one of the current folder."""
+    file = getattr(sys.modules[module], "__file__", None)
+    own = Path(f"{module}.py").resolve()
+    hides = f", which hides {own}; rename yours" if file and own.is_file() and own != Path(file).resolve() else ""
+    return f" ({file}{hides})" if file else ""
+
+
+def _checked(found: object, reference: str, name: str | None = None) -> Task:
+    if isinstance(found, type) and issubclass(found, Task):
+        raise UsageError(f"{reference} is a class; export an instance of it, TASK = {found.__name__}()")
+    if not isinstance(found, Task):
+        raise UsageError(f"{reference} is of type {type(found).__name__}; it must be a contmax_lab.contract.Task")
+    lacking = [field for field in ("name", "summary", "data_config", "model_config") if not hasattr(found, field)]
+    if lacking:
+        raise UsageError(f"{reference} has no {', '.join(lacking)}")
+    if name is not None and found.name != name:
+        raise LabError(f"the entry point {name} names the task {found.name!r}; both must have the same name")
+    return found

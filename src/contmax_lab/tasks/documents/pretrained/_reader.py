@@ -1,0 +1,77 @@
+"""Reading any English text with a model from a folder."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import safetensors
+import torch
+
+from contmax_lab.contract import Prediction
+from contmax_lab.errors import LabError, UsageError
+from contmax_lab.tasks.documents._model import DocumentsModel, Reader
+from contmax_lab.tasks.documents._prepared import FIRST_WORD, UNKNOWN
+from contmax_lab.tasks.documents._reading import Reading
+from contmax_lab.tasks.documents._tokens import tokenize
+from contmax_lab.tasks.documents.pretrained._verdict import Verdict, verdict_figure
+
+_SHIPPED = Path(__file__).parent
+
+
+class PretrainedReader:
+    """A trained model and its words.
+
+    Args:
+        model: in evaluation mode.
+        words: word i has the number 2 + i.
+        card: the content of config.json.
+    """
+
+    def __init__(self, model: Reader, words: list[str], card: dict[str, Any]) -> None:
+        self.model, self.words, self.card = model, words, card
+        self._numbers = {word: FIRST_WORD + place for place, word in enumerate(words)}
+
+    @classmethod
+    def load(cls, folder: Path = _SHIPPED) -> Self:
+        """Read a model; by default the one in the package.
+
+        Raises:
+            LabError: if a file is missing or does not fit the others.
+        """
+        try:
+            card = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            words = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
+            with safetensors.safe_open(folder / "model.safetensors", framework="pt") as file:
+                weights = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118, no mapping
+            model = Reader(DocumentsModel(**card["model"]), torch.zeros(FIRST_WORD + len(words), card["dimensions"]))
+            model.load_state_dict(weights)
+        except FileNotFoundError as error:
+            raise LabError(f"{error.filename}: no such file; make the folder with contmax export RUN") from None
+        except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise LabError(f"{folder} holds no model that can be read: {' '.join(str(error).split())}") from None
+        return cls(model.eval(), words, card)
+
+    @torch.no_grad()
+    def read(self, text: str) -> Verdict:
+        """Positive or negative?
+
+        Raises:
+            UsageError: if the text has no words, or the model knows none of them.
+        """
+        words = tokenize(text)
+        if not words:
+            raise UsageError("the text has no words; pass a sentence or two")
+        if not any(word in self._numbers for word in words):
+            raise UsageError(f"the model knows {len(self.words):,} English words, but none of this text; pass another")
+        tokens = torch.tensor([[self._numbers.get(word, UNKNOWN) for word in words]])
+        reading: Reading = self.model({"tokens": tokens})
+        return Verdict(words, float(reading.logits.sigmoid()), reading)
+
+    def predict(self, words: Sequence[str]) -> Prediction:
+        """The verdict on a text from the command line, with every attended stretch in brackets."""
+        verdict = self.read(" ".join(words))
+        positive = verdict.probability >= 0.5
+        sure = verdict.probability if positive else 1 - verdict.probability
+        text = f"{'positive' if positive else 'negative'} ({sure:.0%})\n{verdict.marked()}"
+        return Prediction(text, verdict_figure(verdict, "Attention"))
