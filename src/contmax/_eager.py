@@ -7,6 +7,7 @@ Tracers, fake tensors and vmapped tensors have no values, and on an accelerator 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from torch.compiler import is_compiling
@@ -14,6 +15,21 @@ from torch.nn import Parameter
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _REAL = (Tensor, Parameter)
+
+
+def constant_to_tracers(function: _Function) -> _Function:
+    """A function that torch.compile calls once and does not look into.
+
+    It is torch.compiler.assume_constant_result, whose use would import the compiler: as long as torch itself takes.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@constant_to_tracers  # torch.compile of torch 2.11 takes its answer to be True
+def is_exporting() -> bool:
+    """`torch.compiler.is_exporting()`: true inside torch.export, not inside torch.compile."""
+    return torch.compiler.is_exporting()
 
 
 def is_eager(tensor: Tensor) -> bool:
@@ -38,12 +54,3 @@ def is_batch_of_cotangents(tensor: Tensor) -> bool:
 def is_eager_cpu(*values: object) -> bool:
     """True if the values of all the tensors among the arguments can be looked at without waiting for a device."""
     return all(v.device.type == "cpu" and is_eager(v) for v in values if isinstance(v, Tensor))
-
-
-def constant_to_tracers(function: _Function) -> _Function:
-    """A function that torch.compile calls once and does not look into.
-
-    It is torch.compiler.assume_constant_result, whose use would import the compiler: as long as torch itself takes.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function

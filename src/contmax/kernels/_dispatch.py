@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager, is_eager_cpu
+from contmax._eager import is_eager, is_eager_cpu, is_exporting
 from contmax.kernels import _operators
 from contmax.kernels._backends import numba_takes, numba_works, triton_takes
 
@@ -19,7 +19,7 @@ def rows_are_compiled(x: Tensor) -> bool:
 
 def rows_are_fused(x: Tensor) -> bool:
     """Whether rows are taken as they come, in half precision and with a mask: see `contmax.kernels._row_operators`."""
-    return triton_takes(x) and not torch.compiler.is_exporting()
+    return triton_takes(x) and not is_exporting()
 
 
 def _rows_fit(x: Tensor, alpha: float | Tensor) -> bool:
@@ -130,7 +130,7 @@ def plane_means_compiled(form: Tensor, order: float, rule: Sequence[float]) -> T
     Returns:
         The mean and its slope in each of the five, (6, *pairs).
     """
-    if form.device.type != "cpu" or form.dtype != torch.float32 or torch.compiler.is_exporting():
+    if form.device.type != "cpu" or form.dtype != torch.float32 or is_exporting():
         return None
     if not numba_works():
         return None

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax._eager import all_eager
+from contmax._eager import all_eager, is_exporting
 from contmax.kernels import _mean_operators
 from contmax.kernels._backends import triton_takes
 
 
 def means_are_compiled(*tensors: Tensor) -> bool:
     """Whether Triton's kernels take densities and functions with these parameters."""
-    return not torch.compiler.is_exporting() and all(x.dtype == torch.float32 and triton_takes(x) for x in tensors)
+    return not is_exporting() and all(x.dtype == torch.float32 and triton_takes(x) for x in tensors)
 
 
 def line_values(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: float, raised: bool) -> Tensor:

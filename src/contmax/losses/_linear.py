@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from contmax._autograd import apply
-from contmax._eager import is_batch_of_cotangents, is_eager
+from contmax._eager import is_batch_of_cotangents, is_eager, is_exporting
 from contmax._typing import Float, Shaped
 from contmax.losses._conjugate import ClassLoss
 from contmax.losses._finite import check_options, class_ids, entmax_loss, reduced, weighted
@@ -194,7 +194,7 @@ def _as_linear_takes(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tup
 def _can_be_blocked(*arguments: object) -> bool:
     """Whether our operators can take the tensors: they know nothing of torch.func's, and belong into no export."""
     if torch.compiler.is_compiling():
-        return not torch.compiler.is_exporting()
+        return not is_exporting()
     return all(is_eager(x) for x in arguments if isinstance(x, Tensor))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contmax import kernels
-from contmax._eager import is_batch_of_cotangents, is_eager
+from contmax._eager import is_batch_of_cotangents, is_eager, is_exporting
 from contmax.kernels._row_operators import tensor_or_number
 from contmax.maps import _operators
 from contmax.maps._regularized import regularized_argmax_reference
@@ -46,7 +46,7 @@ def pull_back(
 
 def _is_operator(x: Tensor, alpha: float | Tensor, *others: Tensor | None) -> bool:
     tensors = [t for t in (x, alpha, *others) if isinstance(t, Tensor)]
-    if torch.compiler.is_exporting() or all(is_eager(t) for t in tensors):
+    if is_exporting() or all(is_eager(t) for t in tensors):
         return False
     if not torch.compiler.is_compiling() and any(is_batch_of_cotangents(t) for t in tensors):
         return False

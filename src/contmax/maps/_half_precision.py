@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from contmax._autograd import apply
+from contmax._eager import is_exporting
 
 
 def widened_scores(scores: Tensor) -> Tensor:
@@ -16,7 +17,7 @@ def widened_scores(scores: Tensor) -> Tensor:
     """
     if scores.dtype not in (torch.float16, torch.bfloat16):
         return scores
-    if torch.compiler.is_exporting():
+    if is_exporting():
         return scores.float()
     widened: Tensor = apply(_Widened, scores)
     return widened

@@ -17,7 +17,9 @@ def regularized_argmax_reference(
     shifted = scores - torch.where(top == -torch.inf, 0, top)
     p = _probabilities(scores, shifted, alpha, dim, weights)
     total = p.sum(dim, keepdim=True) if weights is None else (weights * p).sum(dim, keepdim=True)
-    return (p / or_one(total)).to(scores.dtype), shifted, top
+    p = p / or_one(total)
+    # torch.compile of torch 2.11 loses the gradient of an autograd.Function whose result is cast to its own dtype.
+    return p if p.dtype == scores.dtype else p.to(scores.dtype), shifted, top
 
 
 def regularized_max_reference(

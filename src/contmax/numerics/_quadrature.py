@@ -11,7 +11,7 @@ import torch
 from numpy.polynomial import legendre
 from torch import Tensor
 
-from contmax._eager import constant_to_tracers
+from contmax._eager import constant_to_tracers, is_exporting
 from contmax._typing import Float
 
 
@@ -99,7 +99,7 @@ class _Kept:
 
 def kept_table(kind: str, count: int, device: torch.device) -> Tensor:
     """A table as a tensor of float64, made once per device; a constant to tracers."""
-    if torch.compiler.is_exporting():
+    if is_exporting():
         # Made of numbers, it is a constant of the exported program; a tensor kept from here would be a fake one.
         return torch.tensor(_numbers(kind, count), dtype=torch.float64, device=device)
     kept: Tensor = getattr(_Kept, _keep(kind, count, device))

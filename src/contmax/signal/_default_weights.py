@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from contmax._eager import is_exporting
 from contmax.basis import Basis
 from contmax.basis._basis import constants_of
 from contmax.signal._kept_weights import Even, computed_weights, kept_weights
@@ -29,7 +30,7 @@ def default_weights(basis: Basis, even: Even, mask: Tensor | None) -> Tensor:
     constants = constants_of(basis)
     if any(constant.requires_grad for constant in constants):
         return computed_weights(basis, even, mask)
-    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+    if torch.compiler.is_compiling() and not is_exporting():
         device, sizes = even.device, [] if even.grid is None else list(even.grid)
         result: Tensor = default_weights_op(
             constants, mask, even.length, sizes, even.penalty, even.dtype, device, basis.number
