@@ -5,7 +5,7 @@ import triton.language as tl
 
 from contmax.kernels.triton._lists import load_chunk
 from contmax.kernels.triton._row_loss import smoothed, store_cut, store_loss, target_score
-from contmax.kernels.triton._rows import curvature, epsilon_of_rows, escort_of, row_offsets, saturated
+from contmax.kernels.triton._rows import curvature, epsilon_of_rows, escort_of, row_offsets, saturated, unbiased
 from contmax.kernels.triton._solve import (
     NOTHING,
     bound_of_mean,
@@ -172,7 +172,8 @@ def backward_long_rows(
         tl.store(DX + here + place, saturated(s * deviation, DX), mask=listed)
         if NEEDS_ALPHA:
             rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon), 0)
-            slope -= tl.sum(tl.where(listed, s * rate * deviation, 0.0), 0)
+            moved = tl.where(listed, s * deviation, 0.0)
+            slope -= unbiased(tl.sum(moved * rate, 0), tl.sum(moved, 0), tl.sum(s * rate, 0), mass)
     else:
         top, anchor, mass, moment, broken = 0.0, 0.0, 0.0, 0.0, 0.0  # moment: Σ s (g − anchor)
         for start in range(0, n, CHUNK):
@@ -191,7 +192,7 @@ def backward_long_rows(
             mass += tl.sum(s, 0)
             moment += tl.sum(tl.where(p > 0.0, s * (g - anchor), 0.0), 0)
         mean = moment / tl.where(mass > 0.0, mass, 1.0)
-        slope += broken
+        along, rest, rates = 0.0, 0.0, 0.0
         for start in range(0, n, CHUNK):
             columns = start + tl.arange(0, CHUNK)
             p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float32)
@@ -201,6 +202,9 @@ def backward_long_rows(
             tl.store(DX + here + columns, saturated(s * deviation, DX) + broken, mask=columns < n)
             if NEEDS_ALPHA:
                 rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon), 0)
-                slope -= tl.sum(s * rate * deviation, 0)
+                along += tl.sum(s * rate * deviation, 0)
+                rest += tl.sum(s * deviation, 0)
+                rates += tl.sum(s * rate, 0)
+        slope += broken - unbiased(along, rest, rates, mass)
     if NEEDS_ALPHA:
         tl.store(DA + row, slope)

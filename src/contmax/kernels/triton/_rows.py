@@ -126,6 +126,12 @@ def curvature(p, epsilon):
 
 
 @triton.jit
+def unbiased(along, rest, rates, mass):
+    """Σ s D (g − ⟨g⟩) less what rounding left in ⟨g⟩, which D makes larger: `rest` is Σ s (g − ⟨g⟩), else 0."""
+    return along - rest * (rates / tl.where(mass > 0.0, mass, 1.0))
+
+
+@triton.jit
 def backward_rows(
     P, G, A, DX, DA, rows, n, fixed_epsilon, size_b, size_c, ga, gb, gc, gn,
     K: tl.constexpr, PER_ROW: tl.constexpr, NEEDS_ALPHA: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
@@ -150,7 +156,8 @@ def backward_rows(
     tl.store(DX + here, saturated(s * deviation, DX) + broken[:, None], mask=inside)
     if NEEDS_ALPHA:
         rate = curvature(tl.where(p > 0.0, p, 1.0), epsilon)
-        tl.store(DA + r, broken - tl.sum(s * rate * deviation, 1), mask=exists)
+        along, rest = sums(s * deviation * rate, s * deviation)
+        tl.store(DA + r, broken - unbiased(along, rest, tl.sum(s * rate, 1), mass), mask=exists)
 
 
 @triton.jit
