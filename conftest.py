@@ -30,7 +30,8 @@ if HAS_HYPOTHESIS:
 # Compiled kernels live outside the checker: it rewrites functions, and their compilers read the source.
 CHECKED = ["deformed", "maps", "densities", "domains", "prediction", "losses", "nn", "basis", "signal", "expectations"]
 
-LONG = ("tests/lab", "tests/test_examples", "tests/test_readme", "tests/test_fuzz", "tests/kernels")
+# The longest first.
+LONG = ("tests/lab", "tests/test_examples", "tests/test_readme", "tests/test_fuzz", "tests/prediction", "tests/kernels")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Trainings and processes take seconds each, the rest milliseconds: with the long ones first, no worker waits.
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    items.sort(key=lambda item: next((i for i, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)))
     if config.getoption("--without-typechecker") or not HAS_TYPECHECKER:
         return
     reason = "tracing does not see through the run-time type checker: pass --without-typechecker"
