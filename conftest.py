@@ -1,5 +1,6 @@
 """Shared by all tests: the run-time type checker, the golden values, Triton's interpreter where there is no GPU."""
 
+import functools
 import importlib.util
 import json
 import os
@@ -29,7 +30,8 @@ if HAS_HYPOTHESIS:
 # Compiled kernels live outside the checker: it rewrites functions, and their compilers read the source.
 CHECKED = ["deformed", "maps", "densities", "domains", "prediction", "losses", "nn", "basis", "signal", "expectations"]
 
-LONG = ("tests/lab", "tests/test_examples", "tests/test_readme", "tests/test_fuzz", "tests/kernels")
+# The longest first.
+LONG = ("tests/lab", "tests/test_examples", "tests/test_readme", "tests/test_fuzz", "tests/prediction", "tests/kernels")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,14 +42,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if HAS_TYPECHECKER and not config.getoption("--without-typechecker"):
-        import jaxtyping
+        import typechecker
 
-        jaxtyping.install_import_hook([f"contmax.{name}" for name in CHECKED], "typechecker.checked")
+        typechecker.install([f"contmax.{name}" for name in CHECKED])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Trainings and processes take seconds each, the rest milliseconds: with the long ones first, no worker waits.
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    items.sort(key=lambda item: next((i for i, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)))
     if config.getoption("--without-typechecker") or not HAS_TYPECHECKER:
         return
     reason = "tracing does not see through the run-time type checker: pass --without-typechecker"
@@ -58,7 +60,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _reproducible() -> None:
-    torch.manual_seed(0)
+    # torch.manual_seed keeps a stack trace for every kind of device that has not started yet: a millisecond a test.
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(0)
 
 
 @pytest.fixture
@@ -68,10 +73,33 @@ def triton_takes_cpu_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("on a GPU the kernels are compiled, and cannot take CPU tensors")
     monkeypatch.setattr("contmax.kernels._backends.TRITON_DEVICES", {"cpu"})
+    _patch_the_language_once(monkeypatch)
     # NumPy, which the interpreter computes with, warns of what kernels do on purpose and select away.
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All-NaN slice encountered", RuntimeWarning)
         yield
+
+
+def _patch_the_language_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a kernel's helpers find the language as the kernel's launch has left it.
+
+    Triton's interpreter looks through the whole language at every call of a helper, for what is replaced already:
+    nearly half of its time.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang
+
+    @functools.cache
+    def languages(function):
+        return [module for module in (tl, tl.core) if module in function.__globals__.values()]
+
+    def patch_once(function):
+        as_it_comes = any(tl.core.is_builtin(module.load) for module in languages(function))
+        return patch(function) if as_it_comes else interpreter._LangPatchScope()
+
+    monkeypatch.setattr(interpreter, "_patch_lang", patch_once)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,20 @@
-"""The run-time type checker of the test-suite: beartype, except where it has no meaning."""
+"""The run-time type checker of the test-suite: beartype, except where it has no meaning, once per kind of call."""
 
+import functools
+import types
+from collections.abc import Callable
+
+import jaxtyping
+import torch
 from beartype import beartype
 from beartype.roar import BeartypeDecorHintPep673Exception
+
+
+def install(modules: list[str]) -> None:
+    """Check the annotations of the modules, which must not have been imported yet."""
+    # Where jaxtyping's hook puts the decorator it looks it up by this name.
+    jaxtyping.jaxtyped = functools.partial(once_per_kind, jaxtyping.jaxtyped)
+    jaxtyping.install_import_hook(modules, "typechecker.checked")
 
 
 def checked(function):
@@ -10,3 +23,53 @@ def checked(function):
         return beartype(function)
     except BeartypeDecorHintPep673Exception:
         return function
+
+
+def once_per_kind(jaxtyped: Callable, function: Callable | None = None, *, typechecker: Callable) -> Callable:
+    """`jaxtyped`, but arguments and results of kinds that have passed are not checked again.
+
+    A check takes several times as long as what most functions do, and it reads nothing but types, dtypes and shapes.
+    """
+    if function is None:
+        return functools.partial(once_per_kind, jaxtyped, typechecker=typechecker)
+    if isinstance(function, type):
+        return jaxtyped(function, typechecker=typechecker)
+    passed: dict[tuple, set] = {}
+    check_all = jaxtyped(function, typechecker=typechecker)
+
+    @functools.wraps(function)
+    def call(*arguments, **options):
+        __tracebackhide__ = True
+        kinds = (*map(_kind, arguments), *options, *map(_kind, options.values()))
+        results = passed.get(kinds)
+        if results is None:
+            result = check_all(*arguments, **options)
+            passed[kinds] = {_kind(result)}
+            return result
+        result = function(*arguments, **options)
+        kind = _kind(result)
+        if kind not in results:
+            # The shape of a result may depend on what `self` holds. A function that draws must not be called again.
+            again = _returning(result, like=function)
+            jaxtyped(again, typechecker=typechecker)(*arguments, **options)
+            results.add(kind)
+        return result
+
+    return call
+
+
+def _returning(result: object, like: Callable) -> Callable:
+    """A function that returns a value already known, with the signature of another and the names its strings mean."""
+    given = lambda *_, **__: result  # noqa: E731
+    return functools.wraps(like)(types.FunctionType(given.__code__, like.__globals__, closure=given.__closure__))
+
+
+def _kind(value: object) -> object:
+    """What a check can see of a value, hashable: a tensor's dtype and shape, the kinds of members, or the type."""
+    if isinstance(value, torch.Tensor):
+        return type(value), value.dtype, value.shape
+    if isinstance(value, tuple | list):
+        return type(value), *map(_kind, value)
+    if isinstance(value, dict):
+        return type(value), *value, *map(_kind, value.values())
+    return (type(value), value) if isinstance(value, str | int) else type(value)
