@@ -204,9 +204,18 @@ class Run:
     def finish(self, weights: Checkpoint, results: dict[str, Any]) -> None:
         """Store the best weights and the results; checkpoints have done their work."""
         write_checkpoint(self.weights, weights)
-        write_json(self._results, results)
+        self.write_results(results)
         for path in self._saved():
             path.unlink()
+
+    def write_results(self, results: dict[str, Any]) -> None:
+        """Store what came out."""
+        write_json(self._results, results)
+
+    def is_untested(self) -> bool:
+        """Whether it is done and there are test examples, but they have not been looked at."""
+        results = self.results()
+        return results is not None and results["test"] is None and results["examples"]["test"] > 0
 
     def results(self) -> dict[str, Any] | None:
         """What came out, or None if the run is not done."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contmax_lab.contract import Recipe, TrainingConfig
 from contmax_lab.errors import Diverged, Interrupted, LabError, UsageError
-from contmax_lab.files import Checkpoint
+from contmax_lab.files import Checkpoint, read_checkpoint
 from contmax_lab.runs import Run
 from contmax_lab.training._batches import epoch_batches
 from contmax_lab.training._display import Display
@@ -26,14 +26,14 @@ from contmax_lab.training._learner import Learner
 _REFUSALS = ("must be finite", "to satisfy the constraint")
 
 
-def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = True) -> dict[str, Any]:
+def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False) -> dict[str, Any]:
     """Train a recipe in a folder, from the start or from the last checkpoint.
 
     Args:
         recipe: decides everything; on a CPU, every bit of the result.
         run: the folder.
         resume: go on where a run in that folder stopped; a run that is done returns its results.
-        test: measure the best weights on the test examples at the end.
+        test: measure the best weights on the test examples at the end, also of a run that is done without that.
 
     Returns:
         The content of results.json: ``valid``, ``test``, ``best_epoch``, ``epochs``, ``steps``, ``parameters``,
@@ -50,10 +50,12 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = True) 
             run.begin(recipe, resume=resume)
         accelerator.wait_for_everyone()
         done = run.results()
-        if done is not None:
+        if done is not None and not (test and run.is_untested()):
             return done
         request = stack.enter_context(stop_requests())
         training = _Training(recipe, run, accelerator, request)
+        if done is not None:
+            return training.tested(done)
         training.restore()
         try:
             training.fit()
@@ -242,6 +244,15 @@ class _Training:
             self.position.stale += 1
 
     # -- the end -------------------------------------------------------------------------------------------------------
+
+    def tested(self, done: dict[str, Any]) -> dict[str, Any]:
+        """The results of a run that is done, with those of its best weights on the test examples."""
+        self.learner.load_weights(read_checkpoint(self.run.weights).tensors)
+        results = {**done, "test": self._evaluated(self.splits.test)}
+        if self.accelerator.is_main_process:
+            self.run.write_results(results)
+        self.accelerator.wait_for_everyone()
+        return results
 
     def finish(self, test: bool) -> dict[str, Any]:
         self.save()
