@@ -1,6 +1,7 @@
 """Measure the best weights of a run again, on the validation examples.
 
-The test examples are for the end of all choices, with --test. Keys of the recipe may be changed, e.g. --data.path where the data has moved.
+The test examples are for the end of all choices, with --test. Keys of the recipe may be changed, e.g. --data.path where
+the data has moved.
 """
 
 import argparse

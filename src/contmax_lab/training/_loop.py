@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,12 +16,13 @@ from contmax_lab.contract import Recipe, TrainingConfig
 from contmax_lab.errors import Diverged, Interrupted, LabError, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint
 from contmax_lab.runs import Run
-from contmax_lab.training._batches import epoch_batches
+from contmax_lab.training._batches import Plan
 from contmax_lab.training._display import Display
 from contmax_lab.training._evaluation import evaluate
 from contmax_lab.training._events import Events
 from contmax_lab.training._interruption import StopRequest, stop_requests
 from contmax_lab.training._learner import Learner
+from contmax_lab.training._loading import Loaded, Order
 
 # What densities of ours and of torch say of parameters that are not finite, before a loss is made of them.
 _REFUSALS = ("must be finite", "to satisfy the constraint")
@@ -100,7 +102,7 @@ class _Training:
         for name, split in (("training", self.splits.train), ("validation", self.splits.valid)):
             if not len(split):
                 raise LabError(f"there are no {name} examples; look at the section data of the recipe")
-        self.lengths = self.task.lengths(self.splits.train)
+        self.plan = Plan(self.config, recipe.seed, len(self.splits.train), self.task.lengths(self.splits.train))
         self.learner = Learner(recipe, self.splits, accelerator)
         self.position = _Position()
         self.best_weights: dict[str, Tensor] = {}
@@ -121,6 +123,7 @@ class _Training:
         self.position = _Position(**state["position"])
         self.learner.load_weights(_section(tensors, "model"))
         self.learner.load_optimizer_state(_section(tensors, "optimizer"), state["optimizer"])
+        self.learner.schedule.load_state(state["schedule"])
         self.learner.set_sums(state["sums"])
         self.best_weights = _section(tensors, "best")
         self.accelerator.wait_for_everyone()
@@ -138,6 +141,7 @@ class _Training:
         sections = {"model": self.learner.weights(), "optimizer": optimizer, "best": self.best_weights}
         tensors = {f"{name}.{key}": tensor for name, section in sections.items() for key, tensor in section.items()}
         state = {"position": dataclasses.asdict(self.position), "optimizer": rest, "sums": sums}
+        state["schedule"] = self.learner.schedule.state()
         self.run.save(self.position.step, Checkpoint(tensors, state))
 
     def _tick(self) -> None:
@@ -151,26 +155,34 @@ class _Training:
         main = self.accelerator.is_main_process
         with Display(self.run.folder.name, self.config.epochs, visible=main) as display:
             events = Events(self.run.folder / "tensorboard") if main and self.config.tensorboard else None
+            pin = self.accelerator.device.type == "cuda"
+            batches = self.learner.loader.stream(self._orders(), 0, pin=pin)
             while not self._done():
-                self._epoch(display)
+                self._epoch(batches, display)
                 self._close_epoch(display, events)
 
     def _done(self) -> bool:
         epochs, patience = int(self.config.epochs), int(self.config.patience)
         return self.position.epoch >= epochs or 0 < patience <= self.position.stale
 
-    def _epoch(self, display: Display) -> None:
-        position, count = self.position, len(self.splits.train)
-        batches = epoch_batches(count, self.config.batch_size, self.recipe.seed, position.epoch, self.lengths)
-        total = self.config.epochs * len(batches)
-        started, seen = time.monotonic(), 0
-        for indices in batches[position.batch :]:
-            self.learner.step(indices, position.step, total)
+    def _epoch(self, batches: Iterator[Loaded], display: Display) -> None:
+        position, steps = self.position, self.plan.steps_per_epoch
+        started, first = time.monotonic(), position.batch
+        while position.batch < steps:
+            self.learner.step(next(batches), position.step, self.config.epochs * steps)
             position.step += 1
             position.batch += 1
-            seen += len(indices)
-            display.at(position.epoch + position.batch / len(batches), seen / (time.monotonic() - started))
+            examples = (position.batch - first) / steps * len(self.splits.train)
+            display.at(position.epoch + position.batch / steps, examples / (time.monotonic() - started))
             self._pause()
+
+    def _orders(self) -> Iterator[Order]:
+        """The steps that are left, as far as the last epoch."""
+        position = dataclasses.replace(self.position)
+        for epoch in range(position.epoch, self.config.epochs):
+            done = position.batch if epoch == position.epoch else 0
+            for place, indices in enumerate(self.plan.epoch(epoch)[done:], start=done):
+                yield Order(epoch * self.plan.steps_per_epoch + place, indices)
 
     def _pause(self) -> None:
         """Between two steps: save if it is time, stop if somebody asked."""
@@ -195,6 +207,7 @@ class _Training:
     def _close_epoch(self, display: Display, events: Events | None) -> None:
         position = self.position
         position.epoch, position.batch = position.epoch + 1, 0
+        self.learner.schedule.epoch_done(position.epoch)
         if position.epoch % self.config.evaluate_every and position.epoch < self.config.epochs:
             return
         # The sums run over all epochs since the last evaluation.
@@ -215,7 +228,7 @@ class _Training:
             events.write(position.step, {"train": train, "valid": valid})
 
     def _evaluated(self, split: Any) -> dict[str, float]:
-        batch_size, info = self.config.batch_size, self.splits.info
+        batch_size, info = self.config.evaluation_batch_size or self.config.batch_size, self.splits.info
         metrics = evaluate(self.learner.bare_model, self.task, split, info, batch_size, self.accelerator)
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if bad:
@@ -237,7 +250,9 @@ class _Training:
             raise UsageError(f"training.monitor is {monitor!r}, but what is measured is {', '.join(valid)}")
         sign = 1.0 if self.config.goal == "max" else -1.0
         best = self.position.best
-        if best is None or sign * valid[monitor] > sign * best:
+        is_best = best is None or sign * valid[monitor] > sign * best
+        self.learner.schedule.evaluated(is_best)
+        if is_best:
             self.position.best, self.position.best_epoch, self.position.stale = valid[monitor], self.position.epoch, 0
             self.best_weights = self.learner.weights()
         else:

@@ -21,5 +21,5 @@ def evaluate_trained(trained: TrainedRun, part: str, model: nn.Module | None = N
     training, splits = trained.recipe.training, trained.splits
     accelerator = accelerator_for(training)
     prepared = accelerator.prepare_model(model or trained.model, evaluation_mode=True)
-    split = getattr(splits, part)
-    return evaluate(prepared, trained.task, split, splits.info, training.batch_size, accelerator)
+    split, batch_size = getattr(splits, part), training.evaluation_batch_size or training.batch_size
+    return evaluate(prepared, trained.task, split, splits.info, batch_size, accelerator)
