@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import os
 
 import pytest
 import torch
@@ -200,6 +201,32 @@ def test_tokens_need_lengths(tmp_path, monkeypatch):
     monkeypatch.setattr(Noisy, "lengths", lambda self, split: None)
     with pytest.raises(UsageError, match="needs the lengths of examples"):
         train(recipe(batch_tokens=9), Run(tmp_path / "run"))
+
+
+def test_workers_change_no_bit_and_it_goes_on_with_any_number_of_them(tmp_path, monkeypatch, last_states):
+    whole = Run(tmp_path / "whole")
+    train(recipe(accumulate=2), whole)
+    run = interrupted_run(tmp_path / "run", {"accumulate": 2, "workers": 2}, monkeypatch, stops=(7,))
+    assert_same_end(last_states[run.folder], last_states[whole.folder])
+    (run.folder / "results.json").unlink()
+    assert run.differences(recipe(accumulate=2, workers=1)) == []
+
+
+def test_a_worker_does_not_keep_the_claim_of_a_process_that_was_killed(tmp_path):
+    run, (reads, writes) = Run(tmp_path / "run"), os.pipe()
+    with run.claimed():
+        child = os.fork()
+        if not child:
+            os.close(writes)
+            os.read(reads, 1)  # lives until the parent lets it go
+            os._exit(0)
+    try:
+        with run.claimed():
+            pass
+    finally:
+        os.close(writes)
+        os.waitpid(child, 0)
+        os.close(reads)
 
 
 @pytest.mark.graph

@@ -33,6 +33,7 @@ class TrainingConfig:
         evaluate_every: epochs between evaluations on the validation examples.
         checkpoint_seconds: seconds between checkpoints; 0 = one after every step.
         precision: "no" = float32, "bf16" = bfloat16 autocast.
+        workers: processes that make batches ahead of time; 0 = none. What comes out does not depend on it.
         compile: let torch.compile translate the model; bits differ from those without.
         device: auto = the GPU where there is one.
         tensorboard: write event files beside metrics.jsonl (needs the package tensorboard).
@@ -58,6 +59,7 @@ class TrainingConfig:
     evaluate_every: PositiveInt = 1
     checkpoint_seconds: NonNegativeFloat = 30.0
     precision: Literal["no", "bf16"] = "no"
+    workers: NonNegativeInt = 0
     compile: bool = False
     device: Literal["auto", "cpu"] = "auto"
     tensorboard: bool = False

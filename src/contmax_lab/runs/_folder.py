@@ -5,9 +5,10 @@ import dataclasses
 import fcntl
 import json
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from contmax_lab.contract import Recipe, Task
 from contmax_lab.errors import CannotWrite, LabError, UsageError
@@ -19,7 +20,11 @@ _PACKAGES = ("contmax", "torch", "numpy", "numba", "accelerate", "safetensors", 
 # The one before the last is there for the case that the last is damaged by what no program can help.
 _KEPT_CHECKPOINTS = 2
 # Keys of a recipe that change nothing of what comes out.
-_INDIFFERENT = {"data.cache", "training.checkpoint_seconds", "training.tensorboard"}
+_INDIFFERENT = {"data.cache", "training.checkpoint_seconds", "training.tensorboard", "training.workers"}
+
+# Forked processes, such as those that make batches, must not keep the claim of one that was killed.
+_held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
+os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _held])
 
 
 class Run:
@@ -52,6 +57,7 @@ class Run:
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             lock = (self.folder / "lock").open("w")
+            _held.add(lock)
         except OSError as error:
             raise CannotWrite(f"cannot make {self.folder}: {error.strerror}; pass another --folder") from None
         with lock:

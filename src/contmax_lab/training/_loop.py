@@ -156,7 +156,7 @@ class _Training:
         with Display(self.run.folder.name, self.config.epochs, visible=main) as display:
             events = Events(self.run.folder / "tensorboard") if main and self.config.tensorboard else None
             pin = self.accelerator.device.type == "cuda"
-            batches = self.learner.loader.stream(self._orders(), 0, pin=pin)
+            batches = self.learner.loader.stream(self._orders(), self.config.workers, pin=pin)
             while not self._done():
                 self._epoch(batches, display)
                 self._close_epoch(display, events)
