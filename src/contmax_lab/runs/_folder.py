@@ -149,15 +149,17 @@ class Run:
             raise self._unwritable(error) from None
 
     def metrics_size(self) -> int:
-        """Bytes of metrics.jsonl, all of which are on disk when this returns."""
-        if not self.metrics.exists():
-            return 0
-        try:
-            with self.metrics.open("rb") as file:
-                os.fsync(file.fileno())
-                return os.fstat(file.fileno()).st_size
-        except OSError as error:
-            raise self._unwritable(error) from None
+        """Bytes of metrics.jsonl."""
+        return self.metrics.stat().st_size if self.metrics.exists() else 0
+
+    def _sync_metrics(self) -> None:
+        """Force metrics.jsonl to the disk."""
+        if self.metrics.exists():
+            try:
+                with self.metrics.open("rb") as file:
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise self._unwritable(error) from None
 
     def _unwritable(self, error: OSError) -> CannotWrite:
         return CannotWrite(
@@ -182,7 +184,8 @@ class Run:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def save(self, step: int, checkpoint: Checkpoint) -> None:
-        """Store a checkpoint, then drop the oldest."""
+        """Store a checkpoint, after the metrics whose size it knows, then drop the oldest."""
+        self._sync_metrics()
         write_checkpoint(self.checkpoints / f"step-{step:09d}.safetensors", checkpoint)
         for path in self._saved()[:-_KEPT_CHECKPOINTS]:
             path.unlink()

@@ -23,6 +23,7 @@ from contmax_lab.training._events import Events
 from contmax_lab.training._interruption import StopRequest, stop_requests
 from contmax_lab.training._learner import Learner
 from contmax_lab.training._loading import Loaded, Order
+from contmax_lab.training._saving import Saver
 
 # What densities of ours and of torch say of parameters that are not finite, before a loss is made of them.
 _REFUSALS = ("must be finite", "to satisfy the constraint")
@@ -55,7 +56,7 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False)
         if done is not None and not (test and run.is_untested()):
             return done
         request = stack.enter_context(stop_requests())
-        training = _Training(recipe, run, accelerator, request)
+        training = _Training(recipe, run, accelerator, request, stack.enter_context(Saver(run)))
         if done is not None:
             return training.tested(done)
         training.restore()
@@ -94,8 +95,8 @@ class _Position:
 
 
 class _Training:
-    def __init__(self, recipe: Recipe, run: Run, accelerator: Accelerator, request: StopRequest) -> None:
-        self.recipe, self.run, self.accelerator, self.request = recipe, run, accelerator, request
+    def __init__(self, recipe: Recipe, run: Run, accelerator: Accelerator, request: StopRequest, saver: Saver) -> None:
+        self.recipe, self.run, self.accelerator, self.request, self.saver = recipe, run, accelerator, request, saver
         self.config = recipe.training
         self.task = recipe.task
         self.splits = self.task.load(recipe.data, recipe.seed)
@@ -142,7 +143,7 @@ class _Training:
         tensors = {f"{name}.{key}": tensor for name, section in sections.items() for key, tensor in section.items()}
         state = {"position": dataclasses.asdict(self.position), "optimizer": rest, "sums": sums}
         state["schedule"] = self.learner.schedule.state()
-        self.run.save(self.position.step, Checkpoint(tensors, state))
+        self.saver.save(self.position.step, Checkpoint(tensors, state))
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -186,11 +187,15 @@ class _Training:
 
     def _pause(self) -> None:
         """Between two steps: save if it is time, stop if somebody asked."""
-        due = time.monotonic() - self._last_save >= self.config.checkpoint_seconds
+        self.saver.check()
+        interval = self.config.checkpoint_seconds
+        # A disk that is slower than the interval does not hold the training up, unless every step is to be saved.
+        due = time.monotonic() - self._last_save >= interval and not (interval and self.saver.is_busy)
         stop, due = self._agreed(bool(self.request), due and self.accelerator.is_main_process)
         if stop or due:
             self.save()
         if stop:
+            self.saver.wait()
             error = Interrupted(f"stopped at step {self.position.step}, all is saved; pass --resume to go on")
             error.exit_code = self.request.exit_code
             raise error
@@ -288,6 +293,7 @@ class _Training:
                 "seconds_per_epoch": round(position.seconds / max(position.epoch, 1), 6),
             },
         }
+        self.saver.wait()
         if self.accelerator.is_main_process:
             self.run.finish(Checkpoint(self.best_weights, {"best_epoch": position.best_epoch}), results)
         self.accelerator.wait_for_everyone()
