@@ -305,6 +305,7 @@ def test_doctor_says_which_kernels_run_and_why_not(contmax, monkeypatch):
         ("optuna", ["search", "intervals/parabola"]),
         ("vega_datasets", ["data", "check", "intervals/seattle-parabola"]),
         ("tensorboard", ["train", "{config}", "--folder", "{run}", "--training.tensorboard=true"]),
+        ("wandb", ["train", "{config}", "--folder", "{run}", "--training.wandb=project"]),
         ("matplotlib", ["report", "{run}", "--output", "{run}/r.html"]),
     ],
 )

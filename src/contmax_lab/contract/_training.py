@@ -36,6 +36,7 @@ class TrainingConfig:
         workers: processes that make batches ahead of time; 0 = none. What comes out does not depend on it.
         compile: let torch.compile translate the model; bits differ from those without.
         device: auto = the GPU where there is one.
+        wandb: project of Weights & Biases that metrics are sent to (needs the package wandb); empty = none.
         tensorboard: write event files beside metrics.jsonl (needs the package tensorboard).
     """
 
@@ -62,4 +63,5 @@ class TrainingConfig:
     workers: NonNegativeInt = 0
     compile: bool = False
     device: Literal["auto", "cpu"] = "auto"
+    wandb: str = ""
     tensorboard: bool = False

@@ -15,12 +15,19 @@ from contmax_lab.errors import CannotWrite, LabError, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint, write_atomically, write_checkpoint, write_json
 from contmax_lab.provenance import provenance
 from contmax_lab.recipes import RecipeSource, as_yaml, read_recipe, with_variant
+from contmax_lab.runs._spreadsheet import append_row, as_csv, as_row
 
 _PACKAGES = ("contmax", "torch", "numpy", "numba", "accelerate", "safetensors", "jsonargparse")
 # The one before the last is there for the case that the last is damaged by what no program can help.
 _KEPT_CHECKPOINTS = 2
 # Keys of a recipe that change nothing of what comes out.
-_INDIFFERENT = {"data.cache", "training.checkpoint_seconds", "training.tensorboard", "training.workers"}
+_INDIFFERENT = {
+    "data.cache",
+    "training.checkpoint_seconds",
+    "training.tensorboard",
+    "training.wandb",
+    "training.workers",
+}
 
 # Forked processes, such as those that make batches, must not keep the claim of one that was killed.
 _held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
@@ -42,6 +49,7 @@ class Run:
         self.folder = Path(folder)
         self.config = self.folder / "config.yaml"
         self.metrics = self.folder / "metrics.jsonl"
+        self.spreadsheet = self.folder / "metrics.csv"
         self.weights = self.folder / "model.safetensors"
         self.checkpoints = self.folder / "checkpoints"
         self._results = self.folder / "results.json"
@@ -141,10 +149,12 @@ class Run:
     # -- metrics -------------------------------------------------------------------------------------------------------
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        """Add a line to metrics.jsonl."""
+        """Add a line to metrics.jsonl and metrics.csv."""
         try:
             with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+            if not append_row(self.spreadsheet, as_row(record)):
+                self._write_spreadsheet()
         except OSError as error:
             raise self._unwritable(error) from None
 
@@ -170,6 +180,11 @@ class Run:
         """Forget the lines that were written after a checkpoint."""
         if self.metrics.exists():
             os.truncate(self.metrics, size)
+            self._write_spreadsheet()
+
+    def _write_spreadsheet(self) -> None:
+        rows = [as_row(record) for record in self.history()]
+        write_atomically(self.spreadsheet, as_csv(rows).encode("utf-8"))
 
     def history(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a last line that was cut short is left out."""

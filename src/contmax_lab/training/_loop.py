@@ -19,7 +19,7 @@ from contmax_lab.runs import Run
 from contmax_lab.training._batches import Plan
 from contmax_lab.training._display import Display
 from contmax_lab.training._evaluation import evaluate
-from contmax_lab.training._events import Events
+from contmax_lab.training._events import Events, events_for
 from contmax_lab.training._interruption import StopRequest, stop_requests
 from contmax_lab.training._learner import Learner
 from contmax_lab.training._loading import Loaded, Order
@@ -154,8 +154,11 @@ class _Training:
 
     def fit(self) -> None:
         main = self.accelerator.is_main_process
-        with Display(self.run.folder.name, self.config.epochs, visible=main) as display:
-            events = Events(self.run.folder / "tensorboard") if main and self.config.tensorboard else None
+        events = events_for(self.recipe, self.run.folder) if main else []
+        with contextlib.ExitStack() as stack:
+            for place in events:
+                stack.callback(place.close)
+            display = stack.enter_context(Display(self.run.folder.name, self.config.epochs, visible=main))
             pin = self.accelerator.device.type == "cuda"
             batches = self.learner.loader.stream(self._orders(), self.config.workers, pin=pin)
             while not self._done():
@@ -209,7 +212,7 @@ class _Training:
 
     # -- evaluations ---------------------------------------------------------------------------------------------------
 
-    def _close_epoch(self, display: Display, events: Events | None) -> None:
+    def _close_epoch(self, display: Display, events: list[Events]) -> None:
         position = self.position
         position.epoch, position.batch = position.epoch + 1, 0
         self.learner.schedule.epoch_done(position.epoch)
@@ -229,8 +232,8 @@ class _Training:
         if self.accelerator.is_main_process:
             self.run.append_metrics({**record, "seconds": round(position.seconds, 3)})
         display.news(self.config.monitor, valid[self.config.monitor], position.best or 0.0)
-        if events is not None:
-            events.write(position.step, {"train": train, "valid": valid})
+        for place in events:
+            place.write(position.step, {"train": train, "valid": valid})
 
     def _evaluated(self, split: Any) -> dict[str, float]:
         batch_size, info = self.config.evaluation_batch_size or self.config.batch_size, self.splits.info
