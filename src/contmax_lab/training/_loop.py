@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from torch import Tensor
 
-from contmax_lab.contract import Recipe, TrainingConfig
+from contmax_lab.contract import Recipe
 from contmax_lab.errors import Diverged, Interrupted, LabError, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint
 from contmax_lab.runs import Run
@@ -23,6 +22,7 @@ from contmax_lab.training._events import Events, events_for
 from contmax_lab.training._interruption import StopRequest, stop_requests
 from contmax_lab.training._learner import Learner
 from contmax_lab.training._loading import Loaded, Order
+from contmax_lab.training._processes import accelerator_for
 from contmax_lab.training._saving import Saver
 
 # What densities of ours and of torch say of parameters that are not finite, before a loss is made of them.
@@ -39,8 +39,8 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False)
         test: measure the best weights on the test examples at the end, also of a run that is done without that.
 
     Returns:
-        The content of results.json: ``valid``, ``test``, ``best_epoch``, ``epochs``, ``steps``, ``parameters``,
-        ``timing``.
+        The content of results.json: ``valid``, ``test``, ``best_epoch``, ``epochs``, ``steps``, ``processes``,
+        ``parameters``, ``timing``.
 
     Raises:
         LabError: if data, disk, numbers or a checkpoint are bad; what was saved before is untouched.
@@ -67,14 +67,6 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False)
             if not any(words in str(error) for words in _REFUSALS):
                 raise
             raise training.diverged(str(error)) from None
-
-
-def accelerator_for(training: TrainingConfig) -> Accelerator:
-    """Device, precision and processes as the recipe and the launcher want them."""
-    # A process may train one recipe after the other, and the first one's precision must not be that of all.
-    AcceleratorState._reset_state()
-    cpu = training.device == "cpu" or not torch.cuda.is_available()
-    return Accelerator(cpu=cpu, mixed_precision=training.precision)
 
 
 @dataclasses.dataclass
@@ -289,6 +281,7 @@ class _Training:
             "best_epoch": position.best_epoch,
             "epochs": position.epoch,
             "steps": position.step,
+            "processes": self.accelerator.num_processes,
             "parameters": sum(p.numel() for p in self.learner.bare_model.parameters() if p.requires_grad),
             "examples": {name: len(getattr(self.splits, name)) for name in ("train", "valid", "test")},
             "timing": {

@@ -4,7 +4,7 @@ from torch import nn
 
 from contmax_lab.contract import TrainedRun
 from contmax_lab.training._evaluation import evaluate
-from contmax_lab.training._loop import accelerator_for
+from contmax_lab.training._processes import accelerator_for
 
 
 def evaluate_trained(trained: TrainedRun, part: str, model: nn.Module | None = None) -> dict[str, float]:
