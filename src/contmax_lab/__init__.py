@@ -49,5 +49,5 @@ of (seed, epoch), and torch's generator is seeded before every step from (seed, 
 from it and from nothing else, and keep no state in a task. A run that was killed at any moment goes on to the same bits
 with ``--resume``. ``batch_size`` counts examples over all processes, losses are averaged over the global batch by their
 weights, and an evaluation counts every example exactly once, on any number of processes. The test examples are measured
-once, at the end, with the weights that were best on validation.
+by ``train --test``, ``evaluate --test`` and ``reproduce`` only, with the weights that were best on validation.
 """

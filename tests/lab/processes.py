@@ -83,7 +83,7 @@ def train_and_return(recipe, folder, stop_at=None):
 
         _learner.Learner.step = signalled
     try:
-        return train(recipe, Run(folder), resume=True)
+        return train(recipe, Run(folder), resume=True, test=True)
     except LabError as error:
         return str(error)
 

@@ -80,7 +80,7 @@ CHANGES = {
     "data": {"split": 5, "apart": False, "path": Path("elsewhere/other.csv")},
 }
 FREE = {
-    "training": {"checkpoint_seconds": 7.0, "tensorboard": True},
+    "training": {"checkpoint_seconds": 7.0, "tensorboard": True, "wandb": "project", "workers": 3},
     "data": {"path": Path("elsewhere/weather.csv")},
 }
 

@@ -48,14 +48,16 @@ def test_train_evaluate_report(contmax, config, tmp_path):
     run = tmp_path / "run"
     code, printed, errors = contmax("train", config, "--folder", run, "--model.hidden_dim", "4", "--seed=3")
     assert (code, errors) == (0, [])
-    assert "test  loss" in printed
+    assert "valid loss" in printed
+    assert "test  loss" not in printed
+    assert Run(run).results()["test"] is None
     names = {path.name for path in run.iterdir()}
     assert {"config.yaml", "provenance.json", "metrics.jsonl", "model.safetensors", "results.json"} <= names
     assert Run(run).recipe(find_task("intervals")).model.hidden_dim == 4
     assert json.loads((run / "provenance.json").read_text())["versions"]["torch"]
     code, printed, _ = contmax("evaluate", run, "--json")
     assert code == 0
-    assert json.loads(printed) == pytest.approx(Run(run).results()["test"], rel=1e-12)
+    assert json.loads(printed) == pytest.approx(Run(run).results()["valid"], rel=1e-12)
     code, printed, _ = contmax("report", run, "--output", tmp_path / "out" / "r.html")
     assert code == 0
     page = (tmp_path / "out" / "r.html").read_text()
@@ -72,7 +74,35 @@ def test_a_stored_config_is_a_recipe(contmax, config, tmp_path):
     contmax("train", config, "--folder", tmp_path / "1")
     code, _, _ = contmax("train", tmp_path / "1" / "config.yaml", "--folder", tmp_path / "2")
     assert code == 0
-    assert Run(tmp_path / "1").results()["test"] == Run(tmp_path / "2").results()["test"]
+    assert Run(tmp_path / "1").results()["valid"] == Run(tmp_path / "2").results()["valid"]
+
+
+def test_the_test_examples_are_looked_at_only_where_somebody_says_so(contmax, config, tmp_path, monkeypatch):
+    from contmax_lab.training import _loop, _trained
+
+    measured = []
+
+    def watched(model, task, split, *rest):
+        measured.append(len(split))  # 9 validation days, 7 test days
+        return evaluate(model, task, split, *rest)
+
+    evaluate, run = _loop.evaluate, tmp_path / "run"
+    monkeypatch.setattr(_loop, "evaluate", watched)
+    monkeypatch.setattr(_trained, "evaluate", watched)
+    contmax("train", config, "--folder", run)
+    contmax("evaluate", run)
+    assert 7 not in measured
+    code, printed, _ = contmax("evaluate", run, "--test", "--json")
+    assert (code, measured.count(7)) == (0, 1)
+    weights = Run(run).weights.read_bytes()
+    code, shown, _ = contmax("train", config, "--folder", run, "--resume", "--test")
+    assert (code, measured.count(7)) == (0, 2)
+    assert "test  loss" in shown
+    assert Run(run).weights.read_bytes() == weights
+    assert Run(run).results()["test"] == pytest.approx(json.loads(printed), rel=1e-12)
+    contmax("train", config, "--folder", run, "--resume", "--test")
+    assert measured.count(7) == 2
+    assert contmax("evaluate", run, "--test", "--split", "train")[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -275,6 +305,7 @@ def test_doctor_says_which_kernels_run_and_why_not(contmax, monkeypatch):
         ("optuna", ["search", "intervals/parabola"]),
         ("vega_datasets", ["data", "check", "intervals/seattle-parabola"]),
         ("tensorboard", ["train", "{config}", "--folder", "{run}", "--training.tensorboard=true"]),
+        ("wandb", ["train", "{config}", "--folder", "{run}", "--training.wandb=project"]),
         ("matplotlib", ["report", "{run}", "--output", "{run}/r.html"]),
     ],
 )

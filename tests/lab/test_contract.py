@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
-from words import Guess, Words, learner
+from words import Guess, Words, learner, take_step
 
 from contmax_lab.contract import ParameterGroup, Recipe, TrainedRun, TrainingConfig
 from contmax_lab.errors import LabError, UsageError
@@ -34,7 +34,7 @@ def test_every_word_counts_alike_in_training_and_evaluation():
     mean = float((1.5 - words).square().mean())
     found = evaluate(one.bare_model, task, range(4), {}, 3, one.accelerator)
     assert found == {"loss": pytest.approx(mean), "length": 1.5}
-    one.step([0, 1, 2, 3], 0, 1)
+    take_step(one, [0, 1, 2, 3], 0, 1)
     assert one.sums()["weight"] == 6
     slope = float(2 * (1.5 - words).mean())
     expected = {"weight": torch.tensor(0.5 - 0.05 * slope), "bias": torch.tensor(1.0 - 0.1 * slope)}
@@ -44,19 +44,19 @@ def test_every_word_counts_alike_in_training_and_evaluation():
 def test_groups_have_their_own_weight_decay_and_keep_it_over_a_checkpoint():
     one = learner(Words(), weight_decay=0.3)
     assert [group["weight_decay"] for group in one.optimizer.param_groups] == [0.3, 0.0]
-    one.step([0, 1], 0, 2)
+    take_step(one, [0, 1], 0, 2)
     other = learner(Words(), weight_decay=0.3)
     other.load_weights(one.weights())
     tensors, rest = one.optimizer_state()
     other.load_optimizer_state({name: tensor.clone() for name, tensor in tensors.items()}, rest)
     for taught in (one, other):
-        taught.step([1, 3], 1, 2)
+        take_step(taught, [1, 3], 1, 2)
     assert one.weights() == other.weights()
 
 
 def test_a_batch_without_any_weight_teaches_nothing():
     one = learner(Words())
-    one.step([2], 0, 1)
+    take_step(one, [2], 0, 1)
     assert one.weights() == {"weight": 0.5, "bias": 1.0}
     assert one.sums()["weight"] == 0
 
@@ -77,7 +77,7 @@ def test_losses_of_another_shape_are_named():
             return losses.sum(), weights.sum()
 
     with pytest.raises(LabError, match=r"losses of shape \(\) and weights of shape \(\); both must have shape \(B,\)"):
-        learner(Summed()).step([0, 1], 0, 1)
+        take_step(learner(Summed()), [0, 1], 0, 1)
 
 
 def test_a_task_that_generates_scores_strings_of_all_examples_at_once():

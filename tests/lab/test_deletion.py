@@ -60,7 +60,7 @@ def folder(tmp_path_factory):
 def run(folder):
     """A tiny training that ends with the test."""
     recipe = tiny_recipe(folder, "--data.deletion=true", "--model.head=gates", "--model.attention=continuous")
-    train(recipe, Run(folder / "run"))
+    train(recipe, Run(folder / "run"), test=True)
     return open_trained(folder / "run")
 
 

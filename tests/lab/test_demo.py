@@ -139,7 +139,7 @@ def test_the_head_is_the_one_that_is_recommended(basis):
 @pytest.mark.parametrize("name", KINDS)
 def test_every_recipe_takes_a_step(tmp_path, name):
     quick = ["--training.epochs=1", "--training.batch_size=0", "--model.hidden_dim=4", "--model.functions=3"]
-    results = train(load_recipe(name, quick), Run(tmp_path / "run"))
+    results = train(load_recipe(name, quick), Run(tmp_path / "run"), test=True)
     assert results["steps"] == 1
     assert 0 <= results["test"]["accuracy"] <= 1
     share = results["test"]["attended"]
@@ -148,7 +148,7 @@ def test_every_recipe_takes_a_step(tmp_path, name):
 
 def test_speakers_are_told_apart(tmp_path):
     recipe = load_recipe("vowels/continuous-sparsemax", ["--training.epochs=12", "--model.functions=8"])
-    results = train(recipe, Run(tmp_path / "run"))
+    results = train(recipe, Run(tmp_path / "run"), test=True)
     assert results["test"]["accuracy"] > 0.85
     assert results["test"]["attended"] < 0.98
 

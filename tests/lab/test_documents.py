@@ -35,7 +35,7 @@ def trained(tmp_path_factory):
         "model.dropout": 0,
     }
     recipe = tiny_recipe(folder, *(f"--{key}={value}" for key, value in changes.items()))
-    train(recipe, Run(folder / "run"))
+    train(recipe, Run(folder / "run"), test=True)
     return open_trained(folder / "run")
 
 

@@ -118,11 +118,11 @@ def test_a_training_that_goes_on_no_longer_needs_its_start(start, tmp_path):
     moved = tmp_path / "start"
     shutil.copytree(start, moved)
     recipe = tiny_recipe(start.parent, f"--model.start={moved}", "--training.epochs=2")
-    whole = train(recipe, Run(tmp_path / "whole"))
+    whole = train(recipe, Run(tmp_path / "whole"), test=True)
     with pytest.raises(Interrupted), stopped_after_a_step():
         train(recipe, Run(tmp_path / "run"))
     shutil.rmtree(moved)
-    assert train(recipe, Run(tmp_path / "run"), resume=True)["test"] == whole["test"]
+    assert train(recipe, Run(tmp_path / "run"), resume=True, test=True)["test"] == whole["test"]
 
 
 @contextlib.contextmanager

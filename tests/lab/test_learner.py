@@ -4,6 +4,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from torch import nn
+from words import take_step
 
 from contmax_lab.contract import Recipe, Splits, Task, TrainingConfig
 from contmax_lab.training._learner import Learner
@@ -61,15 +62,15 @@ def learner(dropout=0.0, seed=0, **training):
 def test_every_step_drops_something_else_and_the_same_whenever_it_is_taken():
     straight = learner(dropout=0.5)
     for number in range(4):
-        straight.step([0, 1, 2], number, 4)
+        take_step(straight, [0, 1, 2], number, 4)
     kept = straight.bare_model.kept
     assert len({tuple(mask.tolist()) for mask in kept}) == 4
     late = learner(dropout=0.5)
     torch.rand(11)  # what others draw does not matter
-    late.step([0, 1, 2], 2, 4)
+    take_step(late, [0, 1, 2], 2, 4)
     assert torch.equal(late.bare_model.kept[0], kept[2])
     other = learner(dropout=0.5, seed=1)
-    other.step([0, 1, 2], 2, 4)
+    take_step(other, [0, 1, 2], 2, 4)
     assert not torch.equal(other.bare_model.kept[0], kept[2])
 
 
@@ -89,7 +90,7 @@ def test_steps_are_those_of_the_named_optimizer_on_the_clipped_gradient_of_the_m
     theirs = TORCH[name](model.parameters(), lr=0.1, weight_decay=0.3)
     norms = []
     for number, batch in enumerate([[0, 1], [2, 3, 4], [0, 4], [1]]):
-        ours.step(batch, number, 4)
+        take_step(ours, batch, number, 4)
         theirs.zero_grad()
         (model(INPUTS[batch]).squeeze(-1) - TARGETS[batch]).square().mean().backward()
         gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
@@ -114,7 +115,7 @@ def test_what_does_not_learn_is_left_out_of_the_optimizer():
     recipe = Recipe(task, None, None, TrainingConfig(weight_decay=0.5, device="cpu"))
     taught = Learner(recipe, task.load(None, 0), Accelerator(cpu=True))
     before = taught.weights()
-    taught.step([0, 1], 0, 1)
+    take_step(taught, [0, 1], 0, 1)
     after = taught.weights()
     assert torch.equal(before["linear.bias"], after["linear.bias"])
     assert not torch.equal(before["linear.weight"], after["linear.weight"])

@@ -35,7 +35,7 @@ def test_two_processes_train_as_one(server, tmp_path, batch_size):
         "--training.epochs=6",
         "--data.apart=false",
     )
-    alone = train(recipe, Run(tmp_path / "alone"))
+    alone = train(recipe, Run(tmp_path / "alone"), test=True)
     first, second = together(server, train_and_return, 2, recipe, tmp_path / "together")
     assert {**first, "timing": 0} == {**second, "timing": 0}
     for split in ("valid", "test"):

@@ -248,7 +248,7 @@ def test_a_known_span_adds_the_loss_of_the_density_to_it():
 
 def test_deletion_is_measured_on_test_examples_only(tmp_path):
     quick = ["--training.epochs=1", "--training.batch_size=0", "--data.valid_places=1", "--model.functions=4"]
-    results = train(load_recipe("places/utterance", quick), Run(tmp_path / "run"))
+    results = train(load_recipe("places/utterance", quick), Run(tmp_path / "run"), test=True)
     assert {"accuracy", "iou", "kept_accuracy", "deleted_accuracy"} <= set(results["test"])
     assert "iou" in results["valid"]
     assert "kept_accuracy" not in results["valid"]

@@ -1,5 +1,9 @@
 """Folders of runs: what is in them is named when it is damaged, and kept only while it is worth something."""
 
+import csv
+import sys
+import types
+
 import pytest
 from weather import tiny_recipe
 
@@ -23,6 +27,71 @@ def test_trained_weights_are_something_to_lose(tmp_path):
     (run.folder / "results.json").unlink()
     with pytest.raises(LabError, match="already holds a run"):
         train(tiny_recipe(tmp_path, "--seed=1"), run)
+
+
+def test_the_spreadsheet_says_what_the_lines_say(tmp_path, monkeypatch):
+    recipe, run = tiny_recipe(tmp_path), Run(tmp_path / "run")
+    train(recipe, run)
+
+    def rows():
+        with run.spreadsheet.open(encoding="utf-8", newline="") as file:
+            return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+
+    def flat(record):
+        parts = {f"{part}.{name}": value for part in ("train", "valid") for name, value in record[part].items()}
+        return {**parts, **{name: record[name] for name in ("epoch", "step", "seconds")}}
+
+    assert rows() == [flat(record) for record in run.history()]
+    size = len(run.metrics.read_bytes().splitlines(keepends=True)[0])
+    run.truncate_metrics(size)
+    assert [row["epoch"] for row in rows()] == [1]
+    run.append_metrics({"epoch": 2, "train": {"loss": 1.0}, "valid": {"bleu": 2.0}})
+    assert [row.get("valid.bleu") for row in rows()] == [None, 2.0]
+    run.append_metrics({"epoch": 3, "train": {"loss": 1.0}, "valid": {"bleu": 3.0}})
+    assert [row["epoch"] for row in rows()] == [1, 2, 3]
+
+
+class FakeWandb(types.ModuleType):
+    """Remembers what it is told; talks to nobody."""
+
+    def __init__(self):
+        super().__init__("wandb")
+        self.begun, self.points, self.finished = [], [], 0
+
+    def init(self, **options):
+        self.begun.append(options)
+        return self
+
+    def log(self, points, step):
+        self.points.append((step, points))
+
+    def finish(self):
+        self.finished += 1
+
+
+def test_metrics_go_to_one_run_of_wandb_also_after_an_interruption(tmp_path, monkeypatch):
+    from contmax_lab.training import _learner
+
+    recipe, run, wandb = tiny_recipe(tmp_path, "--training.wandb=days"), Run(tmp_path / "run"), FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+
+    def refuse(self, loaded, number, total):
+        raise LabError("enough")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_learner.Learner, "step", refuse)
+        with pytest.raises(LabError, match="enough"):
+            train(recipe, run)
+    assert wandb.finished == 1
+    train(recipe, run, resume=True)
+    first, second = wandb.begun
+    assert first == second
+    assert (first["project"], first["name"], first["resume"]) == ("days", "run", "allow")
+    assert first["config"]["model"]["hidden_dim"] == 8
+    assert wandb.finished == 2
+    history = run.history()
+    assert [step for step, _ in wandb.points] == [record["step"] for record in history]
+    assert wandb.points[-1][1]["valid/loss"] == history[-1]["valid"]["loss"]
 
 
 def test_how_often_it_is_saved_is_no_other_recipe(tmp_path):

@@ -248,7 +248,7 @@ def test_every_recipe_takes_a_step(tmp_path, name):
         quick += [f"--data.path={write_weather(tmp_path)}", "--data.valid=9", "--data.test=9"]
     recipe = load_recipe(name, quick)
     assert load_recipe(name, [*quick, "--seed=0"]) == recipe
-    results = train(recipe, Run(tmp_path / "run"))
+    results = train(recipe, Run(tmp_path / "run"), test=True)
     assert results["steps"] == 1
     assert 0 <= results["test"]["jaccard"] <= 1
 

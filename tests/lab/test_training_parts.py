@@ -19,7 +19,7 @@ from contmax_lab.files import Checkpoint, read_checkpoint, write_checkpoint
 from contmax_lab.registry import find_task
 from contmax_lab.report import write_page
 from contmax_lab.runs import Run
-from contmax_lab.training import epoch_batches, learning_rate, seed_for, share, train
+from contmax_lab.training import Schedule, epoch_batches, learning_rate, seed_for, share, token_batches, train
 
 # -- batches -----------------------------------------------------------------------------------------------------------
 
@@ -59,6 +59,23 @@ def test_batches_by_length_hardly_pad():
     assert padding(epoch_batches(5000, 32, 0, 0, lengths)) < 0.05
 
 
+@given(st.lists(st.integers(0, 60), max_size=200), st.integers(1, 100))
+def test_batches_by_tokens_hold_every_example_once_and_no_more_tokens_than_allowed(lengths, tokens):
+    epochs = [token_batches(lengths, tokens, seed=3, epoch=epoch) for epoch in range(3)]
+    assert len({len(batches) for batches in epochs}) == 1
+    for batches in epochs:
+        assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+        assert all(len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= tokens for batch in batches)
+
+
+def test_batches_by_tokens_are_full_and_differ_between_epochs():
+    lengths = torch.randint(1, 40, (2000,), generator=torch.Generator().manual_seed(0)).tolist()
+    first, second = (token_batches(lengths, 400, 0, epoch) for epoch in (0, 1))
+    assert first == token_batches(lengths, 400, 0, 0) != second
+    assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in second}
+    assert sum(lengths) / (400 * len(first)) > 0.9
+
+
 def test_seeds_of_steps_and_processes_differ():
     seeds = {seed_for(seed, "step", step, rank) for seed in range(3) for step in range(50) for rank in range(3)}
     assert len(seeds) == 3 * 50 * 3
@@ -77,6 +94,26 @@ def test_learning_rates_rise_then_fall_and_stay_positive(schedule):
     assert all(rate > 0 for rate in rates)
     assert all(later <= earlier for earlier, later in itertools.pairwise(rates[10:]))
     assert (rates[-1] == 0.5) == (schedule == "constant")
+
+
+def test_schedules_that_remember():
+    by_epoch = Schedule(TrainingConfig(learning_rate=1.0, schedule="epochs", decay=0.1, decay_every=2, warmup_steps=2))
+    rates = []
+    for epoch in range(1, 6):
+        rates.append(by_epoch.rate(epoch - 1, 5))
+        by_epoch.epoch_done(epoch)
+        by_epoch.evaluated(False)
+    assert rates == pytest.approx([0.5, 1, 0.1, 0.1, 0.01])
+    plateau = Schedule(TrainingConfig(learning_rate=1.0, schedule="plateau", decay=0.1, decay_every=2))
+    rates = []
+    for is_best in (True, False, True, False, False, False, False):
+        plateau.epoch_done(2)
+        plateau.evaluated(is_best)
+        rates.append(plateau.rate(0, 1))
+    assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.01])
+    resumed = Schedule(plateau.config)
+    resumed.load_state(plateau.state())
+    assert resumed == plateau
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])

@@ -6,6 +6,7 @@ from torch import nn
 from contmax_lab.contract import ParameterGroup, Recipe, Splits, Task, TrainingConfig
 from contmax_lab.training import evaluate
 from contmax_lab.training._learner import Learner
+from contmax_lab.training._loading import Order
 
 
 class Words(Task):
@@ -55,11 +56,16 @@ def learner(task, **training):
     return Learner(recipe, task.load(None, 0), Accelerator(cpu=True))
 
 
+def take_step(taught, indices, number, total):
+    """One step on these examples, over all processes."""
+    taught.step(taught.loader[Order(number, indices)], number, total)
+
+
 def taught_and_measured():
     """The weights after two steps, and the metrics of a split."""
     task = Words()
     one = learner(task)
     for number, batch in enumerate([[0, 1, 2, 3], [1]]):
-        one.step(batch, number, 2)
+        take_step(one, batch, number, 2)
     metrics = evaluate(one.bare_model, task, range(4), {}, 3, one.accelerator)
     return {name: float(tensor) for name, tensor in one.weights().items()}, metrics, one.sums()

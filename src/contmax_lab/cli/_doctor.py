@@ -26,6 +26,7 @@ _PACKAGES = {
     "tokenizers": ("translation", False),
     "sacrebleu": ("translation", False),
     "tensorboard": ("training.tensorboard", False),
+    "wandb": ("training.wandb", False),
 }
 
 

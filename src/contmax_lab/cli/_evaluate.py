@@ -1,6 +1,7 @@
-"""Measure the best weights of a run again.
+"""Measure the best weights of a run again, on the validation examples.
 
-Keys of the recipe may be changed, e.g. --data.path where the data has moved.
+The test examples are for the end of all choices, with --test. Keys of the recipe may be changed, e.g. --data.path where
+the data has moved.
 """
 
 import argparse
@@ -14,9 +15,11 @@ TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """RUN, --split, --task, --json."""
+    """RUN, --split, --test, --task, --json."""
     parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="folder of a run that is done")
-    parser.add_argument("--split", choices=["train", "valid", "test"], default="test", help="default: test")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--split", choices=["train", "valid"], default="valid", help="default: valid")
+    part.add_argument("--test", dest="split", action="store_const", const="test", help="measure the test examples")
     add_task_option(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -3,7 +3,8 @@
 RECIPE is a YAML file, a task, or TASK/VARIANT (contmax data list shows them). A task of your own is MODULE:NAME, where
 the module is installed or lies in the current folder: contmax train my_module:TASK. Every key can be changed from the
 command line: --model.hidden_dim 64 --training.learning_rate 0.002 --seed 1. `contmax train RECIPE --help` lists the
-keys with their meaning. The run is a folder; the same command with --resume goes on after any interruption.
+keys with their meaning. The run is a folder; the same command with --resume goes on after any interruption. What is
+printed is measured on the validation examples; the test examples are for the end of all choices, with --test.
 """
 
 import argparse
@@ -16,12 +17,13 @@ TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """RECIPE, --variant, --task, --folder, --resume."""
+    """RECIPE, --variant, --task, --folder, --resume, --test."""
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, TASK, or TASK/VARIANT")
     add_variant_option(parser)
     add_task_option(parser)
     parser.add_argument("--folder", type=Path, help="folder of the run (default: runs/TASK/VARIANT-seed-SEED)")
     parser.add_argument("--resume", action="store_true", help="go on where the run in that folder stopped")
+    parser.add_argument("--test", action="store_true", help="measure the best weights on the test examples too")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -43,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
     from contmax_lab.training import train
 
     folder = options.folder or Path("runs") / recipe.task.name / f"{source.name}-seed-{recipe.seed}"
-    results = train(recipe, Run(folder), resume=options.resume)
+    results = train(recipe, Run(folder), resume=options.resume, test=options.test)
     if on_main_process():
         print_results(results)
         print(f"stored in {folder}")

@@ -1,7 +1,7 @@
 """How to train: the section that recipes of all tasks share."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -13,28 +13,45 @@ class TrainingConfig:
     Args:
         epochs: passes over the training examples, at most.
         batch_size: examples per step over all processes together; 0 = all of them.
-        optimizer: adam, adamw or sgd (with momentum 0.9).
+        batch_tokens: tokens per step over all processes, padding counted, instead of batch_size; 0 = batch_size counts.
+        evaluation_batch_size: examples at once in an evaluation, over all processes; 0 = batch_size.
+        accumulate: parts in which a batch goes through the model, where it does not fit into memory; the step is the
+            same, up to rounding and to the random numbers of the model.
+        optimizer: one of torch.optim by its name in any case: adam, adamw, sgd (with momentum 0.9), radam, …
+        optimizer_options: more options of it, e.g. {betas: [0.9, 0.98]}.
         learning_rate: its highest value.
         weight_decay: L2 penalty (decoupled for adamw).
-        schedule: how the learning rate falls after the warm-up.
+        schedule: how the learning rate falls after the warm-up; with epochs by decay every decay_every epochs, with
+            plateau by decay after decay_every evaluations without a new best.
+        decay: factor on the learning rate, for the schedules epochs and plateau.
+        decay_every: when it applies, for the same.
         warmup_steps: steps over which it rises linearly.
         clip_norm: largest norm of the gradient; 0 = no limit.
         monitor: the validation metric that decides which weights are kept.
         goal: whether the smallest or the largest value of it is best.
         patience: stop after so many evaluations without a new best; 0 = never.
         evaluate_every: epochs between evaluations on the validation examples.
-        checkpoint_seconds: seconds between checkpoints.
+        checkpoint_seconds: seconds between checkpoints; 0 = one after every step.
         precision: "no" = float32, "bf16" = bfloat16 autocast.
+        workers: processes that make batches ahead of time; 0 = none. What comes out does not depend on it.
+        compile: let torch.compile translate the model; bits differ from those without.
         device: auto = the GPU where there is one.
+        wandb: project of Weights & Biases that metrics are sent to (needs the package wandb); empty = none.
         tensorboard: write event files beside metrics.jsonl (needs the package tensorboard).
     """
 
     epochs: PositiveInt = 10
     batch_size: NonNegativeInt = 64
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    batch_tokens: NonNegativeInt = 0
+    evaluation_batch_size: NonNegativeInt = 0
+    accumulate: PositiveInt = 1
+    optimizer: str = "adam"
+    optimizer_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     learning_rate: PositiveFloat = 0.001
     weight_decay: NonNegativeFloat = 0.0
-    schedule: Literal["constant", "cosine", "linear", "inverse_sqrt"] = "constant"
+    schedule: Literal["constant", "cosine", "linear", "inverse_sqrt", "epochs", "plateau"] = "constant"
+    decay: PositiveFloat = 0.5
+    decay_every: PositiveInt = 1
     warmup_steps: NonNegativeInt = 0
     clip_norm: NonNegativeFloat = 0.0
     monitor: str = "loss"
@@ -43,5 +60,8 @@ class TrainingConfig:
     evaluate_every: PositiveInt = 1
     checkpoint_seconds: NonNegativeFloat = 30.0
     precision: Literal["no", "bf16"] = "no"
+    workers: NonNegativeInt = 0
+    compile: bool = False
     device: Literal["auto", "cpu"] = "auto"
+    wandb: str = ""
     tensorboard: bool = False

@@ -75,15 +75,15 @@ def with_variant(stored: Mapping[str, Any], variant: str, origin: str) -> dict[s
     return dict(flattened(base)) | dict(flattened(stored.get("variants", {}).get(chosen, {})))
 
 
-def flattened(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested mappings as dotted keys.
+def flattened(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Sections as dotted keys; mappings below are values.
 
     Example:
         >>> dict(flattened({"model": {"alpha": 2.0}, "seed": 1}))
         {'model.alpha': 2.0, 'seed': 1}
     """
     for key, value in tree.items():
-        if isinstance(value, dict) and key != "search":
-            yield from flattened(value, f"{prefix}{key}.")
+        if isinstance(value, dict) and key in SECTIONS:
+            yield from ((f"{key}.{name}", entry) for name, entry in value.items())
         else:
-            yield f"{prefix}{key}", value
+            yield key, value

@@ -5,21 +5,33 @@ import dataclasses
 import fcntl
 import json
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from contmax_lab.contract import Recipe, Task
 from contmax_lab.errors import CannotWrite, LabError, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint, write_atomically, write_checkpoint, write_json
 from contmax_lab.provenance import provenance
 from contmax_lab.recipes import RecipeSource, as_yaml, read_recipe, with_variant
+from contmax_lab.runs._spreadsheet import append_row, as_csv, as_row
 
 _PACKAGES = ("contmax", "torch", "numpy", "numba", "accelerate", "safetensors", "jsonargparse")
 # The one before the last is there for the case that the last is damaged by what no program can help.
 _KEPT_CHECKPOINTS = 2
 # Keys of a recipe that change nothing of what comes out.
-_INDIFFERENT = {"data.cache", "training.checkpoint_seconds", "training.tensorboard"}
+_INDIFFERENT = {
+    "data.cache",
+    "training.checkpoint_seconds",
+    "training.tensorboard",
+    "training.wandb",
+    "training.workers",
+}
+
+# Forked processes, such as those that make batches, must not keep the claim of one that was killed.
+_held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
+os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _held])
 
 
 class Run:
@@ -37,6 +49,7 @@ class Run:
         self.folder = Path(folder)
         self.config = self.folder / "config.yaml"
         self.metrics = self.folder / "metrics.jsonl"
+        self.spreadsheet = self.folder / "metrics.csv"
         self.weights = self.folder / "model.safetensors"
         self.checkpoints = self.folder / "checkpoints"
         self._results = self.folder / "results.json"
@@ -52,6 +65,7 @@ class Run:
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             lock = (self.folder / "lock").open("w")
+            _held.add(lock)
         except OSError as error:
             raise CannotWrite(f"cannot make {self.folder}: {error.strerror}; pass another --folder") from None
         with lock:
@@ -135,23 +149,27 @@ class Run:
     # -- metrics -------------------------------------------------------------------------------------------------------
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        """Add a line to metrics.jsonl."""
+        """Add a line to metrics.jsonl and metrics.csv."""
         try:
             with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+            if not append_row(self.spreadsheet, as_row(record)):
+                self._write_spreadsheet()
         except OSError as error:
             raise self._unwritable(error) from None
 
     def metrics_size(self) -> int:
-        """Bytes of metrics.jsonl, all of which are on disk when this returns."""
-        if not self.metrics.exists():
-            return 0
-        try:
-            with self.metrics.open("rb") as file:
-                os.fsync(file.fileno())
-                return os.fstat(file.fileno()).st_size
-        except OSError as error:
-            raise self._unwritable(error) from None
+        """Bytes of metrics.jsonl."""
+        return self.metrics.stat().st_size if self.metrics.exists() else 0
+
+    def _sync_metrics(self) -> None:
+        """Force metrics.jsonl to the disk."""
+        if self.metrics.exists():
+            try:
+                with self.metrics.open("rb") as file:
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise self._unwritable(error) from None
 
     def _unwritable(self, error: OSError) -> CannotWrite:
         return CannotWrite(
@@ -162,6 +180,11 @@ class Run:
         """Forget the lines that were written after a checkpoint."""
         if self.metrics.exists():
             os.truncate(self.metrics, size)
+            self._write_spreadsheet()
+
+    def _write_spreadsheet(self) -> None:
+        rows = [as_row(record) for record in self.history()]
+        write_atomically(self.spreadsheet, as_csv(rows).encode("utf-8"))
 
     def history(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a last line that was cut short is left out."""
@@ -176,7 +199,8 @@ class Run:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def save(self, step: int, checkpoint: Checkpoint) -> None:
-        """Store a checkpoint, then drop the oldest."""
+        """Store a checkpoint, after the metrics whose size it knows, then drop the oldest."""
+        self._sync_metrics()
         write_checkpoint(self.checkpoints / f"step-{step:09d}.safetensors", checkpoint)
         for path in self._saved()[:-_KEPT_CHECKPOINTS]:
             path.unlink()
@@ -204,9 +228,18 @@ class Run:
     def finish(self, weights: Checkpoint, results: dict[str, Any]) -> None:
         """Store the best weights and the results; checkpoints have done their work."""
         write_checkpoint(self.weights, weights)
-        write_json(self._results, results)
+        self.write_results(results)
         for path in self._saved():
             path.unlink()
+
+    def write_results(self, results: dict[str, Any]) -> None:
+        """Store what came out."""
+        write_json(self._results, results)
+
+    def is_untested(self) -> bool:
+        """Whether it is done and there are test examples, but they have not been looked at."""
+        results = self.results()
+        return results is not None and results["test"] is None and results["examples"]["test"] > 0
 
     def results(self) -> dict[str, Any] | None:
         """What came out, or None if the run is not done."""

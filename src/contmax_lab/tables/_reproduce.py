@@ -125,7 +125,7 @@ def _done(job: Reproduction, folder: str, recipe: Recipe) -> dict[str, Any] | No
     results = run.results()
     if results and (changed := run.differences(recipe)):
         raise UsageError(f"{run.folder} is of another recipe ({changed[0]}); delete it, or choose another folder")
-    return results
+    return None if run.is_untested() else results
 
 
 def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple[Cell, dict[str, Any]]]) -> Any:
@@ -230,7 +230,7 @@ def _work(todo: Any, news: Any, stopping: Any) -> None:
     while not stopping.is_set() and parent is not None and parent.is_alive() and (entry := todo.get()) is not None:
         recipe, folder = entry
         try:
-            train(recipe, Run(folder), resume=True)
+            train(recipe, Run(folder), resume=True, test=True)
             news.put((folder, None))
         except Interrupted:
             return

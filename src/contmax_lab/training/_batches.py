@@ -1,9 +1,13 @@
 """Which examples make a batch: a function of seed and epoch, so that nothing about it needs to be stored."""
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 
 import torch
 
+from contmax_lab.contract import TrainingConfig
+from contmax_lab.errors import UsageError
 from contmax_lab.training._randomness import generator_for
 
 # Examples are sorted by length within pools of so many batches: little padding, much chance.
@@ -38,6 +42,67 @@ def epoch_batches(
     pools = _cut(order, _POOL * batch_size)
     batches = [batch for pool in pools for batch in _cut(sorted(pool, key=lengths.__getitem__), batch_size)]
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def token_batches(lengths: Sequence[int], tokens: int, seed: int, epoch: int) -> list[list[int]]:
+    """The batches of an epoch, each of at most so many tokens with padding; every example is in exactly one.
+
+    Examples of one length are shuffled, all are sorted by length and cut. So every epoch has as many batches as any
+    other, which schedules rely on, and their order is shuffled too.
+
+    Args:
+        lengths: of the examples.
+        tokens: largest product of the count and the longest length of a batch; an example that is longer is alone.
+        seed: of the run.
+        epoch: from 0.
+
+    Example:
+        >>> sorted(map(sorted, token_batches([3, 1, 1, 9], 4, seed=0, epoch=0)))
+        [[0], [1, 2], [3]]
+    """
+    generator = generator_for(seed, "epoch", epoch)
+    order: list[int] = torch.randperm(len(lengths), generator=generator).tolist()
+    batches: list[list[int]] = []
+    for index in sorted(order, key=lengths.__getitem__):
+        if not batches or (len(batches[-1]) + 1) * max(lengths[index], 1) > tokens:
+            batches.append([])
+        batches[-1].append(index)
+    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Which examples every step has.
+
+    Args:
+        config: of the training.
+        seed: of the run.
+        count: training examples.
+        lengths: of these, if their task says so.
+
+    Raises:
+        UsageError: if batches are to be made by tokens, but nobody knows how many an example has.
+    """
+
+    config: TrainingConfig
+    seed: int
+    count: int
+    lengths: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.config.batch_tokens and self.lengths is None:
+            raise UsageError("training.batch_tokens needs the lengths of examples; this task has none: set batch_size")
+
+    def epoch(self, epoch: int) -> list[list[int]]:
+        """The batches of an epoch, from 0, over all processes together."""
+        if self.config.batch_tokens and self.lengths is not None:
+            return token_batches(self.lengths, self.config.batch_tokens, self.seed, epoch)
+        return epoch_batches(self.count, self.config.batch_size, self.seed, epoch, self.lengths)
+
+    @functools.cached_property
+    def steps_per_epoch(self) -> int:
+        """The same for every epoch."""
+        return len(self.epoch(0))
 
 
 def evaluation_batches(count: int, batch_size: int, lengths: Sequence[int] | None = None) -> list[list[int]]:

@@ -1,7 +1,8 @@
 """What is held in memory while training, and how a step changes it."""
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,11 +10,12 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-from contmax_lab.contract import Batch, Recipe, Splits, Task, TrainingConfig
+from contmax_lab.contract import Batch, Recipe, Splits
 from contmax_lab.errors import Diverged, LabError
-from contmax_lab.training._batches import share
+from contmax_lab.training._loading import Loaded, Loader
+from contmax_lab.training._optimizer import make_optimizer
 from contmax_lab.training._randomness import seed_everything, seed_for
-from contmax_lab.training._schedule import learning_rate
+from contmax_lab.training._schedule import Schedule
 
 # What is summed over the steps of an epoch.
 _SUMS = ("loss", "weight", "gradient_norm", "steps")
@@ -21,7 +23,7 @@ _LEAST_WEIGHT = 1e-12
 
 
 class Learner:
-    """A model, its optimizer and the sums of the epoch under way.
+    """A model, its optimizer, its learning rate and the sums of the epoch under way.
 
     Args:
         recipe: decides everything.
@@ -32,9 +34,16 @@ class Learner:
     def __init__(self, recipe: Recipe, splits: Splits, accelerator: Accelerator) -> None:
         self.recipe, self.task, self.splits, self.accelerator = recipe, recipe.task, splits, accelerator
         seed_everything(seed_for(recipe.seed, "weights"), accelerator.device)
-        self.model: nn.Module = accelerator.prepare_model(self.task.build(recipe.model, splits))
+        model = self.task.build(recipe.model, splits)
+        if recipe.training.compile:
+            # In place: the names of the weights stay. What accelerate does to the model comes before the first call.
+            model.compile()
+        self.model: nn.Module = accelerator.prepare_model(model)
         # Scaling of gradients and the like are for precisions we do not use: the optimizer is torch's own, unwrapped.
-        self.optimizer = _optimizer(self.task, self.bare_model, recipe.training)
+        self.optimizer = make_optimizer(self.task, self.bare_model, recipe.training)
+        self.schedule = Schedule(recipe.training)
+        rank, world = accelerator.process_index, accelerator.num_processes
+        self.loader = Loader(self.task, splits.train, recipe.seed, recipe.training.accumulate, rank, world)
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=accelerator.device)
 
     def initialise(self) -> None:
@@ -47,35 +56,53 @@ class Learner:
         model: nn.Module = self.accelerator.unwrap_model(self.model)
         return model
 
-    def step(self, indices: Sequence[int], number: int, total: int) -> None:
+    def step(self, loaded: Loaded, number: int, total: int) -> None:
         """One update on a global batch: the gradient is that of the sum of its losses over the sum of its weights.
 
         Args:
-            indices: of the batch, over all processes.
+            loaded: the share of this process of the batch.
             number: of the step, from 0.
             total: steps of the whole training.
         """
         accelerator, training = self.accelerator, self.recipe.training
-        rank, world = accelerator.process_index, accelerator.num_processes
-        seed_everything(seed_for(self.recipe.seed, "step", number, rank), accelerator.device)
+        world = accelerator.num_processes
+        seed_everything(seed_for(self.recipe.seed, "step", number, accelerator.process_index), accelerator.device)
+        torch.default_generator.set_state(loaded.chance)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(training, number, total) * group["pace"]
-        mine = share(indices, rank, world)
-        # Every process takes part in every step, or the others wait for ever: one without examples counts for nothing.
-        examples = self.task.batch(self.splits.train, mine or indices[:1])
-        # The host goes on while the batch travels: it must not wait for the step before.
-        batch = send_to_device(examples, accelerator.device, non_blocking=True)
-        losses, weights = self._loss(batch)
-        counted = 1.0 if mine else 0.0
-        loss, weight = losses.sum() * counted, weights.detach().double().sum() * counted
-        everywhere = weight if world == 1 else self.accelerator.reduce(weight.clone(), "sum")
+            group["lr"] = self.schedule.rate(number, total) * group["pace"]
         self.optimizer.zero_grad()
-        # Processes average their gradients, hence the factor. A batch without any weight has no loss either.
-        (loss * (world / everywhere.clamp(min=_LEAST_WEIGHT)).to(loss.dtype)).backward()
+        whole = training.accumulate == 1
+        totals = []
+        for place, part in enumerate(loaded.parts, start=1):
+            # Processes exchange their gradients with the last part.
+            with contextlib.nullcontext() if place == len(loaded.parts) else accelerator.no_sync(self.model):
+                # The host goes on while the batch travels: it must not wait for the step before.
+                batch = send_to_device(part, accelerator.device, non_blocking=True)
+                losses, weights = self._loss(batch)
+                counted = 1.0 if loaded.counted else 0.0
+                loss, weight = losses.sum() * counted, weights.detach().double().sum() * counted
+                (loss * self._scale(weight).to(loss.dtype) if whole else loss).backward()
+                totals.append(torch.stack([loss.detach().double(), weight]))
+        summed = torch.stack(totals).sum(0)
+        if not whole:
+            self._scale_gradients(self._scale(summed[1]))
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), training.clip_norm or math.inf)
         self.optimizer.step()
         one = norm.new_ones(()).double()
-        self._sums += torch.stack([loss.detach().double(), weight, norm.double() / world, one / world])
+        self._sums += torch.cat([summed, torch.stack([norm.double() / world, one / world])])
+
+    def _scale(self, weight: Tensor) -> Tensor:
+        """What makes a mean over all processes of a sum; they average their gradients, hence the factor."""
+        world = self.accelerator.num_processes
+        everywhere: Tensor = weight if world == 1 else self.accelerator.reduce(weight.clone(), "sum")
+        # A batch without any weight has no loss either.
+        scale: Tensor = world / everywhere.clamp(min=_LEAST_WEIGHT)
+        return scale
+
+    def _scale_gradients(self, scale: Tensor) -> None:
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad *= scale.to(parameter.grad.dtype)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         losses, weights = self.task.loss(self.model(batch), batch)
@@ -117,13 +144,16 @@ class Learner:
         self.bare_model.load_state_dict(weights)
 
     def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The optimizer's state as tensors by name, and what is no tensor."""
+        """Copies of the optimizer's state as tensors by name, on the CPU, and what is no tensor."""
         stored = self.optimizer.state_dict()
         tensors: dict[str, Tensor] = {}
         plain: dict[str, Any] = {}
         for index, entries in stored["state"].items():
             for name, value in entries.items():
-                (tensors if isinstance(value, Tensor) else plain)[f"{index}.{name}"] = value
+                if isinstance(value, Tensor):
+                    tensors[f"{index}.{name}"] = value.detach().to("cpu", copy=True)
+                else:
+                    plain[f"{index}.{name}"] = value
         return tensors, {"plain": plain, "groups": stored["param_groups"]}
 
     def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
@@ -133,29 +163,3 @@ class Learner:
             index, _, name = key.partition(".")
             state.setdefault(int(index), {})[name] = value
         self.optimizer.load_state_dict({"state": state, "param_groups": rest["groups"]})
-
-
-def _optimizer(task: Task, model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
-    options = {"lr": training.learning_rate, "weight_decay": training.weight_decay}
-    groups = _groups(task, model, training)
-    if training.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=0.9, **options)
-    kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, **options)
-
-
-def _groups(task: Task, model: nn.Module, training: TrainingConfig) -> list[dict[str, Any]]:
-    """The parameters that learn, as optimizers of torch take them."""
-    groups: list[dict[str, Any]] = [
-        {
-            "params": [parameter for parameter in group.parameters if parameter.requires_grad],
-            "weight_decay": training.weight_decay if group.weight_decay is None else group.weight_decay,
-            "pace": group.learning_rate,
-        }
-        for group in task.parameter_groups(model)
-    ]
-    grouped = {id(parameter) for group in groups for parameter in group["params"]}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and id(parameter) not in grouped:
-            raise LabError(f"{name} is in no parameter group of the task {task.name}, but would have to learn")
-    return groups

@@ -4,40 +4,43 @@ import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from torch import Tensor
 
-from contmax_lab.contract import Recipe, TrainingConfig
+from contmax_lab.contract import Recipe
 from contmax_lab.errors import Diverged, Interrupted, LabError, UsageError
-from contmax_lab.files import Checkpoint
+from contmax_lab.files import Checkpoint, read_checkpoint
 from contmax_lab.runs import Run
-from contmax_lab.training._batches import epoch_batches
+from contmax_lab.training._batches import Plan
 from contmax_lab.training._display import Display
 from contmax_lab.training._evaluation import evaluate
-from contmax_lab.training._events import Events
+from contmax_lab.training._events import Events, events_for
 from contmax_lab.training._interruption import StopRequest, stop_requests
 from contmax_lab.training._learner import Learner
+from contmax_lab.training._loading import Loaded, Order
+from contmax_lab.training._processes import accelerator_for
+from contmax_lab.training._saving import Saver
 
 # What densities of ours and of torch say of parameters that are not finite, before a loss is made of them.
 _REFUSALS = ("must be finite", "to satisfy the constraint")
 
 
-def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = True) -> dict[str, Any]:
+def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False) -> dict[str, Any]:
     """Train a recipe in a folder, from the start or from the last checkpoint.
 
     Args:
         recipe: decides everything; on a CPU, every bit of the result.
         run: the folder.
         resume: go on where a run in that folder stopped; a run that is done returns its results.
-        test: measure the best weights on the test examples at the end.
+        test: measure the best weights on the test examples at the end, also of a run that is done without that.
 
     Returns:
-        The content of results.json: ``valid``, ``test``, ``best_epoch``, ``epochs``, ``steps``, ``parameters``,
-        ``timing``.
+        The content of results.json: ``valid``, ``test``, ``best_epoch``, ``epochs``, ``steps``, ``processes``,
+        ``parameters``, ``timing``.
 
     Raises:
         LabError: if data, disk, numbers or a checkpoint are bad; what was saved before is untouched.
@@ -50,10 +53,12 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = True) 
             run.begin(recipe, resume=resume)
         accelerator.wait_for_everyone()
         done = run.results()
-        if done is not None:
+        if done is not None and not (test and run.is_untested()):
             return done
         request = stack.enter_context(stop_requests())
-        training = _Training(recipe, run, accelerator, request)
+        training = _Training(recipe, run, accelerator, request, stack.enter_context(Saver(run)))
+        if done is not None:
+            return training.tested(done)
         training.restore()
         try:
             training.fit()
@@ -62,14 +67,6 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = True) 
             if not any(words in str(error) for words in _REFUSALS):
                 raise
             raise training.diverged(str(error)) from None
-
-
-def accelerator_for(training: TrainingConfig) -> Accelerator:
-    """Device, precision and processes as the recipe and the launcher want them."""
-    # A process may train one recipe after the other, and the first one's precision must not be that of all.
-    AcceleratorState._reset_state()
-    cpu = training.device == "cpu" or not torch.cuda.is_available()
-    return Accelerator(cpu=cpu, mixed_precision=training.precision)
 
 
 @dataclasses.dataclass
@@ -90,15 +87,15 @@ class _Position:
 
 
 class _Training:
-    def __init__(self, recipe: Recipe, run: Run, accelerator: Accelerator, request: StopRequest) -> None:
-        self.recipe, self.run, self.accelerator, self.request = recipe, run, accelerator, request
+    def __init__(self, recipe: Recipe, run: Run, accelerator: Accelerator, request: StopRequest, saver: Saver) -> None:
+        self.recipe, self.run, self.accelerator, self.request, self.saver = recipe, run, accelerator, request, saver
         self.config = recipe.training
         self.task = recipe.task
         self.splits = self.task.load(recipe.data, recipe.seed)
         for name, split in (("training", self.splits.train), ("validation", self.splits.valid)):
             if not len(split):
                 raise LabError(f"there are no {name} examples; look at the section data of the recipe")
-        self.lengths = self.task.lengths(self.splits.train)
+        self.plan = Plan(self.config, recipe.seed, len(self.splits.train), self.task.lengths(self.splits.train))
         self.learner = Learner(recipe, self.splits, accelerator)
         self.position = _Position()
         self.best_weights: dict[str, Tensor] = {}
@@ -119,6 +116,7 @@ class _Training:
         self.position = _Position(**state["position"])
         self.learner.load_weights(_section(tensors, "model"))
         self.learner.load_optimizer_state(_section(tensors, "optimizer"), state["optimizer"])
+        self.learner.schedule.load_state(state["schedule"])
         self.learner.set_sums(state["sums"])
         self.best_weights = _section(tensors, "best")
         self.accelerator.wait_for_everyone()
@@ -136,7 +134,8 @@ class _Training:
         sections = {"model": self.learner.weights(), "optimizer": optimizer, "best": self.best_weights}
         tensors = {f"{name}.{key}": tensor for name, section in sections.items() for key, tensor in section.items()}
         state = {"position": dataclasses.asdict(self.position), "optimizer": rest, "sums": sums}
-        self.run.save(self.position.step, Checkpoint(tensors, state))
+        state["schedule"] = self.learner.schedule.state()
+        self.saver.save(self.position.step, Checkpoint(tensors, state))
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -147,36 +146,51 @@ class _Training:
 
     def fit(self) -> None:
         main = self.accelerator.is_main_process
-        with Display(self.run.folder.name, self.config.epochs, visible=main) as display:
-            events = Events(self.run.folder / "tensorboard") if main and self.config.tensorboard else None
+        events = events_for(self.recipe, self.run.folder) if main else []
+        with contextlib.ExitStack() as stack:
+            for place in events:
+                stack.callback(place.close)
+            display = stack.enter_context(Display(self.run.folder.name, self.config.epochs, visible=main))
+            pin = self.accelerator.device.type == "cuda"
+            batches = self.learner.loader.stream(self._orders(), self.config.workers, pin=pin)
             while not self._done():
-                self._epoch(display)
+                self._epoch(batches, display)
                 self._close_epoch(display, events)
 
     def _done(self) -> bool:
         epochs, patience = int(self.config.epochs), int(self.config.patience)
         return self.position.epoch >= epochs or 0 < patience <= self.position.stale
 
-    def _epoch(self, display: Display) -> None:
-        position, count = self.position, len(self.splits.train)
-        batches = epoch_batches(count, self.config.batch_size, self.recipe.seed, position.epoch, self.lengths)
-        total = self.config.epochs * len(batches)
-        started, seen = time.monotonic(), 0
-        for indices in batches[position.batch :]:
-            self.learner.step(indices, position.step, total)
+    def _epoch(self, batches: Iterator[Loaded], display: Display) -> None:
+        position, steps = self.position, self.plan.steps_per_epoch
+        started, first = time.monotonic(), position.batch
+        while position.batch < steps:
+            self.learner.step(next(batches), position.step, self.config.epochs * steps)
             position.step += 1
             position.batch += 1
-            seen += len(indices)
-            display.at(position.epoch + position.batch / len(batches), seen / (time.monotonic() - started))
+            examples = (position.batch - first) / steps * len(self.splits.train)
+            display.at(position.epoch + position.batch / steps, examples / (time.monotonic() - started))
             self._pause()
+
+    def _orders(self) -> Iterator[Order]:
+        """The steps that are left, as far as the last epoch."""
+        position = dataclasses.replace(self.position)
+        for epoch in range(position.epoch, self.config.epochs):
+            done = position.batch if epoch == position.epoch else 0
+            for place, indices in enumerate(self.plan.epoch(epoch)[done:], start=done):
+                yield Order(epoch * self.plan.steps_per_epoch + place, indices)
 
     def _pause(self) -> None:
         """Between two steps: save if it is time, stop if somebody asked."""
-        due = time.monotonic() - self._last_save >= self.config.checkpoint_seconds
+        self.saver.check()
+        interval = self.config.checkpoint_seconds
+        # A disk that is slower than the interval does not hold the training up, unless every step is to be saved.
+        due = time.monotonic() - self._last_save >= interval and not (interval and self.saver.is_busy)
         stop, due = self._agreed(bool(self.request), due and self.accelerator.is_main_process)
         if stop or due:
             self.save()
         if stop:
+            self.saver.wait()
             error = Interrupted(f"stopped at step {self.position.step}, all is saved; pass --resume to go on")
             error.exit_code = self.request.exit_code
             raise error
@@ -190,9 +204,10 @@ class _Training:
 
     # -- evaluations ---------------------------------------------------------------------------------------------------
 
-    def _close_epoch(self, display: Display, events: Events | None) -> None:
+    def _close_epoch(self, display: Display, events: list[Events]) -> None:
         position = self.position
         position.epoch, position.batch = position.epoch + 1, 0
+        self.learner.schedule.epoch_done(position.epoch)
         if position.epoch % self.config.evaluate_every and position.epoch < self.config.epochs:
             return
         # The sums run over all epochs since the last evaluation.
@@ -209,11 +224,11 @@ class _Training:
         if self.accelerator.is_main_process:
             self.run.append_metrics({**record, "seconds": round(position.seconds, 3)})
         display.news(self.config.monitor, valid[self.config.monitor], position.best or 0.0)
-        if events is not None:
-            events.write(position.step, {"train": train, "valid": valid})
+        for place in events:
+            place.write(position.step, {"train": train, "valid": valid})
 
     def _evaluated(self, split: Any) -> dict[str, float]:
-        batch_size, info = self.config.batch_size, self.splits.info
+        batch_size, info = self.config.evaluation_batch_size or self.config.batch_size, self.splits.info
         metrics = evaluate(self.learner.bare_model, self.task, split, info, batch_size, self.accelerator)
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if bad:
@@ -235,13 +250,24 @@ class _Training:
             raise UsageError(f"training.monitor is {monitor!r}, but what is measured is {', '.join(valid)}")
         sign = 1.0 if self.config.goal == "max" else -1.0
         best = self.position.best
-        if best is None or sign * valid[monitor] > sign * best:
+        is_best = best is None or sign * valid[monitor] > sign * best
+        self.learner.schedule.evaluated(is_best)
+        if is_best:
             self.position.best, self.position.best_epoch, self.position.stale = valid[monitor], self.position.epoch, 0
             self.best_weights = self.learner.weights()
         else:
             self.position.stale += 1
 
     # -- the end -------------------------------------------------------------------------------------------------------
+
+    def tested(self, done: dict[str, Any]) -> dict[str, Any]:
+        """The results of a run that is done, with those of its best weights on the test examples."""
+        self.learner.load_weights(read_checkpoint(self.run.weights).tensors)
+        results = {**done, "test": self._evaluated(self.splits.test)}
+        if self.accelerator.is_main_process:
+            self.run.write_results(results)
+        self.accelerator.wait_for_everyone()
+        return results
 
     def finish(self, test: bool) -> dict[str, Any]:
         self.save()
@@ -255,6 +281,7 @@ class _Training:
             "best_epoch": position.best_epoch,
             "epochs": position.epoch,
             "steps": position.step,
+            "processes": self.accelerator.num_processes,
             "parameters": sum(p.numel() for p in self.learner.bare_model.parameters() if p.requires_grad),
             "examples": {name: len(getattr(self.splits, name)) for name in ("train", "valid", "test")},
             "timing": {
@@ -262,6 +289,7 @@ class _Training:
                 "seconds_per_epoch": round(position.seconds / max(position.epoch, 1), 6),
             },
         }
+        self.saver.wait()
         if self.accelerator.is_main_process:
             self.run.finish(Checkpoint(self.best_weights, {"best_epoch": position.best_epoch}), results)
         self.accelerator.wait_for_everyone()

@@ -1,6 +1,8 @@
-"""The learning rate as a function of the step."""
+"""The learning rate: a function of the step, and of what the training has found out so far."""
 
+import dataclasses
 import math
+from collections.abc import Mapping
 
 from contmax_lab.contract import TrainingConfig
 
@@ -34,3 +36,48 @@ def learning_rate(config: TrainingConfig, step: int, total: int) -> float:
     if config.schedule == "inverse_sqrt":
         return peak * math.sqrt(max(warmup, 1) / (step + 1))
     return peak
+
+
+@dataclasses.dataclass
+class Schedule:
+    """The learning rate of a training, and all that it depends on beside the step.
+
+    Args:
+        config: of the training.
+        factor: by which the rate has fallen at the ends of epochs, or on a plateau.
+        stale: evaluations without a new best since then.
+
+    Example:
+        >>> schedule = Schedule(TrainingConfig(learning_rate=0.1, schedule="plateau", decay_every=2))
+        >>> for best in (True, False, False):
+        ...     schedule.evaluated(best)
+        >>> schedule.rate(step=3, total=10)
+        0.05
+    """
+
+    config: TrainingConfig
+    factor: float = 1.0
+    stale: int = 0
+
+    def rate(self, step: int, total: int) -> float:
+        """The learning rate of a step, from 0, of so many in all."""
+        return learning_rate(self.config, step, total) * self.factor
+
+    def epoch_done(self, epoch: int) -> None:
+        """The epoch with this number, from 1, is over."""
+        if self.config.schedule == "epochs" and epoch % self.config.decay_every == 0:
+            self.factor *= self.config.decay
+
+    def evaluated(self, is_best: bool) -> None:
+        """An evaluation found the best weights so far, or did not."""
+        self.stale = 0 if is_best else self.stale + 1
+        if self.config.schedule == "plateau" and self.stale >= self.config.decay_every:
+            self.factor, self.stale = self.factor * self.config.decay, 0
+
+    def state(self) -> dict[str, float]:
+        """For a checkpoint."""
+        return {"factor": self.factor, "stale": self.stale}
+
+    def load_state(self, state: Mapping[str, float]) -> None:
+        """Go on from a checkpoint."""
+        self.factor, self.stale = state["factor"], int(state["stale"])

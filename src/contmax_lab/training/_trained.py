@@ -4,7 +4,7 @@ from torch import nn
 
 from contmax_lab.contract import TrainedRun
 from contmax_lab.training._evaluation import evaluate
-from contmax_lab.training._loop import accelerator_for
+from contmax_lab.training._processes import accelerator_for
 
 
 def evaluate_trained(trained: TrainedRun, part: str, model: nn.Module | None = None) -> dict[str, float]:
@@ -21,5 +21,5 @@ def evaluate_trained(trained: TrainedRun, part: str, model: nn.Module | None = N
     training, splits = trained.recipe.training, trained.splits
     accelerator = accelerator_for(training)
     prepared = accelerator.prepare_model(model or trained.model, evaluation_mode=True)
-    split = getattr(splits, part)
-    return evaluate(prepared, trained.task, split, splits.info, training.batch_size, accelerator)
+    split, batch_size = getattr(splits, part), training.evaluation_batch_size or training.batch_size
+    return evaluate(prepared, trained.task, split, splits.info, batch_size, accelerator)

@@ -1,0 +1,73 @@
+"""Checkpoints written beside the training, one after the other."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from contmax_lab.errors import CannotWrite, LabError
+from contmax_lab.files import Checkpoint
+from contmax_lab.runs import Run
+
+
+class Saver:
+    """Writes checkpoints in a thread. Leaving it waits for the last one; a write that failed is always told.
+
+    Args:
+        run: the folder.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._writing is not None and not self._writing.done()
+
+    def save(self, step: int, checkpoint: Checkpoint) -> None:
+        """Begin to write; before that, wait for the one before.
+
+        Args:
+            step: of the training.
+            checkpoint: which nobody changes any more.
+
+        Raises:
+            LabError: if the one before could not be written.
+        """
+        self.wait()
+        self._writing = self._thread.submit(self._run.save, step, checkpoint)
+
+    def check(self) -> None:
+        """Complain of a write that has failed; do not wait for one under way.
+
+        Raises:
+            LabError: if it could not be written.
+        """
+        if not self.is_busy:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until everything is on disk.
+
+        Raises:
+            LabError: if it could not be written.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown()
+        try:
+            self.wait()
+        except LabError as failure:
+            if error is None:
+                raise
+            raise CannotWrite(f"{failure} Before that: {error}") from error

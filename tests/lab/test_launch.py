@@ -1,0 +1,44 @@
+"""Launchers that start several processes for one training."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from weather import tiny_recipe
+
+from contmax_lab import recipes
+from contmax_lab.errors import UsageError
+from contmax_lab.runs import Run
+from contmax_lab.training import train
+
+LAUNCHERS = {
+    "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node=2"],
+    "accelerate": ["accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--main_process_port=0"],
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_two_processes_train_one_run_and_one_of_them_talks(tmp_path, name):
+    recipe = tiny_recipe(tmp_path, "--model.dropout=0")
+    config, run = tmp_path / "tiny.yaml", Run(tmp_path / "run")
+    config.write_text(recipes.as_yaml(recipe))
+    command = [sys.executable, "-m", *LAUNCHERS[name], "-m", "contmax_lab", "train", config, "--folder", run.folder]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("stored in") == 1
+    results = run.results()
+    assert results["processes"] == 2
+    alone = train(recipe, Run(tmp_path / "alone"))
+    assert alone["processes"] == 1
+    assert results["valid"] == pytest.approx(alone["valid"], abs=1e-4)
+
+
+def test_a_launcher_that_starts_one_process_instead_of_several_is_noticed(tmp_path, monkeypatch):
+    # What accelerate launch --cpu --num_processes 2 leaves to the one process that it starts.
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(UsageError, match="has started one process instead of several; use torchrun"):
+        train(tiny_recipe(tmp_path), Run(tmp_path / "run"))
