@@ -213,20 +213,23 @@ def test_workers_change_no_bit_and_it_goes_on_with_any_number_of_them(tmp_path, 
 
 
 def test_a_worker_does_not_keep_the_claim_of_a_process_that_was_killed(tmp_path):
-    run, (reads, writes) = Run(tmp_path / "run"), os.pipe()
+    run, (ends, end), (starts, start) = Run(tmp_path / "run"), os.pipe(), os.pipe()
     with run.claimed():
         child = os.fork()
         if not child:
-            os.close(writes)
-            os.read(reads, 1)  # lives until the parent lets it go
+            os.close(end)
+            os.write(start, b"!")  # by now it has let go of what it was born with
+            os.read(ends, 1)  # lives until the parent lets it go
             os._exit(0)
+        os.read(starts, 1)
     try:
         with run.claimed():
             pass
     finally:
-        os.close(writes)
+        os.close(end)
         os.waitpid(child, 0)
-        os.close(reads)
+        for pipe in (ends, starts, start):
+            os.close(pipe)
 
 
 @pytest.mark.graph
