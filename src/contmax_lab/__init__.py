@@ -47,7 +47,8 @@ the laboratory is a folder ``tasks/<name>/`` and a line in ``registry/_tasks.py`
 **What the loop promises.** On a CPU every bit of a result is decided by the recipe: the order of examples is a function
 of (seed, epoch), and torch's generator is seeded before every step from (seed, step, process), so draw random numbers
 from it and from nothing else, and keep no state in a task. A run that was killed at any moment goes on to the same bits
-with ``--resume``. ``batch_size`` counts examples over all processes, losses are averaged over the global batch by their
-weights, and an evaluation counts every example exactly once, on any number of processes. The test examples are measured
-by ``train --test``, ``evaluate --test`` and ``reproduce`` only, with the weights that were best on validation.
+with ``--resume``, and processes that make batches ahead of time (``training.workers``) change none of them.
+``batch_size`` counts examples over all processes, losses are averaged over the global batch by their weights, and an
+evaluation counts every example exactly once, on any number of processes. The test examples are measured by ``train
+--test``, ``evaluate --test`` and ``reproduce`` only, with the weights that were best on validation.
 """

@@ -25,17 +25,13 @@ def test_every_example_is_counted_exactly_once_in_the_order_of_the_split(server,
             assert metrics["square"] == [[i, i * i] for i in range(size)]
 
 
-@pytest.mark.parametrize("batch_size", [31, 0])
-def test_two_processes_train_as_one(server, tmp_path, batch_size):
+@pytest.mark.parametrize(("batch_size", "accumulate"), [(31, 1), (0, 1), (31, 3)])
+def test_two_processes_train_as_one(server, tmp_path, batch_size, accumulate):
     # 127 examples in batches of 31 leave 3 for the last; random numbers of a model are drawn apart, so no dropout.
-    recipe = tiny_recipe(
-        tmp_path,
-        "--model.dropout=0",
-        f"--training.batch_size={batch_size}",
-        "--training.epochs=6",
-        "--data.apart=false",
-    )
-    alone = train(recipe, Run(tmp_path / "alone"), test=True)
+    options = ["--model.dropout=0", f"--training.batch_size={batch_size}", "--training.epochs=6", "--data.apart=false"]
+    alone = train(tiny_recipe(tmp_path, *options), Run(tmp_path / "alone"), test=True)
+    # In parts, of which one process has two in the last batch, and the other one.
+    recipe = tiny_recipe(tmp_path, *options, f"--training.accumulate={accumulate}")
     first, second = together(server, train_and_return, 2, recipe, tmp_path / "together")
     assert {**first, "timing": 0} == {**second, "timing": 0}
     for split in ("valid", "test"):

@@ -125,7 +125,10 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
-        """The examples with these indices, as tensors whose first dimension is the example."""
+        """The examples with these indices, as tensors whose first dimension is the example.
+
+        With ``training.workers`` other processes call it, so it changes nothing and draws from torch's generator only.
+        """
 
     def lengths(self, split: Sized) -> Sequence[int] | None:
         """The length of each example, where batches should hold similar lengths; by default None."""
