@@ -26,6 +26,7 @@ SHIPPED = {
     "intervals": "intervals",
     "language": "documents/language",
     "places": "places",
+    "texts": "texts",
     "vowels": "vowels",
 }
 
