@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
     """Reviews and a run."""
     folder = tmp_path_factory.mktemp("texts")
     train = reviews(folder / "reviews.csv")
-    short = ("--training.epochs=6", "--training.learning_rate=0.02", "--model.hidden_dim=16", "--model.functions=12")
+    short = ("--training.epochs=18", "--training.learning_rate=0.02", "--model.hidden_dim=16", "--model.functions=12")
     main(["train", "texts", "--data.train", str(train), *KEYS, *short, "--folder", str(folder / "run")])
     return folder
 

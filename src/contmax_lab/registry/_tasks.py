@@ -26,6 +26,7 @@ SHIPPED = {
     "intervals": "intervals",
     "language": "documents/language",
     "places": "places",
+    "series": "series",
     "texts": "texts",
     "vowels": "vowels",
 }
