@@ -23,6 +23,7 @@ GROUP = "contmax_lab.tasks"
 SHIPPED = {
     "digits": "digits",
     "documents": "documents",
+    "images": "images",
     "intervals": "intervals",
     "language": "documents/language",
     "places": "places",
