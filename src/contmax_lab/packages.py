@@ -8,7 +8,7 @@ from types import ModuleType
 from contmax_lab.errors import LabError
 
 # Module → what pip calls it, where the two differ.
-_DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
+_DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "pyyaml", "PIL": "pillow"}
 
 
 def require(module: str, purpose: str) -> ModuleType:

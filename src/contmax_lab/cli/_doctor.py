@@ -19,6 +19,7 @@ _PACKAGES = {
     "numba": ("compiled row kernels on the CPU", False),
     "triton": ("compiled kernels on the GPU", False),
     "matplotlib": ("figures and reports", False),
+    "PIL": ("contmax train images, figures", False),
     "sklearn": ("the demo's digits", False),
     "aeon": ("the demo's speech data", False),
     "vega_datasets": ("the demo's temperatures", False),

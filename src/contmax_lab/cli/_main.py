@@ -33,6 +33,9 @@ first steps:
   contmax train intervals/seattle-parabola           one training, into runs/
   contmax train intervals/parabola --help            every key of a recipe, with its meaning
   contmax train intervals/parabola --data.path weather.csv --model.hidden_dim 64 --seed 1
+  contmax train texts --data.train reviews.csv --data.text review --data.label stars    your own texts
+  contmax train series --data.train sensors.csv      your own series: id, time, channels …, label
+  contmax train images --data.train FOLDER           your own images, a folder for each class
   contmax train my_module:TASK                       a task of your own; contmax new-task NAME writes one
   contmax train … --resume                           go on after an interruption
   torchrun --nproc-per-node 2 -m contmax_lab train … several processes

@@ -15,7 +15,7 @@ TAKES_OVERRIDES = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RUNS, --examples, --task, --output."""
     parser.add_argument("folders", metavar="RUN", nargs="*", type=Path, help="folders of runs that are done")
-    which = "which to draw, from 1: validation reviews, or test utterances and images (default: a few by a rule)"
+    which = "which to draw, from 1: validation texts, or test utterances and digits (default: a few by a rule)"
     parser.add_argument("--examples", type=int, nargs="+", default=[], metavar="N", help=which)
     add_task_option(parser)
     parser.add_argument("--output", type=Path, default=Path("report/report.html"), help="default: %(default)s")
@@ -37,7 +37,9 @@ def run(options: argparse.Namespace) -> None:
         open_trained(folder, options.overrides, label, options.task)
         for folder, label in zip(folders, labels, strict=True)
     ]
-    shortest = min(min(len(entry.splits.valid), len(entry.splits.test)) for entry in trained)
+    # Data of a user's own may have no test examples.
+    parts = [part for entry in trained for part in (entry.splits.valid, entry.splits.test) if len(part)]
+    shortest = min(map(len, parts))
     if not all(1 <= number <= shortest for number in options.examples):
         raise UsageError(f"--examples must be from 1 to {shortest}, got {' '.join(map(str, options.examples))}")
     examples = [number - 1 for number in options.examples]

@@ -1,10 +1,7 @@
 """Train a recipe.
 
 RECIPE is a YAML file, a task, or TASK/VARIANT (contmax data list shows them). A task of your own is MODULE:NAME, where
-the module is installed or lies in the current folder: contmax train my_module:TASK. Every key can be changed from the
-command line: --model.hidden_dim 64 --training.learning_rate 0.002 --seed 1. `contmax train RECIPE --help` lists the
-keys with their meaning. The run is a folder; the same command with --resume goes on after any interruption. What is
-printed is measured on the validation examples; the test examples are for the end of all choices, with --test.
+    """RECIPE, --variant, --task, --folder, --limit, --resume, --test."""
 """
 
 import argparse
@@ -17,11 +14,18 @@ TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+<<<<<<< HEAD
     """RECIPE, --variant, --task, --folder, --resume, --test."""
+=======
+    """RECIPE, --variant, --task, --folder, --limit, --resume."""
+>>>>>>> part/own
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, TASK, or TASK/VARIANT")
     add_variant_option(parser)
     add_task_option(parser)
     parser.add_argument("--folder", type=Path, help="folder of the run (default: runs/TASK/VARIANT-seed-SEED)")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="a quick try on N examples of each file of your own data"
+    )
     parser.add_argument("--resume", action="store_true", help="go on where the run in that folder stopped")
     parser.add_argument("--test", action="store_true", help="measure the best weights on the test examples too")
 
@@ -39,7 +43,8 @@ def run(options: argparse.Namespace) -> None:
     if options.help:
         print(source.help())
         return
-    recipe = source.recipe(options.overrides)
+    limit = [] if options.limit is None else [f"--data.limit={options.limit}"]
+    recipe = source.recipe([*options.overrides, *limit])
     from contmax_lab.cli._printing import on_main_process, print_results
     from contmax_lab.runs import Run
     from contmax_lab.training import train

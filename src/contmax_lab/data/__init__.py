@@ -11,7 +11,13 @@ from contmax_lab.data._digits import handwritten_digits as handwritten_digits
 from contmax_lab.data._reading import existing_file as existing_file
 from contmax_lab.data._reading import numbered_lines as numbered_lines
 from contmax_lab.data._reading import read_csv as read_csv
+from contmax_lab.data._splitting import held_out_share as held_out_share
 from contmax_lab.data._splitting import non_overlapping_holdout as non_overlapping_holdout
 from contmax_lab.data._splitting import shuffled as shuffled
+from contmax_lab.data._tables import TABLE_SUFFIXES as TABLE_SUFFIXES
+from contmax_lab.data._tables import Place as Place
+from contmax_lab.data._tables import TableRow as TableRow
+from contmax_lab.data._tables import finite_number as finite_number
+from contmax_lab.data._tables import read_table as read_table
 from contmax_lab.data._vowels import Utterances as Utterances
 from contmax_lab.data._vowels import japanese_vowels as japanese_vowels

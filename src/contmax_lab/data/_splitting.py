@@ -44,3 +44,29 @@ def non_overlapping_holdout(
             part.append(index)
             taken.append(index)
     return [sorted(part) for part in parts]
+
+
+def held_out_share(labels: Sequence[str], share: float, seed: int) -> list[int]:
+    """Indices of a share of every label, sorted; at least one in all, and never all examples of a label.
+
+    Args:
+        labels: of the examples; all the same = the share is of all.
+        share: between 0 and 1.
+        seed: decides which.
+
+    Returns:
+        An empty list where no label has two examples.
+
+    Example:
+        >>> held_out_share(["a", "b"] * 5 + ["c"], 0.4, seed=0)
+        [0, 3, 4, 5]
+    """
+    by_label: dict[str, list[int]] = {}
+    for index in shuffled(len(labels), seed):
+        by_label.setdefault(labels[index], []).append(index)
+    held_out = [
+        index for group in by_label.values() for index in group[: min(round(share * len(group)), len(group) - 1)]
+    ]
+    if not held_out:
+        held_out = max(by_label.values(), key=len)[1:2]
+    return sorted(held_out)

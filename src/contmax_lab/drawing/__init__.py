@@ -9,3 +9,8 @@ from contmax_lab.drawing._theme import LIGHT as LIGHT
 from contmax_lab.drawing._theme import THEMES as THEMES
 from contmax_lab.drawing._theme import Theme as Theme
 from contmax_lab.drawing._theme import drawn_in as drawn_in
+from contmax_lab.drawing._time import draw_over_time as draw_over_time
+from contmax_lab.drawing._time import draw_series as draw_series
+from contmax_lab.drawing._words import draw_words as draw_words
+from contmax_lab.drawing._words import name_words as name_words
+from contmax_lab.drawing._words import picture_width as picture_width

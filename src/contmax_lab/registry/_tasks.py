@@ -23,9 +23,12 @@ GROUP = "contmax_lab.tasks"
 SHIPPED = {
     "digits": "digits",
     "documents": "documents",
+    "images": "images",
     "intervals": "intervals",
     "language": "documents/language",
     "places": "places",
+    "series": "series",
+    "texts": "texts",
     "vowels": "vowels",
 }
 

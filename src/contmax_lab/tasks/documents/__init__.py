@@ -8,9 +8,6 @@ of a review, discrete, continuous or both, and one logit. On the authors' own da
 from contmax_lab.tasks.documents._data import Documents as Documents
 from contmax_lab.tasks.documents._data import DocumentsData as DocumentsData
 from contmax_lab.tasks.documents._data import load as load
-from contmax_lab.tasks.documents._drawing import draw_reading as draw_reading
-from contmax_lab.tasks.documents._drawing import name_words as name_words
-from contmax_lab.tasks.documents._drawing import picture_width as picture_width
 from contmax_lab.tasks.documents._model import DocumentsModel as DocumentsModel
 from contmax_lab.tasks.documents._model import Encoder as Encoder
 from contmax_lab.tasks.documents._model import Reader as Reader

@@ -6,9 +6,8 @@ from typing import Any, cast
 import torch
 
 from contmax_lab.contract import Figure, TrainedRun
-from contmax_lab.drawing import Theme, new_axes
+from contmax_lab.drawing import Theme, draw_words, name_words, new_axes, picture_width
 from contmax_lab.tasks.documents._data import Documents
-from contmax_lab.tasks.documents._drawing import draw_reading, name_words, picture_width
 from contmax_lab.tasks.documents._model import DocumentsModel
 from contmax_lab.tasks.documents._prepared import FIRST_WORD
 from contmax_lab.tasks.documents._reading import Reading
@@ -47,7 +46,7 @@ def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
     def draw(theme: Theme) -> Any:
         figure, axes = new_axes(rows=len(runs), width=picture_width(words), height=1.25)
         for axis, trained, reading in zip(axes, runs, readings, strict=True):
-            draw_reading(axis, reading, words, theme)
+            draw_words(axis, reading.weights, reading.density, words, theme)
             axis.set_title(_title(trained.recipe.model, reading), loc="left", fontsize=8)
         name_words(axes[-1], words, readings[-1].inside[0].tolist(), theme)
         return figure

@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from contmax_lab.attention import Attended
 from contmax_lab.contract import Figure, TrainedRun
 from contmax_lab.data import Utterances
-from contmax_lab.drawing import Theme, new_axes
+from contmax_lab.drawing import Theme, draw_over_time, draw_series, new_axes
 
 _SPEAKERS = 3
-_POINTS = 400
 
 
 def listening(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Figure:
@@ -31,8 +29,10 @@ def listening(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Figur
         for row, trained in enumerate(runs):
             for column, index in enumerate(chosen):
                 axis = axes[row * len(chosen) + column]
-                _frames(axis, test.series[index], theme)
-                _attention(axis.twinx(), answers[row][column], len(test.series[index]), theme.colour(row))
+                series, attended = test.series[index], answers[row][column]
+                time = (torch.arange(len(series)) + 0.5) / len(series)
+                draw_series(axis, time, series, theme)
+                draw_over_time(axis.twinx(), attended.weights, attended.density, time, theme.colour(row))
                 if row == 0:
                     axis.set_title(f"speaker {int(test.speaker[index]) + 1}, {len(test.series[index])} frames")
                 if column == 0:
@@ -68,33 +68,3 @@ def _answers(trained: TrainedRun, chosen: Sequence[int]) -> list[Attended]:
     """One at a time, so that nothing is padded."""
     test = trained.splits.test
     return [trained.model(trained.task.batch(test, [index])).attended for index in chosen]
-
-
-def _frames(axis: Any, series: Tensor, theme: Theme) -> None:
-    time = (torch.arange(len(series)) + 0.5) / len(series)
-    axis.plot(time.numpy(), series.numpy(), color=theme.observed, linewidth=0.7)
-    axis.set_xlim(0, 1)
-    axis.set_yticks([])
-    axis.spines["left"].set_visible(False)
-
-
-def _attention(axis: Any, attended: Attended, count: int, colour: str) -> None:
-    """Bars of area pₗ, curve of area 1: on one scale."""
-    top = 0.0
-    if attended.weights is not None:
-        heights = (attended.weights[0] * count).numpy()
-        middles = ((torch.arange(count) + 0.5) / count).numpy()
-        axis.bar(middles, heights, width=0.86 / count, color=colour, alpha=0.55, linewidth=0)
-        top = float(heights.max())
-    if attended.density is not None:
-        time = torch.linspace(0, 1, _POINTS)
-        height = attended.density.log_prob(time).exp()
-        axis.plot(time.numpy(), height.numpy(), color=colour)
-        axis.fill_between(time.numpy(), height.numpy(), color=colour, alpha=0.22, linewidth=0)
-        inside = time[height > 0]
-        if 0 < len(inside) < _POINTS:
-            axis.axvspan(float(inside[0]), float(inside[-1]), color=colour, alpha=0.12, linewidth=0)
-        top = max(top, float(height.max()))
-    axis.set_ylim(0, 1.15 * top)
-    axis.set_yticks([])
-    axis.spines[["left", "right", "top"]].set_visible(False)

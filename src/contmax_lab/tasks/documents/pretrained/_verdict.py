@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from contmax_lab.contract import Figure
-from contmax_lab.drawing import Theme, new_axes
-from contmax_lab.tasks.documents._drawing import draw_reading, name_words, picture_width
+from contmax_lab.drawing import Theme, draw_words, name_words, new_axes, picture_width
 from contmax_lab.tasks.documents._reading import Reading
 
 
@@ -45,7 +44,7 @@ def verdict_figure(verdict: Verdict, title: str) -> Figure:
 
     def draw(theme: Theme) -> Any:
         figure, axes = new_axes(width=picture_width(verdict.words), height=1.6)
-        draw_reading(axes[0], verdict.reading, verdict.words, theme)
+        draw_words(axes[0], verdict.reading.weights, verdict.reading.density, verdict.words, theme)
         name_words(axes[0], verdict.words, verdict.attended, theme)
         axes[0].set_title(f"{verdict.probability:.0%} positive", loc="left", fontsize=9)
         return figure

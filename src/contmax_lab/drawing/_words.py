@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from contmax.densities import BetaGaussian
-from contmax_lab.drawing import Theme
-from contmax_lab.tasks.documents._reading import Reading
+from contmax_lab.drawing._theme import Theme
 
 # Bars of more words than these touch each other anyway, and each takes a millisecond.
 _MOST_BARS = 400
@@ -21,27 +20,28 @@ def picture_width(words: Sequence[str]) -> float:
     return max(_INCHES_PER_WORD * min(len(words), _MOST_NAMED), 5.0)
 
 
-def draw_reading(axis: Any, reading: Reading, words: Sequence[str], theme: Theme) -> None:
-    """Weights and density of the one review that was read, as the share that falls to a word.
+def draw_words(axis: Any, weights: Tensor | None, density: Any, words: Sequence[str], theme: Theme) -> None:
+    """Weights and density over one text, as the share that falls to a word.
 
     Where there are both, the density has a scale of its own, on the right.
 
     Args:
         axis: of matplotlib.
-        reading: of a batch with one review.
-        words: of that review.
+        weights: of the words, (1, L), or None.
+        density: a β-Gaussian over the text as the unit interval, of batch shape (1,), or None.
+        words: of that text; L may be greater.
         theme: whose colours to use.
     """
     count = len(words)
-    if reading.weights is not None:
-        heights, bars = reading.weights[0, :count].tolist(), theme.colour(0)
+    if weights is not None:
+        heights, bars = weights[0, :count].tolist(), theme.colour(0)
         if count <= _MOST_BARS:
             axis.bar([place + 0.5 for place in range(count)], heights, 0.8, color=bars)
         else:
             axis.stairs(heights, range(count + 1), fill=True, color=bars)
-    if reading.density is not None:
+    if density is not None:
         # A few words have far more weight than a density that is spread over many: each has a scale of its own.
-        _draw_density(axis if reading.weights is None else axis.twinx(), reading.density, count, theme.colour(1))
+        _draw_density(axis if weights is None else axis.twinx(), density, count, theme.colour(1))
     axis.set_xlim(0, count)
     axis.set_ylim(bottom=0)
     axis.set_ylabel("share", fontsize=8)
@@ -49,7 +49,7 @@ def draw_reading(axis: Any, reading: Reading, words: Sequence[str], theme: Theme
     axis.set_xticks([])
 
 
-def _draw_density(axis: Any, density: BetaGaussian, count: int, colour: str) -> None:
+def _draw_density(axis: Any, density: Any, count: int, colour: str) -> None:
     t = torch.linspace(0, 1, 501)
     share = (density.density(t.unsqueeze(-1)).squeeze(-1) / count).tolist()
     axis.plot((t * count).tolist(), share, color=colour, linewidth=1.4)

@@ -1,0 +1,224 @@
+"""Tables that users bring: CSV, TSV and JSON lines, also compressed by gzip; every row knows where it stands."""
+
+import contextlib
+import csv
+import dataclasses
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+from contmax_lab.errors import LabError
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+# A longer line is a file of another kind, or a bomb.
+_LONGEST_LINE = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where something was read.
+
+    Args:
+        file: that was read.
+        line: in it, from 1; 0 = the file as a whole.
+    """
+
+    file: Path
+    line: int = 0
+
+    def problem(self, text: str) -> LabError:
+        """What is wrong here, as an error to be raised.
+
+        Example:
+            >>> print(Place(Path("reviews.csv"), 7).problem("no label"))
+            reviews.csv, line 7: no label
+        """
+        return LabError(f"{self.file}{f', line {self.line}' if self.line else ''}: {text}")
+
+
+@dataclasses.dataclass(frozen=True)
+class TableRow:
+    """One row of a table.
+
+    Args:
+        place: where it begins.
+        fields: column → text, in the order of the columns.
+    """
+
+    place: Place
+    fields: dict[str, str]
+
+    def text(self, column: str) -> str:
+        """The text of a column without spaces around it.
+
+        Raises:
+            LabError: if there is none.
+        """
+        found = self.fields.get(column, "").strip()
+        if not found:
+            raise self.place.problem(f"nothing in the column {column}")
+        return found
+
+    def number(self, column: str) -> float:
+        """The finite number in a column.
+
+        Raises:
+            LabError: if there is none.
+        """
+        return finite_number(self.text(column), column, self.place)
+
+
+def finite_number(text: str, what: str, place: Place) -> float:
+    """A number that was written as text.
+
+    Raises:
+        LabError: if it cannot be read, or is NaN or infinite.
+
+    Example:
+        >>> finite_number("1e-3", "level", Place(Path("sensors.csv"), 2))
+        0.001
+    """
+    try:
+        value = float("no number" if "_" in text else text)
+    except ValueError:
+        raise place.problem(f"{what} is {_short(text)}, which is not a number") from None
+    if value != value or value in (float("inf"), float("-inf")):
+        raise place.problem(f"{what} is {_short(text)}; it must be finite")
+    return value
+
+
+def read_table(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
+    """The rows of a table, one at a time.
+
+    Args:
+        path: .csv, .tsv, .jsonl or .ndjson, also with .gz behind; UTF-8, the first line of CSV and TSV a header.
+        columns: that must be there.
+
+    Raises:
+        LabError: if there is no such file, it is empty or of another kind, a column is missing, or a row is not
+            like the others; with the line.
+    """
+    kind = _kind(path)
+    if not path.is_file():
+        raise LabError(f"{path}: {'a folder' if path.is_dir() else 'no such file'}; pass the path of a table")
+    with _opened(path) as file:
+        rows = _json_rows(path, file, columns) if kind in (".jsonl", ".ndjson") else _rows(path, file, kind, columns)
+        empty = True
+        try:
+            for row in rows:
+                empty = False
+                yield row
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise LabError(f"{path} cannot be decompressed: {error}") from None
+    if empty:
+        raise LabError(f"{path} has no rows")
+
+
+def _kind(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    kind = (suffixes[:-1] if suffixes[-1:] == [".gz"] else suffixes)[-1:]
+    if not kind or kind[0] not in TABLE_SUFFIXES:
+        raise LabError(f"{path}: the name must end in {', '.join(TABLE_SUFFIXES)}, with or without .gz")
+    return kind[0]
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    if path.suffix.lower() == ".gz":
+        with gzip.open(path, "rb") as packed:
+            yield cast(IO[bytes], packed)
+    else:
+        with path.open("rb") as plain:
+            yield plain
+
+
+def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
+    """Lines with their ends."""
+    number = 0
+    while line := file.readline(_LONGEST_LINE):
+        number += 1
+        place = Place(path, number)
+        if len(line) == _LONGEST_LINE:
+            raise place.problem("longer than 16 MB; is it a table?")
+        if b"\0" in line:
+            raise place.problem("not UTF-8 text but UTF-16 or binary; convert the file")
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise place.problem(
+                f"byte {line[error.start]:#04x} is not UTF-8; convert the file, e.g. iconv -f latin1 -t utf-8"
+            ) from None
+
+
+def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str]) -> Iterator[TableRow]:
+    lines = _lines(path, file)
+    first = next(lines, "")
+    if not first.strip():
+        raise LabError(f"{path} is empty; the first line must name the columns")
+    # Spreadsheets in half of Europe write semicolons.
+    comma = ";" if first.count(";") > first.count(",") else ","
+
+    def again() -> Iterator[str]:
+        yield first
+        yield from lines
+
+    reader = csv.reader(again(), delimiter="\t" if kind == ".tsv" else comma, strict=True)
+    header: list[str] | None = None
+    while True:
+        place = Place(path, reader.line_num + 1)
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise place.problem(f"{error}; is a quote not closed?") from None
+        if header is None:
+            header = [name.strip() for name in fields]
+            _check_header(header, columns, place)
+        elif any(field.strip() for field in fields):
+            if len(fields) != len(header):
+                raise place.problem(f"{len(fields)} fields where the header has {len(header)}")
+            yield TableRow(place, dict(zip(header, fields, strict=True)))
+
+
+def _check_header(header: Sequence[str], columns: Sequence[str], place: Place) -> None:
+    missing = [name for name in columns if name not in header]
+    if missing:
+        raise place.problem(f"no column {', '.join(missing)} among {', '.join(map(_short, header[:20]))}")
+    twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
+    if twice:
+        raise place.problem(f"two columns are called {_short(twice[0])}")
+
+
+def _json_rows(path: Path, file: IO[bytes], columns: Sequence[str]) -> Iterator[TableRow]:
+    for number, line in enumerate(_lines(path, file), start=1):
+        if not line.strip():
+            continue
+        place = Place(path, number)
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise place.problem(f"not JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise place.problem(f"expected an object, {{…}}, got {_short(line.strip())}")
+        missing = [name for name in columns if name not in found]
+        if missing:
+            raise place.problem(f"no key {', '.join(missing)} among {', '.join(map(_short, list(found)[:20]))}")
+        yield TableRow(place, {key: _as_text(value, key, place, key in columns) for key, value in found.items()})
+
+
+def _as_text(value: Any, key: str, place: Place, needed: bool) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    if needed and value is not None:
+        raise place.problem(f"{key} must be a text or a number, got {_short(json.dumps(value, ensure_ascii=False))}")
+    return ""
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}…")

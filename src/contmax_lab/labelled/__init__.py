@@ -1,0 +1,16 @@
+"""Data of users: examples with a label, which is a class or a number, in files that they name on the command line.
+
+What the tasks texts, series and images share. They differ in what an example is, how it is encoded and how it is drawn.
+"""
+
+from contmax_lab.labelled._answer import Answer as Answer
+from contmax_lab.labelled._answer import Decision as Decision
+from contmax_lab.labelled._parts import Example as Example
+from contmax_lab.labelled._parts import Files as Files
+from contmax_lab.labelled._parts import Parts as Parts
+from contmax_lab.labelled._parts import read_parts as read_parts
+from contmax_lab.labelled._targets import Label as Label
+from contmax_lab.labelled._targets import Target as Target
+from contmax_lab.labelled._targets import Targets as Targets
+from contmax_lab.labelled._task import LabelledTask as LabelledTask
+from contmax_lab.labelled._task import said as said

@@ -1,0 +1,91 @@
+"""What a network says of examples, and where it looked."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contmax_lab.attention import Attended, attended_observations
+from contmax_lab.labelled._targets import Targets
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What the network says of each example, and where it looked.
+
+    Args:
+        scores: of the classes, (B, C); or the number, in the units of the user, (B,).
+        unit: standard deviation of the numbers in training; for classes 1.
+        heads: what each head looked at.
+        positions: of the observations, (B, L) on the line, (B, L, 2) on the plane.
+        mask: which observations are there, (B, L).
+    """
+
+    scores: Tensor
+    unit: Tensor
+    heads: Sequence[Attended]
+    positions: Tensor
+    mask: Tensor
+
+    @property
+    def inside(self) -> Tensor:
+        """Which observations any head attends to, (B, L)."""
+        return attended_observations(self.heads, self.positions, self.mask)
+
+
+class Decision(nn.Module):
+    """A linear map from context to classes or to a number.
+
+    It knows what it was trained for. Weights that were trained on other data, with another vocabulary or other classes,
+    would fit by their shapes and mean nothing: loading them is an error.
+
+    Args:
+        width: channels of the context.
+        targets: classes or numbers.
+        known: what else the weights depend on, such as the vocabulary; anything JSON can hold.
+
+    Example:
+        >>> decide = Decision(8, Targets(("cat", "dog")))
+        >>> decide(torch.zeros(3, 8)).shape
+        torch.Size([3, 2])
+    """
+
+    mean: Tensor
+    deviation: Tensor
+    fingerprint: Tensor
+
+    def __init__(self, width: int, targets: Targets, known: Any = None) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, len(targets.classes) or 1)
+        self.is_number = not targets.classes
+        self.register_buffer("mean", torch.tensor(targets.mean, dtype=torch.float32))
+        self.register_buffer("deviation", torch.tensor(targets.deviation, dtype=torch.float32))
+        digest = hashlib.sha256(json.dumps([dataclasses.astuple(targets), known]).encode()).digest()
+        self.register_buffer("fingerprint", torch.tensor(list(digest), dtype=torch.uint8))
+
+    def forward(self, context: Tensor) -> Tensor:
+        """Scores (B, C) or numbers (B,) of contexts (B, width)."""
+        scores: Tensor = self.linear(context).float()
+        return self.mean + self.deviation * scores.squeeze(-1) if self.is_number else scores
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: Any,
+        unexpected: Any,
+        errors: Any,
+    ) -> None:
+        stored = state_dict.get(prefix + "fingerprint")
+        if stored is not None and not torch.equal(stored.cpu(), self.fingerprint.cpu()):
+            errors.append(
+                "the training data is not what it was trained on: its classes or its vocabulary have changed. Pass the "
+                "old file by --data.train, or train again"
+            )
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)

@@ -1,0 +1,113 @@
+"""Images of the user's own: a folder for each class, or a table of files and labels."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveInt
+from torch import Tensor
+
+from contmax_lab.contract import Splits
+from contmax_lab.data import Place, read_table
+from contmax_lab.errors import LabError
+from contmax_lab.labelled import Label, Target, read_parts
+from contmax_lab.tasks.images._pixels import SUFFIXES, pixels
+
+_WHAT = "FOLDER, with a folder for each class in it, or a table with the columns file and label"
+
+
+@dataclasses.dataclass(frozen=True)
+class ImagesData:
+    """Your images.
+
+    Args:
+        train: a folder with a folder of images for each class; or a table of files and labels, .csv, .tsv or .jsonl,
+            whose paths begin at the folder of the table.
+        validation: another one; by default a share of the training images is held out.
+        test: another one, looked at only at the end.
+        file: of a table, the column of the paths.
+        label: of a table, the column of the labels.
+        target: what labels are, classes (any number of them) or numbers.
+        held_out: the share of every class that is held out where there is no validation data.
+        split: seed of the choice of these, and of that by limit.
+        limit: take so many images of each part, at random, for a quick try; 0 = all.
+        size: of the square, in pixels, to which all images are stretched.
+    """
+
+    train: Path | None = None
+    validation: Path | None = None
+    test: Path | None = None
+    file: str = "file"
+    label: str = "label"
+    target: Target = "class"
+    held_out: OpenUnitInterval = 0.2
+    split: int = 0
+    limit: NonNegativeInt = 0
+    size: PositiveInt = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures:
+    """Images of one part.
+
+    Args:
+        pixels: bytes, (B, 3, size, size).
+        target: classes or numbers, (B,).
+        files: where they come from.
+    """
+
+    pixels: Tensor
+    target: Tensor
+    files: list[Path]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    path: Path
+    label: Label
+
+
+def load(data: ImagesData) -> Splits:
+    """Find the files, then read those that are wanted."""
+
+    def read(path: Path) -> list[_File]:
+        return _files_of_folders(path) if path.is_dir() else _files_of_table(path, data)
+
+    parts = read_parts(read, data, _WHAT)
+
+    def part(files: Sequence[_File]) -> Pictures:
+        # What a table names is complained of with its line; a file of a folder is its own place.
+        own = [pixels(f.path, data.size, f.label.place if f.label.place.line else None) for f in files]
+        stacked = torch.stack(own) if own else torch.empty(0, 3, data.size, data.size, dtype=torch.uint8)
+        return Pictures(stacked, parts.targets.encoded([f.label for f in files]), [f.path for f in files])
+
+    info = {"classes": parts.targets.classes, "targets": parts.targets, "size": int(data.size)}
+    return Splits(part(parts.train), part(parts.valid), part(parts.test), info)
+
+
+def _files_of_folders(folder: Path) -> list[_File]:
+    """Images of every folder, in the order of their names; what is hidden, or no image by its name, is left out."""
+    files: list[_File] = []
+    for inner in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        found = sorted(path for path in inner.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+        found = [path for path in found if not path.name.startswith(".")]
+        if not found:
+            raise LabError(f"{inner}: no images, files that end in {', '.join(SUFFIXES)}")
+        files += [_File(path, Label(inner.name, Place(path))) for path in found]
+    if not files:
+        raise LabError(f"{folder}: no folders in it; there must be one for each class, with its images")
+    return files
+
+
+def _files_of_table(path: Path, data: ImagesData) -> list[_File]:
+    files: dict[Path, _File] = {}
+    for row in read_table(path, [data.file, data.label]):
+        named = path.parent / row.text(data.file)
+        if named in files:
+            raise row.place.problem(f"{named} is also in line {files[named].label.place.line}")
+        files[named] = _File(named, Label(row.text(data.label), row.place))
+    return list(files.values())

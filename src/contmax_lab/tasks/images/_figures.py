@@ -1,0 +1,94 @@
+"""Where trained models look in images."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from contmax_lab.contract import Figure, TrainedRun
+from contmax_lab.drawing import Theme, draw_cells, draw_ellipses, new_axes
+from contmax_lab.labelled import Answer, said
+from contmax_lab.tasks.images._data import Pictures
+
+_IMAGES = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """An image and what a model says of it.
+
+    Args:
+        title: above it, if it is in the first row.
+        text: below that.
+        pixels: bytes, (3, H, W).
+        answer: of a batch with that image alone.
+    """
+
+    title: str
+    text: str
+    pixels: Tensor
+    answer: Answer
+
+
+def seen_images(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Figure:
+    """What each model attends to in some validation images, a row of panels for each.
+
+    Args:
+        runs: trained on the same data.
+        examples: of the validation images; by default the first of each of five classes, or the first five.
+    """
+    targets = runs[0].splits.valid.target.tolist()  # type: ignore[attr-defined]
+    firsts = {target: place for place, target in reversed([*enumerate(targets)])}
+    chosen = examples or sorted(firsts.values())[:_IMAGES]
+    rows = [[_panel(trained, place) for place in chosen] for trained in runs]
+    return plane_figure(rows, [trained.label for trained in runs])
+
+
+@torch.no_grad()
+def _panel(trained: TrainedRun, place: int) -> Panel:
+    valid, info = cast(Pictures, trained.splits.valid), trained.splits.info
+    answer: Answer = trained.model(trained.task.batch(valid, [place]))
+    target = valid.target[place]
+    truth = info["classes"][int(target)] if info["classes"] else f"{float(target):.4g}"
+    return Panel(f"{valid.files[place].name}: {truth}", said(answer, info), valid.pixels[place], answer)
+
+
+def plane_figure(rows: Sequence[Sequence[Panel]], labels: Sequence[str] = ("",)) -> Figure:
+    """Panels of images, all heads of a model in one panel.
+
+    Args:
+        rows: of each model.
+        labels: of the models.
+    """
+    columns = len(rows[0])
+
+    def draw(theme: Theme) -> Any:
+        figure, axes = new_axes(len(rows), columns, width=max(2.2 * columns, 3.0), height=2.5)
+        for index, axis in enumerate(axes):
+            row, column = divmod(index, columns)
+            panel = rows[row][column]
+            axis.imshow(panel.pixels.permute(1, 2, 0).numpy(), extent=(0, 1, 1, 0))
+            for number, head in enumerate(panel.answer.heads):
+                if head.weights is not None:
+                    side = math.isqrt(head.weights.shape[-1])
+                    draw_cells(axis, head.weights[0].reshape(side, side), theme.colour(row + number))
+                if head.density is not None:
+                    draw_ellipses(axis, head.density, 0, theme.colour(row + number))
+            axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
+            said_first = panel.text.split(", ")[0]
+            title = f"{panel.title}\n{said_first}" if row == 0 and panel.title else said_first
+            axis.set_title(title.replace("$", r"\$"), fontsize=8)
+            if column == 0:
+                axis.set_ylabel(labels[row].replace("-", "\n"), rotation=0, ha="right", va="center", fontsize=8)
+        return figure
+
+    return Figure(
+        "Where the models look in images",
+        draw,
+        "Squares: weights of single cells, the fuller the greater. Ellipses, one for each head: continuous attention; "
+        "of the sparse kind the support, outside which attention is exactly zero, and of the Gaussian, which has no "
+        "edge, the regions that hold 50 % and 90 % of it.",
+    )

@@ -1,0 +1,63 @@
+"""Image files as pixels."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contmax_lab.data import Place
+from contmax_lab.packages import require
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+# Named, so that no file is handed to a program outside, as those of EPS would be.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
+
+
+def pixels(path: Path, size: int, place: Place | None = None) -> Tensor:
+    """An image as bytes, (3, size, size): upright, on white where it is transparent, the first of several.
+
+    Args:
+        path: of the file.
+        size: of the square that it is stretched to.
+        place: where its name was read, for complaints; by default the file itself.
+
+    Raises:
+        LabError: if it cannot be read.
+    """
+    image_module = require("PIL.Image", "Reading images")
+    where = place or Place(path)
+    name = f"the image {path} " if place else ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of damage that does not matter
+            warnings.simplefilter("error", image_module.DecompressionBombWarning)
+            with image_module.open(path, formats=_FORMATS) as image:
+                square = _upright(image).resize((size, size), image_module.Resampling.BILINEAR)
+    except (image_module.DecompressionBombWarning, image_module.DecompressionBombError):
+        most = f"{image_module.MAX_IMAGE_PIXELS:,}"
+        raise where.problem(f"{name}has more than {most} pixels; make it smaller") from None
+    except Exception as error:  # a damaged file may raise anything in the code that decodes it
+        why = "no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())
+        raise where.problem(f"{name}cannot be read: {why}") from None
+    return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
+
+
+def _upright(image: Any) -> Any:
+    """Three channels of 8 bits, turned as the camera was held."""
+    from PIL import Image, ImageOps
+
+    image = ImageOps.exif_transpose(image)
+    if image.mode in ("F", "I") or image.mode.startswith("I;"):
+        # Measurements in more than 8 bits: from the least to the greatest.
+        values = np.asarray(image, dtype=np.float64)
+        low, high = values.min(), values.max()
+        if not np.isfinite(high - low):
+            raise ValueError("a pixel is NaN or infinite")
+        image = Image.fromarray((255 * (values - low) / (high - low or 1.0)).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")

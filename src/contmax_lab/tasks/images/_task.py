@@ -1,0 +1,59 @@
+"""The task: batches of images, and what a model says of a new one."""
+
+from collections.abc import Sequence, Sized
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from contmax_lab.contract import Batch, Prediction, Splits, TrainedRun
+from contmax_lab.errors import UsageError
+from contmax_lab.labelled import LabelledTask, said
+from contmax_lab.tasks.images._data import ImagesData, Pictures, load
+from contmax_lab.tasks.images._model import ImageReader, ImagesModel
+from contmax_lab.tasks.images._pixels import pixels
+
+
+class ImagesTask(LabelledTask):
+    """Classes or numbers of images."""
+
+    name = "images"
+    summary = "images of your own with their labels, classes or numbers, by attention over the plane"
+    data_config = ImagesData
+    model_config = ImagesModel
+    recipe_file = Path(__file__).with_name("recipe.yaml")
+
+    def load(self, data: ImagesData, seed: int) -> Splits:
+        """The split has a seed of its own, so that seeds of the training share it."""
+        return load(data)
+
+    def build(self, model: ImagesModel, splits: Splits) -> nn.Module:
+        """A network with fresh weights."""
+        return ImageReader(model, splits.info["size"], splits.info["targets"])
+
+    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
+        """Pixels and targets."""
+        pictures, chosen = cast(Pictures, split), list(indices)
+        return {"pixels": pictures.pixels[chosen], "target": pictures.target[chosen]}
+
+    def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
+        """Where the models look in some validation images."""
+        from contmax_lab.tasks.images._figures import seen_images
+
+        return [seen_images(runs, examples)]
+
+    def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
+        """The label of an image file, and how much of it was attended."""
+        from contmax_lab.tasks.images._figures import Panel, plane_figure
+
+        if len(words) != 1:
+            raise UsageError("pass the path of one image, e.g. contmax predict RUN new.png")
+        image = pixels(Path(words[0]), trained.splits.info["size"])
+        with torch.no_grad():
+            answer = trained.model({"pixels": image.unsqueeze(0)})
+        text = said(answer, trained.splits.info)
+        share = float(answer.inside.float().mean())
+        return Prediction(
+            f"{text}\nattended: {share:.0%} of the image", plane_figure([[Panel("", text, image, answer)]])
+        )

@@ -1,0 +1,131 @@
+"""Series of the user's own, as tensors."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jsonargparse.typing import NonNegativeInt, OpenUnitInterval
+from torch import Tensor
+
+from contmax_lab.contract import Splits
+from contmax_lab.errors import UsageError
+from contmax_lab.labelled import Target, read_parts
+from contmax_lab.tasks.series._reading import Columns, OneSeries, read_series
+
+_WHAT = "sensors.csv, a table with a line for each observation: series id, time, channels …, label"
+
+
+@dataclasses.dataclass(frozen=True)
+class SeriesData:
+    """Your series.
+
+    Args:
+        train: a table with a line for each observation, .csv, .tsv or .jsonl (JSON lines), also with .gz behind.
+        validation: another such table; by default a share of the training series is held out.
+        test: another one, looked at only at the end.
+        series: the column of the ids of the series; by default the first.
+        time: the column of the times, numbers or ISO dates, at any distance; by default the next.
+        label: the column of the labels, the same in all lines of a series; by default the last. The
+            others are channels.
+        target: what labels are, classes (any number of them) or numbers.
+        held_out: the share of every class that is held out where there is no validation table.
+        split: seed of the choice of these, and of that by limit.
+        limit: take so many series of each table, at random, for a quick try; 0 = all.
+    """
+
+    train: Path | None = None
+    validation: Path | None = None
+    test: Path | None = None
+    series: str = ""
+    time: str = ""
+    label: str = ""
+    target: Target = "class"
+    held_out: OpenUnitInterval = 0.2
+    split: int = 0
+    limit: NonNegativeInt = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """What channels and times are measured by, from the training series.
+
+    Args:
+        columns: of the table.
+        centres, deviations: of each channel.
+        duration: of the longest series.
+    """
+
+    columns: Columns
+    centres: tuple[float, ...]
+    deviations: tuple[float, ...]
+    duration: float
+
+    @classmethod
+    def of(cls, columns: Columns, series: Sequence[OneSeries]) -> "Scale":
+        """Of the training series; sums are exact, so that it is the same on every machine."""
+        centres, deviations = [], []
+        for channel in torch.cat([each.values for each in series]).unbind(1):
+            numbers: list[float] = channel.tolist()
+            # In units of the greatest, whose squares cannot overflow.
+            greatest = max(map(abs, numbers)) or 1.0
+            shares = [number / greatest for number in numbers]
+            centre = math.fsum(shares) / len(shares)
+            variance = math.fsum((share - centre) ** 2 for share in shares) / len(shares)
+            centres.append(centre * greatest)
+            deviations.append(math.sqrt(variance) * greatest or 1.0)
+        duration = max(float(each.time[-1] - each.time[0]) for each in series) or 1.0
+        return cls(columns, tuple(centres), tuple(deviations), duration)
+
+    def inputs(self, series: OneSeries) -> tuple[Tensor, Tensor]:
+        """Channels and the time since the first observation, (L, C + 1); and positions in the unit interval, (L,).
+
+        Every series spans the unit interval; how long that took is told by the last channel.
+        """
+        centres, deviations = series.values.new_tensor(self.centres), series.values.new_tensor(self.deviations)
+        since = series.time - series.time[0]
+        span = since[-1]
+        positions = since / span if span > 0 else torch.full_like(since, 0.5)
+        # What lies far outside of the training data is as good as at its rim, and must not overflow.
+        channels = ((series.values - centres) / deviations).clamp(-100, 100)
+        elapsed = (since / self.duration).clamp(max=100).unsqueeze(-1)
+        return torch.cat([channels, elapsed], -1).float(), positions.float()
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """Series of one part.
+
+    Args:
+        values: channels and elapsed time of each, (L, C + 1).
+        positions: of its observations in the unit interval, (L,).
+        target: classes or numbers, (B,).
+        names: ids.
+    """
+
+    values: list[Tensor]
+    positions: list[Tensor]
+    target: Tensor
+    names: list[str]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def load(data: SeriesData) -> Splits:
+    """Read the tables; channels are scaled as the training series tell."""
+    if data.train is None:
+        raise UsageError(f"no training data was given; pass --data.train {_WHAT}")
+    columns = Columns.of(data.train, data.series, data.time, data.label)
+    parts = read_parts(lambda path: read_series(path, columns), data, _WHAT)
+    scale = Scale.of(columns, parts.train)
+
+    def part(series: Sequence[OneSeries]) -> Series:
+        inputs = [scale.inputs(each) for each in series]
+        target = parts.targets.encoded([each.label for each in series])
+        return Series([v for v, _ in inputs], [p for _, p in inputs], target, [each.name for each in series])
+
+    info = {"classes": parts.targets.classes, "targets": parts.targets, "scale": scale}
+    info["channels"] = ", ".join(columns.channels)
+    return Splits(part(parts.train), part(parts.valid), part(parts.test), info)

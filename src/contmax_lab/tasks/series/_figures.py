@@ -1,0 +1,96 @@
+"""Where trained models look in series."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from contmax_lab.contract import Figure, TrainedRun
+from contmax_lab.drawing import Theme, draw_over_time, draw_series, new_axes
+from contmax_lab.labelled import Answer, said
+from contmax_lab.tasks.series._data import Series
+
+_SERIES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """A series and what a model says of it.
+
+    Args:
+        title: above it, if it is in the first row.
+        text: below that.
+        positions: of the observations, (L,).
+        values: channels and elapsed time, (L, C + 1).
+        answer: of a batch with that series alone.
+    """
+
+    title: str
+    text: str
+    positions: Tensor
+    values: Tensor
+    answer: Answer
+
+
+def followed_series(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Figure:
+    """What each model attends to in some validation series, a row of panels for each.
+
+    Args:
+        runs: trained on the same data.
+        examples: of the validation series; by default the first of three classes, or the first three.
+    """
+    chosen = examples or _first_of_classes(cast(Series, runs[0].splits.valid))
+    rows = [[_panel(trained, place) for place in chosen] for trained in runs]
+    return time_figure(rows, [trained.label for trained in runs])
+
+
+def _first_of_classes(valid: Series) -> list[int]:
+    targets = valid.target.tolist()
+    firsts = list({target: place for place, target in reversed([*enumerate(targets)])}.values())
+    return sorted(firsts)[:_SERIES]
+
+
+@torch.no_grad()
+def _panel(trained: TrainedRun, place: int) -> Panel:
+    valid, info = cast(Series, trained.splits.valid), trained.splits.info
+    answer: Answer = trained.model(trained.task.batch(valid, [place]))
+    target = valid.target[place]
+    truth = info["classes"][int(target)] if info["classes"] else f"{float(target):.4g}"
+    title = f"series {valid.names[place]}: {truth}"
+    return Panel(title, said(answer, info), valid.positions[place], valid.values[place], answer)
+
+
+def time_figure(rows: Sequence[Sequence[Panel]], labels: Sequence[str] = ("",)) -> Figure:
+    """Panels of series, all heads of a model in one panel.
+
+    Args:
+        rows: of each model.
+        labels: of the models.
+    """
+    columns = len(rows[0])
+
+    def draw(theme: Theme) -> Any:
+        figure, axes = new_axes(len(rows), columns, width=max(3.1 * columns, 5.0), height=1.7)
+        for index, axis in enumerate(axes):
+            row, column = divmod(index, columns)
+            panel = rows[row][column]
+            draw_series(axis, panel.positions, panel.values[:, :-1], theme)
+            for number, head in enumerate(panel.answer.heads):
+                draw_over_time(axis.twinx(), head.weights, head.density, panel.positions, theme.colour(row + number))
+            title = f"{panel.title}\n{panel.text}" if row == 0 else panel.text
+            axis.set_title(title.replace("$", r"\$"), fontsize=8)
+            if column == 0:
+                axis.set_ylabel(labels[row].replace("-", "\n"), rotation=0, ha="right", va="center", fontsize=8)
+        for axis in axes[-columns:]:
+            axis.set_xlabel("time, as a share of the series")
+        return figure
+
+    return Figure(
+        "Where the models look over time",
+        draw,
+        "Channels over time (thin lines) and what each model attends to (colour, one for each head). Bars are weights "
+        "of single observations, curves are densities over continuous time; outside the shaded interval sparse "
+        "attention is exactly zero.",
+    )

@@ -1,0 +1,110 @@
+"""Texts of the user's own, as numbers of words."""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveInt
+from torch import Tensor
+
+from contmax_lab.contract import Splits
+from contmax_lab.data import read_table
+from contmax_lab.labelled import Label, Target, read_parts
+from contmax_lab.tasks.texts._words import split_words
+
+PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class TextsData:
+    """Your texts.
+
+    Args:
+        train: a table of texts and labels, .csv, .tsv or .jsonl (JSON lines), also with .gz behind.
+        validation: another such table; by default a share of the training texts is held out.
+        test: another one, looked at only at the end.
+        text: the column of the texts.
+        label: the column of the labels.
+        target: what labels are, classes (any number of them) or numbers.
+        held_out: the share of every class that is held out where there is no validation table.
+        split: seed of the choice of these, and of that by limit.
+        limit: take so many texts of each table, at random, for a quick try; 0 = all.
+        min_count: words that are rarer in the training texts are unknown words.
+        max_words: the vocabulary has so many at most, the most frequent ones.
+        max_length: of a text, in words; the rest is cut off.
+    """
+
+    train: Path | None = None
+    validation: Path | None = None
+    test: Path | None = None
+    text: str = "text"
+    label: str = "label"
+    target: Target = "class"
+    held_out: OpenUnitInterval = 0.1
+    split: int = 0
+    limit: NonNegativeInt = 0
+    min_count: PositiveInt = 2
+    max_words: PositiveInt = 50_000
+    max_length: PositiveInt = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """Texts of one part.
+
+    Args:
+        tokens: of each text: 1 = unknown, 2 + i = word i of the vocabulary.
+        spelled: of each text, its words in the list of all words.
+        target: classes or numbers, (B,).
+    """
+
+    tokens: list[Tensor]
+    spelled: list[Tensor]
+    target: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Text:
+    words: Tensor
+    label: Label
+
+
+def load(data: TextsData) -> Splits:
+    """Read the tables; the vocabulary is that of the training texts alone."""
+    numbers: dict[str, int] = {}
+
+    def read(path: Path) -> list[_Text]:
+        texts = []
+        for row in read_table(path, [data.text, data.label]):
+            words = split_words(row.text(data.text))[: data.max_length]
+            if not words:
+                raise row.place.problem(f"no words in the column {data.text}")
+            spelled = [numbers.setdefault(word, len(numbers)) for word in words]
+            texts.append(_Text(torch.tensor(spelled, dtype=torch.int32), Label(row.text(data.label), row.place)))
+        return texts
+
+    parts = read_parts(read, data, f"reviews.csv, a table with the columns {data.text} and {data.label}")
+    spelling = list(numbers)
+    words = _vocabulary([spelling[i] for text in parts.train for i in text.words.tolist()], data)
+    places = {word: place for place, word in enumerate(words, start=FIRST_WORD)}
+    lookup = torch.tensor([places.get(word, UNKNOWN) for word in spelling])
+
+    def part(texts: Sequence[_Text]) -> Texts:
+        spelled = [text.words.long() for text in texts]
+        return Texts([lookup[own] for own in spelled], spelled, parts.targets.encoded([text.label for text in texts]))
+
+    info = {"classes": parts.targets.classes, "targets": parts.targets, "words": words, "spelling": spelling}
+    info["vocabulary"] = len(words)
+    return Splits(part(parts.train), part(parts.valid), part(parts.test), info)
+
+
+def _vocabulary(training_words: Sequence[str], data: TextsData) -> list[str]:
+    """The most frequent words first, equally frequent ones by the alphabet."""
+    counts = collections.Counter(training_words)
+    frequent = [word for word, count in counts.items() if count >= data.min_count]
+    return sorted(frequent, key=lambda word: (-counts[word], word))[: data.max_words]

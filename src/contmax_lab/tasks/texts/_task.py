@@ -1,0 +1,69 @@
+"""The task: batches of texts, and what a model says of a new one."""
+
+from collections.abc import Sequence, Sized
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+
+from contmax_lab.contract import Batch, Prediction, Splits, TrainedRun
+from contmax_lab.errors import UsageError
+from contmax_lab.labelled import LabelledTask, said
+from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING, UNKNOWN, Texts, TextsData, load
+from contmax_lab.tasks.texts._model import TextReader, TextsModel
+from contmax_lab.tasks.texts._words import split_words
+
+
+class TextsTask(LabelledTask):
+    """Classes or numbers of texts."""
+
+    name = "texts"
+    summary = "texts of your own with their labels, classes or numbers, by attention over the words"
+    data_config = TextsData
+    model_config = TextsModel
+    recipe_file = Path(__file__).with_name("recipe.yaml")
+
+    def load(self, data: TextsData, seed: int) -> Splits:
+        """The split has a seed of its own, so that seeds of the training share it."""
+        return load(data)
+
+    def build(self, model: TextsModel, splits: Splits) -> nn.Module:
+        """A network with fresh weights."""
+        return TextReader(model, splits.info["words"], splits.info["targets"])
+
+    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
+        """Numbers of words, padded, and targets."""
+        texts = cast(Texts, split)
+        tokens = pad_sequence([texts.tokens[i] for i in indices], batch_first=True, padding_value=PADDING)
+        return {"tokens": tokens, "target": texts.target[list(indices)]}
+
+    def lengths(self, split: Sized) -> Sequence[int]:
+        """Words of each text."""
+        return [len(tokens) for tokens in cast(Texts, split).tokens]
+
+    def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
+        """Where the models look in some validation texts."""
+        from contmax_lab.tasks.texts._figures import read_texts
+
+        return read_texts(runs, examples)
+
+    def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
+        """The label of a text, and the words that were attended."""
+        from contmax_lab.tasks.texts._figures import Looked, reading_figure
+
+        found = split_words(" ".join(words))[: trained.recipe.data.max_length]
+        if not found:
+            raise UsageError('pass a text, e.g. contmax predict RUN "A film to remember."; - reads standard input')
+        known = {word: place for place, word in enumerate(trained.splits.info["words"], start=FIRST_WORD)}
+        with torch.no_grad():
+            answer = trained.model({"tokens": torch.tensor([[known.get(word, UNKNOWN) for word in found]])})
+        inside = answer.inside[0].tolist()
+        attended = [word for word, seen in zip(found, inside, strict=True) if seen]
+        text = said(answer, trained.splits.info)
+        lines = [text, f"attended, {len(attended)} of {len(found)} words: {' '.join(attended)}"]
+        unknown = list(dict.fromkeys(word for word in found if word not in known))
+        if unknown:
+            lines.append(f"not in the vocabulary: {' '.join(unknown)}")
+        return Prediction("\n".join(lines), reading_figure("Attention over a text", found, [Looked(text, answer)]))

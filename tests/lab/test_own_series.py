@@ -1,0 +1,189 @@
+"""Series of the user's own: from a table in long format to a run, an answer and a report."""
+
+import csv
+import math
+import random
+import re
+
+import pytest
+import torch
+
+from contmax_lab.cli import main
+from contmax_lab.errors import LabError
+from contmax_lab.registry import load_recipe, open_trained, shipped_recipes
+from contmax_lab.tasks.series import TASK, SeriesData
+
+VARIANTS = [name for name in shipped_recipes() if name.startswith("series/")]
+HEADER = ["machine", "seconds", "level", "heat", "state"]
+
+
+def sensors(path, count=90):
+    """At some time there is a peak, a dip or nothing; observations are irregular, machines begin at any time."""
+    draw = random.Random(1)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(HEADER)
+        for machine in range(count):
+            state, begin = draw.choice(["ok", "peak", "dip"]), draw.uniform(0, 1000)
+            time, middle = begin, draw.uniform(5, 15)
+            for _ in range(draw.randint(14, 24)):
+                time += draw.expovariate(1) + 0.01
+                bump = {"ok": 0, "peak": 4, "dip": -4}[state] * math.exp(-(((time - begin - middle) / 3) ** 2))
+                table.writerow([machine, time, draw.gauss(bump, 0.2), draw.gauss(20, 1), state])
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Sensors and a run."""
+    folder = tmp_path_factory.mktemp("series")
+    train = sensors(folder / "sensors.csv")
+    short = ("--training.epochs=12", "--training.learning_rate=0.01", "--model.hidden_dim=16", "--model.functions=12")
+    main(["train", "series", "--data.train", str(train), *short, "--folder", str(folder / "run")])
+    return folder
+
+
+def test_states_are_learned(folder):
+    trained = open_trained(folder / "run")
+    assert trained.results["valid"]["accuracy"] > 0.7
+    assert trained.splits.info["classes"] == ("dip", "ok", "peak")
+    assert trained.splits.info["channels"] == "level, heat"
+
+
+def test_predict_answers_a_table_with_one_series(folder, contmax, tmp_path):
+    lines = (folder / "sensors.csv").read_text().splitlines()
+    own = [line.rpartition(",")[0] for line in lines if line.startswith(("machine,", "4,"))]
+    (tmp_path / "new.csv").write_text("\n".join(own))
+    code, out, _ = contmax("predict", folder / "run", tmp_path / "new.csv", "--figure", tmp_path / "a.png")
+    assert code == 0
+    count = len(own) - 1
+    assert re.match(rf"\w+ \(\d+%\), .*\nattended: \d+ of {count} observations, between the times \d", out), out
+    assert (tmp_path / "a.png").is_file()
+    for words, says in (
+        ([folder / "sensors.csv"], "has 90 series"),
+        ([tmp_path / "none.csv"], "no such file"),
+        (["a", "b"], "one series"),
+    ):
+        code, _, complaint = contmax("predict", folder / "run", *words)
+        assert (code > 0, len(complaint)) == (True, 1)
+        assert says in complaint[0]
+
+
+def test_report_shows_where_it_looks(folder, contmax, tmp_path):
+    code, _, errors = contmax("report", folder / "run", "--output", tmp_path / "report.html", "--examples", 1)
+    assert (code, errors) == (0, [])
+    assert list(tmp_path.rglob("where-the-models-look-over-time*.png"))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_gives_finite_losses_and_gradients(tmp_path, name):
+    path = table(tmp_path, [*GOOD, "single,5,1,2,a"])
+    recipe = load_recipe(name, [f"--data.train={path}", "--model.hidden_dim=4", "--model.functions=4"])
+    splits = TASK.load(recipe.data, 0)
+    network = TASK.build(recipe.model, splits)
+    batch = TASK.batch(splits.train, range(len(splits.train)))
+    output = network(batch)
+    total, _ = TASK.loss(output, batch)
+    total.sum().backward()
+    assert total.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+    assert len(output.heads) == recipe.model.heads
+
+
+def test_padding_changes_nothing(folder):
+    trained = open_trained(folder / "run")
+    order = sorted(range(len(trained.splits.valid)), key=TASK.lengths(trained.splits.valid).__getitem__)
+    alone = trained.model(TASK.batch(trained.splits.valid, order[:1])).scores
+    beside = trained.model(TASK.batch(trained.splits.valid, [order[0], order[-1]])).scores
+    assert (alone[0] - beside[0]).abs().max() < 1e-4
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def table(folder, lines, header="id,time,x,y,label", name="a.csv"):
+    path = folder / name
+    path.write_text("\n".join([header, *lines, ""]), encoding="utf-8")
+    return path
+
+
+# Four series of three observations; the lines of two of them alternate, and their times fall.
+GOOD = [f"{i},{time},{time + i},7,{'ab'[i % 2]}" for i in (0, 1) for time in (3, 1, 2)]
+GOOD += [f"{i},{time},{time + i},7,{'ab'[i % 2]}" for time in (10.5, 9, 4) for i in (2, 3)]
+
+
+def test_times_are_sorted_and_go_to_positions(tmp_path):
+    splits = TASK.load(SeriesData(train=table(tmp_path, GOOD), validation=table(tmp_path, GOOD, name="v.csv")), 0)
+    assert splits.train.names == ["0", "1", "2", "3"]
+    assert splits.train.positions[0].tolist() == [0, 0.5, 1]
+    assert splits.train.positions[2].tolist() == pytest.approx([0, 5 / 6.5, 1])
+    values = torch.cat(splits.train.values)
+    assert values[:, 0].mean().item() == pytest.approx(0, abs=1e-6)
+    assert values[:, 0].std(correction=0).item() == pytest.approx(1, abs=1e-6)
+    assert values[:, 1].tolist() == [0.0] * 12  # a channel that never changes
+    assert splits.train.values[0][:, 2].tolist() == pytest.approx([0, 1 / 6.5, 2 / 6.5])
+
+
+def test_columns_by_name_are_those_by_position(tmp_path):
+    moved = [",".join([line.split(",")[i] for i in (4, 2, 0, 3, 1)]) for line in GOOD]
+    named = table(tmp_path, moved, "label,x,id,y,time", "named.csv")
+    one = TASK.load(SeriesData(train=table(tmp_path, GOOD)), 0)
+    two = TASK.load(SeriesData(train=named, series="id", time="time", label="label"), 0)
+    assert torch.equal(torch.cat(one.train.values), torch.cat(two.train.values))
+    assert one.train.names == two.train.names
+    partly = [",".join(line.split(",")[i] for i in (0, 4, 1, 2, 3)) for line in GOOD]
+    three = TASK.load(SeriesData(train=table(tmp_path, partly, "id,label,time,x,y", "p.csv"), label="label"), 0)
+    assert torch.equal(torch.cat(one.train.values), torch.cat(three.train.values))
+
+
+def test_times_may_be_dates(tmp_path):
+    dated = [re.sub(r"^(\d),([\d.]+)", lambda m: f"{m[1]},2024-02-{math.ceil(float(m[2])):02d}T12:00", x) for x in GOOD]
+    splits = TASK.load(SeriesData(train=table(tmp_path, dated)), 0)
+    assert splits.train.positions[0].tolist() == [0, 0.5, 1]
+
+
+def test_a_whole_series_is_held_out(folder):
+    splits = TASK.load(SeriesData(train=folder / "sensors.csv", limit=30), 0)
+    assert len(splits.train) + len(splits.valid) == 30
+    assert not {*splits.train.names} & {*splits.valid.names}
+
+
+HOSTILE = {
+    "a time twice": ([*GOOD, "0,3,1,1,a"], {}, r"line 14: series 0 has two observations at the time 3"),
+    "label changes": ([*GOOD, "0,4,1,1,b"], {}, r"line 14: the label of series 0 is 'b' here and 'a' in line 2"),
+    "no number": ([*GOOD, "0,4,one,1,a"], {}, r"line 14: x is 'one', which is not a number"),
+    "nan": ([*GOOD, "0,4,1,NaN,a"], {}, r"line 14: y is 'NaN'; it must be finite"),
+    "gap": ([*GOOD, "0,4,,1,a"], {}, r"line 14: nothing in the column x"),
+    "time": ([*GOOD, "0,noon,1,1,a"], {}, r"line 14: time is 'noon', which is not a number"),
+    "ragged": ([*GOOD, "0,4,1,a"], {}, r"line 14: 4 fields where the header has 5"),
+    "one class": (GOOD[:3], {}, "every label is 'a'"),
+    "missing column": (GOOD, {"time": "when"}, r"line 1: no column when"),
+    "the same column": (GOOD, {"time": "id", "series": "id"}, r"line 1: got the columns"),
+    "nothing": ([], {}, "has no rows"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_series_are_one_line(tmp_path, case):
+    lines, keys, says = HOSTILE[case]
+    with pytest.raises(LabError, match=says) as caught:
+        TASK.load(SeriesData(train=table(tmp_path, lines), **keys), 0)
+    assert "a.csv" in str(caught.value)
+
+
+def test_too_few_columns_and_labels_unseen(tmp_path):
+    with pytest.raises(LabError, match="one channel or more"):
+        TASK.load(SeriesData(train=table(tmp_path, ["1,2,a"], "id,time,label")), 0)
+    other = table(tmp_path, ["9,1,1,1,c"], name="test.csv")
+    with pytest.raises(LabError, match=r"test\.csv, line 2: no training example has the label 'c'"):
+        TASK.load(SeriesData(train=table(tmp_path, GOOD), test=other), 0)
+
+
+@pytest.mark.parametrize("power", [150, 307])
+def test_extreme_numbers_stay_finite(tmp_path, power):
+    far = [f"{i},{time}e12,{time + i}e{power},-{time}e-300,{'ab'[i % 2]}" for i in range(4) for time in (1, 2, 3)]
+    splits = TASK.load(SeriesData(train=table(tmp_path, far)), 0)
+    network = TASK.build(load_recipe("series").model, splits).eval()
+    batch = TASK.batch(splits.train, range(len(splits.train)))
+    assert all(values.isfinite().all() for values in batch.values())
+    assert network(batch).scores.isfinite().all()

@@ -1,0 +1,224 @@
+"""Texts of the user's own: from a table to a run, an answer and a report."""
+
+import csv
+import gzip
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from contmax_lab.cli import main
+from contmax_lab.errors import LabError
+from contmax_lab.registry import load_recipe, open_trained, shipped_recipes
+from contmax_lab.tasks.texts import TASK, TextsData
+
+FILLING = ["the", "film", "was", "seen", "by", "us", "on", "a", "rainy", "day", "in", "town", "and", "we", "had", "tea"]
+TELLING = {"1": ["dreadful", "boring"], "3": ["decent", "ordinary"], "5": ["superb", "wonderful"]}
+VARIANTS = [name for name in shipped_recipes() if name.startswith("texts/")]
+
+
+def reviews(path, count=180):
+    """Two words tell the stars, somewhere."""
+    draw = random.Random(0)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["review", "stars"])
+        for _ in range(count):
+            stars = draw.choice("135")
+            words = draw.choices(FILLING, k=draw.randint(5, 14))
+            place = draw.randrange(len(words))
+            words[place:place] = draw.choices(TELLING[stars], k=2)
+            table.writerow([" ".join(words) + draw.choice([".", ',\n"he" said', ""]), stars])
+    return path
+
+
+KEYS = ("--data.text", "review", "--data.label", "stars")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Reviews and a run."""
+    folder = tmp_path_factory.mktemp("texts")
+    train = reviews(folder / "reviews.csv")
+    short = ("--training.epochs=18", "--training.learning_rate=0.02", "--model.hidden_dim=16", "--model.functions=12")
+    main(["train", "texts", "--data.train", str(train), *KEYS, *short, "--folder", str(folder / "run")])
+    return folder
+
+
+def test_reviews_are_learned_by_the_words_that_tell(folder):
+    trained = open_trained(folder / "run")
+    assert trained.results["valid"]["accuracy"] > 0.85
+    assert trained.results["valid"]["attended"] < 0.7
+    assert trained.splits.info["classes"] == ("1", "3", "5")
+
+
+def test_predict_answers_a_text(folder, contmax, tmp_path):
+    code, out, _ = contmax(
+        "predict", folder / "run", "Then we went home: superb, wonderful. Zyx", "--figure", tmp_path / "a.png"
+    )
+    assert code == 0
+    assert re.match(
+        r"5 \(\d+%\), . \(\d+%\), . \(\d+%\)\nattended, \d+ of 10 words: .*superb.*\nnot in the voc", out
+    ), out
+    assert "zyx" in out.splitlines()[2]
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert contmax("predict", folder / "run", "好看 $x$ \\frac \u202e ☃")[0] == 0
+    code, _, complaint = contmax("predict", folder / "run", " ")
+    assert (code, len(complaint)) == (2, 1)
+
+
+def test_report_shows_where_it_looks(folder, contmax, tmp_path):
+    code, _, errors = contmax("report", folder / "run", "--output", tmp_path / "report.html", "--examples", 2)
+    assert (code, errors) == (0, [])
+    assert list(tmp_path.rglob("attention-over-text-2*.png"))
+
+
+def test_a_run_does_not_open_on_data_with_another_vocabulary(folder, tmp_path, contmax):
+    changed = tmp_path / "reviews.csv"
+    # The same number of words and classes: shapes alone would fit.
+    changed.write_text((folder / "reviews.csv").read_text().replace("superb", "xuperb"))
+    code, _, complaint = contmax("predict", folder / "run", "a film", "--data.train", changed)
+    assert code == 1
+    assert len(complaint) == 1
+    assert "not what it was trained on" in complaint[0]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("target", ["class", "number"])
+def test_every_variant_gives_finite_losses_and_gradients(folder, name, target):
+    keys = [
+        f"--data.train={folder / 'reviews.csv'}",
+        "--data.text=review",
+        "--data.label=stars",
+        "--model.hidden_dim=4",
+    ]
+    recipe = load_recipe(name, [*keys, "--data.limit=40", f"--data.target={target}", "--model.functions=4"])
+    splits = TASK.load(recipe.data, 0)
+    network = TASK.build(recipe.model, splits)
+    batch = TASK.batch(splits.train, range(6))
+    output = network(batch)
+    total, weight = TASK.loss(output, batch)
+    total.sum().backward()
+    assert total.shape == weight.shape == (6,)
+    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+    assert [p.grad.abs().sum() > 0 for n, p in network.named_parameters() if "alpha_logit" in n] == (
+        [True] if name.endswith("learned-alpha") else []
+    )
+    measured = TASK.measures(output, batch)
+    assert set(measured) == {"accuracy" if target == "class" else "absolute_error", "attended"}
+    assert ((measured["attended"] > 0) & (measured["attended"] <= 1)).all()
+    assert len(output.heads) == recipe.model.heads
+
+
+def test_padding_changes_nothing(folder):
+    trained = open_trained(folder / "run")
+    order = sorted(range(len(trained.splits.valid)), key=TASK.lengths(trained.splits.valid).__getitem__)
+    alone = trained.model(TASK.batch(trained.splits.valid, order[:1])).scores
+    beside = trained.model(TASK.batch(trained.splits.valid, [order[0], order[-1]])).scores
+    assert (alone[0] - beside[0]).abs().max() < 1e-4
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def table(folder, lines, name="a.csv"):
+    path = folder / name
+    path.write_text("\n".join(["text,label", *lines, ""]), encoding="utf-8")
+    return path
+
+
+GOOD = [f"word number{i % 3} here,{'yes' if i % 2 else 'no'}" for i in range(20)]
+
+
+def test_the_vocabulary_is_of_the_training_texts_alone(tmp_path):
+    train = table(tmp_path, GOOD)
+    valid = table(tmp_path, ["strange strange words,yes"], "valid.csv")
+    data = TextsData(train=train, validation=valid, test=valid)
+    splits = TASK.load(data, 0)
+    assert splits.info["words"] == ["here", "word", "number0", "number1", "number2"]
+    assert splits.valid.tokens[0].tolist() == [1, 1, 1]
+    assert (len(splits.train), len(splits.valid), len(splits.test)) == (20, 1, 1)
+
+
+def test_the_split_is_the_same_every_time_and_of_every_class(tmp_path):
+    data = TextsData(train=table(tmp_path, GOOD), held_out=0.2)
+    one, two = TASK.load(data, 0), TASK.load(data, 1)
+    assert one.valid.target.tolist() == two.valid.target.tolist()
+    assert sorted(one.valid.target.tolist()) == [0, 0, 1, 1]
+    assert [t.tolist() for t in one.valid.tokens] == [t.tolist() for t in two.valid.tokens]
+
+
+def test_the_limit_draws_from_a_file_that_is_sorted_by_label(tmp_path):
+    lines = [f"some words here,{label}" for label in ["a"] * 100 + ["b"] * 100]
+    splits = TASK.load(TextsData(train=table(tmp_path, lines), limit=20), 0)
+    assert len(splits.train) + len(splits.valid) == 20
+    assert splits.info["classes"] == ("a", "b")
+
+
+def test_numbers_and_gzip(tmp_path):
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(gzip.compress(b"text\tlabel\n" + b"".join(b"some words\t%d.5\n" % i for i in range(30))))
+    splits = TASK.load(TextsData(train=path, target="number"), 0)
+    assert splits.info["classes"] == ()
+    assert splits.info["targets"].mean == pytest.approx(splits.train.target.mean().item())
+
+
+HOSTILE = {
+    "one class": (GOOD[1::2], {}, "every label is 'yes'"),
+    "every label once": (["a b,1.5", "a b,2.5", "b b,3.5"], {}, "pass --data.target number"),
+    "no label": ([*GOOD, "words,"], {}, r"line 22: nothing in the column label"),
+    "no text": ([*GOOD, ",yes"], {}, r"line 22: nothing in the column text"),
+    "no words": ([*GOOD, "\u200b,yes"], {"target": "class"}, None),
+    "text as number": (GOOD, {"target": "number"}, r"line 2: the label is 'no', which is not a number"),
+    "nan": (["a,1", "b,2", "c,nan"], {"target": "number"}, r"line 4: the label is 'nan'; it must be finite"),
+    "one number": (["a,1", "b,1.0", "c,1.00"], {"target": "number"}, "nearly"),
+    "huge numbers": (["a,1e300", "b,-1e300", "c,1"], {"target": "number"}, "rescale them"),
+    "missing column": (GOOD, {"label": "stars"}, r"line 1: no column stars"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_texts_are_one_line(tmp_path, case):
+    lines, keys, says = HOSTILE[case]
+    data = TextsData(train=table(tmp_path, lines), **keys)
+    if says is None:
+        assert len(TASK.load(data, 0).train)
+        return
+    with pytest.raises(LabError, match=says) as caught:
+        TASK.load(data, 0)
+    assert "a.csv" in str(caught.value)
+
+
+def test_a_label_unseen_in_training(tmp_path):
+    data = TextsData(train=table(tmp_path, GOOD), test=table(tmp_path, ["a word,no", "a word,maybe"], "test.csv"))
+    with pytest.raises(LabError, match=r"test\.csv, line 3: no training example has the label 'maybe'"):
+        TASK.load(data, 0)
+
+
+def test_the_command_says_what_is_missing(contmax, tmp_path):
+    code, _, complaint = contmax("train", "texts", "--folder", tmp_path / "run")
+    assert (code, len(complaint)) == (2, 1)
+    assert "--data.train reviews.csv" in complaint[0]
+    bad = tmp_path / "bad.csv"
+    bad.write_bytes(b"text,label\nx,1\n\xff,2\n")
+    code, _, complaint = contmax("train", "texts", "--data.train", bad, "--folder", tmp_path / "run")
+    assert (code, len(complaint)) == (1, 1)
+    assert "line 3" in complaint[0]
+    out = contmax("train", "texts", "--help")[1]
+    assert "the column of the labels" in out
+    code, _, complaint = contmax("train", "vowels", "--limit", 5, "--folder", tmp_path / "run")
+    assert (code, len(complaint)) == (2, 1)
+    assert "data.limit" in complaint[0]
+    code, _, complaint = contmax(
+        "train",
+        "texts",
+        "--data.train",
+        table(tmp_path, GOOD),
+        "--model.learn_alpha",
+        "true",
+        "--folder",
+        Path(tmp_path) / "r",
+    )
+    assert (code, len(complaint)) == (2, 1)
+    assert "--model.alpha 1.5" in complaint[0]
