@@ -1,7 +1,10 @@
 """Train a recipe.
 
 RECIPE is a YAML file, a task, or TASK/VARIANT (contmax data list shows them). A task of your own is MODULE:NAME, where
-    """RECIPE, --variant, --task, --folder, --limit, --resume, --test."""
+the module is installed or lies in the current folder: contmax train my_module:TASK. Every key can be changed from the
+command line: --model.hidden_dim 64 --training.learning_rate 0.002 --seed 1. `contmax train RECIPE --help` lists the
+keys with their meaning. The run is a folder; the same command with --resume goes on after any interruption. What is
+printed is measured on the validation examples; the test examples are for the end of all choices, with --test.
 """
 
 import argparse
@@ -14,11 +17,7 @@ TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-<<<<<<< HEAD
-    """RECIPE, --variant, --task, --folder, --resume, --test."""
-=======
-    """RECIPE, --variant, --task, --folder, --limit, --resume."""
->>>>>>> part/own
+    """RECIPE, --variant, --task, --folder, --limit, --resume, --test."""
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, TASK, or TASK/VARIANT")
     add_variant_option(parser)
     add_task_option(parser)
