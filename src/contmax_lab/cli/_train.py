@@ -1,8 +1,9 @@
 """Train a recipe.
 
 RECIPE is a YAML file, a task, or TASK/VARIANT (contmax data list shows them). A task of your own is MODULE:NAME, where
-the module is installed or lies in the current folder: contmax train my_module:TASK. Every key can be changed from the
-command line: --model.hidden_dim 64 --training.learning_rate 0.002 --seed 1. `contmax train RECIPE --help` lists the
+the module is installed or lies in the current folder: contmax train my_module:TASK. Data of your own needs no
+code: contmax train texts --data.train reviews.csv --data.text review --data.label stars. Every key can be changed from
+the command line: --model.hidden_dim 64 --training.learning_rate 0.002 --seed 1. `contmax train RECIPE --help` lists the
 keys with their meaning. The run is a folder; the same command with --resume goes on after any interruption. What is
 printed is measured on the validation examples; the test examples are for the end of all choices, with --test.
 """
