@@ -95,7 +95,7 @@ def _judged(source: RecipeSource, overrides: list[str], folder: Path) -> float:
     """The monitored metric of one training."""
     recipe = source.recipe(overrides)
     try:
-        results = train(recipe, Run(folder), resume=True)
+        results = train(recipe, Run(folder), resume=True, test=False)
     except Interrupted as stopped:
         error = Interrupted(f"stopped in {folder}; the same command goes on with the trials that are left")
         error.exit_code = stopped.exit_code
