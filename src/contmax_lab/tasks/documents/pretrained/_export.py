@@ -67,5 +67,5 @@ def _card(trained: TrainedRun, figures: dict[str, dict[str, float]]) -> dict[str
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     """Numbers without what a restricted type adds."""
-    kinds = (bool, int, float, str, dict)
+    kinds: tuple[Any, ...] = (bool, int, float, str, dict)
     return {key: next(kind(value) for kind in kinds if isinstance(value, kind)) for key, value in values.items()}
