@@ -46,6 +46,7 @@ class Metric:
         scale: factor before printing, e.g. 100 for per cent.
         digits: after the point.
         spread: whether the deviation over repetitions says something; it does not for a number that has none.
+        compared: whether rows are compared by it with the baseline of the table.
     """
 
     key: str
@@ -53,6 +54,7 @@ class Metric:
     scale: float = 1.0
     digits: int = 4
     spread: bool = True
+    compared: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +111,8 @@ class Table:
         in_demo: whether the demo makes it too; only without data.
         about: for readers of a report: the task, the data, the models; paragraphs with empty lines between them.
         start: what all rows begin with.
+        baseline: label of the row that the others are compared with, repetition by repetition; empty = none. Only what
+            is the same in both rows, such as the seed or the split, may make up a repetition.
     """
 
     name: str
@@ -121,6 +125,7 @@ class Table:
     in_demo: bool = False
     about: str = ""
     start: Start | None = None
+    baseline: str = ""
 
     def cells(self) -> Iterator[Cell]:
         """All trainings; every row gets its first repetition before any gets its second."""

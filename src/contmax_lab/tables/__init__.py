@@ -3,6 +3,9 @@
 from contmax_lab.tables._outcome import as_lines as as_lines
 from contmax_lab.tables._outcome import as_text as as_text
 from contmax_lab.tables._outcome import summary as summary
+from contmax_lab.tables._paired import paired_differences as paired_differences
+from contmax_lab.tables._paired import student_quantile as student_quantile
 from contmax_lab.tables._reproduce import Reproduction as Reproduction
 from contmax_lab.tables._reproduce import cell_recipe as cell_recipe
 from contmax_lab.tables._reproduce import reproduce as reproduce
+from contmax_lab.tables._summarised import summarised_again as summarised_again

@@ -25,9 +25,10 @@ def summary(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
             "paper": row.paper,
             "groups": {
                 group: {
-                    metric.key: _statistics(_values(outcomes, row.label, group, metric.key)) for metric in table.metrics
+                    metric.key: _statistics(list(values(outcomes, row.label, group, metric.key).values()))
+                    for metric in table.metrics
                 }
-                for group in dict.fromkeys(name for repetition in table.repetitions for name in repetition.groups)
+                for group in group_names(table)
             },
         }
         for row in table.rows
@@ -36,11 +37,23 @@ def summary(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
 
 def as_text(table: Table, rows: list[dict[str, Any]]) -> str:
     """The table for a terminal or a README, in Markdown."""
-    head, *body = as_lines(table, rows)
+    return as_markdown(as_lines(table, rows))
+
+
+def as_markdown(lines: list[list[str]]) -> str:
+    """Cells, line by line from the head on, in columns.
+
+    Example:
+        >>> print(as_markdown([["", "MSE"], ["Row", "0.5"]]))
+        |     | MSE |
+        |-----|-----|
+        | Row | 0.5 |
+    """
+    head, *body = lines
     widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
-    lines = [" | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in [head, *body]]
+    aligned = [" | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines]
     rule = "|".join("-" * (width + 2) for width in widths)
-    return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])
+    return "\n".join([f"| {aligned[0]} |", f"|{rule}|", *(f"| {line} |" for line in aligned[1:])])
 
 
 def as_lines(table: Table, rows: list[dict[str, Any]]) -> list[list[str]]:
@@ -61,13 +74,26 @@ def as_lines(table: Table, rows: list[dict[str, Any]]) -> list[list[str]]:
     return [head, *body]
 
 
-def _values(outcomes: Outcomes, label: str, group: str, key: str) -> list[float]:
-    found = (
-        _look_up(results, key)
+def group_names(table: Table) -> list[str]:
+    """The groups of repetitions over which means are taken."""
+    return list(dict.fromkeys(name for repetition in table.repetitions for name in repetition.groups))
+
+
+def values(outcomes: Outcomes, label: str, group: str, key: str) -> dict[str, float]:
+    """What was measured of a row in the repetitions of a group, by the name of the repetition.
+
+    Args:
+        outcomes: cells that are done, with the content of their results.json.
+        label: of the row.
+        group: of the repetitions.
+        key: dotted, of the metric.
+    """
+    found = {
+        cell.repetition.name: _look_up(results, key)
         for cell, results in outcomes
         if cell.row.label == label and group in cell.repetition.groups
-    )
-    return [float(value) for value in found if value is not None]
+    }
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def _look_up(results: Any, key: str) -> Any:

@@ -22,7 +22,9 @@ from contmax_lab.provenance import provenance
 from contmax_lab.recipes import RecipeSource, task_recipe, with_variant
 from contmax_lab.registry import load_recipe
 from contmax_lab.runs import Run
-from contmax_lab.tables._outcome import as_text, summary
+from contmax_lab.tables._outcome import Outcomes
+from contmax_lab.tables._resolved import shared_and_own
+from contmax_lab.tables._summarised import printed, summarised
 from contmax_lab.training import StopRequest, stop_requests, train
 
 # Folder of the training that all rows begin with.
@@ -70,11 +72,11 @@ def reproduce(job: Reproduction) -> str:
         _train_start(job, deadline, begun=any(Run(job.runs / folder).config.exists() for folder in recipes))
     complaint = _train_all(left, job.jobs, deadline) if left else None
     outcomes = [(c, results) for c in job.table.cells() if (results := Run(job.runs / c.folder).results())]
-    rows = summary(job.table, outcomes)
-    write_json(job.output, _content(job, rows, outcomes))
+    content = _content(job, recipes, outcomes)
+    write_json(job.output, content)
     if complaint is not None:
         raise complaint
-    return as_text(job.table, rows)
+    return printed(content)
 
 
 def cell_recipe(task: Task, cell: Cell, overrides: Sequence[str] = ()) -> Recipe:
@@ -128,22 +130,27 @@ def _done(job: Reproduction, folder: str, recipe: Recipe) -> dict[str, Any] | No
     return None if run.is_untested() else results
 
 
-def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple[Cell, dict[str, Any]]]) -> Any:
+def _content(job: Reproduction, recipes: dict[str, Recipe], outcomes: Outcomes) -> dict[str, Any]:
     table = job.table
+    shared, own = shared_and_own(recipes)
     return {
         "table": table.name,
         "title": table.title,
         "command": _command(job),
         **provenance(_PACKAGES),
         "notes": list(table.notes),
-        "complete": len(outcomes) == len(list(table.cells())),
         "start": _start_results(job),
-        "metrics": [dataclasses.asdict(metric) for metric in table.metrics],
-        "rows": rows,
-        "text": as_text(table, rows),
+        **summarised(table, outcomes),
+        "recipe": shared,
         "cells": [
             # What was measured on the test examples first: that is what a reader looks for.
-            {"row": c.row.label, "variant": c.repetition.name, **(results["test"] or {}), "results": results}
+            {
+                "row": c.row.label,
+                "variant": c.repetition.name,
+                **(results["test"] or {}),
+                "recipe": own[c.folder],
+                "results": results,
+            }
             for c, results in outcomes
         ],
     }
