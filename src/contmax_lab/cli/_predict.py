@@ -1,9 +1,9 @@
 """Ask a trained model.
 
-contmax predict RUN INPUT asks a run that is done: of the tasks documents and texts any text, of series the path of a
-table with one series, of images that of an image, of other tasks a test example by its number, from 1. contmax predict
-TEXT asks the small model that comes with the package whether an English text is positive or negative, and which of its
-words say so; --model takes another that contmax export has made.
+contmax predict RUN INPUT asks a run that is done: of the tasks documents, texts and translation any text, of series
+the path of a table with one series, of images that of an image, of other tasks a test example by its number, from 1.
+contmax predict TEXT asks the small model that comes with the package whether an English text is positive or negative,
+and which of its words say so; --model takes another that contmax export has made.
 """
 
 import argparse

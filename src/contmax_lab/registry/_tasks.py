@@ -29,6 +29,7 @@ SHIPPED = {
     "places": "places",
     "series": "series",
     "texts": "texts",
+    "translation": "translation",
     "vowels": "vowels",
 }
 

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -235,6 +235,18 @@ class Run:
     def write_results(self, results: dict[str, Any]) -> None:
         """Store what came out."""
         write_json(self._results, results)
+
+    def keep(self, part: str, texts: Mapping[str, str]) -> None:
+        """Store texts that were made of a part of the data, name → text."""
+        for name, text in texts.items():
+            write_atomically(self.folder / "kept" / part / name, text.encode("utf-8"))
+
+    def kept(self, part: str) -> dict[str, str]:
+        """The texts that were stored of a part of the data."""
+        try:
+            return {path.name: path.read_text(encoding="utf-8") for path in sorted((self.folder / "kept" / part).glob("[!.]*"))}
+        except (OSError, ValueError) as error:
+            raise LabError(f"{self.folder / 'kept' / part} cannot be read: {error}") from None
 
     def is_untested(self) -> bool:
         """Whether it is done and there are test examples, but they have not been looked at."""

@@ -71,7 +71,7 @@ def reproduce(job: Reproduction) -> str:
     if begin and left:
         _train_start(job, deadline, begun=any(Run(job.runs / folder).config.exists() for folder in recipes))
     complaint = _train_all(left, job.jobs, deadline) if left else None
-    outcomes = [(c, results) for c in job.table.cells() if (results := Run(job.runs / c.folder).results())]
+    outcomes = [(c, results) for c in job.table.cells() if (results := _scored(job, c))]
     content = _content(job, recipes, outcomes)
     write_json(job.output, content)
     if complaint is not None:
@@ -130,17 +130,36 @@ def _done(job: Reproduction, folder: str, recipe: Recipe) -> dict[str, Any] | No
     return None if run.is_untested() else results
 
 
+def _scored(job: Reproduction, cell: Cell) -> dict[str, Any] | None:
+    """The results of a cell, with what can be measured of the texts it has kept and was not when it ended."""
+    run = Run(job.runs / cell.folder)
+    results = run.results()
+    if results is None:
+        return None
+    added = False
+    for part in ("valid", "test"):
+        kept = run.kept(part) if results[part] else {}
+        missing = {k: v for k, v in (job.task.score(kept) if kept else {}).items() if k not in results[part]}
+        results[part] = {**results[part], **missing} if missing else results[part]
+        added = added or bool(missing)
+    if added:
+        run.write_results(results)
+    return results
+
+
 def _content(job: Reproduction, recipes: dict[str, Recipe], outcomes: Outcomes) -> dict[str, Any]:
     table = job.table
     shared, own = shared_and_own(recipes)
+    comparisons = job.task.compare([(c, Run(job.runs / c.folder).kept("test")) for c, _ in outcomes])
     return {
         "table": table.name,
         "title": table.title,
         "command": _command(job),
         **provenance(_PACKAGES),
-        "notes": list(table.notes),
+        "notes": [*table.notes, *comparisons.pop("notes", [])],
         "start": _start_results(job),
         **summarised(table, outcomes),
+        **({"comparisons": comparisons} if comparisons else {}),
         "recipe": shared,
         "cells": [
             # What was measured on the test examples first: that is what a reader looks for.
