@@ -126,7 +126,8 @@ def test_gradients_reach_everything_that_learns():
     model = translator().train()
     batch = {"source": torch.tensor([[5, 9, 3]]), "target": torch.tensor([[2, 6, 3]])}
     losses, weights = TASK.loss(model(batch), batch)
-    assert losses.shape == weights.shape == (1,) and weights.tolist() == [2]
+    assert losses.shape == weights.shape == (1,)
+    assert weights.tolist() == [2]
     losses.sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
 
@@ -155,7 +156,8 @@ def test_it_learns_sentences_by_heart(trained):
     assert trained.results["valid"]["accuracy"] > 0.99
     assert trained.results["test"]["bleu"] > 90
     kept = Run(trained.folder).kept("test")["translations.tsv"].splitlines()
-    assert len(kept) == 16 and all(line.count("\t") == 2 for line in kept)
+    assert len(kept) == 16
+    assert all(line.count("\t") == 2 for line in kept)
     again = evaluate_trained(trained, "valid")
     assert again == pytest.approx(trained.results["valid"])
 
@@ -164,7 +166,9 @@ def test_it_learns_sentences_by_heart(trained):
 def test_one_step_of_every_attention(tmp_path, kind, alpha):
     overrides = [f"--model.attention={kind}", f"--model.alpha={alpha}", "--data.limit=5", "--training.batch_tokens=0"]
     results = train(tiny_recipe(tmp_path, *overrides), Run(tmp_path / "run"))
-    assert results["steps"] == 1 and results["valid"]["loss"] > 0 and "bleu" in results["valid"]
+    assert results["steps"] == 1
+    assert results["valid"]["loss"] > 0
+    assert "bleu" in results["valid"]
     # What is generated only for the final weights is not in the learning curve.
     assert "bleu" not in Run(tmp_path / "run").history()[0]["valid"]
 
@@ -199,7 +203,8 @@ def test_iwslt_needs_a_path_alone(tmp_path):
     small = ["--model.embedding_dim=6", "--model.encoder_dim=4", "--model.decoder_dim=4", "--model.max_output=5"]
     recipe = load_recipe("translation/paper", [f"--data.path={folder}", "--training.epochs=1", *small])
     results = train(recipe, Run(tmp_path / "run"), test=True)
-    assert results["examples"] == {"train": 40, "valid": 9, "test": 7} and results["test"]["bleu"] >= 0
+    assert results["examples"] == {"train": 40, "valid": 9, "test": 7}
+    assert results["test"]["bleu"] >= 0
 
 
 # -- people ------------------------------------------------------------------------------------------------------------
@@ -210,10 +215,13 @@ def test_predict_prints_translation_and_alignment(trained, contmax, tmp_path):
     code, out, err = contmax("predict", trained.folder, source, "--figure", tmp_path / "look.png")
     assert code == 0, err
     answer, empty, *lines = out.splitlines()
-    assert answer == target and empty == ""
-    assert lines[-2].startswith("</s>") and (tmp_path / "look.png").stat().st_size > 1000
+    assert answer == target
+    assert empty == ""
+    assert lines[-2].startswith("</s>")
+    assert (tmp_path / "look.png").stat().st_size > 1000
     code, _, err = contmax("predict", trained.folder, " ")
-    assert code == 2 and "pass a sentence" in err[0]
+    assert code == 2
+    assert "pass a sentence" in err[0]
 
 
 def test_pictures_show_runs_side_by_side(trained):
@@ -221,7 +229,8 @@ def test_pictures_show_runs_side_by_side(trained):
     assert [figure.title for figure in figures] == ["Attention over sentence 1"]
     assert any(word in figures[0].caption for word in WORDS)
     assert rendered(figures[0].draw, LIGHT)[:4] == b"\x89PNG"
-    assert len(TASK.figures([trained])) == 3 and TASK.figures([]) == []
+    assert len(TASK.figures([trained])) == 3
+    assert TASK.figures([]) == []
 
 
 def test_the_table_is_scored_where_sacrebleu_is(tmp_path, monkeypatch):
@@ -240,12 +249,14 @@ def test_the_table_is_scored_where_sacrebleu_is(tmp_path, monkeypatch):
         patch.setitem(sys.modules, "sacrebleu", None)
         reproduce(job)
     without = json.loads((tmp_path / "out.json").read_text())
-    assert without["rows"][0]["groups"]["seeds"]["test.bleu"]["mean"] is None and "comparisons" not in without
+    assert without["rows"][0]["groups"]["seeds"]["test.bleu"]["mean"] is None
+    assert "comparisons" not in without
     text = reproduce(job)
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["rows"][0]["groups"]["seeds"]["test.bleu"]["mean"] is not None
     assert found["comparisons"]["signatures"]["bleu"].startswith("nrefs:1|case:lc")
-    assert "Discrete sparsemax − discrete softmax" in " ".join(found["notes"]) and "23.92" in text
+    assert "Discrete sparsemax − discrete softmax" in " ".join(found["notes"])
+    assert "23.92" in text
     assert "bleu" in Run(tmp_path / "runs" / "discrete-softmax" / "seed-0").results()["test"]
 
 

@@ -16,7 +16,9 @@ class Table:
     """Chances of a piece by the sentence, the piece before and how many there were."""
 
     def __init__(self, sentences):
-        self.chances = 3 * torch.randn(sentences, LONGEST + 2, PIECES, PIECES, generator=torch.Generator().manual_seed(1))
+        self.chances = 3 * torch.randn(
+            sentences, LONGEST + 2, PIECES, PIECES, generator=torch.Generator().manual_seed(1)
+        )
 
     def memory(self, source):
         return self.chances[source[:, 0]]
@@ -73,7 +75,8 @@ def test_a_sentence_is_translated_as_if_alone():
     together, scores = beam_search(table, torch.arange(6)[:, None], beam=3, max_output=LONGEST)
     for sentence in range(6):
         alone, score = beam_search(table, torch.tensor([[sentence]]), beam=3, max_output=LONGEST)
-        assert torch.equal(alone[0], together[sentence]) and torch.equal(score[0], scores[sentence])
+        assert torch.equal(alone[0], together[sentence])
+        assert torch.equal(score[0], scores[sentence])
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------
@@ -133,8 +136,11 @@ def test_differences_have_intervals():
     )
     same, better = found["rows"]["Same"], found["rows"]["Better"]
     assert (same["bleu"], same["low"], same["high"], same["p"]) == (0, 0, 0, 1)
-    assert better["low"] > 0 and better["low"] < better["bleu"] < better["high"] and better["p"] < 0.01
-    assert found["base"] == "Base" and found["notes"][0].startswith("Same − base: +0.00 BLEU, 95 % of 1000")
+    assert better["low"] > 0
+    assert better["low"] < better["bleu"] < better["high"]
+    assert better["p"] < 0.01
+    assert found["base"] == "Base"
+    assert found["notes"][0].startswith("Same − base: +0.00 BLEU, 95 % of 1000")
     assert _scores.differences(list(cells({"Base": lambda n, seed: right}))) == {}
 
 

@@ -55,7 +55,8 @@ def test_pieces_are_those_of_the_training_sentences(tmp_path):
     assert not any("Ω" in piece or "ω" in piece for piece in splits.info["pieces"])
     batch = splits.valid[[0]].batch()
     assert UNKNOWN in batch["source"][0].tolist()
-    assert batch["source"][0, -1] == END and batch["target"][0, 0] == START
+    assert batch["source"][0, -1] == END
+    assert batch["target"][0, 0] == START
     # The text that translations are compared with is the one that was read.
     assert splits.info["texts"] == [("ω eins.", "one ω.")]
 
@@ -75,16 +76,21 @@ def test_a_prepared_folder_needs_neither_the_files_nor_a_tokenizer(tmp_path, mon
 
 def test_limits(tmp_path):
     folder = write_multi30k(tmp_path)
-    assert [len(getattr(load(TranslationData(path=folder, merges=30, limit=5)), p)) for p in ("train", "valid")] == [5, 5]
+    assert [len(getattr(load(TranslationData(path=folder, merges=30, limit=5)), p)) for p in ("train", "valid")] == [
+        5,
+        5,
+    ]
     short = load(TranslationData(path=folder, merges=30, max_length=4))
-    assert 0 < len(short.train) < 40 and short.info["longest"] == 4
+    assert 0 < len(short.train) < 40
+    assert short.info["longest"] == 4
     assert len(short.valid) == 9
 
 
 def test_contmax_data_check_prepares(contmax, tmp_path):
     folder = write_multi30k(tmp_path / "data")
     code, out, _ = contmax("data", "check", "translation", "--data.path", folder, "--data.merges=30")
-    assert code == 0 and out.startswith("train 40, valid 9, test 7 examples\nvocabulary: ")
+    assert code == 0
+    assert out.startswith("train 40, valid 9, test 7 examples\nvocabulary: ")
     assert "prepared: " in out
 
 

@@ -244,7 +244,10 @@ class Run:
     def kept(self, part: str) -> dict[str, str]:
         """The texts that were stored of a part of the data."""
         try:
-            return {path.name: path.read_text(encoding="utf-8") for path in sorted((self.folder / "kept" / part).glob("[!.]*"))}
+            return {
+                path.name: path.read_text(encoding="utf-8")
+                for path in sorted((self.folder / "kept" / part).glob("[!.]*"))
+            }
         except (OSError, ValueError) as error:
             raise LabError(f"{self.folder / 'kept' / part} cannot be read: {error}") from None
 

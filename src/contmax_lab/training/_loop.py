@@ -230,7 +230,7 @@ class _Training:
     def _evaluated(self, part: str, *, final: bool = False) -> dict[str, float]:
         """The metrics of the weights as they are; of the final ones, texts of the task are stored too."""
         batch_size, info = self.config.evaluation_batch_size or self.config.batch_size, self.splits.info
-        split, kept = getattr(self.splits, part), {} if final else None
+        split, kept = getattr(self.splits, part), dict[str, str]() if final else None
         metrics = evaluate(
             self.learner.bare_model, self.task, split, info, batch_size, self.accelerator, final=final, kept=kept
         )

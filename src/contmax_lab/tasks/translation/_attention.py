@@ -139,9 +139,8 @@ class SourceAttention(nn.Module):
         mean = (weights * times).sum(-1)
         offset = times - mean.unsqueeze(-1)
         variance = (weights * offset * offset).sum(-1) + memory.least
-        look = Look(weights, mean, variance)
-        density = look.density(self.alpha)
+        density = BetaGaussian.from_moments(mean, variance, self.alpha, validate_args=False)
         mixed = contmax.expectation(density, self.basis) @ memory.fit
         if self.kind == "combined":
             mixed = mixed + weights
-        return mixed @ memory.values, look
+        return mixed @ memory.values, Look(weights, mean, variance)

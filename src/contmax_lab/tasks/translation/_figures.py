@@ -13,7 +13,7 @@ from contmax_lab.contract import Figure, Prediction, TrainedRun
 from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.errors import UsageError
 from contmax_lab.tasks.translation._data import Pairs
-from contmax_lab.tasks.translation._model import TranslationModel, Translator
+from contmax_lab.tasks.translation._model import Guesses, TranslationModel, Translator
 from contmax_lab.tasks.translation._pieces import (
     END,
     PADDING,
@@ -55,27 +55,22 @@ class Looked:
     said: list[str]
     shares: Tensor
     inside: Tensor
-    weights: Tensor | None
-    density: BetaGaussian | None
+    weights: Tensor | None = None
+    density: BetaGaussian | None = None
 
 
 @torch.no_grad()
 def looked(trained: TrainedRun, source: Tensor, said: Tensor) -> Looked:
     """Let a model say a translation, (1, 1 + T) from the start to the end, of a sentence (1, L)."""
-    guesses = trained.model({"source": source, "target": said})
+    guesses: Guesses = trained.model({"source": source, "target": said})
     pieces = trained.splits.info["pieces"]
-    named = [[_shown(pieces[number]) for number in numbers.tolist()] for numbers in (source[0], said[0, 1:])]
-    weights, title = guesses.look.weights[0], _title(trained.recipe.model)
-    if guesses.density is None:
-        return Looked(title, *named, weights, weights > 0, weights, None)
-    return Looked(
-        title,
-        *named,
-        shares(guesses)[0],
-        inside(dataclasses.replace(guesses, combined=False))[0],
-        weights if guesses.combined else None,
-        guesses.density,
-    )
+    read, spoken = ([_shown(pieces[number]) for number in row.tolist()] for row in (source[0], said[0, 1:]))
+    weights, title, density = guesses.look.weights[0], _title(trained.recipe.model), guesses.density
+    if density is None:
+        return Looked(title, read, spoken, weights, weights > 0, weights)
+    within = inside(dataclasses.replace(guesses, combined=False))[0]
+    shown = weights if guesses.combined else None
+    return Looked(title, read, spoken, shares(guesses)[0], within, shown, density)
 
 
 def alignments(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
@@ -135,8 +130,8 @@ def _figure(title: str, panels: Sequence[Looked], text: str) -> Figure:
 
     caption = (
         f"“{text}”. For each piece of the translation, from top to bottom, where in the source sentence the model "
-        "looks: weights of discrete attention in blue, the density of a continuous one in orange; where there are both, "
-        "squares are weights. Each row has its own scale. Dots mark the pieces with a positive density, or without a "
+        "looks: weights of discrete attention in blue, the density of a continuous one in orange; where there are "
+        "both, squares are weights. Each row has its own scale. Dots mark the pieces with a positive density, or without a "
         "density those with a positive weight, unless all are."
     )
     return Figure(title, draw, caption)
@@ -144,7 +139,7 @@ def _figure(title: str, panels: Sequence[Looked], text: str) -> Figure:
 
 def _draw(axis: Any, panel: Looked, theme: Theme) -> None:
     rows, columns = len(panel.said), len(panel.source)
-    shades = panel.weights if panel.density is None else _band(panel.density, columns)
+    shades = panel.shares if panel.density is None else _band(panel.density, columns)
     axis.imshow(
         (shades / shades.amax(-1, keepdim=True).clamp(min=_TINY)).tolist(),
         extent=(0, columns, rows, 0),
@@ -155,7 +150,9 @@ def _draw(axis: Any, panel: Looked, theme: Theme) -> None:
         interpolation="nearest",
     )
     if panel.density is not None and panel.weights is not None:
-        axis.scatter(*_middles(panel.weights), s=(40 * panel.weights.flatten()).tolist(), marker="s", color=theme.colour(0))
+        axis.scatter(
+            *_middles(panel.weights), s=(40 * panel.weights.flatten()).tolist(), marker="s", color=theme.colour(0)
+        )
     if not bool(panel.inside.all()):
         axis.scatter(*_middles(panel.inside), s=(4.0 * panel.inside.flatten()).tolist(), color=theme.ink, linewidths=0)
     axis.set_title(panel.title, fontsize=8, loc="left")

@@ -141,9 +141,8 @@ class Translator(nn.Module):
 
     def translated(self, source: Tensor) -> Tensor:
         """Pieces of translations, (B, T), of those of sentences, (B, L), by beam search."""
-        config = self.config
-        options = {"max_output": int(config.max_output), "length_penalty": float(config.length_penalty)}
-        return beam_search(self, source, beam=int(config.beam), **options)[0]
+        beam, longest, penalty = int(self.config.beam), int(self.config.max_output), float(self.config.length_penalty)
+        return beam_search(self, source, beam=beam, max_output=longest, length_penalty=penalty)[0]
 
     # -- one piece after the other -------------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ def _score(metric: Any, lines: Sequence[Line]) -> Any:
 
 
 def _by_length(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    found: dict[str, list[Line]] = {f"to_{most}": [] for most in _BINS} | {"longer": []}
+    found: dict[str, list[Line]] = {name: [] for name in (*(f"to_{most}" for most in _BINS), "longer")}
     for line in lines:
         words = len(line[0].split())
         name = next((f"to_{most}" for most in _BINS if words <= most), "longer")

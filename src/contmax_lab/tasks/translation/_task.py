@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, Batches, Cell, Prediction, Splits, Table, Task, TrainedRun
 from contmax_lab.tasks.translation import _scores
-from contmax_lab.tasks.translation._beam import beam_search
 from contmax_lab.tasks.translation._data import Pairs, TranslationData, load
 from contmax_lab.tasks.translation._model import Guesses, TranslationModel, Translator
 from contmax_lab.tasks.translation._pieces import PADDING, as_text
