@@ -113,6 +113,7 @@ def train_all(
                     break
                 crew.begin(training)
                 under_way += 1
-            news = crew.outcomes(_PATIENCE) if more or under_way else []
-            under_way -= len(news)
-            yield from news or [None]
+            if more or under_way:
+                news = crew.outcomes(_PATIENCE)
+                under_way -= len(news)
+                yield from news or [None]

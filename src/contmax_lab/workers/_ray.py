@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +18,8 @@ from contmax_lab.runs import Run
 from contmax_lab.workers._crew import Outcome, Training
 from contmax_lab.workers._remote import Order, train_ordered
 
-# Seconds for a machine to answer that it is there, and for results to be seen from here.
-_CONNECT, _VISIBLE = 10.0, 60.0
+# Seconds for a machine to answer that it is there, for results to be seen from here, between two looks at the machines.
+_CONNECT, _VISIBLE, _LOOK = 10.0, 60.0, 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +59,12 @@ class RayCluster:
             ray.init(address=self.address, logging_level=logging.ERROR, log_to_driver=False)
         except Exception as error:  # a wrong address, another version of Ray or Python there, …
             raise LabError(f"--ray {self.address}: {' '.join(str(error).split())[:300]}") from None
-        try:
-            yield RayCrew(ray, self)
-        finally:
-            ray.shutdown()
+        # Ray prints its own news where our results go, with twenty lines of its log for each machine that is lost.
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            try:
+                yield RayCrew(ray, self)
+            finally:
+                ray.shutdown()
 
 
 class RayCrew:
@@ -86,7 +89,8 @@ class RayCrew:
         self._train = ray.remote(**options)(train_ordered)
         self._under_way: dict[Any, Training] = {}
         self._refused: list[Outcome] = []
-        self._lost: collections.Counter[str] = collections.Counter()
+        self._stopped: collections.Counter[str] = collections.Counter()
+        self._machines, self._looked = self._alive(), time.monotonic()
 
     def has_room(self) -> bool:
         """Asked every time, since machines come and go."""
@@ -109,7 +113,8 @@ class RayCrew:
         self._under_way[self._train.remote(order)] = training
 
     def outcomes(self, seconds: float) -> list[Outcome]:
-        """What the workers say."""
+        """What the workers say; a machine that is lost is told on the way, and its trainings go on elsewhere."""
+        self._notice_losses()
         refused, self._refused = self._refused, []
         if refused:
             return refused
@@ -131,6 +136,18 @@ class RayCrew:
                 over += [Outcome(training)] if kind == "done" else []
         return over
 
+    def _alive(self) -> dict[str, str]:
+        """The machines of the cluster, by their number."""
+        return {node["NodeID"]: node["NodeManagerAddress"] for node in self._ray.nodes() if node["Alive"]}
+
+    def _notice_losses(self) -> None:
+        if time.monotonic() - self._looked < _LOOK:
+            return
+        before, self._machines, self._looked = self._machines, self._alive(), time.monotonic()
+        for machine in before.keys() - self._machines.keys():
+            lost = f"lost the machine {before[machine]}; what it trained goes on elsewhere, from the last checkpoints"
+            print(lost, file=sys.stderr, flush=True)
+
     def _ended(self, reference: Any) -> Outcome | None:
         """What came of a task; None if it begins again."""
         training = self._under_way.pop(reference)
@@ -138,9 +155,9 @@ class RayCrew:
             kind, text = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             return Outcome(training, f"{_one_line(error)}; the same command goes on")
-        if kind == "stopped" and self._lost[str(training.folder)] < self._cluster.retries:
+        if kind == "stopped" and self._stopped[str(training.folder)] < self._cluster.retries:
             # Not by us: its machine is about to leave the cluster, and has let it save.
-            self._lost[str(training.folder)] += 1
+            self._stopped[str(training.folder)] += 1
             self.begin(training)
             return None
         if kind == "done" and not _is_seen(Run(training.folder)):
