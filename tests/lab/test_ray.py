@@ -17,7 +17,7 @@ from contmax_lab.runs import Run
 from contmax_lab.training import train
 
 # A task in the current folder, which takes its time until a file is there.
-SLOW = '''
+SLOW = """
 import time
 from pathlib import Path
 
@@ -39,7 +39,7 @@ class Slow(type(INTERVALS)):
 
 
 TASK = Slow()
-'''
+"""
 KEYS = ["--data=weather.csv", "--data.valid=9", "--data.test=7", "--data.last=2015-12-31", "--training.batch_size=32"]
 KEYS += ["--training.epochs=20", "--training.checkpoint_seconds=0.5", "--training.patience=0"]
 CELLS = ("4-units/seed-0", "8-units/seed-0")

@@ -62,8 +62,8 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
     # Data that cannot be read is no fault of the hyper-parameters, which every trial would be blamed for.
     recipe.task.load(recipe.data, recipe.seed)
     make_folder(job.runs)
-    direction = "maximize" if recipe.training.goal == "max" else "minimize"
-    study = open_study(job.source.origin, job.storage, direction)
+    goal = recipe.training.goal
+    study = open_study(job.source.origin, job.storage, "maximize" if goal == "max" else "minimize")
     _check_same_search(study, job, recipe.search)
     try:
         _Trials(job, recipe, SharedStudy(study, job.trials, recipe.seed)).run()

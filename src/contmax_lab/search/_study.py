@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
@@ -123,7 +124,7 @@ def origin(trial: FrozenTrial | optuna.Trial) -> int:
     return int(trial.user_attrs.get(_ORIGIN, trial.number))
 
 
-def open_study(name: str, storage: str, direction: str) -> optuna.Study:
+def open_study(name: str, storage: str, direction: Literal["minimize", "maximize"]) -> optuna.Study:
     """The study of that name, which is made if there is none.
 
     Raises:

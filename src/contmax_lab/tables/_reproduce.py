@@ -173,7 +173,9 @@ def _train_all(job: Reproduction, left: list[Training], deadline: float) -> LabE
             print(f"[{done}/{len(left)}] {folder}: {problem or 'done'}", file=sys.stderr, flush=True)
             problems.extend([f"{folder}: {problem}"] if problem else [])
     except Interrupted as stopped:
-        error = Interrupted(f"{stopped} with {done} of {len(left)} trainings done, all is saved; the same command goes on")
+        error = Interrupted(
+            f"{stopped} with {done} of {len(left)} trainings done, all is saved; the same command goes on"
+        )
         error.exit_code = stopped.exit_code
         return error
     more = f" ({len(problems)} of {len(left)} trainings failed; the others are kept)" if len(problems) > 1 else ""

@@ -116,4 +116,6 @@ def train_all(
             if more or under_way:
                 news = crew.outcomes(_PATIENCE)
                 under_way -= len(news)
-                yield from news or [None]
+                yield from news
+                if not news:
+                    yield None
