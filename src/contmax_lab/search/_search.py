@@ -41,7 +41,7 @@ class Search:
     storage: str
     trials: int
     repetitions: tuple[str, ...] = ()
-    workers: Workers = LocalProcesses()
+    workers: Workers = dataclasses.field(default_factory=LocalProcesses)
 
 
 def search(job: Search) -> optuna.trial.FrozenTrial:

@@ -43,7 +43,7 @@ class Reproduction:
     runs: Path
     output: Path
     overrides: Sequence[str] = ()
-    workers: Workers = LocalProcesses()
+    workers: Workers = dataclasses.field(default_factory=LocalProcesses)
     budget_minutes: float = 0.0
 
 
