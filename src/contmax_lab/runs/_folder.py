@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from contmax_lab.contract import Recipe, Task
-from contmax_lab.errors import CannotWrite, LabError, UsageError
+from contmax_lab.errors import CannotWrite, InUse, LabError, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint, write_atomically, write_checkpoint, write_json
 from contmax_lab.provenance import provenance
 from contmax_lab.recipes import RecipeSource, as_yaml, read_recipe, with_variant
@@ -60,7 +60,8 @@ class Run:
         """Keep other processes out while this one trains; a killed process lets go by itself.
 
         Raises:
-            LabError: if another process is there, or the folder cannot be made.
+            InUse: if another process is there.
+            CannotWrite: if the folder cannot be made.
         """
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,7 @@ class Run:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise LabError(f"another process is training in {self.folder}; pass another --folder") from None
+                raise InUse(f"another process is training in {self.folder}; pass another --folder") from None
             yield
 
     def begin(self, recipe: Recipe, *, resume: bool) -> None:
