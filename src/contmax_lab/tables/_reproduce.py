@@ -25,10 +25,12 @@ from contmax_lab.runs import Run
 from contmax_lab.tables._outcome import Outcomes
 from contmax_lab.tables._resolved import shared_and_own
 from contmax_lab.tables._summarised import printed, summarised
-from contmax_lab.training import StopRequest, stop_requests, train
+from contmax_lab.training import StopRequest, stop_requests, train, train_together
 
 # Folder of the training that all rows begin with.
 _START = "start"
+# Checkpoint of the repetitions of a row that are trained as one, in the folder of the row.
+_ENSEMBLE = "ensemble.safetensors"
 _PACKAGES = ("contmax", "torch", "numpy", "accelerate")
 
 
@@ -70,13 +72,29 @@ def reproduce(job: Reproduction) -> str:
     make_folder(job.output.parent)
     if begin and left:
         _train_start(job, deadline, begun=any(Run(job.runs / folder).config.exists() for folder in recipes))
-    complaint = _train_all(left, job.jobs, deadline) if left else None
+    complaint = _train_all(_ensembles(left) if job.table.together else left, job.jobs, deadline) if left else None
     outcomes = [(c, results) for c in job.table.cells() if (results := Run(job.runs / c.folder).results())]
     content = _content(job, recipes, outcomes)
     write_json(job.output, content)
     if complaint is not None:
         raise complaint
     return printed(content)
+
+
+def _ensembles(left: list[tuple[Recipe, str]]) -> list[tuple[dict[str, Recipe], str]]:
+    """The cells of each row, by their folders, as one training in the folder of the row."""
+    rows: dict[str, dict[str, Recipe]] = {}
+    for recipe, folder in left:
+        rows.setdefault(str(Path(folder).parent), {})[folder] = recipe
+    return [(recipes, row) for row, recipes in rows.items()]
+
+
+def _train_entry(recipe: Recipe | dict[str, Recipe], folder: str) -> None:
+    """One cell, or the cells of a row together."""
+    if isinstance(recipe, dict):
+        train_together(list(recipe.values()), [Run(cell) for cell in recipe], Path(folder) / _ENSEMBLE)
+    else:
+        train(recipe, Run(folder), resume=True, test=True)
 
 
 def cell_recipe(task: Task, cell: Cell, overrides: Sequence[str] = ()) -> Recipe:
@@ -237,7 +255,7 @@ def _work(todo: Any, news: Any, stopping: Any) -> None:
     while not stopping.is_set() and parent is not None and parent.is_alive() and (entry := todo.get()) is not None:
         recipe, folder = entry
         try:
-            train(recipe, Run(folder), resume=True, test=True)
+            _train_entry(recipe, folder)
             news.put((folder, None))
         except Interrupted:
             return
