@@ -76,6 +76,10 @@ def _rendered(file: str, title: str | None) -> str:
     if not path.is_file() and path.name.startswith("gpu-"):
         suite = path.stem.removeprefix("gpu-")
         return f"Not measured yet: `python -m contmax_lab.bench {suite} --device cuda`, on a machine with a GPU."
+    if not path.is_file() and title is None:
+        _, table = find_table(path.stem)
+        data = " --data PATH" if table.needs_data else ""
+        return f"Not measured yet: `contmax reproduce {table.name}{data}`."
     if not path.is_file():
         raise ValueError(f"there is no {file}, of which a page shows a table. Run the command that writes it.")
     results = json.loads(path.read_text(encoding="utf-8"))
@@ -84,10 +88,10 @@ def _rendered(file: str, title: str | None) -> str:
 
 
 def _reproduced_table(results: dict[str, Any]) -> str:
-    """What ``contmax reproduce`` wrote: the table, the differences between its rows, the notes."""
-    differences = results.get("differences")
-    paired = [differences["text"], f"<sub>{differences['method']}</sub>"] if differences else []
-    return "\n\n".join([results["text"], *paired, *(f"<sub>{note}</sub>" for note in results["notes"])])
+    """What ``contmax reproduce`` wrote: the table, what was computed from it, the notes."""
+    computed = [results[part] for part in ("differences", "distances") if part in results]
+    more = [text for part in computed for text in (part["text"], f"<sub>{part['method']}</sub>")]
+    return "\n\n".join([results["text"], *more, *(f"<sub>{note}</sub>" for note in results["notes"])])
 
 
 def _bench_table(results: dict[str, Any], file: str, title: str) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import random
 
 import pytest
@@ -12,7 +13,14 @@ from contmax_lab import publish, recipes
 from contmax_lab.contract import Metric, Repetition, Row, Table
 from contmax_lab.registry import find_task
 from contmax_lab.runs import Run
-from contmax_lab.tables import Reproduction, paired_differences, reproduce, student_quantile, summarised_again
+from contmax_lab.tables import (
+    Reproduction,
+    distances_from_paper,
+    paired_differences,
+    reproduce,
+    student_quantile,
+    summarised_again,
+)
 from contmax_lab.training import train
 
 METRICS = (Metric("test.mse", "MSE", compared=True), Metric("test.jaccard", "Jaccard"))
@@ -72,6 +80,8 @@ def test_pairs_are_made_by_name_within_their_group_and_without_what_is_missing()
     assert (groups["seeds"]["mean"], groups["seeds"]["count"]) == (2.5, 2)
     assert groups["splits"] == {"mean": 3.0, "low": None, "high": None, "count": 1}
     assert paired_differences(table(repetitions, baseline=""), found) == []
+    other = Table("t", "", (Row("Baseline"), Row("Ours", against="Baseline")), repetitions, METRICS)
+    assert paired_differences(other, found) == [entry]
     (nothing,) = paired_differences(made, [])
     assert nothing["groups"]["seeds"]["test.mse"]["mean"] is None
 
@@ -136,3 +146,34 @@ def test_committed_results_are_what_their_cells_say():
     for path in (publish._ROOT / "results").glob("*.json"):
         content = json.loads(path.read_text(encoding="utf-8"))
         assert publish.resummarised(content) == content, f"{path.name}: run python -m contmax_lab.publish"
+
+
+# -- distance from the paper -------------------------------------------------------------------------------------------
+
+
+def test_distances_from_the_paper_are_those_of_all_its_figures():
+    rows = (
+        Row("A", paper={"test.mse": 2.0, "test.jaccard": 1.0}),
+        Row("B", paper={"test.mse": 4.0}),
+        Row("C"),
+    )
+    repetitions = tuple(Repetition(f"{group}-{k}", (), (group,)) for group in ("far", "near") for k in range(2))
+    readings = {"best": {"test.mse": "test.mse", "test.jaccard": "test.jaccard"}, "last": {"test.mse": "last.mse"}}
+    made = Table("t", "", rows, repetitions, METRICS, readings=readings)
+    figures = {  # group → row → mse; the two repetitions lie around it
+        "far": {"A": 4.0, "B": 2.0, "C": 7.0},
+        "near": {"A": 2.0, "B": 8.0, "C": 7.0},
+    }
+    found = []
+    for cell in made.cells():
+        (group,) = cell.repetition.groups
+        mse = figures[group][cell.row.label] + (0.5 if cell.repetition.name.endswith("0") else -0.5)
+        found.append((cell, {"test": {"mse": mse, "jaccard": math.e}}))
+    near, far = distances_from_paper(made, found)
+    assert (near["group"], far["group"]) == ("near", "far")
+    # log 2 for one of two, and 1 for the Jaccard index; log 2, −log 2 and 1.
+    assert near["distance"] == pytest.approx(((math.log(2) ** 2 + 1) / 3) ** 0.5)
+    assert far["distance"] == pytest.approx(((2 * math.log(2) ** 2 + 1) / 3) ** 0.5)
+    assert far["ratios"] == pytest.approx({"test.mse": 1.0, "test.jaccard": math.e})
+    # Where nothing was measured there is no distance: that of the last weights is not listed.
+    assert {entry["reading"] for entry in (near, far)} == {"best"}

@@ -13,12 +13,14 @@ class Row:
         variant: of the task's recipe; empty = what the recipe says without one.
         overrides: dotted, on top of it.
         paper: metric → the published figure, on the scale of the printed one.
+        against: label of the row that it is compared with; empty = the baseline of the table.
     """
 
     label: str
     variant: str = ""
     overrides: tuple[str, ...] = ()
     paper: dict[str, float] = dataclasses.field(default_factory=dict)
+    against: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +115,11 @@ class Table:
         start: what all rows begin with.
         baseline: label of the row that the others are compared with, repetition by repetition; empty = none. Only what
             is the same in both rows, such as the seed or the split, may make up a repetition.
+        together: whether the repetitions of a row, alike but for data and seed, are trained as one ensemble.
+        shown: groups of repetitions that the text shows, each as a block of lines; empty = all, as columns. The file of
+            results has all of them.
+        readings: ways to read the paper's figures, name → metric of the paper → key of what was measured; for each of
+            them and for each group the file of results says how far it is from the paper.
     """
 
     name: str
@@ -126,6 +133,9 @@ class Table:
     about: str = ""
     start: Start | None = None
     baseline: str = ""
+    together: bool = False
+    shown: tuple[str, ...] = ()
+    readings: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
 
     def cells(self) -> Iterator[Cell]:
         """All trainings; every row gets its first repetition before any gets its second."""

@@ -156,7 +156,7 @@ class _Trials:
             self._shared.fail(trial.number)
             raise LabError(f"{folder}: {outcome.problem}")
         else:
-            trial.values[folder] = _monitored(outcome.training)
+            trial.values[folder] = _monitored(folder, self._recipe.training.monitor)
         if trial.left or trial.under_way:
             return
         del self._trials[trial.number]
@@ -166,12 +166,12 @@ class _Trials:
         print(f"[{self._shared.ended()}/{self._job.trials}] {trial.folder}: {told}", file=sys.stderr, flush=True)
 
 
-def _monitored(training: Training) -> float:
+def _monitored(folder: Path, metric: str) -> float:
     """The metric by which a training is judged."""
-    results = Run(training.folder).results()
+    results = Run(folder).results()
     if results is None:
-        raise LabError(f"{training.folder} is done, but its results are gone")
-    return float(results["valid"][training.recipe.training.monitor])
+        raise LabError(f"{folder} is done, but its results are gone")
+    return float(results["valid"][metric])
 
 
 def _check_same_search(study: optuna.Study, job: Search, choices: dict[str, Any]) -> None:

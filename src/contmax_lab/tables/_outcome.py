@@ -1,6 +1,7 @@
 """From the results of many trainings to means, deviations and text."""
 
 import statistics
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from contmax_lab.contract import Cell, Metric, Table
@@ -58,20 +59,60 @@ def as_markdown(lines: list[list[str]]) -> str:
 
 def as_lines(table: Table, rows: list[dict[str, Any]]) -> list[list[str]]:
     """The cells, line by line from the head on: mean ± deviation, and the paper's figure beside."""
-    groups = list(rows[0]["groups"]) if rows else []
-    columns = [(group, metric) for group in groups for metric in table.metrics]
-    suffix = {group: f" ({group})" if len(groups) > 1 else "" for group in groups}
     published = [metric for metric in table.metrics if any(metric.key in row["paper"] for row in rows)]
-    head = ["", *(m.label + suffix[g] for g, m in columns), *(f"paper: {m.label}" for m in published)]
-    body = [
-        [
-            row["label"],
-            *(_cell(row["groups"][group][metric.key], metric) for group, metric in columns),
-            *(f"{row['paper'][m.key]:.{m.digits}f}" if m.key in row["paper"] else "–" for m in published),
+
+    def printed(row: dict[str, Any]) -> list[str]:
+        return [f"{row['paper'][m.key]:.{m.digits}f}" if m.key in row["paper"] else "–" for m in published]
+
+    return blocks(
+        table,
+        [(row["label"], row["groups"], printed(row)) for row in rows],
+        "",
+        table.metrics,
+        _cell,
+        [f"paper: {m.label}" for m in published],
+    )
+
+
+def blocks(
+    table: Table,
+    rows: list[tuple[str, dict[str, Any], list[str]]],
+    corner: str,
+    metrics: Sequence[Metric],
+    cell: Callable[[dict[str, Any], Metric], str],
+    more: Sequence[str] = (),
+) -> list[list[str]]:
+    """Lines of a table: its groups beside each other, or those that it shows below each other.
+
+    Args:
+        table: says which.
+        rows: label, group → metric → entry, and the last cells of the line.
+        corner: the first cell of the head.
+        metrics: the columns of each group.
+        cell: what stands for an entry.
+        more: the last cells of the head.
+    """
+    groups = group_names(table)
+    if table.shown:
+        head = [[corner, *(metric.label for metric in metrics), *more]]
+        empty = [""] * (len(metrics) + len(more))
+        return head + [
+            line
+            for group in table.shown
+            for line in [
+                [f"**{group}**", *empty],
+                *([label, *(cell(found[group][m.key], m) for m in metrics), *last] for label, found, last in rows),
+            ]
         ]
-        for row in rows
+    suffix = {group: f" ({group})" if len(groups) > 1 else "" for group in groups}
+    columns = [(group, metric) for group in groups for metric in metrics]
+    return [
+        [corner, *(metric.label + suffix[group] for group, metric in columns), *more],
+        *(
+            [label, *(cell(found[group][metric.key], metric) for group, metric in columns), *last]
+            for label, found, last in rows
+        ),
     ]
-    return [head, *body]
 
 
 def group_names(table: Table) -> list[str]:

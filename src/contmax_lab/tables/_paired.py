@@ -9,42 +9,41 @@ import statistics
 from typing import Any
 
 from contmax_lab.contract import Metric, Table
-from contmax_lab.tables._outcome import Outcomes, as_markdown, group_names, values
+from contmax_lab.tables._outcome import Outcomes, as_markdown, blocks, group_names, values
 
 CONFIDENCE = 0.95
 METHOD = (
-    "Differences are paired: from each repetition of a row that of the baseline with the same seed or split is taken. "
-    "Mean of these differences, and in brackets Student's t interval of it, 95 %. Each interval stands for itself: of "
-    "20 rows that do not differ, one is expected to seem to."
+    "Differences are paired: from each repetition of a row that of the other row with the same seed or split is "
+    "taken. Mean of these differences, and in brackets Student's t interval of it, 95 %. Each interval stands for "
+    "itself: of 20 rows that do not differ, one is expected to seem to."
 )
 
 
 def paired_differences(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
-    r"""How much each row differs from the baseline of the table.
+    r"""How much each row differs from the one that it is compared with, by default the baseline of the table.
 
     .. math:: \bar d \pm t_{n-1,\,.975}\; s_d / \sqrt n
 
-    where d are the n differences between the row and the baseline in the same repetition, and s their deviation.
+    where d are the n differences between the two rows in the same repetition, and s their deviation.
 
     Args:
         table: of which these are the trainings.
         outcomes: cells that are done, with the content of their results.json.
 
     Returns:
-        One mapping per row but the baseline: ``label``, and ``groups``: group → metric → ``mean``, ``low``, ``high``
-        (None for less than two repetitions), ``count``. Empty without a baseline.
+        One mapping per row that is compared: ``label``, ``against``, and ``groups``: group → metric → ``mean``,
+        ``low``, ``high`` (None for less than two repetitions), ``count``.
     """
-    if not table.baseline:
-        return []
     metrics = [metric for metric in table.metrics if metric.compared]
     return [
         {
             "label": row.label,
+            "against": against,
             "groups": {
                 group: {
                     metric.key: _interval(
                         values(outcomes, row.label, group, metric.key),
-                        values(outcomes, table.baseline, group, metric.key),
+                        values(outcomes, against, group, metric.key),
                     )
                     for metric in metrics
                 }
@@ -52,23 +51,18 @@ def paired_differences(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]
             },
         }
         for row in table.rows
-        if row.label != table.baseline
+        if (against := row.against or table.baseline) and row.label != against
     ]
 
 
 def differences_text(table: Table, differences: list[dict[str, Any]]) -> str:
-    """The differences in Markdown; empty without a baseline."""
-    if not differences:
-        return ""
-    groups = group_names(table)
-    columns = [(group, metric) for group in groups for metric in table.metrics if metric.compared]
-    suffix = {group: f" ({group})" if len(groups) > 1 else "" for group in groups}
-    head = [f"minus {table.baseline}", *(metric.label + suffix[group] for group, metric in columns)]
-    body = [
-        [entry["label"], *(_cell(entry["groups"][group][metric.key], metric) for group, metric in columns)]
-        for entry in differences
-    ]
-    return as_markdown([head, *body])
+    """The differences in Markdown."""
+    against = {entry["against"] for entry in differences}
+    corner = f"minus {table.baseline}" if against == {table.baseline} else ""
+    labels = [entry["label"] if corner else f"{entry['label']} minus {entry['against']}" for entry in differences]
+    rows = [(label, entry["groups"], list[str]()) for label, entry in zip(labels, differences, strict=True)]
+    metrics = [metric for metric in table.metrics if metric.compared]
+    return as_markdown(blocks(table, rows, corner, metrics, _cell))
 
 
 def student_quantile(probability: float, degrees: int) -> float:

@@ -19,7 +19,7 @@ from contmax_lab.runs import Run
 from contmax_lab.tables._outcome import Outcomes
 from contmax_lab.tables._resolved import shared_and_own
 from contmax_lab.tables._summarised import printed, summarised
-from contmax_lab.workers import LocalProcesses, Training, Workers, train_all
+from contmax_lab.workers import Ensemble, LocalProcesses, Training, Work, Workers, train_all
 
 # Folder of the training that all rows begin with.
 _START = "start"
@@ -68,13 +68,21 @@ def reproduce(job: Reproduction) -> str:
     make_folder(job.output.parent)
     if begin and left:
         _train_start(job, deadline, begun=any(Run(job.runs / folder).config.exists() for folder in recipes))
-    complaint = _train_all(job, left, deadline) if left else None
+    complaint = _train_all(job, _ensembles(left) if job.table.together else left, deadline) if left else None
     outcomes = [(c, results) for c in job.table.cells() if (results := _scored(job, c))]
     content = _content(job, recipes, outcomes)
     write_json(job.output, content)
     if complaint is not None:
         raise complaint
     return printed(content)
+
+
+def _ensembles(left: list[Training]) -> list[Work]:
+    """The cells of each row as one training, in the folder of the row."""
+    rows: dict[Path, list[Training]] = {}
+    for training in left:
+        rows.setdefault(training.folder.parent, []).append(training)
+    return [Ensemble(tuple(cells), row) for row, cells in rows.items()]
 
 
 def cell_recipe(task: Task, cell: Cell, overrides: Sequence[str] = ()) -> Recipe:
@@ -186,7 +194,7 @@ def _command(job: Reproduction) -> str:
     return shlex.join(["contmax", "reproduce", job.table.name, *data, *words])
 
 
-def _train_all(job: Reproduction, left: list[Training], deadline: float) -> LabError | None:
+def _train_all(job: Reproduction, left: Sequence[Work], deadline: float) -> LabError | None:
     """Train, and tell what is done; what went wrong, or None."""
     problems: list[str] = []
     done = 0

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from contmax_lab.contract import Table
+from contmax_lab.tables._distance import DISTANCE, distances_from_paper, distances_text
 from contmax_lab.tables._outcome import Outcomes, as_text, summary
 from contmax_lab.tables._paired import METHOD, differences_text, paired_differences
 
@@ -16,7 +17,8 @@ def summarised(table: Table, outcomes: Outcomes) -> dict[str, Any]:
         outcomes: cells that are done, with the content of their results.json.
 
     Returns:
-        ``complete``, ``metrics``, ``rows`` and ``text``; ``differences`` where the table has a baseline.
+        ``complete``, ``metrics``, ``rows`` and ``text``; ``differences`` where rows are compared, ``distances``
+        where it has readings of the paper.
     """
     rows = summary(table, outcomes)
     found = {
@@ -28,7 +30,11 @@ def summarised(table: Table, outcomes: Outcomes) -> dict[str, Any]:
     differences = paired_differences(table, outcomes)
     if differences:
         text = differences_text(table, differences)
-        found["differences"] = {"baseline": table.baseline, "method": METHOD, "rows": differences, "text": text}
+        found["differences"] = {"method": METHOD, "rows": differences, "text": text}
+    distances = distances_from_paper(table, outcomes)
+    if distances:
+        text = distances_text(table, distances)
+        found["distances"] = {"method": DISTANCE, "combinations": distances, "text": text}
     return found
 
 
@@ -53,12 +59,12 @@ def summarised_again(table: Table, content: dict[str, Any]) -> dict[str, Any]:
     if results:
         row, repetition = next(iter(results))
         raise ValueError(f"results/{table.name}.json has a cell {row}, {repetition}, which the table does not have")
-    kept = {key: value for key, value in content.items() if key != "differences"}
+    kept = {key: value for key, value in content.items() if key not in ("differences", "distances")}
     cells = kept.pop("cells")
     return {**kept, **summarised(table, outcomes), "cells": cells}
 
 
 def printed(content: dict[str, Any]) -> str:
-    """The text of a file of results: the table, and where there are any the differences below it."""
-    differences = content.get("differences")
-    return "\n\n".join([content["text"], *([differences["text"]] if differences else [])])
+    """The text of a file of results: the table, and below it differences and distances where there are any."""
+    more = [content[part]["text"] for part in ("differences", "distances") if part in content]
+    return "\n\n".join([content["text"], *more])

@@ -3,19 +3,27 @@
 import traceback
 from typing import Literal
 
-from contmax_lab.contract import Recipe
 from contmax_lab.errors import Diverged, Interrupted, LabError
 from contmax_lab.runs import Run
-from contmax_lab.training import train
+from contmax_lab.training import train, train_together
+from contmax_lab.workers._crew import Ensemble, Work
 
 # How a training ended, and what is to be said of it: what travels back to where it was ordered.
 Verdict = tuple[Literal["done", "diverged", "failed", "stopped"], str]
 
 
-def attempt(recipe: Recipe, folder: str, *, test: bool) -> Verdict:
+# What an ensemble keeps in its folder until it is done.
+_CHECKPOINT = "ensemble.safetensors"
+
+
+def attempt(work: Work) -> Verdict:
     """Train, or go on; whatever happens is returned, since one training that fails must not end the others."""
     try:
-        train(recipe, Run(folder), resume=True, test=test)
+        if isinstance(work, Ensemble):
+            runs = [Run(training.folder) for training in work.runs]
+            train_together([training.recipe for training in work.runs], runs, work.folder / _CHECKPOINT)
+        else:
+            train(work.recipe, Run(work.folder), resume=True, test=work.test)
     except Interrupted as error:
         return "stopped", str(error)
     except Diverged as error:

@@ -30,6 +30,27 @@ class Training:
     folder: Path
     test: bool
 
+    @property
+    def runs(self) -> tuple["Training", ...]:
+        """The one run that it is."""
+        return (self,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ensemble:
+    """Trainings that take every step together, and are tested at the end.
+
+    Args:
+        runs: alike but for data and seed.
+        folder: what it is called, and where it keeps what it needs to go on.
+    """
+
+    runs: tuple[Training, ...]
+    folder: Path
+
+
+Work = Training | Ensemble
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -41,7 +62,7 @@ class Outcome:
         diverged: whether the hyper-parameters are to blame.
     """
 
-    training: Training
+    training: Work
     problem: str | None = None
     diverged: bool = False
 
@@ -53,7 +74,7 @@ class Crew(Protocol):
         """Whether one more training can begin now."""
         ...
 
-    def begin(self, training: Training) -> None:
+    def begin(self, training: Work) -> None:
         """Give a training to a worker."""
         ...
 
@@ -79,7 +100,7 @@ class Workers(Protocol):
 
 
 def train_all(
-    workers: Workers, trainings: Iterable[Training | None], deadline: float = math.inf
+    workers: Workers, trainings: Iterable[Work | None], deadline: float = math.inf
 ) -> Generator[Outcome | None, None, None]:
     """Train, as many at a time as there is room for.
 

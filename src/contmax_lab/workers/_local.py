@@ -11,7 +11,7 @@ from multiprocessing import connection
 from typing import Any
 
 from contmax_lab.workers._attempt import Verdict, attempt
-from contmax_lab.workers._crew import Outcome, Training
+from contmax_lab.workers._crew import Outcome, Work
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class LocalCrew:
         """Whether fewer trainings are under way than may be."""
         return len(self._busy) < self._jobs
 
-    def begin(self, training: Training) -> None:
+    def begin(self, training: Work) -> None:
         """To a worker that is there, whose GPU is awake, or to a new one."""
         self._idle = [worker for worker in self._idle if worker.process.is_alive()]
         worker = self._idle.pop() if self._idle else _Worker(self._context)
@@ -105,14 +105,14 @@ class _Worker:
         self.process.start()
         # The only copy that is left is the worker's: when it dies, the pipe ends.
         theirs.close()
-        self.training: Training
+        self.training: Work
         self._is_asked = False
 
-    def begin(self, training: Training) -> None:
+    def begin(self, training: Work) -> None:
         self.training = training
         # One that died while it was idle is noticed when its outcome is asked for.
         with contextlib.suppress(BrokenPipeError):
-            self.pipe.send((training.recipe, str(training.folder), training.test))
+            self.pipe.send(training)
 
     def ask_to_stop(self) -> None:
         """Once: the second signal would end it before it has saved."""
@@ -127,6 +127,5 @@ def _work(pipe: connection.Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            recipe, folder, test = pipe.recv()
-            verdict: Verdict = attempt(recipe, folder, test=test)
+            verdict: Verdict = attempt(pipe.recv())
             pipe.send(verdict)

@@ -15,7 +15,7 @@ from contmax_lab.errors import LabError, UsageError
 from contmax_lab.packages import require
 from contmax_lab.registry import task_reference
 from contmax_lab.runs import Run
-from contmax_lab.workers._crew import Outcome, Training
+from contmax_lab.workers._crew import Outcome, Work
 from contmax_lab.workers._remote import Order, train_ordered
 
 # Seconds for a machine to answer that it is there, for results to be seen from here, between two looks at the machines.
@@ -87,7 +87,7 @@ class RayCrew:
         # Ray begins a task whose worker or machine is lost again on another, by itself; one that raises it does not.
         options = {"num_cpus": 1, "num_gpus": self._gpus, "max_retries": cluster.retries}
         self._train = ray.remote(**options)(train_ordered)
-        self._under_way: dict[Any, Training] = {}
+        self._under_way: dict[Any, Work] = {}
         self._refused: list[Outcome] = []
         self._stopped: collections.Counter[str] = collections.Counter()
         self._machines, self._looked = self._alive(), time.monotonic()
@@ -101,15 +101,22 @@ class RayCrew:
         # At least one, which waits when for the moment there is no machine at all.
         return len(self._under_way) < max(1, int(min(resources.get("CPU", 0.0), by_gpus)))
 
-    def begin(self, training: Training) -> None:
-        """Write the recipe into the folder, where a worker finds it."""
+    def begin(self, training: Work) -> None:
+        """Write the recipe into the folder of each run, where a worker finds it."""
         try:
-            task = task_reference(training.recipe.task)
-            Run(training.folder).begin(training.recipe, resume=True)
+            task = task_reference(training.runs[0].recipe.task)
+            for run in training.runs:
+                Run(run.folder).begin(run.recipe, resume=True)
         except LabError as error:
             self._refused.append(Outcome(training, str(error)))
             return
-        order = Order(task=task, current_folder=os.getcwd(), folder=str(training.folder), test=training.test)
+        order = Order(
+            task=task,
+            current_folder=os.getcwd(),
+            folder=str(training.folder),
+            runs=[str(run.folder) for run in training.runs],
+            test=training.runs[0].test,
+        )
         self._under_way[self._train.remote(order)] = training
 
     def outcomes(self, seconds: float) -> list[Outcome]:
@@ -160,7 +167,7 @@ class RayCrew:
             self._stopped[str(training.folder)] += 1
             self.begin(training)
             return None
-        if kind == "done" and not _is_seen(Run(training.folder)):
+        if kind == "done" and not all(_is_seen(Run(run.folder)) for run in training.runs):
             return Outcome(training, f"done, but {training.folder} has no results here: it must lie on shared storage")
         return Outcome(training, text or None, kind == "diverged")
 

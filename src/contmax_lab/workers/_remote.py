@@ -10,6 +10,7 @@ from contmax_lab.errors import InUse, LabError
 from contmax_lab.registry import find_task
 from contmax_lab.runs import Run
 from contmax_lab.workers._attempt import Verdict, attempt
+from contmax_lab.workers._crew import Ensemble, Training
 
 # Seconds until a file of another machine is seen here at the latest, and until the process whose place we take is dead.
 _PATIENCE = 60.0
@@ -21,13 +22,15 @@ class Order(TypedDict):
     Args:
         task: as `find_task` takes it; the user has named it, not the folder.
         current_folder: where the command was given, from which relative paths begin.
-        folder: of the run, with its recipe in config.yaml.
+        folder: of the training.
+        runs: the folder of each run, with its recipe in config.yaml; several are trained together.
         test: whether to measure the test examples at the end.
     """
 
     task: str
     current_folder: str
     folder: str
+    runs: list[str]
     test: bool
 
 
@@ -35,13 +38,18 @@ def train_ordered(order: Order) -> Verdict:
     """Train, or go on from the last checkpoint, if a worker before this one was lost."""
     try:
         _enter(Path(order["current_folder"]))
-        run = Run(order["folder"])
-        _wait_for(run.config)
-        recipe = run.recipe(find_task(order["task"]))
-        _wait_until_free(run)
+        runs = tuple(_training(order, Path(folder)) for folder in order["runs"])
     except LabError as error:
         return "failed", f"{socket.gethostname()}: {error}"
-    return attempt(recipe, order["folder"], test=order["test"])
+    return attempt(runs[0] if order["runs"] == [order["folder"]] else Ensemble(runs, Path(order["folder"])))
+
+
+def _training(order: Order, folder: Path) -> Training:
+    run = Run(folder)
+    _wait_for(run.config)
+    recipe = run.recipe(find_task(order["task"]))
+    _wait_until_free(run)
+    return Training(recipe, folder, order["test"])
 
 
 def _enter(folder: Path) -> None:
