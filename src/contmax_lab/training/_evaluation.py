@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from contmax_lab.contract import Batch, Batches, Task
 from contmax_lab.training._batches import evaluation_batches, share
+from contmax_lab.training._randomness import seed_everything, seed_for
 
 
 @torch.no_grad()
@@ -31,6 +32,8 @@ def evaluate(
     """
     training = model.training
     model.eval()
+    # A task may draw while it makes batches or strings: the same numbers whenever it is asked, also after a resume.
+    seed_everything(seed_for("evaluation", accelerator.process_index), accelerator.device)
     metrics = task.evaluate(model, _SharedBatches(task, split, batch_size, accelerator), info)
     model.train(training)
     return metrics
