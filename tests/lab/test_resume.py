@@ -15,7 +15,6 @@ from contmax_lab.runs import Run
 from contmax_lab.training import _learner, train
 from contmax_lab.training._optimizer import _UNSUITABLE
 
-
 TASK = Noisy()
 OPTIONS = {
     "plateau": {"schedule": "plateau", "decay": 0.3, "goal": "max", "optimizer": "RAdam"},

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from cuda_checks import DEVICE
 
 pytestmark = pytest.mark.gpu

@@ -1,9 +1,11 @@
-"""Ask a trained model.
+"""Ask a trained model about a new input, and see where it looks.
 
-contmax predict RUN INPUT asks a run that is done: of the tasks documents and texts any text, of series the path of a
-table with one series, of images that of an image, of other tasks a test example by its number, from 1. contmax predict
-TEXT asks the small model that comes with the package whether an English text is positive or negative, and which of its
-words say so; --model takes another that contmax export has made.
+contmax predict RUN INPUT asks a finished run. INPUT is a text for the tasks texts and documents, a table with one
+series for series, an image file for images, and the number of a validation example, from 1, for all other tasks.
+contmax predict --model FOLDER INPUT asks a model folder made by contmax export.
+
+contmax predict TEXT asks the small model that comes with the package: is an English text positive or negative, and
+which words say so?
 """
 
 import argparse
@@ -29,11 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         metavar="INPUT",
         nargs="*",
-        help='the folder of a run and what to ask it; or a text, e.g. "A film to remember."; - = standard input',
+        help="the folder of a run and an input for it, or a text; - reads the input from standard input",
     )
-    parser.add_argument("--model", type=Path, help="folder of an exported model (default: the one in the package)")
+    parser.add_argument("--model", type=Path, help="model folder made by contmax export (default: the one in the package)")
     add_task_option(parser)
-    parser.add_argument("--figure", type=Path, help="draw where the model looks into this PNG file")
+    parser.add_argument("--figure", type=Path, help="PNG file to draw where the model looks")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
-"""Draw trained runs into one HTML file that needs nothing else; the pictures also lie beside it.
+"""Draw trained runs into one HTML file: learning curves, and where the models look in validation examples.
 
-Keys of the recipes may be changed, e.g. --data.path where the data has moved.
+The file contains all its pictures; they are also saved as PNG files beside it. If the data has moved, say where it is
+now, e.g. --data.train /new/place/reviews.csv.
 """
 
 import argparse
@@ -14,11 +15,11 @@ TAKES_OVERRIDES = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RUNS, --examples, --task, --output."""
-    parser.add_argument("folders", metavar="RUN", nargs="*", type=Path, help="folders of runs that are done")
-    which = "which to draw, from 1: validation texts, or test utterances and digits (default: a few by a rule)"
+    parser.add_argument("folders", metavar="RUN", nargs="*", type=Path, help="folders of finished runs")
+    which = "numbers of validation examples to draw, from 1 (default: a few, chosen by a fixed rule)"
     parser.add_argument("--examples", type=int, nargs="+", default=[], metavar="N", help=which)
     add_task_option(parser)
-    parser.add_argument("--output", type=Path, default=Path("report/report.html"), help="default: %(default)s")
+    parser.add_argument("--output", type=Path, default=Path("report/report.html"), help="the HTML file (default: %(default)s)")
 
 
 def run(options: argparse.Namespace) -> None:
