@@ -76,5 +76,7 @@ def test_a_task_lists_its_settings_with_meaning_and_default(contmax):
     assert code == 0
     shown = " ".join(printed.split())
     default = find_recipe("intervals/gaussian-95").recipe().model.hidden_dim
-    assert re.search(rf"--model.hidden_dim HIDDEN_DIM width of the two hidden layers\.? \(.*?default: {default}\)", shown)
+    assert re.search(
+        rf"--model.hidden_dim HIDDEN_DIM width of the two hidden layers\.? \(.*?default: {default}\)", shown
+    )
     assert "random seed (weights, data order, dropout)" in shown

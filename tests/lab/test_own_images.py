@@ -93,7 +93,7 @@ def test_a_table_of_files_is_the_same_as_folders(folder):
     (folder / "files.tsv").write_text("\n".join(["file\tlabel", *lines]))
     one, two = (TASK.load(ImagesData(train=train, size=16), 0) for train in (root, folder / "files.tsv"))
     assert (one.train.pixels == two.train.pixels).all()
-    assert one.valid.files == two.valid.files
+    assert one.valid.names == two.valid.names
     assert one.info["classes"] == two.info["classes"]
 
 

@@ -206,7 +206,7 @@ def test_the_command_says_what_is_missing(contmax, tmp_path):
     assert (code, len(complaint)) == (1, 1)
     assert "line 3" in complaint[0]
     out = contmax("train", "texts", "--help")[1]
-    assert "the column of the labels" in out
+    assert "name of the column with the labels" in out
     code, _, complaint = contmax("train", "vowels", "--limit", 5, "--folder", tmp_path / "run")
     assert (code, len(complaint)) == (2, 1)
     assert "data.limit" in complaint[0]

@@ -17,7 +17,9 @@ _SHOWN = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The action and what it acts on."""
     parser.add_argument("action", choices=["list", "prepare", "check"], nargs="?", help="what to do, see above")
-    parser.add_argument("what", metavar="ARCHIVE|RECIPE", nargs="?", help="the archive to unpack, or the recipe whose data to check")
+    parser.add_argument(
+        "what", metavar="ARCHIVE|RECIPE", nargs="?", help="the archive to unpack, or the recipe whose data to check"
+    )
     add_variant_option(parser)
     parser.add_argument("--into", type=Path, default=Path("data"), help="folder to unpack into (default: data)")
 

@@ -18,7 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--output, --jobs, --seeds."""
     parser.add_argument("--output", type=Path, default=Path("demo"), help="folder for the report (default: demo)")
     parser.add_argument("--jobs", type=int, default=2, help="how many models to train at the same time (default: 2)")
-    parser.add_argument("--seeds", type=int, default=1, choices=(1, 2, 3), help="how often to train each model, with different seeds (default: 1)")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=1,
+        choices=(1, 2, 3),
+        help="how often to train each model, with different seeds (default: 1)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -18,7 +18,9 @@ _TEMPLATE = Path(__file__).parent / "template"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """NAME, --into."""
     parser.add_argument("name", metavar="NAME", help="name of the task and of its folder: small letters, digits and _")
-    parser.add_argument("--into", type=Path, default=Path(), help="where to make the folder (default: the current folder)")
+    parser.add_argument(
+        "--into", type=Path, default=Path(), help="where to make the folder (default: the current folder)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:

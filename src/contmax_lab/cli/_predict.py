@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         help="the folder of a run and an input for it, or a text; - reads the input from standard input",
     )
-    parser.add_argument("--model", type=Path, help="model folder made by contmax export (default: the one in the package)")
+    parser.add_argument(
+        "--model", type=Path, help="model folder made by contmax export (default: the one in the package)"
+    )
     add_task_option(parser)
     parser.add_argument("--figure", type=Path, help="PNG file to draw where the model looks")
 
@@ -54,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _predicted(options: argparse.Namespace) -> "Prediction":
-    from contmax_lab.registry import find_task, open_trained
+    from contmax_lab.registry import find_task, installed_task, open_trained
 
     first, *rest = options.words
     if options.model is None and _is_run(first):
@@ -62,8 +64,10 @@ def _predicted(options: argparse.Namespace) -> "Prediction":
         return trained.task.predict(trained, _given(rest))
     if options.overrides:
         raise UsageError(f"there is no run to change {' '.join(options.overrides)} of; pass the folder of a RUN first")
-    task = _exported_task(options.model) if options.model else _READER
-    return find_task(task).predict_exported(options.model, _given(options.words))
+    name = _exported_task(options.model) if options.model else _READER
+    # Nothing is imported because the folder says so: a task that is not installed is named by the user.
+    named = {task.name: task for task in map(find_task, options.task)}
+    return (named.get(name) or installed_task(name)).predict_exported(options.model, _given(options.words))
 
 
 def _is_run(word: str) -> bool:

@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = "numbers of validation examples to draw, from 1 (default: a few, chosen by a fixed rule)"
     parser.add_argument("--examples", type=int, nargs="+", default=[], metavar="N", help=which)
     add_task_option(parser)
-    parser.add_argument("--output", type=Path, default=Path("report/report.html"), help="the HTML file (default: %(default)s)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("report/report.html"), help="the HTML file (default: %(default)s)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -38,9 +40,7 @@ def run(options: argparse.Namespace) -> None:
         open_trained(folder, options.overrides, label, options.task)
         for folder, label in zip(folders, labels, strict=True)
     ]
-    # Data of a user's own may have no test examples.
-    parts = [part for entry in trained for part in (entry.splits.valid, entry.splits.test) if len(part)]
-    shortest = min(map(len, parts))
+    shortest = min(len(entry.splits.valid) for entry in trained)
     if not all(1 <= number <= shortest for number in options.examples):
         raise UsageError(f"--examples must be from 1 to {shortest}, got {' '.join(map(str, options.examples))}")
     examples = [number - 1 for number in options.examples]
