@@ -74,3 +74,6 @@ def _check(options: argparse.Namespace) -> None:
     for key, value in splits.info.items():
         if isinstance(value, int | float | str):
             print(f"{key}: {value}")
+        elif isinstance(value, tuple) and value:
+            more = f" and {len(value) - _SHOWN} more" if len(value) > _SHOWN else ""
+            print(f"{key}: {', '.join(map(str, value[:_SHOWN]))}{more}")

@@ -90,8 +90,8 @@ def load(data: TextsData) -> Splits:
         return Texts([lookup[own] for own in spelled], spelled, parts.targets.encoded([text.label for text in texts]))
 
     info = {"classes": parts.targets.classes, "targets": parts.targets, "words": words, "spelling": spelling}
-    info |= {"vocabulary": len(words), "max_length": int(data.max_length)}
-    info["vector_width"] = 0 if data.vectors is None else vector_width(data.vectors)
+    width = 0 if data.vectors is None else vector_width(data.vectors)
+    info |= {"vocabulary": len(words), "sizes": {"max_length": int(data.max_length), "vector_width": width}}
     return Splits(part(parts.train), part(parts.valid), part(parts.test), info)
 
 

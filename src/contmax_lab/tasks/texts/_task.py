@@ -33,7 +33,7 @@ class TextsTask(LabelledTask):
     def build(self, model: TextsModel, splits: Splits) -> nn.Module:
         """A network with fresh weights."""
         info = splits.info
-        return TextReader(model, info["words"], info["targets"], info["vector_width"])
+        return TextReader(model, info["words"], info["targets"], info["sizes"]["vector_width"])
 
     def initialise(self, network: nn.Module, data: TextsData, model: TextsModel) -> None:
         """Begin with the word vectors that the user has."""
@@ -65,7 +65,7 @@ class TextsTask(LabelledTask):
         """The label of a text, and the words that were attended."""
         from contmax_lab.tasks.texts._figures import Looked, reading_figure
 
-        found = split_words(" ".join(words))[: info["max_length"]]
+        found = split_words(" ".join(words))[: info["sizes"]["max_length"]]
         if not found:
             raise UsageError('pass a text, e.g. contmax predict RUN "A film to remember."; - reads standard input')
         known = {word: place for place, word in enumerate(info["words"], start=FIRST_WORD)}
@@ -81,8 +81,7 @@ class TextsTask(LabelledTask):
 
     def known(self, info: dict[str, Any]) -> dict[str, Any]:
         """Labels, vocabulary and sizes."""
-        plain = {key: info[key] for key in ("words", "max_length", "vector_width")}
-        return {"targets": info["targets"].plain(), **plain}
+        return {"targets": info["targets"].plain(), "words": info["words"], "sizes": info["sizes"]}
 
     def informed(self, known: dict[str, Any]) -> dict[str, Any]:
         """The opposite of `known`."""
