@@ -49,7 +49,9 @@ def test_every_command_of_the_page_works(inside, contmax):
     for line in commands():
         _, command, *words = shlex.split(line)
         # So little is enough to see that it works.
-        quick = ["--training.epochs=2", "--model.hidden_dim=8"] if command == "train" else []
+        quick = {"train": ["--training.epochs=2", "--model.hidden_dim=8"], "report": ["--examples", "1"]}.get(
+            command, []
+        )
         code, printed, errors = contmax(command, *words, *quick)
         assert (code, errors) == (0, []), line
         said[command] = [*said.get(command, []), printed]

@@ -7,6 +7,10 @@ Every setting can be changed here, e.g. --model.hidden_dim 64 --training.learnin
 RECIPE --help lists them all. Everything about the run is kept in one folder; after an interruption, the same command
 with --resume continues exactly where it stopped. The printed figures are measured on validation examples. The test
 examples are left alone unless you pass --test: use it once, when all choices are made.
+
+Several processes, on one machine or more, are started by torchrun --nproc-per-node 2 -m contmax_lab train … or by
+accelerate launch --multi_gpu --num_processes 2 -m contmax_lab train …, also on machines without a GPU. (accelerate
+launch --cpu starts only one process, and is refused.)
 """
 
 import argparse

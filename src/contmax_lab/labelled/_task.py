@@ -64,8 +64,9 @@ class LabelledTask(Task):
         return {"accuracy": (output.scores.argmax(-1) == target).float(), "attended": share}
 
     def answer(self, output: Answer, batch: Batch, info: dict[str, Any]) -> str:
-        """The likeliest classes, or the number."""
-        return said(output, info)
+        """The likeliest classes, or the number; what is right; how much was attended."""
+        share = float(output.inside.sum() / output.mask.sum())
+        return f"{said(output, info)}; the label is {truth(batch['target'], info)}\nattended: {share:.0%}"
 
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
         """The label of a new input, and where the model looked."""

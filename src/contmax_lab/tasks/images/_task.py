@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence, Sized
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from torch import nn
 
@@ -19,11 +19,11 @@ class ImagesTask(LabelledTask):
 
     name = "images"
     summary = "images of your own with their labels, classes or numbers, by attention over the plane"
-    data_config = ImagesData
+    data_config: ClassVar[type] = ImagesData
     model_config = ImagesModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
 
-    def load(self, data: ImagesData, seed: int) -> Splits:
+    def load(self, data: Any, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
         return load(data)
 

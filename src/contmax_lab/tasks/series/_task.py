@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence, Sized
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,11 @@ class SeriesTask(LabelledTask):
 
     name = "series"
     summary = "series of your own with their labels, classes or numbers, by attention over time"
-    data_config = SeriesData
+    data_config: ClassVar[type] = SeriesData
     model_config = SeriesModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
 
-    def load(self, data: SeriesData, seed: int) -> Splits:
+    def load(self, data: Any, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
         return load(data)
 
