@@ -3,10 +3,8 @@
 import signal
 
 import pytest
-from weather import tiny_recipe
 
-from contmax_lab import recipes
-from contmax_lab.cli import main
+# The laboratory is imported where it is used: tests on a GPU also run where its dependencies are not installed.
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,6 +18,7 @@ def ctrl_c_is_heard():
 @pytest.fixture
 def contmax(capsys):
     """Runs the command; gives exit code, output and the lines of errors."""
+    from contmax_lab.cli import main
 
     def run(*arguments):
         try:
@@ -36,6 +35,10 @@ def contmax(capsys):
 @pytest.fixture
 def config(tmp_path):
     """A YAML file of a training that takes no time."""
+    from weather import tiny_recipe
+
+    from contmax_lab import recipes
+
     path = tmp_path / "tiny.yaml"
     path.write_text(recipes.as_yaml(tiny_recipe(tmp_path)))
     return path

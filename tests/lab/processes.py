@@ -21,11 +21,6 @@ def process_server():
     return context
 
 
-def train_or_resume(recipe, folder):
-    torch.set_num_threads(1)
-    train(recipe, Run(folder), resume=True)
-
-
 def train_with_little_space(recipe, folder, answer):
     """Train where no file may grow beyond 2 kB, as on a disk that fills up while writing."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -56,10 +51,15 @@ def together(server, target, world, *arguments):
     return [returned[rank] for rank in range(world)]
 
 
-def _as_rank(rank, world, port, answers, target, arguments):
-    torch.set_num_threads(1)
+def know_each_other(rank, world, port):
+    """What torchrun tells the processes it starts."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def _as_rank(rank, world, port, answers, target, arguments):
+    torch.set_num_threads(1)
+    know_each_other(rank, world, port)
     answers.put((rank, target(*arguments)))
     answers.close()
     answers.join_thread()

@@ -5,7 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
+from own_data import pictures
+from PIL import Image
 
 from contmax_lab.cli import main
 from contmax_lab.errors import LabError
@@ -14,23 +15,6 @@ from contmax_lab.tasks.images import TASK, ImagesData
 from contmax_lab.tasks.images._pixels import pixels
 
 VARIANTS = [name for name in shipped_recipes() if name.startswith("images/")]
-
-
-def pictures(folder, count=24):
-    """A disc or an outlined box somewhere on a dark ground."""
-    draw = random.Random(0)
-    for kind in ("disc", "box"):
-        (folder / kind).mkdir(parents=True)
-        for number in range(count):
-            image = Image.new("RGB", (30, 24), tuple(draw.randint(0, 60) for _ in range(3)))
-            x, y = draw.randint(6, 24), draw.randint(6, 18)
-            canvas, frame = ImageDraw.Draw(image), (x - 5, y - 5, x + 5, y + 5)
-            if kind == "disc":
-                canvas.ellipse(frame, fill="white")
-            else:
-                canvas.rectangle(frame, outline="white")
-            image.save(folder / kind / f"{number}.png")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +77,7 @@ def test_a_table_of_files_is_the_same_as_folders(folder):
     (folder / "files.tsv").write_text("\n".join(["file\tlabel", *lines]))
     one, two = (TASK.load(ImagesData(train=train, size=16), 0) for train in (root, folder / "files.tsv"))
     assert (one.train.pixels == two.train.pixels).all()
-    assert one.valid.files == two.valid.files
+    assert one.valid.names == two.valid.names
     assert one.info["classes"] == two.info["classes"]
 
 

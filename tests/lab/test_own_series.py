@@ -1,12 +1,11 @@
 """Series of the user's own: from a table in long format to a run, an answer and a report."""
 
-import csv
 import math
-import random
 import re
 
 import pytest
 import torch
+from own_data import sensors
 
 from contmax_lab.cli import main
 from contmax_lab.errors import LabError
@@ -14,23 +13,6 @@ from contmax_lab.registry import load_recipe, open_trained, shipped_recipes
 from contmax_lab.tasks.series import TASK, SeriesData
 
 VARIANTS = [name for name in shipped_recipes() if name.startswith("series/")]
-HEADER = ["machine", "seconds", "level", "heat", "state"]
-
-
-def sensors(path, count=90):
-    """At some time there is a peak, a dip or nothing; observations are irregular, machines begin at any time."""
-    draw = random.Random(1)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(HEADER)
-        for machine in range(count):
-            state, begin = draw.choice(["ok", "peak", "dip"]), draw.uniform(0, 1000)
-            time, middle = begin, draw.uniform(5, 15)
-            for _ in range(draw.randint(14, 24)):
-                time += draw.expovariate(1) + 0.01
-                bump = {"ok": 0, "peak": 4, "dip": -4}[state] * math.exp(-(((time - begin - middle) / 3) ** 2))
-                table.writerow([machine, time, draw.gauss(bump, 0.2), draw.gauss(20, 1), state])
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -1,36 +1,18 @@
 """Texts of the user's own: from a table to a run, an answer and a report."""
 
-import csv
 import gzip
-import random
 import re
 from pathlib import Path
 
 import pytest
+from own_data import reviews
 
 from contmax_lab.cli import main
 from contmax_lab.errors import LabError
 from contmax_lab.registry import load_recipe, open_trained, shipped_recipes
 from contmax_lab.tasks.texts import TASK, TextsData
 
-FILLING = ["the", "film", "was", "seen", "by", "us", "on", "a", "rainy", "day", "in", "town", "and", "we", "had", "tea"]
-TELLING = {"1": ["dreadful", "boring"], "3": ["decent", "ordinary"], "5": ["superb", "wonderful"]}
 VARIANTS = [name for name in shipped_recipes() if name.startswith("texts/")]
-
-
-def reviews(path, count=180):
-    """Two words tell the stars, somewhere."""
-    draw = random.Random(0)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(["review", "stars"])
-        for _ in range(count):
-            stars = draw.choice("135")
-            words = draw.choices(FILLING, k=draw.randint(5, 14))
-            place = draw.randrange(len(words))
-            words[place:place] = draw.choices(TELLING[stars], k=2)
-            table.writerow([" ".join(words) + draw.choice([".", ',\n"he" said', ""]), stars])
-    return path
 
 
 KEYS = ("--data.text", "review", "--data.label", "stars")
@@ -206,7 +188,7 @@ def test_the_command_says_what_is_missing(contmax, tmp_path):
     assert (code, len(complaint)) == (1, 1)
     assert "line 3" in complaint[0]
     out = contmax("train", "texts", "--help")[1]
-    assert "the column of the labels" in out
+    assert "name of the column with the labels" in out
     code, _, complaint = contmax("train", "vowels", "--limit", 5, "--folder", tmp_path / "run")
     assert (code, len(complaint)) == (2, 1)
     assert "data.limit" in complaint[0]

@@ -86,7 +86,7 @@ def test_titles_tell_the_measured_iou(monkeypatch, name):
     trained = untrained(name)
     (figure,) = TASK.figures([trained], [3])
     figure.draw(LIGHT)
-    batch = TASK.batch(trained.splits.test, [3])
+    batch = TASK.batch(trained.splits.valid, [3])
     with torch.no_grad():
         iou = float(TASK.measures(trained.model(batch), batch)["iou"])
     assert drawn[0][0].get_title(loc="right") == f"IoU {iou:.2f}"

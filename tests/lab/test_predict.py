@@ -9,15 +9,15 @@ from contmax_lab.contract import TrainedRun
 from contmax_lab.registry import load_recipe
 
 ANSWERS = {
-    "vowels/continuous-sparsemax": r"speaker [1-9] \(\d+%\); it was speaker [1-9]\nattended: \d+% of the utterance",
-    "digits/discrete-sparsemax": r"digit \d \(\d+%\); it was \d\nattended: \d+% of the image",
+    "vowels/continuous-sparsemax": r"speaker \d \(\d+%\), .*; the label is speaker \d\nattended: \d+%",
+    "digits/discrete-sparsemax": r"\d \(\d+%\), .*; the label is \d\nattended: \d+%",
     "intervals/seattle-triangular": r"-?\d+\.\d to -?\d+\.\d °C; observed: -?\d+\.\d to -?\d+\.\d °C",
     "places/utterance": r"accuracy [01]  iou 0\.\d+ .*",
 }
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_every_task_answers_for_a_test_example(name):
+def test_every_task_answers_for_a_validation_example(name):
     recipe = load_recipe(name, ["--model.hidden_dim=4"])
     splits = recipe.task.load(recipe.data, 0)
     network = recipe.task.build(recipe.model, splits).eval()

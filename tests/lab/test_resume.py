@@ -1,74 +1,27 @@
 """Every option of the loop goes on after an interruption to the same bits: weights, optimizer, schedule, metrics."""
 
-import dataclasses
 import functools
 import json
 import os
 
 import pytest
 import torch
+from noisy import Adder, Noisy, assert_same_end, recipe
 from torch import nn
 from words import learner, take_step
 
-from contmax_lab.contract import Recipe, Splits, Task, TrainingConfig
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.runs import Run
 from contmax_lab.training import _learner, train
 from contmax_lab.training._optimizer import _UNSUITABLE
 
-
-@dataclasses.dataclass(frozen=True)
-class Nothing:
-    """Nothing to choose."""
-
-
-class Noisy(Task):
-    """Sums of sequences of different lengths, with noise in the batch and dropout in the model."""
-
-    name, summary, data_config, model_config = "noisy", "sums", Nothing, Nothing
-
-    def load(self, data, seed):
-        return Splits(range(2, 25), range(30, 37), range(40, 43))
-
-    def build(self, model, splits):
-        return Adder()
-
-    def batch(self, split, indices):
-        lengths = [self.lengths(split)[index] for index in indices]
-        words = torch.zeros(len(indices), max(lengths))
-        for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
-            words[row, :length] = torch.sin(torch.arange(1.0, length + 1) * split[index])
-        return {"words": words + 0.01 * torch.randn(words.shape), "sum": words.sum(-1)}
-
-    def lengths(self, split):
-        return [1 + 5 * index % 7 for index in split]
-
-    def loss(self, output, batch):
-        losses = (output - batch["sum"]).square()
-        return losses, torch.ones_like(losses)
-
-
-class Adder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.into, self.out, self.dropout = nn.Linear(1, 4), nn.Linear(4, 1), nn.Dropout(0.3)
-
-    def forward(self, batch):
-        return self.out(self.dropout(torch.tanh(self.into(batch["words"].unsqueeze(-1))).sum(-2))).squeeze(-1)
-
-
 TASK = Noisy()
-BASE = {"epochs": 4, "batch_size": 5, "learning_rate": 0.02, "checkpoint_seconds": 0.0, "device": "cpu"}
 OPTIONS = {
     "plateau": {"schedule": "plateau", "decay": 0.3, "goal": "max", "optimizer": "RAdam"},
     "epochs": {"schedule": "epochs", "decay_every": 2, "optimizer": "adafactor", "accumulate": 3},
     "tokens": {"batch_tokens": 16, "evaluation_batch_size": 2, "schedule": "linear", "optimizer": "nadam"},
     "momentum": {"optimizer": "sgd", "optimizer_options": {"momentum": 0.7, "nesterov": True}, "clip_norm": 0.5},
 }
-
-
-def recipe(**changes):
-    return Recipe(TASK, Nothing(), Nothing(), TrainingConfig(**{**BASE, **changes}))
 
 
 @pytest.fixture
@@ -94,15 +47,6 @@ def interrupt(patch, after):
         step(self, loaded, number, total)
 
     patch.setattr(_learner.Learner, "step", limited)
-
-
-def assert_same_end(one, other):
-    """Bit for bit, but for times."""
-    assert one.tensors.keys() == other.tensors.keys()
-    assert all(torch.equal(one.tensors[name], other.tensors[name]) for name in one.tensors)
-    for state in (one.state, other.state):
-        del state["position"]["seconds"], state["position"]["metrics_bytes"]
-    assert one.state == other.state
 
 
 def interrupted_run(folder, options, monkeypatch, stops=(3, 11)):

@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import time
 import pytest
 import safetensors.torch
 import torch
-from processes import process_server, train_or_resume, train_with_little_space
+from processes import process_server, train_with_little_space
 from weather import tiny_recipe
 
 from contmax_lab import recipes
@@ -21,8 +20,6 @@ from contmax_lab.errors import Interrupted, LabError, UsageError
 from contmax_lab.registry import find_task
 from contmax_lab.runs import Run
 from contmax_lab.training import train
-
-KILLS = 20
 
 
 @pytest.fixture(scope="module")
@@ -41,36 +38,6 @@ def outcome(run):
 
 def checkpoints(run):
     return sorted(path.name for path in run.checkpoints.glob("step-*"))
-
-
-def test_killed_many_times_it_ends_with_the_same_bits(tmp_path, server):
-    # Dropout, a schedule, early stopping and a best checkpoint are all part of what must be restored.
-    options = ["--training.epochs=60", "--training.schedule=cosine", "--training.patience=50", "--model.dropout=0.2"]
-    recipe = tiny_recipe(tmp_path, *options, "--training.checkpoint_seconds=0", "--training.evaluate_every=2")
-    undisturbed, killed = Run(tmp_path / "undisturbed"), Run(tmp_path / "killed")
-    train(recipe, undisturbed)
-    chance = random.Random(0)
-    kills = 0
-    for _ in range(10 * KILLS):
-        before = checkpoints(killed)
-        process = server.Process(target=train_or_resume, args=(recipe, killed.folder))
-        process.start()
-        # Now and then before anything is saved, else once there is progress; then anywhere within some steps.
-        while chance.random() < 0.995 and process.is_alive() and checkpoints(killed) == before:
-            time.sleep(0.002)
-        time.sleep(chance.uniform(0, 0.02))
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        if process.exitcode == 0:
-            break
-        kills += 1
-        if kills == KILLS:
-            break
-    assert kills >= 20
-    assert killed.results() is None
-    train(recipe, killed, resume=True)
-    assert outcome(killed) == outcome(undisturbed)
-    assert not checkpoints(killed)
 
 
 def test_a_partial_file_of_a_killed_process_is_no_checkpoint(tmp_path):

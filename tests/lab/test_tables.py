@@ -11,6 +11,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import torch
 from reviews import write_table, write_text_vectors
 from weather import tiny_recipe, write_weather
 
@@ -18,7 +19,7 @@ from contmax_lab import recipes
 from contmax_lab.cli import main
 from contmax_lab.contract import Metric, Repetition, Row, Table
 from contmax_lab.errors import Interrupted, LabError, UsageError
-from contmax_lab.registry import find_recipe, find_task, load_recipe, shipped_recipes, task_names
+from contmax_lab.registry import find_recipe, find_task, load_recipe, open_trained, shipped_recipes, task_names
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, as_text, cell_recipe, reproduce, summary
 from contmax_lab.training import train
@@ -224,7 +225,18 @@ def test_every_recipe_takes_a_step(tmp_path, name):
     assert load_recipe(name, [*quick, "--seed=0"]) == recipe
     results = train(recipe, Run(tmp_path / "run"), test=True)
     assert results["steps"] == 1
-    assert 0 <= results["test"]["jaccard"] <= 1
+    assert results["test"]["jaccard"] == pytest.approx(counted_jaccard(open_trained(tmp_path / "run")), abs=1e-3)
+
+
+@torch.no_grad()
+def counted_jaccard(trained):
+    """The mean overlap of forecast and observed interval on the test days, by counting points of a fine grid."""
+    batch = trained.task.batch(trained.splits.test, range(len(trained.splits.test)))
+    forecast = trained.model(batch)
+    points = torch.linspace(-4, 4, 80_001)[:, None]
+    predicted = (points - forecast.loc).abs() <= forecast.half_width
+    observed = (batch["low"] <= points) & (points <= batch["high"])
+    return float(((predicted & observed).sum(0) / (predicted | observed).sum(0)).mean())
 
 
 # -- search ------------------------------------------------------------------------------------------------------------

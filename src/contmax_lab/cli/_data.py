@@ -1,7 +1,7 @@
-"""What there is to train on.
+"""List what can be trained, unpack archives, check data files.
 
-list: tasks, recipes and tables. prepare: unpack a downloaded archive. check: load the data of a recipe, and say what is
-in it or which line is wrong.
+list shows all tasks, recipes and tables. prepare unpacks a downloaded archive. check reads the data of a recipe without
+training: it counts the examples, or says which line of which file is wrong.
 """
 
 import argparse
@@ -16,10 +16,12 @@ _SHOWN = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The action and what it acts on."""
-    parser.add_argument("action", choices=["list", "prepare", "check"], nargs="?", help="see above")
-    parser.add_argument("what", metavar="ARCHIVE|RECIPE", nargs="?", help="for prepare and check")
+    parser.add_argument("action", choices=["list", "prepare", "check"], nargs="?", help="what to do, see above")
+    parser.add_argument(
+        "what", metavar="ARCHIVE|RECIPE", nargs="?", help="the archive to unpack, or the recipe whose data to check"
+    )
     add_variant_option(parser)
-    parser.add_argument("--into", type=Path, default=Path("data"), help="folder for prepare (default: data)")
+    parser.add_argument("--into", type=Path, default=Path("data"), help="folder to unpack into (default: data)")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -72,3 +74,6 @@ def _check(options: argparse.Namespace) -> None:
     for key, value in splits.info.items():
         if isinstance(value, int | float | str):
             print(f"{key}: {value}")
+        elif isinstance(value, tuple) and value:
+            more = f" and {len(value) - _SHOWN} more" if len(value) > _SHOWN else ""
+            print(f"{key}: {', '.join(map(str, value[:_SHOWN]))}{more}")

@@ -1,8 +1,7 @@
-"""Train small models on data that comes with the package's dependencies, and draw a report.
+"""Train small models on data that is already installed, and draw a report.
 
-Needs no data and no network; takes a few minutes on two cores. The trainings go into OUTPUT/runs; the same command goes
-on after an interruption. Keys of the recipes may be changed for all trainings; --training.epochs 1 is a quick
-look.
+Needs no data of yours and no network; takes a few minutes on two cores. The runs are kept in OUTPUT/runs; after an
+interruption, the same command continues. Settings can be changed for all models, e.g. --training.epochs 1.
 """
 
 import argparse
@@ -18,8 +17,14 @@ TAKES_OVERRIDES = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--output, --jobs, --seeds."""
     parser.add_argument("--output", type=Path, default=Path("demo"), help="folder for the report (default: demo)")
-    parser.add_argument("--jobs", type=int, default=2, help="trainings side by side (default: 2)")
-    parser.add_argument("--seeds", type=int, default=1, choices=(1, 2, 3), help="repetitions of each (default: 1)")
+    parser.add_argument("--jobs", type=int, default=2, help="how many models to train at the same time (default: 2)")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=1,
+        choices=(1, 2, 3),
+        help="how often to train each model, with different seeds (default: 1)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:

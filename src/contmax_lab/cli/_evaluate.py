@@ -1,7 +1,7 @@
-"""Measure the best weights of a run again, on the validation examples.
+"""Measure the best weights of a run again.
 
-The test examples are for the end of all choices, with --test. Keys of the recipe may be changed, e.g. --data.path where
-the data has moved.
+By default on the validation examples; with --test on the test examples: use it once, when all choices are made. If the
+data has moved, say where it is now, e.g. --data.train /new/place/reviews.csv.
 """
 
 import argparse
@@ -16,12 +16,12 @@ TAKES_OVERRIDES = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RUN, --split, --test, --task, --json."""
-    parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="folder of a run that is done")
+    parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="folder of a finished run")
     part = parser.add_mutually_exclusive_group()
-    part.add_argument("--split", choices=["train", "valid"], default="valid", help="default: valid")
-    part.add_argument("--test", dest="split", action="store_const", const="test", help="measure the test examples")
+    part.add_argument("--split", choices=["train", "valid"], default="valid", help="which examples (default: valid)")
+    part.add_argument("--test", dest="split", action="store_const", const="test", help="measure on the test examples")
     add_task_option(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print the metrics as JSON")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
     if options.folder is None or options.help:
         options.show_help()
         if not options.help:
-            raise UsageError("pass the folder of a RUN")
+            raise UsageError("pass the folder of a RUN, e.g. contmax evaluate runs/texts/continuous-sparsemax-seed-0")
         return
     from contmax_lab.cli._printing import on_main_process
     from contmax_lab.registry import open_trained

@@ -1,6 +1,8 @@
 """Export a trained run as a small self-contained model folder.
 
-For runs of the task documents: float16 weights, words, a card with the figures. contmax predict --model reads it.
+For runs of the tasks texts, series, images and documents. The folder holds the weights as float16, what the model has
+to know of its training data (classes, words, scales), and its figures on the validation examples. contmax predict
+--model FOLDER asks it; the training data is no longer needed.
 """
 
 import argparse
@@ -14,7 +16,7 @@ TAKES_OVERRIDES = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RUN, --task, --into."""
-    parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="folder of a run that is done")
+    parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="folder of a finished run")
     add_task_option(parser)
     parser.add_argument("--into", type=Path, default=Path("model"), help="folder to write (default: model)")
 
@@ -24,7 +26,7 @@ def run(options: argparse.Namespace) -> None:
     if options.folder is None or options.help:
         options.show_help()
         if not options.help:
-            raise UsageError("pass the folder of a RUN, e.g. contmax export runs/documents/small-seed-0")
+            raise UsageError("pass the folder of a RUN, e.g. contmax export runs/texts/continuous-sparsemax-seed-0")
         return
     from contmax_lab.registry import open_trained
     from contmax_lab.training import evaluate_trained

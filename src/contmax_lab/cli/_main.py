@@ -10,19 +10,67 @@ from types import ModuleType
 from contmax_lab.errors import LabError
 from contmax_lab.packages import distribution, version
 
-# Subcommand → one line of help. The file _NAME.py has add_arguments(parser) and run(options).
-_COMMANDS = {
-    "demo": "train small models on data that comes with the package's dependencies, and draw a report",
-    "train": "train a recipe",
-    "evaluate": "measure a trained run again",
-    "reproduce": "train a whole table of the paper and write its results",
-    "report": "draw trained runs into one HTML file",
-    "predict": "ask a trained run, or the reader of texts that comes with the package",
-    "export": "export a trained run as a small self-contained model folder",
-    "new-task": "write a small working task of your own, to be changed",
-    "data": "list, prepare and check data",
-    "search": "look for better hyper-parameters of a recipe",
-    "doctor": "say what is installed, what is missing, and how to get it",
+# Subcommand → one line of help, and examples. The file _NAME.py has add_arguments(parser) and run(options).
+_COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "demo": (
+        "train small models on data that is already installed, and draw a report",
+        ("contmax demo", "contmax demo --training.epochs 1      # a quick look"),
+    ),
+    "train": (
+        "train a model: on your own data, on a shipped recipe, or on a task of your own",
+        (
+            "contmax train texts --data.train reviews.csv --data.text review --data.label stars",
+            "contmax train series --data.train sensors.csv --limit 200",
+            "contmax train images/discrete-softmax --data.train pictures --model.alpha 1.5 --seed 1",
+            "contmax train intervals/seattle-parabola --resume",
+            "contmax train texts --help             # every setting of this task",
+        ),
+    ),
+    "evaluate": (
+        "measure a trained run again",
+        (
+            "contmax evaluate runs/texts/continuous-sparsemax-seed-0",
+            "contmax evaluate runs/texts/continuous-sparsemax-seed-0 --test --json",
+        ),
+    ),
+    "reproduce": (
+        "train all models of a table of results, and write the table",
+        ("contmax reproduce seattle --jobs 2", "contmax reproduce intervals --data weather.csv"),
+    ),
+    "report": (
+        "draw trained runs into one HTML file",
+        ("contmax report runs/texts/*", "contmax report runs/series/continuous-sparsemax-seed-0 --examples 3 7"),
+    ),
+    "predict": (
+        "ask a trained model about a new text, series or image",
+        (
+            'contmax predict "A film to remember."   # the model that comes with the package',
+            'contmax predict runs/texts/continuous-sparsemax-seed-0 "Never again." --figure words.png',
+            "contmax predict runs/series/continuous-sparsemax-seed-0 new.csv",
+            "contmax predict --model model new.png   # a folder made by contmax export",
+        ),
+    ),
+    "export": (
+        "export a trained run as a small self-contained model folder",
+        ("contmax export runs/images/continuous-sparsemax-seed-0 --into model",),
+    ),
+    "new-task": (
+        "write a small working task of your own, for you to change",
+        ("contmax new-task tides", "contmax train tides:TASK"),
+    ),
+    "data": (
+        "list tasks and recipes, unpack an archive, check a data file",
+        (
+            "contmax data list",
+            "contmax data check texts --data.train reviews.csv --data.text review --data.label stars",
+            "contmax data prepare aclImdb_v1.tar.gz --into data",
+        ),
+    ),
+    "search": (
+        "search for better settings of a recipe (hyper-parameters)",
+        ("contmax search intervals/parabola --data.path weather.csv --trials 50",),
+    ),
+    "doctor": ("say what is installed, what is missing, and how to get it", ("contmax doctor",)),
 }
 
 _EPILOG = """\
@@ -30,14 +78,12 @@ first steps:
   contmax doctor                                     what this machine can do
   contmax demo                                       a report in a few minutes, no data needed
   contmax predict "A film to remember."              a model that comes with the package
-  contmax train intervals/seattle-parabola           one training, into runs/
-  contmax train intervals/parabola --help            every key of a recipe, with its meaning
-  contmax train intervals/parabola --data.path weather.csv --model.hidden_dim 64 --seed 1
   contmax train texts --data.train reviews.csv --data.text review --data.label stars    your own texts
   contmax train series --data.train sensors.csv      your own series: id, time, channels …, label
   contmax train images --data.train FOLDER           your own images, a folder for each class
+  contmax train texts --help                         every setting, with its meaning and its default
   contmax train my_module:TASK                       a task of your own; contmax new-task NAME writes one
-  contmax train … --resume                           go on after an interruption
+  contmax train … --resume                           continue after an interruption
   torchrun --nproc-per-node 2 -m contmax_lab train … several processes
 """
 
@@ -93,26 +139,27 @@ def _complain(text: str, code: int) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="contmax",
-        description="The laboratory of contmax: from data to tables and pictures.",
+        description="Train, compare and look into models with sparse and continuous attention.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"contmax {version('contmax')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, summary in _COMMANDS.items():
+    for name, (summary, examples) in _COMMANDS.items():
         module = _module(name)
         child = commands.add_parser(
             name,
             help=summary,
             description=module.__doc__,
+            epilog="\n  ".join(["examples:", *examples]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             add_help=not module.TAKES_OVERRIDES,
         )
         if module.TAKES_OVERRIDES:
-            more = "; after a RECIPE, all its keys" if name == "train" else ""
-            child.add_argument("-h", "--help", action="store_true", help=f"show this{more}")
+            more = "; with a RECIPE, show all its settings" if name == "train" else ""
+            child.add_argument("-h", "--help", action="store_true", help=f"show this help and exit{more}")
         module.add_arguments(child)
         child.set_defaults(show_help=child.print_help)
     return parser

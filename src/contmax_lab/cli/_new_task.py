@@ -1,6 +1,6 @@
-"""Write a small working task of your own into the folder NAME: data, model, task, recipe, test.
+"""Write a small working task into the folder NAME: data, model, task, recipe, test.
 
-It trains as it is, contmax train NAME:TASK, and is tested by pytest NAME; change it piece by piece.
+It works as it is: contmax train NAME:TASK trains it, pytest NAME tests it. Then change it, piece by piece.
 """
 
 import argparse
@@ -17,8 +17,10 @@ _TEMPLATE = Path(__file__).parent / "template"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """NAME, --into."""
-    parser.add_argument("name", metavar="NAME", help="of the task and its folder: small letters, digits, _")
-    parser.add_argument("--into", type=Path, default=Path(), help="where the folder is made (default: here)")
+    parser.add_argument("name", metavar="NAME", help="name of the task and of its folder: small letters, digits and _")
+    parser.add_argument(
+        "--into", type=Path, default=Path(), help="where to make the folder (default: the current folder)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:

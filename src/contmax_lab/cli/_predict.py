@@ -1,9 +1,11 @@
-"""Ask a trained model.
+"""Ask a trained model about a new input, and see where it looks.
 
-contmax predict RUN INPUT asks a run that is done: of the tasks documents, texts and translation any text, of series
-the path of a table with one series, of images that of an image, of other tasks a test example by its number, from 1.
-contmax predict TEXT asks the small model that comes with the package whether an English text is positive or negative,
-and which of its words say so; --model takes another that contmax export has made.
+contmax predict RUN INPUT asks a finished run. INPUT is a text for the tasks texts and documents, a sentence for
+translation, a table with one series for series, an image file for images, and the number of a validation example, from 1, for all other tasks.
+contmax predict --model FOLDER INPUT asks a model folder made by contmax export.
+
+contmax predict TEXT asks the small model that comes with the package: is an English text positive or negative, and
+which words say so?
 """
 
 import argparse
@@ -29,11 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         metavar="INPUT",
         nargs="*",
-        help='the folder of a run and what to ask it; or a text, e.g. "A film to remember."; - = standard input',
+        help="the folder of a run and an input for it, or a text; - reads the input from standard input",
     )
-    parser.add_argument("--model", type=Path, help="folder of an exported model (default: the one in the package)")
+    parser.add_argument(
+        "--model", type=Path, help="model folder made by contmax export (default: the one in the package)"
+    )
     add_task_option(parser)
-    parser.add_argument("--figure", type=Path, help="draw where the model looks into this PNG file")
+    parser.add_argument("--figure", type=Path, help="PNG file to draw where the model looks")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -52,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _predicted(options: argparse.Namespace) -> "Prediction":
-    from contmax_lab.registry import find_task, open_trained
+    from contmax_lab.registry import find_task, installed_task, open_trained
 
     first, *rest = options.words
     if options.model is None and _is_run(first):
@@ -60,8 +64,10 @@ def _predicted(options: argparse.Namespace) -> "Prediction":
         return trained.task.predict(trained, _given(rest))
     if options.overrides:
         raise UsageError(f"there is no run to change {' '.join(options.overrides)} of; pass the folder of a RUN first")
-    task = _exported_task(options.model) if options.model else _READER
-    return find_task(task).predict_exported(options.model, _given(options.words))
+    name = _exported_task(options.model) if options.model else _READER
+    # Nothing is imported because the folder says so: a task that is not installed is named by the user.
+    named = {task.name: task for task in map(find_task, options.task)}
+    return (named.get(name) or installed_task(name)).predict_exported(options.model, _given(options.words))
 
 
 def _is_run(word: str) -> bool:

@@ -1,6 +1,7 @@
-"""Draw trained runs into one HTML file that needs nothing else; the pictures also lie beside it.
+"""Draw trained runs into one HTML file: learning curves, and where the models look in validation examples.
 
-Keys of the recipes may be changed, e.g. --data.path where the data has moved.
+The file contains all its pictures; they are also saved as PNG files beside it. If the data has moved, say where it is
+now, e.g. --data.train /new/place/reviews.csv.
 """
 
 import argparse
@@ -14,11 +15,13 @@ TAKES_OVERRIDES = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RUNS, --examples, --task, --output."""
-    parser.add_argument("folders", metavar="RUN", nargs="*", type=Path, help="folders of runs that are done")
-    which = "which to draw, from 1: validation texts, or test utterances and digits (default: a few by a rule)"
+    parser.add_argument("folders", metavar="RUN", nargs="*", type=Path, help="folders of finished runs")
+    which = "numbers of validation examples to draw, from 1 (default: a few, chosen by a fixed rule)"
     parser.add_argument("--examples", type=int, nargs="+", default=[], metavar="N", help=which)
     add_task_option(parser)
-    parser.add_argument("--output", type=Path, default=Path("report/report.html"), help="default: %(default)s")
+    parser.add_argument(
+        "--output", type=Path, default=Path("report/report.html"), help="the HTML file (default: %(default)s)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -37,9 +40,7 @@ def run(options: argparse.Namespace) -> None:
         open_trained(folder, options.overrides, label, options.task)
         for folder, label in zip(folders, labels, strict=True)
     ]
-    # Data of a user's own may have no test examples.
-    parts = [part for entry in trained for part in (entry.splits.valid, entry.splits.test) if len(part)]
-    shortest = min(map(len, parts))
+    shortest = min(len(entry.splits.valid) for entry in trained)
     if not all(1 <= number <= shortest for number in options.examples):
         raise UsageError(f"--examples must be from 1 to {shortest}, got {' '.join(map(str, options.examples))}")
     examples = [number - 1 for number in options.examples]

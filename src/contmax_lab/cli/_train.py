@@ -1,11 +1,16 @@
-"""Train a recipe.
+"""Train a model.
 
-RECIPE is a YAML file, a task, or TASK/VARIANT (contmax data list shows them). A task of your own is MODULE:NAME, where
-the module is installed or lies in the current folder: contmax train my_module:TASK. Data of your own needs no
-code: contmax train texts --data.train reviews.csv --data.text review --data.label stars. Every key can be changed from
-the command line: --model.hidden_dim 64 --training.learning_rate 0.002 --seed 1. `contmax train RECIPE --help` lists the
-keys with their meaning. The run is a folder; the same command with --resume goes on after any interruption. What is
-printed is measured on the validation examples; the test examples are for the end of all choices, with --test.
+RECIPE says what to train: a task (texts, series and images take your own data), TASK/VARIANT, or a YAML file; contmax
+data list shows what there is. A task of your own is MODULE:NAME; the module is installed, or in the current folder.
+
+Every setting can be changed here, e.g. --model.hidden_dim 64 --training.learning_rate 0.002 --seed 1, and contmax train
+RECIPE --help lists them all. Everything about the run is kept in one folder; after an interruption, the same command
+with --resume continues exactly where it stopped. The printed figures are measured on validation examples. The test
+examples are left alone unless you pass --test: use it once, when all choices are made.
+
+Several processes, on one machine or more, are started by torchrun --nproc-per-node 2 -m contmax_lab train … or by
+accelerate launch --multi_gpu --num_processes 2 -m contmax_lab train …, also on machines without a GPU. (accelerate
+launch --cpu starts only one process, and is refused.)
 """
 
 import argparse
@@ -19,15 +24,17 @@ TAKES_OVERRIDES = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RECIPE, --variant, --task, --folder, --limit, --resume, --test."""
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, TASK, or TASK/VARIANT")
+    parser.add_argument(
+        "recipe", metavar="RECIPE", nargs="?", help="what to train: a task, TASK/VARIANT, or a YAML file"
+    )
     add_variant_option(parser)
     add_task_option(parser)
     parser.add_argument("--folder", type=Path, help="folder of the run (default: runs/TASK/VARIANT-seed-SEED)")
     parser.add_argument(
-        "--limit", type=int, metavar="N", help="a quick try on N examples of each file of your own data"
+        "--limit", type=int, metavar="N", help="try it quickly: use only N examples of each file of your own data"
     )
-    parser.add_argument("--resume", action="store_true", help="go on where the run in that folder stopped")
-    parser.add_argument("--test", action="store_true", help="measure the best weights on the test examples too")
+    parser.add_argument("--resume", action="store_true", help="continue the run in that folder where it stopped")
+    parser.add_argument("--test", action="store_true", help="also measure the best weights on the test examples")
 
 
 def run(options: argparse.Namespace) -> None:

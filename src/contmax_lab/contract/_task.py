@@ -211,7 +211,7 @@ class Task(abc.ABC):
         return "  ".join(f"{name} {float(value.double().mean()):.4g}" for name, value in measured)
 
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
-        """What a trained model says of an input; by default ``words`` is the number of a test example, from 1.
+        """What a trained model says of an input; by default ``words`` is the number of a validation example, from 1.
 
         Args:
             trained: the run.
@@ -222,8 +222,8 @@ class Task(abc.ABC):
         """
         import torch
 
-        place = _place(words, len(trained.splits.test))
-        batch = self.batch(trained.splits.test, [place])
+        place = _place(words, len(trained.splits.valid))
+        batch = self.batch(trained.splits.valid, [place])
         with torch.no_grad():
             text = self.answer(trained.model(batch), batch, trained.splits.info)
         figures = self.figures([trained], [place])
@@ -238,7 +238,8 @@ class Task(abc.ABC):
 
         Args:
             runs: of this task; their data may differ.
-            examples: which to draw, from 0, where pictures are of single examples; by default a few that a rule finds.
+            examples: which validation examples to draw, from 0, where pictures are of single examples; by default a few
+                that a rule finds.
         """
         return ()
 
@@ -277,5 +278,7 @@ class Task(abc.ABC):
 
 def _place(words: Sequence[str], count: int) -> int:
     if len(words) != 1 or not words[0].isdecimal() or not 1 <= int(words[0]) <= count:
-        raise UsageError(f"pass the number of a test example, from 1 to {count}; got {' '.join(words) or 'nothing'}")
+        raise UsageError(
+            f"pass the number of a validation example, from 1 to {count}; got {' '.join(words) or 'nothing'}"
+        )
     return int(words[0]) - 1

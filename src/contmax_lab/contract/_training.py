@@ -17,26 +17,26 @@ class TrainingConfig:
         evaluation_batch_size: examples at once in an evaluation, over all processes; 0 = batch_size.
         accumulate: parts in which a batch goes through the model, where it does not fit into memory; the step is the
             same, up to rounding and to the random numbers of the model.
-        optimizer: one of torch.optim by its name in any case: adam, adamw, sgd (with momentum 0.9), radam, …
-        optimizer_options: more options of it, e.g. {betas: [0.9, 0.98]}.
-        learning_rate: its highest value.
+        optimizer: name of an optimizer of torch.optim: adam, adamw, sgd (with momentum 0.9), radam, …
+        optimizer_options: more options of the optimizer, e.g. {betas: [0.9, 0.98]}.
+        learning_rate: largest learning rate, which the schedule lowers.
         weight_decay: L2 penalty (decoupled for adamw).
         schedule: how the learning rate falls after the warm-up; with epochs by decay every decay_every epochs, with
             plateau by decay after decay_every evaluations without a new best.
         decay: factor on the learning rate, for the schedules epochs and plateau.
-        decay_every: when it applies, for the same.
-        warmup_steps: steps over which it rises linearly.
+        decay_every: epochs, or for plateau evaluations, after which decay applies.
+        warmup_steps: steps over which the learning rate rises linearly from 0.
         clip_norm: largest norm of the gradient; 0 = no limit.
         monitor: the validation metric that decides which weights are kept.
-        goal: whether the smallest or the largest value of it is best.
+        goal: whether the smallest or the largest value of the monitored metric is best.
         patience: stop after so many evaluations without a new best; 0 = never.
         evaluate_every: epochs between evaluations on the validation examples.
         checkpoint_seconds: seconds between checkpoints; 0 = one after every step.
         precision: "no" = float32, "bf16" = bfloat16 autocast.
-        workers: processes that make batches ahead of time; 0 = none. What comes out does not depend on it.
-        compile: let torch.compile translate the model; bits differ from those without.
-        device: auto = the GPU where there is one.
-        wandb: project of Weights & Biases that metrics are sent to (needs the package wandb); empty = none.
+        workers: processes that prepare batches ahead of time; 0 = none. Results do not depend on it.
+        compile: compile the model with torch.compile; results differ in the last digits.
+        device: auto = the GPU if there is one.
+        wandb: project of Weights & Biases to send metrics to (needs the package wandb); empty = none.
         tensorboard: write event files beside metrics.jsonl (needs the package tensorboard).
     """
 

@@ -19,5 +19,7 @@ from contmax_lab.data._tables import Place as Place
 from contmax_lab.data._tables import TableRow as TableRow
 from contmax_lab.data._tables import finite_number as finite_number
 from contmax_lab.data._tables import read_table as read_table
+from contmax_lab.data._vectors import read_vectors as read_vectors
+from contmax_lab.data._vectors import vector_width as vector_width
 from contmax_lab.data._vowels import Utterances as Utterances
 from contmax_lab.data._vowels import japanese_vowels as japanese_vowels

@@ -117,6 +117,22 @@ def read_table(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
         raise LabError(f"{path} has no rows")
 
 
+def numbered_text(path: Path) -> Iterator[tuple[Place, str]]:
+    """The lines of a text in UTF-8, also compressed by gzip, each with its place.
+
+    Raises:
+        LabError: if there is no such file, or a line is not UTF-8; with the line.
+    """
+    if not path.is_file():
+        raise LabError(f"{path}: {'a folder' if path.is_dir() else 'no such file'}; pass the path of a text file")
+    with _opened(path) as file:
+        try:
+            for number, line in enumerate(_lines(path, file), start=1):
+                yield Place(path, number), line
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise LabError(f"{path} cannot be decompressed: {error}") from None
+
+
 def _kind(path: Path) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = (suffixes[:-1] if suffixes[-1:] == [".gz"] else suffixes)[-1:]

@@ -1,6 +1,8 @@
 """Drawing: one look for all pictures, axes without windows, and what several tasks draw in the same way."""
 
+from contmax_lab.drawing._picture import draw_panels as draw_panels
 from contmax_lab.drawing._picture import new_axes as new_axes
+from contmax_lab.drawing._picture import plain_text as plain_text
 from contmax_lab.drawing._picture import rendered as rendered
 from contmax_lab.drawing._plane import draw_cells as draw_cells
 from contmax_lab.drawing._plane import draw_ellipses as draw_ellipses

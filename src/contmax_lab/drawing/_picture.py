@@ -1,7 +1,7 @@
 """Figures of matplotlib, made and turned into PNG files."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from contmax_lab.drawing._theme import Theme, drawn_in
@@ -55,3 +55,38 @@ def new_axes(rows: int = 1, columns: int = 1, width: float = 6.0, height: float 
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     return canvas, axes
+
+
+def draw_panels(
+    labels: Sequence[str], columns: int, width: float, height: float, fill: Callable[[Any, int, int], str]
+) -> tuple[Any, list[Any]]:
+    """A row of panels for each label, which stands to its left.
+
+    Args:
+        labels: of the rows.
+        columns: panels of a row.
+        width: of the figure, inches.
+        height: of one row, inches.
+        fill: axis, row, column → the title of that panel, which it has drawn.
+
+    Returns:
+        The figure of matplotlib, and its axes row by row.
+    """
+    figure, axes = new_axes(len(labels), columns, width, height)
+    for index, axis in enumerate(axes):
+        row, column = divmod(index, columns)
+        axis.set_title(plain_text(fill(axis, row, column)), fontsize=8)
+        if column == 0:
+            label = plain_text(labels[row]).replace("-", "\n").replace(" ", "\n")
+            axis.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
+    return figure, axes
+
+
+def plain_text(text: str) -> str:
+    """A text as it is: to matplotlib, a dollar sign begins a formula.
+
+    Example:
+        >>> print(plain_text("5 $"))
+        5 \\$
+    """
+    return text.replace("$", r"\$")

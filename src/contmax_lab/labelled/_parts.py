@@ -7,7 +7,8 @@ from typing import Generic, Protocol, TypeVar
 
 from contmax_lab.data import held_out_share, shuffled
 from contmax_lab.errors import UsageError
-from contmax_lab.labelled._targets import Label, Target, Targets
+from contmax_lab.labelled._config import LabelledData
+from contmax_lab.labelled._targets import Label, Targets
 
 
 class Example(Protocol):
@@ -16,38 +17,6 @@ class Example(Protocol):
     @property
     def label(self) -> Label:
         """Its label."""
-
-
-class Files(Protocol):
-    """What the configurations of the data have in common."""
-
-    @property
-    def train(self) -> Path | None:
-        """Training examples."""
-
-    @property
-    def validation(self) -> Path | None:
-        """Validation examples; None = some of the training examples."""
-
-    @property
-    def test(self) -> Path | None:
-        """Test examples; None = there are none."""
-
-    @property
-    def target(self) -> Target:
-        """What labels are."""
-
-    @property
-    def held_out(self) -> float:
-        """Share of the training examples that is held out where there is no file for validation."""
-
-    @property
-    def split(self) -> int:
-        """Seed of that choice, and of the one that `limit` makes."""
-
-    @property
-    def limit(self) -> int:
-        """Take so many examples of each file; 0 = all."""
 
 
 E = TypeVar("E", bound=Example)
@@ -68,7 +37,7 @@ class Parts(Generic[E]):
     targets: Targets
 
 
-def read_parts(read: Callable[[Path], Sequence[E]], data: Files, what: str) -> Parts[E]:
+def read_parts(read: Callable[[Path], Sequence[E]], data: LabelledData, what: str) -> Parts[E]:
     """Read the files that the user has named.
 
     Args:
@@ -104,7 +73,7 @@ def read_parts(read: Callable[[Path], Sequence[E]], data: Files, what: str) -> P
     return Parts(train, valid, test, targets)
 
 
-def _some(examples: Sequence[E], data: Files) -> list[E]:
+def _some(examples: Sequence[E], data: LabelledData) -> list[E]:
     """The examples, or as many as the user wants, at random: a file may be sorted by label."""
     if not 0 < data.limit < len(examples):
         return list(examples)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -62,6 +62,20 @@ class Targets:
         if not math.isfinite(deviation) or deviation > 1e30:
             raise LabError(f"{file}: the labels reach {max(map(abs, numbers)):.3g}; rescale them")
         return cls((), statistics.fmean(numbers), deviation)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON; ``Targets.of_plain`` is the opposite."""
+        return {"classes": list(self.classes), "mean": self.mean, "deviation": self.deviation}
+
+    @classmethod
+    def of_plain(cls, stored: dict[str, Any]) -> "Targets":
+        """Of what `plain` has made.
+
+        Example:
+            >>> Targets.of_plain(Targets(("no", "yes")).plain())
+            Targets(classes=('no', 'yes'), mean=0.0, deviation=1.0)
+        """
+        return cls(tuple(map(str, stored["classes"])), float(stored["mean"]), float(stored["deviation"]))
 
     def encoded(self, labels: Sequence[Label]) -> Tensor:
         """Numbers of classes, or numbers, (B,).

@@ -1,13 +1,18 @@
-"""Losses, measures and answers in words, for classes and for numbers."""
+"""Losses, measures and answers in words, for classes and for numbers; model folders."""
 
+import abc
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Task
+from contmax_lab.contract import Batch, Prediction, Splits, Task, TrainedRun
+from contmax_lab.errors import LabError
 from contmax_lab.labelled._answer import Answer
+from contmax_lab.labelled._exported import read_card, read_weights, write_model
 
 _SHOWN = 3
 
@@ -15,10 +20,31 @@ _SHOWN = 3
 class LabelledTask(Task):
     """A task whose batches have a ``target``, integers for classes and floats for numbers, and whose models `Answer`.
 
-    ``info["classes"]`` of its splits names the classes; it is empty for numbers.
+    ``info["classes"]`` of its splits names the classes; it is empty for numbers. A model is built from ``info`` alone.
     """
 
     curves = ("loss", "accuracy", "absolute_error", "attended")
+
+    @abc.abstractmethod
+    def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
+        """What a model says of a new input.
+
+        Args:
+            model: in evaluation mode.
+            info: of the data that it was trained on.
+            words: of the command line.
+
+        Raises:
+            UsageError: if the input is not understood.
+        """
+
+    @abc.abstractmethod
+    def known(self, info: dict[str, Any]) -> dict[str, Any]:
+        """What `build` and `ask` need of ``info``, as JSON."""
+
+    @abc.abstractmethod
+    def informed(self, known: dict[str, Any]) -> dict[str, Any]:
+        """The opposite of `known`."""
 
     def loss(self, output: Answer, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy; or the squared error, in units of the variance of the training examples."""
@@ -38,8 +64,31 @@ class LabelledTask(Task):
         return {"accuracy": (output.scores.argmax(-1) == target).float(), "attended": share}
 
     def answer(self, output: Answer, batch: Batch, info: dict[str, Any]) -> str:
-        """The likeliest classes, or the number."""
-        return said(output, info)
+        """The likeliest classes, or the number; what is right; how much was attended."""
+        share = float(output.inside.sum() / output.mask.sum())
+        return f"{said(output, info)}; the label is {truth(batch['target'], info)}\nattended: {share:.0%}"
+
+    def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
+        """The label of a new input, and where the model looked."""
+        with torch.no_grad():
+            return self.ask(trained.model, trained.splits.info, words)
+
+    def export(self, trained: TrainedRun, folder: Path, measure: Callable[[nn.Module, str], dict[str, float]]) -> int:
+        """Weights, settings and what the model has to know of its data."""
+        return write_model(trained, self.known(trained.splits.info), folder, measure)
+
+    def predict_exported(self, folder: Path | None, words: Sequence[str]) -> Prediction:
+        """As `predict`, without the training data."""
+        if folder is None:
+            raise LabError(f"no model of the task {self.name} comes with the package; pass --model FOLDER")
+        card = read_card(folder)
+        try:
+            info, config = self.informed(card["known"]), self.model_config(**card["model"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise LabError(f"{folder} holds no model of the task {self.name}: {' '.join(str(error).split())}") from None
+        model = read_weights(folder, lambda: self.build(config, Splits((), (), (), info)))
+        with torch.no_grad():
+            return self.ask(model, info, words)
 
 
 def said(output: Answer, info: dict[str, Any]) -> str:
@@ -50,3 +99,24 @@ def said(output: Answer, info: dict[str, Any]) -> str:
     probabilities = output.scores[0].softmax(-1)
     order = probabilities.argsort(descending=True, stable=True)[:_SHOWN].tolist()
     return ", ".join(f"{classes[index]} ({float(probabilities[index]):.0%})" for index in order)
+
+
+def truth(target: Tensor, info: dict[str, Any]) -> str:
+    """The label of an example, in words.
+
+    Example:
+        >>> truth(torch.tensor(1), {"classes": ("cat", "dog")}), truth(torch.tensor(2.5), {"classes": ()})
+        ('dog', '2.5')
+    """
+    return str(info["classes"][int(target)]) if info["classes"] else f"{float(target):.4g}"
+
+
+def first_of_classes(target: Tensor, count: int) -> list[int]:
+    """Places of the first example of each class, or of each number, `count` at most.
+
+    Example:
+        >>> first_of_classes(torch.tensor([1, 1, 0, 2]), 2)
+        [0, 2]
+    """
+    firsts = {label: place for place, label in reversed([*enumerate(target.tolist())])}
+    return sorted(firsts.values())[:count]

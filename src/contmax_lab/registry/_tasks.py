@@ -21,7 +21,7 @@ from contmax_lab.errors import LabError, UsageError, nearest
 GROUP = "contmax_lab.tasks"
 # Name → folder below tasks/, whose package exports TASK. Their recipes are found there without importing torch.
 SHIPPED = {
-    "digits": "digits",
+    "digits": "images/digits",
     "documents": "documents",
     "images": "images",
     "intervals": "intervals",
@@ -30,7 +30,7 @@ SHIPPED = {
     "series": "series",
     "texts": "texts",
     "translation": "translation",
-    "vowels": "vowels",
+    "vowels": "series/vowels",
 }
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from contmax_lab.contract import Batch, Batches, Task
 from contmax_lab.training._batches import evaluation_batches, share
+from contmax_lab.training._randomness import seed_everything, seed_for
 
 
 @torch.no_grad()
@@ -41,6 +42,8 @@ def evaluate(
     """
     training = model.training
     model.eval()
+    # A task may draw while it makes batches or strings: the same numbers whenever it is asked, also after a resume.
+    seed_everything(seed_for("evaluation", accelerator.process_index), accelerator.device)
     batches = _SharedBatches(task, split, batch_size, accelerator)
     batches.final, batches.kept = final, kept
     metrics = task.evaluate(model, batches, info)

@@ -5,45 +5,32 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveInt
+from jsonargparse.typing import PositiveInt
 from torch import Tensor
 
 from contmax_lab.contract import Splits
 from contmax_lab.data import Place, read_table
 from contmax_lab.errors import LabError
-from contmax_lab.labelled import Label, Target, read_parts
+from contmax_lab.labelled import Label, LabelledData, read_parts
 from contmax_lab.tasks.images._pixels import SUFFIXES, pixels
 
 _WHAT = "FOLDER, with a folder for each class in it, or a table with the columns file and label"
 
 
 @dataclasses.dataclass(frozen=True)
-class ImagesData:
+class ImagesData(LabelledData):
     """Your images.
 
     Args:
-        train: a folder with a folder of images for each class; or a table of files and labels, .csv, .tsv or .jsonl,
-            whose paths begin at the folder of the table.
-        validation: another one; by default a share of the training images is held out.
-        test: another one, looked at only at the end.
-        file: of a table, the column of the paths.
-        label: of a table, the column of the labels.
-        target: what labels are, classes (any number of them) or numbers.
-        held_out: the share of every class that is held out where there is no validation data.
-        split: seed of the choice of these, and of that by limit.
-        limit: take so many images of each part, at random, for a quick try; 0 = all.
-        size: of the square, in pixels, to which all images are stretched.
+        train: folder with one folder of images for each class; or a table of files and labels (.csv, .tsv or .jsonl),
+            with paths relative to the folder of the table.
+        file: of a table, the name of the column with the paths.
+        label: of a table, the name of the column with the labels.
+        size: all images are resized to a square of so many pixels along each side.
     """
 
-    train: Path | None = None
-    validation: Path | None = None
-    test: Path | None = None
     file: str = "file"
     label: str = "label"
-    target: Target = "class"
-    held_out: OpenUnitInterval = 0.2
-    split: int = 0
-    limit: NonNegativeInt = 0
     size: PositiveInt = 64
 
 
@@ -54,15 +41,15 @@ class Pictures:
     Args:
         pixels: bytes, (B, 3, size, size).
         target: classes or numbers, (B,).
-        files: where they come from.
+        names: of the files.
     """
 
     pixels: Tensor
     target: Tensor
-    files: list[Path]
+    names: list[str]
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +70,7 @@ def load(data: ImagesData) -> Splits:
         # What a table names is complained of with its line; a file of a folder is its own place.
         own = [pixels(f.path, data.size, f.label.place if f.label.place.line else None) for f in files]
         stacked = torch.stack(own) if own else torch.empty(0, 3, data.size, data.size, dtype=torch.uint8)
-        return Pictures(stacked, parts.targets.encoded([f.label for f in files]), [f.path for f in files])
+        return Pictures(stacked, parts.targets.encoded([f.label for f in files]), [f.path.name for f in files])
 
     info = {"classes": parts.targets.classes, "targets": parts.targets, "size": int(data.size)}
     return Splits(part(parts.train), part(parts.valid), part(parts.test), info)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from contmax_lab.contract import Figure, TrainedRun
-from contmax_lab.drawing import Theme, draw_cells, draw_ellipses, new_axes
-from contmax_lab.labelled import Answer, said
+from contmax_lab.drawing import Theme, draw_cells, draw_ellipses, draw_panels
+from contmax_lab.labelled import Answer, first_of_classes, said, truth
 from contmax_lab.tasks.images._data import Pictures
 
 _IMAGES = 5
@@ -40,9 +40,7 @@ def seen_images(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Fig
         runs: trained on the same data.
         examples: of the validation images; by default the first of each of five classes, or the first five.
     """
-    targets = runs[0].splits.valid.target.tolist()  # type: ignore[attr-defined]
-    firsts = {target: place for place, target in reversed([*enumerate(targets)])}
-    chosen = examples or sorted(firsts.values())[:_IMAGES]
+    chosen = examples or first_of_classes(cast(Pictures, runs[0].splits.valid).target, _IMAGES)
     rows = [[_panel(trained, place) for place in chosen] for trained in runs]
     return plane_figure(rows, [trained.label for trained in runs])
 
@@ -51,9 +49,8 @@ def seen_images(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Fig
 def _panel(trained: TrainedRun, place: int) -> Panel:
     valid, info = cast(Pictures, trained.splits.valid), trained.splits.info
     answer: Answer = trained.model(trained.task.batch(valid, [place]))
-    target = valid.target[place]
-    truth = info["classes"][int(target)] if info["classes"] else f"{float(target):.4g}"
-    return Panel(f"{valid.files[place].name}: {truth}", said(answer, info), valid.pixels[place], answer)
+    title = f"{valid.names[place]}: {truth(valid.target[place], info)}"
+    return Panel(title, said(answer, info), valid.pixels[place], answer)
 
 
 def plane_figure(rows: Sequence[Sequence[Panel]], labels: Sequence[str] = ("",)) -> Figure:
@@ -66,9 +63,7 @@ def plane_figure(rows: Sequence[Sequence[Panel]], labels: Sequence[str] = ("",))
     columns = len(rows[0])
 
     def draw(theme: Theme) -> Any:
-        figure, axes = new_axes(len(rows), columns, width=max(2.2 * columns, 3.0), height=2.5)
-        for index, axis in enumerate(axes):
-            row, column = divmod(index, columns)
+        def fill(axis: Any, row: int, column: int) -> str:
             panel = rows[row][column]
             axis.imshow(panel.pixels.permute(1, 2, 0).numpy(), extent=(0, 1, 1, 0))
             for number, head in enumerate(panel.answer.heads):
@@ -79,11 +74,9 @@ def plane_figure(rows: Sequence[Sequence[Panel]], labels: Sequence[str] = ("",))
                     draw_ellipses(axis, head.density, 0, theme.colour(row + number))
             axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
             said_first = panel.text.split(", ")[0]
-            title = f"{panel.title}\n{said_first}" if row == 0 and panel.title else said_first
-            axis.set_title(title.replace("$", r"\$"), fontsize=8)
-            if column == 0:
-                axis.set_ylabel(labels[row].replace("-", "\n"), rotation=0, ha="right", va="center", fontsize=8)
-        return figure
+            return f"{panel.title}\n{said_first}" if row == 0 and panel.title else said_first
+
+        return draw_panels(labels, columns, width=max(2.2 * columns, 3.0), height=2.5, fill=fill)[0]
 
     return Figure(
         "Where the models look in images",

@@ -4,34 +4,25 @@ import dataclasses
 import itertools
 
 import torch
-from jsonargparse.typing import ClosedUnitInterval, PositiveFloat, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from torch import Tensor, nn
 
 import contmax
-from contmax_lab.attention import AttentionHeads, Kind
 from contmax_lab.contract import Batch
-from contmax_lab.labelled import Answer, Decision, Targets
+from contmax_lab.labelled import Answer, AttentionModel, Decision, Targets
 
 
 @dataclasses.dataclass(frozen=True)
-class ImagesModel:
+class ImagesModel(AttentionModel):
     """The network.
 
     Args:
-        attention: over single cells of the feature map, over an ellipse of the image, or both.
-        alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated paraboloid, and anything else above 0.
-        learn_alpha: learn α between 1 and 2, beginning with alpha; every head its own.
-        heads: attentions side by side.
         hidden_dim: channels of the last convolutions.
-        layers: convolutions, each of which halves the sides of the image.
-        dropout: of what is attended to.
-        functions: along each side of the grid of Gaussian basis functions, K = functions².
+        layers: number of pairs of convolutions; each halves the sides of the image.
+        dropout: share of the attended vector that is set to 0 in training.
+        functions: Gaussian basis functions of the continuous attention along each side of the image.
     """
 
-    attention: Kind = "continuous"
-    alpha: PositiveFloat = 2.0
-    learn_alpha: bool = False
-    heads: PositiveInt = 1
     hidden_dim: PositiveInt = 64
     layers: PositiveInt = 3
     dropout: ClosedUnitInterval = 0.1
@@ -60,9 +51,7 @@ class ImageReader(nn.Module):
         self.encoder = nn.Sequential(*(_layer(before, after) for before, after in itertools.pairwise(widths)))
         self.dropout = nn.Dropout(model.dropout)
         basis = contmax.basis.MultivariateGaussianBasis.covering(model.functions)
-        self.attention = AttentionHeads(
-            model.heads, model.attention, width, model.alpha, basis, learnable=model.learn_alpha
-        )
+        self.attention = model.over(basis, width)
         self.decision = Decision(self.attention.width, targets, size)
 
     def forward(self, batch: Batch) -> Answer:

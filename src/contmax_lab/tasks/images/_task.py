@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence, Sized
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-import torch
 from torch import nn
 
-from contmax_lab.contract import Batch, Prediction, Splits, TrainedRun
+from contmax_lab.contract import Batch, Prediction, Splits
 from contmax_lab.errors import UsageError
-from contmax_lab.labelled import LabelledTask, said
+from contmax_lab.labelled import LabelledTask, Targets, said
 from contmax_lab.tasks.images._data import ImagesData, Pictures, load
 from contmax_lab.tasks.images._model import ImageReader, ImagesModel
 from contmax_lab.tasks.images._pixels import pixels
@@ -20,11 +19,11 @@ class ImagesTask(LabelledTask):
 
     name = "images"
     summary = "images of your own with their labels, classes or numbers, by attention over the plane"
-    data_config = ImagesData
+    data_config: ClassVar[type] = ImagesData
     model_config = ImagesModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
 
-    def load(self, data: ImagesData, seed: int) -> Splits:
+    def load(self, data: Any, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
         return load(data)
 
@@ -43,17 +42,24 @@ class ImagesTask(LabelledTask):
 
         return [seen_images(runs, examples)]
 
-    def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
+    def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
         """The label of an image file, and how much of it was attended."""
         from contmax_lab.tasks.images._figures import Panel, plane_figure
 
         if len(words) != 1:
             raise UsageError("pass the path of one image, e.g. contmax predict RUN new.png")
-        image = pixels(Path(words[0]), trained.splits.info["size"])
-        with torch.no_grad():
-            answer = trained.model({"pixels": image.unsqueeze(0)})
-        text = said(answer, trained.splits.info)
+        image = pixels(Path(words[0]), info["size"])
+        answer = model({"pixels": image.unsqueeze(0)})
+        text = said(answer, info)
         share = float(answer.inside.float().mean())
-        return Prediction(
-            f"{text}\nattended: {share:.0%} of the image", plane_figure([[Panel("", text, image, answer)]])
-        )
+        figure = plane_figure([[Panel("", text, image, answer)]])
+        return Prediction(f"{text}\nattended: {share:.0%} of the image", figure)
+
+    def known(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Labels and size."""
+        return {"targets": info["targets"].plain(), "size": info["size"]}
+
+    def informed(self, known: dict[str, Any]) -> dict[str, Any]:
+        """The opposite of `known`."""
+        targets = Targets.of_plain(known["targets"])
+        return {"targets": targets, "classes": targets.classes, "size": int(known["size"])}

@@ -47,22 +47,22 @@ def day_ahead_bands(runs: Sequence[TrainedRun]) -> Figure:
     Args:
         runs: trained on the same data; one panel each.
     """
-    days = [_last_year(trained.splits.info["days"]) for trained in runs]
+    days = [_untested(_last_year(trained.splits.info["days"]), trained) for trained in runs]
     edges = [_predicted(trained, year) for trained, year in zip(runs, days, strict=True)]
-    held_out = [set(cast(Days, trained.splits.test).ordinal.tolist()) for trained in runs]
+    held_out = [set(cast(Days, trained.splits.valid).ordinal.tolist()) for trained in runs]
 
     def draw(theme: Theme) -> Any:
         figure = _bands(runs, days, edges, theme)
-        for axis, year, test in zip(figure.axes, days, held_out, strict=True):
-            dates = [datetime.date.fromordinal(day) for day in year.ordinal.tolist() if day in test]
+        for axis, year, valid in zip(figure.axes, days, held_out, strict=True):
+            dates = [datetime.date.fromordinal(day) for day in year.ordinal.tolist() if day in valid]
             axis.plot(dates, [0.02] * len(dates), "|", color=theme.ink, transform=axis.get_xaxis_transform())
         return figure
 
     caption = (
         "The last year of the data: the interval that each model predicts for a day from the two days before it "
         "(between the coloured lines) over the observed lowest to highest temperature (grey, "
-        "darker where it was predicted). Ticks at the bottom mark test days; all "
-        "others were for training or validation, or left out."
+        "darker where it was predicted). Ticks at the bottom mark validation days; "
+        "test days are left out, and all others were for training."
     )
     return Figure("A year of temperatures, predicted one day ahead", draw, caption)
 
@@ -110,6 +110,12 @@ def _panel(
 def _last_year(days: Days) -> Days:
     """The examples of the last 365 days."""
     return days[(days.ordinal > days.ordinal[-1] - _YEAR).nonzero().flatten().tolist()]
+
+
+def _untested(days: Days, trained: TrainedRun) -> Days:
+    """Those that are not test examples."""
+    test = set(cast(Days, trained.splits.test).ordinal.tolist())
+    return days[[place for place, day in enumerate(days.ordinal.tolist()) if day not in test]]
 
 
 def _on_calendar(values: Tensor, days: Days) -> Tensor:

@@ -34,11 +34,11 @@ class _Found:
 
 
 def finding(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
-    """What each model attends to in some test examples, beside where the answer is.
+    """What each model attends to in some validation examples, beside where the answer is.
 
     Args:
         runs: one row of panels each. Those that look at nothing are left out.
-        examples: of the test examples; by default the first ones of some classes.
+        examples: of the validation examples; by default the first ones of some classes.
 
     Returns:
         One picture for each kind of data; none if no run looks at anything.
@@ -58,13 +58,13 @@ def finding(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Fi
 
 def _of_one_kind(runs: Sequence[TrainedRun], examples: Sequence[int]) -> Figure:
     dim = int(runs[0].splits.info["dim"])
-    test = cast(Fixed, runs[0].splits.test)
-    chosen = examples or _first_of_classes(test.batch["label"], _SHOWN[dim])
-    batches = [runs[0].task.batch(test, [index]) for index in chosen]
+    valid = cast(Fixed, runs[0].splits.valid)
+    chosen = examples or _first_of_classes(valid.batch["label"], _SHOWN[dim])
+    batches = [runs[0].task.batch(valid, [index]) for index in chosen]
     found = [[_found(trained, batch) for batch in batches] for trained in runs]
     names = [_name(batch, runs[0].recipe.data.kind) for batch in batches]
     labels = [trained.label for trained in runs]
-    which = "Test examples" if examples else f"The first test examples of {len(chosen)} classes"
+    which = "Validation examples" if examples else f"The first validation examples of {len(chosen)} classes"
     if dim == 1:
         return _series(labels, names, batches, found, which)
     return _canvases(labels, names, batches, found, which)

@@ -3,48 +3,34 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import torch
-from jsonargparse.typing import NonNegativeInt, OpenUnitInterval
 from torch import Tensor
 
 from contmax_lab.contract import Splits
 from contmax_lab.errors import UsageError
-from contmax_lab.labelled import Target, read_parts
+from contmax_lab.labelled import LabelledData, Parts, read_parts
 from contmax_lab.tasks.series._reading import Columns, OneSeries, read_series
 
 _WHAT = "sensors.csv, a table with a line for each observation: series id, time, channels …, label"
 
 
 @dataclasses.dataclass(frozen=True)
-class SeriesData:
+class SeriesData(LabelledData):
     """Your series.
 
     Args:
-        train: a table with a line for each observation, .csv, .tsv or .jsonl (JSON lines), also with .gz behind.
-        validation: another such table; by default a share of the training series is held out.
-        test: another one, looked at only at the end.
-        series: the column of the ids of the series; by default the first.
-        time: the column of the times, numbers or ISO dates, at any distance; by default the next.
-        label: the column of the labels, the same in all lines of a series; by default the last. The
-            others are channels.
-        target: what labels are, classes (any number of them) or numbers.
-        held_out: the share of every class that is held out where there is no validation table.
-        split: seed of the choice of these, and of that by limit.
-        limit: take so many series of each table, at random, for a quick try; 0 = all.
+        train: table with a line for each observation: .csv, .tsv or .jsonl (JSON lines); .gz is read too.
+        series: name of the column that says which series a line belongs to; by default the first column.
+        time: name of the column with the times, numbers or ISO dates, not necessarily regular; by default the next.
+        label: name of the column with the labels, the same in all lines of a series; by default the last. All
+            other columns are channels.
     """
 
-    train: Path | None = None
-    validation: Path | None = None
-    test: Path | None = None
     series: str = ""
     time: str = ""
     label: str = ""
-    target: Target = "class"
-    held_out: OpenUnitInterval = 0.2
-    split: int = 0
-    limit: NonNegativeInt = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +63,16 @@ class Scale:
             deviations.append(math.sqrt(variance) * greatest or 1.0)
         duration = max(float(each.time[-1] - each.time[0]) for each in series) or 1.0
         return cls(columns, tuple(centres), tuple(deviations), duration)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON; ``Scale.of_plain`` is the opposite."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def of_plain(cls, stored: dict[str, Any]) -> "Scale":
+        """Of what `plain` has made."""
+        columns = Columns(**{**stored["columns"], "channels": tuple(stored["columns"]["channels"])})
+        return cls(columns, tuple(stored["centres"]), tuple(stored["deviations"]), float(stored["duration"]))
 
     def inputs(self, series: OneSeries) -> tuple[Tensor, Tensor]:
         """Channels and the time since the first observation, (L, C + 1); and positions in the unit interval, (L,).
@@ -118,7 +114,16 @@ def load(data: SeriesData) -> Splits:
     if data.train is None:
         raise UsageError(f"no training data was given; pass --data.train {_WHAT}")
     columns = Columns.of(data.train, data.series, data.time, data.label)
-    parts = read_parts(lambda path: read_series(path, columns), data, _WHAT)
+    return splits_of(read_parts(lambda path: read_series(path, columns), data, _WHAT), columns)
+
+
+def splits_of(parts: Parts[OneSeries], columns: Columns) -> Splits:
+    """Series as tensors.
+
+    Args:
+        parts: as they were read.
+        columns: what they are of.
+    """
     scale = Scale.of(columns, parts.train)
 
     def part(series: Sequence[OneSeries]) -> Series:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from contmax_lab.contract import Figure, TrainedRun
-from contmax_lab.drawing import Theme, draw_over_time, draw_series, new_axes
-from contmax_lab.labelled import Answer, said
+from contmax_lab.drawing import Theme, draw_over_time, draw_panels, draw_series
+from contmax_lab.labelled import Answer, first_of_classes, said, truth
 from contmax_lab.tasks.series._data import Series
 
 _SERIES = 3
@@ -41,24 +41,16 @@ def followed_series(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) ->
         runs: trained on the same data.
         examples: of the validation series; by default the first of three classes, or the first three.
     """
-    chosen = examples or _first_of_classes(cast(Series, runs[0].splits.valid))
+    chosen = examples or first_of_classes(cast(Series, runs[0].splits.valid).target, _SERIES)
     rows = [[_panel(trained, place) for place in chosen] for trained in runs]
     return time_figure(rows, [trained.label for trained in runs])
-
-
-def _first_of_classes(valid: Series) -> list[int]:
-    targets = valid.target.tolist()
-    firsts = list({target: place for place, target in reversed([*enumerate(targets)])}.values())
-    return sorted(firsts)[:_SERIES]
 
 
 @torch.no_grad()
 def _panel(trained: TrainedRun, place: int) -> Panel:
     valid, info = cast(Series, trained.splits.valid), trained.splits.info
     answer: Answer = trained.model(trained.task.batch(valid, [place]))
-    target = valid.target[place]
-    truth = info["classes"][int(target)] if info["classes"] else f"{float(target):.4g}"
-    title = f"series {valid.names[place]}: {truth}"
+    title = f"{valid.names[place]}: {truth(valid.target[place], info)}"
     return Panel(title, said(answer, info), valid.positions[place], valid.values[place], answer)
 
 
@@ -72,17 +64,16 @@ def time_figure(rows: Sequence[Sequence[Panel]], labels: Sequence[str] = ("",)) 
     columns = len(rows[0])
 
     def draw(theme: Theme) -> Any:
-        figure, axes = new_axes(len(rows), columns, width=max(3.1 * columns, 5.0), height=1.7)
-        for index, axis in enumerate(axes):
-            row, column = divmod(index, columns)
+        def fill(axis: Any, row: int, column: int) -> str:
             panel = rows[row][column]
             draw_series(axis, panel.positions, panel.values[:, :-1], theme)
             for number, head in enumerate(panel.answer.heads):
                 draw_over_time(axis.twinx(), head.weights, head.density, panel.positions, theme.colour(row + number))
-            title = f"{panel.title}\n{panel.text}" if row == 0 else panel.text
-            axis.set_title(title.replace("$", r"\$"), fontsize=8)
-            if column == 0:
-                axis.set_ylabel(labels[row].replace("-", "\n"), rotation=0, ha="right", va="center", fontsize=8)
+            return f"{panel.title}\n{panel.text}" if row == 0 else panel.text
+
+        figure, axes = draw_panels(labels, columns, width=max(3.1 * columns, 5.0), height=1.7, fill=fill)
+        for axis in axes[:-columns]:
+            axis.set_xticklabels([])
         for axis in axes[-columns:]:
             axis.set_xlabel("time, as a share of the series")
         return figure

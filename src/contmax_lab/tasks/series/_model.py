@@ -3,36 +3,27 @@
 import dataclasses
 
 import torch
-from jsonargparse.typing import ClosedUnitInterval, PositiveFloat, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from torch import nn
 from torch.nn import functional as F
 
 import contmax
-from contmax_lab.attention import AttentionHeads, Kind
 from contmax_lab.contract import Batch
-from contmax_lab.labelled import Answer, Decision, Targets
+from contmax_lab.labelled import Answer, AttentionModel, Decision, Targets
 from contmax_lab.tasks.series._data import Scale
 
 
 @dataclasses.dataclass(frozen=True)
-class SeriesModel:
+class SeriesModel(AttentionModel):
     """The network.
 
     Args:
-        attention: over single observations, over an interval of time, or both.
-        alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola, and anything else above 0.
-        learn_alpha: learn α between 1 and 2, beginning with alpha; every head its own.
-        heads: attentions side by side.
         hidden_dim: channels of the convolutions.
-        kernel_size: observations that a convolution sees, odd.
-        dropout: between the convolutions and of what is attended to.
-        functions: K, Gaussian basis functions of the continuous attention.
+        kernel_size: how many neighbouring observations a convolution sees; odd.
+        dropout: share of the channels, and of the attended vector, that is set to 0 in training.
+        functions: number of Gaussian basis functions of the continuous attention.
     """
 
-    attention: Kind = "continuous"
-    alpha: PositiveFloat = 2.0
-    learn_alpha: bool = False
-    heads: PositiveInt = 1
     hidden_dim: PositiveInt = 48
     kernel_size: PositiveInt = 5
     dropout: ClosedUnitInterval = 0.1
@@ -64,9 +55,7 @@ class SeriesReader(nn.Module):
         self.second = nn.Conv1d(width, width, model.kernel_size, padding="same")
         self.dropout = nn.Dropout(model.dropout)
         basis = contmax.basis.GaussianBasis.covering(model.functions)
-        self.attention = AttentionHeads(
-            model.heads, model.attention, width, model.alpha, basis, learnable=model.learn_alpha
-        )
+        self.attention = model.over(basis, width)
         self.decision = Decision(self.attention.width, targets, dataclasses.astuple(scale))
 
     def forward(self, batch: Batch) -> Answer:

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence, Sized
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from contmax_lab.contract import Batch, Prediction, Splits, TrainedRun
+from contmax_lab.contract import Batch, Prediction, Splits
 from contmax_lab.errors import UsageError
-from contmax_lab.labelled import LabelledTask, said
+from contmax_lab.labelled import LabelledTask, Targets, said
 from contmax_lab.tasks.series._data import Scale, Series, SeriesData, load
 from contmax_lab.tasks.series._model import SeriesModel, SeriesReader
 
@@ -20,11 +20,11 @@ class SeriesTask(LabelledTask):
 
     name = "series"
     summary = "series of your own with their labels, classes or numbers, by attention over time"
-    data_config = SeriesData
+    data_config: ClassVar[type] = SeriesData
     model_config = SeriesModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
 
-    def load(self, data: SeriesData, seed: int) -> Splits:
+    def load(self, data: Any, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
         return load(data)
 
@@ -48,24 +48,32 @@ class SeriesTask(LabelledTask):
 
         return [followed_series(runs, examples)]
 
-    def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
+    def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
         """The label of the one series in a table, and when it was attended."""
         from contmax_lab.tasks.series._figures import Panel, time_figure
         from contmax_lab.tasks.series._reading import only, read_series
 
         if len(words) != 1:
             raise UsageError("pass the path of a table with one series, e.g. contmax predict RUN new.csv")
-        scale, path = cast(Scale, trained.splits.info["scale"]), Path(words[0])
+        scale, path = cast(Scale, info["scale"]), Path(words[0])
         series = only(read_series(path, scale.columns, labelled=False), path)
         values, positions = scale.inputs(series)
-        with torch.no_grad():
-            answer = trained.model(_padded([values], [positions]))
+        answer = model(_padded([values], [positions]))
         seen = series.time[answer.inside[0]]
-        text = said(answer, trained.splits.info)
+        text = said(answer, info)
         when = f", between the times {float(seen[0]):.10g} and {float(seen[-1]):.10g}" if len(seen) else ""
         lines = [text, f"attended: {len(seen)} of {len(positions)} observations{when}"]
         panel = Panel(f"series {series.name}", text, positions, values, answer)
         return Prediction("\n".join(lines), time_figure([[panel]]))
+
+    def known(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Labels, columns and scale."""
+        return {"targets": info["targets"].plain(), "scale": info["scale"].plain()}
+
+    def informed(self, known: dict[str, Any]) -> dict[str, Any]:
+        """The opposite of `known`."""
+        targets = Targets.of_plain(known["targets"])
+        return {"targets": targets, "classes": targets.classes, "scale": Scale.of_plain(known["scale"])}
 
 
 def _padded(values: Sequence[Tensor], positions: Sequence[Tensor]) -> Batch:

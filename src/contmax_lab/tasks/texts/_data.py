@@ -6,45 +6,36 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveInt
+from jsonargparse.typing import OpenUnitInterval, PositiveInt
 from torch import Tensor
 
 from contmax_lab.contract import Splits
-from contmax_lab.data import read_table
-from contmax_lab.labelled import Label, Target, read_parts
+from contmax_lab.data import read_table, vector_width
+from contmax_lab.labelled import Label, LabelledData, read_parts
 from contmax_lab.tasks.texts._words import split_words
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 
 
 @dataclasses.dataclass(frozen=True)
-class TextsData:
+class TextsData(LabelledData):
     """Your texts.
 
     Args:
-        train: a table of texts and labels, .csv, .tsv or .jsonl (JSON lines), also with .gz behind.
-        validation: another such table; by default a share of the training texts is held out.
-        test: another one, looked at only at the end.
-        text: the column of the texts.
-        label: the column of the labels.
-        target: what labels are, classes (any number of them) or numbers.
-        held_out: the share of every class that is held out where there is no validation table.
-        split: seed of the choice of these, and of that by limit.
-        limit: take so many texts of each table, at random, for a quick try; 0 = all.
-        min_count: words that are rarer in the training texts are unknown words.
-        max_words: the vocabulary has so many at most, the most frequent ones.
-        max_length: of a text, in words; the rest is cut off.
+        train: table of texts and labels: .csv, .tsv or .jsonl (JSON lines); .gz is read too.
+        text: name of the column with the texts.
+        label: name of the column with the labels.
+        vectors: word vectors to begin with, a text file in the format of GloVe or word2vec; .gz is read too. Words
+            that are not in it begin at random.
+        min_count: words that occur less often in the training texts count as unknown.
+        max_words: size of the vocabulary; the most frequent words are kept.
+        max_length: longest text, in words; the rest of a text is cut off.
     """
 
-    train: Path | None = None
-    validation: Path | None = None
-    test: Path | None = None
+    held_out: OpenUnitInterval = 0.1
     text: str = "text"
     label: str = "label"
-    target: Target = "class"
-    held_out: OpenUnitInterval = 0.1
-    split: int = 0
-    limit: NonNegativeInt = 0
+    vectors: Path | None = None
     min_count: PositiveInt = 2
     max_words: PositiveInt = 50_000
     max_length: PositiveInt = 1000
@@ -99,7 +90,8 @@ def load(data: TextsData) -> Splits:
         return Texts([lookup[own] for own in spelled], spelled, parts.targets.encoded([text.label for text in texts]))
 
     info = {"classes": parts.targets.classes, "targets": parts.targets, "words": words, "spelling": spelling}
-    info["vocabulary"] = len(words)
+    width = 0 if data.vectors is None else vector_width(data.vectors)
+    info |= {"vocabulary": len(words), "sizes": {"max_length": int(data.max_length), "vector_width": width}}
     return Splits(part(parts.train), part(parts.valid), part(parts.test), info)
 
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 import torch
 
 from contmax_lab.contract import Figure, TrainedRun
-from contmax_lab.drawing import Theme, draw_words, name_words, new_axes, picture_width
-from contmax_lab.labelled import Answer, said
+from contmax_lab.drawing import Theme, draw_words, name_words, new_axes, picture_width, plain_text
+from contmax_lab.labelled import Answer, said, truth
 from contmax_lab.tasks.texts._data import Texts
 
 # Texts with about so many words fit on a page.
@@ -44,10 +44,9 @@ def read_texts(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list
 def _figure(runs: Sequence[TrainedRun], place: int) -> Figure:
     valid, info = cast(Texts, runs[0].splits.valid), runs[0].splits.info
     words = [info["spelling"][i] for i in valid.spelled[place].tolist()]
-    target = valid.target[place]
-    truth = info["classes"][int(target)] if info["classes"] else f"{float(target):.4g}"
     looked = [_looked(trained, place) for trained in runs]
-    return reading_figure(f"Attention over text {place + 1}", words, looked, f"The label is {truth}. ")
+    label = truth(valid.target[place], info)
+    return reading_figure(f"Attention over text {place + 1}", words, looked, f"The label is {label}. ")
 
 
 @torch.no_grad()
@@ -67,14 +66,13 @@ def reading_figure(title: str, words: Sequence[str], looked: Sequence[Looked], a
     """
     panels = [(each, head) for each in looked for head in each.answer.heads]
     inside = looked[-1].answer.inside[0].tolist()
-    # A dollar sign would begin a formula.
-    shown = [word.replace("$", r"\$") for word in words]
+    shown = list(map(plain_text, words))
 
     def draw(theme: Theme) -> Any:
         figure, axes = new_axes(rows=len(panels), width=picture_width(words), height=1.3)
         for axis, (each, head) in zip(axes, panels, strict=True):
             draw_words(axis, head.weights, head.density, words, theme)
-            axis.set_title(each.title.replace("$", r"\$"), loc="left", fontsize=8)
+            axis.set_title(plain_text(each.title), loc="left", fontsize=8)
         name_words(axes[-1], shown, inside, theme)
         return figure
 

@@ -2,36 +2,28 @@
 
 import dataclasses
 
-from jsonargparse.typing import ClosedUnitInterval, PositiveFloat, PositiveInt
+import torch
+from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import contmax
-from contmax_lab.attention import AttentionHeads, Kind
 from contmax_lab.contract import Batch
-from contmax_lab.labelled import Answer, Decision, Targets
-from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING
+from contmax_lab.labelled import Answer, AttentionModel, Decision, Targets
+from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING, UNKNOWN
 
 
 @dataclasses.dataclass(frozen=True)
-class TextsModel:
+class TextsModel(AttentionModel):
     """The network.
 
     Args:
-        attention: over single words, over a stretch of the text, or both.
-        alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola, and anything else above 0.
-        learn_alpha: learn α between 1 and 2, beginning with alpha; every head its own.
-        heads: attentions side by side.
         hidden_dim: channels of the word vectors and of the convolution.
-        kernel_size: words that the convolution sees, odd.
-        dropout: of the word vectors and of what is attended to.
-        functions: K, Gaussian basis functions of the continuous attention.
+        kernel_size: how many neighbouring words the convolution sees; odd.
+        dropout: share of the word vectors, and of the attended vector, that is set to 0 in training.
+        functions: number of Gaussian basis functions of the continuous attention.
     """
 
-    attention: Kind = "continuous"
-    alpha: PositiveFloat = 2.0
-    learn_alpha: bool = False
-    heads: PositiveInt = 1
     hidden_dim: PositiveInt = 64
     kernel_size: PositiveInt = 3
     dropout: ClosedUnitInterval = 0.3
@@ -45,35 +37,49 @@ class TextReader(nn.Module):
         model: its configuration.
         words: the vocabulary.
         targets: classes or numbers.
+        vector_width: of word vectors from elsewhere; 0 = there are none.
 
     Example:
-        >>> import torch
         >>> reader = TextReader(TextsModel(hidden_dim=8, functions=4), ["good", "bad"], Targets(("no", "yes")))
         >>> answer = reader({"tokens": torch.tensor([[2, 3, 1], [3, 0, 0]])})
         >>> answer.scores.shape, answer.inside.shape
         (torch.Size([2, 2]), torch.Size([2, 3]))
     """
 
-    def __init__(self, model: TextsModel, words: list[str], targets: Targets) -> None:
+    def __init__(self, model: TextsModel, words: list[str], targets: Targets, vector_width: int = 0) -> None:
         super().__init__()
-        width = model.hidden_dim
-        self.embedding = nn.Embedding(FIRST_WORD + len(words), width, padding_idx=PADDING)
+        width, self.words = model.hidden_dim, words
+        self.embedding = nn.Embedding(FIRST_WORD + len(words), vector_width or width, padding_idx=PADDING)
+        self.project = nn.Linear(vector_width, width) if vector_width else nn.Identity()
         self.convolution = nn.Conv1d(width, width, model.kernel_size, padding="same")
         self.dropout = nn.Dropout(model.dropout)
         basis = contmax.basis.GaussianBasis.covering(model.functions)
-        self.attention = AttentionHeads(
-            model.heads, model.attention, width, model.alpha, basis, learnable=model.learn_alpha
-        )
+        self.attention = model.over(basis, width)
         self.decision = Decision(self.attention.width, targets, words)
 
     def forward(self, batch: Batch) -> Answer:
         """Answers to ``batch["tokens"]`` (B, L), padded with 0."""
         mask = batch["tokens"] != PADDING
-        vectors = self.dropout(self.embedding(batch["tokens"]))
+        vectors = self.project(self.dropout(self.embedding(batch["tokens"])))
         hidden = vectors + F.gelu(self.convolution(vectors.mT)).mT
         context, heads = self.attention(hidden, mask=mask)
         scores = self.decision(self.dropout(context))
         return Answer(scores, self.decision.deviation, heads, _middles(mask), mask)
+
+    @torch.no_grad()
+    def begin_with(self, vectors: dict[str, Tensor]) -> None:
+        """Take over vectors of words; those of all others stay random, with the mean length of the known ones.
+
+        Args:
+            vectors: word → vector.
+        """
+        known = torch.stack([*vectors.values()])
+        rows = self.embedding.weight
+        scale = known.norm(dim=-1).mean() / rows[UNKNOWN:].norm(dim=-1).mean()
+        rows *= scale.to(rows)
+        for place, word in enumerate(self.words, start=FIRST_WORD):
+            if word in vectors:
+                rows[place] = vectors[word].to(rows)
 
 
 def _middles(mask: Tensor) -> Tensor:

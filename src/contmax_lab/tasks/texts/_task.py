@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from contmax_lab.contract import Batch, Prediction, Splits, TrainedRun
-from contmax_lab.errors import UsageError
-from contmax_lab.labelled import LabelledTask, said
+from contmax_lab.contract import Batch, Prediction, Splits
+from contmax_lab.data import read_vectors
+from contmax_lab.errors import LabError, UsageError
+from contmax_lab.labelled import LabelledTask, Targets, said
 from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING, UNKNOWN, Texts, TextsData, load
 from contmax_lab.tasks.texts._model import TextReader, TextsModel
 from contmax_lab.tasks.texts._words import split_words
@@ -31,7 +32,18 @@ class TextsTask(LabelledTask):
 
     def build(self, model: TextsModel, splits: Splits) -> nn.Module:
         """A network with fresh weights."""
-        return TextReader(model, splits.info["words"], splits.info["targets"])
+        info = splits.info
+        return TextReader(model, info["words"], info["targets"], info["sizes"]["vector_width"])
+
+    def initialise(self, network: nn.Module, data: TextsData, model: TextsModel) -> None:
+        """Begin with the word vectors that the user has."""
+        if data.vectors is None:
+            return
+        reader = cast(TextReader, network)
+        vectors = read_vectors(data.vectors, reader.words)
+        if not vectors:
+            raise LabError(f"{data.vectors}: it has none of the {len(reader.words)} words of the training texts")
+        reader.begin_with(vectors)
 
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """Numbers of words, padded, and targets."""
@@ -49,21 +61,29 @@ class TextsTask(LabelledTask):
 
         return read_texts(runs, examples)
 
-    def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
+    def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
         """The label of a text, and the words that were attended."""
         from contmax_lab.tasks.texts._figures import Looked, reading_figure
 
-        found = split_words(" ".join(words))[: trained.recipe.data.max_length]
+        found = split_words(" ".join(words))[: info["sizes"]["max_length"]]
         if not found:
             raise UsageError('pass a text, e.g. contmax predict RUN "A film to remember."; - reads standard input')
-        known = {word: place for place, word in enumerate(trained.splits.info["words"], start=FIRST_WORD)}
-        with torch.no_grad():
-            answer = trained.model({"tokens": torch.tensor([[known.get(word, UNKNOWN) for word in found]])})
+        known = {word: place for place, word in enumerate(info["words"], start=FIRST_WORD)}
+        answer = model({"tokens": torch.tensor([[known.get(word, UNKNOWN) for word in found]])})
         inside = answer.inside[0].tolist()
         attended = [word for word, seen in zip(found, inside, strict=True) if seen]
-        text = said(answer, trained.splits.info)
+        text = said(answer, info)
         lines = [text, f"attended, {len(attended)} of {len(found)} words: {' '.join(attended)}"]
         unknown = list(dict.fromkeys(word for word in found if word not in known))
         if unknown:
             lines.append(f"not in the vocabulary: {' '.join(unknown)}")
         return Prediction("\n".join(lines), reading_figure("Attention over a text", found, [Looked(text, answer)]))
+
+    def known(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Labels, vocabulary and sizes."""
+        return {"targets": info["targets"].plain(), "words": info["words"], "sizes": info["sizes"]}
+
+    def informed(self, known: dict[str, Any]) -> dict[str, Any]:
+        """The opposite of `known`."""
+        targets = Targets.of_plain(known["targets"])
+        return {**known, "targets": targets, "classes": targets.classes}

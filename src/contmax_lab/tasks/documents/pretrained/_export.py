@@ -33,7 +33,9 @@ def export(trained: TrainedRun, folder: Path, measure: Callable[[nn.Module, str]
     # What is written is what is measured; the run that was given stays as it is.
     rounded = copy.deepcopy(trained.model)
     rounded.load_state_dict(weights)
-    card = _card(trained, {part: measure(rounded, part) for part in ("valid", "test")})
+    # The test texts are looked at again only where the run was tested.
+    parts = ("valid", "test") if trained.results["test"] else ("valid",)
+    card = _card(trained, {part: measure(rounded, part) for part in parts})
     write_atomically(folder / "model.safetensors", safetensors.torch.save(weights))
     words = "".join(f"{word}\n" for word in trained.splits.info["words"])
     write_atomically(folder / "vocab.txt", words.encode("utf-8"))

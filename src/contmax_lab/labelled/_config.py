@@ -1,0 +1,60 @@
+"""The settings that all tasks on data of users share."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt
+
+from contmax_lab.attention import AttentionHeads, Kind
+from contmax_lab.labelled._targets import Target
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledData:
+    """Which examples there are.
+
+    Args:
+        train: training examples.
+        validation: validation examples; by default some of the training examples are held out for it.
+        test: test examples, used only with --test.
+        target: what the labels are, classes (any number of them) or numbers.
+        held_out: share of every class to hold out for validation where no validation data is given.
+        split: random seed of that choice, and of the choice of --limit.
+        limit: use only so many examples of each file, chosen at random; 0 = all.
+    """
+
+    train: Path | None = None
+    validation: Path | None = None
+    test: Path | None = None
+    target: Target = "class"
+    held_out: OpenUnitInterval = 0.2
+    split: int = 0
+    limit: NonNegativeInt = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionModel:
+    """The attention of a network.
+
+    Args:
+        attention: discrete = weights of single words, observations or cells; continuous = a density over the text, the
+            time or the image; combined = both.
+        alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola; any other number above 0 works too.
+        learn_alpha: learn alpha, between 1 and 2, separately for each head; training begins with the value of alpha.
+        heads: number of attentions side by side.
+    """
+
+    attention: Kind = "continuous"
+    alpha: PositiveFloat = 2.0
+    learn_alpha: bool = False
+    heads: PositiveInt = 1
+
+    def over(self, basis: Any, width: int) -> AttentionHeads:
+        """The attention itself.
+
+        Args:
+            basis: functions on the line or the plane.
+            width: channels of what is attended to.
+        """
+        return AttentionHeads(self.heads, self.attention, width, self.alpha, basis, learnable=self.learn_alpha)

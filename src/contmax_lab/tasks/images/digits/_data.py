@@ -1,0 +1,45 @@
+"""Handwritten digits as images."""
+
+import dataclasses
+
+import torch
+from jsonargparse.typing import PositiveInt
+
+from contmax_lab.contract import Splits
+from contmax_lab.data import DIGIT_CLASSES, DIGIT_SIDE, Images, handwritten_digits
+from contmax_lab.labelled import Targets
+from contmax_lab.tasks.images._data import Pictures
+
+# Every pixel becomes a square of pixels: after two pairs of convolutions, each pixel is a cell to attend to.
+_TIMES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class DigitsData:
+    """Which images count.
+
+    Args:
+        valid: number of validation images.
+        test: number of test images.
+        split: random seed of the split; the data has no published one.
+    """
+
+    valid: PositiveInt = 200
+    test: PositiveInt = 400
+    split: int = 0
+
+
+def load(data: DigitsData) -> Splits:
+    """All images, split at random."""
+    train, valid, test = (_pictures(part) for part in handwritten_digits(data.valid, data.test, data.split))
+    targets = Targets(tuple(map(str, range(DIGIT_CLASSES))))
+    info = {"classes": targets.classes, "targets": targets, "size": DIGIT_SIDE * _TIMES}
+    return Splits(train, valid, test, info)
+
+
+def _pictures(images: Images) -> Pictures:
+    """Black on white."""
+    grey = (255 * (1 - images.pixels)).round().to(torch.uint8)
+    large = grey.repeat_interleave(_TIMES, 1).repeat_interleave(_TIMES, 2)
+    names = [f"no. {number}" for number in range(1, len(images) + 1)]
+    return Pictures(large.unsqueeze(1).repeat(1, 3, 1, 1), images.digit, names)

@@ -1,0 +1,10 @@
+"""Speakers: who of nine men says two Japanese vowels, from 7 to 29 frames of 12 cepstral coefficients.
+
+The task series, on real speech that comes with aeon: the JapaneseVowels data of Kudo, Toyama & Shimbo (1999) with its
+published split.
+"""
+
+from contmax_lab.tasks.series.vowels._data import VowelsData as VowelsData
+from contmax_lab.tasks.series.vowels._task import Vowels as Vowels
+
+TASK = Vowels()

@@ -1,0 +1,50 @@
+"""Japanese vowels as series."""
+
+import dataclasses
+from pathlib import Path
+
+import torch
+from jsonargparse.typing import PositiveInt
+
+from contmax_lab.contract import Splits
+from contmax_lab.data import Place, Utterances, japanese_vowels
+from contmax_lab.labelled import Label, Parts, Targets
+from contmax_lab.tasks.series._data import splits_of
+from contmax_lab.tasks.series._reading import Columns, OneSeries
+
+
+@dataclasses.dataclass(frozen=True)
+class VowelsData:
+    """Which utterances count.
+
+    Args:
+        path: folder with JapaneseVowels_TRAIN.ts and JapaneseVowels_TEST.ts; by default the one inside aeon.
+        valid: number of validation utterances of each speaker, taken from the training part.
+        split: random seed of that choice.
+    """
+
+    path: Path | None = None
+    valid: PositiveInt = 6
+    split: int = 0
+
+
+def load(data: VowelsData) -> Splits:
+    """The published split."""
+    train, valid, test = (_series(part, data) for part in japanese_vowels(data.path, data.valid, data.split))
+    channels = train[0].values.shape[-1]
+    columns = Columns("utterance", "frame", "speaker", tuple(f"coefficient {i + 1}" for i in range(channels)))
+    targets = Targets.of([each.label for each in train], "class")
+    return splits_of(Parts(train, valid, test, targets), columns)
+
+
+def _series(part: Utterances, data: VowelsData) -> list[OneSeries]:
+    place = Place(data.path or Path("JapaneseVowels"))
+    return [
+        OneSeries(
+            f"{len(series)} frames",
+            torch.arange(len(series), dtype=torch.float64),
+            series.double(),
+            Label(f"speaker {speaker + 1}", place),
+        )
+        for series, speaker in zip(part.series, part.speaker.tolist(), strict=True)
+    ]

@@ -1,0 +1,82 @@
+"""What the command says of itself: at once, of every option, with examples that work."""
+
+import re
+import resource
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from contmax_lab.cli._main import _COMMANDS, _joined, _parser
+from contmax_lab.recipes import _parsing
+from contmax_lab.registry import find_recipe, find_table, find_task, shipped_tasks
+
+HEAVY = ["torch", "accelerate", "jsonargparse", "optuna", "sklearn", "aeon", "matplotlib", "rich", "numpy", "yaml"]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["predict", "--help"]])
+def test_help_comes_at_once_and_needs_nothing_heavy(words):
+    program = (
+        f"import sys\nfrom contmax_lab.cli import main\ntry:\n    main({words})\nexcept SystemExit:\n    pass\n"
+        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.stderr.strip() == "[]"
+    assert "contmax train texts --data.train reviews.csv" in done.stdout or words[0] == "predict"
+    # Of the processor, so that other work on the machine does not count; an import of torch takes seconds.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+def examples(printed):
+    """The commands that a help text ends with, as words after ``contmax``."""
+    lines = printed.partition("examples:\n")[2].splitlines()
+    return [shlex.split(line.strip(), comments=True)[1:] for line in lines]
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_every_subcommand_teaches(contmax, command):
+    code, printed, errors = contmax(command, "--help")
+    assert (code, errors) == (0, [])
+    assert _COMMANDS[command][0] in " ".join(contmax("--help")[1].split())
+    shown = examples(printed)
+    assert [command] in [words[:1] for words in shown]
+    for words in shown:
+        options, overrides = _parser().parse_known_args(_joined(words))
+        if options.command in ("train", "search") and ":" not in options.recipe:
+            find_recipe(options.recipe, options.variant).recipe(overrides)
+        elif options.command == "data" and options.action == "check":
+            find_recipe(options.what).recipe(overrides)
+        elif options.command == "reproduce":
+            assert find_table(options.table)[1].needs_data == (options.data is not None)
+        else:
+            assert not overrides or options.command == "demo"
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_every_option_is_explained(command):
+    (children,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
+    for action in children[command]._actions:
+        assert len((action.help or "").split()) >= 3, action.dest
+
+
+@pytest.mark.parametrize("name", shipped_tasks())
+def test_every_setting_of_every_task_is_explained(name):
+    parser = _parsing._parser(find_task(name), "contmax")
+    settings = [action for action in parser._actions if action.option_strings and "." in action.dest]
+    assert {"data", "model", "training"} == {action.dest.partition(".")[0] for action in settings}
+    unexplained = [action.dest for action in settings if not action.help or action.help.startswith("%")]
+    assert unexplained == []
+
+
+def test_a_task_lists_its_settings_with_meaning_and_default(contmax):
+    code, printed, _ = contmax("train", "intervals/gaussian-95", "--help")
+    assert code == 0
+    shown = " ".join(printed.split())
+    default = find_recipe("intervals/gaussian-95").recipe().model.hidden_dim
+    assert re.search(
+        rf"--model.hidden_dim HIDDEN_DIM width of the two hidden layers\.? \(.*?default: {default}\)", shown
+    )
+    assert "random seed (weights, data order, dropout)" in shown
