@@ -131,8 +131,8 @@ def _figure(title: str, panels: Sequence[Looked], text: str) -> Figure:
     caption = (
         f"“{text}”. For each piece of the translation, from top to bottom, where in the source sentence the model "
         "looks: weights of discrete attention in blue, the density of a continuous one in orange; where there are "
-        "both, squares are weights. Each row has its own scale. Dots mark the pieces with a positive density, or without a "
-        "density those with a positive weight, unless all are."
+        "both, squares are weights. Each row has its own scale. Dots mark the pieces with a positive density, or "
+        "without a density those with a positive weight, unless all are."
     )
     return Figure(title, draw, caption)
 
