@@ -134,13 +134,13 @@ def test_gradients_reach_everything_that_learns():
 
 
 def test_measures_by_hand():
-    weights = torch.tensor([[[1.0, 0, 0, 0], [0, 0.5, 0.5, 0], [1.0, 0, 0, 0]]])
-    guesses = Guesses(torch.zeros(1, 3, 2), Look(weights), 2.0, torch.ones(1, 4, dtype=torch.bool))
-    found = attention_measures(guesses, torch.ones(1, 3, dtype=torch.bool))
-    assert found["attended"].item() == pytest.approx((1 / 4 + 2 / 4 + 1 / 4) / 3)
-    assert found["entropy"].item() == pytest.approx(math.log(2) / 3)
-    assert found["monotone"].item() == 0.5
-    assert found["diagonal"].item() == pytest.approx((abs(1 / 8 - 1 / 6) + 0 + abs(1 / 8 - 5 / 6)) / 3)
+    weights = torch.tensor([[[1.0, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 1.0], [1.0, 0, 0, 0]]])
+    guesses = Guesses(torch.zeros(1, 4, 2), Look(weights), 2.0, torch.ones(1, 4, dtype=torch.bool))
+    found = attention_measures(guesses, torch.ones(1, 4, dtype=torch.bool))
+    assert found["attended"].item() == pytest.approx((1 + 2 + 1 + 1) / 16)
+    assert found["entropy"].item() == pytest.approx(math.log(2) / 4)
+    assert found["monotone"].item() == pytest.approx(2 / 3)
+    assert found["diagonal"].item() == pytest.approx((0 + 1 / 8 + 1 / 4 + 3 / 4) / 4)
     # A parabola over the middle half of the sentence.
     density = BetaGaussian.from_support(torch.tensor([[0.25]]), torch.tensor([[0.75]]))
     look = Look(torch.full((1, 1, 4), 0.25), density.mean, density.variance)
