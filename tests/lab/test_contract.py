@@ -106,14 +106,14 @@ def test_entries_that_are_missing_are_noticed():
         evaluate(Guess(), task, range(4), {}, 3, Accelerator(cpu=True))
 
 
-def test_by_default_a_test_example_is_predicted_by_its_number():
+def test_by_default_a_validation_example_is_predicted_by_its_number():
     task = Words()
     splits = task.load(None, 0)
     recipe = Recipe(task, None, None, TrainingConfig())
     trained = TrainedRun(Path("run"), recipe, splits, Guess(), {}, "run")
     assert task.predict(trained, ["1"]).text == "length 3"
-    for words in (["0"], ["3"], ["one"], [], ["1", "2"]):
-        with pytest.raises(UsageError, match="pass the number of a test example, from 1 to 2"):
+    for words in (["0"], ["5"], ["one"], [], ["1", "2"]):
+        with pytest.raises(UsageError, match="pass the number of a validation example, from 1 to 4"):
             task.predict(trained, words)
     with pytest.raises(LabError, match="of which no model folder can be made"):
         task.export(trained, Path("model"), lambda model, part: {})

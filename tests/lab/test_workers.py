@@ -116,7 +116,8 @@ def test_whoever_leaves_early_leaves_no_process_and_all_is_saved(tmp_path):
 
 
 def order(folder, **changes):
-    return Order(**{"task": "intervals", "current_folder": os.getcwd(), "folder": str(folder), "test": True} | changes)
+    plain = {"task": "intervals", "current_folder": os.getcwd(), "folder": str(folder), "runs": [str(folder)]}
+    return Order(**plain | {"test": True} | changes)
 
 
 def test_an_order_is_a_folder_with_a_recipe(tmp_path, monkeypatch):
@@ -130,6 +131,18 @@ def test_an_order_is_a_folder_with_a_recipe(tmp_path, monkeypatch):
         "failed",
         f"{os.uname().nodename}: run is a run of the task intervals, not of vowels",
     )
+
+
+def test_an_order_of_several_runs_is_an_ensemble(tmp_path):
+    runs = [Run(tmp_path / "row" / f"seed-{seed}") for seed in range(2)]
+    for seed, run in enumerate(runs):
+        run.folder.mkdir(parents=True)
+        run.begin(tiny_recipe(tmp_path, "--training.batch_size=0", f"--seed={seed}"), resume=True)
+    folders = [str(run.folder) for run in runs]
+    assert train_ordered(order(tmp_path / "row", runs=folders)) == ("done", "")
+    # Only an ensemble measures its last weights as well.
+    assert all(run.results()["last"]["test"] for run in runs)
+    assert sorted(path.name for path in (tmp_path / "row").iterdir()) == ["seed-0", "seed-1"]
 
 
 def test_what_a_machine_cannot_see_is_named(tmp_path, monkeypatch):

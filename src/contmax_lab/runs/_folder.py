@@ -137,10 +137,15 @@ class Run:
 
     def task_class(self) -> str:
         """``MODULE:CLASS`` of the task where the run was trained; empty if nobody knows."""
+        return str(self.provenance().get("task", ""))
+
+    def provenance(self) -> dict[str, Any]:
+        """Commit, machine and versions that it was begun with; nothing if nobody knows."""
         try:
-            return str(json.loads(self._provenance.read_text(encoding="utf-8")).get("task", ""))
-        except (OSError, ValueError, AttributeError):
-            return ""
+            found: dict[str, Any] = json.loads(self._provenance.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def _stored(self) -> dict[str, Any]:
         if not self.config.exists():

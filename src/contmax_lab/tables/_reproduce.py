@@ -161,7 +161,7 @@ def _content(job: Reproduction, recipes: dict[str, Recipe], outcomes: Outcomes) 
         "table": table.name,
         "title": table.title,
         "command": _command(job),
-        **provenance(_PACKAGES),
+        **_provenance(job, outcomes),
         "notes": [*table.notes, *comparisons.pop("notes", [])],
         "start": _start_results(job),
         **summarised(table, outcomes),
@@ -179,6 +179,17 @@ def _content(job: Reproduction, recipes: dict[str, Recipe], outcomes: Outcomes) 
             for c, results in outcomes
         ],
     }
+
+
+def _provenance(job: Reproduction, outcomes: list[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
+    """Of this machine; or of the one machine that trained all cells, where these were only brought together here."""
+    here = provenance(_PACKAGES)
+    trained = [Run(job.runs / cell.folder).provenance() for cell, _ in outcomes]
+    machines = [found.get("machine") for found in trained]
+    if not machines or machines[0] in (None, here["machine"]) or machines.count(machines[0]) < len(machines):
+        return here
+    versions = {name: version for name, version in trained[0]["versions"].items() if name in here["versions"]}
+    return {**{key: trained[0][key] for key in here}, "versions": versions}
 
 
 def _start_results(job: Reproduction) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ from contmax_lab.tasks.translation._pieces import END, PADDING, START
 
 # Steps between two looks at whether all sentences are done; each makes the host wait for the device.
 _LOOK_EVERY = 8
-_NEVER = [PADDING, START]
 
 
 class Decoding(Protocol):
@@ -73,7 +72,8 @@ class _Search:
     def advance(self, logits: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Take the best continuations; hypotheses that these continue, and their new pieces, both (B, k)."""
         chances = logits.float().log_softmax(-1)
-        chances[..., _NEVER] = -torch.inf
+        for piece in (PADDING, START):
+            chances[..., piece] = -torch.inf
         if length > self.max_output:
             chances[..., :END] = chances[..., END + 1 :] = -torch.inf
         totals = self.scores.unsqueeze(-1) + chances
