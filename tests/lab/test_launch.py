@@ -1,6 +1,7 @@
 """Launchers that start several processes for one training."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -34,6 +35,24 @@ def test_two_processes_train_one_run_and_one_of_them_talks(tmp_path, name):
     alone = train(recipe, Run(tmp_path / "alone"))
     assert alone["processes"] == 1
     assert results["valid"] == pytest.approx(alone["valid"], abs=1e-4)
+
+
+def test_two_machines_train_one_run(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    recipe, config, run = tiny_recipe(tmp_path, "--model.dropout=0"), tmp_path / "tiny.yaml", Run(tmp_path / "run")
+    config.write_text(recipes.as_yaml(recipe))
+    # The same command on both, as docs/many-machines.md has it.
+    meeting = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *meeting, "--rdzv-id=tiny"]
+    command += ["-m", "contmax_lab", "train", config, "--folder", run.folder]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    machines = [subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **options) for _ in range(2)]
+    said = [machine.communicate(timeout=300) for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0], said
+    assert sum(printed.count("stored in") for printed, _ in said) == 1
+    assert run.results()["processes"] == 2
 
 
 def test_a_launcher_that_starts_one_process_instead_of_several_is_noticed(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""A table on a Ray cluster of two machines, one of which is lost half-way: the table of one machine, bit for bit."""
+"""Ray: a table on two machines, one of them lost half-way, is that of one machine, bit for bit; and how it stops."""
 
 import json
 import os
@@ -76,35 +76,24 @@ def cluster(folder):
     started.shutdown()
 
 
-def last_step(run):
-    """Of the last checkpoint."""
-    return max([int(path.stem.removeprefix("step-")) for path in run.checkpoints.glob("step-*")], default=0)
-
-
-def when_both_are_beyond(steps, act):
-    """Do something, beside this thread, as soon as every training has saved more steps than these."""
+def when_all_have_saved(runs, act):
+    """Do something, beside this thread, as soon as every training has a checkpoint."""
 
     def watch():
-        for run, step in steps.items():
-            while last_step(run) <= step:
-                time.sleep(0.05)
+        while not all(any(run.checkpoints.glob("step-*")) for run in runs):
+            time.sleep(0.05)
         act()
 
     threading.Thread(target=watch, daemon=True).start()
 
 
 @pytest.mark.ray
-def test_stopped_and_robbed_of_a_machine_the_table_is_the_same(contmax, cluster, folder, monkeypatch):
+def test_robbed_of_a_machine_the_table_is_the_same(contmax, cluster, folder, monkeypatch):
     monkeypatch.chdir(folder)
     command = ["reproduce", "slow", "--task", "slow_task:TASK", *KEYS]
     distant = [*command, "--runs", "distant", "--output", "distant.json", "--ray", cluster.address]
     runs = [Run(folder / "distant" / cell) for cell in CELLS]
-
-    when_both_are_beyond(dict.fromkeys(runs, 0), lambda: os.kill(os.getpid(), signal.SIGINT))
-    code, _, errors = contmax(*distant)
-    assert code == 130
-    assert errors == ["contmax: stopped with 0 of 2 trainings done, all is saved; the same command goes on"]
-    stopped = {run: last_step(run) for run in runs}
+    unfinished = []
 
     def rob():
         # Each machine has one of the two, and both are far from their end.
@@ -112,8 +101,7 @@ def test_stopped_and_robbed_of_a_machine_the_table_is_the_same(contmax, cluster,
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         (folder / "quick").touch()
 
-    unfinished = []
-    when_both_are_beyond(stopped, rob)
+    when_all_have_saved(runs, rob)
     code, printed, errors = contmax(*distant)
     assert (code, len(unfinished)) == (0, 2), errors
     assert sorted(line.partition("]")[0] for line in errors if line.endswith(": done")) == ["[1/2", "[2/2"]
@@ -136,17 +124,22 @@ def test_stopped_and_robbed_of_a_machine_the_table_is_the_same(contmax, cluster,
 
 
 @pytest.mark.ray
-def test_a_search_on_a_cluster_and_what_fails_there(contmax, cluster, folder, monkeypatch):
+def test_a_search_on_a_cluster_is_stopped_as_on_one_machine(contmax, cluster, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    (folder / "quick").touch()
-    keys = ["--search={model.hidden_dim: [2, 4]}", "--data.path=weather.csv", *KEYS[1:-3], "--training.epochs=1"]
-    command = ["search", "slow_task:TASK", *keys, "--trials", "1", "--ray", cluster.address]
-    code, printed, errors = contmax(*command, "--gpus-per-cell", "0.5")
+    (folder / "quick").unlink(missing_ok=True)
+    run = Run(folder / "search" / "trial-0000")
+    keys = ["--search={model.hidden_dim: [2, 4]}", "--data.path=weather.csv", *KEYS[1:]]
+    command = ["search", "slow_task:TASK", *keys, "--trials", "2", "--runs", "search", "--ray", cluster.address]
+    code, _, errors = contmax(*command, "--gpus-per-cell", "0.5")
     assert (code, len(errors)) == (1, 1)
     assert f"--gpus-per-cell 0.5: no machine of the cluster {cluster.address} has so many" in errors[0]
-    code, printed, errors = contmax(*command)
-    assert (code, len(errors)) == (0, 1), errors
-    assert "best trial, number" in printed
+    when_all_have_saved([run], lambda: os.kill(os.getpid(), signal.SIGINT))
+    code, _, errors = contmax(*command)
+    assert (code, errors) == (130, ["contmax: stopped in search, all is saved; the same command goes on"])
+    assert run.results() is None
+    # Nobody trains there any more.
+    with run.claimed():
+        assert run.last_checkpoint().state["position"]["step"] > 0
 
 
 # -- without a cluster -------------------------------------------------------------------------------------------------

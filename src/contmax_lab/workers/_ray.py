@@ -161,7 +161,7 @@ class RayCrew:
         try:
             kind, text = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            return Outcome(training, f"{_one_line(error)}; the same command goes on")
+            return Outcome(training, self._explained(error))
         if kind == "stopped" and self._stopped[str(training.folder)] < self._cluster.retries:
             # Not by us: its machine is about to leave the cluster, and has let it save.
             self._stopped[str(training.folder)] += 1
@@ -170,6 +170,13 @@ class RayCrew:
         if kind == "done" and not all(_is_seen(Run(run.folder)) for run in training.runs):
             return Outcome(training, f"done, but {training.folder} has no results here: it must lie on shared storage")
         return Outcome(training, text or None, kind == "diverged")
+
+    def _explained(self, error: Exception) -> str:
+        kinds = self._ray.exceptions
+        if isinstance(error, kinds.NodeDiedError | kinds.WorkerCrashedError | kinds.OutOfMemoryError):
+            times, name = self._cluster.retries + 1, type(error).__name__
+            return f"its machine or process was lost {times} times ({name}), --retries has no more; the same command goes on"
+        return _one_line(error)
 
 
 def _is_seen(run: Run) -> bool:
