@@ -32,8 +32,8 @@ TEMPERATURES = Table(
     shown=("splits",),
     notes=(
         "On the test days, mean ± standard deviation. splits: one seed on six random splits, which is the spread that "
-        "counts; the file of results also has seeds: five seeds of the training on one split. Coverage: share of the observed interval that was "
-        "predicted.",
+        "counts; the file of results also has seeds: five seeds of the training on one split. Coverage: share of the "
+        "observed interval that was predicted.",
         "Two networks: one learns the mid-point, the other the range, by squared error, with the settings of the "
         "baseline. As yesterday, linear, linear + season (two harmonics of the year): no network, fitted to the same "
         "training days by least squares; seeds make no difference to them.",
