@@ -15,6 +15,7 @@ from contmax_lab.registry import installed_task, shipped_tasks
 from contmax_lab.report import learning_curves, write_page
 from contmax_lab.runs import Run, load_trained
 from contmax_lab.tables import Reproduction, as_lines, cell_recipe, reproduce
+from contmax_lab.workers import LocalProcesses
 
 _TITLE = "Where does attention look?"
 _LEAD = (
@@ -99,7 +100,7 @@ def make_demo(job: DemoJob, tell: Callable[[Section], None]) -> Path:
 def _chapter(task: Task, table: Table, job: DemoJob) -> Section:
     runs, output = job.folder / "runs" / table.name, job.folder / f"{table.name}.json"
     _forget_other_recipes(task, table, runs, job.overrides)
-    reproduce(Reproduction(task, table, runs, output, job.overrides, job.jobs))
+    reproduce(Reproduction(task, table, runs, output, job.overrides, LocalProcesses(job.jobs)))
     lines = as_lines(table, json.loads(output.read_text(encoding="utf-8"))["rows"])
     cells = list(table.cells())
     # Repetitions share the learning curves; the picture shows the first, and is the one that tells most.

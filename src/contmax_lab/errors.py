@@ -25,6 +25,10 @@ class CannotWrite(LabError):  # noqa: N818, the sentence begins so
     """A disk is full, or a folder does not take files: nothing that was computed is to blame."""
 
 
+class InUse(LabError):  # noqa: N818, the sentence begins so
+    """Another process trains in the folder."""
+
+
 class Diverged(LabError):  # noqa: N818, the sentence begins so
     """A loss, a gradient or a parameter is not finite: the hyper-parameters are to blame."""
 

@@ -6,8 +6,9 @@ A table stands between two comments, of which the first says where its numbers c
     <!-- end of table -->
 
 The numbers in between are never typed by hand: this command writes them, with the commit, machine and versions that
-made them, and a test compares. What needs a GPU may be missing; the page then says how to measure it. The picture of
-the suite `growth` is drawn too, where matplotlib is installed.
+made them, and a test compares. Before that it makes the means and differences of ``results/*.json`` anew from the
+cells in the same files, as the tables of the tasks say now; nothing is trained. What needs a GPU may be missing; the
+page then says how to measure it. The picture of the suite `growth` is drawn too, where matplotlib is installed.
 """
 
 import json
@@ -17,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from contmax_lab.bench import Figure, draw_growth
+from contmax_lab.files import write_json
 from contmax_lab.packages import version
+from contmax_lab.registry import find_table
+from contmax_lab.tables import summarised_again
 
 _ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(<!-- (results/\S+\.json)(?:: ([^\n]+?))? -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -26,7 +30,13 @@ _GROWTH = "results/bench/gpu-growth"
 
 
 def main() -> None:
-    """Rewrite every page whose tables are not those of the results."""
+    """Rewrite every file of results that is not what its cells say, and every page that is not what the results say."""
+    for path in sorted((_ROOT / "results").glob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        fresh = resummarised(content)
+        if fresh != content:
+            write_json(path, fresh)
+            print(f"rewrote {path.relative_to(_ROOT)}", file=sys.stderr)
     for page in pages():
         text = page.read_text(encoding="utf-8")
         current = published(text)
@@ -36,6 +46,11 @@ def main() -> None:
     measured = _ROOT / f"{_GROWTH}.json"
     if measured.is_file() and version("matplotlib"):
         draw_growth(json.loads(measured.read_text(encoding="utf-8")), _ROOT / f"{_GROWTH}.png")
+
+
+def resummarised(content: dict[str, Any]) -> dict[str, Any]:
+    """A file of results with its means and differences made anew; one that is of no table stays as it is."""
+    return summarised_again(find_table(content["table"])[1], content) if "table" in content else content
 
 
 def pages() -> list[Path]:
@@ -61,6 +76,10 @@ def _rendered(file: str, title: str | None) -> str:
     if not path.is_file() and path.name.startswith("gpu-"):
         suite = path.stem.removeprefix("gpu-")
         return f"Not measured yet: `python -m contmax_lab.bench {suite} --device cuda`, on a machine with a GPU."
+    if not path.is_file() and title is None:
+        _, table = find_table(path.stem)
+        data = " --data PATH" if table.needs_data else ""
+        return f"Not measured yet: `contmax reproduce {table.name}{data}`."
     if not path.is_file():
         raise ValueError(f"there is no {file}, of which a page shows a table. Run the command that writes it.")
     results = json.loads(path.read_text(encoding="utf-8"))
@@ -69,8 +88,10 @@ def _rendered(file: str, title: str | None) -> str:
 
 
 def _reproduced_table(results: dict[str, Any]) -> str:
-    """What ``contmax reproduce`` wrote, with its notes below."""
-    return "\n\n".join([results["text"], *(f"<sub>{note}</sub>" for note in results["notes"])])
+    """What ``contmax reproduce`` wrote: the table, what was computed from it, the notes."""
+    computed = [results[part] for part in ("differences", "distances") if part in results]
+    more = [text for part in computed for text in (part["text"], f"<sub>{part['method']}</sub>")]
+    return "\n\n".join([results["text"], *more, *(f"<sub>{note}</sub>" for note in results["notes"])])
 
 
 def _bench_table(results: dict[str, Any], file: str, title: str) -> str:

@@ -149,22 +149,49 @@ def test_it_learns_which_words_matter(trained):
 
 
 def test_rows_of_the_tables_are_what_they_say():
-    paper, few, speed, places = TASK.tables()
-    assert [len(table.rows) for table in (paper, few, speed, places)] == [14, 8, 10, 6]
-    everything = {row.label: row.overrides for table in (paper, few) for row in table.rows}
-    assert len(everything) == 22
-    assert all(everything[row.label] == row.overrides for row in speed.rows)
-    for row in (*paper.rows, *few.rows):
+    tables = {table.name: table for table in TASK.tables()}
+    counts = {"documents-paper": 16, "documents-no-start": 16, "documents": 14, "documents-few": 20}
+    assert {name: len(tables[name].rows) for name in counts} == counts
+    assert tables["documents-speed"].rows == tables["documents-no-start"].rows
+    for row in (row for name in counts for row in tables[name].rows):
         model = load_recipe(f"documents/{row.variant}", row.overrides).model
         assert model.alpha == (1 if "softmax" in row.label else 2)
         kind = {"Disc.": "combined", "Discrete": "discrete", "Continuous": "continuous"}[row.label.split()[0]]
-        assert model.attention == kind
-        assert (model.head, model.values) == ("pooled", "states")
+        head = next((head for head in ("gates", "narrow") if head in row.label), "pooled")
+        assert (model.attention, model.head, model.values) == (kind, head, "states")
         assert kind == "discrete" or row.label.endswith(f"K = {model.num_basis}")
 
 
+def test_every_table_of_documents_has_the_figures_of_the_paper_and_a_baseline():
+    for table in TASK.tables()[:3]:
+        printed = [row.paper["test.accuracy"] for row in table.rows if row.paper]
+        assert (len(printed), min(printed), max(printed)) == (14, 89.62, 91.18)
+        assert table.baseline in [row.label for row in table.rows]
+        assert [metric.key for metric in table.metrics if metric.compared] == ["test.accuracy"]
+
+
+def test_the_settings_of_the_paper_are_those_of_its_appendix():
+    recipe = load_recipe("documents/paper")
+    training, model = recipe.training, recipe.model
+    assert (training.batch_size, training.epochs, training.patience) == (16, 10, 5)
+    assert (training.optimizer, training.learning_rate, training.weight_decay) == ("adam", 0.001, 0.0001)
+    assert (training.schedule, training.clip_norm, training.monitor) == ("constant", 0.0, "accuracy")
+    assert (model.hidden_dim, model.frozen, model.dropout, model.word_dropout) == (128, True, 0.0, 0.0)
+    assert (model.start, model.matching) == (None, "paper")
+
+
+def test_a_narrow_head_begins_narrower_than_the_text():
+    tokens = torch.randint(2, 20, (4, 60))
+    attended = {
+        head: float(reader(attention="continuous", head=head)({"tokens": tokens}).inside.float().mean())
+        for head in ("pooled", "narrow")
+    }
+    assert attended["pooled"] == 1.0
+    assert attended["narrow"] < 0.5
+
+
 def test_rows_of_the_table_of_places():
-    for row in TASK.tables()[3].rows:
+    for row in TASK.tables()[-1].rows:
         recipe = load_recipe(f"documents/{row.variant}", row.overrides)
         kind = {"Disc.": "combined", "Discrete": "discrete", "Continuous": "continuous"}[row.label.split()[0]]
         assert (recipe.model.attention, recipe.model.alpha) == (kind, 1 if "softmax" in row.label else 2)
@@ -174,7 +201,7 @@ def test_rows_of_the_table_of_places():
 
 
 def test_a_table_in_two_slices(tmp_path):
-    table = TASK.tables()[1]
+    table = next(table for table in TASK.tables() if table.name == "documents-few")
     small = type(table)(table.name, table.title, table.rows[:1], table.repetitions[:1], table.metrics)
     recipe = tiny_recipe(tmp_path)
     overrides = [f"--data.path={recipe.data.path}", "--model.hidden_dim=4", "--training.epochs=1"]

@@ -114,6 +114,53 @@ def test_validation_reviews_lie_side_by_side(tmp_path):
     assert sum(kept_after) <= 10
 
 
+def write_films(folder, films):
+    """urls_{pos,neg}.txt of the training half, and of the test half a film of its own for all."""
+    for part, count in (("train", 80), ("test", 30)):
+        for side in ("neg", "pos"):
+            lines = [f"http://title/tt{films(number) if part == 'train' else 99:07d}/" for number in range(count)]
+            (folder / "aclImdb" / part / f"urls_{side}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def test_whole_films_are_held_out_where_films_are_known(tmp_path):
+    """Eight films of ten reviews each, five of either label: numbers 0 to 39 are negative, 40 to 79 positive."""
+    write_text_vectors(write_archive(tmp_path))
+    write_films(tmp_path, lambda number: number % 40 // 5)
+    splits = load(tmp_path, valid=0.25)
+    order = torch.cat([splits.train.starts, splits.valid.starts]).sort().values.tolist()
+    films = {start: place % 40 // 5 for place, start in enumerate(order)}
+    held_out, kept = ({films[start] for start in part.starts.tolist()} for part in (splits.valid, splits.train))
+    assert (len(held_out), len(kept)) == (2, 6)
+    assert not held_out & kept
+    assert splits.valid.labels.tolist() == [0] * 10 + [1] * 10
+    chosen = {tuple(load(tmp_path, valid=0.25, split=split).valid.starts.tolist()) for split in range(5)}
+    assert len(chosen) > 1
+
+
+def test_films_that_do_not_fit_are_named(tmp_path):
+    write_text_vectors(write_archive(tmp_path))
+    write_films(tmp_path, lambda number: 7)
+    assert "every film has more reviews than validation may hold" in complaint(tmp_path)
+    (tmp_path / "aclImdb" / "train" / "urls_pos.txt").write_text("http://title/tt1/\n")
+    assert "urls_pos.txt has 1 lines, none for 040_9.txt" in complaint(tmp_path)
+
+
+def test_words_are_those_of_the_training_reviews_alone(tmp_path):
+    train = [(label, "the plot" if place else "the film") for label in (0, 1) for place in range(40)]
+    folder = write_table(tmp_path, train=train, test=[(0, "the dull plot"), (1, "superb")])
+    write_text_vectors(folder)
+    for split in range(8):
+        splits = load(folder, split=split)
+        seen = {
+            word for place in range(len(splits.train)) for word in spelled(splits.train, place, splits.info["words"])
+        }
+        assert set(splits.info["words"]) == seen <= {"the", "plot", "film"}
+        assert spelled(splits.test, 0, splits.info["words"]) == ["the", "?", "plot"]
+        assert spelled(splits.test, 1, splits.info["words"]) == ["?"]
+    # In one of these splits both reviews that hold it are validation.
+    assert {load(folder, split=split, valid=0.5).info["vocabulary"] for split in range(30)} == {2, 3}
+
+
 def test_files_of_an_archive_are_in_the_order_of_their_numbers(tmp_path):
     for part in ("train", "test"):
         for side in ("neg", "pos"):

@@ -2,8 +2,10 @@
 
 import dataclasses
 import datetime
+import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,8 @@ from weather import lines, tiny_recipe, write_weather
 
 from contmax_lab.cli import main
 from contmax_lab.drawing import LIGHT, rendered
-from contmax_lab.registry import find_task, open_trained
+from contmax_lab.errors import LabError
+from contmax_lab.registry import find_task, load_recipe, open_trained
 from contmax_lab.report import distinct_labels
 from contmax_lab.runs import Run
 from contmax_lab.tasks.intervals import Forecast
@@ -104,3 +107,118 @@ def test_a_day_that_was_not_observed_for_24_hours_does_not_count(tmp_path, hours
     # Without the day itself, nor the two whose windows of two days before hold it.
     missing = set(range(int(days.ordinal[0]), int(days.ordinal[-1]) + 1)) - set(days.ordinal.tolist())
     assert missing == (set() if counts else {target, target + 1, target + 2})
+
+
+# -- what is held out --------------------------------------------------------------------------------------------------
+
+
+def held_out(folder, choice, *overrides, split=0):
+    data = tiny_recipe(folder, f"--data.choice={choice}", f"--data.split={split}", "--data.valid=7", *overrides).data
+    splits = find_task("intervals").load(data, 0)
+    return [sorted(part.ordinal.tolist()) for part in (splits.train, splits.valid, splits.test)]
+
+
+def test_the_last_days_and_stretches_before_them(tmp_path):
+    for split in (0, 2):
+        train_days, valid, test = held_out(tmp_path, "last", "--data.apart=false", split=split)
+        end = datetime.date(2015, 7, 19).toordinal() - 14 * split
+        assert test == list(range(end - 6, end + 1))
+        assert valid == list(range(end - 13, end - 6))
+        assert (max(train_days) < min(valid)) == (split == 0)
+    with pytest.raises(LabError, match="there are 14 stretches"):
+        held_out(tmp_path, "last", split=14)
+
+
+def test_regular_days_lie_at_even_distances_and_do_not_overlap(tmp_path):
+    for split in (0, 5):
+        _, valid, test = held_out(tmp_path, "regular", split=split)
+        steps = {after - before for before, after in itertools.pairwise(sorted(valid + test))}
+        # 198 windows, 14 of them held out.
+        assert steps == {14, 15}
+        assert (len(valid), len(test)) == (7, 7)
+        assert all(any(v < t for v in valid) for t in test[1:])
+    assert held_out(tmp_path, "regular")[2] != held_out(tmp_path, "regular", split=5)[2]
+    with pytest.raises(LabError, match="equal to --data"):
+        held_out(tmp_path, "regular", "--data.valid=8")
+
+
+@pytest.mark.parametrize("choice", ["random", "regular", "last"])
+def test_training_windows_share_no_day_with_held_out_ones_unless_they_may(tmp_path, choice):
+    for apart in (True, False):
+        train_days, valid, test = held_out(tmp_path, choice, f"--data.apart={apart}")
+        nearest = min(abs(one - other) for one in train_days for other in valid + test)
+        assert nearest == (3 if apart else 1)
+
+
+# -- forecasts without a network ---------------------------------------------------------------------------------------
+
+
+def reference(folder, family):
+    recipe = tiny_recipe(folder, f"--model.family={family}")
+    splits = recipe.task.load(recipe.data, 0)
+    batch = recipe.task.batch(splits.test, range(len(splits.test)))
+    return recipe.task, splits, batch, recipe.task.build(recipe.model, splits)(batch)
+
+
+def test_as_yesterday(tmp_path):
+    _, _, batch, forecast = reference(tmp_path, "persistence")
+    low, high = forecast.loc - forecast.half_width, forecast.loc + forecast.half_width
+    torch.testing.assert_close(torch.stack([low, high], -1), batch["features"][:, 2:4])
+
+
+@pytest.mark.parametrize("season", [False, True])
+def test_least_squares_is_that_of_numpy(tmp_path, season):
+    _, splits, _, forecast = reference(tmp_path, "linear-season" if season else "linear")
+    first = datetime.date(2015, 1, 1).toordinal()
+
+    def known(days):
+        angle = 2 * np.pi * (days.ordinal.numpy() - first)[:, None] / 365.2425
+        waves = [np.cos(angle), np.sin(angle), np.cos(2 * angle), np.sin(2 * angle)] if season else []
+        return np.hstack([days.features.double().numpy(), np.ones((len(days), 1)), *waves])
+
+    for edge, found in (("low", forecast.loc - forecast.half_width), ("high", forecast.loc + forecast.half_width)):
+        fitted, *_ = np.linalg.lstsq(known(splits.train), getattr(splits.train, edge).double().numpy(), rcond=None)
+        np.testing.assert_allclose(found.numpy(), known(splits.test) @ fitted, atol=1e-4)
+
+
+def test_two_networks_learn_one_thing_each(tmp_path):
+    recipe = tiny_recipe(tmp_path, "--model.family=two-networks")
+    splits = recipe.task.load(recipe.data, 0)
+    model = recipe.task.build(recipe.model, splits)
+    batch = recipe.task.batch(splits.test, range(len(splits.test)))
+    output = model(batch)
+    middle, half = (batch["low"] + batch["high"]) / 2, (batch["high"] - batch["low"]) / 2
+    expected = (output.loc - middle).square() + (output.half_width - half).square()
+    torch.testing.assert_close(recipe.task.loss(output, batch)[0], expected)
+    output.loc.sum().backward()
+    assert all(p.grad is not None for p in model.loc.parameters())
+    assert all(p.grad is None for p in model.half_width.parameters())
+
+
+def test_jaccard_as_mean_of_ratios_and_as_ratio_of_sums():
+    task = find_task("intervals")
+    batch = {"low": torch.tensor([0.0, 0.0]), "high": torch.tensor([1.0, 4.0])}
+    # [0, 1] against [0, 2], and [0, 4] against [3, 5].
+    measured = task.measures(Forecast(torch.tensor([1.0, 4.0]), torch.tensor([1.0, 1.0])), batch)
+    summary = task.summarise(measured)
+    assert summary["jaccard"] == pytest.approx((1 / 2 + 1 / 5) / 2)
+    assert summary["jaccard_of_sums"] == pytest.approx(2 / 7)
+    assert "common" not in summary
+
+
+def test_the_settings_of_the_paper_are_those_of_its_appendix():
+    printed = {  # learning rate, width, dropout
+        "Baseline": (0.002, 64, 0.2),
+        "Gaussian-σ": (0.001, 256, 0.1),
+        "Gaussian-95 %": (0.0005, 32, 0.2),
+        "Truncated parabola": (0.001, 256, 0.1),
+        "Triangular": (0.001, 256, 0.05),
+    }
+    table = next(table for table in find_task("intervals").tables() if table.name == "intervals-paper")
+    for row in table.rows[:5]:
+        recipe = load_recipe(f"intervals/{row.variant}", row.overrides)
+        training, model = recipe.training, recipe.model
+        assert (training.learning_rate, model.hidden_dim, model.dropout) == printed[row.label]
+        assert (training.epochs, training.batch_size, training.weight_decay) == (50000, 0, 0.0)
+        assert (training.optimizer, training.schedule) == ("adam", "constant")
+    assert len({repetition.groups for repetition in table.repetitions}) == 12

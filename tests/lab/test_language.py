@@ -23,6 +23,8 @@ from contmax_lab.tasks.documents.language import LanguageModel, WordGuesser
 from contmax_lab.training import train
 from contmax_lab.training._learner import Learner
 
+IMDB = next(table for table in DOCUMENTS.tables() if table.name == "documents")
+
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
@@ -140,7 +142,7 @@ def stopped_after_a_step():
 
 
 def test_rows_are_not_mixed_with_another_start(start, tmp_path):
-    full = DOCUMENTS.tables()[0]
+    full = IMDB
     table = Table("t", "", full.rows[:2], full.repetitions[:1], full.metrics, start=full.start)
     overrides = [f"--data.path={start.parent}", "--training.epochs=1", "--model.hidden_dim=8"]
     others = [shutil.copytree(start, tmp_path / name / "start") for name in ("a", "b")]
@@ -158,7 +160,7 @@ def test_rows_are_not_mixed_with_another_start(start, tmp_path):
 
 
 def test_a_start_that_is_gone_is_not_made_anew_for_some_rows(start, tmp_path):
-    full = DOCUMENTS.tables()[0]
+    full = IMDB
     table = Table("t", "", full.rows[:2], full.repetitions[:1], full.metrics, start=full.start)
     overrides = [f"--data.path={start.parent}", "--training.epochs=1", "--model.hidden_dim=8"]
     runs = tmp_path / "runs"
@@ -176,7 +178,7 @@ def test_a_start_that_is_gone_is_not_made_anew_for_some_rows(start, tmp_path):
 
 
 def test_a_key_that_does_not_exist_is_said_before_the_start_is_trained(start, tmp_path):
-    table = DOCUMENTS.tables()[0]
+    table = IMDB
     job = Reproduction(
         DOCUMENTS, table, tmp_path / "runs", tmp_path / "o.json", [f"--data.path={start.parent}", "--model.alfa=1"]
     )
@@ -186,7 +188,7 @@ def test_a_key_that_does_not_exist_is_said_before_the_start_is_trained(start, tm
 
 
 def test_a_table_trains_its_start_once_or_takes_one(start, tmp_path):
-    full = DOCUMENTS.tables()[0]
+    full = IMDB
     table = Table("t", "", full.rows[:1], full.repetitions[:1], full.metrics, start=full.start)
     # The start has the sizes of its own recipe where nothing else is said.
     overrides = [f"--data.path={start.parent}", "--training.epochs=1"]

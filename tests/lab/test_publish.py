@@ -5,6 +5,7 @@ import json
 import pytest
 
 from contmax_lab import publish
+from contmax_lab.errors import UsageError
 
 
 def test_pages_show_the_committed_results():
@@ -65,6 +66,13 @@ def test_a_table_that_does_not_exist_is_named(folder, marker, message):
 def test_what_needs_a_gpu_may_be_missing(folder):
     text = publish.published("<!-- results/bench/gpu-maps.json: time -->\n<!-- end of table -->")
     assert "Not measured yet: `python -m contmax_lab.bench maps --device cuda`" in text
+
+
+def test_a_table_may_not_be_measured_yet_but_must_exist(folder):
+    text = publish.published("<!-- results/documents-paper.json -->\n<!-- end of table -->")
+    assert "Not measured yet: `contmax reproduce documents-paper --data PATH`" in text
+    with pytest.raises(UsageError, match="there is no table 'nothing'"):
+        publish.published("<!-- results/nothing.json -->\n<!-- end of table -->")
 
 
 def test_a_copy_without_history_has_no_commit(folder):

@@ -4,11 +4,9 @@ import copy
 import dataclasses
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
 from types import SimpleNamespace
 
@@ -25,6 +23,7 @@ from contmax_lab.registry import find_recipe, find_task, load_recipe, open_train
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, as_text, cell_recipe, reproduce, summary
 from contmax_lab.training import train
+from contmax_lab.workers import LocalProcesses
 
 
 def small_table(seeds=2, rows=("parabola", "midpoint")):
@@ -56,7 +55,7 @@ def task(config):
 def test_a_table_is_trained_once(tmp_path, task):
     table, output = small_table(), tmp_path / "results" / "small.json"
     overrides = [f"--data.path={tmp_path / 'weather.csv'}", "--model.hidden_dim=4"]
-    job = Reproduction(task, table, tmp_path / "runs", output, overrides, jobs=2)
+    job = Reproduction(task, table, tmp_path / "runs", output, overrides, LocalProcesses(2))
     text = reproduce(job)
     stored = json.loads(output.read_text())
     assert stored["complete"]
@@ -76,6 +75,7 @@ def test_a_table_is_trained_once(tmp_path, task):
 
 def test_a_table_is_made_in_slices(tmp_path, task, monkeypatch):
     from contmax_lab.tables import _reproduce
+    from contmax_lab.workers import _crew
 
     table = small_table(seeds=1, rows=("parabola",))
     run = Run(tmp_path / "runs" / "parabola" / "seed-0")
@@ -86,7 +86,8 @@ def test_a_table_is_made_in_slices(tmp_path, task, monkeypatch):
         asked.append(bool(list(run.checkpoints.glob("step-*.safetensors"))))
         return 601.0 if any(asked) else 599.0 if len(asked) > 1 else 0.0
 
-    monkeypatch.setattr(_reproduce, "time", SimpleNamespace(monotonic=monotonic))
+    for module in (_reproduce, _crew):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
     slow = ["--training.epochs=100000", "--training.checkpoint_seconds=0.2"]
     job = Reproduction(task, table, tmp_path / "runs", tmp_path / "small.json", slow, budget_minutes=10)
     with pytest.raises(Interrupted, match="time is up with 0 of 1 trainings done, all is saved"):
@@ -97,11 +98,11 @@ def test_a_table_is_made_in_slices(tmp_path, task, monkeypatch):
 
 
 def test_ctrl_c_at_a_terminal_stops_a_table_cleanly(tmp_path):
-    run = Run(tmp_path / "runs" / "baseline" / "split-0-seed-0")
+    run = Run(tmp_path / "runs" / "baseline" / "seed-0")
     slow = ["--training.epochs=100000", "--training.patience=0", "--training.checkpoint_seconds=1000"]
-    few = [f"--data={write_weather(tmp_path)}", "--data.valid=9", "--data.test=7"]
+    pytest.importorskip("vega_datasets")
     places = ["--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "table.json")]
-    command = [sys.executable, "-m", "contmax_lab", "reproduce", "intervals", *few, *slow, *places]
+    command = [sys.executable, "-m", "contmax_lab", "reproduce", "seattle", *slow, *places]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while process.poll() is None and not run.history():
         time.sleep(0.05)
@@ -110,7 +111,7 @@ def test_ctrl_c_at_a_terminal_stops_a_table_cleanly(tmp_path):
     _, complaints = process.communicate(timeout=300)
     assert process.returncode == 130
     assert complaints.splitlines()[-1] == (
-        "contmax: stopped with 0 of 50 trainings done, all is saved; the same command goes on"
+        "contmax: stopped with 0 of 15 trainings done, all is saved; the same command goes on"
     )
     assert "Traceback" not in complaints
     assert run.last_checkpoint().state["position"]["step"] > 0
@@ -174,52 +175,24 @@ def test_what_is_nearer_to_the_training_wins_and_first_repetitions_come_first(ta
 
     given = {}
 
-    def noted(left, jobs, deadline):
-        given.update({folder: recipe for recipe, folder in left}, jobs=jobs)
+    def noted(workers, trainings, deadline):
+        given.update({training.folder: training.recipe for training in trainings}, workers=workers)
+        assert all(training.test for training in trainings)
+        return []
 
-    monkeypatch.setattr(_reproduce, "_train_all", noted)
+    monkeypatch.setattr(_reproduce, "train_all", noted)
     row = Row("Row", "", ("--model.hidden_dim=3", "--seed=9"))
     repetitions = (Repetition("one", ("--seed=5",)), Repetition("two", ("--seed=6",)))
     table = Table("t", "", (row, dataclasses.replace(row, label="Other")), repetitions, ())
     assert [cell.folder for cell in table.cells()] == ["row/one", "other/one", "row/two", "other/two"]
     # The user's keys are for all rows, so that a row keeps what makes it this row.
-    job = Reproduction(
-        task, table, tmp_path, tmp_path / "o.json", ["--model.hidden_dim=7", "--training.epochs=2"], jobs=3
-    )
-    reproduce(job)
-    assert given.pop("jobs") == 3
-    assert [folder.removeprefix(f"{tmp_path}/") for folder in given] == [cell.folder for cell in table.cells()]
-    recipe = given[f"{tmp_path}/other/two"]
+    keys = ["--model.hidden_dim=7", "--training.epochs=2"]
+    reproduce(Reproduction(task, table, tmp_path, tmp_path / "o.json", keys, LocalProcesses(3)))
+    assert given.pop("workers") == LocalProcesses(3)
+    assert list(given) == [tmp_path / cell.folder for cell in table.cells()]
+    recipe = given[tmp_path / "other" / "two"]
     assert (recipe.seed, recipe.model.hidden_dim, recipe.training.epochs) == (6, 3, 2)
     assert not json.loads((tmp_path / "o.json").read_text())["complete"]
-
-
-@pytest.mark.parametrize(("jobs", "workers"), [(0, 1), (1, 1), (2, 2), (8, 3)])
-def test_as_many_trainings_side_by_side_as_jobs_but_no_idle_worker(monkeypatch, jobs, workers):
-    from contmax_lab.tables import _reproduce
-
-    started = []
-
-    class Context:
-        Event = threading.Event
-
-        def set_forkserver_preload(self, names):
-            pass
-
-        def Queue(self):  # noqa: N802, as multiprocessing calls it
-            made = queue.Queue()
-            made.cancel_join_thread = lambda: None
-            return made
-
-        def Process(self, target, args):  # noqa: N802
-            return SimpleNamespace(start=lambda: started.append(args[0]))
-
-    monkeypatch.setattr(_reproduce.multiprocessing, "get_context", lambda kind: Context())
-    monkeypatch.setattr(_reproduce, "_watch", lambda *arguments: None)
-    assert _reproduce._train_all([("recipe", "a"), ("recipe", "b"), ("recipe", "c")], jobs, 1.0) is None
-    assert len(started) == workers
-    # Every worker finds an end behind the last training.
-    assert list(started[0].queue) == [("recipe", "a"), ("recipe", "b"), ("recipe", "c"), *[None] * workers]
 
 
 def test_a_table_that_is_unknown_or_lacks_its_data(capsys):
@@ -233,10 +206,11 @@ def test_a_table_that_is_unknown_or_lacks_its_data(capsys):
 def test_every_table_names_recipes_and_keys_that_exist():
     for task in task_names():
         for table in find_task(task).tables():
-            # Each row and each repetition once, not each with each.
+            # Each row once, and of each group of repetitions one, not each with each.
             first_row, first_repetition = table.rows[0], table.repetitions[0]
+            of_group = {repetition.groups: repetition for repetition in table.repetitions}.values()
             for cell in table.cells():
-                if cell.row is first_row or cell.repetition is first_repetition:
+                if cell.repetition is first_repetition or (cell.row is first_row and cell.repetition in of_group):
                     cell_recipe(find_task(task), cell)
             folders = [cell.folder for cell in table.cells()]
             assert len(set(folders)) == len(folders)

@@ -4,8 +4,9 @@ A suite is one file that yields figures; it joins by one line in `SUITES`. How f
 processor time from interleaved repeats on one thread (`interleaved`), resident memory of a fresh process
 (`peak_extra_memory`), and a record of commit, machine and versions (`record`).
 
-On a GPU the suites are those of `GPU_SUITES`, which need torch and numpy only. There a pass is first compared with
-float64, and then timed by a `Clock`: replays of CUDA graphs, and eager calls.
+On a GPU the suites are those of `GPU_SUITES`, which need torch and numpy only (`translation` also what the laboratory
+needs). There a pass is first compared with float64, and then timed by a `Clock`: replays of CUDA graphs, and eager
+calls.
 """
 
 from contmax_lab.bench._accuracy import errors as errors
@@ -32,11 +33,14 @@ from contmax_lab.bench._timing import Effort as Effort
 from contmax_lab.bench._timing import Ratio as Ratio
 from contmax_lab.bench._timing import interleaved as interleaved
 from contmax_lab.bench._timing import one_thread as one_thread
+from contmax_lab.bench._translation import GPU_TRANSLATION as GPU_TRANSLATION
+from contmax_lab.bench._translation import TRANSLATION as TRANSLATION
 
 SUITES: list[Suite] = [
     MAPS,
     DENSITIES,
     ATTENTION,
+    TRANSLATION,
 ]
 
 GPU_SUITES: list[Suite] = [
@@ -44,4 +48,5 @@ GPU_SUITES: list[Suite] = [
     GPU_LOSSES,
     GPU_ATTENTION,
     GPU_GROWTH,
+    GPU_TRANSLATION,
 ]

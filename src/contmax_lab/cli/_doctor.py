@@ -24,6 +24,7 @@ _PACKAGES = {
     "aeon": ("the demo's speech data", False),
     "vega_datasets": ("the demo's temperatures", False),
     "optuna": ("contmax search", False),
+    "ray": ("contmax reproduce and search on several machines", False),
     "tokenizers": ("translation", False),
     "sacrebleu": ("translation", False),
     "tensorboard": ("training.tensorboard", False),

@@ -1,7 +1,8 @@
 """Ask a trained model about a new input, and see where it looks.
 
-contmax predict RUN INPUT asks a finished run. INPUT is a text for the tasks texts and documents, a table with one
-series for series, an image file for images, and the number of a validation example, from 1, for all other tasks.
+contmax predict RUN INPUT asks a finished run. INPUT is a text for the tasks texts and documents, a sentence for
+translation, a table with one series for series, an image file for images, and the number of a validation example, from
+1, for all other tasks.
 contmax predict --model FOLDER INPUT asks a model folder made by contmax export.
 
 contmax predict TEXT asks the small model that comes with the package: is an English text positive or negative, and

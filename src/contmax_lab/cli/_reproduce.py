@@ -2,26 +2,27 @@
 
 Trainings that are done are not done again, so that a table can be made in slices: stop it with Ctrl-C or
 --budget-minutes, and the same command goes on. Keys of the recipes may be changed for all cells. On one GPU, trainings
-side by side take turns, unless NVIDIA's service for sharing it runs: nvidia-cuda-mps-control -d.
+side by side take turns, unless NVIDIA's service for sharing it runs: nvidia-cuda-mps-control -d. On several machines,
+--ray ADDRESS: docs/many-machines.md shows how.
 """
 
 import argparse
 from pathlib import Path
 
-from contmax_lab.cli._options import add_task_option
+from contmax_lab.cli._options import add_task_option, add_worker_options, chosen_workers
 from contmax_lab.errors import UsageError
 
 TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """TABLE, --data, --runs, --output, --task, --jobs, --budget-minutes."""
+    """TABLE, --data, --runs, --output, --task, --budget-minutes, and where to train."""
     parser.add_argument("table", metavar="TABLE", nargs="?", help="name of a table (contmax data list shows them)")
     parser.add_argument("--data", type=Path, help="path of the data")
     parser.add_argument("--runs", type=Path, help="folder for the trainings (default: runs/reproduce/TABLE)")
     parser.add_argument("--output", type=Path, help="file of results (default: results/TABLE.json)")
     add_task_option(parser)
-    parser.add_argument("--jobs", type=int, default=1, help="trainings side by side (default: 1)")
+    add_worker_options(parser)
     parser.add_argument("--budget-minutes", type=float, default=0.0, help="stop cleanly after so long")
 
 
@@ -40,10 +41,11 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(f"the table {table.name} needs --data PATH")
     if options.data is not None and not options.data.exists():
         raise UsageError(f"--data {options.data}: no such file or folder")
-    if options.jobs < 1 or options.budget_minutes < 0:
-        raise UsageError("--jobs must be at least 1, and --budget-minutes at least 0 (no limit)")
+    if options.budget_minutes < 0:
+        raise UsageError(f"--budget-minutes must be at least 0 (no limit); got {options.budget_minutes:g}")
+    workers = chosen_workers(options)
     overrides = [*([f"--data.path={options.data}"] if options.data else []), *options.overrides]
     output = options.output or Path("results") / f"{table.name}.json"
     runs = options.runs or Path("runs") / "reproduce" / table.name
-    print(reproduce(Reproduction(task, table, runs, output, overrides, options.jobs, options.budget_minutes)))
+    print(reproduce(Reproduction(task, table, runs, output, overrides, workers, options.budget_minutes)))
     print(f"stored in {output}")

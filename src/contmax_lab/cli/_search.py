@@ -2,27 +2,31 @@
 
 The section `search` of the recipe says what to choose from: a list of values, or {low: …, high: …, log: true} for a
 range. Trials are judged on the validation examples; the test examples are not touched. All trials are kept in an
-SQLite file, and the same command goes on where it stopped. With --over KEY=VALUE,… a trial is trained once for each
-value and judged by the mean: --over data.split=0,1,2 where validation examples are few.
+SQLite file, and the same command goes on where it stopped, also with trials that were under way. With --over
+KEY=VALUE,… a trial is trained once for each value and judged by the mean: --over data.split=0,1,2 where validation
+examples are few. Several commands, on any machines, share a search by the same --storage and --runs; or one command
+trains on a Ray cluster: docs/many-machines.md shows how.
 """
 
 import argparse
 from pathlib import Path
 
-from contmax_lab.cli._options import add_variant_option
+from contmax_lab.cli._options import add_variant_option, add_worker_options, chosen_workers
 from contmax_lab.errors import UsageError
 
 TAKES_OVERRIDES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """RECIPE, --variant, --trials, --over, --storage, --runs."""
+    """RECIPE, --variant, --trials, --over, --storage, --runs, and where to train."""
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, TASK, or TASK/VARIANT")
     add_variant_option(parser)
     parser.add_argument("--trials", type=int, default=20, help="trials in all, earlier ones included (default: 20)")
     parser.add_argument("--over", metavar="KEY=VALUE,…", help="judge a trial by its mean over these values of a key")
-    parser.add_argument("--storage", help="address of a database (default: sqlite:///RUNS/search.db)")
+    text = "address of a database, as optuna takes it (default: sqlite:///RUNS/search.db)"
+    parser.add_argument("--storage", metavar="URL", help=text)
     parser.add_argument("--runs", type=Path, help="folder for the trials (default: runs/search/TASK/VARIANT)")
+    add_worker_options(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -40,14 +44,15 @@ def run(options: argparse.Namespace) -> None:
     require("optuna", "contmax search")
     source = find_recipe(options.recipe, options.variant)
     recipe = source.recipe(options.overrides)
-    from contmax_lab.search import Search, search
+    from contmax_lab.search import Search, search, trial_folder
 
     runs = options.runs or Path("runs") / "search" / recipe.task.name / source.name
     storage = options.storage or f"sqlite:///{runs / 'search.db'}"
     over = _repetitions(options.over) if options.over else ()
-    best = search(Search(source, tuple(options.overrides), runs, storage, options.trials, over))
+    workers = chosen_workers(options)
+    best = search(Search(source, tuple(options.overrides), runs, storage, options.trials, over, workers))
     goal = f"{recipe.training.monitor} {best.value:.6g}"
-    print(f"best trial, number {best.number}: {goal}")
+    print(f"best trial, number {best.number}: {goal}, in {trial_folder(runs, best)}")
     print(" ".join(f"--{key} {value}" for key, value in best.params.items()))
 
 

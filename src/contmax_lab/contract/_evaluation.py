@@ -13,7 +13,13 @@ Batch = dict[str, "Tensor"]
 
 
 class Batches(abc.ABC):
-    """The examples of a split in batches on the device. Of several processes each sees its own share."""
+    """The examples of a split in batches on the device. Of several processes each sees its own share.
+
+    `final` says whether the weights are those that a training keeps. What takes long, such as generating texts, need
+    not be done in the evaluations on the way there, of which only the monitored metric matters.
+    """
+
+    final: bool = True
 
     @abc.abstractmethod
     def __iter__(self) -> Iterator[Batch]:
@@ -31,4 +37,12 @@ class Batches(abc.ABC):
 
         Returns:
             Name → one entry per example of the split, on the CPU, the same on every process.
+        """
+
+    def keep(self, name: str, text: str) -> None:  # noqa: B027, there may be no place to keep it
+        """Store a text with the run, beside its metrics, if this is a final evaluation of a training.
+
+        Args:
+            name: of its file.
+            text: what was generated, say.
         """

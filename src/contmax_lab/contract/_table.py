@@ -13,12 +13,14 @@ class Row:
         variant: of the task's recipe; empty = what the recipe says without one.
         overrides: dotted, on top of it.
         paper: metric → the published figure, on the scale of the printed one.
+        against: label of the row that it is compared with; empty = the baseline of the table.
     """
 
     label: str
     variant: str = ""
     overrides: tuple[str, ...] = ()
     paper: dict[str, float] = dataclasses.field(default_factory=dict)
+    against: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Metric:
         scale: factor before printing, e.g. 100 for per cent.
         digits: after the point.
         spread: whether the deviation over repetitions says something; it does not for a number that has none.
+        compared: whether rows are compared by it with the baseline of the table.
     """
 
     key: str
@@ -53,6 +56,7 @@ class Metric:
     scale: float = 1.0
     digits: int = 4
     spread: bool = True
+    compared: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +113,13 @@ class Table:
         in_demo: whether the demo makes it too; only without data.
         about: for readers of a report: the task, the data, the models; paragraphs with empty lines between them.
         start: what all rows begin with.
+        baseline: label of the row that the others are compared with, repetition by repetition; empty = none. Only what
+            is the same in both rows, such as the seed or the split, may make up a repetition.
+        together: whether the repetitions of a row, alike but for data and seed, are trained as one ensemble.
+        shown: groups of repetitions that the text shows, each as a block of lines; empty = all, as columns. The file of
+            results has all of them.
+        readings: ways to read the paper's figures, name → metric of the paper → key of what was measured; for each of
+            them and for each group the file of results says how far it is from the paper.
     """
 
     name: str
@@ -121,6 +132,10 @@ class Table:
     in_demo: bool = False
     about: str = ""
     start: Start | None = None
+    baseline: str = ""
+    together: bool = False
+    shown: tuple[str, ...] = ()
+    readings: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
 
     def cells(self) -> Iterator[Cell]:
         """All trainings; every row gets its first repetition before any gets its second."""

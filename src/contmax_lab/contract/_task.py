@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +12,7 @@ from contmax_lab.contract._evaluation import Batch, Batches
 from contmax_lab.contract._figure import Figure, Section
 from contmax_lab.contract._parameters import ParameterGroup
 from contmax_lab.contract._prediction import Prediction
-from contmax_lab.contract._table import Table
+from contmax_lab.contract._table import Cell, Table
 from contmax_lab.contract._training import TrainingConfig
 from contmax_lab.errors import LabError, UsageError
 
@@ -180,6 +180,28 @@ class Task(abc.ABC):
         found = batches.in_order(pieces)
         total, weight = (found.pop(name).double().sum() for name in ("loss.sum", "loss.weight"))
         return {"loss": float(total / weight), **self.summarise(found)}
+
+    def score(self, kept: Mapping[str, str]) -> dict[str, float]:
+        """Metrics that are made of the texts that a final evaluation has kept; by default none.
+
+        An evaluation leaves them out where a package that it would take is not installed; ``contmax reproduce`` adds
+        them later, where it is.
+
+        Args:
+            kept: name → text, as given to `Batches.keep`.
+        """
+        return {}
+
+    def compare(self, kept: Sequence[tuple[Cell, Mapping[str, str]]]) -> dict[str, Any]:
+        """How the rows of a table differ, from the texts that were kept of the test examples; by default nothing.
+
+        Args:
+            kept: cells that are done, with name → text.
+
+        Returns:
+            Whatever JSON can hold, for the file of the table; under ``notes`` lines for readers.
+        """
+        return {}
 
     # -- people --------------------------------------------------------------------------------------------------------
 

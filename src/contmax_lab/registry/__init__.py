@@ -10,3 +10,4 @@ from contmax_lab.registry._tasks import find_task as find_task
 from contmax_lab.registry._tasks import installed_task as installed_task
 from contmax_lab.registry._tasks import shipped_tasks as shipped_tasks
 from contmax_lab.registry._tasks import task_names as task_names
+from contmax_lab.registry._tasks import task_reference as task_reference

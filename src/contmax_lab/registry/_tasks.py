@@ -29,6 +29,7 @@ SHIPPED = {
     "places": "places",
     "series": "series",
     "texts": "texts",
+    "translation": "translation",
     "vowels": "series/vowels",
 }
 
@@ -88,6 +89,34 @@ def installed_task(name: str) -> Task:
     except (ImportError, AttributeError) as error:
         raise LabError(f"the task {name}, {point.value}, cannot be imported: {' '.join(str(error).split())}") from None
     return _checked(found, point.value, name)
+
+
+def task_reference(task: Task) -> str:
+    """What `find_task` finds this task by, in another process too.
+
+    Args:
+        task: that was found by its name, or by a module.
+
+    Raises:
+        LabError: if no module above its class holds it.
+
+    Example:
+        >>> task_reference(find_task("intervals"))
+        'intervals'
+    """
+    if task.name in task_names():
+        return task.name
+    module = type(task).__module__
+    while module:
+        found = sys.modules.get(module)
+        names = [name for name, value in vars(found).items() if value is task] if found else []
+        if names:
+            return f"{module}:{names[0]}"
+        module = module.rpartition(".")[0]
+    raise LabError(
+        f"other machines cannot find the task {task.name}; the module of its class, {type(task).__module__}, or one "
+        "above it must hold it: TASK = …"
+    )
 
 
 def find_table(name: str, named: Sequence[str] = ()) -> tuple[Task, Table]:

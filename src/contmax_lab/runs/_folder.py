@@ -6,12 +6,12 @@ import fcntl
 import json
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from contmax_lab.contract import Recipe, Task
-from contmax_lab.errors import CannotWrite, LabError, UsageError
+from contmax_lab.errors import CannotWrite, InUse, LabError, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint, write_atomically, write_checkpoint, write_json
 from contmax_lab.provenance import provenance
 from contmax_lab.recipes import RecipeSource, as_yaml, read_recipe, with_variant
@@ -60,7 +60,8 @@ class Run:
         """Keep other processes out while this one trains; a killed process lets go by itself.
 
         Raises:
-            LabError: if another process is there, or the folder cannot be made.
+            InUse: if another process is there.
+            CannotWrite: if the folder cannot be made.
         """
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,7 @@ class Run:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise LabError(f"another process is training in {self.folder}; pass another --folder") from None
+                raise InUse(f"another process is training in {self.folder}; pass another --folder") from None
             yield
 
     def begin(self, recipe: Recipe, *, resume: bool) -> None:
@@ -235,6 +236,21 @@ class Run:
     def write_results(self, results: dict[str, Any]) -> None:
         """Store what came out."""
         write_json(self._results, results)
+
+    def keep(self, part: str, texts: Mapping[str, str]) -> None:
+        """Store texts that were made of a part of the data, name → text."""
+        for name, text in texts.items():
+            write_atomically(self.folder / "kept" / part / name, text.encode("utf-8"))
+
+    def kept(self, part: str) -> dict[str, str]:
+        """The texts that were stored of a part of the data."""
+        try:
+            return {
+                path.name: path.read_text(encoding="utf-8")
+                for path in sorted((self.folder / "kept" / part).glob("[!.]*"))
+            }
+        except (OSError, ValueError) as error:
+            raise LabError(f"{self.folder / 'kept' / part} cannot be read: {error}") from None
 
     def is_untested(self) -> bool:
         """Whether it is done and there are test examples, but they have not been looked at."""

@@ -1,16 +1,10 @@
 """Make a table: many trainings, several side by side, in as many slices as it takes."""
 
-import contextlib
 import dataclasses
 import math
-import multiprocessing
-import os
-import queue
 import shlex
-import signal
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +16,10 @@ from contmax_lab.provenance import provenance
 from contmax_lab.recipes import RecipeSource, task_recipe, with_variant
 from contmax_lab.registry import load_recipe
 from contmax_lab.runs import Run
-from contmax_lab.tables._outcome import as_text, summary
-from contmax_lab.training import StopRequest, stop_requests, train
+from contmax_lab.tables._outcome import Outcomes
+from contmax_lab.tables._resolved import shared_and_own
+from contmax_lab.tables._summarised import printed, summarised
+from contmax_lab.workers import Ensemble, LocalProcesses, Training, Work, Workers, train_all
 
 # Folder of the training that all rows begin with.
 _START = "start"
@@ -40,7 +36,7 @@ class Reproduction:
         runs: folder for the trainings; those that are done are not done again.
         output: the file of results.
         overrides: dotted, for every cell, e.g. the path of the data.
-        jobs: trainings side by side.
+        workers: where the trainings run.
         budget_minutes: stop cleanly after so long; 0 = no limit.
     """
 
@@ -49,7 +45,7 @@ class Reproduction:
     runs: Path
     output: Path
     overrides: Sequence[str] = ()
-    jobs: int = 1
+    workers: Workers = dataclasses.field(default_factory=LocalProcesses)
     budget_minutes: float = 0.0
 
 
@@ -64,17 +60,29 @@ def reproduce(job: Reproduction) -> str:
     deadline = time.monotonic() + 60 * job.budget_minutes if job.budget_minutes else math.inf
     begin = _start_override(job)
     recipes = {cell.folder: cell_recipe(job.task, cell, [*begin, *job.overrides]) for cell in job.table.cells()}
-    left = [(recipe, str(job.runs / folder)) for folder, recipe in recipes.items() if not _done(job, folder, recipe)]
+    left = [
+        Training(recipe, job.runs / folder, test=True)
+        for folder, recipe in recipes.items()
+        if not _done(job, folder, recipe)
+    ]
     make_folder(job.output.parent)
     if begin and left:
         _train_start(job, deadline, begun=any(Run(job.runs / folder).config.exists() for folder in recipes))
-    complaint = _train_all(left, job.jobs, deadline) if left else None
-    outcomes = [(c, results) for c in job.table.cells() if (results := Run(job.runs / c.folder).results())]
-    rows = summary(job.table, outcomes)
-    write_json(job.output, _content(job, rows, outcomes))
+    complaint = _train_all(job, _ensembles(left) if job.table.together else left, deadline) if left else None
+    outcomes = [(c, results) for c in job.table.cells() if (results := _scored(job, c))]
+    content = _content(job, recipes, outcomes)
+    write_json(job.output, content)
     if complaint is not None:
         raise complaint
-    return as_text(job.table, rows)
+    return printed(content)
+
+
+def _ensembles(left: list[Training]) -> list[Work]:
+    """The cells of each row as one training, in the folder of the row."""
+    rows: dict[Path, list[Training]] = {}
+    for training in left:
+        rows.setdefault(training.folder.parent, []).append(training)
+    return [Ensemble(tuple(cells), row) for row, cells in rows.items()]
 
 
 def cell_recipe(task: Task, cell: Cell, overrides: Sequence[str] = ()) -> Recipe:
@@ -114,7 +122,7 @@ def _train_start(job: Reproduction, deadline: float, *, begun: bool) -> None:
         raise UsageError(
             f"{job.runs / _START} is not done, but rows have begun with it; restore it, or choose another folder"
         )
-    complaint = _train_all([(recipe, str(job.runs / _START))], 1, deadline)
+    complaint = _train_all(job, [Training(recipe, job.runs / _START, test=True)], deadline)
     if complaint is not None:
         raise complaint
 
@@ -128,22 +136,46 @@ def _done(job: Reproduction, folder: str, recipe: Recipe) -> dict[str, Any] | No
     return None if run.is_untested() else results
 
 
-def _content(job: Reproduction, rows: list[dict[str, Any]], outcomes: list[tuple[Cell, dict[str, Any]]]) -> Any:
+def _scored(job: Reproduction, cell: Cell) -> dict[str, Any] | None:
+    """The results of a cell, with what can be measured of the texts it has kept and was not when it ended."""
+    run = Run(job.runs / cell.folder)
+    results = run.results()
+    if results is None:
+        return None
+    added = False
+    for part in ("valid", "test"):
+        kept = run.kept(part) if results[part] else {}
+        missing = {k: v for k, v in (job.task.score(kept) if kept else {}).items() if k not in results[part]}
+        results[part] = {**results[part], **missing} if missing else results[part]
+        added = added or bool(missing)
+    if added:
+        run.write_results(results)
+    return results
+
+
+def _content(job: Reproduction, recipes: dict[str, Recipe], outcomes: Outcomes) -> dict[str, Any]:
     table = job.table
+    shared, own = shared_and_own(recipes)
+    comparisons = job.task.compare([(c, Run(job.runs / c.folder).kept("test")) for c, _ in outcomes])
     return {
         "table": table.name,
         "title": table.title,
         "command": _command(job),
         **provenance(_PACKAGES),
-        "notes": list(table.notes),
-        "complete": len(outcomes) == len(list(table.cells())),
+        "notes": [*table.notes, *comparisons.pop("notes", [])],
         "start": _start_results(job),
-        "metrics": [dataclasses.asdict(metric) for metric in table.metrics],
-        "rows": rows,
-        "text": as_text(table, rows),
+        **summarised(table, outcomes),
+        **({"comparisons": comparisons} if comparisons else {}),
+        "recipe": shared,
         "cells": [
             # What was measured on the test examples first: that is what a reader looks for.
-            {"row": c.row.label, "variant": c.repetition.name, **(results["test"] or {}), "results": results}
+            {
+                "row": c.row.label,
+                "variant": c.repetition.name,
+                **(results["test"] or {}),
+                "recipe": own[c.folder],
+                "results": results,
+            }
             for c, results in outcomes
         ],
     }
@@ -162,80 +194,23 @@ def _command(job: Reproduction) -> str:
     return shlex.join(["contmax", "reproduce", job.table.name, *data, *words])
 
 
-# -- workers -----------------------------------------------------------------------------------------------------------
-
-
-def _train_all(left: list[tuple[Any, str]], jobs: int, deadline: float) -> LabError | None:
-    """Train in worker processes; what went wrong, or None."""
-    # Workers are forked from a process that has imported torch once and started nothing, neither threads nor a GPU.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "contmax_lab.training"])
-    todo, news, stopping = context.Queue(), context.Queue(), context.Event()
-    count = min(max(jobs, 1), len(left))
-    for entry in [*left, *[None] * count]:
-        todo.put(entry)
-    # What nobody takes any more, because we stop, must not keep us from leaving.
-    todo.cancel_join_thread()
-    workers = [context.Process(target=_work, args=(todo, news, stopping)) for _ in range(count)]
-    for worker in workers:
-        worker.start()
-    with stop_requests() as request:
-        return _watch(workers, news, stopping, len(left), deadline, request)
-
-
-def _watch(
-    workers: list[Any], news: Any, stopping: Any, count: int, deadline: float, request: StopRequest
-) -> LabError | None:
+def _train_all(job: Reproduction, left: Sequence[Work], deadline: float) -> LabError | None:
+    """Train, and tell what is done; what went wrong, or None."""
     problems: list[str] = []
     done = 0
-
-    def tell(folder: str, problem: str | None) -> None:
-        nonlocal done
-        done += problem is None
-        print(f"[{done}/{count}] {folder}: {problem or 'done'}", file=sys.stderr, flush=True)
-        problems.extend([f"{folder}: {problem}"] if problem else [])
-
-    while any(worker.is_alive() for worker in workers):
-        if request or time.monotonic() > deadline:
-            _stop(workers, stopping)
-            why = "stopped" if request else "time is up"
-            error = Interrupted(f"{why} with {done} of {count} trainings done, all is saved; the same command goes on")
-            error.exit_code = request.exit_code
-            return error
-        with contextlib.suppress(queue.Empty):
-            tell(*news.get(timeout=0.2))
-    while not news.empty():
-        tell(*news.get())
-    crashed = [worker.exitcode for worker in workers if worker.exitcode not in (0, None)]
-    problems += [f"a process that trained ended with exit code {code}; the same command goes on" for code in crashed]
-    more = f" ({len(problems)} of {count} trainings failed; the others are kept)" if len(problems) > 1 else ""
+    try:
+        for outcome in train_all(job.workers, left, deadline):
+            if outcome is None:
+                continue
+            folder, problem = outcome.training.folder, outcome.problem
+            done += problem is None
+            print(f"[{done}/{len(left)}] {folder}: {problem or 'done'}", file=sys.stderr, flush=True)
+            problems.extend([f"{folder}: {problem}"] if problem else [])
+    except Interrupted as stopped:
+        error = Interrupted(
+            f"{stopped} with {done} of {len(left)} trainings done, all is saved; the same command goes on"
+        )
+        error.exit_code = stopped.exit_code
+        return error
+    more = f" ({len(problems)} of {len(left)} trainings failed; the others are kept)" if len(problems) > 1 else ""
     return LabError(problems[0] + more) if problems else None
-
-
-def _stop(workers: list[Any], stopping: Any) -> None:
-    """Ask every training to save and stop, and wait until it has."""
-    stopping.set()
-    for worker in workers:
-        if worker.is_alive():
-            os.kill(worker.pid, signal.SIGTERM)
-    for worker in workers:
-        worker.join()
-
-
-def _work(todo: Any, news: Any, stopping: Any) -> None:
-    """Train one cell after the other until none is left or somebody asks to stop."""
-    # Ctrl-C goes to the whole group of processes, and the parent passes it on as SIGTERM.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    while not stopping.is_set() and parent is not None and parent.is_alive() and (entry := todo.get()) is not None:
-        recipe, folder = entry
-        try:
-            train(recipe, Run(folder), resume=True, test=True)
-            news.put((folder, None))
-        except Interrupted:
-            return
-        except LabError as error:
-            news.put((folder, str(error)))
-        except Exception as error:  # one training that does not fit into memory, say, must not end the others
-            traceback.print_exc()
-            news.put((folder, " ".join(f"{type(error).__name__}: {error}".split())[:300]))

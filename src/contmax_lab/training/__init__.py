@@ -3,6 +3,7 @@
 from contmax_lab.training._batches import epoch_batches as epoch_batches
 from contmax_lab.training._batches import share as share
 from contmax_lab.training._batches import token_batches as token_batches
+from contmax_lab.training._ensemble import train_together as train_together
 from contmax_lab.training._evaluation import evaluate as evaluate
 from contmax_lab.training._interruption import StopRequest as StopRequest
 from contmax_lab.training._interruption import stop_requests as stop_requests

@@ -15,7 +15,15 @@ from contmax_lab.training._randomness import seed_everything, seed_for
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, task: Task, split: Sized, info: dict[str, Any], batch_size: int, accelerator: Accelerator
+    model: nn.Module,
+    task: Task,
+    split: Sized,
+    info: dict[str, Any],
+    batch_size: int,
+    accelerator: Accelerator,
+    *,
+    final: bool = True,
+    kept: dict[str, str] | None = None,
 ) -> dict[str, float]:
     """The metrics of a model on all examples of a split.
 
@@ -26,6 +34,8 @@ def evaluate(
         info: of the data that the split is part of.
         batch_size: over all processes together; 0 = all at once.
         accelerator: the processes.
+        final: whether the weights are those that are kept.
+        kept: gets the texts that the task wants to be kept.
 
     Returns:
         Name → value, the same on every process.
@@ -34,13 +44,17 @@ def evaluate(
     model.eval()
     # A task may draw while it makes batches or strings: the same numbers whenever it is asked, also after a resume.
     seed_everything(seed_for("evaluation", accelerator.process_index), accelerator.device)
-    metrics = task.evaluate(model, _SharedBatches(task, split, batch_size, accelerator), info)
+    batches = _SharedBatches(task, split, batch_size, accelerator)
+    batches.final, batches.kept = final, kept
+    metrics = task.evaluate(model, batches, info)
     model.train(training)
     return metrics
 
 
 class _SharedBatches(Batches):
     """The share of one process of all batches of a split."""
+
+    kept: dict[str, str] | None = None
 
     def __init__(self, task: Task, split: Sized, batch_size: int, accelerator: Accelerator) -> None:
         self._task, self._split, self._accelerator = task, split, accelerator
@@ -52,6 +66,10 @@ class _SharedBatches(Batches):
         for indices in self._mine:
             examples = self._task.batch(self._split, indices)
             yield send_to_device(examples, self._accelerator.device, non_blocking=True)
+
+    def keep(self, name: str, text: str) -> None:
+        if self.kept is not None:
+            self.kept[name] = text
 
     def in_order(self, pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         found = {name: _joined([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else ())}

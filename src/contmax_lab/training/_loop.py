@@ -217,7 +217,7 @@ class _Training:
             "loss": sums["loss"] / (sums["weight"] or 1.0),
             "gradient_norm": sums["gradient_norm"] / max(sums["steps"], 1),
         }
-        valid = self._evaluated(self.splits.valid)
+        valid = self._evaluated("valid")
         self._keep_best(valid)
         self._tick()
         record = {"epoch": position.epoch, "step": position.step, "train": train, "valid": valid}
@@ -227,15 +227,21 @@ class _Training:
         for place in events:
             place.write(position.step, {"train": train, "valid": valid})
 
-    def _evaluated(self, split: Any) -> dict[str, float]:
+    def _evaluated(self, part: str, *, final: bool = False) -> dict[str, float]:
+        """The metrics of the weights as they are; of the final ones, texts of the task are stored too."""
         batch_size, info = self.config.evaluation_batch_size or self.config.batch_size, self.splits.info
-        metrics = evaluate(self.learner.bare_model, self.task, split, info, batch_size, self.accelerator)
+        split, kept = getattr(self.splits, part), dict[str, str]() if final else None
+        metrics = evaluate(
+            self.learner.bare_model, self.task, split, info, batch_size, self.accelerator, final=final, kept=kept
+        )
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if bad:
             raise Diverged(
                 f"{bad[0]} on held-out examples is {metrics[bad[0]]} after epoch {self.position.epoch}; checkpoints "
                 "from before are untouched. Lower training.learning_rate, or set training.clip_norm."
             )
+        if kept and self.accelerator.is_main_process:
+            self.run.keep(part, kept)
         return metrics
 
     def diverged(self, why: str) -> Diverged:
@@ -263,7 +269,7 @@ class _Training:
     def tested(self, done: dict[str, Any]) -> dict[str, Any]:
         """The results of a run that is done, with those of its best weights on the test examples."""
         self.learner.load_weights(read_checkpoint(self.run.weights).tensors)
-        results = {**done, "test": self._evaluated(self.splits.test)}
+        results = {**done, "test": self._evaluated("test", final=True)}
         if self.accelerator.is_main_process:
             self.run.write_results(results)
         self.accelerator.wait_for_everyone()
@@ -276,8 +282,8 @@ class _Training:
         results: dict[str, Any] = {
             "task": self.task.name,
             "seed": self.recipe.seed,
-            "valid": self._evaluated(self.splits.valid),
-            "test": self._evaluated(self.splits.test) if test and len(self.splits.test) else None,
+            "valid": self._evaluated("valid", final=True),
+            "test": self._evaluated("test", final=True) if test and len(self.splits.test) else None,
             "best_epoch": position.best_epoch,
             "epochs": position.epoch,
             "steps": position.step,

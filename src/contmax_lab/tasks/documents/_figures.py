@@ -74,7 +74,7 @@ def _spelled(documents: Documents, words: Sequence[str]) -> list[str]:
 
 def _title(model: DocumentsModel, reading: Reading) -> str:
     form = {1.0: "softmax", 2.0: "sparsemax"}.get(float(model.alpha), f"α = {model.alpha:g}")
-    gates = ", gates" if model.head == "gates" else ""
+    gates = "" if model.head == "pooled" else f", {model.head}"
     functions = "" if model.attention == "discrete" else f", K = {model.num_basis}{gates}"
     functions += ", words" if model.values == "words" else ""
     return f"{_NAMES[model.attention]} {form}{functions}: {float(reading.logits.sigmoid()):.0%} positive"

@@ -32,7 +32,8 @@ class DocumentsModel:
         alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola.
         head: what decides where a continuous attention looks. "pooled" = as in the paper, a pooled summary of the
             states, or in combined attention the moments of the discrete weights; "gates" = a gate on each word, of
-            which the density covers the open ones, and whose shares are the discrete weights of combined attention.
+            which the density covers the open ones, and whose shares are the discrete weights of combined attention;
+            "narrow" = a pooled summary that also sees where words stand, and begins with two fifths of the text.
         values: what is attended to: the states of the LSTM, each of which knows the whole review; or "words", a linear
             map of the word vectors, where the states decide only where to look.
         num_basis: basis functions of the continuous attention, half of width .1, half of width .5; for words all of
@@ -49,7 +50,7 @@ class DocumentsModel:
 
     attention: Literal["discrete", "continuous", "combined"] = "combined"
     alpha: PositiveFloat = 2.0
-    head: Literal["pooled", "gates"] = "pooled"
+    head: Literal["pooled", "gates", "narrow"] = "pooled"
     values: Literal["states", "words"] = "states"
     num_basis: PositiveInt = 64
     matching: Literal["exact", "paper"] = "exact"
@@ -165,5 +166,5 @@ def _attention(model: DocumentsModel, width: int) -> nn.Module:
         return ContinuousAttention(basis, head=gates, **options)
     if model.attention == "combined":
         return CombinedAttention(discrete, basis, matching=model.matching, **options)
-    pooled = PooledHead(width, hidden_dim=_FILTERS, position_channels=False)
+    pooled = PooledHead(width, hidden_dim=_FILTERS, position_channels=model.head == "narrow")
     return ContinuousAttention(basis, head=pooled, **options)

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contmax_lab.errors import LabError
-from contmax_lab.tasks.documents._reviews import PARTS, read_reviews, review_sources
+from contmax_lab.tasks.documents._reviews import PARTS, film_files, read_reviews, review_sources
 from contmax_lab.tasks.documents._tokens import tokenize
 from contmax_lab.tasks.documents._vectors import find_vectors, read_vectors
 
 KEY_FILE = "documents.json"
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 # Part of the key: to be raised when the same files would give other arrays.
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +32,13 @@ class Part:
         tokens: numbers of all words: 1 = unknown, 2 + i = word i of the vocabulary.
         starts: where each review begins, and the end of the last, (reviews + 1,).
         labels: 0 or 1, (reviews,).
+        films: number of the film, -1 where nobody says which, (reviews,).
     """
 
     tokens: NDArray[np.int32]
     starts: NDArray[np.int64]
     labels: NDArray[np.int8]
+    films: NDArray[np.int32]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Prepared:
     """Everything a training needs.
 
     Args:
-        words: the vocabulary, in the order of the file of word vectors.
+        words: those of both parts that have a vector, in the order of the file of word vectors.
         vectors: (words, D).
         parts: ``train`` and ``test``.
     """
@@ -80,7 +82,7 @@ def prepared(path: Path, vectors: Path | None, cache: Path | None) -> Prepared:
 
 def _key(sources: dict[str, list[Path]], vectors: Path) -> dict[str, object]:
     """What was read, as far as a look at the folder tells."""
-    files = [*(path for paths in sources.values() for path in paths), vectors]
+    files = [*(path for paths in sources.values() for path in [*paths, *film_files(paths)]), vectors]
     digest = hashlib.blake2b(digest_size=16)
     for path in files:
         if not path.is_file():
@@ -123,17 +125,20 @@ def _numbered(paths: list[Path], numbers: dict[str, int]) -> Part:
     """Words as numbers in the order in which they are first met."""
     tokens: list[NDArray[np.int32]] = []
     labels: list[int] = []
+    films: dict[str, int] = {"": -1}
+    film: list[int] = []
     for review in read_reviews(paths):
         words = tokenize(review.text)
         if not words:
             raise LabError(f"{review.place}: the review has no words")
         tokens.append(np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int32))
         labels.append(review.label)
+        film.append(films.setdefault(review.film, len(films) - 1))
     for label in (0, 1):
         if label not in labels:
             raise LabError(f"{paths[0].parent}: no review has the label {label}")
     starts = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
-    return Part(np.concatenate(tokens), starts, np.array(labels, dtype=np.int8))
+    return Part(np.concatenate(tokens), starts, np.array(labels, dtype=np.int8), np.array(film, dtype=np.int32))
 
 
 # -- on disk -----------------------------------------------------------------------------------------------------------

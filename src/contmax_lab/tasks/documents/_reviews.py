@@ -23,11 +23,13 @@ class Review:
         label: 1 = positive, 0 = negative.
         text: as it was written.
         place: file and line, for complaints.
+        film: what it is about, the same for all reviews of one film; empty where nobody says.
     """
 
     label: int
     text: str
     place: str
+    film: str = ""
 
 
 def review_sources(folder: Path) -> dict[str, list[Path]]:
@@ -74,8 +76,18 @@ def read_reviews(paths: list[Path]) -> Iterator[Review]:
     """
     if not paths:
         raise LabError(f"there are no reviews: a folder pos or neg holds no .txt file. The original: {ORIGINAL}")
+    films = {file: [line for _, line in numbered_lines(file)] for file in film_files(paths)}
     for path in paths:
-        yield from _of_table(path) if path.suffix == ".tsv" else _of_file(path)
+        yield from _of_table(path) if path.suffix == ".tsv" else _of_file(path, films.get(_film_file(path)))
+
+
+def film_files(paths: list[Path]) -> list[Path]:
+    """The files ``urls_{pos,neg}.txt`` of the original archive, where line N, from 0, names the film of review N."""
+    return [file for file in dict.fromkeys(map(_film_file, paths)) if file.is_file()]
+
+
+def _film_file(path: Path) -> Path:
+    return path.parents[1] / f"urls_{path.parent.name}.txt"
 
 
 def _of_table(path: Path) -> Iterator[Review]:
@@ -89,8 +101,11 @@ def _of_table(path: Path) -> Iterator[Review]:
         yield Review(_LABELS[fields[0]], fields[3], place)
 
 
-def _of_file(path: Path) -> Iterator[Review]:
+def _of_file(path: Path, films: list[str] | None) -> Iterator[Review]:
     if not _FILE_NAME.fullmatch(path.name):
         raise LabError(f"{path}: the name of a review is ID_STARS.txt, e.g. 127_8.txt")
     text = " ".join(line for _, line in numbered_lines(path))
-    yield Review(_LABELS[path.parent.name], text, str(path))
+    number = int(path.name.partition("_")[0])
+    if films is not None and number >= len(films):
+        raise LabError(f"{_film_file(path)} has {len(films)} lines, none for {path.name}; delete it, or unpack it anew")
+    yield Review(_LABELS[path.parent.name], text, str(path), films[number] if films else "")

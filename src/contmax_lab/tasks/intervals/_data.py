@@ -5,6 +5,7 @@ import datetime
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from jsonargparse.typing import PositiveInt
@@ -16,6 +17,7 @@ from contmax_lab.errors import LabError
 from contmax_lab.packages import require
 
 _ORIGINAL = "US Climate Reference Network, Ithaca NY, https://www.ncei.noaa.gov/access/crn/"
+_DAYS_PER_YEAR = 365.2425
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +35,10 @@ class IntervalsData:
         lags: days before the target whose temperatures are features.
         valid: validation examples.
         test: test examples.
-        split: seed of the split.
+        choice: how days are held out: at random; "regular", every so manieth window, so that they are spread evenly;
+            or "last", the last days, those for validation before those to test.
+        split: which of the splits of that kind: seed of the random choice; where regular windows begin; how many
+            stretches before the last.
         apart: leave training examples out whose window shares a day with a held-out one.
     """
 
@@ -47,6 +52,7 @@ class IntervalsData:
     lags: PositiveInt = 2
     valid: PositiveInt = 99
     test: PositiveInt = 99
+    choice: Literal["random", "regular", "last"] = "random"
     split: int = 0
     apart: bool = True
 
@@ -88,6 +94,33 @@ def load(data: IntervalsData) -> Splits:
     if len(days) < data.valid + data.test + 1:
         raise LabError(f"{len(days)} windows of {data.lags + 1} days cannot be split into train, valid and test")
     ordinal: list[int] = days.ordinal.tolist()
+    valid, test = _held_out(data, ordinal)
+    held_out = {*valid, *test}
+    reach = data.lags if data.apart else 0
+    blocked = {ordinal[i] + shift for i in held_out for shift in range(-reach, reach + 1)}
+    train = [i for i in range(len(days)) if ordinal[i] not in blocked]
+    if not train:
+        raise LabError("no training example is apart from the held-out ones; pass smaller --data.valid, .test")
+    years = (last - first) / _DAYS_PER_YEAR
+    return _normalised(days, years, train, valid, test)
+
+
+def _held_out(data: IntervalsData, ordinal: list[int]) -> tuple[list[int], list[int]]:
+    """Places of the validation and of the test windows."""
+    count, wanted = len(ordinal), data.valid + data.test
+    if data.choice == "last":
+        end = count - data.split * wanted
+        if data.split < 0 or end <= wanted:
+            raise LabError(f"--data.split={data.split} is too large: there are {count // wanted} stretches of days")
+        places = list(range(end - wanted, end))
+        return places[: data.valid], places[data.valid :]
+    if data.choice == "regular":
+        # Validation and test in turn, all at the same distance.
+        places = [(data.split + place * count // wanted) % count for place in range(wanted)]
+        halves = places[::2], places[1::2]
+        if data.valid != data.test or count < wanted * (data.lags + 1):
+            raise LabError("--data.choice=regular needs --data.valid equal to --data.test, and windows enough for both")
+        return sorted(halves[0]), sorted(halves[1])
 
     def overlap(one: int, other: int) -> bool:
         return bool(abs(one - other) <= data.lags)
@@ -97,16 +130,10 @@ def load(data: IntervalsData) -> Splits:
         raise LabError(
             f"only {len(valid)} + {len(test)} windows that do not overlap fit; pass smaller --data.valid, .test"
         )
-    held_out = {*valid, *test}
-    reach = data.lags if data.apart else 0
-    blocked = {ordinal[i] + shift for i in held_out for shift in range(-reach, reach + 1)}
-    train = [i for i in range(len(days)) if ordinal[i] not in blocked]
-    if not train:
-        raise LabError("no training example is apart from the held-out ones; pass smaller --data.valid, .test")
-    return _normalised(days, train, valid, test)
+    return valid, test
 
 
-def _normalised(days: Days, *parts: list[int]) -> Splits:
+def _normalised(days: Days, years: float, *parts: list[int]) -> Splits:
     low, high = float(days.low.min()), float(days.high.max())
     center, half_range = (low + high) / 2, (high - low) / 2
 
@@ -120,6 +147,7 @@ def _normalised(days: Days, *parts: list[int]) -> Splits:
         "center": center,
         "half_range": half_range,
         "num_features": days.features.shape[1],
+        "years": years,
         "mean_length": float((train.high - train.low).mean()),
         "days": normalise(days),
     }

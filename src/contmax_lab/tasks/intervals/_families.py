@@ -1,6 +1,7 @@
 """How an interval becomes a density to learn, and a predicted density an interval."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,9 +36,11 @@ class Family:
 
 def _gaussian(deviations: float) -> Family:
     """μ ± `deviations`·σ is the interval."""
+    # A check of the values cannot be made for many networks at once, and the network gives positive scales anyway.
+    normal = functools.partial(Normal, validate_args=False)
     return Family(
-        predicted=Normal,
-        observed=lambda low, high: Normal((low + high) / 2, (high - low) / (2 * deviations)),
+        predicted=normal,
+        observed=lambda low, high: normal((low + high) / 2, (high - low) / (2 * deviations)),
         half_width=lambda density: deviations * density.stddev,
     )
 

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+import torch
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -20,12 +21,25 @@ class IntervalsModel:
     """The network.
 
     Args:
-        family: what stands for an interval; "midpoint" is the baseline, squared error and a constant width.
+        family: what stands for an interval; or without a density: "midpoint", the paper's baseline, squared error and
+            a constant width; "two-networks", one for the mid-point and one for the range, by squared error; and what
+            needs no training: "persistence", as yesterday, "linear", least squares from the features, and
+            "linear-season", from the features and the time of the year.
         hidden_dim: width of the two hidden layers.
         dropout: after each of them.
     """
 
-    family: Literal["midpoint", "gaussian-sigma", "gaussian-95", "parabola", "triangular"] = "parabola"
+    family: Literal[
+        "midpoint",
+        "two-networks",
+        "gaussian-sigma",
+        "gaussian-95",
+        "parabola",
+        "triangular",
+        "persistence",
+        "linear",
+        "linear-season",
+    ] = "parabola"
     hidden_dim: PositiveInt = 256
     dropout: ClosedUnitInterval = 0.1
 
@@ -37,13 +51,15 @@ class Forecast:
     Args:
         loc: mid-point, shape (B,).
         half_width: shape (B,).
-        family, density: None for the baseline.
+        family, density: None without a density.
+        learns_width: whether the half-width is learned without a density, by squared error.
     """
 
     loc: Tensor
     half_width: Tensor
     family: Family | None = None
     density: Distribution | None = None
+    learns_width: bool = False
 
 
 class Network(nn.Module):
@@ -61,14 +77,14 @@ class Network(nn.Module):
         torch.Size([3])
     """
 
+    mean_length: Tensor
+
     def __init__(self, model: IntervalsModel, num_features: int, mean_length: float) -> None:
         super().__init__()
         self.family = FAMILIES.get(model.family)
-        self.mean_length = mean_length
-        layers = []
-        for width in (num_features, model.hidden_dim):
-            layers += [nn.Linear(width, model.hidden_dim), nn.ReLU(), nn.Dropout(model.dropout)]
-        self.body = nn.Sequential(*layers)
+        # Of the data, not of what is learned; a buffer, so that networks of several splits can be stacked.
+        self.register_buffer("mean_length", torch.tensor(mean_length), persistent=False)
+        self.body = _body(model, num_features)
         self.loc = nn.Linear(model.hidden_dim, 1)
         self.scale = nn.Linear(model.hidden_dim, 1) if self.family else None
 
@@ -77,7 +93,34 @@ class Network(nn.Module):
         hidden = self.body(batch["features"])
         loc = self.loc(hidden).squeeze(-1)
         if self.family is None or self.scale is None:
-            return Forecast(loc, loc.new_full(loc.shape, self.mean_length / 2))
+            return Forecast(loc, (self.mean_length / 2).expand(loc.shape))
         scale = F.softplus(self.scale(hidden).squeeze(-1)) + _SMALLEST_SCALE
         density = self.family.predicted(loc, scale)
         return Forecast(loc, self.family.half_width(density), self.family, density)
+
+
+class TwoNetworks(nn.Module):
+    """Features of a day → forecast, by one network for the mid-point and another for the range.
+
+    Args:
+        model: its configuration.
+        num_features: of a day.
+    """
+
+    def __init__(self, model: IntervalsModel, num_features: int) -> None:
+        super().__init__()
+        self.loc, self.half_width = (
+            nn.Sequential(*_body(model, num_features), nn.Linear(model.hidden_dim, 1)) for _ in range(2)
+        )
+
+    def forward(self, batch: Batch) -> Forecast:
+        """Forecast of the days in ``batch["features"]``, shape (B, 2·lags + 1)."""
+        loc, half_width = (network(batch["features"]).squeeze(-1) for network in (self.loc, self.half_width))
+        return Forecast(loc, F.softplus(half_width), learns_width=True)
+
+
+def _body(model: IntervalsModel, num_features: int) -> nn.Sequential:
+    layers = []
+    for width in (num_features, model.hidden_dim):
+        layers += [nn.Linear(width, model.hidden_dim), nn.ReLU(), nn.Dropout(model.dropout)]
+    return nn.Sequential(*layers)

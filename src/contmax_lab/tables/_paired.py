@@ -1,0 +1,115 @@
+"""Differences between rows, repetition by repetition, with intervals.
+
+What two rows share in a repetition, the split or the seed of the data order, is in both figures and not in their
+difference. So the differences are compared, not the means.
+"""
+
+import math
+import statistics
+from typing import Any
+
+from contmax_lab.contract import Metric, Table
+from contmax_lab.tables._outcome import Outcomes, as_markdown, blocks, group_names, values
+
+CONFIDENCE = 0.95
+METHOD = (
+    "Differences are paired: from each repetition of a row that of the other row with the same seed or split is "
+    "taken. Mean of these differences, and in brackets Student's t interval of it, 95 %. Each interval stands for "
+    "itself: of 20 rows that do not differ, one is expected to seem to."
+)
+
+
+def paired_differences(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
+    r"""How much each row differs from the one that it is compared with, by default the baseline of the table.
+
+    .. math:: \bar d \pm t_{n-1,\,.975}\; s_d / \sqrt n
+
+    where d are the n differences between the two rows in the same repetition, and s their deviation.
+
+    Args:
+        table: of which these are the trainings.
+        outcomes: cells that are done, with the content of their results.json.
+
+    Returns:
+        One mapping per row that is compared: ``label``, ``against``, and ``groups``: group → metric → ``mean``,
+        ``low``, ``high`` (None for less than two repetitions), ``count``.
+    """
+    metrics = [metric for metric in table.metrics if metric.compared]
+    return [
+        {
+            "label": row.label,
+            "against": against,
+            "groups": {
+                group: {
+                    metric.key: _interval(
+                        values(outcomes, row.label, group, metric.key),
+                        values(outcomes, against, group, metric.key),
+                    )
+                    for metric in metrics
+                }
+                for group in group_names(table)
+            },
+        }
+        for row in table.rows
+        if (against := row.against or table.baseline) and row.label != against
+    ]
+
+
+def differences_text(table: Table, differences: list[dict[str, Any]]) -> str:
+    """The differences in Markdown."""
+    against = {entry["against"] for entry in differences}
+    corner = f"minus {table.baseline}" if against == {table.baseline} else ""
+    labels = [entry["label"] if corner else f"{entry['label']} minus {entry['against']}" for entry in differences]
+    rows = [(label, entry["groups"], list[str]()) for label, entry in zip(labels, differences, strict=True)]
+    metrics = [metric for metric in table.metrics if metric.compared]
+    return as_markdown(blocks(table, rows, corner, metrics, _cell))
+
+
+def student_quantile(probability: float, degrees: int) -> float:
+    """The quantile of Student's t, from its distribution function, which is elementary for whole degrees of freedom.
+
+    Args:
+        probability: above 1/2 and below 1.
+        degrees: of freedom, 1 or more.
+
+    Example:
+        >>> round(student_quantile(0.975, 2), 4)
+        4.3027
+    """
+    # t = √ν·tan θ, and the share between −t and t rises from 0 to 1 with θ from 0 to π/2.
+    low, high = 0.0, math.pi / 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _share_within(middle, degrees) < 2 * probability - 1 else (low, middle)
+    return math.sqrt(degrees) * math.tan((low + high) / 2)
+
+
+def _share_within(angle: float, degrees: int) -> float:
+    """P(|T| < √ν·tan θ), Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    odd = degrees % 2
+    term, total = math.cos(angle) if odd else 1.0, 0.0
+    for step in range(degrees // 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (2 * step + 1 + odd) / (2 * step + 2 + odd)
+    inner = math.sin(angle) * total
+    return (angle + inner) * 2 / math.pi if odd else inner
+
+
+def _interval(row: dict[str, float], baseline: dict[str, float]) -> dict[str, Any]:
+    found = [row[name] - baseline[name] for name in row if name in baseline]
+    count = len(found)
+    mean = statistics.fmean(found) if found else None
+    if mean is None or count < 2:
+        return {"mean": mean, "low": None, "high": None, "count": count}
+    reach = student_quantile((1 + CONFIDENCE) / 2, count - 1) * statistics.stdev(found) / math.sqrt(count)
+    return {"mean": mean, "low": mean - reach, "high": mean + reach, "count": count}
+
+
+def _cell(entry: dict[str, Any], metric: Metric) -> str:
+    if entry["mean"] is None:
+        return "–"
+    mean, low, high = (
+        None if entry[name] is None else f"{entry[name] * metric.scale:+.{metric.digits}f}"
+        for name in ("mean", "low", "high")
+    )
+    return f"{mean} [{low}, {high}]" if low is not None else str(mean)

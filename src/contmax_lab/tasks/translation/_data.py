@@ -1,0 +1,162 @@
+"""Pairs of sentences in three parts."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveInt
+from torch import Tensor
+
+from contmax_lab.contract import Splits
+from contmax_lab.data import shuffled
+from contmax_lab.errors import LabError
+from contmax_lab.tasks.translation._layouts import ORIGINALS, PARTS, find_parts
+from contmax_lab.tasks.translation._pieces import END, PADDING, START
+from contmax_lab.tasks.translation._prepared import KEY_FILE, Prepared, Side, Source, prepared, read_prepared
+from contmax_lab.tasks.translation._sentences import Languages
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationData:
+    """Where the sentences are, and how they are cut into pieces.
+
+    Args:
+        path: folder of Multi30k, Tatoeba, IWSLT 2017 or data that lies like it; or a folder that was prepared.
+        train: instead of it, pairs of your own: PAIR for PAIR.de and PAIR.en, or a .tsv file, source TAB target.
+        valid: the same for validation; without, a share of the training pairs is held out.
+        test: the same for the test.
+        source: the language that is translated, as names of files end.
+        target: the language that it is translated into.
+        source_column: of .tsv files, from 1.
+        target_column: of .tsv files, from 1.
+        merges: of the byte-pair encoding, which is learned from the training pairs, both languages together.
+        lowercase: write everything in small letters, what is scored as well.
+        max_length: training pairs with a sentence of more pieces are left out.
+        held_out: share of the training pairs for validation, if there is no such part.
+        split: seed of the choice of these, and of that by limit.
+        limit: take so many pairs of each part, for a quick try; 0 = all.
+        cache: folder for what is prepared; by default .contmax beside the data.
+    """
+
+    path: Path | None = None
+    train: Path | None = None
+    valid: Path | None = None
+    test: Path | None = None
+    source: str = "de"
+    target: str = "en"
+    source_column: PositiveInt = 1
+    target_column: PositiveInt = 2
+    merges: PositiveInt = 32000
+    lowercase: bool = True
+    max_length: PositiveInt = 100
+    held_out: OpenUnitInterval = 0.02
+    split: int = 0
+    limit: NonNegativeInt = 0
+    cache: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Sentences of one language as numbers of pieces.
+
+    Args:
+        tokens: of all sentences, one after the other.
+        starts: where each of these begins, (B,).
+        lengths: its pieces, (B,).
+    """
+
+    tokens: Tensor
+    starts: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, side: Side) -> "Sentences":
+        """Those of a side."""
+        starts = torch.from_numpy(side.starts)
+        return cls(torch.from_numpy(side.tokens), starts[:-1], starts.diff())
+
+    def __getitem__(self, chosen: Tensor) -> "Sentences":
+        return Sentences(self.tokens, self.starts[chosen], self.lengths[chosen])
+
+    def padded(self, first: int | None = None) -> Tensor:
+        """Numbers of pieces with the end of the sentence, (B, L); before them `first`, where given."""
+        longest = int(self.lengths.max()) if len(self.lengths) else 0
+        steps, ends = torch.arange(longest + 1), self.lengths.unsqueeze(-1)
+        places = (self.starts.unsqueeze(-1) + steps).clamp(max=max(len(self.tokens) - 1, 0))
+        numbers = torch.where(steps < ends, self.tokens[places].long(), torch.where(steps == ends, END, PADDING))
+        if first is None:
+            return numbers
+        return torch.cat([numbers.new_full((len(numbers), 1), first), numbers], 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Pairs of sentences of one part.
+
+    Args:
+        source, target: their pieces.
+        rows: of each pair, where its text stands in the list of texts; −1 = it is not kept.
+    """
+
+    source: Sentences
+    target: Sentences
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, indices: Sequence[int] | Tensor) -> "Pairs":
+        chosen = torch.as_tensor(indices, dtype=torch.long)
+        return Pairs(self.source[chosen], self.target[chosen], self.rows[chosen])
+
+    def batch(self) -> dict[str, Tensor]:
+        """Padded: source (B, L) with its end, target (B, T) from the start to its end, row (B,)."""
+        return {"source": self.source.padded(), "target": self.target.padded(START), "row": self.rows}
+
+
+def load(data: TranslationData) -> Splits:
+    """Read the parts, or what was prepared of them."""
+    read = _prepared(data)
+    texts = [*read.texts["valid"], *read.texts["test"]]
+    first = {"train": None, "valid": 0, "test": len(read.texts["valid"])}
+    parts = {part: _limited(_pairs(read, part, first[part]), data) for part in PARTS}
+    train = parts["train"]
+    short = torch.maximum(train.source.lengths, train.target.lengths) <= data.max_length
+    parts["train"] = train[short.nonzero().flatten()]
+    info = {
+        "pieces": read.pieces,
+        "vocabulary": len(read.pieces),
+        "texts": texts,
+        "prepared": str(read.folder),
+        "longest": int(train.source.lengths[short].max()) if short.any() else 0,
+    }
+    return Splits(parts["train"], parts["valid"], parts["test"], info)
+
+
+def _prepared(data: TranslationData) -> Prepared:
+    if data.path is not None and (data.path / KEY_FILE).is_file():
+        return read_prepared(data.path)
+    languages = Languages(data.source, data.target, data.source_column, data.target_column)
+    if data.path is not None:
+        parts = find_parts(data.path, languages)
+    elif data.train is None:
+        raise LabError(f"no data was given; pass --data.path FOLDER, or --data.train PAIR of your own. {ORIGINALS}")
+    else:
+        parts = {part: [] for part in PARTS}
+    parts |= {part: [named] for part in PARTS if (named := getattr(data, part)) is not None}
+    source = Source(parts, languages, data.merges, data.lowercase, data.held_out, data.split)
+    return prepared(source, data.cache or parts["train"][0].parent / ".contmax")
+
+
+def _pairs(read: Prepared, part: str, first: int | None) -> Pairs:
+    source, target = (Sentences.of(side) for side in read.sides[part])
+    count = len(source.lengths)
+    rows = torch.full((count,), -1) if first is None else torch.arange(first, first + count)
+    return Pairs(source, target, rows)
+
+
+def _limited(pairs: Pairs, data: TranslationData) -> Pairs:
+    if not data.limit or data.limit >= len(pairs):
+        return pairs
+    return pairs[sorted(shuffled(len(pairs), data.split)[: data.limit])]

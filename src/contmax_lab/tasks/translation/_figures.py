@@ -1,0 +1,207 @@
+"""Where trained models look in the source sentence, for each piece of a translation."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from contmax.densities import BetaGaussian
+from contmax_lab.contract import Figure, Prediction, TrainedRun
+from contmax_lab.drawing import Theme, new_axes
+from contmax_lab.errors import UsageError
+from contmax_lab.tasks.translation._data import Pairs
+from contmax_lab.tasks.translation._model import Guesses, TranslationModel, Translator
+from contmax_lab.tasks.translation._pieces import (
+    END,
+    PADDING,
+    START,
+    TOKENIZER_FILE,
+    as_text,
+    normalised,
+    read_encoder,
+)
+from contmax_lab.tasks.translation._shares import inside, shares
+
+# Sentences of about so many pieces fit on a page, several side by side.
+_PIECES = 11
+_SENTENCES = 3
+# Points of a density that are drawn for each piece.
+_POINTS = 12
+_INCHES_PER_PIECE = 0.24
+# A printed alignment names the pieces that hold so much of the attention.
+_MOST = 0.9
+_TINY = 1e-12
+_NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discrete + continuous"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Looked:
+    """Where a model looked in one sentence.
+
+    Args:
+        title: what the picture calls the model.
+        source, said: pieces of the sentence, L with its end, and of the translation, T with its end.
+        shares: how much of the attention falls to each piece, (T, L).
+        inside: which pieces lie where the density is positive, or without one have a positive weight, (T, L).
+        weights: of the pieces, (T, L); None where they are not attended with.
+        density: over the sentence as the unit interval, of batch shape (1, T); None without one.
+    """
+
+    title: str
+    source: list[str]
+    said: list[str]
+    shares: Tensor
+    inside: Tensor
+    weights: Tensor | None = None
+    density: BetaGaussian | None = None
+
+
+@torch.no_grad()
+def looked(trained: TrainedRun, source: Tensor, said: Tensor) -> Looked:
+    """Let a model say a translation, (1, 1 + T) from the start to the end, of a sentence (1, L)."""
+    guesses: Guesses = trained.model({"source": source, "target": said})
+    pieces = trained.splits.info["pieces"]
+    read, spoken = ([_shown(pieces[number]) for number in row.tolist()] for row in (source[0], said[0, 1:]))
+    weights, title, density = guesses.look.weights[0], _title(trained.recipe.model), guesses.density
+    if density is None:
+        return Looked(title, read, spoken, weights, weights > 0, weights)
+    within = inside(dataclasses.replace(guesses, combined=False))[0]
+    shown = weights if guesses.combined else None
+    return Looked(title, read, spoken, shares(guesses)[0], within, shown, density)
+
+
+def alignments(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
+    """One picture for each of some validation sentences, with a panel for each run, which says the reference.
+
+    Args:
+        runs: trained on the same data.
+        examples: of the validation sentences; by default some of a length that can be drawn.
+    """
+    if not runs:
+        return []
+    return [_sentence(runs, place) for place in examples or _chosen(cast(Pairs, runs[0].splits.valid))]
+
+
+def predicted(trained: TrainedRun, words: Sequence[str]) -> Prediction:
+    """The translation of a sentence, and which pieces of it were attended for each piece of the translation."""
+    text = normalised(" ".join(words), lowercase=trained.recipe.data.lowercase)
+    if not text:
+        raise UsageError('pass a sentence, e.g. contmax predict RUN "Ein Hund läuft."; - reads standard input')
+    encoder = read_encoder(Path(trained.splits.info["prepared"]) / TOKENIZER_FILE)
+    numbers = encoder.encode(text, add_special_tokens=False).ids
+    source = torch.tensor([[*numbers, END]])
+    said = cast(Translator, trained.model).translated(source)
+    spoken = said[:, : int((said != PADDING).sum())]
+    found = looked(trained, source, torch.cat([torch.tensor([[START]]), spoken], 1))
+    width = max(map(len, found.said))
+    lines = [f"{piece:{width}}  {' '.join(_attended(found, row))}" for row, piece in enumerate(found.said)]
+    answer = as_text(spoken[0].tolist(), trained.splits.info["pieces"])
+    return Prediction("\n".join([answer, "", *lines]), _figure("Attention of a translation", [found], text))
+
+
+def _attended(found: Looked, row: int) -> list[str]:
+    """The fewest pieces that hold most of the attention, in their order."""
+    falling, order = found.shares[row].sort(descending=True, stable=True)
+    taken = order[(falling.cumsum(0) - falling < _MOST) & (falling > 0)]
+    return [found.source[place] for place in sorted(taken.tolist())]
+
+
+def _sentence(runs: Sequence[TrainedRun], place: int) -> Figure:
+    panels = []
+    for trained in runs:
+        batch = cast(Pairs, trained.splits.valid)[[place]].batch()
+        panels.append(looked(trained, batch["source"], batch["target"]))
+    own = cast(Pairs, runs[0].splits.valid)[[place]]
+    text = runs[0].splits.info["texts"][int(own.rows)][0]
+    return _figure(f"Attention over sentence {place + 1}", panels, text)
+
+
+def _figure(title: str, panels: Sequence[Looked], text: str) -> Figure:
+    def draw(theme: Theme) -> Any:
+        wide = sum(max(len(panel.source) * _INCHES_PER_PIECE, 1.6) + 0.75 for panel in panels)
+        high = max(len(panel.said) for panel in panels) * _INCHES_PER_PIECE + 1.3
+        figure, axes = new_axes(columns=len(panels), width=wide, height=high)
+        for axis, panel in zip(axes, panels, strict=True):
+            _draw(axis, panel, theme)
+        return figure
+
+    caption = (
+        f"“{text}”. For each piece of the translation, from top to bottom, where in the source sentence the model "
+        "looks: weights of discrete attention in blue, the density of a continuous one in orange; where there are "
+        "both, squares are weights. Each row has its own scale. Dots mark the pieces with a positive density, or "
+        "without a density those with a positive weight, unless all are."
+    )
+    return Figure(title, draw, caption)
+
+
+def _draw(axis: Any, panel: Looked, theme: Theme) -> None:
+    rows, columns = len(panel.said), len(panel.source)
+    shades = panel.shares if panel.density is None else _band(panel.density, columns)
+    axis.imshow(
+        (shades / shades.amax(-1, keepdim=True).clamp(min=_TINY)).tolist(),
+        extent=(0, columns, rows, 0),
+        aspect="auto",
+        cmap=_shading(theme, theme.colour(0 if panel.density is None else 1)),
+        vmin=0,
+        vmax=1.3,
+        interpolation="nearest",
+    )
+    if panel.density is not None and panel.weights is not None:
+        axis.scatter(
+            *_middles(panel.weights), s=(40 * panel.weights.flatten()).tolist(), marker="s", color=theme.colour(0)
+        )
+    if not bool(panel.inside.all()):
+        axis.scatter(*_middles(panel.inside), s=(4.0 * panel.inside.flatten()).tolist(), color=theme.ink, linewidths=0)
+    axis.set_title(panel.title, fontsize=8, loc="left")
+    axis.set_xticks([place + 0.5 for place in range(columns)], panel.source, rotation=60, ha="right", fontsize=7)
+    axis.set_yticks([place + 0.5 for place in range(rows)], panel.said, fontsize=7)
+    axis.tick_params(length=0, pad=1)
+    for label in axis.get_xticklabels():
+        label.set_rotation_mode("anchor")
+
+
+def _shading(theme: Theme, colour: str) -> Any:
+    """From the plate to a colour."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("attention", [theme.plate, colour])
+
+
+def _middles(cells: Tensor) -> tuple[list[float], list[float]]:
+    """Across and down, of all cells (T, L) row by row."""
+    rows, columns = torch.meshgrid(*(torch.arange(n) + 0.5 for n in cells.shape), indexing="ij")
+    return columns.flatten().tolist(), rows.flatten().tolist()
+
+
+def _band(density: BetaGaussian, columns: int) -> Tensor:
+    """The density at points of the sentence, (T, points)."""
+    t = (torch.arange(columns * _POINTS) + 0.5) / (columns * _POINTS)
+    values: Tensor = density.density(t.view(-1, 1, 1))[:, 0].T
+    return values
+
+
+def _chosen(pairs: Pairs) -> list[int]:
+    """Sentences of about the right length on both sides."""
+    off = (pairs.source.lengths - _PIECES).abs() + (pairs.target.lengths - _PIECES).abs()
+    places: list[int] = off.argsort(stable=True)[:_SENTENCES].tolist()
+    return places
+
+
+def _shown(piece: str) -> str:
+    """A piece as people read it: + where it goes on with a word.
+
+    Example:
+        >>> [_shown(piece) for piece in ("▁baum", "wolle", ".", "</s>")]
+        ['baum', '+wolle', '.', '</s>']
+    """
+    if piece.startswith("▁"):
+        return piece[1:] or "▁"
+    return f"+{piece}" if piece[0].isalnum() else piece
+
+
+def _title(model: TranslationModel) -> str:
+    form = {1.0: "softmax", 2.0: "sparsemax"}.get(float(model.alpha), f"α = {model.alpha:g}")
+    return f"{_NAMES[model.attention]} {form}"

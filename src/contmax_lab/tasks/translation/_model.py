@@ -1,0 +1,205 @@
+"""Bidirectional GRU, attention, GRU with input feeding, a guess at the next piece."""
+
+import dataclasses
+
+import torch
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from contmax.basis import GaussianBasis
+from contmax.densities import BetaGaussian
+from contmax_lab.contract import Batch
+from contmax_lab.tasks.translation._attention import Kind, Look, Memory, SourceAttention, joined
+from contmax_lab.tasks.translation._beam import beam_search
+from contmax_lab.tasks.translation._pieces import PADDING
+
+# Widths of the basis functions in the paper.
+_WIDTHS = (0.03, 0.1, 0.3)
+# An input to the update gates at which the sigmoid is 1, exactly, in every precision.
+_KEPT = 1e4
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationModel:
+    """The network, and how it is asked.
+
+    Args:
+        attention: over single pieces, over a stretch of the sentence with the moments of their weights, or the sum of
+            both.
+        alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola.
+        num_basis: basis functions of the continuous attention, a third of each width .03, .1 and .3.
+        penalty: of the ridge fit.
+        embedding_dim: of a piece.
+        encoder_dim: of each direction of the encoder.
+        decoder_dim: of the decoder and of the scores.
+        tied: one table for the pieces of both languages and for the guesses.
+        dropout: of the vectors of the pieces.
+        hidden_dropout: of the states of the encoder and of those that the guesses are made of.
+        label_smoothing: share of the probability that all pieces get alike, in training.
+        beam: hypotheses of a sentence that are followed at a time.
+        max_output: most pieces of a translation.
+        length_penalty: a hypothesis of n pieces counts log p / n to this power.
+    """
+
+    attention: Kind = "combined"
+    alpha: PositiveFloat = 2.0
+    num_basis: PositiveInt = 30
+    penalty: PositiveFloat = 0.01
+    embedding_dim: PositiveInt = 620
+    encoder_dim: PositiveInt = 1000
+    decoder_dim: PositiveInt = 1000
+    tied: bool = False
+    dropout: ClosedUnitInterval = 0.0
+    hidden_dropout: ClosedUnitInterval = 0.2
+    label_smoothing: ClosedUnitInterval = 0.0
+    beam: PositiveInt = 5
+    max_output: PositiveInt = 80
+    length_penalty: NonNegativeFloat = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Guesses:
+    """What the network says of each piece of a translation, knowing those before.
+
+    Args:
+        logits: of the pieces, (B, T, V).
+        look: where it looked, T questions.
+        alpha: of the attention.
+        mask: which places of the source hold a piece, (B, L).
+        combined: whether the weights are attended with beside the density.
+        smoothing: of the labels, in training.
+    """
+
+    logits: Tensor
+    look: Look
+    alpha: float
+    mask: Tensor
+    combined: bool = False
+    smoothing: float = 0.0
+
+    @property
+    def density(self) -> BetaGaussian | None:
+        """Over the source sentences as the unit interval, of batch shape (B, T)."""
+        return self.look.density(self.alpha)
+
+
+class Translator(nn.Module):
+    r"""Pieces of a sentence → pieces of its translation.
+
+    .. math:: s_t = \mathrm{GRU}([y_{t-1}; a_{t-1}], s_{t-1}), \qquad c_t = \mathrm{attend}(s_t), \qquad
+              a_t = \tanh(W[s_t; c_t]), \qquad s_0 = \tanh(W_0 [\overrightarrow h_L; \overleftarrow h_1])
+
+    A beam search needs `memory`, `first` and `step` of it, and nothing else.
+
+    Args:
+        model: its configuration.
+        vocabulary: V, pieces of both languages.
+
+    Example:
+        >>> sizes = {"embedding_dim": 6, "encoder_dim": 4, "decoder_dim": 5}
+        >>> translator = Translator(TranslationModel(**sizes), vocabulary=20)
+        >>> batch = {"source": torch.tensor([[5, 7, 3], [9, 3, 0]]), "target": torch.tensor([[2, 8, 3], [2, 3, 0]])}
+        >>> translator(batch).logits.shape
+        torch.Size([2, 2, 20])
+    """
+
+    def __init__(self, model: TranslationModel, vocabulary: int) -> None:
+        super().__init__()
+        self.config, self.alpha, self.smoothing = model, float(model.alpha), float(model.label_smoothing)
+        embedding, hidden, states = int(model.embedding_dim), int(model.decoder_dim), 2 * int(model.encoder_dim)
+        self.target = nn.Embedding(vocabulary, embedding, padding_idx=PADDING)
+        self.source = self.target if model.tied else nn.Embedding(vocabulary, embedding, padding_idx=PADDING)
+        self.encoder = Encoder(embedding, int(model.encoder_dim))
+        self.bridge = nn.Linear(states, hidden)
+        self.cell = nn.GRUCell(embedding + hidden, hidden)
+        basis = GaussianBasis.linspace(model.num_basis, _WIDTHS)
+        self.attention = SourceAttention(model.attention, model.alpha, states, hidden, hidden, basis, model.penalty)
+        self.attentional = nn.Linear(hidden + states, hidden)
+        self.readout = nn.Linear(hidden, embedding) if model.tied else nn.Identity()
+        self.guess = nn.Linear(embedding if model.tied else hidden, vocabulary)
+        self.dropout, self.hidden_dropout = nn.Dropout(model.dropout), nn.Dropout(model.hidden_dropout)
+        for table in {self.source, self.target}:
+            nn.init.normal_(table.weight, std=embedding**-0.5)
+            nn.init.zeros_(table.weight[PADDING])
+        if model.tied:
+            self.guess.weight = self.target.weight
+
+    def forward(self, batch: Batch) -> Guesses:
+        """Guess every piece of ``batch["target"]``, (B, 1 + T), after the first, from ``batch["source"]``, (B, L)."""
+        memory = self.memory(batch["source"])
+        state = self.first(memory)
+        vectors = self.dropout(self.target(batch["target"][:, :-1]))
+        attentional: list[Tensor] = []
+        looks: list[Look] = []
+        for vector in vectors.split(1, 1):
+            state, look = self._step(vector, state, memory)
+            attentional.append(state["attentional"])
+            looks.append(look)
+        logits = self._guessed(torch.cat(attentional, 1))
+        combined, smoothing = self.attention.kind == "combined", self.smoothing if self.training else 0.0
+        return Guesses(logits, joined(looks), self.alpha, memory.mask, combined, smoothing)
+
+    def translated(self, source: Tensor) -> Tensor:
+        """Pieces of translations, (B, T), of those of sentences, (B, L), by beam search."""
+        beam, longest, penalty = int(self.config.beam), int(self.config.max_output), float(self.config.length_penalty)
+        return beam_search(self, source, beam=beam, max_output=longest, length_penalty=penalty)[0]
+
+    # -- one piece after the other -------------------------------------------------------------------------------------
+
+    def memory(self, source: Tensor) -> Memory:
+        """What is known of sentences before anything is said, from their pieces (B, L)."""
+        mask = source != PADDING
+        states = self.hidden_dropout(self.encoder(self.dropout(self.source(source)), mask))
+        return self.attention.memory(states, mask)
+
+    def first(self, memory: Memory) -> dict[str, Tensor]:
+        """The state before the first piece, of one hypothesis for each sentence: tensors (B, 1, …)."""
+        forwards, backwards = memory.values.chunk(2, -1)
+        last = memory.mask.sum(-1).clamp(min=1) - 1
+        ends = forwards.gather(1, last.view(-1, 1, 1).expand(-1, 1, forwards.shape[-1]))
+        state = torch.tanh(self.bridge(torch.cat([ends, backwards[:, :1]], -1)))
+        return {"hidden": state, "attentional": torch.zeros_like(state)}
+
+    def step(self, pieces: Tensor, state: dict[str, Tensor], memory: Memory) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits (B, Q, V) of what follows, and the state after the last pieces (B, Q) of Q hypotheses."""
+        state, _ = self._step(self.dropout(self.target(pieces)), state, memory)
+        return self._guessed(state["attentional"]), state
+
+    def _step(self, vector: Tensor, state: dict[str, Tensor], memory: Memory) -> tuple[dict[str, Tensor], Look]:
+        fed = torch.cat([vector, state["attentional"]], -1)
+        hidden = self.cell(fed.flatten(0, 1), state["hidden"].flatten(0, 1)).view(*fed.shape[:2], -1)
+        context, look = self.attention(hidden, memory)
+        attentional = torch.tanh(self.attentional(torch.cat([hidden, context], -1)))
+        return {"hidden": hidden, "attentional": attentional}, look
+
+    def _guessed(self, attentional: Tensor) -> Tensor:
+        logits: Tensor = self.guess(self.readout(self.hidden_dropout(attentional)))
+        return logits
+
+
+class Encoder(nn.Module):
+    """A bidirectional GRU that reads every sentence as if it were alone in the batch.
+
+    Padding is marked by one more input, which opens the update gates. So the direction that begins at the padding
+    keeps its state at zero until it meets the last piece. The result is that of packed sequences, without the lengths
+    on the host, which would make it wait for the device at every step. The weights of that input have no gradient.
+
+    Args:
+        input_dim: of the vectors of pieces.
+        hidden_dim: of each direction.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.gru = nn.GRU(input_dim + 1, hidden_dim, batch_first=True, bidirectional=True)
+        with torch.no_grad():
+            for name, weight in self.gru.named_parameters():
+                if name.startswith("weight_ih"):
+                    weight[:, -1] = 0.0
+                    weight[hidden_dim : 2 * hidden_dim, -1] = _KEPT
+
+    def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
+        """States (B, L, 2·hidden_dim) of vectors (B, L, D); what stands at the padding means nothing."""
+        marked = torch.cat([vectors, (~mask).unsqueeze(-1).to(vectors.dtype)], -1)
+        states: Tensor = self.gru(marked)[0]
+        return states

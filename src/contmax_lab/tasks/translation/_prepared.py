@@ -1,0 +1,169 @@
+"""Sentences as numbers of pieces on disk: what needs a tokenizer is done once, and not where the GPU is."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contmax_lab.data import shuffled
+from contmax_lab.errors import LabError
+from contmax_lab.files import fingerprint, prepared_folder
+from contmax_lab.tasks.translation._layouts import PARTS
+from contmax_lab.tasks.translation._pieces import encoded, learned_encoder, normalised, read_pieces, write_pieces
+from contmax_lab.tasks.translation._sentences import Languages, files_of, read_pairs
+
+KEY_FILE = "translation.json"
+# Part of the key: to be raised when the same files would give others.
+_FORMAT = 1
+Pairs = list[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What is read, and how.
+
+    Args:
+        parts: ``train``, ``valid``, ``test`` → what `read_pairs` reads, one after the other; without any for
+            validation, some of the training pairs are held out.
+        languages: of the pairs.
+        merges: of the byte-pair encoding.
+        lowercase: whether all is written in small letters.
+        held_out: share for validation.
+        split: seed of the choice of these.
+    """
+
+    parts: dict[str, list[Path]]
+    languages: Languages
+    merges: int
+    lowercase: bool
+    held_out: float
+    split: int
+
+    def key(self) -> dict[str, Any]:
+        """What the numbers depend on."""
+        files = {part: [f for place in self.parts[part] for f in files_of(place, self.languages)] for part in PARTS}
+        return {
+            "format": _FORMAT,
+            "files": {part: [path.name for path in paths] for part, paths in files.items()},
+            "of": fingerprint([path for paths in files.values() for path in paths]),
+            "languages": dataclasses.asdict(self.languages),
+            "merges": self.merges,
+            "lowercase": self.lowercase,
+            "split": None if self.parts["valid"] else [self.held_out, self.split],
+        }
+
+    def pairs(self) -> dict[str, Pairs]:
+        """The pairs of each part.
+
+        Raises:
+            LabError: if a file is not as it should be, or holds nothing.
+        """
+        found: dict[str, Pairs] = {}
+        for part, places in self.parts.items():
+            found[part] = [
+                (normalised(source, lowercase=self.lowercase), normalised(target, lowercase=self.lowercase))
+                for place in places
+                for source, target in read_pairs(place, self.languages)
+            ]
+            if places and not found[part]:
+                raise LabError(f"{places[0]}: no pair of sentences; expected one in a line")
+        if not found["valid"]:
+            found["train"], found["valid"] = _held_out(found["train"], self.held_out, self.split)
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """The sentences of one language of one part.
+
+    Args:
+        tokens: numbers of the pieces of all, one sentence after the other.
+        starts: where each begins, and the end of the last, (sentences + 1,).
+    """
+
+    tokens: NDArray[np.int32]
+    starts: NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """Everything a training and an evaluation need.
+
+    Args:
+        folder: where it lies.
+        pieces: by their numbers.
+        sides: part → source and target.
+        texts: part → pairs of sentences as text, of ``valid`` and ``test``.
+    """
+
+    folder: Path
+    pieces: list[str]
+    sides: dict[str, tuple[Side, Side]]
+    texts: dict[str, Pairs]
+
+
+def prepared(source: Source, cache: Path) -> Prepared:
+    """Read what an earlier call has made of the same files, or make it.
+
+    Raises:
+        LabError: if a file is not as it should be, a package is missing or the cache cannot be written.
+    """
+    return read_prepared(prepared_folder(cache, KEY_FILE, source.key(), lambda folder: _make(source, folder)))
+
+
+def read_prepared(folder: Path) -> Prepared:
+    """Read a folder that was prepared, here or elsewhere.
+
+    Raises:
+        LabError: if it is damaged.
+    """
+    try:
+        pieces = read_pieces(folder)
+        sides = {part: (_read_side(folder, part, "source"), _read_side(folder, part, "target")) for part in PARTS}
+        texts = {part: _read_texts(folder / f"{part}.tsv") for part in ("valid", "test")}
+    except (OSError, ValueError, EOFError) as error:
+        raise LabError(f"{folder} is damaged: {' '.join(str(error).split())}; delete it") from None
+    for part, both in sides.items():
+        counts = {len(side.starts) - 1 for side in both} | ({len(texts[part])} if part in texts else set())
+        if len(counts) > 1 or any(side.starts[-1] != len(side.tokens) for side in both):
+            raise LabError(f"{folder} is damaged: the files of {part} do not fit together; delete it")
+    return Prepared(folder, pieces, sides, texts)
+
+
+def _held_out(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:
+    """Without, and only, the pairs held out: all translations of a share of the source sentences."""
+    sources = list(dict.fromkeys(source for source, _ in pairs))
+    if len(sources) < 2:
+        raise LabError("one source sentence cannot be split into training and validation; name --data.valid")
+    count = min(max(round(share * len(sources)), 1), len(sources) - 1)
+    chosen = {sources[i] for i in shuffled(len(sources), seed)[:count]}
+    return [pair for pair in pairs if pair[0] not in chosen], [pair for pair in pairs if pair[0] in chosen]
+
+
+def _make(source: Source, folder: Path) -> None:
+    pairs = source.pairs()
+    encoder = learned_encoder([text for pair in pairs["train"] for text in pair], source.merges)
+    write_pieces(folder, encoder)
+    for part, found in pairs.items():
+        for side, name in enumerate(("source", "target")):
+            tokens, starts = encoded(encoder, [pair[side] for pair in found])
+            np.save(folder / f"{part}.{name}.tokens.npy", tokens)
+            np.save(folder / f"{part}.{name}.starts.npy", starts)
+        if part != "train":
+            lines = "".join(f"{source}\t{target}\n" for source, target in found)
+            (folder / f"{part}.tsv").write_text(lines, encoding="utf-8")
+
+
+def _read_side(folder: Path, part: str, name: str) -> Side:
+    tokens, starts = (
+        np.load(folder / f"{part}.{name}.{field}.npy", allow_pickle=False) for field in ("tokens", "starts")
+    )
+    return Side(tokens, starts)
+
+
+def _read_texts(path: Path) -> Pairs:
+    lines: Sequence[str] = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [(source, target) for source, target in (line.split("\t") for line in lines)]

@@ -1,0 +1,146 @@
+"""Reading pairs of sentences, in the layouts in which they are published."""
+
+import dataclasses
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+from contmax_lab.data import numbered_lines
+from contmax_lab.errors import LabError
+
+# Lines of the training files of IWSLT that hold no sentence.
+_TAGS = re.compile(r"</?(url|keywords|speaker|talkid|title|description|reviewer|translator|doc)\b")
+_TAGGED = "train.tags."
+
+
+@dataclasses.dataclass(frozen=True)
+class Languages:
+    """What is translated into what.
+
+    Args:
+        source, target: how names of files end, such as de and en.
+        source_column, target_column: of tables, from 1.
+    """
+
+    source: str
+    target: str
+    source_column: int = 1
+    target_column: int = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """One sentence, and where it stands."""
+
+    text: str
+    place: str
+
+
+def read_pairs(where: Path, languages: Languages) -> Iterator[tuple[str, str]]:
+    """Pairs of sentences.
+
+    Args:
+        where: a table, ``.tsv``, without a header; or what the names of two files have in common: ``train`` for
+            ``train.de`` and ``train.en``, one sentence in a line, or for ``train.de.xml`` and ``train.en.xml``.
+        languages: how these end, or which columns to take.
+
+    Raises:
+        LabError: at the first thing that is not as it should be, with file and line.
+    """
+    if where.suffix == ".tsv":
+        yield from _of_table(where, languages)
+        return
+    sides = [_side(where, ending) for ending in (languages.source, languages.target)]
+    tagged = where.name.startswith(_TAGGED)
+    first, second = (_sentences(path, tagged=tagged) for path in sides)
+    for one, other in zip_longest(first, second):
+        if one is None or other is None:
+            longer, shorter = (sides[1], sides[0]) if one is None else (sides[0], sides[1])
+            raise LabError(
+                f"{shorter} has fewer sentences than {longer}, which goes on at {(one or other).place}; the two "
+                "must have one sentence for each of the other"
+            )
+        # The published training set has some talks with a sentence that nobody has translated.
+        if tagged and not (one.text and other.text):
+            continue
+        for sentence in (one, other):
+            if not sentence.text:
+                raise LabError(f"{sentence.place}: the sentence is empty; take it out of both files, or fill it")
+        yield one.text, other.text
+
+
+def exists(where: Path, languages: Languages) -> bool:
+    """Whether there is something to read."""
+    if where.suffix == ".tsv":
+        return where.is_file()
+    return all(_found(where, ending) is not None for ending in (languages.source, languages.target))
+
+
+def files_of(where: Path, languages: Languages) -> list[Path]:
+    """The files that `read_pairs` reads.
+
+    Raises:
+        LabError: if one is missing.
+    """
+    if where.suffix == ".tsv":
+        if not where.is_file():
+            raise LabError(f"{where}: no such file; pass a table, source TAB target")
+        return [where]
+    return [_side(where, ending) for ending in (languages.source, languages.target)]
+
+
+def _found(where: Path, ending: str) -> Path | None:
+    named = (where.with_name(f"{where.name}.{ending}{kind}") for kind in ("", ".xml"))
+    return next((path for path in named if path.is_file()), None)
+
+
+def _side(where: Path, ending: str) -> Path:
+    path = _found(where, ending)
+    if path is None:
+        raise LabError(
+            f"{where}.{ending}: no such file; pass what the names of two files have in common, {where.name} for "
+            f"{where.name}.{ending} and its translation, with --data.source and --data.target; or a .tsv file"
+        )
+    return path
+
+
+def _of_table(path: Path, languages: Languages) -> Iterator[tuple[str, str]]:
+    columns = languages.source_column - 1, languages.target_column - 1
+    for number, line in numbered_lines(path):
+        fields = line.split("\t")
+        if len(fields) <= max(columns):
+            raise LabError(
+                f"{path}, line {number}: {len(fields)} columns, where the sentences are columns "
+                f"{languages.source_column} and {languages.target_column}, with a tab between them"
+            )
+        source, target = (fields[column].strip() for column in columns)
+        for name, text in (("source", source), ("target", target)):
+            if not text:
+                raise LabError(f"{path}, line {number}: the {name} sentence is empty; take the line out, or fill it")
+        yield source, target
+
+
+def _sentences(path: Path, *, tagged: bool) -> Iterator[Sentence]:
+    if path.suffix == ".xml":
+        yield from _of_xml(path)
+        return
+    for number, line in numbered_lines(path):
+        if not (tagged and _TAGS.match(line.lstrip())):
+            yield Sentence(line.strip(), f"{path}, line {number}")
+
+
+def _of_xml(path: Path) -> Iterator[Sentence]:
+    """The segments of a file of the evaluation campaign."""
+    # Read as text first, so that a wrong encoding is reported with its line.
+    lines = [line for _, line in numbered_lines(path)]
+    try:
+        root = ElementTree.fromstring("\n".join(lines).encode())
+    except ElementTree.ParseError as error:
+        raise LabError(f"{path}: not complete XML ({error}); download it again") from None
+    segments = list(root.iter("seg"))
+    if not segments:
+        raise LabError(f"{path}: the XML has no <seg>, which hold the sentences of IWSLT")
+    for number, segment in enumerate(segments, start=1):
+        yield Sentence("".join(segment.itertext()).strip(), f"{path}, segment {number}")

@@ -1,0 +1,131 @@
+"""Workers that are processes of this machine."""
+
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing import connection
+from typing import Any
+
+from contmax_lab.workers._attempt import Verdict, attempt
+from contmax_lab.workers._crew import Outcome, Work
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalProcesses:
+    """Processes of this machine, each of which trains one recipe after the other.
+
+    Args:
+        jobs: trainings side by side.
+    """
+
+    jobs: int = 1
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator["LocalCrew"]:
+        """Processes are started when there is something to train."""
+        crew = LocalCrew(self.jobs)
+        try:
+            yield crew
+        finally:
+            crew.dismiss()
+
+
+class LocalCrew:
+    """The processes of one table or search.
+
+    Args:
+        jobs: at most so many.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        # Workers are forked from a process that has imported torch once and started nothing, neither threads nor a GPU.
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["torch._dynamo", "contmax_lab.training"])
+        self._jobs = jobs
+        self._idle: list[_Worker] = []
+        self._busy: list[_Worker] = []
+
+    def has_room(self) -> bool:
+        """Whether fewer trainings are under way than may be."""
+        return len(self._busy) < self._jobs
+
+    def begin(self, training: Work) -> None:
+        """To a worker that is there, whose GPU is awake, or to a new one."""
+        self._idle = [worker for worker in self._idle if worker.process.is_alive()]
+        worker = self._idle.pop() if self._idle else _Worker(self._context)
+        worker.begin(training)
+        self._busy.append(worker)
+
+    def outcomes(self, seconds: float) -> list[Outcome]:
+        """What the workers say; one that has died says nothing, and its place is free again."""
+        if not self._busy:
+            time.sleep(seconds)
+            return []
+        heard = connection.wait([worker.pipe for worker in self._busy], seconds)
+        return [self._ended(worker) for worker in list(self._busy) if worker.pipe in heard]
+
+    def stop(self) -> list[Outcome]:
+        """By SIGTERM, after which a training saves between two steps."""
+        for worker in self._busy:
+            worker.ask_to_stop()
+        return [outcome for worker in list(self._busy) if (outcome := self._ended(worker)).problem is None]
+
+    def dismiss(self) -> None:
+        """Idle workers leave when nobody can give them anything any more; others, after an error, save and leave."""
+        for worker in self._busy:
+            worker.ask_to_stop()
+        for worker in [*self._idle, *self._busy]:
+            worker.pipe.close()
+        for worker in [*self._idle, *self._busy]:
+            worker.process.join()
+
+    def _ended(self, worker: "_Worker") -> Outcome:
+        """What a worker says, waited for."""
+        training = worker.training
+        try:
+            kind, text = worker.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            worker.process.join()
+            self._busy.remove(worker)
+            code = worker.process.exitcode
+            return Outcome(training, f"the process that trained ended with exit code {code}; the same command goes on")
+        self._busy.remove(worker)
+        self._idle.append(worker)
+        return Outcome(training, text or None, kind == "diverged")
+
+
+class _Worker:
+    def __init__(self, context: Any) -> None:
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs,))
+        self.process.start()
+        # The only copy that is left is the worker's: when it dies, the pipe ends.
+        theirs.close()
+        self.training: Work
+        self._is_asked = False
+
+    def begin(self, training: Work) -> None:
+        self.training = training
+        # One that died while it was idle is noticed when its outcome is asked for.
+        with contextlib.suppress(BrokenPipeError):
+            self.pipe.send(training)
+
+    def ask_to_stop(self) -> None:
+        """Once: the second signal would end it before it has saved."""
+        if self.process.is_alive() and not self._is_asked:
+            self._is_asked = True
+            os.kill(self.process.pid, signal.SIGTERM)
+
+
+def _work(pipe: connection.Connection) -> None:
+    """Train what comes, until nothing can come any more: the parent has closed the pipe, or is dead."""
+    # Ctrl-C goes to the whole group of processes, and the parent passes it on as SIGTERM.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            verdict: Verdict = attempt(pipe.recv())
+            pipe.send(verdict)

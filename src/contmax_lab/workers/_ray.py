@@ -1,0 +1,205 @@
+"""Workers of a Ray cluster, https://docs.ray.io: any number of machines that share a folder."""
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from contmax_lab.errors import LabError, UsageError
+from contmax_lab.packages import require
+from contmax_lab.registry import task_reference
+from contmax_lab.runs import Run
+from contmax_lab.workers._crew import Outcome, Work
+from contmax_lab.workers._remote import Order, train_ordered
+
+# Seconds for a machine to answer that it is there, for results to be seen from here, between two looks at the machines.
+_CONNECT, _VISIBLE, _LOOK = 10.0, 60.0, 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RayCluster:
+    """A Ray cluster that runs already.
+
+    Args:
+        address: ``HOST:PORT`` of its first machine, ``auto`` = the one that this machine is part of, or
+            ``ray://HOST:PORT`` for a machine that is not part of it.
+        jobs: trainings side by side; 0 = as many as the cluster has CPUs and GPUs for.
+        gpus: of each training, such as 0.25; None = one if the cluster has any.
+        retries: how often a training whose worker was lost begins again, from its last checkpoint.
+    """
+
+    address: str
+    jobs: int = 0
+    gpus: float | None = None
+    retries: int = 3
+
+    def __post_init__(self) -> None:
+        # Ray takes parts of one GPU, or several whole ones.
+        if self.gpus is not None and not (0 <= self.gpus <= 1 or (self.gpus > 1 and self.gpus.is_integer())):
+            raise UsageError(f"--gpus-per-cell must be between 0 and 1, or a whole number; got {self.gpus:g}")
+        if self.retries < 0:
+            raise UsageError(f"--retries must be at least 0; got {self.retries}")
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator["RayCrew"]:
+        """Join the cluster, and leave it at the end.
+
+        Raises:
+            LabError: if Ray is not installed, nobody answers, or the cluster has no such GPUs.
+        """
+        ray = require("ray", "--ray")
+        _check_address(self.address)
+        try:
+            ray.init(address=self.address, logging_level=logging.ERROR, log_to_driver=False)
+        except Exception as error:  # a wrong address, another version of Ray or Python there, …
+            raise LabError(f"--ray {self.address}: {' '.join(str(error).split())[:300]}") from None
+        # Ray prints its own news where our results go, with twenty lines of its log for each machine that is lost.
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            try:
+                yield RayCrew(ray, self)
+            finally:
+                ray.shutdown()
+
+
+class RayCrew:
+    """The trainings of one table or search on a cluster.
+
+    Args:
+        ray: the module.
+        cluster: which, and with what.
+
+    Raises:
+        LabError: if no machine has the GPUs that a training needs.
+    """
+
+    def __init__(self, ray: Any, cluster: RayCluster) -> None:
+        self._ray, self._cluster = ray, cluster
+        has = max((node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]), default=0.0)
+        self._gpus = (1.0 if has else 0.0) if cluster.gpus is None else cluster.gpus
+        if self._gpus > has:
+            raise LabError(f"--gpus-per-cell {self._gpus:g}: no machine of the cluster {cluster.address} has so many")
+        # Ray begins a task whose worker or machine is lost again on another, by itself; one that raises it does not.
+        options = {"num_cpus": 1, "num_gpus": self._gpus, "max_retries": cluster.retries}
+        self._train = ray.remote(**options)(train_ordered)
+        self._under_way: dict[Any, Work] = {}
+        self._refused: list[Outcome] = []
+        self._stopped: collections.Counter[str] = collections.Counter()
+        self._machines, self._looked = self._alive(), time.monotonic()
+
+    def has_room(self) -> bool:
+        """Asked every time, since machines come and go."""
+        if self._cluster.jobs:
+            return len(self._under_way) < self._cluster.jobs
+        resources = self._ray.cluster_resources()
+        by_gpus = resources.get("GPU", 0.0) / self._gpus if self._gpus else float("inf")
+        # At least one, which waits when for the moment there is no machine at all.
+        return len(self._under_way) < max(1, int(min(resources.get("CPU", 0.0), by_gpus)))
+
+    def begin(self, training: Work) -> None:
+        """Write the recipe into the folder of each run, where a worker finds it."""
+        try:
+            task = task_reference(training.runs[0].recipe.task)
+            for run in training.runs:
+                Run(run.folder).begin(run.recipe, resume=True)
+        except LabError as error:
+            self._refused.append(Outcome(training, str(error)))
+            return
+        order = Order(
+            task=task,
+            current_folder=os.getcwd(),
+            folder=str(training.folder),
+            runs=[str(run.folder) for run in training.runs],
+            test=training.runs[0].test,
+        )
+        self._under_way[self._train.remote(order)] = training
+
+    def outcomes(self, seconds: float) -> list[Outcome]:
+        """What the workers say; a machine that is lost is told on the way, and its trainings go on elsewhere."""
+        self._notice_losses()
+        refused, self._refused = self._refused, []
+        if refused:
+            return refused
+        if not self._under_way:
+            time.sleep(seconds)
+            return []
+        done, _ = self._ray.wait(list(self._under_way), timeout=seconds)
+        found = [self._ended(reference) for reference in done]
+        return [outcome for outcome in found if outcome]
+
+    def stop(self) -> list[Outcome]:
+        """A cancelled task gets Ctrl-C, after which a training saves between two steps, and the task ends."""
+        for reference in self._under_way:
+            self._ray.cancel(reference, force=False, recursive=False)
+        over = []
+        for reference, training in self._under_way.items():
+            with contextlib.suppress(self._ray.exceptions.RayError):
+                kind, _ = self._ray.get(reference)
+                over += [Outcome(training)] if kind == "done" else []
+        return over
+
+    def _alive(self) -> dict[str, str]:
+        """The machines of the cluster, by their number."""
+        return {node["NodeID"]: node["NodeManagerAddress"] for node in self._ray.nodes() if node["Alive"]}
+
+    def _notice_losses(self) -> None:
+        if time.monotonic() - self._looked < _LOOK:
+            return
+        before, self._machines, self._looked = self._machines, self._alive(), time.monotonic()
+        for machine in before.keys() - self._machines.keys():
+            lost = f"lost the machine {before[machine]}; what it trained goes on elsewhere, from the last checkpoints"
+            print(lost, file=sys.stderr, flush=True)
+
+    def _ended(self, reference: Any) -> Outcome | None:
+        """What came of a task; None if it begins again."""
+        training = self._under_way.pop(reference)
+        try:
+            kind, text = self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            return Outcome(training, f"{_one_line(error)}; the same command goes on")
+        if kind == "stopped" and self._stopped[str(training.folder)] < self._cluster.retries:
+            # Not by us: its machine is about to leave the cluster, and has let it save.
+            self._stopped[str(training.folder)] += 1
+            self.begin(training)
+            return None
+        if kind == "done" and not all(_is_seen(Run(run.folder)) for run in training.runs):
+            return Outcome(training, f"done, but {training.folder} has no results here: it must lie on shared storage")
+        return Outcome(training, text or None, kind == "diverged")
+
+
+def _is_seen(run: Run) -> bool:
+    """Whether the results of a run have come in; a file server may show a new file late."""
+    started = time.monotonic()
+    while run.results() is None:
+        if time.monotonic() - started > _VISIBLE:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def _check_address(address: str) -> None:
+    """Ray waits a minute for a machine that does not answer, and then ends the process."""
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(
+            f"--ray {address} is no address; pass HOST:PORT as `ray start --head` prints it, or auto on a machine of "
+            "the cluster"
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT).close()
+    except (OSError, OverflowError) as error:
+        raise LabError(
+            f"--ray {address}: nobody answers there ({error}); start a cluster with ray start --head --port=6379"
+        ) from None
+
+
+def _one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines)}"[:300]

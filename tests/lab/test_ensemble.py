@@ -1,0 +1,164 @@
+"""Many small trainings as one: the same numbers as one by one, in slices, and in a table."""
+
+import copy
+import json
+
+import pytest
+import torch
+from weather import tiny_recipe
+
+from contmax_lab import recipes
+from contmax_lab.contract import Metric, Repetition, Row, Table
+from contmax_lab.errors import Diverged, Interrupted, UsageError
+from contmax_lab.registry import find_task
+from contmax_lab.runs import Run
+from contmax_lab.tables import Reproduction, reproduce
+from contmax_lab.training import _ensemble, train, train_together
+
+FULL = ("--training.batch_size=0", "--training.epochs=12", "--training.evaluate_every=4")
+
+
+def replicas(folder, *overrides, count=3):
+    """Recipes with splits and seeds of their own, the last with more training days than the others."""
+    return [
+        tiny_recipe(folder, *FULL, *overrides, f"--data.split={place}", f"--seed={place}", f"--data.apart={place < 2}")
+        for place in range(count)
+    ]
+
+
+def together(made, folder):
+    runs = [Run(folder / str(place)) for place in range(len(made))]
+    train_together(made, runs, folder / "ensemble.safetensors")
+    assert not (folder / "ensemble.safetensors").exists()
+    return [run.results() for run in runs]
+
+
+@pytest.mark.parametrize("family", ["parabola", "midpoint", "two-networks"])
+def test_replicas_learn_what_each_would_alone(tmp_path, family):
+    made = replicas(tmp_path, "--model.dropout=0", f"--model.family={family}")
+    found = together(made, tmp_path / "together")
+    assert len({results["examples"]["train"] for results in found}) > 1
+    for place, (recipe, results) in enumerate(zip(made, found, strict=True)):
+        alone = train(recipe, Run(tmp_path / "alone" / str(place)), test=True)
+        for key in ("best_epoch", "epochs", "steps", "parameters", "examples", "seed"):
+            assert results[key] == alone[key]
+        for part in ("valid", "test"):
+            assert results[part] == pytest.approx(alone[part], rel=2e-4)
+        weights = [Run(tmp_path / way / str(place)).weights for way in ("together", "alone")]
+        one, other = (_ensemble.read_checkpoint(path).tensors for path in weights)
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_the_last_weights_are_measured_beside_the_best(tmp_path):
+    # Steps so large that the first evaluation is the best.
+    made = replicas(tmp_path, "--model.dropout=0", "--training.learning_rate=0.5", "--training.evaluate_every=1")
+    found = together(made, tmp_path / "together")
+    worse = [results["last"]["valid"]["loss"] > results["valid"]["loss"] for results in found]
+    assert any(worse)
+    assert all(results["last"]["valid"]["loss"] >= results["valid"]["loss"] for results in found)
+    assert all((results["best_epoch"] < 12) == is_worse for results, is_worse in zip(found, worse, strict=True))
+
+
+def test_a_stopped_ensemble_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    made = replicas(tmp_path, "--model.dropout=0.5")
+    whole = together(made, tmp_path / "whole")
+    assert whole[0]["valid"] != together(replicas(tmp_path, "--model.dropout=0"), tmp_path / "other")[0]["valid"]
+
+    class Stop:
+        exit_code = 143
+        asked = 0
+
+        def __bool__(self):
+            self.asked += 1
+            return self.asked > 1
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *problem):
+            pass
+
+    monkeypatch.setattr(_ensemble, "stop_requests", Stop)
+    with pytest.raises(Interrupted, match="stopped at step 4, all is saved"):
+        together(made, tmp_path / "slices")
+    monkeypatch.undo()
+    again = together(made, tmp_path / "slices")
+    for one, other in zip(whole, again, strict=True):
+        assert {**one, "timing": None} == {**other, "timing": None}
+
+
+def test_what_needs_no_training_is_only_measured(tmp_path):
+    made = replicas(tmp_path, "--model.family=linear")
+    found = together(made, tmp_path / "together")
+    assert [(results["steps"], results["parameters"]) for results in found] == [(0, 0)] * 3
+    assert len({results["test"]["mse"] for results in found}) == 3
+    assert all(results["last"]["test"] == results["test"] for results in found)
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("--training.batch_size=32", "training.batch_size=0"),
+        ("--training.patience=3", "training.patience=0"),
+        ("--training.clip_norm=1", "training.clip_norm=0"),
+        ("--training.monitor=mse", "training.monitor=loss"),
+        ("--training.optimizer=adafactor", "adam, adamw or sgd"),
+        ("--training.schedule=plateau", "a schedule that depends on the step"),
+    ],
+)
+def test_recipes_that_cannot_be_trained_together(tmp_path, override, says):
+    with pytest.raises(UsageError, match=says):
+        together(replicas(tmp_path, override), tmp_path)
+
+
+def test_recipes_that_differ_in_more_than_data_and_seed(tmp_path):
+    mixed = [*replicas(tmp_path), *replicas(tmp_path, "--model.hidden_dim=4")]
+    with pytest.raises(UsageError, match="alike but for their data and seed"):
+        together(mixed, tmp_path)
+
+
+def test_a_loss_that_is_not_finite_is_said(tmp_path):
+    with pytest.raises(Diverged, match="not finite"):
+        together(replicas(tmp_path, "--training.learning_rate=1e30"), tmp_path / "together")
+
+
+def test_a_table_whose_rows_are_ensembles(tmp_path, monkeypatch):
+    from contmax_lab.tables import _reproduce
+
+    (tmp_path / "tiny.yaml").write_text(recipes.as_yaml(tiny_recipe(tmp_path, *FULL)))
+    task = copy.copy(find_task("intervals"))
+    task.recipe_file = tmp_path / "tiny.yaml"
+    rows = tuple(Row(name.capitalize(), "", (f"--model.family={name}",)) for name in ("linear", "parabola"))
+    repetitions = tuple(
+        Repetition(f"{name}-{split}", (f"--data.apart={apart}", f"--data.split={split}"), (name,))
+        for name, apart in (("apart", "true"), ("touching", "false"))
+        for split in (0, 1)
+    )
+    metrics = (Metric("test.mse", "MSE", compared=True), Metric("last.test.mse", "MSE, last"))
+    table = Table("t", "", rows, repetitions, metrics, baseline="Linear", together=True, shown=("touching",))
+    entries = []
+
+    def train_all(left, jobs, deadline):
+        entries.extend(left)
+        for entry in left:
+            _reproduce._train_entry(*entry)
+
+    monkeypatch.setattr(_reproduce, "_train_all", train_all)
+    job = Reproduction(task, table, tmp_path / "runs", tmp_path / "t.json")
+    text = reproduce(job)
+    assert [folder for _, folder in entries] == [str(tmp_path / "runs" / row) for row in ("linear", "parabola")]
+    stored = json.loads((tmp_path / "t.json").read_text())
+    assert stored["complete"]
+    assert stored["cells"][0]["results"]["timing"]["trained_together"] == 4
+    assert list(stored["rows"][0]["groups"]) == ["apart", "touching"]
+    lines = [line.strip("| ") for line in text.splitlines()]
+    assert [line.partition(" ")[0] for line in lines if line.startswith(("**", "Linear", "Parabola"))] == [
+        "**touching**",
+        "Linear",
+        "Parabola",
+        "**touching**",
+        "Parabola",
+    ]
+    # What is done is not done again.
+    assert reproduce(job) == text
+    assert len(entries) == 2

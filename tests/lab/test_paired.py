@@ -1,0 +1,179 @@
+"""Differences between rows of a table, and the recipes that are stored beside them."""
+
+import copy
+import json
+import math
+import random
+
+import pytest
+from scipy import stats
+from weather import tiny_recipe
+
+from contmax_lab import publish, recipes
+from contmax_lab.contract import Metric, Repetition, Row, Table
+from contmax_lab.registry import find_task
+from contmax_lab.runs import Run
+from contmax_lab.tables import (
+    Reproduction,
+    distances_from_paper,
+    paired_differences,
+    reproduce,
+    student_quantile,
+    summarised_again,
+)
+from contmax_lab.training import train
+
+METRICS = (Metric("test.mse", "MSE", compared=True), Metric("test.jaccard", "Jaccard"))
+
+
+def table(repetitions, rows=("Baseline", "Ours"), baseline="Baseline"):
+    return Table("t", "", tuple(Row(label) for label in rows), tuple(repetitions), METRICS, baseline=baseline)
+
+
+def outcomes(made, draw):
+    return [(cell, {"test": {"mse": draw.random(), "jaccard": draw.random()}}) for cell in made.cells()]
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 10])
+def test_intervals_are_those_of_a_paired_t_test(count):
+    made = table(Repetition(f"seed-{seed}", ()) for seed in range(count))
+    found = outcomes(made, random.Random(count))
+    (entry,) = paired_differences(made, found)
+    by_row = {
+        label: [results["test"]["mse"] for cell, results in found if cell.row.label == label]
+        for label in ("Baseline", "Ours")
+    }
+    expected = stats.ttest_rel(by_row["Ours"], by_row["Baseline"]).confidence_interval(0.95)
+    difference = entry["groups"]["seeds"]["test.mse"]
+    assert (difference["low"], difference["high"]) == pytest.approx((expected.low, expected.high), rel=1e-9)
+    assert difference["count"] == count
+    assert list(entry["groups"]["seeds"]) == ["test.mse"]
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 30, 101])
+@pytest.mark.parametrize("probability", [0.6, 0.95, 0.975, 0.9995])
+def test_quantiles_are_those_of_students_t(degrees, probability):
+    assert student_quantile(probability, degrees) == pytest.approx(stats.t.ppf(probability, degrees), rel=1e-9)
+
+
+def test_pairs_are_made_by_name_within_their_group_and_without_what_is_missing():
+    repetitions = (
+        Repetition("a", (), ("seeds", "splits")),
+        Repetition("b", (), ("seeds",)),
+        Repetition("c", (), ("splits",)),
+    )
+    made = table(repetitions)
+    figures = {
+        ("Baseline", "a"): 1.0,
+        ("Baseline", "b"): 10.0,
+        ("Baseline", "c"): 5.0,
+        ("Ours", "b"): 12.0,
+        ("Ours", "a"): 4.0,
+    }
+    found = [
+        (cell, {"test": {"mse": figures[cell.row.label, cell.repetition.name]}})
+        for cell in reversed(list(made.cells()))
+        if (cell.row.label, cell.repetition.name) in figures
+    ]
+    (entry,) = paired_differences(made, found)
+    groups = {group: entry["groups"][group]["test.mse"] for group in ("seeds", "splits")}
+    assert (groups["seeds"]["mean"], groups["seeds"]["count"]) == (2.5, 2)
+    assert groups["splits"] == {"mean": 3.0, "low": None, "high": None, "count": 1}
+    assert paired_differences(table(repetitions, baseline=""), found) == []
+    other = Table("t", "", (Row("Baseline"), Row("Ours", against="Baseline")), repetitions, METRICS)
+    assert paired_differences(other, found) == [entry]
+    (nothing,) = paired_differences(made, [])
+    assert nothing["groups"]["seeds"]["test.mse"]["mean"] is None
+
+
+def train_here(left, jobs, deadline):
+    """What workers would do: processes of their own take longer to start than these trainings."""
+    for recipe, run in left:
+        train(recipe, Run(run), test=True)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A table of two rows and two seeds, with its file of results."""
+    folder = tmp_path_factory.mktemp("table")
+    (folder / "tiny.yaml").write_text(recipes.as_yaml(tiny_recipe(folder)))
+    task = copy.copy(find_task("intervals"))
+    task.recipe_file = folder / "tiny.yaml"
+    rows = tuple(Row(name.capitalize(), "", (f"--model.family={name}",)) for name in ("midpoint", "parabola"))
+    repetitions = tuple(Repetition(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(2))
+    made = Table("small", "A small table", rows, repetitions, METRICS, baseline="Midpoint")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("contmax_lab.tables._reproduce._train_all", train_here)
+        text = reproduce(Reproduction(task, made, folder / "runs", folder / "small.json"))
+    return made, text, json.loads((folder / "small.json").read_text())
+
+
+def test_a_file_of_results_holds_the_recipe_of_every_cell(trained):
+    _, _, stored = trained
+    shared = stored["recipe"]
+    assert (shared["task"], shared["model.hidden_dim"], shared["data.path"]) == ("intervals", 8, "weather.csv")
+    assert [cell["recipe"] for cell in stored["cells"]] == [
+        {"seed": seed, "model.family": family} for seed in (0, 1) for family in ("midpoint", "parabola")
+    ]
+
+
+def test_differences_are_stored_printed_and_published(trained, tmp_path, monkeypatch):
+    _, text, stored = trained
+    below = text.split("\n\n")[1]
+    assert below.splitlines()[0].startswith("| minus Midpoint | MSE ")
+    assert below == stored["differences"]["text"]
+    assert below.count("Parabola") == 1
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "small.json").write_text(json.dumps(stored))
+    monkeypatch.setattr(publish, "_ROOT", tmp_path)
+    page = publish.published("<!-- results/small.json -->\n<!-- end of table -->")
+    assert f"{stored['text']}\n\n{below}\n\n<sub>Differences are paired" in page
+
+
+def test_results_are_summarised_again_from_their_cells(trained):
+    made, _, stored = trained
+    assert summarised_again(made, stored) == stored
+    wrong = {**stored, "rows": [], "text": "", "differences": {}}
+    assert summarised_again(made, wrong) == stored
+    without = Table("small", "", made.rows, made.repetitions, METRICS)
+    assert "differences" not in summarised_again(without, stored)
+    fewer = Table("small", "", made.rows[:1], made.repetitions, METRICS)
+    with pytest.raises(ValueError, match="a cell Parabola, seed-0, which the table does not have"):
+        summarised_again(fewer, stored)
+
+
+def test_committed_results_are_what_their_cells_say():
+    for path in (publish._ROOT / "results").glob("*.json"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        assert publish.resummarised(content) == content, f"{path.name}: run python -m contmax_lab.publish"
+
+
+# -- distance from the paper -------------------------------------------------------------------------------------------
+
+
+def test_distances_from_the_paper_are_those_of_all_its_figures():
+    rows = (
+        Row("A", paper={"test.mse": 2.0, "test.jaccard": 1.0}),
+        Row("B", paper={"test.mse": 4.0}),
+        Row("C"),
+    )
+    repetitions = tuple(Repetition(f"{group}-{k}", (), (group,)) for group in ("far", "near") for k in range(2))
+    readings = {"best": {"test.mse": "test.mse", "test.jaccard": "test.jaccard"}, "last": {"test.mse": "last.mse"}}
+    made = Table("t", "", rows, repetitions, METRICS, readings=readings)
+    figures = {  # group → row → mse; the two repetitions lie around it
+        "far": {"A": 4.0, "B": 2.0, "C": 7.0},
+        "near": {"A": 2.0, "B": 8.0, "C": 7.0},
+    }
+    found = []
+    for cell in made.cells():
+        (group,) = cell.repetition.groups
+        mse = figures[group][cell.row.label] + (0.5 if cell.repetition.name.endswith("0") else -0.5)
+        found.append((cell, {"test": {"mse": mse, "jaccard": math.e}}))
+    near, far = distances_from_paper(made, found)
+    assert (near["group"], far["group"]) == ("near", "far")
+    # log 2 for one of two, and 1 for the Jaccard index; log 2, −log 2 and 1.
+    assert near["distance"] == pytest.approx(((math.log(2) ** 2 + 1) / 3) ** 0.5)
+    assert far["distance"] == pytest.approx(((2 * math.log(2) ** 2 + 1) / 3) ** 0.5)
+    assert far["ratios"] == pytest.approx({"test.mse": 1.0, "test.jaccard": math.e})
+    # Where nothing was measured there is no distance: that of the last weights is not listed.
+    assert {entry["reading"] for entry in (near, far)} == {"best"}

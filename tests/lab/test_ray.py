@@ -1,0 +1,189 @@
+"""A table on a Ray cluster of two machines, one of which is lost half-way: the table of one machine, bit for bit."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from weather import write_weather
+
+from contmax_lab.files import read_checkpoint
+from contmax_lab.registry import find_task
+from contmax_lab.runs import Run
+from contmax_lab.training import train
+
+# A task in the current folder, which takes its time until a file is there.
+SLOW = """
+import time
+from pathlib import Path
+
+from contmax_lab.contract import Metric, Repetition, Row, Table
+from contmax_lab.tasks.intervals import TASK as INTERVALS
+
+
+class Slow(type(INTERVALS)):
+    name = "slow"
+    recipe_file = None
+
+    def batch(self, split, indices):
+        time.sleep(0 if Path("quick").exists() else 0.3)
+        return super().batch(split, indices)
+
+    def tables(self):
+        rows = [Row(f"{width} units", "", (f"--model.hidden_dim={width}",)) for width in (4, 8)]
+        return [Table("slow", "", tuple(rows), (Repetition("seed-0", ()),), (Metric("test.mse", "MSE", digits=9),))]
+
+
+TASK = Slow()
+"""
+KEYS = ["--data=weather.csv", "--data.valid=9", "--data.test=7", "--data.last=2015-12-31", "--training.batch_size=32"]
+KEYS += ["--training.epochs=20", "--training.checkpoint_seconds=0.5", "--training.patience=0"]
+CELLS = ("4-units/seed-0", "8-units/seed-0")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The storage that all machines share."""
+    folder = tmp_path_factory.mktemp("shared")
+    (folder / "slow_task.py").write_text(SLOW)
+    write_weather(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(folder):
+    """Two machines on this one, with a processor each."""
+    pytest.importorskip("ray", reason="needs ray: pip install 'contmax[ray]'")
+    from ray.cluster_utils import Cluster
+
+    small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_log_monitor": False, "no_monitor": True}
+    # A machine that does not answer for some seconds is lost; by default it takes half a minute to notice.
+    quick = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 3}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # The machines have what is installed, and no more.
+        patch.setenv("PYTHONPATH", str(Path(sys.modules["contmax_lab"].__file__).parents[1]))
+        patch.chdir(folder.parent)
+        started = Cluster(
+            initialize_head=True, head_node_args={**small, "include_dashboard": False, "_system_config": quick}
+        )
+        started.add_node(**small)
+    yield started
+    started.shutdown()
+
+
+def last_step(run):
+    """Of the last checkpoint."""
+    return max([int(path.stem.removeprefix("step-")) for path in run.checkpoints.glob("step-*")], default=0)
+
+
+def when_both_are_beyond(steps, act):
+    """Do something, beside this thread, as soon as every training has saved more steps than these."""
+
+    def watch():
+        for run, step in steps.items():
+            while last_step(run) <= step:
+                time.sleep(0.05)
+        act()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@pytest.mark.ray
+def test_stopped_and_robbed_of_a_machine_the_table_is_the_same(contmax, cluster, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    command = ["reproduce", "slow", "--task", "slow_task:TASK", *KEYS]
+    distant = [*command, "--runs", "distant", "--output", "distant.json", "--ray", cluster.address]
+    runs = [Run(folder / "distant" / cell) for cell in CELLS]
+
+    when_both_are_beyond(dict.fromkeys(runs, 0), lambda: os.kill(os.getpid(), signal.SIGINT))
+    code, _, errors = contmax(*distant)
+    assert code == 130
+    assert errors == ["contmax: stopped with 0 of 2 trainings done, all is saved; the same command goes on"]
+    stopped = {run: last_step(run) for run in runs}
+
+    def rob():
+        # Each machine has one of the two, and both are far from their end.
+        unfinished.extend(run for run in runs if run.results() is None)
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        (folder / "quick").touch()
+
+    unfinished = []
+    when_both_are_beyond(stopped, rob)
+    code, printed, errors = contmax(*distant)
+    assert (code, len(unfinished)) == (0, 2), errors
+    assert sorted(line.partition("]")[0] for line in errors if line.endswith(": done")) == ["[1/2", "[2/2"]
+    assert sum(line.startswith("lost the machine") for line in errors) == len(errors) - 2 == 1
+
+    # Of the local table the trainings run here: to start processes takes longer than to train.
+    for cell, run in zip(CELLS, runs, strict=True):
+        train(run.recipe(find_task("slow_task:TASK")), Run(folder / "alone" / cell), test=True)
+    code, alone, errors = contmax(*command, "--runs", "alone", "--output", "alone.json")
+    assert (code, errors) == (0, [])
+    assert printed.replace("distant", "alone") == alone
+    for run in runs:
+        other = Run(folder / "alone" / run.folder.relative_to(folder / "distant"))
+        weights, expected = read_checkpoint(run.weights).tensors, read_checkpoint(other.weights).tensors
+        assert weights.keys() == expected.keys()
+        assert all(weights[name].equal(expected[name]) for name in weights)
+        assert [{**r, "seconds": 0} for r in run.history()] == [{**r, "seconds": 0} for r in other.history()]
+    rows = [json.loads((folder / f"{name}.json").read_text())["rows"] for name in ("distant", "alone")]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.ray
+def test_a_search_on_a_cluster_and_what_fails_there(contmax, cluster, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "quick").touch()
+    keys = ["--search={model.hidden_dim: [2, 4]}", "--data.path=weather.csv", *KEYS[1:-3], "--training.epochs=1"]
+    command = ["search", "slow_task:TASK", *keys, "--trials", "1", "--ray", cluster.address]
+    code, printed, errors = contmax(*command, "--gpus-per-cell", "0.5")
+    assert (code, len(errors)) == (1, 1)
+    assert f"--gpus-per-cell 0.5: no machine of the cluster {cluster.address} has so many" in errors[0]
+    code, printed, errors = contmax(*command)
+    assert (code, len(errors)) == (0, 1), errors
+    assert "best trial, number" in printed
+
+
+# -- without a cluster -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "says"),
+    [
+        ("somewhere", 2, "--ray somewhere is no address; pass HOST:PORT as `ray start --head` prints it, or auto"),
+        ("localhost:1", 1, "--ray localhost:1: nobody answers there"),
+        ("ray://localhost:1", 1, "start a cluster with ray start --head --port=6379"),
+        ("localhost:99999", 1, "nobody answers there"),
+    ],
+)
+def test_an_address_where_nobody_answers_is_one_line(contmax, tmp_path, monkeypatch, address, code, says):
+    pytest.importorskip("ray", reason="needs ray: pip install 'contmax[ray]'")
+    monkeypatch.chdir(tmp_path)
+    found, printed, errors = contmax("reproduce", "seattle", "--ray", address)
+    assert (found, printed, len(errors)) == (code, "", 1)
+    assert says in errors[0]
+
+
+def test_a_machine_without_a_cluster_is_one_line(contmax, tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray", reason="needs ray: pip install 'contmax[ray]'")
+
+    def init(address, **options):
+        raise ConnectionError("Could not find any running Ray instance.\nPlease specify the one")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.chdir(tmp_path)
+    code, printed, errors = contmax("reproduce", "seattle", "--ray", "auto")
+    assert (code, printed) == (1, "")
+    assert errors == ["contmax: --ray auto: Could not find any running Ray instance. Please specify the one"]
+
+
+def test_without_ray_it_is_said_what_to_install(contmax, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    code, printed, errors = contmax("reproduce", "seattle", "--ray", "auto")
+    assert (code, printed, errors) == (1, "", ["contmax: --ray needs ray, which is not installed: pip install ray"])
