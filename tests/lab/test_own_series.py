@@ -138,6 +138,12 @@ HOSTILE = {
     "gap": ([*GOOD, "0,4,,1,a"], {}, r"line 14: nothing in the column x"),
     "time": ([*GOOD, "0,noon,1,1,a"], {}, r"line 14: time is 'noon', which is not a number"),
     "ragged": ([*GOOD, "0,4,1,a"], {}, r"line 14: 4 fields where the header has 5"),
+    "times too far": (
+        [*GOOD, "0,1e308,1,1,a", "0,-1e308,1,1,a"],
+        {},
+        r"line 2: the times of series 0 reach from -1e\+308",
+    ),
+    "decimal comma": ([*GOOD, '0,9,"1,5",1,a'], {}, r"line 14: .* is '1,5', which is not a number; write a point"),
     "one class": (GOOD[:3], {}, "every label is 'a'"),
     "missing column": (GOOD, {"time": "when"}, r"line 1: no column when"),
     "the same column": (GOOD, {"time": "id", "series": "id"}, r"line 1: got the columns"),

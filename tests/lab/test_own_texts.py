@@ -157,6 +157,7 @@ HOSTILE = {
     "one number": (["a,1", "b,1.0", "c,1.00"], {"target": "number"}, "nearly"),
     "huge numbers": (["a,1e300", "b,-1e300", "c,1"], {"target": "number"}, "rescale them"),
     "missing column": (GOOD, {"label": "stars"}, r"line 1: no column stars"),
+    "limit": (GOOD, {"limit": 1}, r"--limit has left 1 of 20 examples; pass a greater one"),
 }
 
 
@@ -189,6 +190,8 @@ def test_the_command_says_what_is_missing(contmax, tmp_path):
     assert "line 3" in complaint[0]
     out = contmax("train", "texts", "--help")[1]
     assert "name of the column with the labels" in out
+    code, _, complaint = contmax("train", "texts", "--data.train", bad, "--limit", 0)
+    assert (code, complaint) == (2, ["contmax: --limit must be at least 1; got 0"])
     code, _, complaint = contmax("train", "vowels", "--limit", 5, "--folder", tmp_path / "run")
     assert (code, len(complaint)) == (2, 1)
     assert "data.limit" in complaint[0]

@@ -50,6 +50,8 @@ def run(options: argparse.Namespace) -> None:
     if options.help:
         print(source.help())
         return
+    if options.limit is not None and options.limit < 1:
+        raise UsageError(f"--limit must be at least 1; got {options.limit}")
     limit = [] if options.limit is None else [f"--data.limit={options.limit}"]
     recipe = source.recipe([*options.overrides, *limit])
     from contmax_lab.cli._printing import on_main_process, print_results

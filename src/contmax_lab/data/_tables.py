@@ -84,7 +84,8 @@ def finite_number(text: str, what: str, place: Place) -> float:
     try:
         value = float("no number" if "_" in text else text)
     except ValueError:
-        raise place.problem(f"{what} is {_short(text)}, which is not a number") from None
+        point = "; write a point, not a comma" if "," in text else ""
+        raise place.problem(f"{what} is {_short(text)}, which is not a number{point}") from None
     if value != value or value in (float("inf"), float("-inf")):
         raise place.problem(f"{what} is {_short(text)}; it must be finite")
     return value
@@ -190,6 +191,10 @@ def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str]) -> Ite
         except StopIteration:
             return
         except csv.Error as error:
+            if "new-line character" in str(error):
+                raise place.problem(
+                    "lines end in a carriage return alone; convert the file, e.g. tr '\\r' '\\n'"
+                ) from None
             raise place.problem(f"{error}; is a quote not closed?") from None
         if header is None:
             header = [name.strip() for name in fields]

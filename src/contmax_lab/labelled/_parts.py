@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from contmax_lab.data import held_out_share, shuffled
-from contmax_lab.errors import UsageError
+from contmax_lab.errors import LabError, UsageError
 from contmax_lab.labelled._config import LabelledData
 from contmax_lab.labelled._targets import Label, Targets
 
@@ -50,8 +50,14 @@ def read_parts(read: Callable[[Path], Sequence[E]], data: LabelledData, what: st
     """
     if data.train is None:
         raise UsageError(f"no training data was given; pass --data.train {what}")
-    train = _some(read(data.train), data)
-    targets = Targets.of([example.label for example in train], data.target)
+    found = read(data.train)
+    train = _some(found, data)
+    try:
+        targets = Targets.of([example.label for example in train], data.target)
+    except LabError as error:
+        if len(train) == len(found):
+            raise
+        raise LabError(f"{error}. --limit has left {len(train)} of {len(found)} examples; pass a greater one") from None
     if data.validation is None:
         # Of numbers, all are of one kind.
         labels = [example.label.text if targets.classes else "" for example in train]

@@ -40,9 +40,16 @@ def pixels(path: Path, size: int, place: Place | None = None) -> Tensor:
         most = f"{image_module.MAX_IMAGE_PIXELS:,}"
         raise where.problem(f"{name}has more than {most} pixels; make it smaller") from None
     except Exception as error:  # a damaged file may raise anything in the code that decodes it
-        why = "no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())
-        raise where.problem(f"{name}cannot be read: {why}") from None
+        raise where.problem(f"{name}cannot be read: {_reason(error)}") from None
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if "cannot identify image file" in str(error):
+        return "it is not an image, or is damaged"
+    return " ".join(str(error).split())
 
 
 def _upright(image: Any) -> Any:

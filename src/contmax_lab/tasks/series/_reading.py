@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -99,6 +100,10 @@ def read_series(path: Path, columns: Columns, *, labelled: bool = True) -> list[
 def _ordered(lines: dict[str, dict[float, list[float]]], labels: dict[str, Label]) -> Iterator[OneSeries]:
     for name, observed in lines.items():
         times = sorted(observed)
+        if not math.isfinite(times[-1] - times[0]):
+            raise labels[name].place.problem(
+                f"the times of series {name} reach from {times[0]:g} to {times[-1]:g}, which is too far; rescale them"
+            )
         values = [observed[time] for time in times]
         yield OneSeries(
             name, torch.tensor(times, dtype=torch.float64), torch.tensor(values, dtype=torch.float64), labels[name]
