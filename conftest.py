@@ -28,7 +28,19 @@ if HAS_HYPOTHESIS:
     settings.load_profile("contmax")
 
 # Compiled kernels live outside the checker: it rewrites functions, and their compilers read the source.
-CHECKED = ["deformed", "maps", "densities", "domains", "prediction", "losses", "nn", "basis", "signal", "expectations"]
+CHECKED = [
+    "deformed",
+    "maps",
+    "attention",
+    "densities",
+    "domains",
+    "prediction",
+    "losses",
+    "nn",
+    "basis",
+    "signal",
+    "expectations",
+]
 
 # The longest first.
 LONG = ("tests/lab", "tests/test_examples", "tests/test_readme", "tests/test_fuzz", "tests/prediction", "tests/kernels")

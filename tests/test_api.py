@@ -17,6 +17,7 @@ MODULES = [
     "contmax.domains",
     "contmax.expectations",
     "contmax.integrations.entmax",
+    "contmax.integrations.transformers",
     "contmax.losses",
     "contmax.nn",
     "contmax.prediction",

@@ -7,6 +7,7 @@ Read from left to right, as the data flows::
 ===========================  ============================================================================
 `softmax`, `sparsemax`,      probability maps over an axis, with masks and temperatures; exact zeros for
 `entmax`                     α > 1
+`entmax_attention`           scaled_dot_product_attention with exact zeros
 `densities`                  the same on the line and in space: truncated parabolas and paraboloids, the
                              β-Gaussian line, triangular and location–scale families, mixtures
 `regularized_prediction`     the density of an arbitrary score on an interval, a box, nodes or knots
@@ -21,6 +22,7 @@ Read from left to right, as the data flows::
 ===========================  ============================================================================
 """
 
+from contmax import attention as attention
 from contmax import basis as basis
 from contmax import deformed as deformed
 from contmax import densities as densities
@@ -31,6 +33,7 @@ from contmax import losses as losses
 from contmax import maps as maps
 from contmax import nn as nn
 from contmax import prediction as prediction
+from contmax.attention import entmax_attention as entmax_attention
 from contmax.expectations import expectation as expectation
 from contmax.maps import entmax as entmax
 from contmax.maps import softmax as softmax

@@ -14,6 +14,8 @@ from contmax_lab.registry import find_task
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, reproduce
 from contmax_lab.training import _ensemble, train, train_together
+from contmax_lab.workers import Outcome
+from contmax_lab.workers._attempt import attempt
 
 FULL = ("--training.batch_size=0", "--training.epochs=12", "--training.evaluate_every=4")
 
@@ -138,15 +140,15 @@ def test_a_table_whose_rows_are_ensembles(tmp_path, monkeypatch):
     table = Table("t", "", rows, repetitions, metrics, baseline="Linear", together=True, shown=("touching",))
     entries = []
 
-    def train_all(left, jobs, deadline):
+    def train_all(workers, left, deadline):
         entries.extend(left)
-        for entry in left:
-            _reproduce._train_entry(*entry)
+        assert [attempt(entry)[0] for entry in left] == ["done"] * len(left)
+        return map(Outcome, left)
 
-    monkeypatch.setattr(_reproduce, "_train_all", train_all)
+    monkeypatch.setattr(_reproduce, "train_all", train_all)
     job = Reproduction(task, table, tmp_path / "runs", tmp_path / "t.json")
     text = reproduce(job)
-    assert [folder for _, folder in entries] == [str(tmp_path / "runs" / row) for row in ("linear", "parabola")]
+    assert [entry.folder for entry in entries] == [tmp_path / "runs" / row for row in ("linear", "parabola")]
     stored = json.loads((tmp_path / "t.json").read_text())
     assert stored["complete"]
     assert stored["cells"][0]["results"]["timing"]["trained_together"] == 4

@@ -3,6 +3,7 @@
 from contmax.nn._continuous import CombinedAttention as CombinedAttention
 from contmax.nn._continuous import ContinuousAttention as ContinuousAttention
 from contmax.nn._discrete import DiscreteAttention as DiscreteAttention
+from contmax.nn._entmax_attention import EntmaxAttention as EntmaxAttention
 from contmax.nn._gates import GateHead as GateHead
 from contmax.nn._losses import FenchelYoungLoss as FenchelYoungLoss
 from contmax.nn._maps import Entmax as Entmax

@@ -1,0 +1,182 @@
+"""What attention accepts: one place that checks queries, keys, values and what comes with them."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_eager_cpu
+from contmax._mask import require_boolean
+from contmax.maps._arguments import checked_alpha
+
+
+class Inputs(NamedTuple):
+    """Checked arguments, all with the same leading axes; scores have the shape (*batch, H, Q, L).
+
+    Attributes:
+        query: (*batch, H, Q, d).
+        key: (*batch, G, L, d), G dividing H: query head h meets key head h·G // H.
+        value: (*batch, G, L, c).
+        alpha: a float, or a tensor (*, 1, 1) that broadcasts to the scores.
+        mask: boolean, broadcasts to the scores, or None.
+        bias: real, broadcasts to the scores, or None.
+        lengths: how many keys exist, integers that broadcast to the scores' (*batch, 1, 1, 1), or None.
+        diagonal: query i meets keys up to i + diagonal; None if all.
+        scale: factor of the scores.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    alpha: float | Tensor
+    mask: Tensor | None
+    bias: Tensor | None
+    lengths: Tensor | None
+    diagonal: int | None
+    scale: float
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Q and L."""
+        return self.query.shape[-2], self.key.shape[-2]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Those of the arguments that are tensors."""
+        return [x for x in self if isinstance(x, Tensor)]
+
+
+def checked_inputs(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    alpha: float | Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    is_causal: bool,
+    lengths: Tensor | None,
+    dropout_p: float,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Inputs:
+    """The arguments of `entmax_attention` in the dtypes in which it computes.
+
+    Raises:
+        ValueError, TypeError: with what was got, what it means and what to pass.
+    """
+    query, key, value = _as_autocast_takes(query, key, value)
+    _check_tensors(query, key, value)
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"dropout_p is the share of weights that is dropped, in [0, 1); got {dropout_p}.")
+    batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    groups = _checked_heads(query, key, value, enable_gqa)
+    heads = query.shape[-3] if query.dim() > 2 else 1
+    query = query.expand(*batch, heads, *query.shape[-2:])
+    key, value = (x.expand(*batch, groups, *x.shape[-2:]) for x in (key, value))
+    shape = (*batch, heads, query.shape[-2], key.shape[-2])
+    require_boolean(mask)
+    mask, bias = _fitting(mask, shape, "mask"), _fitting(bias, shape, "bias")
+    if bias is not None and not bias.is_floating_point():
+        raise TypeError(f"bias is added to the scores and must be floating-point; got {bias.dtype}. Pass bias.float().")
+    return Inputs(
+        query,
+        key,
+        value,
+        _alpha_of_heads(alpha, query, heads),
+        mask,
+        bias,
+        _checked_lengths(lengths, batch),
+        key.shape[-2] - query.shape[-2] if is_causal else None,
+        1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale),
+    )
+
+
+def _as_autocast_takes(*tensors: Tensor) -> list[Tensor]:
+    """Queries, keys and values as scaled_dot_product_attention gets them under autocast."""
+    device = tensors[0].device.type
+    if tensors[0].is_meta or not torch.is_autocast_enabled(device):
+        return list(tensors)
+    dtype = torch.get_autocast_dtype(device)
+    return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.dim() < 2 or not x.is_floating_point():
+            raise ValueError(
+                f"{name} must be real with at least two axes, (…, heads, positions, channels); got {x.dtype} of shape "
+                f"{tuple(x.shape)}."
+            )
+        if x.dtype != query.dtype or x.device != query.device:
+            raise ValueError(
+                f"query, key and value must have one dtype and device; got a query of {query.dtype} on {query.device} "
+                f"and a {name} of {x.dtype} on {x.device}."
+            )
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(
+            f"queries and keys meet in products and need the same channels; got query {tuple(query.shape)} and key "
+            f"{tuple(key.shape)}."
+        )
+    if key.shape[-2] != value.shape[-2]:
+        raise ValueError(f"there must be one value per key; got key {tuple(key.shape)} and value {tuple(value.shape)}.")
+
+
+def _checked_heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> int:
+    """How many heads keys and values have."""
+    asked, found, valued = (x.shape[-3] if x.dim() > 2 else 1 for x in (query, key, value))
+    if enable_gqa:
+        if found != valued or found == 0 or asked % found:
+            raise ValueError(
+                f"with enable_gqa the heads of the query must be a multiple of those of key and value; got {asked}, "
+                f"{found} and {valued}."
+            )
+        return found
+    if len({asked, found, valued} - {1}) > 1 or (asked == 1 and max(found, valued) > 1):
+        raise ValueError(
+            f"query, key and value have {asked}, {found} and {valued} heads. Pass enable_gqa=True if each head of the "
+            "keys serves a group of query heads."
+        )
+    return max(found, valued)
+
+
+def _fitting(x: Tensor | None, shape: tuple[int, ...], name: str) -> Tensor | None:
+    """x, if it broadcasts to the scores."""
+    if x is None:
+        return None
+    fits = x.dim() <= len(shape) and all(
+        n in (1, size) for n, size in zip(reversed(x.shape), reversed(shape), strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"{name} of shape {tuple(x.shape)} does not broadcast to the scores (*batch, heads, queries, keys) = "
+            f"{shape}. A mask (B, L) of keys must be passed as mask[:, None, None]."
+        )
+    return x
+
+
+def _alpha_of_heads(alpha: float | Tensor, query: Tensor, heads: int) -> float | Tensor:
+    if isinstance(alpha, Tensor):
+        if alpha.dim() > 1 or (alpha.dim() == 1 and alpha.shape[0] not in (1, heads)):
+            raise ValueError(
+                f"alpha must be a number or one per head, ({heads},); got a tensor of shape {tuple(alpha.shape)}."
+            )
+        alpha = alpha.reshape(-1, 1, 1)
+    return checked_alpha(alpha, query, -1)
+
+
+def _checked_lengths(lengths: Tensor | None, batch: tuple[int, ...]) -> Tensor | None:
+    if lengths is None:
+        return None
+    if lengths.is_floating_point() or lengths.dtype == torch.bool:
+        raise TypeError(
+            f"lengths counts the keys of each sequence and must be of integers; got {lengths.dtype}. A boolean mask "
+            "goes to mask=."
+        )
+    if lengths.dim() > len(batch) or any(
+        n not in (1, size) for n, size in zip(reversed(lengths.shape), reversed(batch), strict=False)
+    ):
+        raise ValueError(f"lengths must have one number per sequence, {tuple(batch)}; got {tuple(lengths.shape)}.")
+    if is_eager_cpu(lengths) and lengths.numel() and int(lengths.min()) < 0:
+        raise ValueError(f"lengths counts the keys of each sequence; got {int(lengths.min())} among them.")
+    return lengths[..., None, None, None]

@@ -1,0 +1,69 @@
+"""Attention in blocks of queries: weights of one block are in memory at a time, and are made again for the gradient."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from contmax._eager import all_eager
+from contmax.attention._arguments import Inputs
+from contmax.attention._reference import attend_reference
+from contmax.maps._half_precision import widened_scores
+
+# Weights in memory at once: enough for matrix products to run well, few enough to stay in a cache.
+_WEIGHTS = 2**20
+
+
+def can_be_blocked(inputs: Inputs) -> bool:
+    """Whether there are numbers to compute with: a trace gets the plain steps."""
+    return all_eager(*inputs.tensors)
+
+
+def attend_in_blocks(inputs: Inputs, dropout_p: float) -> Tensor:
+    """Means of the values for all queries, (*batch, H, Q, c), in full precision."""
+    blocks = list(query_blocks(inputs))
+    if len(blocks) <= 1:
+        return attend_reference(inputs, dropout_p).output
+    # Blocks add their gradients up in the dtype of what they were given.
+    inputs = inputs._replace(key=widened_scores(inputs.key), value=widened_scores(inputs.value))
+    if not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs.tensors):
+        return torch.cat([attend_reference(_block(inputs, rows), dropout_p).output for rows in blocks], -2)
+    outputs = [
+        checkpoint(
+            lambda *block: attend_reference(Inputs(*block), dropout_p).output,
+            *_block(inputs, rows),
+            use_reentrant=False,
+            preserve_rng_state=dropout_p > 0,
+        )
+        for rows in blocks
+    ]
+    return torch.cat(outputs, -2)
+
+
+def query_blocks(inputs: Inputs) -> Iterator[slice]:
+    """Blocks of queries."""
+    queries, keys = inputs.sizes
+    heads = inputs.query.shape[:-2].numel()
+    size = max(1, _WEIGHTS // max(1, heads * keys))
+    return (slice(start, min(start + size, queries)) for start in range(0, queries, size))
+
+
+def _block(inputs: Inputs, rows: slice) -> Inputs:
+    """The same for some of the queries, and the keys that any of them may attend."""
+    diagonal = None if inputs.diagonal is None else inputs.diagonal + rows.start
+    mask, bias = (_rows_of(x, rows) for x in (inputs.mask, inputs.bias))
+    block = inputs._replace(query=inputs.query[..., rows, :], mask=mask, bias=bias, diagonal=diagonal)
+    if diagonal is None:
+        return block
+    keys = slice(0, max(1, min(inputs.key.shape[-2], rows.stop + inputs.diagonal)))
+    mask, bias = (_columns_of(x, keys) for x in (mask, bias))
+    return block._replace(key=inputs.key[..., keys, :], value=inputs.value[..., keys, :], mask=mask, bias=bias)
+
+
+def _rows_of(x: Tensor | None, rows: slice) -> Tensor | None:
+    return x if x is None or x.dim() < 2 or x.shape[-2] == 1 else x[..., rows, :]
+
+
+def _columns_of(x: Tensor | None, columns: slice) -> Tensor | None:
+    return x if x is None or x.dim() < 1 or x.shape[-1] == 1 else x[..., columns]

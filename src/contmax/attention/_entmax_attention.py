@@ -1,0 +1,112 @@
+"""The one function: which way a call takes, and what it promises."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from contmax._typing import Bool, Float, Int
+from contmax.attention._arguments import Inputs, checked_inputs
+from contmax.attention._blocked import attend_in_blocks, can_be_blocked
+from contmax.attention._reference import Attended, allowed_keys, attend_reference
+
+
+def entmax_attention(
+    query: Float[Tensor, "..."],
+    key: Float[Tensor, "..."],
+    value: Float[Tensor, "..."],
+    *,
+    alpha: float | Float[Tensor, "..."] = 1.5,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    is_causal: bool = False,
+    lengths: Int[Tensor, "..."] | None = None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    need_weights: bool = False,
+) -> Float[Tensor, "..."] | tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    r"""Attention with exact zeros: `scaled_dot_product_attention` with α-entmax in place of softmax.
+
+    .. math:: o_i = \sum_j p_{ij} v_j, \qquad p_i = \alpha\text{-entmax}_j\big(s\,\langle q_i, k_j\rangle + b_{ij}\big)
+
+    The same numbers as ``entmax(scale * query @ key.mT + bias, alpha, mask=mask) @ value``, but the weights (Q, L) are
+    in memory for a few queries at a time only. At α = 1 it is `scaled_dot_product_attention` itself.
+
+    Args:
+        query: q, (\*batch, H, Q, d).
+        key: k, (\*batch, H, L, d).
+        value: v, (\*batch, H, L, c).
+        alpha: α > 0, a float or a tensor with one α per head, (H,), or one for all, (); differentiable. Outside
+            [1, 2] all weights of a block of queries are kept as a matrix, and no work is saved by zeros.
+        mask: boolean, broadcastable to (\*batch, H, Q, L); True = may be attended. It combines with all that follows.
+        bias: b, added to the scores, broadcastable to them; −inf counts as masked. Differentiable.
+        is_causal: whether a query may attend no key behind its own place. The *last* query stands at the *last* key,
+            so that a query of a cached sequence sees all of it; `scaled_dot_product_attention` puts the first query at
+            the first key, which is the same only for Q = L.
+        lengths: how many keys of each sequence exist, (\*batch); keys behind that are padding.
+        dropout_p: share of the weights to drop; what is left is scaled by 1/(1 − dropout_p). As in
+            `scaled_dot_product_attention` it is always applied: pass 0 in evaluation.
+        scale: s, 1/√d by default.
+        enable_gqa: whether keys and values may have fewer heads than queries, each serving a group of neighbours.
+        need_weights: whether to return the weights too. All of them are then in memory.
+
+    Returns:
+        Means of the values, (\*batch, H, Q, c), in the dtype of the query; with `need_weights` also p,
+        (\*batch, H, Q, L), before dropout. A query with nothing to attend gets zeros, with zero gradient. float16 and
+        bfloat16 are computed in float32 and rounded once. Under autocast, its dtype.
+
+    Raises:
+        ValueError, TypeError: if shapes or dtypes do not fit each other, or a number is out of range.
+
+    Example:
+        >>> import torch, contmax
+        >>> query, key, value = (torch.randn(1, 2, 5, 8) for _ in range(3))
+        >>> contmax.entmax_attention(query, key, value, is_causal=True).shape
+        torch.Size([1, 2, 5, 8])
+        >>> _, weights = contmax.entmax_attention(query, key, value, alpha=2.0, need_weights=True)
+        >>> bool((weights == 0).any())
+        True
+
+    References: Peters, Niculae & Martins 2019; Correia, Niculae & Martins 2019; Gonçalves et al. 2025 (AdaSplash).
+    """
+    inputs = checked_inputs(
+        query, key, value, alpha, mask, bias, is_causal, lengths, dropout_p, scale, enable_gqa
+    )  # fmt: skip
+    dtype, without_heads = inputs.query.dtype, query.dim() == 2
+    if need_weights or inputs.key.shape[-2] == 0:
+        attended = attend_reference(inputs, dropout_p)
+    elif isinstance(inputs.alpha, float) and inputs.alpha == 1:
+        attended = Attended(_softmax_attention(inputs, dropout_p), inputs.query)
+    elif can_be_blocked(inputs):
+        attended = Attended(attend_in_blocks(inputs, dropout_p), inputs.query)
+    else:
+        attended = attend_reference(inputs, dropout_p)
+    output, weights = (x.squeeze(-3).to(dtype) if without_heads else x.to(dtype) for x in attended)
+    return (output, weights) if need_weights else output
+
+
+def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
+    """`scaled_dot_product_attention`, with zeros where a query has nothing to attend."""
+    options: dict[str, Any] = {
+        "dropout_p": dropout_p,
+        "scale": inputs.scale,
+        "enable_gqa": inputs.key.shape[-3] != inputs.query.shape[-3],
+    }
+    plain = inputs.mask is None and inputs.bias is None and inputs.lengths is None
+    if plain and inputs.diagonal in (None, 0):
+        return F.scaled_dot_product_attention(*inputs[:3], is_causal=inputs.diagonal == 0, **options)
+    allowed, bias = allowed_keys(inputs), inputs.bias
+    if bias is None and allowed is None:
+        return F.scaled_dot_product_attention(*inputs[:3], **options)
+    if bias is not None:
+        allowed = bias > -torch.inf if allowed is None else allowed & (bias > -torch.inf)
+    assert allowed is not None
+    # Backends differ in what they make of a row of which all is masked.
+    nothing = ~allowed.any(-1, keepdim=True)
+    allowed = allowed | nothing
+    if bias is not None:
+        bias = torch.where(allowed, torch.where(nothing, 0, bias), -torch.inf).to(inputs.query.dtype)
+    output = F.scaled_dot_product_attention(*inputs[:3], attn_mask=allowed if bias is None else bias, **options)
+    return output.masked_fill(nothing, 0)

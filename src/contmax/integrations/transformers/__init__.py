@@ -1,0 +1,19 @@
+"""α-entmax in `transformers`: attention with exact zeros in any model that follows its attention interface.
+
+.. code-block:: python
+
+    from contmax.integrations import transformers as entmax
+    entmax.register()
+    model = AutoModel.from_pretrained(name, attn_implementation="entmax")
+
+α is 1.5 unless the configuration has another one as ``entmax_alpha``, for all layers or one per layer. `set_alpha`
+changes it, `AlphaSchedule` lets it rise from 1 during a fine-tuning with `transformers.Trainer`, and
+`make_alpha_learnable` lets each head learn its own.
+"""
+
+from contmax.integrations.transformers._alpha import make_alpha_learnable as make_alpha_learnable
+from contmax.integrations.transformers._alpha import set_alpha as set_alpha
+from contmax.integrations.transformers._logits import EntmaxLogitsProcessor as EntmaxLogitsProcessor
+from contmax.integrations.transformers._pooling import ContinuousPooling as ContinuousPooling
+from contmax.integrations.transformers._register import register as register
+from contmax.integrations.transformers._schedule import AlphaSchedule as AlphaSchedule

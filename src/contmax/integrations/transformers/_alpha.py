@@ -1,0 +1,149 @@
+"""α of each attention layer: from the configuration, or learned by each head."""
+
+from collections.abc import Iterator, Sequence
+from numbers import Real
+from typing import Any, cast
+
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from contmax.integrations.transformers._layers import NAME, attention_layers, heads_of, number_layers
+from contmax.nn._alpha import AlphaModule
+
+DEFAULT = 1.5
+# Configurations name the numbers of layers of their stacks in these ways.
+_COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+
+
+def alpha_of(layer: Any) -> float | Tensor:
+    """α of an attention layer: a number, or a tensor with one per head if they are learned."""
+    learned = getattr(layer, "entmax_alpha", None)
+    return given_alpha(layer) if learned is None else cast(AlphaModule, learned).alpha
+
+
+def given_alpha(layer: Any) -> float:
+    """α that the configuration has for a layer.
+
+    Raises:
+        ValueError: if it has one per layer and the layers are not numbered, or more or fewer than it has.
+    """
+    alpha = getattr(layer.config, "entmax_alpha", None)
+    if alpha is None:
+        return DEFAULT
+    if isinstance(alpha, Real):
+        return float(alpha)
+    number = getattr(layer, "entmax_layer", getattr(layer, "layer_idx", None))
+    if number is None:
+        raise ValueError(
+            f"config.entmax_alpha has one α per layer, and {type(layer).__name__} does not know which layer it is. "
+            f'Call model.set_attn_implementation("{NAME}") after contmax.integrations.transformers.register().'
+        )
+    _require_one_per_layer(alpha, layer.config)
+    return float(alpha[number])
+
+
+def set_alpha(model: PreTrainedModel, alpha: float | Sequence[float]) -> None:
+    """Give a model its α, in its configuration and in all those that its parts have.
+
+    ``model.config.entmax_alpha = …`` is enough *before* a model is made. Afterwards encoders, decoders and parts of
+    composite models may have configurations of their own, which only this function reaches.
+
+    Args:
+        model: any model of `transformers`.
+        alpha: α > 0; 1 is softmax. A number for all layers, or one per layer; layers of the same number in an encoder
+            and a decoder share theirs.
+
+    Raises:
+        ValueError: if it is not positive, has not one number per layer, or the model learns its α.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
+        >>> model = BertModel(config)
+        >>> set_alpha(model, [1.0, 1.5])
+        >>> model.config.entmax_alpha
+        [1.0, 1.5]
+    """
+    if any(hasattr(layer, "entmax_alpha") for _, layer in attention_layers(model)):
+        raise ValueError(f"{type(model).__name__} learns its α: it cannot be set. Load the model without α learned.")
+    values = [float(alpha)] if isinstance(alpha, Real) else [float(a) for a in cast(Sequence[float], alpha)]
+    if not values or not all(0 < value < float("inf") for value in values):
+        raise ValueError(f"α must be positive, a number or one per layer; got {alpha}. 1 is softmax, 1.5 a good goal.")
+    for config in _configurations(model):
+        if not isinstance(alpha, Real):
+            _require_one_per_layer(values, config)
+        config.entmax_alpha = values[0] if isinstance(alpha, Real) else values
+    number_layers(model)
+
+
+def make_alpha_learnable(model: PreTrainedModel, alpha: float | None = None) -> None:
+    r"""Let each head of each attention layer learn its own α inside (1, 2).
+
+    The parameters are part of the model: `save_pretrained` writes them, and `from_pretrained` reads them in any process
+    in which :func:`register` was called before. Give an optimizer that exists already the new parameters, whose names
+    end in ``entmax_alpha.alpha_logit``; weight decay draws α to 1.5.
+
+    Args:
+        model: a model with ``attn_implementation="entmax"``.
+        alpha: α to begin with, in (1, 2); by default what the configuration has, or 1.5.
+
+    Raises:
+        ValueError: if α is not inside (1, 2), or the model has other attention than ours.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> from contmax.integrations.transformers import make_alpha_learnable, register
+        >>> register()
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
+        >>> model = BertModel._from_config(config, attn_implementation="entmax")
+        >>> make_alpha_learnable(model)
+        >>> sum("alpha_logit" in name for name, _ in model.named_parameters())
+        2
+
+    Reference: Correia, Niculae & Martins 2019.
+    """
+    layers = [layer for _, layer in attention_layers(model) if layer.config._attn_implementation == NAME]
+    if not layers:
+        raise ValueError(
+            f'{type(model).__name__} has no attention with α. Call model.set_attn_implementation("{NAME}") first.'
+        )
+    number_layers(model)
+    learned = [_learned(layer, alpha) for layer in layers]  # all of them are made before any is put in its place
+    for layer, module in zip(layers, learned, strict=True):
+        layer.entmax_alpha = module
+    for layer in layers:
+        layer.config.entmax_alpha_learnable = True
+    model.config.entmax_alpha_learnable = True
+
+
+def attach_learned_alpha(model: PreTrainedModel) -> None:
+    """Put parameters for α where the configuration says that it is learned: `from_pretrained` fills them."""
+    for _, layer in attention_layers(model):
+        if getattr(layer.config, "entmax_alpha_learnable", False) and not hasattr(layer, "entmax_alpha"):
+            layer.entmax_alpha = _learned(layer, None)
+
+
+def _learned(layer: Any, alpha: float | None) -> AlphaModule:
+    start = given_alpha(layer) if alpha is None else alpha
+    module = AlphaModule(start, learnable=True, num_heads=heads_of(layer))
+    like = next(layer.parameters(), None)
+    return module if like is None else module.to(like.device)
+
+
+def _configurations(model: PreTrainedModel) -> Iterator[PreTrainedConfig]:
+    """Each configuration that a part of the model reads, once."""
+    found = {id(model.config): model.config}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if isinstance(config, PreTrainedConfig):
+            found.setdefault(id(config), config)
+    yield from found.values()
+
+
+def _require_one_per_layer(alpha: Sequence[float], config: PreTrainedConfig) -> None:
+    numbers = [getattr(config, name, None) for name in _COUNTS]
+    layers = max((number for number in numbers if isinstance(number, int)), default=len(alpha))
+    if len(alpha) != layers:
+        raise ValueError(
+            f"entmax_alpha must be a number or one per layer, {layers} for {type(config).__name__}; got {len(alpha)}."
+        )

@@ -1,0 +1,97 @@
+"""The attention layers of a model: which they are, their number in the stack, and which would not listen to us."""
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+from torch.nn import Module
+from transformers import PreTrainedModel
+
+NAME = "entmax"
+
+
+def attention_layers(model: Module) -> Iterator[tuple[str, Any]]:
+    """Names and layers that look attention up under the name in their configuration, `layer.config`."""
+    for name, module in model.named_modules():
+        if not isinstance(module, PreTrainedModel) and _mentions(type(module), "ALL_ATTENTION_FUNCTIONS"):
+            yield name, module
+
+
+def number_layers(model: Module) -> None:
+    """Tell each attention layer its place in the stack, as `entmax_layer`: many have no `layer_idx`."""
+    for name, layer in attention_layers(model):
+        found = re.search(r"\.(\d+)\.", f".{name}.")
+        number = getattr(layer, "layer_idx", None)
+        layer.entmax_layer = number if isinstance(number, int) else int(found[1]) if found else 0
+
+
+def heads_of(layer: Any) -> int:
+    """How many heads the queries of an attention layer have.
+
+    Raises:
+        ValueError: if neither the layer nor its configuration says so.
+    """
+    for owner in (layer, layer.config):
+        for name in ("num_heads", "num_attention_heads", "n_heads", "n_head"):
+            number = getattr(owner, name, None)
+            if isinstance(number, int):
+                return number
+    raise ValueError(f"{type(layer).__name__} does not say how many heads it has: α per head is not possible there.")
+
+
+def require_interface(model: PreTrainedModel) -> None:
+    """Refuse a model that computes attention by itself: it would go on with softmax, and nobody would know.
+
+    Raises:
+        ValueError: if it does, in the model itself; models within it are asked by themselves.
+    """
+    if not model._can_set_attn_implementation():
+        raise ValueError(
+            f'{type(model).__name__} computes its attention by itself and would ignore attn_implementation="{NAME}". '
+            "It needs a model that follows transformers' attention interface."
+        )
+    for module in _own_modules(model):
+        if _computes_softmax_by_itself(type(module)):
+            raise ValueError(
+                f"{type(module).__name__} of {type(model).__name__} computes its attention by itself and would ignore "
+                f'attn_implementation="{NAME}". For the other parts of a composite model, pass '
+                f'attn_implementation={{"text_config": "{NAME}"}}.'
+            )
+
+
+def _own_modules(module: Module) -> Iterator[Module]:
+    """Modules inside, without those of models inside."""
+    for child in module.children():
+        if not isinstance(child, PreTrainedModel):
+            yield child
+            yield from _own_modules(child)
+
+
+def _computes_softmax_by_itself(kind: type) -> bool:
+    return (
+        "Attention" in kind.__name__
+        and kind.__module__.partition(".")[0] != "torch"
+        and _mentions(kind, "softmax")
+        and not _mentions(kind, "ALL_ATTENTION_FUNCTIONS")
+    )
+
+
+@functools.cache
+def _mentions(kind: type[Any], name: str) -> bool:
+    """Whether a method of a class of modules, or of one that it inherits from, uses a name."""
+    kinds = kind.__mro__[: kind.__mro__.index(Module)]
+    methods = (value for each in kinds for value in vars(each).values() if inspect.isfunction(value))
+    return any(_names_in(method, name) for method in methods)
+
+
+def _names_in(method: Callable[..., object], name: str) -> bool:
+    codes: list[CodeType] = [inspect.unwrap(method).__code__]
+    while codes:
+        code = codes.pop()
+        if name in code.co_names:
+            return True
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return False

@@ -1,0 +1,103 @@
+"""Making `attn_implementation="entmax"` known to `transformers`."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch.nn import Module
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import sdpa_mask
+from transformers.utils import logging
+
+from contmax.integrations.transformers._alpha import attach_learned_alpha
+from contmax.integrations.transformers._attention import entmax_attention_forward
+from contmax.integrations.transformers._layers import NAME, number_layers, require_interface
+from contmax.nn._alpha import AlphaModule
+
+logger = logging.get_logger(__name__)
+
+
+def register() -> None:
+    """Let models of `transformers` be made, loaded and switched with ``attn_implementation="entmax"``.
+
+    It registers the attention function and the function that makes its masks, without which padding would be attended
+    to. Three methods of `transformers.PreTrainedModel` are extended, since transformers has no other place for it:
+
+    * models that compute attention by themselves refuse ``"entmax"``, where transformers logs a warning and goes on;
+    * a model whose configuration says that α is learned is made with the parameters for it, so that `from_pretrained`
+      finds them (see :func:`make_alpha_learnable`).
+
+    Call it once per process, before models are made; to call it again changes nothing.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> register()
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
+        >>> config.entmax_alpha = [1.25, 1.5]
+        >>> BertModel._from_config(config, attn_implementation="entmax").config._attn_implementation
+        'entmax'
+    """
+    AttentionInterface.register(NAME, entmax_attention_forward)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    for name, extended in _EXTENDED.items():
+        _extend(name, extended)
+
+
+def _extend(name: str, extended: Callable[..., None]) -> None:
+    original = getattr(PreTrainedModel, name)
+    if hasattr(original, "_extended_by_contmax"):
+        return
+
+    @functools.wraps(original)
+    def method(self: PreTrainedModel, *arguments: Any, **options: Any) -> None:
+        extended(self, original, *arguments, **options)
+
+    method._extended_by_contmax = True  # type: ignore[attr-defined]
+    setattr(PreTrainedModel, name, method)
+
+
+def _post_init(model: PreTrainedModel, original: Any) -> None:
+    """At the end of each constructor, before weights are loaded."""
+    if model.config._attn_implementation == NAME:
+        require_interface(model)
+        number_layers(model)
+    elif getattr(model.config, "entmax_alpha", None) is not None:
+        logger.warning_once(
+            f"config.entmax_alpha is {model.config.entmax_alpha}, but attention is {model.config._attn_implementation}:"
+            f' pass attn_implementation="{NAME}" to use it.'
+        )
+    attach_learned_alpha(model)
+    original(model)
+
+
+def _set_attn_implementation(model: PreTrainedModel, original: Any, attn_implementation: Any, **options: Any) -> None:
+    by_part = attn_implementation if isinstance(attn_implementation, dict) else {"": attn_implementation}
+    for part, name in by_part.items():
+        if name != NAME:
+            continue
+        everywhere = not isinstance(attn_implementation, dict)
+        config = model.config if part == "" else getattr(model.config, part, None)
+        for module in model.modules():
+            if isinstance(module, PreTrainedModel) and (everywhere or module.config is config):
+                require_interface(module)
+    original(model, attn_implementation, **options)
+    number_layers(model)
+
+
+def _initialize_weights(model: PreTrainedModel, original: Any, module: Module, *arguments: Any) -> None:
+    # A checkpoint may have no α; what transformers then makes in its place has no value yet.
+    if type(module) is AlphaModule and _has_no_value(module) and _has_no_value(module.alpha_logit):
+        module.reset_parameters()
+    original(model, module, *arguments)
+
+
+def _has_no_value(part: Any) -> bool:
+    """Whether transformers has neither loaded nor made a tensor, or all of a module."""
+    return not getattr(part, "is_meta", False) and not getattr(part, "_is_hf_initialized", False)
+
+
+_EXTENDED: dict[str, Callable[..., None]] = {
+    "post_init": _post_init,
+    "set_attn_implementation": _set_attn_implementation,
+    "_initialize_weights": _initialize_weights,
+}

@@ -1,0 +1,221 @@
+"""Multi-head attention by α-entmax: what torch.nn.MultiheadAttention is for softmax."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from contmax._mask import require_boolean
+from contmax._typing import Bool, Float, Int
+from contmax.attention import entmax_attention
+from contmax.nn._alpha import AlphaModule
+from contmax.nn._parameters import check_values
+
+__all__ = ["EntmaxAttention"]
+
+
+class EntmaxAttention(AlphaModule):
+    r"""Multi-head attention whose weights have exact zeros.
+
+    .. math:: o = W_o\,[\,P_1 V_1 \dots P_H V_H\,], \qquad
+              P_h = \alpha_h\text{-entmax}\big(\lambda_h(n)\, Q_h K_h^\top/\sqrt d - m_h |i - j|\big)
+
+    with Q, K, V linear in queries, keys and values.
+
+    Args:
+        embed_dim: E, channels of queries and outputs; a multiple of `num_heads`.
+        num_heads: H.
+        alpha: α: a float, or one for each head: numbers, or a tensor of shape () or (H,). 1 is softmax. A Parameter is
+            learned as it is, without bounds.
+        learnable: whether each head learns an α of its own inside (1, 2), starting at `alpha`; see :class:`Entmax`.
+        kdim: channels of the keys; E by default.
+        vdim: channels of the values; E by default.
+        bias: whether the linear maps have one.
+        dropout: share of the weights dropped in training.
+        is_causal: whether a query may attend no key behind its own place, the last query standing at the last key.
+        alibi: "half" gives the first half of the heads penalties m_h = 1/h for distance, h = 1 … H/2, and none to the
+            rest; None gives none to all.
+        length_scale: True multiplies queries by λ_h(n) = δ_h + β_h (ln n)^{γ_h}, where n is the number of keys that the
+            query may attend. The three are learned for each head and start at δ = 1, β = 0, γ = 1, which changes
+            nothing. None leaves the queries as they are.
+
+    Shape:
+        query (B, Q, E), key (B, L, kdim), value (B, L, vdim), output (B, Q, E), weights (B, H, Q, L).
+
+    Example:
+        >>> import torch, contmax
+        >>> attend = contmax.nn.EntmaxAttention(16, 4, learnable=True, is_causal=True, alibi="half")
+        >>> x = torch.randn(2, 50, 16)
+        >>> attend(x).shape
+        torch.Size([2, 50, 16])
+        >>> output, weights = attend(x, need_weights=True)
+        >>> weights.shape
+        torch.Size([2, 4, 50, 50])
+
+    References: Correia, Niculae & Martins 2019 (one α per head); Press et al. 2022 (ALiBi); Vasylenko et al. 2025
+    (ASEntmax: scales that grow with the length, positions for half of the heads).
+    """
+
+    slopes: Tensor | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        alpha: float | Sequence[float] | Tensor = 1.5,
+        learnable: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        is_causal: bool = False,
+        alibi: Literal["half"] | None = None,
+        length_scale: bool | None = None,
+    ) -> None:
+        _check_construction(embed_dim, num_heads, dropout, alibi)
+        super().__init__(alpha, learnable=learnable, num_heads=num_heads)
+        self.embed_dim, self.num_heads, self.is_causal, self.alibi = embed_dim, num_heads, is_causal, alibi
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self.dropout = dropout
+        self.query_projection = torch.nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.key_projection = torch.nn.Linear(self.kdim, embed_dim, bias=bias)
+        self.value_projection = torch.nn.Linear(self.vdim, embed_dim, bias=bias)
+        self.output_projection = torch.nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.register_buffer("slopes", _slopes(num_heads) if alibi == "half" else None, persistent=False)
+        start = torch.tensor([1.0, 0.0, 1.0]).repeat(num_heads, 1)
+        self.length_scale = torch.nn.Parameter(start) if length_scale else None
+
+    def reset_parameters(self) -> None:
+        """Start anew with α, the slopes and the scales; the linear maps have a `reset_parameters` of their own."""
+        super().reset_parameters()
+        with torch.no_grad():
+            if self.slopes is not None:
+                self.slopes.copy_(_slopes(self.num_heads))
+            if self.length_scale is not None:
+                self.length_scale.copy_(torch.tensor([1.0, 0.0, 1.0]))
+
+    def forward(
+        self,
+        query: Float[Tensor, "B Q E"],
+        key: Float[Tensor, "B L C"] | None = None,
+        value: Float[Tensor, "B L V"] | None = None,
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        lengths: Int[Tensor, "..."] | None = None,
+        need_weights: bool = False,
+    ) -> Float[Tensor, "B Q E"] | tuple[Float[Tensor, "B Q E"], Float[Tensor, "B H Q L"]]:
+        """The output, or with `need_weights` the output and the weights before dropout.
+
+        Args:
+            query: where to attend from.
+            key: what is compared with the queries; the queries themselves by default.
+            value: what is averaged; the keys by default.
+            mask: True = may be attended: (L,), (B, L), (B, Q, L) or (B, H, Q, L).
+            lengths: how many keys of each sequence exist, (B,).
+            need_weights: whether to return the weights, which then are all in memory.
+        """
+        key = query if key is None else key
+        value = key if value is None else value
+        for x, channels, name in (
+            (query, self.embed_dim, "query"),
+            (key, self.kdim, "key"),
+            (value, self.vdim, "value"),
+        ):
+            check_values(x, channels, name)
+        mask = _mask_of_heads(mask, (*query.shape[:2], key.shape[1]))
+        asked = self._heads(self.query_projection(query))
+        if self.length_scale is not None:
+            asked = asked * self._scale(query.shape[1], key.shape[1], mask, lengths).to(asked.dtype)
+        attended = entmax_attention(
+            asked,
+            self._heads(self.key_projection(key)),
+            self._heads(self.value_projection(value)),
+            alpha=self.alpha,
+            mask=mask,
+            bias=self._penalty(query.shape[1], key.shape[1]),
+            is_causal=self.is_causal,
+            lengths=lengths,
+            dropout_p=self.dropout if self.training else 0.0,
+            need_weights=need_weights,
+        )
+        means, weights = attended if isinstance(attended, tuple) else (attended, None)
+        output: Tensor = self.output_projection(means.transpose(1, 2).flatten(2))
+        return output if weights is None else (output, weights)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(B, n, E) → (B, H, n, d)."""
+        return x.reshape(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
+
+    def _penalty(self, queries: int, keys: int) -> Tensor | None:
+        """−m_h |i − j|, (H, Q, L)."""
+        if self.slopes is None:
+            return None
+        place = torch.arange(keys, device=self.slopes.device)
+        own = torch.arange(keys - queries, keys, device=self.slopes.device)
+        return -self.slopes[:, None, None] * (own.unsqueeze(-1) - place).abs()
+
+    def _scale(self, queries: int, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
+        """λ_h(n) of each query, (B or 1, H, Q, 1)."""
+        assert self.length_scale is not None
+        delta, beta, gamma = (x[:, None, None] for x in self.length_scale.unbind(-1))
+        log_n = torch.log(self._met_keys(queries, keys, mask, lengths).clamp(min=1).to(delta.dtype))
+        # The slope of 0^γ in γ is 0 too, which torch does not find.
+        some = log_n > 0
+        power = torch.where(some, torch.where(some, log_n, 1) ** gamma, 0)
+        return delta + beta * power
+
+    def _met_keys(self, queries: int, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
+        """How many keys each query may attend, broadcastable to (B, H, Q, 1)."""
+        device = self.query_projection.weight.device
+        own = torch.arange(keys - queries, keys, device=device).unsqueeze(-1) + 1
+        exists = own.new_full((1,), keys) if lengths is None else lengths[:, None, None, None]
+        upto = torch.minimum(own, exists) if self.is_causal else exists
+        if mask is None:
+            return upto
+        return (mask & (torch.arange(keys, device=device) < upto)).sum(-1, keepdim=True)
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses."""
+        return (
+            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, alpha={self._shown_alpha()}, kdim={self.kdim}, "
+            f"vdim={self.vdim}, dropout={self.dropout:g}, is_causal={self.is_causal}, alibi={self.alibi!r}, "
+            f"length_scale={self.length_scale is not None}"
+        )
+
+
+def _check_construction(embed_dim: int, num_heads: int, dropout: float, alibi: str | None) -> None:
+    if num_heads < 1 or embed_dim % num_heads:
+        raise ValueError(f"embed_dim must be a multiple of num_heads; got {embed_dim} for {num_heads} heads.")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout is the share of weights that is dropped, in [0, 1); got {dropout}.")
+    if alibi not in (None, "half"):
+        raise ValueError(f'alibi must be "half" or None; got {alibi!r}.')
+
+
+def _slopes(num_heads: int) -> Tensor:
+    """1/h for the first half of the heads, 0 for the others."""
+    half = num_heads // 2
+    return torch.tensor([1 / h for h in range(1, half + 1)] + [0.0] * (num_heads - half))
+
+
+def _mask_of_heads(mask: Tensor | None, sizes: tuple[int, int, int]) -> Tensor | None:
+    """A mask that broadcasts to (B, H, Q, L)."""
+    if mask is None:
+        return None
+    require_boolean(mask)
+    batch, queries, keys = sizes
+    if mask.shape == (keys,):
+        return mask
+    if mask.dim() == 2 and mask.shape in ((batch, keys), (1, keys)):
+        return mask[:, None, None]
+    if mask.dim() == 3 and mask.shape[0] in (1, batch) and mask.shape[1:] == (queries, keys):
+        return mask[:, None]
+    if mask.dim() == 4 and mask.shape[0] in (1, batch) and mask.shape[2] in (1, queries) and mask.shape[3] == keys:
+        return mask
+    raise ValueError(
+        f"mask must have shape (L,), (B, L), (B, Q, L) or (B, H, Q, L), B = {batch}, Q = {queries} and L = {keys}; got "
+        f"{tuple(mask.shape)}. True = may be attended."
+    )

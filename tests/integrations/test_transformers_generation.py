@@ -1,0 +1,200 @@
+"""Generation with entmax: caches of each kind, padding on the left, beams, sampling; and what is refused."""
+
+import pytest
+import torch
+from tiny_transformers import MODELS, padded_inputs, tiny, with_large_weights
+
+import contmax
+
+CAUSAL = ["gpt2", "llama", "qwen2", "qwen3"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def integration():
+    from contmax.integrations import transformers
+
+    transformers.register()
+    return transformers
+
+
+def generated(model, *, new=8, **options):
+    options = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0, **options}
+    return model.generate(**options)
+
+
+def padded_left():
+    """A sentence of seven words and one of four, and the second alone."""
+    words = torch.randint(3, 50, (2, 7), generator=torch.Generator().manual_seed(3))
+    kept = torch.ones(2, 7, dtype=torch.long)
+    kept[1, :3] = 0
+    return words.where(kept.bool(), 0), kept, words[1:, 3:]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("name", CAUSAL)
+def test_padding_on_the_left_changes_no_word(name, beams):
+    model = tiny(name)
+    words, kept, alone = padded_left()
+    together = generated(model, input_ids=words, attention_mask=kept, num_beams=beams)
+    by_itself = generated(model, input_ids=alone, attention_mask=torch.ones_like(alone), num_beams=beams)
+    assert together[1, 3:].tolist() == by_itself[0].tolist()
+    assert len(set(by_itself[0, 4:].tolist())) > 2  # else hardly anything could go wrong
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_a_static_cache_is_as_a_dynamic_one(name):
+    model = tiny(name)
+    words, kept, alone = padded_left()
+    for inputs in ({"input_ids": words, "attention_mask": kept}, {"input_ids": alone}):
+        dynamic, static = (
+            generated(
+                model, **inputs, cache_implementation=kind, output_logits=True, return_dict_in_generate=True
+            )
+            for kind in ("dynamic", "static")
+        )
+        assert torch.equal(dynamic.sequences, static.sequences)
+        for a, b in zip(dynamic.logits, static.logits, strict=True):
+            assert torch.allclose(a, b, atol=1e-4)
+
+
+def test_the_first_call_with_a_static_cache_sees_what_is_filled():
+    from transformers import StaticCache
+
+    model = tiny("llama")
+    words = padded_left()[0][:1]
+    with torch.no_grad():
+        cache = StaticCache(config=model.config, max_cache_len=20)
+        first = model(words[:, :5], past_key_values=cache).logits
+        rest = model(words[:, 5:], past_key_values=cache).logits
+        assert torch.allclose(torch.cat([first, rest], 1), model(words).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("name", ["t5", "marian"])
+def test_encoders_with_decoders_generate(name, beams):
+    model, inputs = tiny(name), padded_inputs(name)
+    del inputs["decoder_input_ids"]
+    together = generated(model, **inputs, num_beams=beams)
+    alone = {key: x[1:, :6] for key, x in inputs.items()}
+    assert together[1].tolist() == generated(model, **alone, num_beams=beams)[0].tolist()
+    without = generated(model, **alone, num_beams=beams, use_cache=False)
+    assert together[1].tolist() == without[0].tolist()
+
+
+def test_attentions_of_a_generation():
+    model = tiny("gpt2")
+    words, kept, _ = padded_left()
+    output = generated(
+        model, input_ids=words, attention_mask=kept, new=3, output_attentions=True, return_dict_in_generate=True
+    )
+    last = output.attentions[-1][0]
+    assert last.shape == (2, 2, 1, 9)
+    assert (last[1, ..., :3] == 0).all()
+    assert torch.allclose(last.sum(-1), torch.ones(2, 2, 1))
+
+
+def test_sampling_takes_words_of_positive_probability_only(integration):
+    model = tiny("gpt2")
+    words = padded_left()[2]
+    torch.manual_seed(0)
+    output = generated(
+        model,
+        input_ids=words.expand(200, -1),
+        new=1,
+        do_sample=True,
+        top_k=0,
+        logits_processor=[integration.EntmaxLogitsProcessor(1.5)],
+        output_logits=True,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    probability = contmax.entmax(output.logits[0][0], 1.5)
+    possible = set(probability.nonzero().flatten().tolist()) - {2}  # the end is not allowed yet
+    drawn = output.sequences[:, -1]
+    assert 1 < len(possible) < 50
+    assert set(drawn.tolist()) <= possible
+    assert set(probability.topk(2).indices.tolist()) <= set(drawn.tolist()) | {2}
+
+
+def test_logits_become_logarithms_of_their_entmax(integration):
+    scores = 3 * torch.randn(4, 30)
+    scores[0, :7] = -torch.inf
+    for alpha in (1.0, 1.5, 2.0):
+        processed = integration.EntmaxLogitsProcessor(alpha)(None, scores)
+        assert torch.allclose(processed.softmax(-1), contmax.entmax(scores, alpha), atol=1e-6)
+    for alpha in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="positive"):
+            integration.EntmaxLogitsProcessor(alpha)
+
+
+def test_refused_soft_caps_and_sinks():
+    import transformers
+
+    small = MODELS["llama"][2]
+    capped = transformers.Gemma2Config(**small, sliding_window=4)
+    model = transformers.Gemma2ForCausalLM._from_config(capped, attn_implementation="entmax")
+    with pytest.raises(ValueError, match="soft-capped scores"):
+        model(torch.tensor([[3, 4, 5]]))
+    capped.attn_logit_softcapping = None
+    model = with_large_weights(transformers.Gemma2ForCausalLM._from_config(capped, attn_implementation="entmax"))
+    assert model(torch.tensor([[3, 4, 5, 6, 7, 8]])).logits.isfinite().all()
+    sinks = transformers.GptOssConfig(**small, num_local_experts=2, num_experts_per_tok=1)
+    model = transformers.GptOssForCausalLM._from_config(sinks, attn_implementation="entmax")
+    with pytest.raises(ValueError, match="attention sinks"):
+        model(torch.tensor([[3, 4, 5]]))
+
+
+def test_refused_paged_caches_and_indexers():
+    model = tiny("llama")
+    for option, meaning in {"cache": "paged caches", "indices": "indexer", "s_aux": "sinks"}.items():
+        with pytest.raises(ValueError, match=meaning):
+            model(torch.tensor([[3, 4, 5]]), **{option: object()})
+
+
+@pytest.mark.parametrize(
+    ("model_name", "config_name", "options"),
+    [
+        ("BloomModel", "BloomConfig", {"vocab_size": 50, "hidden_size": 16, "n_layer": 1, "n_head": 2}),
+        # One of its two kinds of attention follows the interface, the other does not.
+        ("LongT5Model", "LongT5Config", MODELS["t5"][2] | {"encoder_attention_type": "local"}),
+    ],
+)
+def test_refused_models_without_the_interface(model_name, config_name, options):
+    import transformers
+
+    kind, config = getattr(transformers, model_name), getattr(transformers, config_name)
+    with pytest.raises(ValueError, match='would ignore attn_implementation="entmax"'):
+        kind._from_config(config(**options), attn_implementation="entmax")
+    model = kind(config(**options))
+    before = model.config._attn_implementation
+    with pytest.raises(ValueError, match="computes its attention by itself"):
+        model.set_attn_implementation("entmax")
+    assert model.config._attn_implementation == before
+    model.set_attn_implementation("eager")
+
+
+def test_refused_windows_and_masks_that_nobody_made():
+    model = tiny("qwen2")
+    windowed = model.model.layers[1].self_attn
+    states, turned = torch.randn(1, 9, 16), (torch.ones(1, 9, 4), torch.zeros(1, 9, 4))
+    with pytest.raises(ValueError, match="sliding window of 4 for 9 keys"):
+        windowed(states, turned, None)
+    layer = model.model.layers[0].self_attn
+    for mask in (torch.ones(1, 9, dtype=torch.bool), torch.ones(1, 1, 9, 9, dtype=torch.long)):
+        with pytest.raises(TypeError, match="mask"):
+            layer(states, turned, mask)
+
+
+def test_masks_that_are_added_and_masks_of_ones_own():
+    model = tiny("llama")
+    words = padded_left()[0][:1]
+    allowed = torch.ones(1, 1, 7, 7, dtype=torch.bool).tril()
+    allowed[..., 2] = False
+    allowed[..., 2, 2] = True
+    added = torch.zeros(1, 1, 7, 7).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    with torch.no_grad():
+        boolean, floating = (model(words, attention_mask=mask, output_attentions=True) for mask in (allowed, added))
+        nothing = model(words, attention_mask=torch.full_like(added, torch.finfo(torch.float32).min))
+    assert torch.allclose(boolean.logits, floating.logits, atol=1e-5)
+    assert all((layer[~allowed.expand(1, 4, 7, 7)] == 0).all() for layer in floating.attentions)
+    assert nothing.logits.isfinite().all()
