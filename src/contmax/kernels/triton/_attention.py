@@ -75,7 +75,9 @@ class Tuning:
     columns: int = 128
     warps: int = 8
     stages: int = 3
-    listed_rows: int = 8
+    tops: int = 256  # of a program that lists
+    listed_rows: int = 4
+    gradient_rows: int = 8
     together: int = 64
     key_warps: int = 4
 
@@ -202,7 +204,7 @@ def _list(call: _Call, lists: Lists) -> None:
     tops = torch.empty((call.all_heads, size, tiles, 2), dtype=torch.float32, device=call.query.device)
     many = torch.empty((call.all_heads, size, most), dtype=torch.int32, device=call.query.device)
     wide = power_of_two(tiles)
-    rows = max(1, min(8, 1024 // wide))
+    rows = max(1, min(8, TUNING.tops // wide))
     for begin in range(0, call.queries, together):
         last = min(begin + together, call.queries)
         arguments = (call.keys, call.diagonal, call.heads, call.group, call.scale)
@@ -270,7 +272,7 @@ def _listed_queries(
     )  # fmt: skip
     offsets = cells.cumsum(0, dtype=torch.int32)
     slopes, entries = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
-    rows = TUNING.listed_rows
+    rows = TUNING.gradient_rows
     listed_queries_backward[(blocks_of(call.queries, rows), call.all_heads)](
         call.key, call.value, g, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, ranks, offsets,
         lists.dense, slopes, entries, d_query, d_alpha, call.queries, call.heads, call.group, call.scale, call.epsilon,
