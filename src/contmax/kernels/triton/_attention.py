@@ -1,7 +1,7 @@
 """Launchers of attention by α-entmax, α in (1, 2]: forward and backward."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,62 +9,23 @@ from torch import Tensor
 from contmax.kernels.triton._attention_columns import listed_keys_backward, rank_entries
 from contmax.kernels.triton._attention_dense import attend_dense, dense_keys_backward, dense_queries_backward
 from contmax.kernels.triton._attention_lists import list_keys
+from contmax.kernels.triton._attention_memory import (
+    DENSE_ROWS,
+    LIST_CAPACITY,
+    AttentionLists,
+    empty_attention_lists,
+)
 from contmax.kernels.triton._attention_rows import attend_listed, listed_queries_backward
 from contmax.kernels.triton._attention_tops import tile_tops
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._launch import device_of, order_of, side_by_side
 
-# Entries of a list. Longer ones cost as much as a product of whole tiles.
-CAPACITY = 128
-# Rows that are left to dense products together, as in the kernels.
-_DENSE_ROWS = 64
 # Tiles of a row at most, so that their tops take little memory; and bytes of tops that are there at a time.
 _MOST_TILES, _BYTES_OF_TOPS = 512, 2**28
 # Keys of a block in the backward pass.
 _KEY_BLOCK = 64
 # Keys of doubtful tiles that a row may multiply again.
 _MOST_DOUBTFUL = 4096
-
-
-class Lists(NamedTuple):
-    """What the backward pass needs: the support of each row, and the thresholds of dense blocks.
-
-    Attributes:
-        keys: (B·H, Q, CAPACITY), int32; what is behind the count is not defined.
-        weights: p there, float32.
-        counts: (B·H, Q), int32; none in dense blocks.
-        starts: (B·H, Q, 2), float32: the largest score, NaN where a row has one, and a lower bound of the partition.
-        dense: (B·H, blocks of rows), int32: not 0 where the lists are not used.
-        any_dense: (B·G,), int32.
-        states: (B·H, Q, 4) and
-        means: (B·H, Q, c), float32, defined for dense blocks.
-    """
-
-    keys: Tensor
-    weights: Tensor
-    counts: Tensor
-    starts: Tensor
-    dense: Tensor
-    any_dense: Tensor
-    states: Tensor
-    means: Tensor
-
-
-def empty_lists(query: Tensor, key: Tensor, value: Tensor, needs_gradient: bool) -> Lists:
-    """Memory for the lists of queries (B, H, Q, d); that of dense blocks is touched only where there are some."""
-    batch, heads, queries = query.shape[:3]
-    rows, width = (batch * heads, queries), value.shape[-1]
-    real, whole = ({"dtype": kind, "device": query.device} for kind in (torch.float32, torch.int32))
-    return Lists(
-        torch.empty((*rows, CAPACITY), **whole),
-        torch.empty((*rows, CAPACITY), **real),
-        torch.empty(rows, **whole),
-        torch.empty((*rows, 2), **real),
-        torch.zeros((rows[0], blocks_of(queries, _DENSE_ROWS)), **whole),
-        torch.zeros(batch * key.shape[1], **whole),
-        torch.empty((*rows, 4 if needs_gradient else 0), **real),
-        torch.empty((*rows, width if needs_gradient else 0), **real),
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +115,7 @@ def entmax_attention(
     diagonal: int | None,
     scale: float,
     needs_gradient: bool,
-) -> tuple[Tensor, Lists]:
+) -> tuple[Tensor, AttentionLists]:
     """Means of the values, and what `entmax_attention_backward` needs.
 
     Args:
@@ -170,7 +131,7 @@ def entmax_attention(
         needs_gradient: whether there will be a backward pass.
     """
     call = _Call(query, key, value, alpha, mask, bias, lengths, diagonal, scale)
-    lists = empty_lists(query, key, value, needs_gradient)
+    lists = empty_attention_lists(query, key, value, needs_gradient)
     out = query.new_empty((call.batch, call.heads, call.queries, call.value_channels))
     with device_of(query):
         _list(call, lists)
@@ -178,10 +139,10 @@ def entmax_attention(
         attend_listed[(blocks_of(call.queries, rows), call.all_heads)](
             call.value, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, lists.dense, out,
             call.queries, call.heads, call.group, call.epsilon, *call.strides(call.value),
-            **call.powers, C=call.value_channels, WIDTH=call.value_widths["VALUE_WIDTH"], R=rows, CAPACITY=CAPACITY,
-            num_warps=1,
+            **call.powers, C=call.value_channels, WIDTH=call.value_widths["VALUE_WIDTH"], R=rows,
+            CAPACITY=LIST_CAPACITY, num_warps=1,
         )  # fmt: skip
-        attend_dense[(blocks_of(call.queries, _DENSE_ROWS), call.all_heads)](
+        attend_dense[(blocks_of(call.queries, DENSE_ROWS), call.all_heads)](
             call.query, call.key, call.value, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
             lists.states, lists.means, out, *call.sizes, scale, call.epsilon,
             *call.strides(call.query, call.key, call.value), *call.places,
@@ -191,7 +152,7 @@ def entmax_attention(
     return out, lists
 
 
-def _list(call: _Call, lists: Lists) -> None:
+def _list(call: _Call, lists: AttentionLists) -> None:
     """Fill in keys and scores, which lie where weights will, by blocks of queries."""
     span = power_of_two(blocks_of(call.keys, 16 * _MOST_TILES))
     # Whole blocks of a product are written.
@@ -217,7 +178,7 @@ def _list(call: _Call, lists: Lists) -> None:
             call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, tops, many, lists.keys, lists.weights,
             lists.counts, lists.starts, lists.dense, lists.any_dense, begin, last, tiles, call.queries, *arguments,
             call.epsilon, *call.strides(call.query, call.key), *call.places, **call.powers, **call.kinds,
-            EXACT=call.query.dtype == torch.float32, **call.widths, R=rows, T=wide, SPAN=span, CAPACITY=CAPACITY,
+            EXACT=call.query.dtype == torch.float32, **call.widths, R=rows, T=wide, SPAN=span, CAPACITY=LIST_CAPACITY,
             MOST=most, num_warps=1,
         )  # fmt: skip
 
@@ -232,7 +193,7 @@ def entmax_attention_backward(
     lengths: Tensor | None,
     diagonal: int | None,
     scale: float,
-    lists: Lists,
+    lists: AttentionLists,
     cotangent: Tensor,
     needs_alpha: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -242,33 +203,35 @@ def entmax_attention_backward(
     d_query = query.new_empty((call.batch, call.heads, call.queries, call.channels))
     d_key = query.new_empty((call.batch, call.groups, call.keys, call.channels))
     d_value = query.new_empty((call.batch, call.groups, call.keys, call.value_channels))
-    real = {"dtype": torch.float32, "device": query.device}
+    real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
     d_alpha = torch.empty(query.shape[:3] if needs_alpha else (1,), **real)
     with device_of(query):
         slopes, entries, offsets = _listed_queries(call, lists, g, d_query, d_alpha, needs_alpha)
         dense_key, dense_value = (torch.empty(x.shape, **real) for x in (d_key, d_value))
         _dense(call, lists, g, (d_query, d_alpha), (dense_key, dense_value), needs_alpha)
-        row_blocks = blocks_of(call.queries, _DENSE_ROWS)
+        row_blocks = blocks_of(call.queries, DENSE_ROWS)
         listed_keys_backward[(blocks_of(call.keys, _KEY_BLOCK), call.batch * call.groups)](
             call.query, g, lists.keys, lists.weights, slopes, entries, offsets, lists.any_dense, dense_key, dense_value,
             d_key, d_value, call.queries, call.keys, call.heads, call.group, call.group * row_blocks, scale,
-            *call.strides(call.query, g), **call.widths, **call.value_widths, CAPACITY=CAPACITY, KEY_BLOCK=_KEY_BLOCK,
-            TOGETHER=TUNING.together, num_warps=TUNING.key_warps, num_stages=2,
+            *call.strides(call.query, g), **call.widths, **call.value_widths, CAPACITY=LIST_CAPACITY,
+            KEY_BLOCK=_KEY_BLOCK, TOGETHER=TUNING.together, num_warps=TUNING.key_warps, num_stages=2,
         )  # fmt: skip
     return d_query, d_key, d_value, d_alpha if needs_alpha else None
 
 
 def _listed_queries(
-    call: _Call, lists: Lists, g: Tensor, d_query: Tensor, d_alpha: Tensor, needs_alpha: bool
+    call: _Call, lists: AttentionLists, g: Tensor, d_query: Tensor, d_alpha: Tensor, needs_alpha: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries by lists; gradients of the scores, and where the keys find theirs."""
     device = call.query.device
-    row_blocks, key_blocks = blocks_of(call.queries, _DENSE_ROWS), blocks_of(call.keys, _KEY_BLOCK)
-    cells = torch.zeros(call.batch * call.groups * key_blocks * call.group * row_blocks, dtype=torch.int32, device=device)
+    row_blocks, key_blocks = blocks_of(call.queries, DENSE_ROWS), blocks_of(call.keys, _KEY_BLOCK)
+    cells = torch.zeros(
+        call.batch * call.groups * key_blocks * call.group * row_blocks, dtype=torch.int32, device=device
+    )
     ranks = torch.empty(lists.keys.shape, dtype=torch.int16, device=device)
     rank_entries[(row_blocks, call.all_heads)](
         lists.keys, lists.counts, lists.dense, ranks, cells, call.queries, call.heads, call.group, key_blocks,
-        CAPACITY=CAPACITY, KEY_BLOCK=_KEY_BLOCK, num_warps=1,
+        CAPACITY=LIST_CAPACITY, KEY_BLOCK=_KEY_BLOCK, num_warps=1,
     )  # fmt: skip
     offsets = cells.cumsum(0, dtype=torch.int32)
     slopes, entries = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
@@ -277,14 +240,14 @@ def _listed_queries(
         call.key, call.value, g, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, ranks, offsets,
         lists.dense, slopes, entries, d_query, d_alpha, call.queries, call.heads, call.group, call.scale, call.epsilon,
         *call.strides(call.key, call.value, g), key_blocks, **call.powers, NEEDS_ALPHA=needs_alpha, **call.widths,
-        **call.value_widths, R=rows, CAPACITY=CAPACITY, KEY_BLOCK=_KEY_BLOCK, num_warps=1,
+        **call.value_widths, R=rows, CAPACITY=LIST_CAPACITY, KEY_BLOCK=_KEY_BLOCK, num_warps=1,
     )  # fmt: skip
     return slopes, entries, offsets
 
 
 def _dense(
     call: _Call,
-    lists: Lists,
+    lists: AttentionLists,
     g: Tensor,
     of_queries: tuple[Tensor, Tensor],
     of_keys: tuple[Tensor, Tensor],
@@ -294,7 +257,7 @@ def _dense(
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.lengths, call.alpha, lists.dense)
     strides = (*call.strides(call.query, call.key, call.value, g), *call.places)
     kinds: dict[str, Any] = {**call.powers, **call.kinds, **call.widths, **call.value_widths}
-    dense_queries_backward[(blocks_of(call.queries, _DENSE_ROWS), call.all_heads)](
+    dense_queries_backward[(blocks_of(call.queries, DENSE_ROWS), call.all_heads)](
         *tensors, lists.states, lists.means, *of_queries, *call.sizes, call.scale, call.epsilon, *strides,
         **kinds, NEEDS_ALPHA=needs_alpha, COLUMNS=call.dense_columns, num_warps=4, num_stages=2,
     )  # fmt: skip

@@ -18,7 +18,17 @@ _RANKED = tl.constexpr(32)
 
 @triton.jit
 def rank_entries(
-    KEYS, COUNTS, DENSE, RANKS, CELLS, queries, heads, group, key_blocks, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr
+    KEYS,
+    COUNTS,
+    DENSE,
+    RANKS,
+    CELLS,
+    queries,
+    heads,
+    group,
+    key_blocks,
+    CAPACITY: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
 ):
     """RANKS (heads, queries, CAPACITY) and CELLS (key heads, key blocks, group, row blocks), which are zero before.
 

@@ -77,8 +77,8 @@ def list_keys(
     """KEYS and SCORES (heads, queries, CAPACITY) and COUNTS (heads, queries), for the queries begin … last.
 
     Scores are less the largest top of the row. STARTS (heads, queries, 2) has that top, NaN for a row with NaN, and a
-    lower bound of A. DENSE (heads, blocks) is set where a row does not fit. MANY (heads, queries, MOST) is scratch. With
-    EXACT the scores of all keys are computed again.
+    lower bound of A. DENSE (heads, blocks) is set where a row does not fit. MANY (heads, queries, MOST) is scratch.
+    With EXACT the scores of all keys are computed again.
     """
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads

@@ -1,4 +1,4 @@
-r"""The two largest scores of every tile of a row of attention: all that is kept of the first product of queries and keys.
+r"""The two largest scores of every tile of a row of attention: all that is kept of the product of queries and keys.
 
 A *tile* is the sixteen keys of 64 neighbours that one thread holds of a row in the layout of a matrix product: keys
 8i + 2l + e, i < 8, e < 2, for l = 0 … 3. So no thread has to ask another. For long rows a tile has as many of several
