@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from contmax._typing import Bool, Float, Int
 from contmax.attention._arguments import Inputs, checked_inputs
 from contmax.attention._blocked import attend_in_blocks, can_be_blocked
+from contmax.attention._fused import attend_fused, can_be_fused
 from contmax.attention._reference import Attended, allowed_keys, attend_reference
 
 
@@ -38,8 +39,10 @@ def entmax_attention(
         query: q, (\*batch, H, Q, d).
         key: k, (\*batch, H, L, d).
         value: v, (\*batch, H, L, c).
-        alpha: α > 0, a float or a tensor with one α per head, (H,), or one for all, (); differentiable. Outside
-            [1, 2] all weights of a block of queries are kept as a matrix, and no work is saved by zeros.
+        alpha: α > 0, a float or a tensor with one α per head, (H,), or one for all, (); differentiable. The kernels
+            for a GPU take α in (1, 2]. Another float goes the unfused way: all weights of a block of queries are a
+            matrix, and zeros save no work. A tensor on a GPU cannot be looked at without waiting for it, and is taken
+            to lie in [1, 2]; heads where it does not get NaN.
         mask: boolean, broadcastable to (\*batch, H, Q, L); True = may be attended. It combines with all that follows.
         bias: b, added to the scores, broadcastable to them; −inf counts as masked. Differentiable.
         is_causal: whether a query may attend no key behind its own place. The *last* query stands at the *last* key,
@@ -79,6 +82,8 @@ def entmax_attention(
         attended = attend_reference(inputs, dropout_p)
     elif isinstance(inputs.alpha, float) and inputs.alpha == 1:
         attended = Attended(_softmax_attention(inputs, dropout_p), inputs.query)
+    elif can_be_fused(inputs, dropout_p):
+        attended = Attended(attend_fused(inputs), inputs.query)
     elif can_be_blocked(inputs):
         attended = Attended(attend_in_blocks(inputs, dropout_p), inputs.query)
     else:

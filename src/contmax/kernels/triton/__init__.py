@@ -4,6 +4,11 @@ Functions here take plain tensors and launch; they differentiate nothing and che
 (``TRITON_INTERPRET=1`` before triton is imported) they run on CPU tensors, which is how the ordinary tests reach them.
 """
 
+from contmax.kernels.triton._attention import entmax_attention as entmax_attention
+from contmax.kernels.triton._attention import entmax_attention_backward as entmax_attention_backward
+from contmax.kernels.triton._attention_memory import LIST_CAPACITY as LIST_CAPACITY
+from contmax.kernels.triton._attention_memory import AttentionLists as AttentionLists
+from contmax.kernels.triton._attention_memory import empty_attention_lists as empty_attention_lists
 from contmax.kernels.triton._cholesky import plane_cholesky as plane_cholesky
 from contmax.kernels.triton._cholesky import plane_cholesky_gradient as plane_cholesky_gradient
 from contmax.kernels.triton._class_losses import cut_width as cut_width

@@ -1,0 +1,156 @@
+"""Attention by triton's kernels: called as it is, or as opaque operators in a trace.
+
+α is a number, or a tensor (H,); operators take it as a tensor, or, where that is None, as the number after it.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from contmax._eager import all_eager, is_exporting
+from contmax.kernels._backends import triton_takes
+from contmax.kernels._row_operators import tensor_or_number
+
+# A head must fit on the chip; entries of all lists are numbered by 32 bits.
+_WIDEST_HEAD, _MOST_ENTRIES = 256, 2**31
+
+
+class AttentionOptions(NamedTuple):
+    """What comes with queries, keys and values.
+
+    Attributes:
+        mask: boolean, broadcastable to (B, H, Q, L), or None.
+        bias: likewise, to be added to the scores.
+        lengths: keys of each sequence, (B,), or None.
+        diagonal: query i meets keys up to i + diagonal; None if all.
+        scale: factor of the scores, not negative.
+    """
+
+    mask: Tensor | None
+    bias: Tensor | None
+    lengths: Tensor | None
+    diagonal: int | None
+    scale: float
+
+
+def attention_is_fused(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether kernels take queries (B, H, Q, d), keys (B, G, L, d) and values (B, G, L, c), for α in (1, 2]."""
+    if not triton_takes(query) or is_exporting() or 0 in (*query.shape, *key.shape, *value.shape):
+        return False
+    from contmax.kernels import triton
+
+    entries = query.shape[:3].numel() * triton.LIST_CAPACITY
+    return max(query.shape[-1], value.shape[-1]) <= _WIDEST_HEAD and entries < _MOST_ENTRIES
+
+
+def attention_fused(
+    query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
+) -> tuple[Tensor, ...]:
+    """Means of the values (B, H, Q, c), and what the backward pass needs."""
+    if all_eager(query, key, value, alpha, *options):
+        return _attention(query, key, value, alpha, options, needs_gradient)
+    result: list[Tensor] = attention_op(query, key, value, *tensor_or_number(alpha), *options, needs_gradient)
+    return tuple(result)
+
+
+def attention_fused_backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    alpha: float | Tensor,
+    options: AttentionOptions,
+    kept: tuple[Tensor, ...],
+    cotangent: Tensor,
+    needs_alpha: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of query, key and value, and of α, (H,), where it is needed."""
+    if all_eager(query, key, value, alpha, *options, *kept, cotangent):
+        grads = _attention_backward(query, key, value, alpha, options, kept, cotangent, needs_alpha)
+    else:
+        arguments = (query, key, value, *tensor_or_number(alpha), *options, list(kept), cotangent, needs_alpha)
+        grads = attention_backward_op(*arguments)
+    return grads[0], grads[1], grads[2], grads[3] if needs_alpha else None
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
+) -> tuple[Tensor, ...]:
+    from contmax.kernels import triton
+
+    out, lists = triton.entmax_attention(query, key, value, alpha, *options, needs_gradient)
+    return out, *lists
+
+
+def _attention_backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    alpha: float | Tensor,
+    options: AttentionOptions,
+    kept: tuple[Tensor, ...],
+    cotangent: Tensor,
+    needs_alpha: bool,
+) -> list[Tensor]:
+    from contmax.kernels import triton
+
+    lists = triton.AttentionLists(*kept)
+    *grads, grad_alpha = triton.entmax_attention_backward(
+        query, key, value, alpha, *options, lists, cotangent, needs_alpha
+    )
+    return [*grads, query.new_empty(0) if grad_alpha is None else grad_alpha.sum((0, 2))]
+
+
+@torch.library.custom_op("contmax::entmax_attention", mutates_args=())
+def attention_op(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    alpha: Tensor | None,
+    fixed_alpha: float,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    lengths: Tensor | None,
+    diagonal: int | None,
+    scale: float,
+    needs_gradient: bool,
+) -> list[Tensor]:
+    """`attention_fused` as one opaque node."""
+    options = AttentionOptions(mask, bias, lengths, diagonal, scale)
+    return list(_attention(query, key, value, fixed_alpha if alpha is None else alpha, options, needs_gradient))
+
+
+@attention_op.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, alpha: Tensor | None, fixed_alpha: float, *rest: Any) -> list[Tensor]:
+    from contmax.kernels import triton
+
+    out = query.new_empty((*query.shape[:3], value.shape[3]))
+    return [out, *triton.empty_attention_lists(query, key, value, rest[-1])]
+
+
+@torch.library.custom_op("contmax::entmax_attention_backward", mutates_args=())
+def attention_backward_op(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    alpha: Tensor | None,
+    fixed_alpha: float,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    lengths: Tensor | None,
+    diagonal: int | None,
+    scale: float,
+    kept: list[Tensor],
+    cotangent: Tensor,
+    needs_alpha: bool,
+) -> list[Tensor]:
+    """`attention_fused_backward` as one opaque node; where it is not needed, the gradient of α is empty, (0,)."""
+    options = AttentionOptions(mask, bias, lengths, diagonal, scale)
+    index = fixed_alpha if alpha is None else alpha
+    return _attention_backward(query, key, value, index, options, tuple(kept), cotangent, needs_alpha)
+
+
+@attention_backward_op.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, alpha: Tensor | None, fixed_alpha: float, *rest: Any) -> list[Tensor]:
+    grads = [x.new_empty(x.shape) for x in (query, key, value)]
+    return [*grads, query.new_empty(query.shape[1] if rest[-1] else 0, dtype=torch.float32)]

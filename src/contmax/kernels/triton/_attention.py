@@ -1,0 +1,267 @@
+"""Launchers of attention by α-entmax, α in (1, 2]: forward and backward."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contmax.kernels.triton._attention_columns import listed_keys_backward, rank_entries
+from contmax.kernels.triton._attention_dense import attend_dense, dense_keys_backward, dense_queries_backward
+from contmax.kernels.triton._attention_lists import list_keys
+from contmax.kernels.triton._attention_memory import (
+    DENSE_ROWS,
+    LIST_CAPACITY,
+    AttentionLists,
+    empty_attention_lists,
+)
+from contmax.kernels.triton._attention_rows import attend_listed, listed_queries_backward
+from contmax.kernels.triton._attention_tops import tile_tops
+from contmax.kernels.triton._counting import blocks_of, power_of_two
+from contmax.kernels.triton._launch import device_of, order_of, side_by_side
+
+# Tiles of a row at most, so that their tops take little memory; and bytes of tops that are there at a time.
+_MOST_TILES, _BYTES_OF_TOPS = 512, 2**28
+# Keys of a block in the backward pass.
+_KEY_BLOCK = 64
+# Keys of doubtful tiles that a row may multiply again.
+_MOST_DOUBTFUL = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """Sizes of blocks: measured on an H200."""
+
+    rows: int = 128
+    columns: int = 128
+    warps: int = 8
+    stages: int = 3
+    tops: int = 256  # of a program that lists
+    listed_rows: int = 4
+    gradient_rows: int = 8
+    together: int = 64
+    key_warps: int = 4
+
+
+TUNING = Tuning()
+
+
+class _Call:
+    """The arguments that all kernels of one call share."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        alpha: float | Tensor,
+        mask: Tensor | None,
+        bias: Tensor | None,
+        lengths: Tensor | None,
+        diagonal: int | None,
+        scale: float,
+    ) -> None:
+        self.query, self.key, self.value = (side_by_side(x) for x in (query, key, value))
+        self.batch, self.heads, self.queries, self.channels = query.shape
+        self.groups, self.keys, self.value_channels = key.shape[1], key.shape[2], value.shape[3]
+        self.group = self.heads // self.groups
+        self.diagonal, self.scale = 0 if diagonal is None else diagonal, scale
+        if isinstance(alpha, Tensor):
+            self.alpha, self.epsilon, self.order = alpha.float().contiguous(), 0.0, -1
+        else:
+            self.alpha, self.epsilon, self.order = self.query, alpha - 1, order_of(alpha)
+        shape = (self.batch, self.heads, self.queries, self.keys)
+        unused, none = self.query, (0, 0, 0, 0)
+        self.mask = unused if mask is None else mask.expand(shape).view(torch.uint8)
+        self.bias = unused if bias is None else bias.expand(shape)
+        self.lengths = unused if lengths is None else lengths.expand(self.batch).to(torch.int32).contiguous()
+        mask_places = none if mask is None else self.mask.stride()
+        self.places = (*mask_places, *(none if bias is None else self.bias.stride()))
+        self.widths = {"D": self.channels, "WIDTH": max(power_of_two(self.channels), 16)}
+        self.value_widths = {"C": self.value_channels, "VALUE_WIDTH": max(power_of_two(self.value_channels), 16)}
+        self.powers = {"ORDER": self.order, "PER_HEAD": isinstance(alpha, Tensor)}
+        self.kinds = {
+            "CAUSAL": diagonal is not None,
+            "HAS_MASK": mask is not None,
+            "HAS_BIAS": bias is not None,
+            "HAS_LENGTHS": lengths is not None,
+        }
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return (self.queries, self.keys, self.diagonal, self.heads, self.group)
+
+    @property
+    def all_heads(self) -> int:
+        return self.batch * self.heads
+
+    def strides(self, *tensors: Tensor) -> tuple[int, ...]:
+        """Of axes but the last."""
+        return tuple(stride for x in tensors for stride in x.stride()[:3])
+
+    @property
+    def dense_columns(self) -> int:
+        return 64 if max(self.widths["WIDTH"], self.value_widths["VALUE_WIDTH"]) <= 128 else 32
+
+
+def entmax_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    alpha: float | Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    lengths: Tensor | None,
+    diagonal: int | None,
+    scale: float,
+    needs_gradient: bool,
+) -> tuple[Tensor, AttentionLists]:
+    """Means of the values, and what `entmax_attention_backward` needs.
+
+    Args:
+        query: (B, H, Q, d), float32 or half precision.
+        key: (B, G, L, d), G dividing H.
+        value: (B, G, L, c).
+        alpha: α in (1, 2], or one for each head, (H,).
+        mask: boolean, broadcastable to (B, H, Q, L), or None.
+        bias: likewise, to be added to the scores.
+        lengths: keys of each sequence, (B,), or None.
+        diagonal: query i meets keys up to i + diagonal; None if all.
+        scale: factor of the products, not negative.
+        needs_gradient: whether there will be a backward pass.
+    """
+    call = _Call(query, key, value, alpha, mask, bias, lengths, diagonal, scale)
+    lists = empty_attention_lists(query, key, value, needs_gradient)
+    out = query.new_empty((call.batch, call.heads, call.queries, call.value_channels))
+    with device_of(query):
+        _list(call, lists)
+        rows = TUNING.listed_rows
+        attend_listed[(blocks_of(call.queries, rows), call.all_heads)](
+            call.value, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, lists.dense, out,
+            call.queries, call.heads, call.group, call.epsilon, *call.strides(call.value),
+            **call.powers, C=call.value_channels, WIDTH=call.value_widths["VALUE_WIDTH"], R=rows,
+            CAPACITY=LIST_CAPACITY, num_warps=1,
+        )  # fmt: skip
+        attend_dense[(blocks_of(call.queries, DENSE_ROWS), call.all_heads)](
+            call.query, call.key, call.value, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
+            lists.states, lists.means, out, *call.sizes, scale, call.epsilon,
+            *call.strides(call.query, call.key, call.value), *call.places,
+            **call.powers, NEEDS_MEANS=needs_gradient, **call.kinds, **call.widths, **call.value_widths,
+            COLUMNS=call.dense_columns, num_warps=4, num_stages=2,
+        )  # fmt: skip
+    return out, lists
+
+
+def _list(call: _Call, lists: AttentionLists) -> None:
+    """Fill in keys and scores, which lie where weights will, by blocks of queries."""
+    span = power_of_two(blocks_of(call.keys, 16 * _MOST_TILES))
+    # Whole blocks of a product are written.
+    tiles = blocks_of(call.keys, max(TUNING.columns, 64 * span)) * max(TUNING.columns // (64 * span), 1) * 4
+    most = max(1, min(_MOST_DOUBTFUL // (16 * span), tiles))
+    bytes_per_query = call.all_heads * (tiles * 8 + most * 4)
+    together = max(1, _BYTES_OF_TOPS // bytes_per_query // TUNING.rows) * TUNING.rows
+    together = min(together, blocks_of(call.queries, TUNING.rows) * TUNING.rows)
+    size = min(together, call.queries)
+    tops = torch.empty((call.all_heads, size, tiles, 2), dtype=torch.float32, device=call.query.device)
+    many = torch.empty((call.all_heads, size, most), dtype=torch.int32, device=call.query.device)
+    wide = power_of_two(tiles)
+    rows = max(1, min(8, TUNING.tops // wide))
+    for begin in range(0, call.queries, together):
+        last = min(begin + together, call.queries)
+        arguments = (call.keys, call.diagonal, call.heads, call.group, call.scale)
+        tile_tops[(blocks_of(last - begin, TUNING.rows), call.all_heads)](
+            call.query, call.key, call.mask, call.bias, call.lengths, tops, begin, last, tiles, *arguments,
+            *call.strides(call.query, call.key), *call.places, **call.kinds, **call.widths,
+            ROWS=TUNING.rows, COLUMNS=TUNING.columns, SPAN=span, num_warps=TUNING.warps, num_stages=TUNING.stages,
+        )  # fmt: skip
+        list_keys[(blocks_of(last - begin, rows), call.all_heads)](
+            call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, tops, many, lists.keys, lists.weights,
+            lists.counts, lists.starts, lists.dense, lists.any_dense, begin, last, tiles, call.queries, *arguments,
+            call.epsilon, *call.strides(call.query, call.key), *call.places, **call.powers, **call.kinds,
+            EXACT=call.query.dtype == torch.float32, **call.widths, R=rows, T=wide, SPAN=span, CAPACITY=LIST_CAPACITY,
+            MOST=most, num_warps=1,
+        )  # fmt: skip
+
+
+def entmax_attention_backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    alpha: float | Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    lengths: Tensor | None,
+    diagonal: int | None,
+    scale: float,
+    lists: AttentionLists,
+    cotangent: Tensor,
+    needs_alpha: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of query, key and value, and of α for each query, (B, H, Q), where it is needed."""
+    call = _Call(query, key, value, alpha, mask, bias, lengths, diagonal, scale)
+    g = side_by_side(cotangent)
+    d_query = query.new_empty((call.batch, call.heads, call.queries, call.channels))
+    d_key = query.new_empty((call.batch, call.groups, call.keys, call.channels))
+    d_value = query.new_empty((call.batch, call.groups, call.keys, call.value_channels))
+    real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
+    d_alpha = torch.empty(query.shape[:3] if needs_alpha else (1,), **real)
+    with device_of(query):
+        slopes, entries, offsets = _listed_queries(call, lists, g, d_query, d_alpha, needs_alpha)
+        dense_key, dense_value = (torch.empty(x.shape, **real) for x in (d_key, d_value))
+        _dense(call, lists, g, (d_query, d_alpha), (dense_key, dense_value), needs_alpha)
+        row_blocks = blocks_of(call.queries, DENSE_ROWS)
+        listed_keys_backward[(blocks_of(call.keys, _KEY_BLOCK), call.batch * call.groups)](
+            call.query, g, lists.keys, lists.weights, slopes, entries, offsets, lists.any_dense, dense_key, dense_value,
+            d_key, d_value, call.queries, call.keys, call.heads, call.group, call.group * row_blocks, scale,
+            *call.strides(call.query, g), **call.widths, **call.value_widths, CAPACITY=LIST_CAPACITY,
+            KEY_BLOCK=_KEY_BLOCK, TOGETHER=TUNING.together, num_warps=TUNING.key_warps, num_stages=2,
+        )  # fmt: skip
+    return d_query, d_key, d_value, d_alpha if needs_alpha else None
+
+
+def _listed_queries(
+    call: _Call, lists: AttentionLists, g: Tensor, d_query: Tensor, d_alpha: Tensor, needs_alpha: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries by lists; gradients of the scores, and where the keys find theirs."""
+    device = call.query.device
+    row_blocks, key_blocks = blocks_of(call.queries, DENSE_ROWS), blocks_of(call.keys, _KEY_BLOCK)
+    cells = torch.zeros(
+        call.batch * call.groups * key_blocks * call.group * row_blocks, dtype=torch.int32, device=device
+    )
+    ranks = torch.empty(lists.keys.shape, dtype=torch.int16, device=device)
+    rank_entries[(row_blocks, call.all_heads)](
+        lists.keys, lists.counts, lists.dense, ranks, cells, call.queries, call.heads, call.group, key_blocks,
+        CAPACITY=LIST_CAPACITY, KEY_BLOCK=_KEY_BLOCK, num_warps=1,
+    )  # fmt: skip
+    offsets = cells.cumsum(0, dtype=torch.int32)
+    slopes, entries = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
+    rows = TUNING.gradient_rows
+    listed_queries_backward[(blocks_of(call.queries, rows), call.all_heads)](
+        call.key, call.value, g, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, ranks, offsets,
+        lists.dense, slopes, entries, d_query, d_alpha, call.queries, call.heads, call.group, call.scale, call.epsilon,
+        *call.strides(call.key, call.value, g), key_blocks, **call.powers, NEEDS_ALPHA=needs_alpha, **call.widths,
+        **call.value_widths, R=rows, CAPACITY=LIST_CAPACITY, KEY_BLOCK=_KEY_BLOCK, num_warps=1,
+    )  # fmt: skip
+    return slopes, entries, offsets
+
+
+def _dense(
+    call: _Call,
+    lists: AttentionLists,
+    g: Tensor,
+    of_queries: tuple[Tensor, Tensor],
+    of_keys: tuple[Tensor, Tensor],
+    needs_alpha: bool,
+) -> None:
+    """Gradients from dense blocks."""
+    tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.lengths, call.alpha, lists.dense)
+    strides = (*call.strides(call.query, call.key, call.value, g), *call.places)
+    kinds: dict[str, Any] = {**call.powers, **call.kinds, **call.widths, **call.value_widths}
+    dense_queries_backward[(blocks_of(call.queries, DENSE_ROWS), call.all_heads)](
+        *tensors, lists.states, lists.means, *of_queries, *call.sizes, call.scale, call.epsilon, *strides,
+        **kinds, NEEDS_ALPHA=needs_alpha, COLUMNS=call.dense_columns, num_warps=4, num_stages=2,
+    )  # fmt: skip
+    dense_keys_backward[(blocks_of(call.keys, call.dense_columns), call.batch * call.groups)](
+        *tensors, lists.any_dense, lists.states, lists.means, *of_keys, *call.sizes, call.scale, call.epsilon, *strides,
+        **kinds, COLUMNS=call.dense_columns, num_warps=4, num_stages=2,
+    )  # fmt: skip

@@ -1,0 +1,255 @@
+"""Attention of blocks of rows of which one has too long a list: by products of whole tiles, as softmax attention is.
+
+Programs of other blocks leave at once, so that nobody has to ask the device whether there are any.
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.triton._attention_lists import DENSE_ROWS, epsilon_of_heads
+from contmax.kernels.triton._attention_tops import end_of, keys_of, with_extras
+from contmax.kernels.triton._rows import curvature, saturated, unbiased
+from contmax.kernels.triton._solve import NOTHING, is_climbing, log, newton_step, relative_weights
+
+_MOST_STEPS = tl.constexpr(40)
+
+
+@triton.jit
+def _scores(
+    q, k, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+    HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """Scores (rows, keys) of queries (rows, d) and keys (d, keys), NOTHING where not allowed."""
+    z = tl.dot(q, k, input_precision="tf32x3")
+    allowed = inside[:, None] & (j[None, :] < ends[:, None])
+    far, wide = rows.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
+    at_mask = b * mb + h * mh + far * mi + wide * mj
+    at_bias = b * bb + h * bh + far * bi + wide * bj
+    return with_extras(z, M, B, at_mask, at_bias, allowed, scale, HAS_MASK, HAS_BIAS)
+
+
+@triton.jit
+def _less(x, top):
+    """Scores less the largest, NOTHING as it was."""
+    return tl.where(x <= NOTHING, NOTHING, x - top[:, None])
+
+
+@triton.jit
+def attend_dense(
+    Q, K, V, M, B, LENGTHS, A, STARTS, DENSE, STATES, MEANS, OUT,
+    queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    qb, qh, qi, kb, kh, kj, vb, vh, vj, mb, mh, mi, mj, bb, bh, bi, bj,
+    ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_MEANS: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """OUT (heads, queries, C) of dense blocks; what the backward pass needs of them where asked for.
+
+    That is STATES (heads, queries, 4): the largest score, t, and factors of p and of p^{2−α}; and MEANS
+    (heads, queries, C) of the values by p^{2−α}.
+    """
+    head = tl.program_id(1).to(tl.int64)
+    if tl.load(DENSE + head * tl.num_programs(0) + tl.program_id(0)) != 0:
+        b, h = head // heads, head % heads
+        rows = tl.program_id(0) * DENSE_ROWS + tl.arange(0, DENSE_ROWS)
+        inside = rows < queries
+        at_row = head * queries + rows
+        d, c, columns = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
+        at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
+        q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+        K += b * kb + (h // group) * kh
+        V += b * vb + (h // group) * vh
+        exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+        ends = end_of(rows, exist, diagonal, CAUSAL)
+        end = tl.max(tl.where(inside, ends, 0), 0)
+        epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
+        top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
+        partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
+        t = 1.0 - epsilon * partition
+        steps = 0
+        climbing = True
+        while climbing:
+            total = tl.zeros([DENSE_ROWS], tl.float32)
+            slope = tl.zeros([DENSE_ROWS], tl.float32)
+            for n in range(0, end, COLUMNS):
+                j = n + columns
+                at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
+                k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+                x = _scores(
+                    q, k, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS
+                )
+                weight, escort = relative_weights(_less(x, top), t, epsilon, ORDER, False)
+                total += tl.sum(weight, 1)
+                slope += tl.sum(escort, 1)
+            step = newton_step(total, slope, partition, t, epsilon, ORDER)
+            moves = is_climbing(step, t, ORDER, False)
+            partition += step
+            t -= epsilon * step
+            steps += 1
+            climbing = (tl.max(moves.to(tl.int32), 0) > 0) & (steps < _MOST_STEPS)
+        total = tl.zeros([DENSE_ROWS], tl.float32)
+        slope = tl.zeros([DENSE_ROWS], tl.float32)
+        out = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
+        mean = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
+        for n in range(0, end, COLUMNS):
+            j = n + columns
+            at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
+            at_v = j.to(tl.int64)[:, None] * vj + c[None, :]
+            k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+            x = _scores(
+                q, k, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS
+            )
+            weight, escort = relative_weights(_less(x, top), t, epsilon, ORDER, False)
+            if tl.max(tl.max(escort, 1), 0) > 0.0:
+                v = tl.load(V + at_v, mask=(j < exist)[:, None] & (c < C)[None, :], other=0.0)
+                total += tl.sum(weight, 1)
+                slope += tl.sum(escort, 1)
+                out = tl.dot(weight.to(v.dtype), v, out, input_precision="tf32x3")
+                if NEEDS_MEANS:
+                    mean = tl.dot(escort.to(v.dtype), v, mean, input_precision="tf32x3")
+        inverse = 1.0 / tl.where(total > 0.0, total, 1.0)
+        out = out * inverse[:, None] + (top * 0.0)[:, None]
+        wanted = inside[:, None] & (c < C)[None, :]
+        tl.store(OUT + at_row[:, None] * C + c[None, :], out.to(OUT.dtype.element_ty), mask=wanted)
+        if NEEDS_MEANS:
+            mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
+            tl.store(MEANS + at_row[:, None] * C + c[None, :], mean, mask=wanted)
+            # p = weight/total, and p^{2−α} = escort/total^{2−α}.
+            factor = tl.exp((1.0 - epsilon) * log(inverse))
+            tl.store(STATES + at_row * 4, top, mask=inside)
+            tl.store(STATES + at_row * 4 + 1, t, mask=inside)
+            tl.store(STATES + at_row * 4 + 2, inverse, mask=inside)
+            tl.store(STATES + at_row * 4 + 3, factor, mask=inside)
+
+
+@triton.jit
+def _state_of(STATES, at_row, inside):
+    """Largest score, t, and the factors of p and p^{2−α} of rows."""
+    top = tl.load(STATES + at_row * 4, mask=inside, other=0.0)
+    t = tl.load(STATES + at_row * 4 + 1, mask=inside, other=1.0)
+    factor = tl.load(STATES + at_row * 4 + 2, mask=inside, other=0.0)
+    factor_escort = tl.load(STATES + at_row * 4 + 3, mask=inside, other=0.0)
+    return top, t, factor, factor_escort
+
+
+@triton.jit
+def dense_queries_backward(
+    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, MEANS, DQ, DA,
+    queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
+    ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_ALPHA: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """DQ (heads, queries, D) of dense blocks, and the gradient of α for each row."""
+    head = tl.program_id(1).to(tl.int64)
+    if tl.load(DENSE + head * tl.num_programs(0) + tl.program_id(0)) != 0:
+        b, h = head // heads, head % heads
+        rows = tl.program_id(0) * DENSE_ROWS + tl.arange(0, DENSE_ROWS)
+        inside = rows < queries
+        at_row = head * queries + rows
+        d, c, columns = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
+        far = rows.to(tl.int64)[:, None]
+        q = tl.load(Q + b * qb + h * qh + far * qi + d[None, :], mask=inside[:, None] & (d < D)[None, :], other=0.0)
+        wanted = inside[:, None] & (c < C)[None, :]
+        g = tl.load(G + b * gb + h * gh + far * gi + c[None, :], mask=wanted, other=0.0)
+        mean = tl.load(MEANS + at_row[:, None] * C + c[None, :], mask=wanted, other=0.0)
+        along_mean = tl.sum(g.to(tl.float32) * mean, 1)
+        top, t, factor, factor_escort = _state_of(STATES, at_row, inside)
+        K += b * kb + (h // group) * kh
+        V += b * vb + (h // group) * vh
+        exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+        ends = end_of(rows, exist, diagonal, CAUSAL)
+        epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
+        dq = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
+        turn, rest = tl.zeros([DENSE_ROWS], tl.float32), tl.zeros([DENSE_ROWS], tl.float32)
+        rates, mass = tl.zeros([DENSE_ROWS], tl.float32), tl.zeros([DENSE_ROWS], tl.float32)
+        for n in range(0, tl.max(tl.where(inside, ends, 0), 0), COLUMNS):
+            j = n + columns
+            at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
+            k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+            x = _scores(
+                q, k, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS
+            )
+            weight, escort = relative_weights(_less(x, top), t, epsilon, ORDER, False)
+            if tl.max(tl.max(escort, 1), 0) > 0.0:
+                at_v = j.to(tl.int64)[None, :] * vj + c[:, None]
+                v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
+                along = tl.dot(g, v, input_precision="tf32x3")
+                escort = escort * factor_escort[:, None]
+                slope = escort * (along - along_mean[:, None])
+                dq = tl.dot(slope.to(k.dtype), tl.trans(k), dq, input_precision="tf32x3")
+                if NEEDS_ALPHA:
+                    p = weight * factor[:, None]
+                    rate = tl.where(p > 0.0, curvature(tl.where(p > 0.0, p, 1.0), epsilon), 0.0)
+                    turn += tl.sum(slope * rate, 1)
+                    rest += tl.sum(slope, 1)
+                    rates += tl.sum(escort * rate, 1)
+                    mass += tl.sum(escort, 1)
+        dq = saturated(dq * scale + (top * 0.0)[:, None], DQ)
+        at = at_row[:, None] * D + d[None, :]
+        tl.store(DQ + at, dq.to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
+        if NEEDS_ALPHA:
+            tl.store(DA + at_row, (top * 0.0) - unbiased(turn, rest, rates, mass), mask=inside)
+
+
+@triton.jit
+def dense_keys_backward(
+    Q, K, V, M, B, G, LENGTHS, A, DENSE, ANY_DENSE, STATES, MEANS, DK, DV,
+    queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
+    ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """What dense blocks contribute to DK (key heads, keys, D), before it is scaled, and DV (key heads, keys, C)."""
+    key_head = tl.program_id(1).to(tl.int64)
+    if tl.load(ANY_DENSE + key_head) != 0:
+        groups = heads // group
+        b = key_head // groups
+        j = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+        exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+        d, c = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
+        far = j.to(tl.int64)
+        at_k = b * kb + (key_head % groups) * kh + far[None, :] * kj + d[:, None]
+        at_v = b * vb + (key_head % groups) * vh + far[None, :] * vj + c[:, None]
+        k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+        v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
+        dk = tl.zeros([COLUMNS, WIDTH], tl.float32)
+        dv = tl.zeros([COLUMNS, VALUE_WIDTH], tl.float32)
+        row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
+        earliest = 0
+        if CAUSAL:
+            earliest = tl.maximum(tl.program_id(0) * COLUMNS - diagonal, 0) // DENSE_ROWS
+        for h_in_group in range(0, group):
+            h = (key_head % groups) * group + h_in_group
+            head = b * heads + h
+            epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
+            for row_block in range(earliest, row_blocks):
+                if tl.load(DENSE + head * row_blocks + row_block) != 0:
+                    rows = row_block * DENSE_ROWS + tl.arange(0, DENSE_ROWS)
+                    inside = rows < queries
+                    at_row = head * queries + rows
+                    at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
+                    q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+                    ends = end_of(rows, exist, diagonal, CAUSAL)
+                    x = _scores(
+                        q, k, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                        HAS_MASK, HAS_BIAS,
+                    )  # fmt: skip
+                    top, t, factor, factor_escort = _state_of(STATES, at_row, inside)
+                    weight, escort = relative_weights(_less(x, top), t, epsilon, ORDER, False)
+                    if tl.max(tl.max(escort, 1), 0) > 0.0:
+                        wanted = inside[:, None] & (c < C)[None, :]
+                        at_g = b * gb + h * gh + rows.to(tl.int64)[:, None] * gi + c[None, :]
+                        g = tl.load(G + at_g, mask=wanted, other=0.0)
+                        mean = tl.load(MEANS + at_row[:, None] * C + c[None, :], mask=wanted, other=0.0)
+                        along_mean = tl.sum(g.to(tl.float32) * mean, 1)
+                        along = tl.dot(g, v, input_precision="tf32x3")
+                        slope = escort * factor_escort[:, None] * (along - along_mean[:, None])
+                        p = weight * factor[:, None]
+                        dk = tl.dot(tl.trans(slope.to(q.dtype)), q, dk, input_precision="tf32x3")
+                        dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision="tf32x3")
+        at = key_head * keys + j
+        tl.store(DK + at[:, None] * D + d[None, :], dk, mask=(j < keys)[:, None] & (d < D)[None, :])
+        tl.store(DV + at[:, None] * C + c[None, :], dv, mask=(j < keys)[:, None] & (c < C)[None, :])

@@ -1,0 +1,174 @@
+r"""Lists of the keys that may have mass in a row of attention, with their scores, from the tops of its tiles.
+
+The tops of the tiles are scores of a part of the keys, and the threshold of a part is a lower bound of the row's own.
+A tile with one top above the bound has one key to list. One with two may have more: its keys are multiplied again. A
+row that needs more room than a list has, or more work than a product of matrices, is left to `_attention_dense`, with
+all the others of its block of rows.
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.triton._attention_tops import BLOCK, LANES, end_of, keys_of, with_extras
+from contmax.kernels.triton._solve import NOTHING, climb
+
+# Rows that are left to dense products together, and keys that are gathered at a time.
+DENSE_ROWS = tl.constexpr(64)
+_CHUNK = tl.constexpr(16)
+# The largest tops of so many tiles give a first bound.
+_TOGETHER = tl.constexpr(8)
+
+
+@triton.jit
+def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexpr):
+    """ε = α − 1 of a head for R rows, (R,); NaN where the kernels know no such α."""
+    if PER_HEAD:
+        epsilon = tl.load(A + h).to(tl.float32) - 1.0
+        epsilon = tl.where((epsilon >= 0.0) & (epsilon <= 1.0), epsilon, float("nan"))
+        return tl.zeros([R], tl.float32) + epsilon
+    else:
+        return tl.zeros([R], tl.float32) + fixed_epsilon
+
+
+@triton.jit
+def _bounds(y, epsilon, size, K: tl.constexpr, SPAN: tl.constexpr):
+    """A lower bound of A from tops (R, T, 2) less the largest, and a bound of the scores that have mass, (R,) each.
+
+    `size` is the magnitude of the scores, of which their last bits are lost.
+    """
+    R: tl.constexpr = y.shape[0]
+    T: tl.constexpr = y.shape[1]
+    GROUP: tl.constexpr = _TOGETHER if T >= 2 * _TOGETHER else 1
+    largest = tl.max(tl.reshape(tl.max(y, 2), [R, T // GROUP, GROUP]), 2)
+    none = tl.zeros([R], tl.float32)
+    partition, t = climb(largest, epsilon, none, none + 1.0, K, True)
+    partition, t = climb(tl.reshape(y, [R, 2 * T]), epsilon, partition, t, K, True)
+    reaches = epsilon > 0.0
+    reach = 1.0 / tl.where(reaches, epsilon, 1.0)
+    slack = (1e-5 if K > 0 else 1e-3) * (1.0 + partition) + (16.0 * SPAN * 4.0 / 8388608.0) * (size + reach)
+    partition = tl.maximum(partition - slack, 0.0)
+    return partition, tl.where(reaches, partition - reach - slack, -float("inf"))
+
+
+@triton.jit
+def _listed(
+    q, K, M, B, at_mask, at_bias, j, exists, scale, kj, mj, bj,
+    HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Scores (CHUNK,) of keys j for one query (1, WIDTH), in float32."""
+    d = tl.arange(0, WIDTH)
+    at_key = j.to(tl.int64)[:, None] * kj + d[None, :]
+    k = tl.load(K + at_key, mask=exists[:, None] & (d < D)[None, :], other=0.0).to(tl.float32)
+    z = tl.sum(q * k, 1)
+    far = j.to(tl.int64)
+    return with_extras(z, M, B, at_mask + far * mj, at_bias + far * bj, exists, scale, HAS_MASK, HAS_BIAS)
+
+
+@triton.jit
+def list_keys(
+    Q, K, M, B, LENGTHS, A, TOPS, MANY, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
+    begin, last, tiles, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
+    ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    EXACT: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, T: tl.constexpr, SPAN: tl.constexpr,
+    CAPACITY: tl.constexpr, MOST: tl.constexpr,
+):  # fmt: skip
+    """KEYS and SCORES (heads, queries, CAPACITY) and COUNTS (heads, queries), for the queries begin … last.
+
+    Scores are less the largest top of the row. STARTS (heads, queries, 2) has that top, NaN for a row with NaN, and a
+    lower bound of A. DENSE (heads, blocks) is set where a row does not fit. MANY (heads, queries, MOST) is scratch.
+    With EXACT the scores of all keys are computed again.
+    """
+    head = tl.program_id(1).to(tl.int64)
+    b, h = head // heads, head % heads
+    rows = begin + tl.program_id(0) * R + tl.arange(0, R)
+    inside = rows < last
+    exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+    ends = end_of(rows, exist, diagonal, CAUSAL)
+    epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
+    tile, pair = tl.arange(0, T), tl.arange(0, 2)
+    group_of_tile = tile // LANES
+    wanted = inside[:, None] & (group_of_tile[None, :] * (BLOCK * SPAN) < ends[:, None])
+    at = (head * (last - begin) + (rows - begin))[:, None, None] * (tiles * 2) + tile[None, :, None] * 2
+    tops = tl.load(TOPS + at + pair[None, None, :], mask=wanted[:, :, None] & (pair >= 0)[None, None, :], other=NOTHING)
+    broken = (tl.max(tl.max((tops != tops).to(tl.int32), 2), 1) > 0) | (epsilon != epsilon)
+    epsilon = tl.where(epsilon == epsilon, epsilon, 0.5)
+    top = tl.max(tl.max(tops, 2), 1)
+    top = tl.where(broken | (top < 0.5 * NOTHING), 0.0, top)
+    unit = 1.0 if HAS_BIAS else scale
+    y = tl.where(tops < 0.5 * NOTHING, NOTHING, (tops - top[:, None, None]) * unit)
+    partition, below = _bounds(y, epsilon, tl.abs(top) * unit, ORDER, SPAN)
+    high, low = tl.split(y)
+    bits, _ = tl.split(tops.to(tl.int32, bitcast=True))
+    many = low > below[:, None]
+    single = (high > below[:, None]) & (high > NOTHING) & (low <= below[:, None])
+    many = many & (low > NOTHING)
+    ok = inside & (broken == 0)
+    at_row = head * queries + rows
+    # One key of a tile.
+    slot = tl.cumsum(single.to(tl.int32), 1) - 1
+    count = tl.sum(single.to(tl.int32), 1)
+    place = bits & (16 * SPAN - 1)
+    key = group_of_tile[None, :] * (BLOCK * SPAN) + (place // 2) * 8 + (tile % LANES)[None, :] * 2 + place % 2
+    listed = single & (slot < CAPACITY) & ok[:, None]
+    tl.store(KEYS + at_row[:, None] * CAPACITY + slot, key, mask=listed)
+    tl.store(SCORES + at_row[:, None] * CAPACITY + slot, high, mask=listed)
+    # Tiles of which more keys may have mass.
+    slot = tl.cumsum(many.to(tl.int32), 1) - 1
+    more = tl.sum(many.to(tl.int32), 1)
+    at_many = (head * (last - begin) + (rows - begin)) * MOST
+    noted = many & (slot < MOST) & ok[:, None]
+    tl.store(MANY + at_many[:, None] + slot, tl.broadcast_to(tile[None, :], [R, T]), mask=noted)
+    fits = (count <= CAPACITY) & (more <= MOST)
+    tl.store(COUNTS + at_row, tl.where(broken, 0, count), mask=inside)
+    tl.store(STARTS + at_row * 2, tl.where(broken, float("nan"), top * unit), mask=inside)
+    tl.store(STARTS + at_row * 2 + 1, partition, mask=inside)
+    tl.debug_barrier()
+    K += b * kb + (h // group) * kh
+    d, chunk = tl.arange(0, WIDTH), tl.arange(0, _CHUNK)
+    for r in range(0, R):
+        mine = tl.arange(0, R) == r
+        row = begin + tl.program_id(0) * R + r
+        tiles_left = tl.sum(tl.where(mine & fits & ok, more, 0), 0)
+        found = tl.sum(tl.where(mine, count, 0), 0)
+        overflow = tl.sum((mine & ok & (fits == 0)).to(tl.int32), 0)
+        again = tl.sum((mine & fits & ok).to(tl.int32), 0)
+        if (tiles_left > 0) | (EXACT & (again > 0)):
+            here = head * queries + row
+            # NaN of other rows must not enter the sums.
+            least = tl.sum(tl.where(mine, tl.where(ok, below, 0.0), 0.0), 0)
+            base = tl.sum(tl.where(mine, tl.where(ok, top * unit, 0.0), 0.0), 0)
+            end = tl.sum(tl.where(mine, ends, 0), 0)
+            q = tl.load(Q + b * qb + h * qh + row.to(tl.int64) * qi + d[None, :], mask=(d < D)[None, :], other=0.0)
+            q = q.to(tl.float32)
+            at_mask = b * mb + h * mh + row.to(tl.int64) * mi
+            at_bias = b * bb + h * bh + row.to(tl.int64) * bi
+            if EXACT:
+                for n in range(0, found, _CHUNK):
+                    exists = n + chunk < found
+                    j = tl.load(KEYS + here * CAPACITY + n + chunk, mask=exists, other=0)
+                    x = _listed(
+                        q, K, M, B, at_mask, at_bias, j, exists, scale, kj, mj, bj, HAS_MASK, HAS_BIAS, D, WIDTH
+                    )
+                    tl.store(SCORES + here * CAPACITY + n + chunk, x - base, mask=exists)
+            scratch = (head * (last - begin) + (row - begin)) * MOST
+            for m in range(0, tiles_left):
+                one = tl.load(MANY + scratch + m)
+                start = (one // LANES) * (BLOCK * SPAN) + (one % LANES) * 2
+                for n in range(0, 16 * SPAN, _CHUNK):
+                    j = start + (n + chunk) // 2 * 8 + chunk % 2
+                    x = _listed(
+                        q, K, M, B, at_mask, at_bias, j, j < end, scale, kj, mj, bj, HAS_MASK, HAS_BIAS, D, WIDTH
+                    )
+                    keep = (x - base > least) & (x > NOTHING)
+                    slot_ = found + tl.cumsum(keep.to(tl.int32), 0) - 1
+                    kept = keep & (slot_ < CAPACITY)
+                    tl.store(KEYS + here * CAPACITY + slot_, j, mask=kept)
+                    tl.store(SCORES + here * CAPACITY + slot_, x - base, mask=kept)
+                    found += tl.sum(keep.to(tl.int32), 0)
+            tl.store(COUNTS + here, found)
+        if (overflow > 0) | (found > CAPACITY):
+            blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
+            tl.store(DENSE + head * blocks + row // DENSE_ROWS, 1)
+            tl.store(ANY_DENSE + b * (heads // group) + h // group, 1)

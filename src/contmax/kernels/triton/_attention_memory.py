@@ -1,0 +1,55 @@
+"""What attention keeps for its backward pass."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from contmax.kernels.triton._counting import blocks_of
+
+# Entries of a list. Longer ones cost as much as a product of whole tiles.
+LIST_CAPACITY = 128
+# Rows that are left to dense products together, as in the kernels.
+DENSE_ROWS = 64
+
+
+class AttentionLists(NamedTuple):
+    """What the backward pass needs: the support of each row, and the thresholds of dense blocks.
+
+    Attributes:
+        keys: (B·H, Q, LIST_CAPACITY), int32; what is behind the count is not defined.
+        weights: p there, float32.
+        counts: (B·H, Q), int32; none in dense blocks.
+        starts: (B·H, Q, 2), float32: the largest score, NaN where a row has one, and a lower bound of the partition.
+        dense: (B·H, blocks of rows), int32: not 0 where the lists are not used.
+        any_dense: (B·G,), int32.
+        states: (B·H, Q, 4) and
+        means: (B·H, Q, c), float32, defined for dense blocks.
+    """
+
+    keys: Tensor
+    weights: Tensor
+    counts: Tensor
+    starts: Tensor
+    dense: Tensor
+    any_dense: Tensor
+    states: Tensor
+    means: Tensor
+
+
+def empty_attention_lists(query: Tensor, key: Tensor, value: Tensor, needs_gradient: bool) -> AttentionLists:
+    """Memory for the lists of queries (B, H, Q, d); that of dense blocks is touched only where there are some."""
+    batch, heads, queries = query.shape[:3]
+    rows, width = (batch * heads, queries), value.shape[-1]
+    real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
+    whole: dict[str, Any] = {"dtype": torch.int32, "device": query.device}
+    return AttentionLists(
+        torch.empty((*rows, LIST_CAPACITY), **whole),
+        torch.empty((*rows, LIST_CAPACITY), **real),
+        torch.empty(rows, **whole),
+        torch.empty((*rows, 2), **real),
+        torch.zeros((rows[0], blocks_of(queries, DENSE_ROWS)), **whole),
+        torch.zeros(batch * key.shape[1], **whole),
+        torch.empty((*rows, 4 if needs_gradient else 0), **real),
+        torch.empty((*rows, width if needs_gradient else 0), **real),
+    )

@@ -1,0 +1,163 @@
+"""Attention by lists: the exact threshold and the means of the values of a row, and the gradient of its query."""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.triton._attention_lists import DENSE_ROWS, epsilon_of_heads
+from contmax.kernels.triton._rows import curvature, escort_of, saturated, unbiased
+from contmax.kernels.triton._solve import NOTHING, climb, relative_weights
+
+# Keys of each row that are gathered at a time.
+_TOGETHER = tl.constexpr(4)
+# Lists up to this length are solved apart from longer ones.
+_SHORT = tl.constexpr(32)
+
+
+@triton.jit
+def _solved(KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, K: tl.constexpr, WIDE: tl.constexpr,
+            CAPACITY: tl.constexpr):  # fmt: skip
+    """Scores become weights, and keys without any are taken off the lists; the number of those that stay, (R,)."""
+    slot = tl.arange(0, WIDE)
+    at = at_row[:, None] * CAPACITY + slot[None, :]
+    exists = slot[None, :] < count[:, None]
+    y = tl.load(WEIGHTS + at, mask=exists, other=NOTHING)
+    key = tl.load(KEYS + at, mask=exists, other=0)
+    # Rounding may have left a score above the top.
+    top = tl.maximum(tl.max(y, 1), 0.0)
+    y = tl.where(exists, y - top[:, None], NOTHING)
+    partition = tl.maximum(partition - top, 0.0)
+    partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, K, False)
+    weight, _ = relative_weights(y, t, epsilon, K, False)
+    weight = tl.where(exists, weight, 0.0)
+    total = tl.sum(weight, 1)
+    p = weight / tl.where(total > 0.0, total, 1.0)[:, None]
+    keep = p > 0.0
+    to = at_row[:, None] * CAPACITY + tl.cumsum(keep.to(tl.int32), 1) - 1
+    kept = tl.sum(keep.to(tl.int32), 1)
+    tl.debug_barrier()
+    tl.store(KEYS + to, key, mask=keep)
+    tl.store(WEIGHTS + to, p, mask=keep)
+    tl.store(COUNTS + at_row, kept, mask=inside)
+    return kept
+
+
+@triton.jit
+def attend_listed(
+    V, A, KEYS, WEIGHTS, COUNTS, STARTS, DENSE, OUT,
+    queries, heads, group, fixed_epsilon, vb, vh, vj,
+    ORDER: tl.constexpr, PER_HEAD: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr,
+    CAPACITY: tl.constexpr,
+):  # fmt: skip
+    """OUT (heads, queries, C); lists of scores become lists of weights. Rows of a dense block get empty lists."""
+    head = tl.program_id(1).to(tl.int64)
+    b, h = head // heads, head % heads
+    rows = tl.program_id(0) * R + tl.arange(0, R)
+    inside = rows < queries
+    at_row = head * queries + rows
+    dense = tl.load(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + tl.program_id(0) * R // DENSE_ROWS)
+    if dense != 0:
+        tl.store(COUNTS + at_row, tl.zeros([R], tl.int32), mask=inside)
+    else:
+        count = tl.load(COUNTS + at_row, mask=inside, other=0)
+        top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
+        partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
+        epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
+        if tl.max(count, 0) <= _SHORT:
+            kept = _solved(KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, ORDER, _SHORT, CAPACITY)
+        else:
+            kept = _solved(KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, ORDER, CAPACITY, CAPACITY)
+        tl.debug_barrier()
+        V += b * vb + (h // group) * vh
+        d, part = tl.arange(0, WIDTH), tl.arange(0, _TOGETHER)
+        total = tl.zeros([R, WIDTH], tl.float32) + (top * 0.0)[:, None]  # NaN stays NaN
+        for n in range(0, tl.max(kept, 0), _TOGETHER):
+            slot = n + part
+            exists = slot[None, :] < kept[:, None]
+            at = at_row[:, None] * CAPACITY + slot[None, :]
+            key = tl.load(KEYS + at, mask=exists, other=0).to(tl.int64)
+            p = tl.load(WEIGHTS + at, mask=exists, other=0.0)
+            wanted = exists[:, :, None] & (d < C)[None, None, :]
+            v = tl.load(V + key[:, :, None] * vj + d[None, None, :], mask=wanted, other=0.0).to(tl.float32)
+            total += tl.sum(p[:, :, None] * v, 1)
+        at = at_row[:, None] * C + d[None, :]
+        tl.store(OUT + at, total.to(OUT.dtype.element_ty), mask=inside[:, None] & (d < C)[None, :])
+
+
+@triton.jit
+def listed_queries_backward(
+    K, V, G, A, KEYS, WEIGHTS, COUNTS, STARTS, RANKS, OFFSETS, DENSE, SLOPES, ENTRIES, DQ, DA,
+    queries, heads, group, scale, fixed_epsilon, kb, kh, kj, vb, vh, vj, gb, gh, gi, key_blocks,
+    ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_ALPHA: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, R: tl.constexpr,
+    CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the scores on the lists, SLOPES, and of the queries; and of α for each row where asked for.
+
+    Each entry of a list is noted where the keys look for it (`_attention_columns`).
+    """
+    head = tl.program_id(1).to(tl.int64)
+    b, h = head // heads, head % heads
+    rows = tl.program_id(0) * R + tl.arange(0, R)
+    inside = rows < queries
+    at_row = head * queries + rows
+    row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
+    row_block = tl.program_id(0) * R // DENSE_ROWS
+    if tl.load(DENSE + head * row_blocks + row_block) == 0:
+        count = tl.load(COUNTS + at_row, mask=inside, other=0)
+        top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
+        epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
+        c, part = tl.arange(0, VALUE_WIDTH), tl.arange(0, _TOGETHER)
+        at_g = b * gb + h * gh + rows.to(tl.int64)[:, None] * gi + c[None, :]
+        g = tl.load(G + at_g, mask=inside[:, None] & (c < C)[None, :], other=0.0).to(tl.float32)
+        V += b * vb + (h // group) * vh
+        K += b * kb + (h // group) * kh
+        longest = tl.max(count, 0)
+        mass, moment = tl.zeros([R], tl.float32), tl.zeros([R], tl.float32)
+        rates = tl.zeros([R], tl.float32)
+        for n in range(0, longest, _TOGETHER):
+            slot = n + part
+            exists = slot[None, :] < count[:, None]
+            at = at_row[:, None] * CAPACITY + slot[None, :]
+            key = tl.load(KEYS + at, mask=exists, other=0).to(tl.int64)
+            p = tl.load(WEIGHTS + at, mask=exists, other=0.0)
+            wanted = exists[:, :, None] & (c < C)[None, None, :]
+            v = tl.load(V + key[:, :, None] * vj + c[None, None, :], mask=wanted, other=0.0).to(tl.float32)
+            along = tl.sum(g[:, None, :] * v, 2)
+            s = escort_of(p, epsilon, ORDER, False)
+            mass += tl.sum(s, 1)
+            moment += tl.sum(s * along, 1)
+            if NEEDS_ALPHA:
+                rates += tl.sum(s * curvature(tl.where(p > 0.0, p, 1.0), epsilon), 1)
+            tl.store(SLOPES + at, along, mask=exists)
+        tl.debug_barrier()
+        mean = moment / tl.where(mass > 0.0, mass, 1.0)
+        # Where the entries of a key block from this block of rows begin.
+        groups = heads // group
+        stride = group * row_blocks
+        first = (b * groups + h // group) * key_blocks * stride + (h % group) * row_blocks + row_block
+        d = tl.arange(0, WIDTH)
+        total = tl.zeros([R, WIDTH], tl.float32) + (top * 0.0)[:, None]
+        turn, rest = tl.zeros([R], tl.float32), tl.zeros([R], tl.float32)
+        for n in range(0, longest, _TOGETHER):
+            slot = n + part
+            exists = slot[None, :] < count[:, None]
+            at = at_row[:, None] * CAPACITY + slot[None, :]
+            key = tl.load(KEYS + at, mask=exists, other=0).to(tl.int64)
+            p = tl.load(WEIGHTS + at, mask=exists, other=0.0)
+            along = tl.load(SLOPES + at, mask=exists, other=0.0)
+            slope = escort_of(p, epsilon, ORDER, False) * (along - mean[:, None])
+            if NEEDS_ALPHA:
+                turn += tl.sum(slope * curvature(tl.where(p > 0.0, p, 1.0), epsilon), 1)
+                rest += tl.sum(slope, 1)
+            wanted = exists[:, :, None] & (d < D)[None, None, :]
+            k = tl.load(K + key[:, :, None] * kj + d[None, None, :], mask=wanted, other=0.0).to(tl.float32)
+            total += tl.sum(slope[:, :, None] * k, 1)
+            tl.store(SLOPES + at, slope, mask=exists)
+            cell = first + (key // KEY_BLOCK) * stride
+            before = tl.load(OFFSETS + cell - 1, mask=exists & (cell > 0), other=0)
+            rank = tl.load(RANKS + at, mask=exists, other=0).to(tl.int32)
+            tl.store(ENTRIES + before + rank, at.to(tl.int32), mask=exists)
+        at = at_row[:, None] * D + d[None, :]
+        tl.store(DQ + at, saturated(total * scale, DQ).to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
+        if NEEDS_ALPHA:
+            tl.store(DA + at_row, (top * 0.0) - unbiased(turn, rest, rates, mass), mask=inside)

@@ -1,0 +1,163 @@
+r"""The two largest scores of every tile of a row of attention: all that is kept of the product of queries and keys.
+
+A *tile* is the sixteen keys of 64 neighbours that one thread holds of a row in the layout of a matrix product: keys
+8i + 2l + e, i < 8, e < 2, for l = 0 … 3. So no thread has to ask another. For long rows a tile has as many of several
+neighbouring 64s. The place of a score in its tile is written over the last bits of the score: of 24 bits 15 or more are
+left, and what depends on their being exact is computed again (`_attention_lists`).
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.triton._solve import NOTHING
+
+# Neighbouring keys of which a thread holds some, and tiles that share them.
+BLOCK = tl.constexpr(64)
+LANES = tl.constexpr(4)
+
+
+@triton.jit
+def keys_of(LENGTHS, b, keys, HAS_LENGTHS: tl.constexpr):
+    """How many keys the sequence b has."""
+    if HAS_LENGTHS:
+        return tl.minimum(tl.load(LENGTHS + b), keys)
+    else:
+        return keys
+
+
+@triton.jit
+def end_of(row, exist, diagonal, CAUSAL: tl.constexpr):
+    """How many of the existing keys a row may attend at most."""
+    if CAUSAL:
+        return tl.minimum(tl.maximum(row + 1 + diagonal, 0), exist)
+    else:
+        return row * 0 + exist
+
+
+@triton.jit
+def with_extras(z, M, B, at_mask, at_bias, allowed, scale, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr):
+    """Scores from products z: scaled, biased, NOTHING where not allowed; pointers are to each of them."""
+    x = z * scale
+    if HAS_BIAS:
+        x += tl.load(B + at_bias, mask=allowed, other=0.0).to(tl.float32)
+    if HAS_MASK:
+        allowed = allowed & (tl.load(M + at_mask, mask=allowed, other=0) != 0)
+    return tl.where(allowed & ((x >= NOTHING) | (x != x)), x, NOTHING)
+
+
+@triton.jit
+def _merged(a, b, c, d):
+    """The two largest of two pairs, each in falling order; NaN wins."""
+    top = tl.maximum(a, c, propagate_nan=tl.PropagateNan.ALL)
+    return top, tl.maximum(tl.minimum(a, c), tl.maximum(b, d))
+
+
+@triton.jit
+def _tops_of_block(x, WIDE: tl.constexpr, SPAN: tl.constexpr):
+    """The two largest of each tile that begins or lies in a block, (R, tiles, LANES), their places in the last bits.
+
+    WIDE is how many of the columns of the block are of one tile.
+    """
+    place = tl.arange(0, x.shape[1]) % WIDE
+    place = (place // 8) * 2 + place % 2
+    x = ((x.to(tl.int32, bitcast=True) & (-(16 * SPAN))) | place[None, :]).to(tl.float32, bitcast=True)
+    TILES: tl.constexpr = x.shape[1] // WIDE
+    left, right = tl.split(tl.reshape(x, [x.shape[0], TILES, WIDE // 8, LANES, 2]))
+    first, second = tl.maximum(left, right, propagate_nan=tl.PropagateNan.ALL), tl.minimum(left, right)
+    # Halves are compared with halves, until one is left: all of them are in one thread.
+    first, second = _halved(first, second)
+    first, second = _halved(first, second)
+    first, second = _halved(first, second)
+    if WIDE > 64:
+        first, second = _halved(first, second)
+    if WIDE > 128:
+        first, second = _halved(first, second)
+    return tl.reshape(first, [x.shape[0], TILES, LANES]), tl.reshape(second, [x.shape[0], TILES, LANES])
+
+
+@triton.jit
+def _halved(first, second):
+    """The two largest of both halves along the third axis of (R, tiles, n, LANES)."""
+    shape: tl.constexpr = [first.shape[0], first.shape[1], 2, first.shape[2] // 2, LANES]
+    a, c = tl.split(tl.permute(tl.reshape(first, shape), (0, 1, 3, 4, 2)))
+    b, d = tl.split(tl.permute(tl.reshape(second, shape), (0, 1, 3, 4, 2)))
+    return _merged(a, b, c, d)
+
+
+@triton.jit
+def _keep_tops(x, first, second, n, end, TOPS, at, stored, COLUMNS: tl.constexpr, SPAN: tl.constexpr):
+    """Take a block into the tops of its tiles, and store these where they end."""
+    if BLOCK * SPAN <= COLUMNS:
+        first, second = _tops_of_block(x, BLOCK * SPAN, SPAN)
+        tl.store(TOPS + at + (n // (BLOCK * SPAN)) * (2 * LANES), tl.join(first, second), mask=stored)
+    else:
+        first, second = _with_part(x, first, second, n, COLUMNS, SPAN)
+        if ((n + COLUMNS) % (BLOCK * SPAN) == 0) | (n + COLUMNS >= end):
+            tl.store(TOPS + at + (n // (BLOCK * SPAN)) * (2 * LANES), tl.join(first, second), mask=stored)
+            first = tl.full(first.shape, NOTHING, tl.float32)
+            second = tl.full(second.shape, NOTHING, tl.float32)
+    return first, second
+
+
+@triton.jit
+def _with_part(x, first, second, n, COLUMNS: tl.constexpr, SPAN: tl.constexpr):
+    """The tops of a tile of several blocks, with one of these."""
+    high, low = _tops_of_block(x, COLUMNS, SPAN)
+    part = ((n // COLUMNS) % (BLOCK * SPAN // COLUMNS)) * (COLUMNS // 4)
+    high = (high.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
+    low = (low.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
+    return _merged(first, second, high, low)
+
+
+@triton.jit
+def tile_tops(
+    Q, K, M, B, LENGTHS, TOPS,
+    begin, last, tiles, keys, diagonal, heads, group, scale,
+    qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """TOPS (heads, last − begin, tiles, 2) of the queries begin … last; tiles behind the last key are left alone.
+
+    What is kept are products, or scores where there is a bias.
+    """
+    block = tl.num_programs(0) - 1 - tl.program_id(0)  # with causal masks the last blocks take longest
+    head = tl.program_id(1).to(tl.int64)
+    b, h = head // heads, head % heads
+    rows = begin + block * ROWS + tl.arange(0, ROWS)
+    inside = rows < last
+    d, columns = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
+    at_query = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
+    q = tl.load(Q + at_query, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+    K += b * kb + (h // group) * kh
+    exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+    end = end_of(tl.minimum(begin + (block + 1) * ROWS, last) - 1, exist, diagonal, CAUSAL)
+    # Up to here every query of the block may attend every key.
+    whole = end_of(begin + block * ROWS, exist, diagonal, CAUSAL) // COLUMNS * COLUMNS
+    if HAS_MASK or HAS_BIAS:
+        whole = 0
+    GROUPS: tl.constexpr = COLUMNS // (BLOCK * SPAN) if BLOCK * SPAN <= COLUMNS else 1
+    groups = tl.arange(0, GROUPS)
+    at = ((head * (last - begin) + (rows - begin)) * tiles * 2)[:, None, None, None]
+    at += groups[None, :, None, None] * (2 * LANES) + tl.arange(0, LANES)[None, None, :, None] * 2
+    at += tl.arange(0, 2)[None, None, None, :]
+    first = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
+    second = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
+    stored = tl.broadcast_to(inside[:, None, None, None], [ROWS, GROUPS, LANES, 2])
+    PRECISION: tl.constexpr = "tf32x3"
+    for n in range(0, whole, COLUMNS):
+        at_key = (n + columns).to(tl.int64)[None, :] * kj + d[:, None]
+        k = tl.load(K + at_key) if D == WIDTH else tl.load(K + at_key, mask=(d < D)[:, None], other=0.0)
+        x = tl.dot(q, k, input_precision=PRECISION)
+        first, second = _keep_tops(x, first, second, n, end, TOPS, at, stored, COLUMNS, SPAN)
+    ends = end_of(rows, exist, diagonal, CAUSAL)
+    for n in range(whole, end, COLUMNS):
+        j = n + columns
+        at_key = j.to(tl.int64)[None, :] * kj + d[:, None]
+        k = tl.load(K + at_key, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+        z = tl.dot(q, k, input_precision=PRECISION)
+        allowed = inside[:, None] & (j[None, :] < ends[:, None])
+        at_mask = b * mb + h * mh + rows.to(tl.int64)[:, None] * mi + j.to(tl.int64)[None, :] * mj
+        at_bias = b * bb + h * bh + rows.to(tl.int64)[:, None] * bi + j.to(tl.int64)[None, :] * bj
+        x = with_extras(z, M, B, at_mask, at_bias, allowed, scale if HAS_BIAS else 1.0, HAS_MASK, HAS_BIAS)
+        first, second = _keep_tops(x, first, second, n, end, TOPS, at, stored, COLUMNS, SPAN)
