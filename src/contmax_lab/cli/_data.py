@@ -1,7 +1,8 @@
 """What there is to train on.
 
 list: tasks, recipes and tables. prepare: unpack a downloaded archive. check: load the data of a recipe, and say what is
-in it or which line is wrong.
+in it or which line is wrong. features: compute once what all trainings of a recipe share, such as features of images
+(contmax data features vqa --data.path FOLDER); called again, it goes on where it was stopped.
 """
 
 import argparse
@@ -16,8 +17,8 @@ _SHOWN = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The action and what it acts on."""
-    parser.add_argument("action", choices=["list", "prepare", "check"], nargs="?", help="see above")
-    parser.add_argument("what", metavar="ARCHIVE|RECIPE", nargs="?", help="for prepare and check")
+    parser.add_argument("action", choices=["list", "prepare", "check", "features"], nargs="?", help="see above")
+    parser.add_argument("what", metavar="ARCHIVE|RECIPE", nargs="?", help="for prepare, check and features")
     add_variant_option(parser)
     parser.add_argument("--into", type=Path, default=Path("data"), help="folder for prepare (default: data)")
 
@@ -27,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     if options.action is None or options.help:
         options.show_help()
         if not options.help:
-            raise UsageError("pass list, prepare or check")
+            raise UsageError("pass list, prepare, check or features")
         return
     if options.action != "list" and options.what is None:
         raise UsageError(
@@ -35,9 +36,9 @@ def run(options: argparse.Namespace) -> None:
         )
     if options.action == "list" and options.what is not None:
         raise UsageError(f"contmax data list takes nothing more; got {options.what}")
-    if options.action != "check" and options.overrides:
+    if options.action in ("list", "prepare") and options.overrides:
         raise UsageError(f"contmax data {options.action} does not know {' '.join(options.overrides)}")
-    {"list": _list, "prepare": _prepare, "check": _check}[options.action](options)
+    {"list": _list, "prepare": _prepare, "check": _check, "features": _features}[options.action](options)
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -72,3 +73,10 @@ def _check(options: argparse.Namespace) -> None:
     for key, value in splits.info.items():
         if isinstance(value, int | float | str):
             print(f"{key}: {value}")
+
+
+def _features(options: argparse.Namespace) -> None:
+    from contmax_lab.registry import load_recipe
+
+    recipe = load_recipe(options.what, options.overrides, options.variant)
+    print(recipe.task.prepare(recipe.data))

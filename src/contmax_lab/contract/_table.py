@@ -109,6 +109,7 @@ class Table:
         in_demo: whether the demo makes it too; only without data.
         about: for readers of a report: the task, the data, the models; paragraphs with empty lines between them.
         start: what all rows begin with.
+        reference: label of the row that all others are compared with, repetition by repetition; empty = none.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Table:
     in_demo: bool = False
     about: str = ""
     start: Start | None = None
+    reference: str = ""
 
     def cells(self) -> Iterator[Cell]:
         """All trainings; every row gets its first repetition before any gets its second."""

@@ -30,6 +30,7 @@ SHIPPED = {
     "series": "series",
     "texts": "texts",
     "vowels": "vowels",
+    "vqa": "vqa",
 }
 
 

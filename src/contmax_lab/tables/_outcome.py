@@ -17,7 +17,8 @@ def summary(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
 
     Returns:
         One mapping per row: ``label``, ``paper``, and ``groups``: group → metric → ``mean``, ``std`` (None for one
-        value), ``count``.
+        value), ``count``; where the table has a reference also ``differences``, likewise by metric: the row less the
+        reference, in repetitions that both have.
     """
     return [
         {
@@ -29,6 +30,7 @@ def summary(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
                 }
                 for group in dict.fromkeys(name for repetition in table.repetitions for name in repetition.groups)
             },
+            **({"differences": _differences(table, outcomes, row.label)} if table.reference else {}),
         }
         for row in table.rows
     ]
@@ -49,16 +51,38 @@ def as_lines(table: Table, rows: list[dict[str, Any]]) -> list[list[str]]:
     columns = [(group, metric) for group in groups for metric in table.metrics]
     suffix = {group: f" ({group})" if len(groups) > 1 else "" for group in groups}
     published = [metric for metric in table.metrics if any(metric.key in row["paper"] for row in rows)]
-    head = ["", *(m.label + suffix[g] for g, m in columns), *(f"paper: {m.label}" for m in published)]
+    # Of the first metric: it is what a table is about.
+    compared = table.metrics[:1] if table.reference else ()
+    head = [
+        "",
+        *(m.label + suffix[g] for g, m in columns),
+        *(f"less {table.reference}: {m.label}" for m in compared),
+        *(f"paper: {m.label}" for m in published),
+    ]
     body = [
         [
             row["label"],
             *(_cell(row["groups"][group][metric.key], metric) for group, metric in columns),
+            *(_cell(row["differences"][m.key], m, "+") if row["label"] != table.reference else "–" for m in compared),
             *(f"{row['paper'][m.key]:.{m.digits}f}" if m.key in row["paper"] else "–" for m in published),
         ]
         for row in rows
     ]
     return [head, *body]
+
+
+def _differences(table: Table, outcomes: Outcomes, label: str) -> dict[str, dict[str, Any]]:
+    """Metric → statistics of the differences of a row to the reference, repetition by repetition."""
+    found = {(cell.row.label, cell.repetition.name): results for cell, results in outcomes}
+
+    def pairs(key: str) -> list[float]:
+        values = (
+            (_look_up(found.get((label, r.name)), key), _look_up(found.get((table.reference, r.name)), key))
+            for r in table.repetitions
+        )
+        return [float(own) - float(other) for own, other in values if own is not None and other is not None]
+
+    return {metric.key: _statistics(pairs(metric.key)) for metric in table.metrics}
 
 
 def _values(outcomes: Outcomes, label: str, group: str, key: str) -> list[float]:
@@ -86,9 +110,9 @@ def _statistics(values: list[float]) -> dict[str, Any]:
     }
 
 
-def _cell(entry: dict[str, Any], metric: Metric) -> str:
+def _cell(entry: dict[str, Any], metric: Metric, sign: str = "") -> str:
     if entry["mean"] is None:
         return "–"
     shown = entry["std"] is not None and metric.spread
     spread = f" ± {entry['std'] * metric.scale:.{metric.digits}f}" if shown else ""
-    return f"{entry['mean'] * metric.scale:,.{metric.digits}f}{spread}"
+    return f"{entry['mean'] * metric.scale:{sign},.{metric.digits}f}{spread}"

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from contmax_lab.data import find_vectors, read_vectors
 from contmax_lab.errors import LabError
 from contmax_lab.tasks.documents._reviews import PARTS, read_reviews, review_sources
 from contmax_lab.tasks.documents._tokens import tokenize
-from contmax_lab.tasks.documents._vectors import find_vectors, read_vectors
 
 KEY_FILE = "documents.json"
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2

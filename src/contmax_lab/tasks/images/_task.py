@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from contmax_lab.contract import Batch, Prediction, Splits, TrainedRun
+from contmax_lab.data import pixels
 from contmax_lab.errors import UsageError
 from contmax_lab.labelled import LabelledTask, said
 from contmax_lab.tasks.images._data import ImagesData, Pictures, load
 from contmax_lab.tasks.images._model import ImageReader, ImagesModel
-from contmax_lab.tasks.images._pixels import pixels
 
 
 class ImagesTask(LabelledTask):

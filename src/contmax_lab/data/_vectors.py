@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from contmax_lab.data import existing_file, numbered_lines
+from contmax_lab.data._reading import existing_file, numbered_lines
 from contmax_lab.errors import LabError
 
 ORIGINAL = "https://nlp.stanford.edu/projects/glove"
@@ -14,7 +14,7 @@ Table = tuple[list[str], NDArray[np.float16]]
 
 
 def find_vectors(folder: Path) -> Path:
-    """The file of word vectors in a folder of reviews.
+    """The file of word vectors in a folder of texts.
 
     Raises:
         LabError: if there is none, or more than one.
@@ -44,7 +44,7 @@ def read_vectors(path: Path, wanted: set[str]) -> Table:
     existing_file(path, "word vectors", ORIGINAL)
     words, vectors = _of_array(path, wanted) if path.suffix == ".npy" else _of_text(path, wanted)
     if not words:
-        raise LabError(f"{path} has no vector for any word of the reviews; it must be of lower-case words")
+        raise LabError(f"{path} has no vector for any word of the texts; it must be of lower-case words")
     return words, vectors
 
 
