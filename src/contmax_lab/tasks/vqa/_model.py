@@ -1,6 +1,7 @@
 """Modular co-attention: words attend to words, cells to cells and to words; then both are reduced and fused."""
 
 import dataclasses
+import warnings
 from typing import Literal
 
 import torch
@@ -195,8 +196,7 @@ class CoAttentionNetwork(nn.Module):
         )
         self.image_merge = nn.Linear(width, model.fused_dim)
         if resident and isinstance(features, GridFile):
-            own = torch.from_numpy(features.array.copy()) if torch.cuda.is_available() else _borrowed(features)
-            self.register_buffer("resident", own, persistent=False)
+            self.register_buffer("resident", _borrowed(features), persistent=False)
 
     def forward(self, batch: Batch) -> Answered:
         """Answers to ``batch["tokens"]`` about ``batch["features"]``, or about the images of ``batch["rows"]``."""
@@ -232,9 +232,7 @@ class CoAttentionNetwork(nn.Module):
 
 
 def _borrowed(features: GridFile) -> Tensor:
-    """The memory-mapped array itself: on the CPU nothing needs to move."""
-    import warnings
-
+    """The memory-mapped array itself; it is read when the network moves to its device, and on the CPU bit by bit."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it cannot be written, which nobody does
         return torch.from_numpy(features.array)
