@@ -1,9 +1,10 @@
 """Ask a trained model.
 
 contmax predict RUN INPUT asks a run that is done: of the tasks documents and texts any text, of series the path of a
-table with one series, of images that of an image, of other tasks a test example by its number, from 1. contmax predict
-TEXT asks the small model that comes with the package whether an English text is positive or negative, and which of its
-words say so; --model takes another that contmax export has made.
+table with one series, of images that of an image, of vqa that of an image and then a question (where the model looked
+is drawn into IMAGE-overlay.png), of other tasks a test example by its number, from 1. contmax predict TEXT asks the
+small model that comes with the package whether an English text is positive or negative, and which of its words say
+so; --model takes another that contmax export has made.
 """
 
 import argparse
@@ -47,8 +48,8 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(f"--figure {options.figure}: the picture is a PNG file; pass a name that ends in .png")
     prediction = _predicted(options)
     print(prediction.text)
-    if options.figure:
-        _draw(prediction, options.figure)
+    if options.figure or prediction.filename:
+        _draw(prediction, options.figure or Path(prediction.filename))
 
 
 def _predicted(options: argparse.Namespace) -> "Prediction":

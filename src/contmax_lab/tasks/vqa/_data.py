@@ -42,7 +42,7 @@ class VqaData:
             or the array that contmax data features has made, which is where it is made by default, from the images.
         vectors: word vectors, .txt of GloVe or .npy with .vocab.txt; by default glove*.txt in the folder of path, and
             where there is none words begin with random ones.
-        wordnet: folder of WordNet, for the metrics wups_90 and wups_0 of DAQUAR; by default that of Debian's package
+        wordnet: folder of WordNet, for the metrics wups_90 and wups_0; by default for DAQUAR that of Debian's package
             wordnet-base, and where that is not installed these metrics are left out.
         min_count: how often an answer must occur in training to be one that a model can give; MCAN has 8 for VQA-v2.
         max_words: longer questions are cut.
@@ -154,7 +154,7 @@ def load(data: VqaData) -> Splits:
         "word_numbers": numbers,
         "vectors": vectors,
         "features": features,
-        "nouns": _nouns(data) if all(len(q.answers) == 1 for q in train) and not made else None,
+        "nouns": None if made or len(train[0].answers) > 1 else _nouns(data),
         "max_words": int(data.max_words),
         "resident": data.resident,
         "images": data.images or source.folder,
@@ -162,7 +162,7 @@ def load(data: VqaData) -> Splits:
         "distinct answers": len(answers),
         "distinct images": len({q.image for part in parts.values() for q in part}),
     }
-    return Splits(*(asked(parts[part]) for part in ("train", "valid", "test")), info)
+    return Splits(asked(parts["train"]), asked(parts["valid"]), asked(parts["test"]), info)
 
 
 def padded_words(questions: Sequence[Sequence[str]], numbers: dict[str, int], longest: int) -> Tensor:
@@ -204,7 +204,7 @@ def _source(data: VqaData) -> tuple[Source, dict[str, Scene]]:
         own = scenes(photos, data.pasted, 3 * data.split + seed)
         made |= own
         parts.append(scene_questions(own, source.folder))
-    return Source(*parts, source.folder), made
+    return Source(parts[0], parts[1], parts[2], source.folder), made
 
 
 def _features(data: VqaData, source: Source, made: dict[str, Scene]) -> Features:
@@ -250,6 +250,8 @@ def _usual(answers: Sequence[str]) -> str:
 
 
 def _nouns(data: VqaData) -> Nouns | None:
+    if data.wordnet is None and data.path is None:
+        return None
     if data.wordnet is None and not DEFAULT_FOLDER.is_dir():
         print(
             f"WUPS is not measured: no WordNet at {DEFAULT_FOLDER}; install wordnet-base or pass --data.wordnet",

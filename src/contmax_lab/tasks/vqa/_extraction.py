@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from contmax_lab.errors import LabError
@@ -89,7 +88,7 @@ def extract(
         if done == len(names):
             return
         network = network or GridNetwork()
-        array: NDArray[np.float16] | None = np.lib.format.open_memmap(target, mode="r+") if done else None
+        array: Any = np.lib.format.open_memmap(target, mode="r+") if done else None
         last, shown = time.monotonic(), done
         for chosen, images in _read_ahead(read, done, len(names)):
             features = network(images).numpy()
@@ -118,14 +117,13 @@ def _read_ahead(read: Callable[[int], Tensor], start: int, stop: int) -> Iterato
             yield chosen, torch.stack([image.result() for image in images])
 
 
-def _new_array(target: Path, shape: tuple[int, ...]) -> NDArray[np.float16]:
+def _new_array(target: Path, shape: tuple[int, ...]) -> Any:
     """An array on disk for which there is room."""
     size = int(np.prod(shape)) * 2
     disk = os.statvfs(target.parent)
     if size > disk.f_bavail * disk.f_frsize:
         raise LabError(f"the features need {size / 1e9:.1f} GB, more than is free at {target.parent}")
-    array: NDArray[np.float16] = np.lib.format.open_memmap(target, mode="w+", dtype=np.float16, shape=shape)
-    return array
+    return np.lib.format.open_memmap(target, mode="w+", dtype=np.float16, shape=shape)
 
 
 def _done(target: Path, note: Path, names: Sequence[str]) -> int:

@@ -93,6 +93,7 @@ class GridFolder(Features):
         self._files = _Files(folder)
         first = self._read(next(iter(self._files.paths.values())))
         self.grid, self.channels = first.shape[:2], first.shape[2]
+        self._shape = first.shape
 
     def check(self, image: str, place: Place) -> None:
         """As it says."""
@@ -103,8 +104,7 @@ class GridFolder(Features):
         paths = [self._files.find(image) for image in images]
         arrays = [self._read(path) for path in paths]
         for path, array in zip(paths, arrays, strict=True):
-            if array.shape != (*self.grid, self.channels):
-                expected = (*self.grid, self.channels)
+            if array.shape != (expected := self._shape):
                 raise LabError(f"{path}: features of shape {array.shape}; the first file has {expected}")
         return {"features": torch.from_numpy(np.stack(arrays)).flatten(1, 2)}
 
@@ -216,8 +216,9 @@ class _Files:
 def _load(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of a file, never unpickled."""
     try:
-        content = np.load(path, allow_pickle=False)
-        return dict(content.items()) if isinstance(content, np.lib.npyio.NpzFile) else {"features": content}
+        with path.open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            return dict(content.items()) if isinstance(content, np.lib.npyio.NpzFile) else {"features": content}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise LabError(f"{path} is no file of numpy, or is damaged: {' '.join(str(error).split())[:120]}") from None
 

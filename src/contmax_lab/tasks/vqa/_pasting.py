@@ -109,7 +109,7 @@ def scenes(photos: Sequence[str], copies: int, seed: int) -> dict[str, Scene]:
                 if apart > sum(halves):
                     break
             objects = [Pasted(*parts) for parts in zip(shapes, colours, centres, halves, strict=True)]
-            found[f"{photo}+{copy}"] = Scene(photo, *objects, by_colour=uniform(0, 1) < 0.5)
+            found[f"{photo}+{copy}"] = Scene(photo, objects[0], objects[1], by_colour=uniform(0, 1) < 0.5)
     return found
 
 

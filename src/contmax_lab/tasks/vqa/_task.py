@@ -102,16 +102,10 @@ class VisualQuestionAnswering(Task):
                 metrics[name] = sum(wups(given, truth, threshold, nouns) for given, truth in pairs) / len(pairs)
         return metrics
 
-    def answer(self, output: Answered, batch: Batch, info: dict[str, Any]) -> str:
-        """The likeliest answers."""
-        return ", ".join(likeliest(output, info))
-
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
-        """The answer to a question about an image file, or to the test question with a number, and where it looked."""
+        """The answer to a question about an image file, and where the model looked."""
         from contmax_lab.tasks.vqa._predict import predict
 
-        if len(words) == 1 and words[0].isdecimal():
-            return super().predict(trained, words)
         return predict(trained, words)
 
     def tables(self) -> Sequence[Table]:
@@ -123,9 +117,3 @@ class VisualQuestionAnswering(Task):
         from contmax_lab.tasks.vqa._figures import seen_images
 
         return seen_images(runs, examples)
-
-
-def likeliest(output: Answered, info: dict[str, Any], count: int = 3) -> list[str]:
-    """The answers with the greatest scores to the one question of a batch."""
-    order = output.logits[0].argsort(descending=True, stable=True)[:count].tolist()
-    return [info["answers"].answers[index] for index in order]
