@@ -41,16 +41,6 @@ def run(folder, tmp_path_factory):
     fast = ("--training.epochs=25", "--training.batch_size=8", "--training.learning_rate=0.01", "--model.dropout=0")
     where = ("--data.train", folder / "questions.csv", "--data.features", folder / "features")
     words = (*where, "--data.images", folder / "images", *SMALL, *fast, "--training.warmup_steps=0")
-        "--data.train",
-        folder / "questions.csv",
-        "--data.features",
-        folder / "features",
-        "--data.images",
-        folder / "images",
-        *SMALL,
-        *fast,
-        "--training.warmup_steps=0",
-    )
     main([str(word) for word in ("train", "vqa/small", *words, "--folder", folder / "run")])
     return open_trained(folder / "run")
 
@@ -244,3 +234,12 @@ def test_tables_compare_rows_seed_by_seed():
 def test_rows_of_tables_are_recipes(table):
     for cell in list(table.cells())[:: len(table.repetitions) + 1]:
         load_recipe(f"vqa/{cell.row.variant}", ["--data.path=.", *cell.overrides])
+
+
+def test_the_benchmark_times_whole_steps():
+    from contmax_lab.bench import QUICK
+    from contmax_lab.bench import VQA as SUITE
+
+    figures = list(SUITE.figures(QUICK))
+    assert [figure.at_most for figure in figures] == [1.2, 1.2, None, None]
+    assert all(figure.value > 0 for figure in figures)

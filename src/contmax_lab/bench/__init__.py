@@ -32,11 +32,14 @@ from contmax_lab.bench._timing import Effort as Effort
 from contmax_lab.bench._timing import Ratio as Ratio
 from contmax_lab.bench._timing import interleaved as interleaved
 from contmax_lab.bench._timing import one_thread as one_thread
+from contmax_lab.bench._vqa import GPU_VQA as GPU_VQA
+from contmax_lab.bench._vqa import VQA as VQA
 
 SUITES: list[Suite] = [
     MAPS,
     DENSITIES,
     ATTENTION,
+    VQA,
 ]
 
 GPU_SUITES: list[Suite] = [
@@ -44,4 +47,5 @@ GPU_SUITES: list[Suite] = [
     GPU_LOSSES,
     GPU_ATTENTION,
     GPU_GROWTH,
+    GPU_VQA,
 ]
