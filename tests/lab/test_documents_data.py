@@ -284,8 +284,8 @@ def test_bad_file_of_an_archive_is_named(tmp_path):
     ("line", "said"),
     [
         ("plot 0.1 0.2", "line 5: 2 numbers"),
-        ("plot 0.1 0.2 0.3 x 0.5 0.6", "line 5: what follows 'plot'"),
-        ("plot 0.1 0.2 0.3 nan 0.5 0.6", "not finite"),
+        ("plot 0.1 0.2 0.3 x 0.5 0.6", "line 5: the vector of plot is 'x', which is not a number"),
+        ("plot 0.1 0.2 0.3 nan 0.5 0.6", "line 5: the vector of plot is 'nan'; it must be finite"),
     ],
 )
 def test_bad_line_of_vectors_is_named(folder, line, said):

@@ -9,10 +9,10 @@ from own_data import pictures
 from PIL import Image
 
 from contmax_lab.cli import main
+from contmax_lab.data import pixels
 from contmax_lab.errors import LabError
 from contmax_lab.registry import load_recipe, open_trained, shipped_recipes
 from contmax_lab.tasks.images import TASK, ImagesData
-from contmax_lab.tasks.images._pixels import pixels
 
 VARIANTS = [name for name in shipped_recipes() if name.startswith("images/")]
 

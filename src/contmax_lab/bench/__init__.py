@@ -35,12 +35,15 @@ from contmax_lab.bench._timing import interleaved as interleaved
 from contmax_lab.bench._timing import one_thread as one_thread
 from contmax_lab.bench._translation import GPU_TRANSLATION as GPU_TRANSLATION
 from contmax_lab.bench._translation import TRANSLATION as TRANSLATION
+from contmax_lab.bench._vqa import GPU_VQA as GPU_VQA
+from contmax_lab.bench._vqa import VQA as VQA
 
 SUITES: list[Suite] = [
     MAPS,
     DENSITIES,
     ATTENTION,
     TRANSLATION,
+    VQA,
 ]
 
 GPU_SUITES: list[Suite] = [
@@ -49,4 +52,5 @@ GPU_SUITES: list[Suite] = [
     GPU_ATTENTION,
     GPU_GROWTH,
     GPU_TRANSLATION,
+    GPU_VQA,
 ]

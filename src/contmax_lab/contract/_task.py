@@ -112,6 +112,17 @@ class Task(abc.ABC):
             LabError: if a file is missing or is not what it should be, with the line.
         """
 
+    def prepare(self, data: Any) -> str:
+        """Compute once what all trainings on the data share, such as features of images, and say where it is.
+
+        Trainings that find nothing prepared do it themselves, so that this is for those who want it apart. By default
+        there is nothing to prepare.
+
+        Raises:
+            LabError: if there is nothing to prepare, or something is wrong with the data.
+        """
+        raise LabError(f"trainings of the task {self.name} need nothing that could be computed before")
+
     @abc.abstractmethod
     def build(self, model: Any, splits: Splits) -> nn.Module:
         """A fresh model, whose ``forward(batch)`` returns what `loss` and `measures` take."""

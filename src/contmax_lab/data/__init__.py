@@ -8,6 +8,8 @@ from contmax_lab.data._digits import DIGIT_CLASSES as DIGIT_CLASSES
 from contmax_lab.data._digits import DIGIT_SIDE as DIGIT_SIDE
 from contmax_lab.data._digits import Images as Images
 from contmax_lab.data._digits import handwritten_digits as handwritten_digits
+from contmax_lab.data._pixels import IMAGE_SUFFIXES as IMAGE_SUFFIXES
+from contmax_lab.data._pixels import pixels as pixels
 from contmax_lab.data._reading import existing_file as existing_file
 from contmax_lab.data._reading import numbered_lines as numbered_lines
 from contmax_lab.data._reading import read_csv as read_csv
@@ -19,6 +21,8 @@ from contmax_lab.data._tables import Place as Place
 from contmax_lab.data._tables import TableRow as TableRow
 from contmax_lab.data._tables import finite_number as finite_number
 from contmax_lab.data._tables import read_table as read_table
+from contmax_lab.data._vectors import find_vectors as find_vectors
+from contmax_lab.data._vectors import half_table as half_table
 from contmax_lab.data._vectors import read_vectors as read_vectors
 from contmax_lab.data._vectors import vector_width as vector_width
 from contmax_lab.data._vowels import Utterances as Utterances

@@ -1,24 +1,45 @@
-"""Word vectors as text, a line for each word: the formats of GloVe and of word2vec."""
+"""Word vectors: as text, a line for each word, in the formats of GloVe and word2vec; or an array beside its words."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from contmax_lab.data._reading import existing_file, numbered_lines
 from contmax_lab.data._tables import Place, finite_number, numbered_text
 from contmax_lab.errors import LabError
+
+ORIGINAL = "https://nlp.stanford.edu/projects/glove"
+
+
+def find_vectors(folder: Path) -> Path:
+    """The file of word vectors in a folder of texts.
+
+    Raises:
+        LabError: if there is none, or more than one.
+    """
+    arrays = [path for path in sorted(folder.glob("*.npy")) if _vocabulary_file(path).exists()]
+    found = arrays or sorted(folder.glob("glove*.txt"))
+    if len(found) == 1:
+        return found[0]
+    what = "no word vectors" if not found else f"{len(found)} files of word vectors"
+    raise LabError(f"{folder}: {what}; pass one as --data.vectors: .txt of GloVe, or .npy with .vocab.txt. {ORIGINAL}")
 
 
 def vector_width(path: Path) -> int:
     """How many numbers a word vector has, by the first line of the file.
 
     Args:
-        path: text, also with .gz behind.
+        path: as `read_vectors` takes it.
 
     Raises:
         LabError: if there is no such file, or its first line is neither a word with numbers nor two counts.
     """
+    if path.suffix == ".npy":
+        return int(_array(path)[1].shape[1])
     width, _ = next(_lines(path), (0, None))
     if not width:
         raise LabError(f"{path} is empty; each line must be a word and its numbers, separated by spaces")
@@ -26,16 +47,73 @@ def vector_width(path: Path) -> int:
 
 
 def read_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
-    """The vectors of those words that the file has; of a word that it has twice, the first.
+    """The vectors of those words that the file has, in its order; of a word that it has twice, the first.
 
     Args:
-        path: text, also with .gz behind.
+        path: ``NAME.npy``, (words, D), with ``NAME.vocab.txt``, a word per line; else a text file, in each line a word
+            and D numbers, also with .gz behind.
         words: whose vectors are wanted.
 
     Raises:
         LabError: with the line, if one has more or fewer numbers than the first, or something that is not a number.
     """
-    wanted, found = set(words), dict[str, Tensor]()
+    existing_file(path, "word vectors", ORIGINAL)
+    return _of_array(path, set(words)) if path.suffix == ".npy" else _of_text(path, set(words))
+
+
+def half_table(path: Path, words: Collection[str]) -> tuple[list[str], NDArray[np.float16]]:
+    """The words of these that the file has, and their vectors (words, D) in half precision: 3 digits are enough.
+
+    Raises:
+        LabError: as `read_vectors`; also if it has none of the words, or a number too large for half precision.
+    """
+    found = read_vectors(path, words)
+    if not found:
+        raise LabError(f"{path} has no vector for any word of the texts; it must be of lower-case words")
+    half = torch.stack(list(found.values())).half()
+    for word, vector in zip(found, half, strict=True):
+        if not bool(vector.isfinite().all()):
+            raise LabError(f"{path}: the vector of {word} is not finite, or too large for float16")
+    return list(found), half.numpy()
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+def _vocabulary_file(path: Path) -> Path:
+    """NAME.vocab.txt for NAME.npy; also for NAME.f16.npy."""
+    stem = path.with_suffix("")
+    short = stem.with_suffix("") if stem.suffix in (".f16", ".f32") else stem
+    return short.with_name(f"{short.name}.vocab.txt")
+
+
+def _array(path: Path) -> tuple[list[str], NDArray[np.floating]]:
+    listed = existing_file(_vocabulary_file(path), f"the words of {path.name}, one per line", ORIGINAL)
+    words = [line for _, line in numbered_lines(listed)]
+    try:
+        vectors = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise LabError(f"{path} is no array of numpy: {' '.join(str(error).split())}") from None
+    if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
+        raise LabError(f"{path}: {vectors.dtype} of shape {vectors.shape}; expected floats of shape (words, D)")
+    if len(words) != len(vectors):
+        raise LabError(f"{listed} has {len(words)} words for the {len(vectors)} vectors of {path.name}")
+    return words, vectors
+
+
+def _of_array(path: Path, wanted: set[str]) -> dict[str, Tensor]:
+    words, vectors = _array(path)
+    rows = {word: row for row, word in reversed(list(enumerate(words))) if word in wanted}
+    kept = sorted(rows.items(), key=lambda item: item[1])
+    table = torch.from_numpy(vectors[[row for _, row in kept]].astype(np.float32))
+    return dict(zip((word for word, _ in kept), table, strict=True))
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def _of_text(path: Path, wanted: set[str]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
     for width, line in _lines(path):
         if line is None:
             continue

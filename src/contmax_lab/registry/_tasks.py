@@ -31,6 +31,7 @@ SHIPPED = {
     "texts": "texts",
     "translation": "translation",
     "vowels": "series/vowels",
+    "vqa": "vqa",
 }
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from contmax_lab.data import find_vectors, half_table
 from contmax_lab.errors import LabError
 from contmax_lab.tasks.documents._reviews import PARTS, film_files, read_reviews, review_sources
 from contmax_lab.tasks.documents._tokens import tokenize
-from contmax_lab.tasks.documents._vectors import find_vectors, read_vectors
 
 KEY_FILE = "documents.json"
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
@@ -112,7 +112,7 @@ def _alone(root: Path) -> Iterator[None]:
 def _prepare(sources: dict[str, list[Path]], vectors: Path) -> Prepared:
     numbers: dict[str, int] = {}
     parts = {part: _numbered(sources[part], numbers) for part in PARTS}
-    words, table = read_vectors(vectors, set(numbers))
+    words, table = half_table(vectors, set(numbers))
     renumbered = np.full(len(numbers), UNKNOWN, dtype=np.int32)
     for position, word in enumerate(words):
         renumbered[numbers[word]] = FIRST_WORD + position

@@ -9,10 +9,9 @@ from jsonargparse.typing import PositiveInt
 from torch import Tensor
 
 from contmax_lab.contract import Splits
-from contmax_lab.data import Place, read_table
+from contmax_lab.data import IMAGE_SUFFIXES, Place, pixels, read_table
 from contmax_lab.errors import LabError
 from contmax_lab.labelled import Label, LabelledData, read_parts
-from contmax_lab.tasks.images._pixels import SUFFIXES, pixels
 
 _WHAT = "FOLDER, with a folder for each class in it, or a table with the columns file and label"
 
@@ -80,10 +79,10 @@ def _files_of_folders(folder: Path) -> list[_File]:
     """Images of every folder, in the order of their names; what is hidden, or no image by its name, is left out."""
     files: list[_File] = []
     for inner in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
-        found = sorted(path for path in inner.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+        found = sorted(path for path in inner.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
         found = [path for path in found if not path.name.startswith(".")]
         if not found:
-            raise LabError(f"{inner}: no images, files that end in {', '.join(SUFFIXES)}")
+            raise LabError(f"{inner}: no images, files that end in {', '.join(IMAGE_SUFFIXES)}")
         files += [_File(path, Label(inner.name, Place(path))) for path in found]
     if not files:
         raise LabError(f"{folder}: no folders in it; there must be one for each class, with its images")

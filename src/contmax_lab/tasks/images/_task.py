@@ -7,11 +7,11 @@ from typing import Any, ClassVar, cast
 from torch import nn
 
 from contmax_lab.contract import Batch, Prediction, Splits
+from contmax_lab.data import pixels
 from contmax_lab.errors import UsageError
 from contmax_lab.labelled import LabelledTask, Targets, said
 from contmax_lab.tasks.images._data import ImagesData, Pictures, load
 from contmax_lab.tasks.images._model import ImageReader, ImagesModel
-from contmax_lab.tasks.images._pixels import pixels
 
 
 class ImagesTask(LabelledTask):

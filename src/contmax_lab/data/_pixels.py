@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contmax_lab.data import Place
+from contmax_lab.data._tables import Place
 from contmax_lab.packages import require
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 # Named, so that no file is handed to a program outside, as those of EPS would be.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 

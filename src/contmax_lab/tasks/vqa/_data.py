@@ -1,0 +1,261 @@
+"""The data of a training: questions as numbers, features of images, answers."""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveInt
+from torch import Tensor
+
+from contmax_lab.contract import Batch, Splits
+from contmax_lab.data import half_table, pixels, shuffled
+from contmax_lab.errors import LabError, UsageError
+from contmax_lab.tasks.vqa._answers import AnswerVocabulary, soft_accuracy
+from contmax_lab.tasks.vqa._extraction import SIZE, extract
+from contmax_lab.tasks.vqa._features import Features, GridFile, open_features
+from contmax_lab.tasks.vqa._pasting import Scene, paste, scene_questions, scenes
+from contmax_lab.tasks.vqa._questions import Question
+from contmax_lab.tasks.vqa._sources import Source, image_files, read_folder, read_tables
+from contmax_lab.tasks.vqa._wordnet import DEFAULT_FOLDER, Nouns
+
+KINDS = ("yes/no", "number", "other")
+PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class VqaData:
+    """Questions about images.
+
+    Args:
+        path: folder of DAQUAR (images, train_images_list.txt, test_images_list.txt, data.csv), or of VQA-v2 (questions
+            and annotations as JSON).
+        train: instead of path, a table of your own with the columns image, question and answer; .csv, .tsv or .jsonl.
+        validation: another one; by default the questions about a share of the training images are held out.
+        test: another one, looked at only at the end.
+        images: folder of the images; by default that of path or of train.
+        features: features of the images: a folder with an array [H, W, C] for each, IMAGE.npy or .npz, or with regions;
+            or the array that contmax data features has made, which is where it is made by default, from the images.
+        vectors: word vectors, .txt of GloVe or .npy with .vocab.txt; by default glove*.txt in the folder of path, and
+            where there is none words begin with random ones.
+        wordnet: folder of WordNet, for the metrics wups_90 and wups_0; by default for DAQUAR that of Debian's package
+            wordnet-base, and where that is not installed these metrics are left out.
+        min_count: how often an answer must occur in training to be one that a model can give; MCAN has 8 for VQA-v2.
+        max_words: longer questions are cut.
+        held_out: the share of the training images that is held out where there is no validation data.
+        split: seed of the choice of these, of that by limit, and of pasted objects.
+        limit: take so many questions of each part, at random, for a quick try; 0 = all.
+        pasted: instead of the questions of the data, so many copies of each image with two objects pasted in, and
+            questions about one of them; 0 = the questions of the data.
+        resident: keep the features on the device of the model; they must fit there (half a megabyte for each image).
+    """
+
+    path: Path | None = None
+    train: Path | None = None
+    validation: Path | None = None
+    test: Path | None = None
+    images: Path | None = None
+    features: Path | None = None
+    vectors: Path | None = None
+    wordnet: Path | None = None
+    min_count: PositiveInt = 1
+    max_words: PositiveInt = 30
+    held_out: OpenUnitInterval = 0.1
+    split: int = 0
+    limit: NonNegativeInt = 0
+    pasted: NonNegativeInt = 0
+    resident: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """The questions of one part.
+
+    Args:
+        questions: with their answers.
+        tokens: numbers of their words, 0 = padding, (Q, T).
+        features: of the images.
+        answers: that a model can give.
+        truth: number of the first annotator's answer among all answers of the data, (Q,).
+        scenes: where objects were pasted, by the name of the image.
+        resident: whether a batch names the rows of the features instead of holding them.
+    """
+
+    questions: list[Question]
+    tokens: Tensor
+    features: Features
+    answers: dict[str, int]
+    truth: Tensor
+    scenes: dict[str, Scene]
+    resident: bool
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """Words, features, what each answer is worth, the kind of question, and boxes of pasted objects."""
+        chosen = [self.questions[index] for index in indices]
+        worth = torch.zeros(len(chosen), len(self.answers))
+        for row, question in enumerate(chosen):
+            for answer, value in soft_accuracy(question.answers).items():
+                if answer in self.answers:
+                    worth[row, self.answers[answer]] = value
+        kinds = torch.tensor([KINDS.index(q.kind) if q.kind in KINDS else len(KINDS) - 1 for q in chosen])
+        rows = torch.tensor(list(indices))
+        batch = {"tokens": self.tokens[rows], "worth": worth, "kind": kinds, "truth": self.truth[rows]}
+        images = [question.image for question in chosen]
+        if self.resident and isinstance(self.features, GridFile):
+            batch["rows"] = torch.tensor([self.features.rows[image] for image in images])
+        else:
+            batch.update(self.features.take(images))
+        return batch | self._boxes(images)
+
+    def _boxes(self, images: Sequence[str]) -> Batch:
+        if not self.scenes:
+            return {}
+        found = [self.scenes[image] for image in images]
+        boxes = torch.tensor([[scene.asked.box, scene.other.box] for scene in found])
+        return {"box": boxes[:, 0], "other_box": boxes[:, 1]}
+
+
+def load(data: VqaData) -> Splits:
+    """Read the questions, find or make the features, number words and answers."""
+    source, made = _source(data)
+    features = _features(data, source, made)
+    parts = {part: _some(getattr(source, part), data) for part in ("train", "valid", "test")}
+    for question in (q for part in parts.values() for q in part):
+        features.check(question.image, question.place)
+    train = parts["train"]
+    vocabulary = AnswerVocabulary.of((_usual(q.answers) for q in train), data.min_count)
+    words = sorted({word for question in train for word in question.words})
+    vectors = None
+    found = data.vectors or next(iter(sorted(source.folder.glob("glove*.txt"))), None)
+    if found is not None:
+        known, table = half_table(found, set(words))
+        # Words without a vector share one, as those do that no training question has.
+        words, vectors = known, torch.from_numpy(table.astype(np.float32))
+    numbers = {word: FIRST_WORD + index for index, word in enumerate(words)}
+    every = sorted({q.answers[0] for part in parts.values() for q in part})
+    places = {answer: index for index, answer in enumerate(every)}
+    answers = {answer: index for index, answer in enumerate(vocabulary.answers)}
+
+    def asked(questions: list[Question]) -> Asked:
+        tokens = padded_words([q.words for q in questions], numbers, data.max_words)
+        truth = torch.tensor([places[q.answers[0]] for q in questions], dtype=torch.long)
+        return Asked(questions, tokens, features, answers, truth, made, data.resident)
+
+    info: dict[str, Any] = {
+        "answers": vocabulary,
+        "every_answer": every,
+        "word_numbers": numbers,
+        "vectors": vectors,
+        "features": features,
+        "nouns": None if made or len(train[0].answers) > 1 else _nouns(data),
+        "max_words": int(data.max_words),
+        "resident": data.resident,
+        "images": data.images or source.folder,
+        "words": len(numbers),
+        "distinct answers": len(answers),
+        "distinct images": len({q.image for part in parts.values() for q in part}),
+    }
+    return Splits(asked(parts["train"]), asked(parts["valid"]), asked(parts["test"]), info)
+
+
+def padded_words(questions: Sequence[Sequence[str]], numbers: dict[str, int], longest: int) -> Tensor:
+    """Numbers of words, (Q, T), 0 behind the end."""
+    rows = [[numbers.get(word, UNKNOWN) for word in words[:longest]] for words in questions]
+    tokens = torch.zeros(len(rows), max(map(len, rows), default=1), dtype=torch.long)
+    for row, found in enumerate(rows):
+        tokens[row, : len(found)] = torch.tensor(found)
+    return tokens
+
+
+def prepare(data: VqaData) -> str:
+    """Make the features that trainings need, if they are not there; where they are."""
+    source, made = _source(data)
+    features = _features(data, source, made)
+    where = features.path if isinstance(features, GridFile) else data.features
+    return f"features of {features.channels} channels, grid {features.grid or 'of regions'}: {where}"
+
+
+def _source(data: VqaData) -> tuple[Source, dict[str, Scene]]:
+    """The questions, and the scenes where objects are to be pasted."""
+    if data.path is not None and data.train is not None:
+        raise UsageError("pass --data.path or --data.train, not both")
+    if data.train is not None:
+        source = read_tables(data.train, data.validation, data.test, data.held_out, data.split)
+    elif data.path is not None:
+        source = read_folder(data.path, data.held_out, data.split)
+    else:
+        raise UsageError(
+            "no data was given; pass --data.path FOLDER of DAQUAR or VQA-v2, or --data.train FILE, a table with the "
+            "columns image, question and answer"
+        )
+    if not data.pasted:
+        return source, {}
+    made: dict[str, Scene] = {}
+    parts = []
+    for seed, questions in enumerate((source.train, source.valid, source.test)):
+        photos = list(dict.fromkeys(question.image for question in questions))
+        own = scenes(photos, data.pasted, 3 * data.split + seed)
+        made |= own
+        parts.append(scene_questions(own, source.folder))
+    return Source(parts[0], parts[1], parts[2], source.folder), made
+
+
+def _features(data: VqaData, source: Source, made: dict[str, Scene]) -> Features:
+    """Those that are there, or new ones of the images."""
+    if data.features is not None and (data.features.is_dir() or not data.images) and data.features.exists():
+        return open_features(data.features)
+    name = f"pasted-{data.pasted}-{data.split}" if made else "efficientnet-lite0"
+    target = data.features or source.folder / ".contmax" / f"{name}.npy"
+    if target.suffix != ".npy":
+        raise LabError(f"{target}: no such folder; pass one with features, or the name of a file that ends in .npy")
+    folder = data.images or source.folder
+    files = image_files(folder)
+    questions = [question for part in (source.train, source.valid, source.test) for question in part]
+    names: dict[str, Path] = {}
+    for question in questions:
+        photo = made[question.image].photo if made else question.image
+        if photo not in files:
+            raise question.place.problem(f"the image {photo} is not in {folder}; pass --data.images or --data.features")
+        names[question.image] = files[photo]
+    order = list(names)
+
+    @functools.lru_cache(maxsize=64)
+    def photo_of(path: Path) -> Tensor:
+        return pixels(path, SIZE)
+
+    def read(index: int) -> Tensor:
+        image = photo_of(names[order[index]])
+        return paste(image, made[order[index]]) if made else image
+
+    extract(read, order, target)
+    return GridFile(target)
+
+
+def _some(questions: list[Question], data: VqaData) -> list[Question]:
+    if not 0 < data.limit < len(questions):
+        return questions
+    return [questions[index] for index in sorted(shuffled(len(questions), data.split)[: data.limit])]
+
+
+def _usual(answers: Sequence[str]) -> str:
+    """What most annotators say, the first of equals."""
+    return max(answers, key=answers.count)
+
+
+def _nouns(data: VqaData) -> Nouns | None:
+    if data.wordnet is None and data.path is None:
+        return None
+    if data.wordnet is None and not DEFAULT_FOLDER.is_dir():
+        print(
+            f"WUPS is not measured: no WordNet at {DEFAULT_FOLDER}; install wordnet-base or pass --data.wordnet",
+            file=sys.stderr,
+        )
+        return None
+    return Nouns(data.wordnet or DEFAULT_FOLDER)

@@ -1,0 +1,206 @@
+"""Attention over images: a row for each question, a column for each model."""
+
+import dataclasses
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from contmax_lab.attention import Attended
+from contmax_lab.contract import Figure, TrainedRun
+from contmax_lab.data import pixels
+from contmax_lab.drawing import Theme, draw_cells, draw_ellipses, new_axes
+from contmax_lab.tasks.vqa._data import Asked
+from contmax_lab.tasks.vqa._extraction import SIZE
+from contmax_lab.tasks.vqa._model import Answered
+from contmax_lab.tasks.vqa._pasting import paste
+from contmax_lab.tasks.vqa._sources import image_files
+
+_EXAMPLES = 3
+_SEARCHED = 300
+_CAPTION = (
+    "Squares: weights of single cells, the fuller the greater. Ellipses: continuous attention; of the sparse kind the "
+    "support, which holds all of it, and of the Gaussian, which has no edge, the regions that hold 50 % and 90 %. "
+    "✓ right, ✗ wrong."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """What one model says of a question, and where it looked.
+
+    Args:
+        label: of the model.
+        answer: it gives.
+        right: whether that is right; None if nobody knows.
+        place: with a batch of one question; None if it did not look.
+        grid: (H, W) of the cells.
+    """
+
+    label: str
+    answer: str
+    right: bool | None
+    place: Attended | None
+    grid: tuple[int, int] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A question with its image and what models say of it.
+
+    Args:
+        question: in words.
+        truth: the right answer; empty if nobody knows.
+        pixels: bytes (3, H, W); None if the image is not at hand.
+        looks: one for each model.
+        boxes: low and high corner of objects to be outlined, (N, 2, 2), that which is asked for first.
+    """
+
+    question: str
+    truth: str
+    pixels: Tensor | None
+    looks: Sequence[Look]
+    boxes: Tensor | None = None
+
+
+def overlay(title: str, examples: Sequence[Example], caption: str = _CAPTION) -> Figure:
+    """The images, and beside each the attention of every model on it.
+
+    Args:
+        title: of the figure.
+        examples: questions that the same models have answered.
+        caption: what is to be seen.
+    """
+    columns = 1 + len(examples[0].looks)
+
+    def draw(theme: Theme) -> Any:
+        figure, axes = new_axes(len(examples), columns, width=2.3 * columns, height=2.75)
+        for index, axis in enumerate(axes):
+            row, column = divmod(index, columns)
+            example = examples[row]
+            if example.pixels is not None:
+                axis.imshow(example.pixels.permute(1, 2, 0).numpy(), extent=(0, 1, 1, 0))
+            axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
+            axis.set_aspect("equal")
+            if column == 0:
+                truth = f"\n→ {example.truth}" if example.truth else ""
+                axis.set_title(_plain("\n".join(textwrap.wrap(example.question, 34)[:3]) + truth), fontsize=7)
+                _outline(axis, example.boxes)
+            else:
+                _draw_look(axis, example.looks[column - 1], theme.colour(column - 1), theme)
+        return figure
+
+    return Figure(title, draw, caption)
+
+
+def _draw_look(axis: Any, look: Look, colour: str, theme: Theme) -> None:
+    mark = {None: "", True: " ✓", False: " ✗"}[look.right]
+    axis.set_title(_plain(f"{look.label}\n{textwrap.shorten(look.answer, 30)}{mark}"), fontsize=7.5)
+    if look.place is None:
+        return
+    if look.place.weights is not None and look.grid is not None:
+        draw_cells(axis, look.place.weights[0].float().reshape(look.grid), colour)
+    if look.place.density is not None:
+        # The ellipses of a mixture are those of its components.
+        density: Any = look.place.density
+        draw_ellipses(axis, getattr(density, "component_distribution", density), 0, colour)
+
+
+def _outline(axis: Any, boxes: Tensor | None) -> None:
+    from matplotlib.patches import Rectangle
+
+    for low, high in [] if boxes is None else boxes.tolist()[:1]:
+        size = (high[1] - low[1], high[0] - low[0])
+        axis.add_patch(Rectangle((low[1], low[0]), *size, fill=False, edgecolor="white", lw=1.2, ls="--"))
+
+
+def _plain(text: str) -> str:
+    """Without what matplotlib would take for mathematics."""
+    return text.replace("$", r"\$")
+
+
+def seen_images(runs: Sequence[TrainedRun], examples: Sequence[int] = (), part: str = "valid") -> Sequence[Figure]:
+    """Where trained models look: questions that the last gets right and the first does not, and the reverse.
+
+    Args:
+        runs: trained on the same data.
+        examples: which questions; by default such that show successes and failures.
+        part: valid or test.
+    """
+    looking = [run for run in runs if getattr(run.recipe.model, "attention", "") not in ("question", "frequent")]
+    looking = [run for run in looking if run.recipe.data == looking[0].recipe.data]
+    if not looking:
+        return []
+    asked = cast(Asked, getattr(looking[0].splits, part))
+    if examples:
+        return [overlay("Where the models look", _examples(looking, part, examples))]
+    count = min(len(asked), _SEARCHED)
+    right = torch.stack([_right(run, part, range(count)) for run in looking])
+    figures = []
+    for title, wanted in _choices(right, [run.label for run in looking]):
+        chosen = wanted.nonzero().flatten()[:_EXAMPLES].tolist()
+        if chosen:
+            figures.append(overlay(title, _examples(looking, part, chosen)))
+    return figures
+
+
+def _choices(right: Tensor, labels: Sequence[str]) -> list[tuple[str, Tensor]]:
+    """Titles, and which questions (Q,) they are about; `right` is (models, Q)."""
+    first, last = right[0], right[-1]
+    if len(right) == 1:
+        return [("Questions that are answered rightly", first), ("Failures", ~first)]
+    return [
+        (f"Right: {labels[-1]}, wrong: {labels[0]}", last & ~first),
+        (f"Failures: {labels[-1]} wrong, {labels[0]} right", first & ~last),
+        ("Failures of all", ~right.any(0)),
+    ]
+
+
+@torch.no_grad()
+def _right(run: TrainedRun, part: str, indices: Sequence[int]) -> Tensor:
+    """Whether the answers are worth half at least, (Q,)."""
+    found = []
+    for start in range(0, len(indices), 64):
+        batch = run.task.batch(getattr(run.splits, part), indices[start : start + 64])
+        given = run.model(batch).logits.argmax(-1, keepdim=True)
+        found.append(batch["worth"].gather(-1, given).squeeze(-1) >= 0.5)
+    return torch.cat(found)
+
+
+def _examples(runs: Sequence[TrainedRun], part: str, indices: Sequence[int]) -> list[Example]:
+    asked = cast(Asked, getattr(runs[0].splits, part))
+    read = image_reader(runs[0].splits.info["images"], asked)
+    examples = []
+    for index in indices:
+        question, batch = asked.questions[index], asked.batch([index])
+        boxes = torch.stack([batch["box"][0], batch["other_box"][0]]) if "box" in batch else None
+        looks = [look(run, run.task.batch(getattr(run.splits, part), [index])) for run in runs]
+        examples.append(Example(question.text, question.answers[0], read(question.image), looks, boxes))
+    return examples
+
+
+@torch.no_grad()
+def look(run: TrainedRun, batch: dict[str, Tensor]) -> Look:
+    """What a model says of the one question of a batch."""
+    output: Answered = run.model(batch)
+    given = int(output.logits[0].argmax())
+    right = bool(batch["worth"][0, given] >= 0.5) if "worth" in batch else None
+    return Look(run.label, run.splits.info["answers"].answers[given], right, output.place, output.grid)
+
+
+def image_reader(folder: Path, asked: Asked) -> Callable[[str], Tensor | None]:
+    """Name of an image → its bytes, with pasted objects where there are any; None if it is not at hand."""
+    files = image_files(folder)
+
+    def read(name: str) -> Tensor | None:
+        scene = asked.scenes.get(name)
+        path = files.get(scene.photo if scene else name)
+        if path is None:
+            return None
+        image = pixels(path, SIZE)
+        return paste(image, scene) if scene else image
+
+    return read

@@ -1,0 +1,119 @@
+"""The task: losses and measures of answers, and what a model says of a new question."""
+
+from collections.abc import Sequence, Sized
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from contmax_lab.contract import Batch, Batches, Prediction, Splits, Table, Task, TrainedRun
+from contmax_lab.errors import UsageError
+from contmax_lab.tasks.vqa._data import KINDS, Asked, VqaData, load, prepare
+from contmax_lab.tasks.vqa._measures import where_measures
+from contmax_lab.tasks.vqa._model import Answered, CoAttentionNetwork, VqaModel
+from contmax_lab.tasks.vqa._table import PASTED, VQA
+from contmax_lab.tasks.vqa._wordnet import wups
+
+_NOT_MEANS = ("kind", "given", "truth")
+
+
+class VisualQuestionAnswering(Task):
+    """Which answer?"""
+
+    name = "vqa"
+    summary = "questions about images, by attention over cells, an ellipse or several ellipses of the image"
+    data_config = VqaData
+    model_config = VqaModel
+    recipe_file = Path(__file__).with_name("recipe.yaml")
+    curves = ("loss", "accuracy", "area", "iou")
+
+    def load(self, data: VqaData, seed: int) -> Splits:
+        """The split has a seed of its own, so that seeds of the training share it."""
+        return load(data)
+
+    def prepare(self, data: VqaData) -> str:
+        """Features of the images."""
+        return prepare(data)
+
+    def build(self, model: VqaModel, splits: Splits) -> nn.Module:
+        """A network with fresh weights."""
+        info = splits.info
+        if model.hidden_dim % model.heads:
+            raise UsageError(f"{model.heads} heads cannot share {model.hidden_dim} channels evenly; change model.heads")
+        counts = torch.tensor(info["answers"].counts)
+        return CoAttentionNetwork(
+            model, info["words"], counts, info["features"], info["vectors"], resident=info["resident"]
+        )
+
+    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
+        """Questions, features and answers."""
+        return cast(Asked, split).batch(indices)
+
+    def loss(self, output: Answered, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Cross-entropy, of each answer by itself or over all of them."""
+        worth = batch["worth"]
+        if output.loss == "binary":
+            losses = F.binary_cross_entropy_with_logits(output.logits, worth, reduction="none").sum(-1)
+        else:
+            # Questions whose answer no model can give teach nothing.
+            total = worth.sum(-1)
+            losses = -(worth * output.logits.log_softmax(-1)).sum(-1) / total.clamp(min=1e-6)
+        return losses, torch.ones_like(losses)
+
+    def measures(self, output: Answered, batch: Batch) -> dict[str, Tensor]:
+        """What the answer is worth; how much of the image is attended to, and whether the object asked for is."""
+        given = output.logits.argmax(-1)
+        measured = {
+            "accuracy": batch["worth"].gather(-1, given.unsqueeze(-1)).squeeze(-1),
+            "kind": batch["kind"],
+            "given": given,
+            "truth": batch["truth"],
+        }
+        if output.place is not None and output.grid is not None:
+            boxes = {"box": batch.get("box"), "other_box": batch.get("other_box")}
+            measured |= where_measures(output.place, output.grid, sparse=output.sparse, **boxes)
+        return measured
+
+    def summarise(self, measures: dict[str, Tensor]) -> dict[str, float]:
+        """The means; accuracy also for each kind of question."""
+        metrics = super().summarise({name: found for name, found in measures.items() if name not in _NOT_MEANS})
+        for index, kind in enumerate(KINDS):
+            own = measures["accuracy"][measures["kind"] == index]
+            if len(own):
+                metrics[kind.replace("/", "_")] = float(own.double().mean())
+        return metrics
+
+    def evaluate(self, model: nn.Module, batches: Batches, info: dict[str, Any]) -> dict[str, float]:
+        """As ever; where WordNet is at hand, also how alike the answers are to the true ones."""
+        pieces = []
+        for batch in batches:
+            output = model(batch)
+            total, weight = self.loss(output, batch)
+            pieces.append({"loss.sum": total, "loss.weight": weight, **self.measures(output, batch)})
+        found = batches.in_order(pieces)
+        total, weight = (found.pop(name).double().sum() for name in ("loss.sum", "loss.weight"))
+        metrics = {"loss": float(total / weight), **self.summarise(found)}
+        if info["nouns"] is not None:
+            answers, every, nouns = info["answers"].answers, info["every_answer"], info["nouns"]
+            pairs = [(answers[g], every[t]) for g, t in zip(found["given"], found["truth"], strict=True)]
+            for name, threshold in (("wups_90", 0.9), ("wups_0", 0.0)):
+                metrics[name] = sum(wups(given, truth, threshold, nouns) for given, truth in pairs) / len(pairs)
+        return metrics
+
+    def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
+        """The answer to a question about an image file, and where the model looked."""
+        from contmax_lab.tasks.vqa._predict import predict
+
+        return predict(trained, words)
+
+    def tables(self) -> Sequence[Table]:
+        """The paper's rows and more on DAQUAR; and where they look, on images with objects pasted in."""
+        return (VQA, PASTED)
+
+    def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
+        """Where the models look in some images."""
+        from contmax_lab.tasks.vqa._figures import seen_images
+
+        return seen_images(runs, examples)
