@@ -12,7 +12,7 @@ import contmax
 from contmax_lab.contract import Cell
 from contmax_lab.drawing import LIGHT, rendered
 from contmax_lab.registry import load_recipe, open_trained, shipped_recipes
-from contmax_lab.tables import as_lines, summary
+from contmax_lab.tables import summarised
 from contmax_lab.tasks.vqa import TASK, VqaData, load
 from contmax_lab.tasks.vqa._figures import seen_images
 from contmax_lab.tasks.vqa._measures import where_measures
@@ -222,12 +222,12 @@ def test_tables_compare_rows_seed_by_seed():
         for seed, repetition in enumerate(VQA.repetitions)
         for row in VQA.rows
     ]
-    lines = as_lines(VQA, summary(VQA, outcomes))
-    column = lines[0].index("less Discrete softmax: accuracy, %")
-    found = {line[0]: line[column] for line in lines[1:]}
-    assert found["2D continuous sparsemax"] == "+5.00 ± 0.00"
-    assert found["Discrete sparsemax"] == "+0.00 ± 0.00"
-    assert found["Discrete softmax"] == "–"
+    lines = summarised(VQA, outcomes)["differences"]["text"].splitlines()
+    assert lines[0].split("|")[1].strip() == "minus Discrete softmax"
+    found = {line.split("|")[1].strip(): line.split("|")[2].strip() for line in lines[2:]}
+    assert found["2D continuous sparsemax"] == "+5.00 [+5.00, +5.00]"
+    assert found["Discrete sparsemax"] == "+0.00 [+0.00, +0.00]"
+    assert "Discrete softmax" not in found
 
 
 @pytest.mark.parametrize("table", [VQA, PASTED], ids=lambda table: table.name)

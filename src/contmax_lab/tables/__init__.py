@@ -9,4 +9,5 @@ from contmax_lab.tables._paired import student_quantile as student_quantile
 from contmax_lab.tables._reproduce import Reproduction as Reproduction
 from contmax_lab.tables._reproduce import cell_recipe as cell_recipe
 from contmax_lab.tables._reproduce import reproduce as reproduce
+from contmax_lab.tables._summarised import summarised as summarised
 from contmax_lab.tables._summarised import summarised_again as summarised_again

@@ -42,10 +42,10 @@ VQA = Table(
     ),
     repetitions=_SEEDS,
     metrics=(
-        Metric("test.accuracy", "accuracy, %", scale=100, digits=2),
+        Metric("test.accuracy", "accuracy, %", scale=100, digits=2, compared=True),
         Metric("test.number", "number, %", scale=100, digits=2),
         Metric("test.other", "other, %", scale=100, digits=2),
-        Metric("test.wups_90", "WUPS@0.9, %", scale=100, digits=2),
+        Metric("test.wups_90", "WUPS@0.9, %", scale=100, digits=2, compared=True),
         Metric("test.wups_0", "WUPS@0, %", scale=100, digits=2),
         Metric("test.area", "area, %", scale=100, digits=1),
         Metric("timing.seconds_per_epoch", "seconds per epoch", digits=2),
@@ -75,8 +75,8 @@ PASTED = Table(
     rows=(Row("Question only", "pasted", ("--model.attention=question",)), *_rows("pasted", reference=False)),
     repetitions=_SEEDS,
     metrics=(
-        Metric("test.accuracy", "accuracy, %", scale=100, digits=1),
-        Metric("test.iou", "IoU", digits=3),
+        Metric("test.accuracy", "accuracy, %", scale=100, digits=1, compared=True),
+        Metric("test.iou", "IoU", digits=3, compared=True),
         Metric("test.inside", "inside", digits=3),
         Metric("test.inside_other", "in the other", digits=3),
         Metric("test.chosen", "right one, %", scale=100, digits=1),
