@@ -87,7 +87,8 @@ def overlay(title: str, examples: Sequence[Example], caption: str = _CAPTION) ->
             axis.set_aspect("equal")
             if column == 0:
                 truth = f"\n→ {example.truth}" if example.truth else ""
-                axis.set_title(_plain("\n".join(textwrap.wrap(example.question, 34)[:3]) + truth), fontsize=7)
+                asked = textwrap.wrap(textwrap.shorten(example.question, 72, placeholder=" …"), 38)
+                axis.set_title(_plain("\n".join(asked) + truth), fontsize=7)
                 _outline(axis, example.boxes)
             else:
                 _draw_look(axis, example.looks[column - 1], theme.colour(column - 1), theme)

@@ -31,7 +31,7 @@ SHAPES: dict[str, Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[n
     "cross": lambda x, y: np.minimum(abs(x), abs(y)) <= 0.32,
     "diamond": lambda x, y: abs(x) + abs(y) <= 1,
     "bar": lambda x, y: abs(y) <= 0.34,
-    "star": lambda x, y: np.sqrt(x**2 + y**2) <= 0.62 + 0.38 * np.cos(5 * np.arctan2(x, -y)),
+    "flower": lambda x, y: np.sqrt(x**2 + y**2) <= 0.62 + 0.38 * np.cos(5 * np.arctan2(x, -y)),
 }
 # Half the side of an object, as a share of that of the image.
 _HALF_SIDES = (0.08, 0.15)
