@@ -175,8 +175,7 @@ class RayCrew:
         kinds = self._ray.exceptions
         if isinstance(error, kinds.NodeDiedError | kinds.WorkerCrashedError | kinds.OutOfMemoryError):
             times, name = self._cluster.retries + 1, type(error).__name__
-            lost = f"its machine or process was lost {times} times ({name})"
-            return f"{lost}, --retries has no more; the same command goes on"
+            return f"its machine or process was lost {times} times ({name}, see --retries); the same command goes on"
         return _one_line(error)
 
 
