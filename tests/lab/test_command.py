@@ -51,9 +51,9 @@ def test_the_test_examples_are_looked_at_only_where_somebody_says_so(contmax, co
 
     measured = []
 
-    def watched(model, task, split, *rest, **options):
+    def watched(model, task, split, *rest, **keywords):
         measured.append(len(split))  # 9 validation days, 7 test days
-        return evaluate(model, task, split, *rest, **options)
+        return evaluate(model, task, split, *rest, **keywords)
 
     evaluate, run = _loop.evaluate, tmp_path / "run"
     monkeypatch.setattr(_loop, "evaluate", watched)

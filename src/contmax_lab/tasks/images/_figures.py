@@ -65,7 +65,8 @@ def plane_figure(rows: Sequence[Sequence[Panel]], labels: Sequence[str] = ("",))
     def draw(theme: Theme) -> Any:
         def fill(axis: Any, row: int, column: int) -> str:
             panel = rows[row][column]
-            axis.imshow(panel.pixels.permute(1, 2, 0).numpy(), extent=(0, 1, 1, 0))
+            # Paler than it is, so that attention can be seen on dark images too.
+            axis.imshow(panel.pixels.permute(1, 2, 0).numpy(), extent=(0, 1, 1, 0), alpha=0.7)
             for number, head in enumerate(panel.answer.heads):
                 if head.weights is not None:
                     side = math.isqrt(head.weights.shape[-1])
@@ -73,6 +74,7 @@ def plane_figure(rows: Sequence[Sequence[Panel]], labels: Sequence[str] = ("",))
                 if head.density is not None:
                     draw_ellipses(axis, head.density, 0, theme.colour(row + number))
             axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
+            axis.spines[:].set(visible=True, color=theme.line)
             said_first = panel.text.split(", ")[0]
             return f"{panel.title}\n{said_first}" if row == 0 and panel.title else said_first
 

@@ -69,7 +69,9 @@ def time_figure(rows: Sequence[Sequence[Panel]], labels: Sequence[str] = ("",)) 
             draw_series(axis, panel.positions, panel.values[:, :-1], theme)
             for number, head in enumerate(panel.answer.heads):
                 draw_over_time(axis.twinx(), head.weights, head.density, panel.positions, theme.colour(row + number))
-            return f"{panel.title}\n{panel.text}" if row == 0 else panel.text
+            # Side by side there is room for the first answer.
+            text = panel.text if columns == 1 else panel.text.split(", ")[0]
+            return f"{panel.title}\n{text}" if row == 0 else text
 
         figure, axes = draw_panels(labels, columns, width=max(3.1 * columns, 5.0), height=1.7, fill=fill)
         for axis in axes[:-columns]:
