@@ -47,9 +47,7 @@ def test_a_static_cache_is_as_a_dynamic_one(name):
     words, kept, alone = padded_left()
     for inputs in ({"input_ids": words, "attention_mask": kept}, {"input_ids": alone}):
         dynamic, static = (
-            generated(
-                model, **inputs, cache_implementation=kind, output_logits=True, return_dict_in_generate=True
-            )
+            generated(model, **inputs, cache_implementation=kind, output_logits=True, return_dict_in_generate=True)
             for kind in ("dynamic", "static")
         )
         assert torch.equal(dynamic.sequences, static.sequences)

@@ -117,7 +117,9 @@ def test_dropout_of_the_model_gradients_for_all_and_no_weights_unasked(name, cal
     assert {call["dropout_p"] for call in calls} == {0.25}
     assert not any(call["need_weights"] for call in calls)
     assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
-    scores = [p.grad for n, p in model.named_parameters() if any(q in n for q in ("q_", ".q.", "query", "attn", "Wqkv"))]
+    scores = [
+        p.grad for n, p in model.named_parameters() if any(q in n for q in ("q_", ".q.", "query", "attn", "Wqkv"))
+    ]
     assert any(grad.abs().max() > 0 for grad in scores if grad is not None)
 
 

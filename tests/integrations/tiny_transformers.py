@@ -80,7 +80,9 @@ def tiny(name, implementation="entmax", **changed):
 
     model_name, config_name, options = MODELS[name]
     config = getattr(transformers, config_name)(**{**options, **changed})
-    return with_large_weights(getattr(transformers, model_name)._from_config(config, attn_implementation=implementation))
+    return with_large_weights(
+        getattr(transformers, model_name)._from_config(config, attn_implementation=implementation)
+    )
 
 
 def with_large_weights(model):
