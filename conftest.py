@@ -42,8 +42,19 @@ CHECKED = [
     "expectations",
 ]
 
+# To look for doctests there, each process would import transformers, seconds of work: tests/integrations runs them.
+collect_ignore = ["src/contmax/integrations/transformers"]
+
 # The longest first.
-LONG = ("tests/lab", "tests/test_examples", "tests/test_readme", "tests/test_fuzz", "tests/prediction", "tests/kernels")
+LONG = (
+    "tests/lab",
+    "tests/integrations/test_transformers",
+    "tests/test_examples",
+    "tests/test_readme",
+    "tests/test_fuzz",
+    "tests/prediction",
+    "tests/kernels",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,7 +8,7 @@ from fresh import Program, run_each
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 # Steps of training that are enough to see it run.
-QUICK = {"quickstart": ("20",)}
+QUICK = {"quickstart": ("20",), "transformers_entmax": ("picture.png", "5")}
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def test_examples_in_docstrings_run(integration):
         assert result.failed == 0, found.name
 
 
-# A word of four marks the class, somewhere among twelve words that mean nothing.
+# One word of four, somewhere among words that mean nothing, is the label of every word of the sentence.
 def sentences(count, seed):
     generator = torch.Generator().manual_seed(seed)
     words = torch.randint(10, 50, (count, 14), generator=generator)
@@ -36,7 +36,7 @@ def sentences(count, seed):
     place = torch.randint(1, 13, (count,), generator=generator)
     words[torch.arange(count), place] = 2 + label
     words[:, 0] = 1
-    return words, label
+    return words, label.unsqueeze(-1).repeat(1, 14)
 
 
 class Sentences(torch.utils.data.Dataset):
@@ -80,13 +80,14 @@ def accuracy_and_zeros(model):
 @pytest.fixture(scope="module")
 def annealed(integration, tmp_path_factory):
     """A model trained with softmax, fine-tuned with entmax: accuracy and zeros before and after, α on the way."""
-    from transformers import BertConfig, BertForSequenceClassification, TrainerCallback
+    from transformers import BertConfig, BertForTokenClassification, TrainerCallback
 
     folder = tmp_path_factory.mktemp("trained")
     torch.manual_seed(0)
-    config = BertConfig(**BERT | {"hidden_size": 32}, num_labels=4, max_position_embeddings=16)
-    model = BertForSequenceClassification(config)
-    trainer(model, folder, 120).train()
+    dropped = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = BertConfig(**BERT | {"hidden_size": 32} | dropped, num_labels=4)
+    model = BertForTokenClassification(config)
+    trainer(model, folder, 100).train()
     model.save_pretrained(folder / "softmax")
 
     class Watch(TrainerCallback):
@@ -95,7 +96,7 @@ def annealed(integration, tmp_path_factory):
         def on_step_begin(self, args, state, control, model, **context):
             self.alphas.append(model.config.entmax_alpha)
 
-    model = BertForSequenceClassification.from_pretrained(folder / "softmax", attn_implementation="entmax")
+    model = BertForTokenClassification.from_pretrained(folder / "softmax", attn_implementation="entmax")
     integration.set_alpha(model, 1.0)
     before = accuracy_and_zeros(model)
     trainer(model, folder, 100, [integration.AlphaSchedule(1.5, rise=0.5), Watch()]).train()
@@ -126,9 +127,9 @@ def test_a_schedule_begins_with_softmax_and_ends_with_its_goal(integration):
 
 
 def test_a_checkpoint_has_the_alpha_of_its_step_and_the_best_comes_with_its_own(integration, tmp_path):
-    from transformers import BertConfig, BertForSequenceClassification
+    from transformers import BertConfig, BertForTokenClassification
 
-    model = BertForSequenceClassification._from_config(
+    model = BertForTokenClassification._from_config(
         BertConfig(**BERT, num_labels=4), attn_implementation="entmax", dtype=torch.float32
     )
     best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}
@@ -212,10 +213,10 @@ def test_a_configuration_with_alpha_and_softmax_is_noticed(capfd):
 
 LOADED = """
 import torch
-from transformers import BertForSequenceClassification
+from transformers import BertForTokenClassification
 from contmax.integrations import transformers as entmax
 entmax.register()
-model = BertForSequenceClassification.from_pretrained("model", attn_implementation="entmax").eval()
+model = BertForTokenClassification.from_pretrained("model", attn_implementation="entmax").eval()
 with torch.no_grad():
     found = model(torch.load("words.pt")).logits
 assert torch.equal(found, torch.load("expected.pt")), found
@@ -228,7 +229,7 @@ with torch.no_grad():
 def test_another_process_gets_the_same_numbers(annealed, integration, tmp_path):
     model = annealed[0].eval()
     words, _ = sentences(5, 3)
-    pooling, hidden = integration.ContinuousPooling(16, num_basis=8), torch.randn(3, 20, 16)
+    pooling, hidden = integration.ContinuousPooling(16, num_basis=8).eval(), torch.randn(3, 20, 16)
     with torch.no_grad():
         torch.save(model(words).logits, tmp_path / "expected.pt")
         torch.save(pooling(hidden), tmp_path / "pooled.pt")
@@ -244,19 +245,20 @@ def test_pooling_on_an_encoder_learns_and_is_kept(integration, tmp_path):
     encoder, inputs = tiny("bert"), padded_inputs("bert")
     pooling = integration.ContinuousPooling(encoder.config.hidden_size, num_basis=8, alpha=1.5)
     hidden = encoder(**inputs).last_hidden_state
+    pooling(hidden, inputs["attention_mask"]).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in pooling.parameters())
+    pooling.eval()
     pooled, density = pooling(hidden, inputs["attention_mask"], need_density=True)
     assert pooled.shape == (2, 16)
     assert density.half_width.shape == (2,)
     assert torch.allclose(pooling(hidden[1:, :6])[0], pooled[1], atol=1e-5)  # padding does not matter
-    pooled.square().sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in pooling.parameters())
     pooling.save_pretrained(tmp_path)
     kept = json.loads((tmp_path / "config.json").read_text())
     assert kept == {"embed_dim": 16, "num_basis": 8, "alpha": 1.5, "penalty": 0.01}
     card = (tmp_path / "README.md").read_text()
     assert "library_name: contmax" in card
     assert "ContinuousPooling.from_pretrained" in card
-    again = integration.ContinuousPooling.from_pretrained(tmp_path)
+    again = integration.ContinuousPooling.from_pretrained(tmp_path).eval()
     assert torch.equal(again(hidden, inputs["attention_mask"]), pooled)
 
 
