@@ -154,32 +154,32 @@ def entmax_attention(
 
 def _list(call: _Call, lists: AttentionLists) -> None:
     """Fill in keys and scores, which lie where weights will, by blocks of queries."""
-    span = power_of_two(blocks_of(call.keys, 16 * _MOST_TILES))
+    wide = 64 * power_of_two(blocks_of(call.keys, 16 * _MOST_TILES))
     # Whole blocks of a product are written.
-    tiles = blocks_of(call.keys, max(TUNING.columns, 64 * span)) * max(TUNING.columns // (64 * span), 1) * 4
-    most = max(1, min(_MOST_DOUBTFUL // (16 * span), tiles))
+    tiles = blocks_of(call.keys, max(TUNING.columns, wide)) * max(TUNING.columns // wide, 1) * 4
+    most = max(1, min(_MOST_DOUBTFUL // (wide // 4), tiles))
     bytes_per_query = call.all_heads * (tiles * 8 + most * 4)
     together = max(1, _BYTES_OF_TOPS // bytes_per_query // TUNING.rows) * TUNING.rows
     together = min(together, blocks_of(call.queries, TUNING.rows) * TUNING.rows)
     size = min(together, call.queries)
     tops = torch.empty((call.all_heads, size, tiles, 2), dtype=torch.float32, device=call.query.device)
     many = torch.empty((call.all_heads, size, most), dtype=torch.int32, device=call.query.device)
-    wide = power_of_two(tiles)
-    rows = max(1, min(8, TUNING.tops // wide))
+    all_tiles = power_of_two(tiles)
+    rows = max(1, min(8, TUNING.tops // all_tiles))
     for begin in range(0, call.queries, together):
         last = min(begin + together, call.queries)
         arguments = (call.keys, call.diagonal, call.heads, call.group, call.scale)
         tile_tops[(blocks_of(last - begin, TUNING.rows), call.all_heads)](
             call.query, call.key, call.mask, call.bias, call.lengths, tops, begin, last, tiles, *arguments,
             *call.strides(call.query, call.key), *call.places, **call.kinds, **call.widths,
-            ROWS=TUNING.rows, COLUMNS=TUNING.columns, SPAN=span, num_warps=TUNING.warps, num_stages=TUNING.stages,
+            ROWS=TUNING.rows, COLUMNS=TUNING.columns, WIDE=wide, num_warps=TUNING.warps, num_stages=TUNING.stages,
         )  # fmt: skip
         list_keys[(blocks_of(last - begin, rows), call.all_heads)](
             call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, tops, many, lists.keys, lists.weights,
             lists.counts, lists.starts, lists.dense, lists.any_dense, begin, last, tiles, call.queries, *arguments,
             call.epsilon, *call.strides(call.query, call.key), *call.places, **call.powers, **call.kinds,
-            EXACT=call.query.dtype == torch.float32, **call.widths, R=rows, T=wide, SPAN=span, CAPACITY=LIST_CAPACITY,
-            MOST=most, num_warps=1,
+            EXACT=call.query.dtype == torch.float32, **call.widths, R=rows, T=all_tiles, WIDE=wide,
+            CAPACITY=LIST_CAPACITY, MOST=most, num_warps=1,
         )  # fmt: skip
 
 

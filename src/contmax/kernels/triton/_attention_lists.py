@@ -9,7 +9,7 @@ all the others of its block of rows.
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_tops import BLOCK, LANES, end_of, keys_of, with_extras
+from contmax.kernels.triton._attention_tops import LANES, end_of, keys_of, with_extras
 from contmax.kernels.triton._solve import NOTHING, climb
 
 # Rows that are left to dense products together, and keys that are gathered at a time.
@@ -31,7 +31,7 @@ def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexp
 
 
 @triton.jit
-def _bounds(y, epsilon, size, K: tl.constexpr, SPAN: tl.constexpr):
+def _bounds(y, epsilon, size, K: tl.constexpr, WIDE: tl.constexpr):
     """A lower bound of A from tops (R, T, 2) less the largest, and a bound of the scores that have mass, (R,) each.
 
     `size` is the magnitude of the scores, of which their last bits are lost.
@@ -45,7 +45,7 @@ def _bounds(y, epsilon, size, K: tl.constexpr, SPAN: tl.constexpr):
     partition, t = climb(tl.reshape(y, [R, 2 * T]), epsilon, partition, t, K, True)
     reaches = epsilon > 0.0
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
-    slack = (1e-5 if K > 0 else 1e-3) * (1.0 + partition) + (16.0 * SPAN * 4.0 / 8388608.0) * (size + reach)
+    slack = (1e-5 if K > 0 else 1e-3) * (1.0 + partition) + (WIDE / 8388608.0) * (size + reach)
     partition = tl.maximum(partition - slack, 0.0)
     return partition, tl.where(reaches, partition - reach - slack, -float("inf"))
 
@@ -71,7 +71,7 @@ def list_keys(
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    EXACT: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, T: tl.constexpr, SPAN: tl.constexpr,
+    EXACT: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, T: tl.constexpr, WIDE: tl.constexpr,
     CAPACITY: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """KEYS and SCORES (heads, queries, CAPACITY) and COUNTS (heads, queries), for the queries begin … last.
@@ -89,7 +89,7 @@ def list_keys(
     epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
     tile, pair = tl.arange(0, T), tl.arange(0, 2)
     group_of_tile = tile // LANES
-    wanted = inside[:, None] & (group_of_tile[None, :] * (BLOCK * SPAN) < ends[:, None])
+    wanted = inside[:, None] & (group_of_tile[None, :] * WIDE < ends[:, None])
     at = (head * (last - begin) + (rows - begin))[:, None, None] * (tiles * 2) + tile[None, :, None] * 2
     tops = tl.load(TOPS + at + pair[None, None, :], mask=wanted[:, :, None] & (pair >= 0)[None, None, :], other=NOTHING)
     broken = (tl.max(tl.max((tops != tops).to(tl.int32), 2), 1) > 0) | (epsilon != epsilon)
@@ -98,7 +98,7 @@ def list_keys(
     top = tl.where(broken | (top < 0.5 * NOTHING), 0.0, top)
     unit = 1.0 if HAS_BIAS else scale
     y = tl.where(tops < 0.5 * NOTHING, NOTHING, (tops - top[:, None, None]) * unit)
-    partition, below = _bounds(y, epsilon, tl.abs(top) * unit, ORDER, SPAN)
+    partition, below = _bounds(y, epsilon, tl.abs(top) * unit, ORDER, WIDE)
     high, low = tl.split(y)
     bits, _ = tl.split(tops.to(tl.int32, bitcast=True))
     many = low > below[:, None]
@@ -109,8 +109,8 @@ def list_keys(
     # One key of a tile.
     slot = tl.cumsum(single.to(tl.int32), 1) - 1
     count = tl.sum(single.to(tl.int32), 1)
-    place = bits & (16 * SPAN - 1)
-    key = group_of_tile[None, :] * (BLOCK * SPAN) + (place // 2) * 8 + (tile % LANES)[None, :] * 2 + place % 2
+    place = bits & (WIDE // 4 - 1)
+    key = group_of_tile[None, :] * WIDE + (place // 2) * 8 + (tile % LANES)[None, :] * 2 + place % 2
     listed = single & (slot < CAPACITY) & ok[:, None]
     tl.store(KEYS + at_row[:, None] * CAPACITY + slot, key, mask=listed)
     tl.store(SCORES + at_row[:, None] * CAPACITY + slot, high, mask=listed)
@@ -155,8 +155,8 @@ def list_keys(
             scratch = (head * (last - begin) + (row - begin)) * MOST
             for m in range(0, tiles_left):
                 one = tl.load(MANY + scratch + m)
-                start = (one // LANES) * (BLOCK * SPAN) + (one % LANES) * 2
-                for n in range(0, 16 * SPAN, _CHUNK):
+                start = (one // LANES) * WIDE + (one % LANES) * 2
+                for n in range(0, WIDE // 4, _CHUNK):
                     j = start + (n + chunk) // 2 * 8 + chunk % 2
                     x = _listed(
                         q, K, M, B, at_mask, at_bias, j, j < end, scale, kj, mj, bj, HAS_MASK, HAS_BIAS, D, WIDTH

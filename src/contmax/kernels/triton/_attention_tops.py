@@ -11,8 +11,7 @@ import triton.language as tl
 
 from contmax.kernels.triton._solve import NOTHING
 
-# Neighbouring keys of which a thread holds some, and tiles that share them.
-BLOCK = tl.constexpr(64)
+# Tiles that share neighbouring keys.
 LANES = tl.constexpr(4)
 
 
@@ -53,24 +52,24 @@ def _merged(a, b, c, d):
 
 
 @triton.jit
-def _tops_of_block(x, WIDE: tl.constexpr, SPAN: tl.constexpr):
+def _tops_of_block(x, PART: tl.constexpr, WIDE: tl.constexpr):
     """The two largest of each tile that begins or lies in a block, (R, tiles, LANES), their places in the last bits.
 
-    WIDE is how many of the columns of the block are of one tile.
+    PART is how many of the columns of the block are of the same tiles.
     """
-    place = tl.arange(0, x.shape[1]) % WIDE
+    place = tl.arange(0, x.shape[1]) % PART
     place = (place // 8) * 2 + place % 2
-    x = ((x.to(tl.int32, bitcast=True) & (-(16 * SPAN))) | place[None, :]).to(tl.float32, bitcast=True)
-    TILES: tl.constexpr = x.shape[1] // WIDE
-    left, right = tl.split(tl.reshape(x, [x.shape[0], TILES, WIDE // 8, LANES, 2]))
+    x = ((x.to(tl.int32, bitcast=True) & (-(WIDE // 4))) | place[None, :]).to(tl.float32, bitcast=True)
+    TILES: tl.constexpr = x.shape[1] // PART
+    left, right = tl.split(tl.reshape(x, [x.shape[0], TILES, PART // 8, LANES, 2]))
     first, second = tl.maximum(left, right, propagate_nan=tl.PropagateNan.ALL), tl.minimum(left, right)
     # Halves are compared with halves, until one is left: all of them are in one thread.
     first, second = _halved(first, second)
     first, second = _halved(first, second)
     first, second = _halved(first, second)
-    if WIDE > 64:
+    if PART > 64:
         first, second = _halved(first, second)
-    if WIDE > 128:
+    if PART > 128:
         first, second = _halved(first, second)
     return tl.reshape(first, [x.shape[0], TILES, LANES]), tl.reshape(second, [x.shape[0], TILES, LANES])
 
@@ -85,25 +84,25 @@ def _halved(first, second):
 
 
 @triton.jit
-def _keep_tops(x, first, second, n, end, TOPS, at, stored, COLUMNS: tl.constexpr, SPAN: tl.constexpr):
+def _keep_tops(x, first, second, n, end, TOPS, at, stored, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
     """Take a block into the tops of its tiles, and store these where they end."""
-    if BLOCK * SPAN <= COLUMNS:
-        first, second = _tops_of_block(x, BLOCK * SPAN, SPAN)
-        tl.store(TOPS + at + (n // (BLOCK * SPAN)) * (2 * LANES), tl.join(first, second), mask=stored)
+    if WIDE <= COLUMNS:
+        first, second = _tops_of_block(x, WIDE, WIDE)
+        tl.store(TOPS + at + (n // WIDE) * (2 * LANES), tl.join(first, second), mask=stored)
     else:
-        first, second = _with_part(x, first, second, n, COLUMNS, SPAN)
-        if ((n + COLUMNS) % (BLOCK * SPAN) == 0) | (n + COLUMNS >= end):
-            tl.store(TOPS + at + (n // (BLOCK * SPAN)) * (2 * LANES), tl.join(first, second), mask=stored)
+        first, second = _with_part(x, first, second, n, COLUMNS, WIDE)
+        if ((n + COLUMNS) % WIDE == 0) | (n + COLUMNS >= end):
+            tl.store(TOPS + at + (n // WIDE) * (2 * LANES), tl.join(first, second), mask=stored)
             first = tl.full(first.shape, NOTHING, tl.float32)
             second = tl.full(second.shape, NOTHING, tl.float32)
     return first, second
 
 
 @triton.jit
-def _with_part(x, first, second, n, COLUMNS: tl.constexpr, SPAN: tl.constexpr):
+def _with_part(x, first, second, n, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
     """The tops of a tile of several blocks, with one of these."""
-    high, low = _tops_of_block(x, COLUMNS, SPAN)
-    part = ((n // COLUMNS) % (BLOCK * SPAN // COLUMNS)) * (COLUMNS // 4)
+    high, low = _tops_of_block(x, COLUMNS, WIDE)
+    part = ((n // COLUMNS) % (WIDE // COLUMNS)) * (COLUMNS // 4)
     high = (high.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
     low = (low.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
     return _merged(first, second, high, low)
@@ -115,7 +114,7 @@ def tile_tops(
     begin, last, tiles, keys, diagonal, heads, group, scale,
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SPAN: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """TOPS (heads, last − begin, tiles, 2) of the queries begin … last; tiles behind the last key are left alone.
 
@@ -136,7 +135,7 @@ def tile_tops(
     whole = end_of(begin + block * ROWS, exist, diagonal, CAUSAL) // COLUMNS * COLUMNS
     if HAS_MASK or HAS_BIAS:
         whole = 0
-    GROUPS: tl.constexpr = COLUMNS // (BLOCK * SPAN) if BLOCK * SPAN <= COLUMNS else 1
+    GROUPS: tl.constexpr = COLUMNS // WIDE if WIDE <= COLUMNS else 1
     groups = tl.arange(0, GROUPS)
     at = ((head * (last - begin) + (rows - begin)) * tiles * 2)[:, None, None, None]
     at += groups[None, :, None, None] * (2 * LANES) + tl.arange(0, LANES)[None, None, :, None] * 2
@@ -149,7 +148,7 @@ def tile_tops(
         at_key = (n + columns).to(tl.int64)[None, :] * kj + d[:, None]
         k = tl.load(K + at_key) if D == WIDTH else tl.load(K + at_key, mask=(d < D)[:, None], other=0.0)
         x = tl.dot(q, k, input_precision=PRECISION)
-        first, second = _keep_tops(x, first, second, n, end, TOPS, at, stored, COLUMNS, SPAN)
+        first, second = _keep_tops(x, first, second, n, end, TOPS, at, stored, COLUMNS, WIDE)
     ends = end_of(rows, exist, diagonal, CAUSAL)
     for n in range(whole, end, COLUMNS):
         j = n + columns
@@ -160,4 +159,4 @@ def tile_tops(
         at_mask = b * mb + h * mh + rows.to(tl.int64)[:, None] * mi + j.to(tl.int64)[None, :] * mj
         at_bias = b * bb + h * bh + rows.to(tl.int64)[:, None] * bi + j.to(tl.int64)[None, :] * bj
         x = with_extras(z, M, B, at_mask, at_bias, allowed, scale if HAS_BIAS else 1.0, HAS_MASK, HAS_BIAS)
-        first, second = _keep_tops(x, first, second, n, end, TOPS, at, stored, COLUMNS, SPAN)
+        first, second = _keep_tops(x, first, second, n, end, TOPS, at, stored, COLUMNS, WIDE)

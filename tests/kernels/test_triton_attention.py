@@ -1,0 +1,215 @@
+"""Attention by triton's kernels, in its interpreter, against the reference in float64: outputs and all gradients."""
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+from contmax import entmax_attention
+from contmax.attention import _fused
+from contmax.kernels import triton as kernels
+from contmax.kernels.triton import _attention
+
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_few_queries_too")
+F64, F32, F16 = torch.float64, torch.float32, torch.float16
+
+
+@pytest.fixture
+def _few_queries_too(monkeypatch):
+    monkeypatch.setattr(_fused, "_FEWEST_QUERIES", 1)
+
+
+@pytest.fixture
+def lists(monkeypatch):
+    """The lists of every call."""
+    made = []
+    launch = kernels.entmax_attention
+
+    def noted(*arguments):
+        out, lists = launch(*arguments)
+        made.append(lists)
+        return out, lists
+
+    monkeypatch.setattr(kernels, "entmax_attention", noted)
+    return made
+
+
+def drawn(queries=7, keys=19, heads=2, groups=None, channels=16, values=16, dtype=F32, sharp=2.0):
+    groups = heads if groups is None else groups
+    query = sharp * torch.randn(1, heads, queries, channels)
+    key, value = torch.randn(1, groups, keys, channels), torch.randn(1, groups, keys, values)
+    return [x.to(dtype) for x in (query, key, value)]
+
+
+def compared(given, alpha=1.5, **options):
+    """Output and gradients by the kernels and by the reference, in float64."""
+    results = []
+    for dtype in (given[0].dtype, F64):
+        inputs = [x.detach().to(dtype).requires_grad_() for x in given]
+        index = alpha
+        if isinstance(alpha, torch.Tensor):
+            index = alpha.detach().to(torch.promote_types(dtype, F32)).requires_grad_()
+            inputs.append(index)
+        moved = {k: v.to(dtype) if k == "bias" else v for k, v in options.items()}
+        output = entmax_attention(*inputs[:3], alpha=index, **moved)
+        generator = torch.Generator().manual_seed(1)
+        g = torch.randn(output.shape, generator=generator, dtype=F32).to(given[0].dtype).to(dtype)
+        results.append([x.double() for x in (output, *torch.autograd.grad(output, inputs, g))])
+    return list(zip(*results, strict=True))
+
+
+def assert_same(given, alpha=1.5, **options):
+    tolerance = 5e-6 if given[0].dtype == F32 else 3e-3
+    for i, (ours, exact) in enumerate(compared(given, alpha, **options)):
+        tolerance = tolerance if i < 4 else 1e-4  # what rows give to α cancels
+        largest = exact.abs().max().clamp(min=0.1)
+        assert ((ours - exact).abs().max() / largest) < tolerance
+
+
+@pytest.mark.parametrize("alpha", [1.25, 4 / 3, 1.4, 1.5, 2.0])
+def test_every_alpha(alpha, lists):
+    assert_same(drawn(), alpha, is_causal=True)
+    assert lists[0].counts.max() > 1
+    assert not lists[0].dense.any()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ({"queries": 9, "keys": 70, "values": 24, "channels": 20}, {}),
+        ({"queries": 11, "keys": 6}, {"is_causal": True}),
+        ({"heads": 4, "groups": 2, "dtype": F16}, {"is_causal": True, "enable_gqa": True}),
+        ({"dtype": F16, "keys": 150}, {"scale": -0.3}),
+        ({}, {"lengths": torch.tensor([7])}),
+        (
+            {},
+            {
+                "mask": torch.arange(19) % 3 > 0,
+                "bias": torch.linspace(-2, 2, 24).view(2, 12, 1)[:, :7].expand(2, 7, 19),
+            },
+        ),
+    ],
+)
+def test_shapes_and_options(sizes, options):
+    assert_same(drawn(**sizes), **options)
+
+
+def test_one_alpha_per_head_and_its_gradient():
+    assert_same(drawn(), torch.tensor([1.2, 1.8]))
+
+
+@pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.0, 1.7])])
+def test_flat_rows_are_dense(alpha, lists):
+    given = drawn(queries=2, keys=150, sharp=0.01)
+    assert_same(given, alpha, is_causal=True)
+    assert lists[0].dense.any()
+
+
+def test_dense_and_listed_blocks_together(lists):
+    query, key, value = drawn(queries=70, keys=150, heads=1)
+    query[:, :, :3] *= 0.001
+    query[:, :, 3:] *= 8  # short lists
+    assert_same([query, key, value])
+    assert lists[0].dense.flatten().tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_long_tiles_and_blocks_of_queries(monkeypatch, dtype, lists):
+    monkeypatch.setattr(_attention, "_MOST_TILES", 4)
+    monkeypatch.setattr(_attention, "_BYTES_OF_TOPS", 2**12)
+    monkeypatch.setattr(_attention, "TUNING", _attention.Tuning(rows=16, columns=64))
+    assert_same(drawn(queries=18, keys=300, heads=1, sharp=3.0, dtype=dtype), is_causal=True)
+    assert not lists[0].dense.any()
+
+
+def test_keys_of_one_tile_are_all_found(lists):
+    """The support lies in one tile, of which only two tops are known; neighbours of the threshold are told apart."""
+    tile = torch.tensor([2, 3, 10, 11, 18, 19, 26, 27])
+    key = torch.full((1, 1, 64, 16), -9.0)
+    key[..., 1:] = 0
+    key[0, 0, tile, 0] = torch.tensor([0.0, -0.1, -0.2, -0.3, -0.4, -1.0, -1.2, -1.3])
+    query = torch.zeros(1, 1, 4, 16)
+    query[..., 0] = torch.tensor([1.0, 0.5, 2.0, 30.0])
+    value = torch.randn(1, 1, 64, 16)
+    assert_same([query, key, value], scale=1.0)
+    for i, alpha in enumerate((1.25, 1.5, 2.0)):
+        _, weights = entmax_attention(
+            query.double(), key.double(), value.double(), alpha=alpha, scale=1.0, need_weights=True
+        )
+        entmax_attention(query.requires_grad_(), key, value, alpha=alpha, scale=1.0)
+        for row in range(4):
+            count = lists[1 + i].counts[0, row]
+            assert sorted(lists[1 + i].keys[0, row, :count].tolist()) == weights[0, 0, row].nonzero().flatten().tolist()
+
+
+def test_support_that_changes_in_the_last_step():
+    """Keys within rounding of the threshold: with p = [x/2 − τ]₊², the second key has mass if it is above −2."""
+    gaps = torch.tensor([1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 0.0, -1e-5, -1e-3])
+    key = torch.zeros(1, 8, 40, 16)
+    key[..., 0] = -3.0
+    key[:, :, 5, 0] = 0.0
+    key[:, :, 37, 0] = -2.0 + gaps
+    query = torch.zeros(1, 8, 2, 16)
+    query[..., 0] = 1.0
+    value = torch.zeros(1, 8, 40, 16)
+    value[:, :, 37] = 1.0
+    (ours, exact), *_ = compared([query, key, value], scale=1.0)
+    assert torch.allclose(ours, exact, rtol=2e-3, atol=1e-12)
+    assert ((ours[0, :5] > 0) == (exact[0, :5] > 0)).all()
+    assert (ours[0, 5:] == 0).all()
+
+
+def test_ties_of_all_keys(lists):
+    query, key, value = drawn(queries=3, keys=100, heads=1)
+    assert_same([query, key[:, :, :1].expand(1, 1, 100, 16), value])
+    assert (lists[0].counts == 100).all()
+
+
+def test_rows_of_nothing_and_of_nan():
+    query, key, value = drawn(queries=5, keys=9, heads=1)
+    mask = torch.ones(5, 9, dtype=torch.bool)
+    mask[1] = False
+    query[0, 0, 3] = torch.nan
+    given = [x.requires_grad_() for x in (query, key, value)]
+    output = entmax_attention(*given, mask=mask)
+    assert (output[0, 0, 1] == 0).all()
+    assert output[0, 0, 3].isnan().all()
+    assert output[0, 0, [0, 2, 4]].isfinite().all()
+    (grad,) = torch.autograd.grad(output[0, 0, [0, 1, 2, 4]].sum(), given[:1])
+    assert (grad[0, 0, 1] == 0).all()
+    outside = entmax_attention(*given, alpha=torch.tensor([2.5]))
+    assert outside.isnan().all()
+
+
+def test_higher_derivatives_by_the_reference():
+    given = [x.requires_grad_() for x in drawn(queries=3, keys=4, heads=1)]
+    exact = [x.detach().double().requires_grad_() for x in given]
+    seconds = []
+    for inputs in (given, exact):
+        (slope,) = torch.autograd.grad(entmax_attention(*inputs).square().sum(), inputs[0], create_graph=True)
+        seconds.append(torch.autograd.grad(slope.square().sum(), inputs[1])[0])
+    assert torch.allclose(seconds[0].double(), seconds[1], rtol=1e-3, atol=1e-4)
+    moves = [torch.randn_like(x) for x in exact]
+    tangents = []
+    for inputs, dtype in ((given, F32), (exact, F64)):
+        with forward_ad.dual_level():
+            duals = [
+                torch.autograd.forward_ad.make_dual(x.detach(), m.to(dtype)) for x, m in zip(inputs, moves, strict=True)
+            ]
+            tangents.append(torch.autograd.forward_ad.unpack_dual(entmax_attention(*duals)).tangent)
+    assert torch.allclose(tangents[0].double(), tangents[1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.graph
+def test_is_one_node_of_a_graph():
+    given = [x.requires_grad_() for x in drawn(queries=4, keys=5, heads=2)]
+    alpha = torch.tensor([1.3, 1.6], requires_grad=True)
+
+    def attend(*inputs):
+        return entmax_attention(*inputs[:3], alpha=inputs[3], is_causal=True)
+
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    inputs = [*given, alpha]
+    found, expected = compiled(*inputs), attend(*inputs)
+    assert torch.equal(found, expected)
+    for ours, theirs in zip(*(torch.autograd.grad(x.square().sum(), inputs) for x in (found, expected)), strict=True):
+        assert torch.equal(ours, theirs)
