@@ -4,6 +4,8 @@ import doctest
 import importlib
 import json
 import pkgutil
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +28,16 @@ def test_examples_in_docstrings_run(integration):
             importlib.import_module(found.name), optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
         )
         assert result.failed == 0, found.name
+
+
+def test_the_guide_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    guide = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text(encoding="utf-8")
+    snippets = re.findall(r"^```python\n(.*?)^```", guide, flags=re.DOTALL | re.MULTILINE)
+    assert len(snippets) >= 7
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "guide"}
+    for number, snippet in enumerate(snippets):
+        exec(compile(snippet, f"snippet {number} of transformers.md", "exec"), names)
 
 
 # One word of four, somewhere among words that mean nothing, is the label of every word of the sentence.
@@ -90,17 +102,17 @@ def annealed(integration, tmp_path_factory):
     trainer(model, folder, 100).train()
     model.save_pretrained(folder / "softmax")
 
-    class Watch(TrainerCallback):
-        alphas = []
+    alphas = []
 
+    class Watch(TrainerCallback):
         def on_step_begin(self, args, state, control, model, **context):
-            self.alphas.append(model.config.entmax_alpha)
+            alphas.append(model.config.entmax_alpha)
 
     model = BertForTokenClassification.from_pretrained(folder / "softmax", attn_implementation="entmax")
     integration.set_alpha(model, 1.0)
     before = accuracy_and_zeros(model)
     trainer(model, folder, 100, [integration.AlphaSchedule(1.5, rise=0.5), Watch()]).train()
-    return model, before, accuracy_and_zeros(model), Watch.alphas
+    return model, before, accuracy_and_zeros(model), alphas
 
 
 def test_a_trained_model_gets_zeros_and_keeps_its_accuracy(annealed):
