@@ -1,8 +1,8 @@
 """A trained transformer gets exact zeros: softmax becomes 1.5-entmax little by little while it is fine-tuned.
 
-A small BERT learns with softmax to tell at every word which of four signals is hidden in the sentence. Then α rises from 1 to 1.5 under
-transformers' Trainer, the accuracy stays, and most weights of its attention end at exactly zero. Run with
-`python examples/transformers_entmax.py [FILE.png [STEPS]]`; needs `pip install contmax[hf,viz]`.
+A small BERT learns with softmax to tell at every word which of four signals is hidden in the sentence. Then α rises
+from 1 to 1.5 under transformers' Trainer, the accuracy stays, and most weights of its attention end at exactly zero.
+Run with `python examples/transformers_entmax.py [FILE.png [STEPS]]`; needs `pip install contmax[hf,viz]`.
 """
 
 import sys

@@ -192,7 +192,9 @@ def test_masks_that_are_added_and_masks_of_ones_own():
     added = torch.zeros(1, 1, 7, 7).masked_fill(~allowed, torch.finfo(torch.float32).min)
     with torch.no_grad():
         boolean, floating = (model(words, attention_mask=mask, output_attentions=True) for mask in (allowed, added))
-        nothing = model(words, attention_mask=torch.full_like(added, torch.finfo(torch.float32).min))
+        none_of_them = torch.full_like(added, torch.finfo(torch.float32).min)
+        nothing = model(words, attention_mask=none_of_them, output_attentions=True)
     assert torch.allclose(boolean.logits, floating.logits, atol=1e-5)
     assert all((layer[~allowed.expand(1, 4, 7, 7)] == 0).all() for layer in floating.attentions)
+    assert all((layer == 0).all() for layer in nothing.attentions)
     assert nothing.logits.isfinite().all()

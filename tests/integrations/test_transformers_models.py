@@ -6,12 +6,8 @@ from tiny_transformers import MODELS, in_double, padded_inputs, second_alone, st
 
 import contmax
 
+NAMES_OF_QUERIES = ("q_proj", "q_lin", ".q.", "query", "c_attn", "Wqkv")
 CAUSAL = ["gpt2", "llama", "qwen2", "qwen3"]
-DECODERS = [*CAUSAL, "t5", "marian", "whisper"]
-pytestmark = pytest.mark.filterwarnings(
-    # torch's own nested tensors and transformers' own typing of weights, on their import.
-    "ignore::DeprecationWarning"
-)
 
 
 @pytest.fixture(scope="module", autouse=True)

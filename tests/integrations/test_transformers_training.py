@@ -4,6 +4,8 @@ import doctest
 import importlib
 import json
 import pkgutil
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +28,16 @@ def test_examples_in_docstrings_run(integration):
             importlib.import_module(found.name), optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
         )
         assert result.failed == 0, found.name
+
+
+def test_the_guide_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    guide = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text(encoding="utf-8")
+    snippets = re.findall(r"^```python\n(.*?)^```", guide, flags=re.DOTALL | re.MULTILINE)
+    assert len(snippets) >= 7
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "guide"}
+    for number, snippet in enumerate(snippets):
+        exec(compile(snippet, f"snippet {number} of transformers.md", "exec"), names)
 
 
 # One word of four, somewhere among words that mean nothing, is the label of every word of the sentence.
@@ -69,6 +81,19 @@ def trainer(model, folder, steps, callbacks=(), **options):
     )
 
 
+def watched():
+    """A callback, and the list of α at the beginning of each step that it fills."""
+    from transformers import TrainerCallback
+
+    alphas = []
+
+    class Watch(TrainerCallback):
+        def on_step_begin(self, args, state, control, model, **context):
+            alphas.append(model.config.entmax_alpha)
+
+    return Watch(), alphas
+
+
 def accuracy_and_zeros(model):
     words, label = sentences(300, 2)
     with torch.no_grad():
@@ -80,7 +105,7 @@ def accuracy_and_zeros(model):
 @pytest.fixture(scope="module")
 def annealed(integration, tmp_path_factory):
     """A model trained with softmax, fine-tuned with entmax: accuracy and zeros before and after, α on the way."""
-    from transformers import BertConfig, BertForTokenClassification, TrainerCallback
+    from transformers import BertConfig, BertForTokenClassification
 
     folder = tmp_path_factory.mktemp("trained")
     torch.manual_seed(0)
@@ -90,17 +115,12 @@ def annealed(integration, tmp_path_factory):
     trainer(model, folder, 100).train()
     model.save_pretrained(folder / "softmax")
 
-    class Watch(TrainerCallback):
-        alphas = []
-
-        def on_step_begin(self, args, state, control, model, **context):
-            self.alphas.append(model.config.entmax_alpha)
-
+    watch, alphas = watched()
     model = BertForTokenClassification.from_pretrained(folder / "softmax", attn_implementation="entmax")
     integration.set_alpha(model, 1.0)
     before = accuracy_and_zeros(model)
-    trainer(model, folder, 100, [integration.AlphaSchedule(1.5, rise=0.5), Watch()]).train()
-    return model, before, accuracy_and_zeros(model), Watch.alphas
+    trainer(model, folder, 100, [integration.AlphaSchedule(1.5, rise=0.5), watch]).train()
+    return model, before, accuracy_and_zeros(model), alphas
 
 
 def test_a_trained_model_gets_zeros_and_keeps_its_accuracy(annealed):
@@ -132,15 +152,18 @@ def test_a_checkpoint_has_the_alpha_of_its_step_and_the_best_comes_with_its_own(
     model = BertForTokenClassification._from_config(
         BertConfig(**BERT, num_labels=4), attn_implementation="entmax", dtype=torch.float32
     )
-    best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}
-    run = trainer(
-        model, tmp_path, 4, [integration.AlphaSchedule(1.8, rise=1.0)], save_strategy="steps",
-        metric_for_best_model="eval_loss", greater_is_better=True, **best,
-    )  # fmt: skip
+    options = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}
+    schedule = integration.AlphaSchedule(1.8, rise=1.0)
+    run = trainer(model, tmp_path, 4, [schedule], **options)
     run.train()
     assert json.loads((tmp_path / "checkpoint-2" / "config.json").read_text())["entmax_alpha"] == pytest.approx(1.4)
-    step = run.state.best_global_step
-    assert model.config.entmax_alpha == pytest.approx(1 + 0.8 * step / 4)
+    assert model.config.entmax_alpha == pytest.approx(1 + 0.8 * run.state.best_global_step / 4)
+    watch, alphas = watched()
+    resumed = trainer(model, tmp_path, 4, [schedule, watch])
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert alphas == pytest.approx([1.4, 1.6])
+    assert model.config.entmax_alpha == 1.8
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "t5", "vit"])

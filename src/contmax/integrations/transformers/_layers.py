@@ -16,7 +16,7 @@ NAME = "entmax"
 def attention_layers(model: Module) -> Iterator[tuple[str, Any]]:
     """Names and layers that look attention up under the name in their configuration, `layer.config`."""
     for name, module in model.named_modules():
-        if not isinstance(module, PreTrainedModel) and _mentions(type(module), "ALL_ATTENTION_FUNCTIONS"):
+        if not isinstance(module, PreTrainedModel) and _mentions(module.__class__, "ALL_ATTENTION_FUNCTIONS"):
             yield name, module
 
 

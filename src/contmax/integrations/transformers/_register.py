@@ -71,16 +71,20 @@ def _post_init(model: PreTrainedModel, original: Any) -> None:
 
 
 def _set_attn_implementation(model: PreTrainedModel, original: Any, attn_implementation: Any, **options: Any) -> None:
-    by_part = attn_implementation if isinstance(attn_implementation, dict) else {"": attn_implementation}
+    everywhere = not isinstance(attn_implementation, dict)
+    by_part = {"": attn_implementation} if everywhere else attn_implementation
+    models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
     for part, name in by_part.items():
-        if name != NAME:
-            continue
-        everywhere = not isinstance(attn_implementation, dict)
         config = model.config if part == "" else getattr(model.config, part, None)
-        for module in model.modules():
-            if isinstance(module, PreTrainedModel) and (everywhere or module.config is config):
-                require_interface(module)
+        for each in models:
+            if name == NAME and (everywhere or each.config is config):
+                require_interface(each)
     original(model, attn_implementation, **options)
+    if everywhere:
+        # transformers 5.17 leaves out encoders and decoders that have a copy of the configuration.
+        for each in models:
+            if type(each.config) is type(model.config):
+                each.config._attn_implementation = model.config._attn_implementation
     number_layers(model)
 
 
