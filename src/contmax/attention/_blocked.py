@@ -11,8 +11,8 @@ from contmax.attention._arguments import Inputs
 from contmax.attention._reference import attend_reference
 from contmax.maps._half_precision import widened_scores
 
-# Weights in memory at once: enough for matrix products to run well, few enough to stay in a cache.
-_WEIGHTS = 2**20
+# Weights in memory at once: enough for matrix products to run well.
+_WEIGHTS, _WEIGHTS_ON_GPU = 2**22, 2**27
 
 
 def can_be_blocked(inputs: Inputs) -> bool:
@@ -45,7 +45,8 @@ def query_blocks(inputs: Inputs) -> Iterator[slice]:
     """Blocks of queries."""
     queries, keys = inputs.sizes
     heads = inputs.query.shape[:-2].numel()
-    size = max(1, _WEIGHTS // max(1, heads * keys))
+    weights = _WEIGHTS if inputs.query.device.type == "cpu" else _WEIGHTS_ON_GPU
+    size = max(1, weights // max(1, heads * keys))
     return (slice(start, min(start + size, queries)) for start in range(0, queries, size))
 
 

@@ -14,6 +14,8 @@ from contmax_lab.bench._attention import ATTENTION as ATTENTION
 from contmax_lab.bench._densities import DENSITIES as DENSITIES
 from contmax_lab.bench._figure import Figure as Figure
 from contmax_lab.bench._gpu_attention import GPU_ATTENTION as GPU_ATTENTION
+from contmax_lab.bench._gpu_entmax_attention import GPU_ENTMAX_ATTENTION as GPU_ENTMAX_ATTENTION
+from contmax_lab.bench._gpu_entmax_attention import entmax_attention_figures as entmax_attention_figures
 from contmax_lab.bench._gpu_growth import GPU_GROWTH as GPU_GROWTH
 from contmax_lab.bench._gpu_growth import draw_growth as draw_growth
 from contmax_lab.bench._gpu_losses import GPU_LOSSES as GPU_LOSSES
@@ -43,5 +45,6 @@ GPU_SUITES: list[Suite] = [
     GPU_MAPS,
     GPU_LOSSES,
     GPU_ATTENTION,
+    GPU_ENTMAX_ATTENTION,
     GPU_GROWTH,
 ]
