@@ -12,6 +12,7 @@ from contmax_lab.bench._accuracy import errors as errors
 from contmax_lab.bench._accuracy import exact_entmax as exact_entmax
 from contmax_lab.bench._attention import ATTENTION as ATTENTION
 from contmax_lab.bench._densities import DENSITIES as DENSITIES
+from contmax_lab.bench._entmax_attention import ENTMAX_ATTENTION as ENTMAX_ATTENTION
 from contmax_lab.bench._figure import Figure as Figure
 from contmax_lab.bench._gpu_attention import GPU_ATTENTION as GPU_ATTENTION
 from contmax_lab.bench._gpu_entmax_attention import GPU_ENTMAX_ATTENTION as GPU_ENTMAX_ATTENTION
@@ -39,6 +40,7 @@ SUITES: list[Suite] = [
     MAPS,
     DENSITIES,
     ATTENTION,
+    ENTMAX_ATTENTION,
 ]
 
 GPU_SUITES: list[Suite] = [
