@@ -10,6 +10,7 @@ import contmax
 from contmax_lab import bench
 from contmax_lab.bench import __main__ as command
 from contmax_lab.bench._gpu_attention import attention_figures
+from contmax_lab.bench._gpu_entmax_attention import entmax_attention_figures
 from contmax_lab.bench._gpu_growth import draw_growth, growth_figures
 from contmax_lab.bench._gpu_losses import losses_figures
 from contmax_lab.bench._gpu_maps import maps_figures
@@ -202,3 +203,15 @@ def test_without_a_gpu_the_command_says_so(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         command.main(["maps", "--device", "cuda"])
     assert "torch finds none" in capsys.readouterr().err
+
+
+def test_entmax_attention_is_measured_beside_flash_attention():
+    clock = StandIn(device=(2.0, 4.0, 1.0, 1.0, 1.0), peak=5 * 10**6)
+    figures = list(entmax_attention_figures(bench.QUICK, clock))
+    both = [f for f in figures if "forward + backward: device time / flash" in f.table]
+    assert [f.value for f in both] == [0.5, 0.5, 0.5]
+    assert all(f.details["error"] <= f.details["allowed_error"] for f in both)
+    assert [f.column for f in both] == ["random", "clustered", "flat"]
+    alphas = {f.column: f.value for f in figures if "that of α = 1.5" in f.table}
+    assert alphas == {"α = 1.25": 2.0, "α = 4/3": 0.5, "α = 2": 0.5, "α per head, learned": 0.5}
+    assert figures[-1].value == 5.0

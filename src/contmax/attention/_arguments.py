@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import all_eager, is_eager_cpu
 from contmax._mask import require_boolean
 from contmax.maps._arguments import checked_alpha
 
@@ -45,6 +46,11 @@ class Inputs(NamedTuple):
     def tensors(self) -> list[Tensor]:
         """Those of the arguments that are tensors."""
         return [x for x in self if isinstance(x, Tensor)]
+
+    @property
+    def hold_numbers(self) -> bool:
+        """Whether this is neither a trace nor a transform of torch.func, nor are there derivatives in forward mode."""
+        return all_eager(*self) and all(forward_ad.unpack_dual(x).tangent is None for x in self.tensors)
 
 
 def checked_inputs(

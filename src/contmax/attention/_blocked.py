@@ -6,18 +6,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from contmax._eager import all_eager
 from contmax.attention._arguments import Inputs
 from contmax.attention._reference import attend_reference
 from contmax.maps._half_precision import widened_scores
 
-# Weights in memory at once: enough for matrix products to run well, few enough to stay in a cache.
-_WEIGHTS = 2**20
-
-
-def can_be_blocked(inputs: Inputs) -> bool:
-    """Whether there are numbers to compute with: a trace gets the plain steps."""
-    return all_eager(*inputs.tensors)
+# Weights in memory at once: enough for matrix products to run well.
+_WEIGHTS, _WEIGHTS_ON_GPU = 2**22, 2**27
 
 
 def attend_in_blocks(inputs: Inputs, dropout_p: float) -> Tensor:
@@ -28,11 +22,11 @@ def attend_in_blocks(inputs: Inputs, dropout_p: float) -> Tensor:
     # Blocks add their gradients up in the dtype of what they were given.
     inputs = inputs._replace(key=widened_scores(inputs.key), value=widened_scores(inputs.value))
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs.tensors):
-        return torch.cat([attend_reference(_block(inputs, rows), dropout_p).output for rows in blocks], -2)
+        return torch.cat([attend_reference(block_of(inputs, rows), dropout_p).output for rows in blocks], -2)
     outputs = [
         checkpoint(
             lambda *block: attend_reference(Inputs(*block), dropout_p).output,
-            *_block(inputs, rows),
+            *block_of(inputs, rows),
             use_reentrant=False,
             preserve_rng_state=dropout_p > 0,
         )
@@ -45,11 +39,12 @@ def query_blocks(inputs: Inputs) -> Iterator[slice]:
     """Blocks of queries."""
     queries, keys = inputs.sizes
     heads = inputs.query.shape[:-2].numel()
-    size = max(1, _WEIGHTS // max(1, heads * keys))
+    weights = _WEIGHTS if inputs.query.device.type == "cpu" else _WEIGHTS_ON_GPU
+    size = max(1, weights // max(1, heads * keys))
     return (slice(start, min(start + size, queries)) for start in range(0, queries, size))
 
 
-def _block(inputs: Inputs, rows: slice) -> Inputs:
+def block_of(inputs: Inputs, rows: slice) -> Inputs:
     """The same for some of the queries, and the keys that any of them may attend."""
     diagonal = None if inputs.diagonal is None else inputs.diagonal + rows.start
     mask, bias = (_rows_of(x, rows) for x in (inputs.mask, inputs.bias))

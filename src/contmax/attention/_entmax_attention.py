@@ -8,8 +8,9 @@ from torch.nn import functional as F
 
 from contmax._typing import Bool, Float, Int
 from contmax.attention._arguments import Inputs, checked_inputs
-from contmax.attention._blocked import attend_in_blocks, can_be_blocked
+from contmax.attention._blocked import attend_in_blocks
 from contmax.attention._fused import attend_fused, can_be_fused
+from contmax.attention._listed import attend_listed, can_be_listed
 from contmax.attention._reference import Attended, allowed_keys, attend_reference
 
 
@@ -84,7 +85,9 @@ def entmax_attention(
         attended = Attended(_softmax_attention(inputs, dropout_p), inputs.query)
     elif can_be_fused(inputs, dropout_p):
         attended = Attended(attend_fused(inputs), inputs.query)
-    elif can_be_blocked(inputs):
+    elif can_be_listed(inputs, dropout_p):
+        attended = Attended(attend_listed(inputs), inputs.query)
+    elif inputs.hold_numbers:
         attended = Attended(attend_in_blocks(inputs, dropout_p), inputs.query)
     else:
         attended = attend_reference(inputs, dropout_p)

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from contmax import kernels
-from contmax._autograd import apply
-from contmax._by_reference import gradients_by_reference, needs_reference, tangent_by_reference
-from contmax._eager import all_eager
+from contmax._by_reference import gradients_by_reference, needs_reference
 from contmax.attention._arguments import Inputs
 from contmax.attention._reference import attend_reference
 
@@ -24,7 +22,7 @@ def can_be_fused(inputs: Inputs, dropout_p: float) -> bool:
         return False
     if inputs.bias is not None and inputs.bias.requires_grad and torch.is_grad_enabled():
         return False
-    if not torch.compiler.is_compiling() and not all_eager(*inputs.tensors):
+    if not torch.compiler.is_compiling() and not inputs.hold_numbers:
         return False
     return kernels.attention_is_fused(*inputs[:3])
 
@@ -43,7 +41,7 @@ def attend_fused(inputs: Inputs) -> Tensor:
         query = -query
     options = (mask, bias, lengths, inputs.diagonal, abs(inputs.scale))
     needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in inputs.tensors)
-    output: Tensor = apply(_FusedAttention, query, key, value, alpha, *options, needs_gradient)[0]
+    output: Tensor = _FusedAttention.apply(query, key, value, alpha, *options, needs_gradient)[0]
     return output.reshape(*batch, *output.shape[1:])
 
 
@@ -89,7 +87,6 @@ class _FusedAttention(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         given = (query, key, value, None if ctx.fixed_alpha is not None else alpha, mask, bias, lengths)
         ctx.save_for_backward(*given, *output[1:])
-        ctx.save_for_forward(*given, *output[1:])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -108,12 +105,6 @@ class _FusedAttention(torch.autograd.Function):
         if found[3] is not None:
             found[3] = found[3].to(given[3].dtype)
         return *found, *others
-
-    @staticmethod
-    def tangent(ctx: Any, *tangents: Any) -> tuple[Tensor | None, ...]:
-        given, options, kept = _FusedAttention._saved(ctx)
-        moved = tangent_by_reference(_FusedAttention._of_tensors(ctx, options), given, tangents[:4])
-        return moved, *(None for _ in kept)
 
     @staticmethod
     def _saved(ctx: Any) -> tuple[tuple[Any, ...], kernels.AttentionOptions, tuple[Tensor, ...]]:

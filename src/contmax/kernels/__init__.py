@@ -29,6 +29,11 @@ from contmax.kernels._linear_dispatch import list_supports as list_supports
 from contmax.kernels._linear_dispatch import support_products as support_products
 from contmax.kernels._linear_dispatch import support_sums as support_sums
 from contmax.kernels._linear_dispatch import supports_are_listed as supports_are_listed
+from contmax.kernels._listed_dispatch import add_listed_gradients as add_listed_gradients
+from contmax.kernels._listed_dispatch import attention_is_listed as attention_is_listed
+from contmax.kernels._listed_dispatch import listed_means as listed_means
+from contmax.kernels._listed_dispatch import listed_products as listed_products
+from contmax.kernels._listed_dispatch import listed_weights as listed_weights
 from contmax.kernels._mean_dispatch import any_line_gradients as any_line_gradients
 from contmax.kernels._mean_dispatch import any_line_values as any_line_values
 from contmax.kernels._mean_dispatch import line_gradients as line_gradients

@@ -13,8 +13,11 @@ from contmax_lab.bench._accuracy import errors as errors
 from contmax_lab.bench._accuracy import exact_entmax as exact_entmax
 from contmax_lab.bench._attention import ATTENTION as ATTENTION
 from contmax_lab.bench._densities import DENSITIES as DENSITIES
+from contmax_lab.bench._entmax_attention import ENTMAX_ATTENTION as ENTMAX_ATTENTION
 from contmax_lab.bench._figure import Figure as Figure
 from contmax_lab.bench._gpu_attention import GPU_ATTENTION as GPU_ATTENTION
+from contmax_lab.bench._gpu_entmax_attention import GPU_ENTMAX_ATTENTION as GPU_ENTMAX_ATTENTION
+from contmax_lab.bench._gpu_entmax_attention import entmax_attention_figures as entmax_attention_figures
 from contmax_lab.bench._gpu_growth import GPU_GROWTH as GPU_GROWTH
 from contmax_lab.bench._gpu_growth import draw_growth as draw_growth
 from contmax_lab.bench._gpu_losses import GPU_LOSSES as GPU_LOSSES
@@ -44,12 +47,14 @@ SUITES: list[Suite] = [
     ATTENTION,
     TRANSLATION,
     VQA,
+    ENTMAX_ATTENTION,
 ]
 
 GPU_SUITES: list[Suite] = [
     GPU_MAPS,
     GPU_LOSSES,
     GPU_ATTENTION,
+    GPU_ENTMAX_ATTENTION,
     GPU_GROWTH,
     GPU_TRANSLATION,
     GPU_VQA,

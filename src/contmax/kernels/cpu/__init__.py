@@ -9,6 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contmax.kernels.cpu._attention import add_listed_gradients as add_listed_gradients
+from contmax.kernels.cpu._attention import listed_means as listed_means
+from contmax.kernels.cpu._attention import listed_products as listed_products
+from contmax.kernels.cpu._attention import listed_weights as listed_weights
 from contmax.kernels.cpu._kernels import (
     backward_kernel,
     forward_kernel,

@@ -45,7 +45,16 @@ def _line_scales(dtype: torch.dtype) -> None:
     cpu.line_scale_means(two, two, 1.5, two, two, _PATH)
 
 
-_KERNELS = (_rows_forward, _rows_backward, _window_values, _window_slopes, _plane, _line_scales)
+def _lists(dtype: torch.dtype) -> None:
+    p = torch.eye(2, dtype=dtype).reshape(1, 2, 2)
+    lists = cpu.listed_weights(p, 2)
+    assert lists is not None
+    cpu.listed_means(*lists, p)
+    slopes = cpu.listed_products(*lists, p, p)
+    cpu.add_listed_gradients(p.clone(), p.clone(), (*lists, slopes), p, p, p)
+
+
+_KERNELS = (_rows_forward, _rows_backward, _window_values, _window_slopes, _plane, _line_scales, _lists)
 
 
 def _compile(use: Callable[[torch.dtype], None]) -> None:

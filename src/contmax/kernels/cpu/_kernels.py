@@ -12,6 +12,7 @@ from typing import Any
 from numba import njit
 
 from contmax.kernels.cpu._line_scales import line_scale_rows
+from contmax.kernels.cpu._listed import count_rows, gradient_heads, list_rows, mean_rows, product_rows
 from contmax.kernels.cpu._plane import plane_rows
 from contmax.kernels.cpu._rows import backward_rows, forward_rows
 from contmax.kernels.cpu._windows import slope_rows, value_rows
@@ -55,7 +56,28 @@ def _kernels(digest: int) -> tuple[Any, ...]:
         if digest >= 0:
             line_scale_rows(r, by, loc, scale, alpha, centre, width, rule, start, stop)
 
-    return tuple(_kept(function) for function in (forward, backward, values, slopes, plane, line_scales))
+    def counts(p, counts, start, stop):  # type: ignore[no-untyped-def]
+        if digest >= 0:
+            count_rows(p, counts, start, stop)
+
+    def lists(p, places, masses, start, stop):  # type: ignore[no-untyped-def]
+        if digest >= 0:
+            list_rows(p, places, masses, start, stop)
+
+    def means(out, places, masses, value, queries, group, start, stop):  # type: ignore[no-untyped-def]
+        if digest >= 0:
+            mean_rows(out, places, masses, value, queries, group, start, stop)
+
+    def products(out, places, masses, g, value, queries, group, start, stop):  # type: ignore[no-untyped-def]
+        if digest >= 0:
+            product_rows(out, places, masses, g, value, queries, group, start, stop)
+
+    def gradients(dk, dv, dq, places, masses, slopes, query, key, g, start, stop):  # type: ignore[no-untyped-def]
+        if digest >= 0:
+            gradient_heads(dk, dv, dq, places, masses, slopes, query, key, g, start, stop)
+
+    rows = (forward, backward, values, slopes, plane, line_scales)
+    return tuple(_kept(function) for function in (*rows, counts, lists, means, products, gradients))
 
 
 (
@@ -65,4 +87,9 @@ def _kernels(digest: int) -> tuple[Any, ...]:
     window_slope_kernel,
     plane_kernel,
     line_scale_kernel,
+    count_kernel,
+    list_kernel,
+    listed_mean_kernel,
+    listed_product_kernel,
+    listed_gradient_kernel,
 ) = _kernels(_digest())

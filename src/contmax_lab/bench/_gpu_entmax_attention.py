@@ -1,0 +1,204 @@
+"""The suite `entmax-attention` on a GPU: entmax attention beside the flash kernels of scaled_dot_product_attention."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+import contmax
+from contmax_lab.bench._figure import Figure
+from contmax_lab.bench._gpu_timing import Clock, GraphClock, percentiles
+from contmax_lab.bench._suite import Suite, peer
+from contmax_lab.bench._timing import Effort
+
+_BOTH = "bfloat16, forward + backward: device time / flash attention"
+_FORWARD = "bfloat16, forward: device time / flash attention"
+_ALPHAS = "bfloat16, forward + backward, L = 4,096: device time / that of α = 1.5"
+_MEMORY = "peak extra memory of forward + backward, MB"
+_ERROR = 8e-3
+
+
+class _Case(NamedTuple):
+    """Sizes of the inputs, what the scores are like, and the targets."""
+
+    batch: int
+    heads: int
+    length: int
+    channels: int
+    kind: str
+    is_causal: bool = True
+    at_most: float | None = None
+    forward_at_most: float | None = None
+
+    @property
+    def row(self) -> str:
+        order = "causal" if self.is_causal else "not causal"
+        return f"B = {self.batch}, H = {self.heads}, L = {self.length:,}, d = {self.channels}, {order}"
+
+
+_CASES = [
+    _Case(4, 16, 4096, 64, "random", True, 1.1, 2.0),
+    _Case(2, 16, 4096, 128, "random", True, 1.1, 2.0),
+    _Case(4, 16, 4096, 64, "random", False, 1.2),
+    _Case(4, 16, 4096, 64, "clustered", True, 0.6),
+    _Case(2, 16, 4096, 128, "clustered", True, 0.6),
+    _Case(1, 16, 16384, 64, "random", True, 0.65, 1.3),
+    _Case(1, 8, 16384, 128, "random", True, 0.65, 1.3),
+    _Case(1, 16, 16384, 64, "clustered", True, 0.35),
+    _Case(1, 4, 65536, 64, "random", True, 0.5, 1.1),
+    _Case(1, 4, 65536, 64, "clustered", True, 0.2),
+    _Case(1, 1, 131072, 64, "random", True, 0.45),
+    _Case(4, 16, 4096, 64, "flat", True, 3.0),
+]
+_SMALL = [_Case(1, 2, 40, 16, "random"), _Case(1, 2, 40, 16, "clustered"), _Case(1, 2, 40, 16, "flat", False)]
+
+
+def entmax_attention_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
+    """The figures of the suite, by a clock."""
+    cases = _SMALL if effort.small else _CASES
+    for case in cases:
+        yield from _beside_flash(case, clock, effort)
+    yield from _other_alphas(cases[0], clock, effort)
+    yield _memory(_SMALL[0] if effort.small else _CASES[-2], clock)
+
+
+def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
+    inputs, cotangent = _drawn(case, clock.device)
+    error = _error(case, clock.device)
+    details: dict[str, Any] = {"error": error, "allowed_error": _ERROR}
+    if not error <= _ERROR:
+        details["failed"] = f"an error of {error:.3g} relative to float64"
+        yield Figure(_BOTH, case.row, case.kind, math.nan, at_most=case.at_most, details=details)
+        return
+    ours, flash = _entmax(case, 1.5), _flash(case)
+    calls = {
+        "contmax": _pass(ours, inputs, cotangent),
+        "torch": _pass(flash, inputs, cotangent),
+        **_peers(case, inputs, cotangent),
+    }
+    yield from _ratios(_BOTH, case, calls, case.at_most, clock, effort, details)
+    if case.kind == "random":
+        plain = [x.detach() for x in inputs]
+        forward = {"contmax": lambda: ours(*plain), "torch": lambda: flash(*plain)}
+        yield from _ratios(_FORWARD, case, forward, case.forward_at_most, clock, effort, {})
+
+
+def _ratios(
+    table: str,
+    case: _Case,
+    calls: Mapping[str, Callable[[], object]],
+    at_most: float | None,
+    clock: Clock,
+    effort: Effort,
+    details: dict[str, Any],
+) -> Iterator[Figure]:
+    times = clock.device_times({name: calls[name] for name in ("contmax", "torch")}, effort)
+    seconds = {name: percentiles(times[name]) for name in times}
+    unit = seconds["torch"]["median"]
+    noted = {"seconds": seconds, **details}
+    yield Figure(table, case.row, case.kind, seconds["contmax"]["median"] / unit, at_most=at_most, details=noted)
+    for name in calls.keys() - times.keys():
+        row = f"{case.row} by {name}"
+        try:
+            theirs = percentiles(clock.device_times({name: calls[name]}, effort)[name])
+        except Exception as problem:  # peers fail in ways of their own
+            yield Figure(table, row, case.kind, None, details={"refused": str(problem)[:200]})
+        else:
+            yield Figure(table, row, case.kind, theirs["median"] / unit, details={"seconds": theirs})
+
+
+def _other_alphas(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
+    inputs, cotangent = _drawn(case, clock.device)
+    per_head = torch.linspace(1.3, 1.8, case.heads, device=clock.device).requires_grad_()
+    calls = {"α = 1.5": _pass(_entmax(case, 1.5), inputs, cotangent)}
+    for name, alpha in (("α = 1.25", 1.25), ("α = 4/3", 4 / 3), ("α = 2", 2.0)):
+        calls[name] = _pass(_entmax(case, alpha), inputs, cotangent)
+    learned = (*inputs, per_head)
+    calls["α per head, learned"] = _pass(lambda q, k, v, a: _entmax(case, a)(q, k, v), learned, cotangent)
+    times = clock.device_times(calls, effort)
+    unit = percentiles(times["α = 1.5"])["median"]
+    for name in calls:
+        if name != "α = 1.5":
+            seconds = percentiles(times[name])
+            yield Figure(_ALPHAS, case.row, name, seconds["median"] / unit, at_most=1.3, details={"seconds": seconds})
+
+
+def _memory(case: _Case, clock: Clock) -> Figure:
+    inputs, cotangent = _drawn(case, clock.device)
+    extra, _ = clock.peak_memory(_pass(_entmax(case, 1.5), inputs, cotangent))
+    return Figure(_MEMORY, case.row, case.kind, extra / 1e6, at_most=1000.0)
+
+
+def _entmax(case: _Case, alpha: float | Tensor) -> Callable[..., Tensor]:
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = contmax.entmax_attention(query, key, value, alpha=alpha, is_causal=case.is_causal)
+        assert isinstance(output, Tensor)
+        return output
+
+    return attend
+
+
+def _flash(case: _Case) -> Callable[..., Tensor]:
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        only = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if query.is_cuda else contextlib.nullcontext()
+        with only:
+            return scaled_dot_product_attention(query, key, value, is_causal=case.is_causal)
+
+    return attend
+
+
+def _peers(case: _Case, inputs: tuple[Tensor, ...], cotangent: Tensor) -> dict[str, Callable[[], object]]:
+    """Adasplash, where it is installed: the second version is causal only."""
+    if case.kind == "flat" or not inputs[0].is_cuda:
+        return {}
+    module = peer("adasplash.adasplash_v2" if case.is_causal else "adasplash")
+    attend = None if module is None else getattr(module, "sparse_attn" if case.is_causal else "adasplash", None)
+    return {} if attend is None else {"adasplash": _pass(attend, inputs, cotangent)}
+
+
+def _pass(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], cotangent: Tensor) -> Callable[[], object]:
+    return lambda: torch.autograd.grad(function(*inputs), inputs, cotangent)
+
+
+def _drawn(case: _Case, device: str) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Query, key and value, and the gradient of the output: bfloat16, the same in every run.
+
+    Random scores are normal. Clustered ones have queries and keys near one of L/64 centres, in order. Flat ones are a
+    tenth of random ones: hundreds of keys have mass.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    shape = (case.batch, case.heads, case.length, case.channels)
+    query, key, value, cotangent = (torch.randn(shape, device=device, generator=generator) for _ in range(4))
+    if case.kind == "clustered":
+        few = (*shape[:2], -(-case.length // 64), case.channels)
+        centres = torch.randn(few, device=device, generator=generator).repeat_interleave(64, 2)[:, :, : case.length]
+        query, key = centres + 0.5 * query, centres + 0.5 * key
+    if case.kind == "flat":
+        query = 0.1 * query
+    inputs = tuple(x.bfloat16().requires_grad_() for x in (query, key, value))
+    return inputs, cotangent.bfloat16()
+
+
+def _error(case: _Case, device: str) -> float:
+    """Largest error of output and gradients of a short case, ‖x − exact‖/‖exact‖ in float64."""
+    short = case._replace(batch=1, heads=2, length=min(case.length, 1000))
+    inputs, cotangent = _drawn(short, device)
+    exact = tuple(x.detach().double().requires_grad_() for x in inputs)
+    worst = 0.0
+    results = []
+    for given in (inputs, exact):
+        output = _entmax(short, 1.5)(*given)
+        results.append([output.detach(), *torch.autograd.grad(output, given, cotangent.to(output.dtype))])
+    for ours, theirs in zip(*results, strict=True):
+        worst = max(worst, float((ours.double() - theirs).norm() / theirs.norm()))
+    return worst
+
+
+GPU_ENTMAX_ATTENTION = Suite(
+    "entmax-attention", lambda effort: entmax_attention_figures(effort, GraphClock()), peers=("adasplash",)
+)
