@@ -67,7 +67,7 @@ def plot_image_attention(
         grey = {"cmap": "gray", "vmin": 0, "vmax": 1} if pixels.dim() == 2 else {}
         drawn.imshow(pixels.numpy(), extent=(0, 1, 1, 0), alpha=image_alpha, **grey)
     if cells is not None:
-        drawn.imshow(_coloured(cells, color), extent=(0, 1, 1, 0))
+        drawn.imshow(_coloured(cells, color), extent=(0, 1, 1, 0), aspect=drawn.get_aspect())
     for ellipse in (ellipse for member in ellipses or () for ellipse in member):
         # Positions are (row, column), pictures (x, y).
         drawn.add_patch(ellipse_patch(ellipse.swapped(), color))
@@ -76,8 +76,10 @@ def plot_image_attention(
         for heights in grid_heights(density, places, places, index):
             draw_contours(drawn, places, places, heights, color, shade_support=True)
     drawn.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
-    high, wide = (1, 1) if pixels is None else pixels.shape[:2]
-    drawn.set_aspect(high / wide)
+    # Attention alone may be drawn on an image that is there already and has set the shape.
+    if pixels is not None or drawn.get_aspect() == "auto":
+        high, wide = (1, 1) if pixels is None else pixels.shape[:2]
+        drawn.set_aspect(high / wide)
     drawn.spines[:].set_visible(True)
     return drawn
 

@@ -60,7 +60,7 @@ def plot_text_attention(
     words = checked_tokens("tokens", tokens)
     require_something(weights, density)
     count = len(words)
-    shares = None if weights is None else checked_weights(weights, (count,), _meaning(count), index)
+    shares = None if weights is None else checked_weights(weights, (count,), text_meaning(count), index)
     member = None if density is None else one_line_member(density, index)
     drawn = axes_for(ax, max(_INCHES_PER_TOKEN * min(count, MOST_NAMED), 5.0), 2.0)
     if shares is not None:
@@ -93,5 +93,6 @@ def attended_tokens(count: int, shares: Tensor | None, member: Any) -> Tensor:
     return attended
 
 
-def _meaning(count: int) -> str:
+def text_meaning(count: int) -> str:
+    """What the shape of the weights stands for."""
     return f"one weight for each of {count} tokens, shape ({count},)"
