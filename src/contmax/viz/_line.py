@@ -16,6 +16,9 @@ from contmax.viz._arguments import Index, as_indices, selected
 _POINTS = 401
 # Of an unbounded density all but one in two hundred is shown.
 _TAIL = 0.0025
+# Ends of a support are known to the precision of the parameters: a cell that is touched by less than this share of its
+# width is not attended.
+_TOUCH = 1e-6
 # A jump at an end of the support is drawn as one: with a point just outside and one just inside.
 _STEP = 1e-6
 
@@ -118,7 +121,15 @@ class LineMember:
             raise ValueError(
                 f"{type(self.density).__name__} is NaN there, so it cannot be drawn. Check its parameters."
             )
-        return mass
+        return torch.where(self._overlap(edges) > _TOUCH * edges.diff(), mass, 0.0)
+
+    def _overlap(self, edges: Tensor) -> Tensor:
+        """The length of the support between neighbouring edges."""
+        stretches = self.stretches()
+        if not stretches:
+            return edges.diff()
+        parts = [edges[1:].clamp(max=end) - edges[:-1].clamp(min=start) for start, end in stretches]
+        return torch.stack(parts).clamp(min=0).sum(0)
 
     def holds(self, points: Float[Tensor, "n"]) -> Tensor:
         """Which points lie in the support, as booleans; all of them if it is unbounded."""

@@ -4,6 +4,8 @@ import importlib
 from types import ModuleType
 from typing import Any
 
+from contmax.viz._escape import visible
+
 
 def require_matplotlib(module: str = "matplotlib") -> ModuleType:
     """The module, or an error that says how to install it.
@@ -46,11 +48,11 @@ def literal(text: str) -> str:
 
     Example:
         >>> print(literal("5 $\x00"))
-        5 \$␀
+        5 \$�
     """
-    from contmax.viz._escape import visible
-
-    return visible(text).replace("$", r"\$")
+    # Symbols for controls are in few fonts, the replacement character is in all.
+    shown = "".join("\ufffd" if 0x2400 <= ord(letter) <= 0x2421 else letter for letter in visible(text))
+    return shown.replace("$", r"\$")
 
 
 def name_tokens(ax: Any, tokens: Any, attended: Any) -> None:

@@ -101,7 +101,9 @@ def _profile_of(density: Any, place: int) -> tuple[float, float, float]:
     wide: Any = unchecked(density, torch.float64)
 
     def number(value: float | Tensor) -> float:
-        return float(torch.as_tensor(value).expand(density.batch_shape).flatten()[place])
+        if not isinstance(value, Tensor):
+            return value
+        return float(value.expand(density.batch_shape).flatten()[place])
 
     return number(wide.alpha), number(wide.radius), number(wide.threshold)
 

@@ -85,6 +85,6 @@ def plane_figure(rows: Sequence[Sequence[Panel]], labels: Sequence[str] = ("",))
         "Where the models look in images",
         draw,
         "Squares: weights of single cells, the fuller the greater. Ellipses, one for each head: continuous attention; "
-        "of the sparse kind the support, outside which attention is exactly zero, and of the Gaussian, which has no "
-        "edge, the regions that hold 50 % and 90 % of it.",
+        "of the sparse kind the support, outside which attention is exactly zero, and what holds half of it; of the "
+        "Gaussian, which has no edge, the regions that hold 50 % and 90 %.",
     )
