@@ -24,8 +24,8 @@ _EXAMPLES = 3
 _SEARCHED = 300
 _CAPTION = (
     "Squares: weights of single cells, the fuller the greater. Ellipses: continuous attention; of the sparse kind the "
-    "support, which holds all of it, and what holds half; of the Gaussian, which has no edge, what holds 90 % and 50 %. "
-    "✓ right, ✗ wrong."
+    "support, which holds all of it, and what holds half; of the Gaussian, which has no edge, what holds 90 % and "
+    "50 %. ✓ right, ✗ wrong."
 )
 
 
