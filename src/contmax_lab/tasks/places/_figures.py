@@ -108,8 +108,8 @@ def _canvases(
         f"{which}: the canvas, the box of the digit, which no model was told (dashed), and what each model attends to "
         "(colour). Squares: weights of single cells, the fuller the greater. Ellipses: continuous attention; of the "
         "sparse kind the support, outside which attention is exactly zero, and what holds half of it. IoU: what is "
-        "attended to, for softmax the "
-        "smallest set with 95 % of the weight, against the box; a disk that touches all its sides has 0.785.",
+        "attended to, for softmax the smallest set with 95 % of the weight, against the box; a disk that touches all "
+        "its sides has 0.785.",
     )
 
 
