@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from open_figures import closed_figures as closed_figures
 from scipy.integrate import quad
 from torch.distributions import Categorical, MultivariateNormal, Normal
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Ellipse
+from open_figures import closed_figures as closed_figures
 from torch.distributions import Categorical, Laplace, MixtureSameFamily, MultivariateNormal, Normal, StudentT, Uniform
 
 from contmax import domains, regularized_prediction

@@ -4,7 +4,7 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _closed_figures():
+def closed_figures():
     yield
     import matplotlib.pyplot
 
