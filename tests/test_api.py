@@ -22,6 +22,7 @@ MODULES = [
     "contmax.nn",
     "contmax.prediction",
     "contmax.signal",
+    "contmax.viz",
 ]
 
 

@@ -19,6 +19,7 @@ Read from left to right, as the data flows::
 `nn`                         modules
 `deformed`                   β-logarithms and β-exponentials, Tsallis negentropies, escorts
 `integrations`               `contmax.integrations.entmax`: drop-in for the `entmax` package
+`viz`                        `import contmax.viz`: pictures and pages of densities and attention
 ===========================  ============================================================================
 """
 

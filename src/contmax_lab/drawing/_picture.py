@@ -4,10 +4,13 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from contmax_lab.drawing._theme import Theme, drawn_in
+from contmax.viz import Theme, drawn_in
 from contmax_lab.packages import require
 
 _DOTS_PER_INCH = 170
+_INCHES_PER_WORD = 0.27
+# More words than these cannot be read in one picture.
+_MOST_NAMED = 160
 
 
 def rendered(draw: Callable[[Theme], Any], theme: Theme) -> bytes:
@@ -20,6 +23,7 @@ def rendered(draw: Callable[[Theme], Any], theme: Theme) -> bytes:
     Raises:
         LabError: if matplotlib is not installed.
     """
+    require("matplotlib", "Drawing figures")
     with drawn_in(theme):
         return _png(draw(theme))
 
@@ -80,6 +84,11 @@ def draw_panels(
             label = plain_text(labels[row]).replace("-", "\n").replace(" ", "\n")
             axis.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
     return figure, axes
+
+
+def picture_width(words: Sequence[str]) -> float:
+    """Inches for a text, so that its words can be read where that is possible."""
+    return max(_INCHES_PER_WORD * min(len(words), _MOST_NAMED), 5.0)
 
 
 def plain_text(text: str) -> str:

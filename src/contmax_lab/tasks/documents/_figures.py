@@ -5,8 +5,9 @@ from typing import Any, cast
 
 import torch
 
+from contmax.viz import plot_text_attention
 from contmax_lab.contract import Figure, TrainedRun
-from contmax_lab.drawing import Theme, draw_words, name_words, new_axes, picture_width
+from contmax_lab.drawing import Theme, new_axes, picture_width
 from contmax_lab.tasks.documents._data import Documents
 from contmax_lab.tasks.documents._model import DocumentsModel
 from contmax_lab.tasks.documents._prepared import FIRST_WORD
@@ -46,9 +47,9 @@ def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
     def draw(theme: Theme) -> Any:
         figure, axes = new_axes(rows=len(runs), width=picture_width(words), height=1.25)
         for axis, trained, reading in zip(axes, runs, readings, strict=True):
-            draw_words(axis, reading.weights, reading.density, words, theme)
+            named = axis is axes[-1]
+            plot_text_attention(words, reading.weights, reading.density, ax=axis, show_tokens=named)
             axis.set_title(_title(trained.recipe.model, reading), loc="left", fontsize=8)
-        name_words(axes[-1], words, readings[-1].inside[0].tolist(), theme)
         return figure
 
     truth = "positive" if int(documents.labels) else "negative"

@@ -8,8 +8,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from contmax.viz import plot_image_attention
 from contmax_lab.contract import Figure, TrainedRun
-from contmax_lab.drawing import Theme, draw_cells, draw_ellipses, draw_panels
+from contmax_lab.drawing import Theme, draw_panels
 from contmax_lab.labelled import Answer, first_of_classes, said, truth
 from contmax_lab.tasks.images._data import Pictures
 
@@ -66,15 +67,15 @@ def plane_figure(rows: Sequence[Sequence[Panel]], labels: Sequence[str] = ("",))
         def fill(axis: Any, row: int, column: int) -> str:
             panel = rows[row][column]
             # Paler than it is, so that attention can be seen on dark images too.
-            axis.imshow(panel.pixels.permute(1, 2, 0).numpy(), extent=(0, 1, 1, 0), alpha=0.7)
+            plot_image_attention(panel.pixels, ax=axis, image_alpha=0.7)
             for number, head in enumerate(panel.answer.heads):
-                if head.weights is not None:
-                    side = math.isqrt(head.weights.shape[-1])
-                    draw_cells(axis, head.weights[0].reshape(side, side), theme.colour(row + number))
-                if head.density is not None:
-                    draw_ellipses(axis, head.density, 0, theme.colour(row + number))
-            axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
-            axis.spines[:].set(visible=True, color=theme.line)
+                cells = (
+                    None
+                    if head.weights is None
+                    else head.weights.unflatten(-1, 2 * [math.isqrt(head.weights.shape[-1])])
+                )
+                plot_image_attention(None, cells, head.density, ax=axis, color=theme.colour(row + number))
+            axis.spines[:].set_color(theme.line)
             said_first = panel.text.split(", ")[0]
             return f"{panel.title}\n{said_first}" if row == 0 and panel.title else said_first
 
@@ -84,6 +85,6 @@ def plane_figure(rows: Sequence[Sequence[Panel]], labels: Sequence[str] = ("",))
         "Where the models look in images",
         draw,
         "Squares: weights of single cells, the fuller the greater. Ellipses, one for each head: continuous attention; "
-        "of the sparse kind the support, outside which attention is exactly zero, and of the Gaussian, which has no "
-        "edge, the regions that hold 50 % and 90 % of it.",
+        "of the sparse kind the support, outside which attention is exactly zero, and what holds half of it; of the "
+        "Gaussian, which has no edge, the regions that hold 50 % and 90 %.",
     )

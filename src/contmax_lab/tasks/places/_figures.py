@@ -7,8 +7,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from contmax.viz import plot_image_attention
 from contmax_lab.contract import Batch, Figure, TrainedRun
-from contmax_lab.drawing import Theme, draw_cells, draw_ellipses, new_axes
+from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.tasks.places._attention import Place, Scene
 from contmax_lab.tasks.places._data import Fixed
 from contmax_lab.tasks.places._measures import Looked, agreement, looked
@@ -106,8 +107,9 @@ def _canvases(
         draw,
         f"{which}: the canvas, the box of the digit, which no model was told (dashed), and what each model attends to "
         "(colour). Squares: weights of single cells, the fuller the greater. Ellipses: continuous attention; of the "
-        "sparse kind the support, outside which attention is exactly zero. IoU: what is attended to, for softmax the "
-        "smallest set with 95 % of the weight, against the box; a disk that touches all its sides has 0.785.",
+        "sparse kind the support, outside which attention is exactly zero, and what holds half of it. IoU: what is "
+        "attended to, for softmax the smallest set with 95 % of the weight, against the box; a disk that touches all "
+        "its sides has 0.785.",
     )
 
 
@@ -183,17 +185,14 @@ def _canvas_panel(axis: Any, batch: Batch, answer: _Found, theme: Theme, colour:
 
     ink = LinearSegmentedColormap.from_list("ink", [theme.plate, theme.ink])
     axis.imshow(batch["pixels"][0].numpy(), cmap=ink, vmin=0, vmax=1.6, extent=(0, 1, 1, 0))
-    if answer.place.weights is not None:
-        assert answer.scene.grid is not None
-        draw_cells(axis, answer.place.weights[0].reshape(answer.scene.grid), colour)
-    if answer.place.density is not None:
-        draw_ellipses(axis, answer.place.density, 0, colour)
+    weights, grid = answer.place.weights, answer.scene.grid
+    cells = None if weights is None or grid is None else weights[0].reshape(grid)
+    plot_image_attention(None, cells, answer.place.density, ax=axis, color=colour)
     (top, left), (bottom, right) = batch["low"][0].tolist(), batch["high"][0].tolist()
     axis.add_patch(
         Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=theme.ink, linestyle=(0, (4, 2)))
     )
-    axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
-    axis.spines[:].set(visible=True, color=theme.line)
+    axis.spines[:].set_color(theme.line)
 
 
 def _first_of_classes(label: Tensor, count: int) -> list[int]:

@@ -7,8 +7,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from contmax.viz import plot_series_attention
 from contmax_lab.contract import Figure, TrainedRun
-from contmax_lab.drawing import Theme, draw_over_time, draw_panels, draw_series
+from contmax_lab.drawing import Theme, draw_panels
 from contmax_lab.labelled import Answer, first_of_classes, said, truth
 from contmax_lab.tasks.series._data import Series
 
@@ -66,9 +67,12 @@ def time_figure(rows: Sequence[Sequence[Panel]], labels: Sequence[str] = ("",)) 
     def draw(theme: Theme) -> Any:
         def fill(axis: Any, row: int, column: int) -> str:
             panel = rows[row][column]
-            draw_series(axis, panel.positions, panel.values[:, :-1], theme)
+            plot_series_attention(panel.positions, panel.values[:, :-1], ax=axis, limits=(0, 1))
             for number, head in enumerate(panel.answer.heads):
-                draw_over_time(axis.twinx(), head.weights, head.density, panel.positions, theme.colour(row + number))
+                own, colour = axis.twinx(), theme.colour(row + number)
+                plot_series_attention(
+                    panel.positions, None, head.weights, head.density, ax=own, limits=(0, 1), color=colour
+                )
             # Side by side there is room for the first answer.
             text = panel.text if columns == 1 else panel.text.split(", ")[0]
             return f"{panel.title}\n{text}" if row == 0 else text

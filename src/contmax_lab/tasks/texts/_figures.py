@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import torch
 
+from contmax.viz import plot_text_attention
 from contmax_lab.contract import Figure, TrainedRun
-from contmax_lab.drawing import Theme, draw_words, name_words, new_axes, picture_width, plain_text
+from contmax_lab.drawing import Theme, new_axes, picture_width, plain_text
 from contmax_lab.labelled import Answer, said, truth
 from contmax_lab.tasks.texts._data import Texts
 
@@ -65,20 +66,18 @@ def reading_figure(title: str, words: Sequence[str], looked: Sequence[Looked], a
         about: the first words of the caption.
     """
     panels = [(each, head) for each in looked for head in each.answer.heads]
-    inside = looked[-1].answer.inside[0].tolist()
-    shown = list(map(plain_text, words))
 
     def draw(theme: Theme) -> Any:
         figure, axes = new_axes(rows=len(panels), width=picture_width(words), height=1.3)
         for axis, (each, head) in zip(axes, panels, strict=True):
-            draw_words(axis, head.weights, head.density, words, theme)
+            named = axis is axes[-1]
+            plot_text_attention(words, head.weights, head.density, ax=axis, show_tokens=named)
             axis.set_title(plain_text(each.title), loc="left", fontsize=8)
-        name_words(axes[-1], shown, inside, theme)
         return figure
 
     caption = (
         f"{about}Bars: weights of single words. Curve: density over the text, per word, beside bars on the scale to "
         "the right; the words it selects are shaded. One panel for each head. Words in grey are not attended in the "
-        "last model."
+        "last panel."
     )
     return Figure(title, draw, caption)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from contmax.densities import BetaGaussian
+from contmax.viz import plot_alignment
 from contmax_lab.contract import Figure, Prediction, TrainedRun
 from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.errors import UsageError
@@ -23,17 +24,14 @@ from contmax_lab.tasks.translation._pieces import (
     normalised,
     read_encoder,
 )
-from contmax_lab.tasks.translation._shares import inside, shares
+from contmax_lab.tasks.translation._shares import shares
 
 # Sentences of about so many pieces fit on a page, several side by side.
 _PIECES = 11
 _SENTENCES = 3
-# Points of a density that are drawn for each piece.
-_POINTS = 12
 _INCHES_PER_PIECE = 0.24
 # A printed alignment names the pieces that hold so much of the attention.
 _MOST = 0.9
-_TINY = 1e-12
 _NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discrete + continuous"}
 
 
@@ -45,7 +43,6 @@ class Looked:
         title: what the picture calls the model.
         source, said: pieces of the sentence, L with its end, and of the translation, T with its end.
         shares: how much of the attention falls to each piece, (T, L).
-        inside: which pieces lie where the density is positive, or without one have a positive weight, (T, L).
         weights: of the pieces, (T, L); None where they are not attended with.
         density: over the sentence as the unit interval, of batch shape (1, T); None without one.
     """
@@ -54,7 +51,6 @@ class Looked:
     source: list[str]
     said: list[str]
     shares: Tensor
-    inside: Tensor
     weights: Tensor | None = None
     density: BetaGaussian | None = None
 
@@ -67,10 +63,9 @@ def looked(trained: TrainedRun, source: Tensor, said: Tensor) -> Looked:
     read, spoken = ([_shown(pieces[number]) for number in row.tolist()] for row in (source[0], said[0, 1:]))
     weights, title, density = guesses.look.weights[0], _title(trained.recipe.model), guesses.density
     if density is None:
-        return Looked(title, read, spoken, weights, weights > 0, weights)
-    within = inside(dataclasses.replace(guesses, combined=False))[0]
+        return Looked(title, read, spoken, weights, weights)
     shown = weights if guesses.combined else None
-    return Looked(title, read, spoken, shares(guesses)[0], within, shown, density)
+    return Looked(title, read, spoken, shares(guesses)[0], shown, density)
 
 
 def alignments(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
@@ -125,7 +120,8 @@ def _figure(title: str, panels: Sequence[Looked], text: str) -> Figure:
         high = max(len(panel.said) for panel in panels) * _INCHES_PER_PIECE + 1.3
         figure, axes = new_axes(columns=len(panels), width=wide, height=high)
         for axis, panel in zip(axes, panels, strict=True):
-            _draw(axis, panel, theme)
+            plot_alignment(panel.source, panel.said, panel.weights, panel.density, ax=axis)
+            axis.set_title(panel.title, fontsize=8, loc="left")
         return figure
 
     caption = (
@@ -135,52 +131,6 @@ def _figure(title: str, panels: Sequence[Looked], text: str) -> Figure:
         "without a density those with a positive weight, unless all are."
     )
     return Figure(title, draw, caption)
-
-
-def _draw(axis: Any, panel: Looked, theme: Theme) -> None:
-    rows, columns = len(panel.said), len(panel.source)
-    shades = panel.shares if panel.density is None else _band(panel.density, columns)
-    axis.imshow(
-        (shades / shades.amax(-1, keepdim=True).clamp(min=_TINY)).tolist(),
-        extent=(0, columns, rows, 0),
-        aspect="auto",
-        cmap=_shading(theme, theme.colour(0 if panel.density is None else 1)),
-        vmin=0,
-        vmax=1.3,
-        interpolation="nearest",
-    )
-    if panel.density is not None and panel.weights is not None:
-        axis.scatter(
-            *_middles(panel.weights), s=(40 * panel.weights.flatten()).tolist(), marker="s", color=theme.colour(0)
-        )
-    if not bool(panel.inside.all()):
-        axis.scatter(*_middles(panel.inside), s=(4.0 * panel.inside.flatten()).tolist(), color=theme.ink, linewidths=0)
-    axis.set_title(panel.title, fontsize=8, loc="left")
-    axis.set_xticks([place + 0.5 for place in range(columns)], panel.source, rotation=60, ha="right", fontsize=7)
-    axis.set_yticks([place + 0.5 for place in range(rows)], panel.said, fontsize=7)
-    axis.tick_params(length=0, pad=1)
-    for label in axis.get_xticklabels():
-        label.set_rotation_mode("anchor")
-
-
-def _shading(theme: Theme, colour: str) -> Any:
-    """From the plate to a colour."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("attention", [theme.plate, colour])
-
-
-def _middles(cells: Tensor) -> tuple[list[float], list[float]]:
-    """Across and down, of all cells (T, L) row by row."""
-    rows, columns = torch.meshgrid(*(torch.arange(n) + 0.5 for n in cells.shape), indexing="ij")
-    return columns.flatten().tolist(), rows.flatten().tolist()
-
-
-def _band(density: BetaGaussian, columns: int) -> Tensor:
-    """The density at points of the sentence, (T, points)."""
-    t = (torch.arange(columns * _POINTS) + 0.5) / (columns * _POINTS)
-    values: Tensor = density.density(t.view(-1, 1, 1))[:, 0].T
-    return values
 
 
 def _chosen(pairs: Pairs) -> list[int]:

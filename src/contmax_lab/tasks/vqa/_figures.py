@@ -9,10 +9,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from contmax.viz import plot_image_attention
 from contmax_lab.attention import Attended
 from contmax_lab.contract import Figure, TrainedRun
 from contmax_lab.data import pixels
-from contmax_lab.drawing import Theme, draw_cells, draw_ellipses, new_axes
+from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.tasks.vqa._data import Asked
 from contmax_lab.tasks.vqa._extraction import SIZE
 from contmax_lab.tasks.vqa._model import Answered
@@ -23,8 +24,8 @@ _EXAMPLES = 3
 _SEARCHED = 300
 _CAPTION = (
     "Squares: weights of single cells, the fuller the greater. Ellipses: continuous attention; of the sparse kind the "
-    "support, which holds all of it, and of the Gaussian, which has no edge, the regions that hold 50 % and 90 %. "
-    "✓ right, ✗ wrong."
+    "support, which holds all of it, and what holds half; of the Gaussian, which has no edge, what holds 90 % and "
+    "50 %. ✓ right, ✗ wrong."
 )
 
 
@@ -102,12 +103,10 @@ def _draw_look(axis: Any, look: Look, colour: str, theme: Theme) -> None:
     axis.set_title(_plain(f"{look.label}\n{textwrap.shorten(look.answer, 30)}{mark}"), fontsize=7.5)
     if look.place is None:
         return
-    if look.place.weights is not None and look.grid is not None:
-        draw_cells(axis, look.place.weights[0].float().reshape(look.grid), colour)
-    if look.place.density is not None:
-        # The ellipses of a mixture are those of its components.
-        density: Any = look.place.density
-        draw_ellipses(axis, getattr(density, "component_distribution", density), 0, colour)
+    weights, density = look.place.weights, look.place.density
+    cells = None if weights is None or look.grid is None else weights[0].reshape(look.grid)
+    if cells is not None or density is not None:
+        plot_image_attention(None, cells, density, ax=axis, color=colour)
 
 
 def _outline(axis: Any, boxes: Tensor | None) -> None:

@@ -3,8 +3,9 @@
 import dataclasses
 from typing import Any
 
+from contmax.viz import plot_text_attention
 from contmax_lab.contract import Figure
-from contmax_lab.drawing import Theme, draw_words, name_words, new_axes, picture_width
+from contmax_lab.drawing import Theme, new_axes, picture_width
 from contmax_lab.tasks.documents._reading import Reading
 
 
@@ -44,8 +45,7 @@ def verdict_figure(verdict: Verdict, title: str) -> Figure:
 
     def draw(theme: Theme) -> Any:
         figure, axes = new_axes(width=picture_width(verdict.words), height=1.6)
-        draw_words(axes[0], verdict.reading.weights, verdict.reading.density, verdict.words, theme)
-        name_words(axes[0], verdict.words, verdict.attended, theme)
+        plot_text_attention(verdict.words, verdict.reading.weights, verdict.reading.density, ax=axes[0])
         axes[0].set_title(f"{verdict.probability:.0%} positive", loc="left", fontsize=9)
         return figure
 

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from contmax_lab.packages import require
+from contmax.viz._matplotlib import require_matplotlib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +70,40 @@ def drawn_in(theme: Theme) -> Iterator[None]:
     """Whatever matplotlib draws meanwhile has this look.
 
     Raises:
-        LabError: if matplotlib is not installed.
+        ImportError: if matplotlib is not installed.
+
+    Example:
+        >>> from contmax.densities import TruncatedParabola
+        >>> from contmax.viz import DARK, drawn_in, plot_density
+        >>> with drawn_in(DARK):
+        ...     ax = plot_density(TruncatedParabola(0.0, 1.0))
+        >>> ax.lines[0].get_color()
+        '#4ba3e3'
     """
-    matplotlib = require("matplotlib", "Drawing figures")
+    matplotlib = require_matplotlib()
     with matplotlib.rc_context(_settings(theme)):
         yield
+
+
+def page_colours() -> str:
+    """The colours as variables of CSS, for light and dark screens; ``--first`` and ``--second`` as three numbers.
+
+    Example:
+        >>> "prefers-color-scheme: dark" in page_colours()
+        True
+    """
+    return f"{_variables(LIGHT)}\n@media (prefers-color-scheme: dark) {{ {_variables(DARK)} }}"
+
+
+def _variables(theme: Theme) -> str:
+    roles = {role: getattr(theme, role) for role in ("paper", "plate", "ink", "soft", "line")}
+    numbers = {"first": _numbers(theme.colour(0)), "second": _numbers(theme.colour(1))}
+    values = " ".join(f"--{role}: {colour};" for role, colour in {**roles, **numbers}.items())
+    return f":root {{ color-scheme: {theme.name}; {values} }}"
+
+
+def _numbers(colour: str) -> str:
+    return " ".join(str(int(colour[place : place + 2], 16)) for place in (1, 3, 5))
 
 
 def _settings(theme: Theme) -> dict[str, Any]:

@@ -1,0 +1,203 @@
+"""One density on the line as pictures need it: heights, stretches of its support, mass of cells."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from contmax._typing import Float
+from contmax.densities import Density
+from contmax.densities._region import Intervals, given_region
+from contmax.densities._unchecked import unchecked
+from contmax.viz._arguments import Index, as_indices, selected
+
+_POINTS = 401
+# Of an unbounded density all but one in two hundred is shown.
+_TAIL = 0.0025
+# Ends of a support are known to the precision of the parameters: a cell that is touched by less than this share of its
+# width is not attended.
+_TOUCH = 1e-6
+# A jump at an end of the support is drawn as one: with a point just outside and one just inside.
+_STEP = 1e-6
+
+
+@dataclass(frozen=True)
+class LineMember:
+    """One member of a batch of densities on the line.
+
+    Attributes:
+        density: all of them, in float64, answering everywhere.
+        place: of the member in the flattened batch.
+    """
+
+    density: Distribution
+    place: int
+
+    def _of(self, values: Tensor) -> Tensor:
+        """Of values (n, *batch) those of this member, on the CPU."""
+        shape = values.shape[:1] + self.density.batch_shape
+        return values.expand(shape).flatten(1)[:, self.place].detach().cpu() if len(shape) > 1 else values.cpu()
+
+    def _spread(self, points: Tensor) -> Tensor:
+        """Points with a dimension for each of the batch, on the device of the density."""
+        return points.to(self.density.mean.device).reshape(-1, *(1 for _ in self.density.batch_shape))
+
+    @torch.no_grad()
+    def heights(self, points: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        """p(t).
+
+        Raises:
+            ValueError: if the density is NaN.
+        """
+        found = self._of(self.density.log_prob(self._spread(points)).exp())
+        if bool(found.isnan().any()):
+            raise ValueError(
+                f"{type(self.density).__name__} is NaN there, so it cannot be drawn. Check its parameters."
+            )
+        # A density without width has no height that could be drawn.
+        return found.clamp(max=torch.finfo(torch.float32).max)
+
+    @torch.no_grad()
+    def stretches(self) -> list[tuple[float, float]]:
+        """The intervals the support is made of, left to right; none if it is unbounded."""
+        region = self.density._region() if isinstance(self.density, Density) else given_region(self.density)
+        if not isinstance(region, Intervals):
+            return []
+        ends = (self._of(end.movedim(-1, 0)).tolist() for end in (region.low, region.high))
+        return _merged(list(zip(*ends, strict=True)))
+
+    @torch.no_grad()
+    def view(self) -> tuple[float, float]:
+        """Where to look: the support, or what holds nearly all of an unbounded density."""
+        stretches = self.stretches()
+        if stretches:
+            return stretches[0][0], stretches[-1][1]
+        shares = torch.tensor([_TAIL, 1 - _TAIL], dtype=torch.float64)
+        try:
+            low, high = self._of(self.density.icdf(self._spread(shares))).tolist()
+        except NotImplementedError:
+            middle, reach = self._moments()
+            low, high = middle - 4 * reach, middle + 4 * reach
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ValueError(
+                f"{type(self.density).__name__} does not say where its mass lies. Pass limits=(low, high) to draw it."
+            )
+        return low, high
+
+    def _moments(self) -> tuple[float, float]:
+        mean, variance = (
+            self._of(moment.double().unsqueeze(0)) for moment in (self.density.mean, self.density.variance)
+        )
+        return float(mean), math.sqrt(float(variance))
+
+    def points(self, low: float, high: float) -> Float[Tensor, "n"]:
+        """Points from low to high, dense where the density is, however narrow that may be."""
+        parts = [torch.linspace(low, high, _POINTS, dtype=torch.float64)]
+        try:
+            inner = self.stretches() or [self.view()]
+        except ValueError:
+            inner = []
+        for start, end in inner:
+            step = _STEP * (end - start)
+            parts.append(torch.linspace(start + step, end - step, _POINTS, dtype=torch.float64))
+            parts.append(torch.tensor([start - step, end + step], dtype=torch.float64))
+        points = torch.cat(parts)
+        shown: Tensor = points[(points >= low) & (points <= high)].unique()
+        return shown
+
+    @torch.no_grad()
+    def cell_mass(self, edges: Float[Tensor, "n+1"]) -> Float[Tensor, "n"]:
+        """What falls between neighbouring edges."""
+        try:
+            mass = self._of(self.density.cdf(self._spread(edges))).diff().clamp(min=0)
+        except NotImplementedError:
+            # The middles of so many parts of each cell are a rule of quadrature.
+            parts = 32
+            inner = edges[:-1, None] + edges.diff()[:, None] * (torch.arange(parts) + 0.5) / parts
+            mass = self.heights(inner.flatten()).reshape(-1, parts).mean(-1) * edges.diff()
+        if bool(mass.isnan().any()):
+            raise ValueError(
+                f"{type(self.density).__name__} is NaN there, so it cannot be drawn. Check its parameters."
+            )
+        return torch.where(self._overlap(edges) > _TOUCH * edges.diff(), mass, 0.0)
+
+    def _overlap(self, edges: Tensor) -> Tensor:
+        """The length of the support between neighbouring edges."""
+        stretches = self.stretches()
+        if not stretches:
+            return edges.diff()
+        parts = [edges[1:].clamp(max=end) - edges[:-1].clamp(min=start) for start, end in stretches]
+        return torch.stack(parts).clamp(min=0).sum(0)
+
+    def holds(self, points: Float[Tensor, "n"]) -> Tensor:
+        """Which points lie in the support, as booleans; all of them if it is unbounded."""
+        inside = torch.zeros(len(points), dtype=torch.bool)
+        stretches = self.stretches()
+        for start, end in stretches:
+            inside |= (points > start) & (points < end)
+        return inside if stretches else ~inside
+
+
+def line_members(density: Distribution, index: Index = ()) -> list[LineMember]:
+    """The members of a batch of densities on the line at an index; all of them without one.
+
+    Raises:
+        TypeError: if it is no density on the line.
+        IndexError: if the index is not in the batch.
+    """
+    support = _require_density(density).support
+    if len(density.event_shape):
+        raise TypeError(
+            f"{type(density).__name__} has {density.event_shape[-1]} dimensions; this picture needs a density on the "
+            "line, such as contmax.densities.TruncatedParabola."
+        )
+    if support is not None and support.is_discrete:
+        raise TypeError(f"{type(density).__name__} is discrete: it has weights, not a density. Pass them as weights.")
+    batch = density.batch_shape
+    places = selected(torch.arange(math.prod(batch)).reshape(batch), batch, index, "density")
+    wide = unchecked(density, torch.float64)
+    return [LineMember(wide, place) for place in places.flatten().tolist()]
+
+
+def one_line_member(density: Distribution, index: Index = ()) -> LineMember:
+    """The one density that is meant.
+
+    Raises:
+        ValueError: if there are several.
+    """
+    members = line_members(density, index)
+    if len(members) != 1:
+        raise ValueError(
+            f"density must be one density; got batch shape {tuple(density.batch_shape)} and index {as_indices(index)}. "
+            "Pass index= to choose one of the batch."
+        )
+    return members[0]
+
+
+def _require_density(density: object) -> Distribution:
+    if not isinstance(density, Distribution):
+        raise TypeError(
+            f"density must be a density of contmax or a distribution of torch; got {type(density).__name__}. Numbers "
+            "for single tokens or cells are weights."
+        )
+    return density
+
+
+def _merged(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Intervals left to right, joined where they touch; none where one is unbounded."""
+    joined: list[tuple[float, float]] = []
+    for low, high in sorted(interval for interval in intervals if interval[0] < interval[1]):
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return []
+        if joined and low <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+        else:
+            joined.append((low, high))
+    return joined
+
+
+def unit_edges(count: int) -> Float[Tensor, "n+1"]:
+    """Ends of the cells of equal width that tokens take up in the unit interval."""
+    return torch.linspace(0, 1, count + 1, dtype=torch.float64)

@@ -1,0 +1,166 @@
+"""A page of HTML in one file: no network, light and dark, at home in a notebook."""
+
+import base64
+import hashlib
+import html
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from contmax.viz._arguments import scaled
+from contmax.viz._escape import escaped
+from contmax.viz._theme import page_colours
+
+#: Strengths of shading that are told apart; 0 is no attention at all.
+LEVELS = 9
+# The fullest shade still leaves the contrast of text on it above 4.5.
+_FULLEST = 0.5
+
+_RULES = """
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 62rem; padding: 1rem; color: var(--ink); background: var(--paper);
+       font: 1rem/1.75 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+h1 { font-size: 1.25rem; line-height: 1.3; margin: 0 0 .3rem; overflow-wrap: anywhere; }
+p { margin: .3rem 0; color: var(--soft); font-size: .9rem; line-height: 1.5; overflow-wrap: anywhere; }
+kbd { font: inherit; border: 1px solid var(--line); border-radius: 3px; padding: 0 .3em; }
+svg { display: block; width: 100%; background: var(--plate); border: 1px solid var(--line); border-radius: 6px; }
+output { display: block; min-height: 1.75em; font-size: .95rem; font-variant-numeric: tabular-nums;
+         overflow-wrap: anywhere; }
+.top { position: sticky; top: 0; z-index: 3; background: var(--paper); padding: .3rem 0; }
+.map { background: var(--plate); border: 1px solid var(--line); border-radius: 6px; padding: .7rem .9rem; }
+:focus-visible { outline: 2px solid rgb(var(--first)); outline-offset: 2px; }
+.map:focus-visible { outline-offset: 0; }
+.here { outline: 2px solid var(--ink); outline-offset: 1px; }
+"""
+
+
+class HtmlPage:
+    """A page that needs no other file and no network: ``save`` it, or let a notebook show it.
+
+    Args:
+        source: the whole page.
+        height: of the frame in a notebook, pixels.
+
+    Example:
+        >>> from contmax.viz import text_attention_html
+        >>> page = text_attention_html(["hello", "world"], weights=[0.0, 1.0])
+        >>> page.html.startswith("<!doctype html>")
+        True
+    """
+
+    def __init__(self, source: str, height: int = 420) -> None:
+        self.html = source
+        self._height = height
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page.
+
+        Args:
+            path: of the file, such as "attention.html".
+
+        Returns:
+            The path.
+        """
+        written = Path(path)
+        written.write_text(self.html, encoding="utf-8")
+        return written
+
+    def _repr_html_(self) -> str:
+        # A frame keeps the styles and keys of the page from those of the notebook.
+        return (
+            f'<iframe title="attention" sandbox="allow-scripts" style="width:100%;height:{self._height}px;border:0" '
+            f'srcdoc="{html.escape(self.html, quote=True)}"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"HtmlPage({len(self.html):,} characters)"
+
+
+def page(title: str, body: str, rules: str, script: str, height: int) -> HtmlPage:
+    """The page around a body.
+
+    Args:
+        title: as the user wrote it; all else has been escaped.
+        body: HTML.
+        rules: CSS.
+        script: JavaScript. Only this one is allowed to run, and nothing may be fetched.
+        height: of the frame in a notebook, pixels.
+    """
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return HtmlPage(
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<title>{escaped(title)}</title>\n'
+        f"<style>\n{page_colours()}{_RULES}{_shades()}{rules}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{escaped(title)}</h1>\n{body}\n</main>\n<script>{script}</script>\n</body>\n</html>\n",
+        height,
+    )
+
+
+def _shades() -> str:
+    """Classes l1 … l9 shade with the first colour, d1 … d9 underline with the second."""
+    rules = []
+    for level in range(1, LEVELS + 1):
+        share = level / LEVELS
+        rules.append(f".l{level} {{ background: rgb(var(--first) / {_FULLEST * share:.2f}); }}")
+        rules.append(f".d{level} {{ box-shadow: inset 0 -.28em rgb(var(--second) / {0.15 + 0.85 * share:.2f}); }}")
+    return "\n".join(rules) + "\n"
+
+
+def levels(shares: Tensor) -> list[int]:
+    """Strengths from 0 to 9 by the root of the share of the largest; 0 only for exact zeros.
+
+    Example:
+        >>> import torch
+        >>> levels(torch.tensor([0.0, 1e-9, 0.2, 0.8]))
+        [0, 1, 5, 9]
+    """
+    return [math.ceil(LEVELS * value) for value in scaled(shares.flatten()).sqrt().tolist()]
+
+
+def shaded(first: int, second: int) -> str:
+    """The attribute of an element with these strengths of both colours.
+
+    Example:
+        >>> shaded(3, 0), shaded(0, 0), shaded(2, 5)
+        (' class=l3', '', ' class="l2 d5"')
+    """
+    names = [f"{letter}{level}" for letter, level in (("l", first), ("d", second)) if level]
+    quote = '"' if len(names) > 1 else ""
+    return f" class={quote}{' '.join(names)}{quote}" if names else ""
+
+
+def percent(share: float) -> str:
+    """A share for people: exact zeros are told from small numbers.
+
+    Example:
+        >>> percent(0.1234), percent(0.0), percent(1e-7)
+        ('12.3 %', '0', '1e-05 %')
+    """
+    return f"{100 * share:.3g} %" if share else "0"
+
+
+def numbers(shares: Sequence[float]) -> str:
+    """Shares for a script, with three digits.
+
+    Example:
+        >>> numbers([0.0, 0.12345, 1e-7])
+        '[0,0.123,1e-7]'
+    """
+    short = (f"{share:.3g}".replace("e-0", "e-") for share in shares)
+    return f"[{','.join(short)}]"
+
+
+def most_attended(names: Sequence[str], shares: Tensor, count: int = 8) -> str:
+    """The strongest in words, escaped; empty if there are none."""
+    values, order = shares.sort(descending=True, stable=True)
+    found = [
+        f"<bdi>“{escaped(names[place])}”</bdi> {percent(value)}"
+        for value, place in zip(values[:count].tolist(), order[:count].tolist(), strict=True)
+        if value > 0
+    ]
+    return f"Most attended: {', '.join(found)}." if found else "Nothing is attended."
