@@ -7,7 +7,7 @@ from torch.autograd import forward_ad
 from contmax import entmax_attention
 from contmax.attention import _fused
 from contmax.kernels import triton as kernels
-from contmax.kernels.triton import _attention
+from contmax.kernels.triton import _attention, _attention_tuning
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_few_queries_too")
 F64, F32, F16 = torch.float64, torch.float32, torch.float16
@@ -116,7 +116,7 @@ def test_dense_and_listed_blocks_together(lists):
 def test_long_tiles_and_blocks_of_queries(monkeypatch, dtype, lists):
     monkeypatch.setattr(_attention, "_MOST_TILES", 4)
     monkeypatch.setattr(_attention, "_BYTES_OF_TOPS", 2**12)
-    monkeypatch.setattr(_attention, "TUNING", _attention.Tuning(rows=16, columns=64))
+    monkeypatch.setattr(_attention, "TUNING", _attention_tuning.Tuning(rows=16, columns=64))
     assert_same(drawn(queries=18, keys=300, heads=1, sharp=3.0, dtype=dtype), is_causal=True)
     assert not lists[0].dense.any()
 

@@ -12,8 +12,8 @@ from contmax._eager import all_eager, is_exporting
 from contmax.kernels._backends import triton_takes
 from contmax.kernels._row_operators import tensor_or_number
 
-# A head must fit on the chip; entries of all lists are numbered by 32 bits.
-_WIDEST_HEAD, _MOST_ENTRIES = 256, 2**31
+# Entries of all lists are numbered by 32 bits.
+_MOST_ENTRIES = 2**31
 
 
 class AttentionOptions(NamedTuple):
@@ -41,7 +41,7 @@ def attention_is_fused(query: Tensor, key: Tensor, value: Tensor) -> bool:
     from contmax.kernels import triton
 
     entries = query.shape[:3].numel() * triton.LIST_CAPACITY
-    return max(query.shape[-1], value.shape[-1]) <= _WIDEST_HEAD and entries < _MOST_ENTRIES
+    return max(query.shape[-1], value.shape[-1]) <= triton.widest_head(query) and entries < _MOST_ENTRIES
 
 
 def attention_fused(

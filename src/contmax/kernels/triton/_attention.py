@@ -1,6 +1,5 @@
 """Launchers of attention by α-entmax, α in (1, 2]: forward and backward."""
 
-import dataclasses
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from contmax.kernels.triton._attention_memory import (
 )
 from contmax.kernels.triton._attention_rows import attend_listed, listed_queries_backward
 from contmax.kernels.triton._attention_tops import tile_tops
+from contmax.kernels.triton._attention_tuning import TUNING
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._launch import device_of, order_of, side_by_side
 
@@ -26,24 +26,6 @@ _MOST_TILES, _BYTES_OF_TOPS = 512, 2**28
 _KEY_BLOCK = 64
 # Keys of doubtful tiles that a row may multiply again.
 _MOST_DOUBTFUL = 4096
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuning:
-    """Sizes of blocks: measured on an H200."""
-
-    rows: int = 128
-    columns: int = 128
-    warps: int = 8
-    stages: int = 3
-    tops: int = 256  # of a program that lists
-    listed_rows: int = 4
-    gradient_rows: int = 8
-    together: int = 64
-    key_warps: int = 4
-
-
-TUNING = Tuning()
 
 
 class _Call:
@@ -79,6 +61,8 @@ class _Call:
         self.places = (*mask_places, *(none if bias is None else self.bias.stride()))
         self.widths = {"D": self.channels, "WIDTH": max(power_of_two(self.channels), 16)}
         self.value_widths = {"C": self.value_channels, "VALUE_WIDTH": max(power_of_two(self.value_channels), 16)}
+        widest = max(self.widths["WIDTH"], self.value_widths["VALUE_WIDTH"])
+        self.tuning = TUNING.for_heads(widest, query)
         self.powers = {"ORDER": self.order, "PER_HEAD": isinstance(alpha, Tensor)}
         self.kinds = {
             "CAUSAL": diagonal is not None,
@@ -98,10 +82,6 @@ class _Call:
     def strides(self, *tensors: Tensor) -> tuple[int, ...]:
         """Of axes but the last."""
         return tuple(stride for x in tensors for stride in x.stride()[:3])
-
-    @property
-    def dense_columns(self) -> int:
-        return 64 if max(self.widths["WIDTH"], self.value_widths["VALUE_WIDTH"]) <= 128 else 32
 
 
 def entmax_attention(
@@ -135,7 +115,7 @@ def entmax_attention(
     out = query.new_empty((call.batch, call.heads, call.queries, call.value_channels))
     with device_of(query):
         _list(call, lists)
-        rows = TUNING.listed_rows
+        rows = call.tuning.listed_rows
         attend_listed[(blocks_of(call.queries, rows), call.all_heads)](
             call.value, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, lists.dense, out,
             call.queries, call.heads, call.group, call.epsilon, *call.strides(call.value),
@@ -147,7 +127,7 @@ def entmax_attention(
             lists.states, lists.means, out, *call.sizes, scale, call.epsilon,
             *call.strides(call.query, call.key, call.value), *call.places,
             **call.powers, NEEDS_MEANS=needs_gradient, **call.kinds, **call.widths, **call.value_widths,
-            COLUMNS=call.dense_columns, num_warps=4, num_stages=2,
+            COLUMNS=call.tuning.dense_columns, num_warps=call.tuning.dense_warps, num_stages=2,
         )  # fmt: skip
     return out, lists
 
@@ -156,23 +136,24 @@ def _list(call: _Call, lists: AttentionLists) -> None:
     """Fill in keys and scores, which lie where weights will, by blocks of queries."""
     wide = 64 * power_of_two(blocks_of(call.keys, 16 * _MOST_TILES))
     # Whole blocks of a product are written.
-    tiles = blocks_of(call.keys, max(TUNING.columns, wide)) * max(TUNING.columns // wide, 1) * 4
+    tiles = blocks_of(call.keys, max(call.tuning.columns, wide)) * max(call.tuning.columns // wide, 1) * 4
     most = max(1, min(_MOST_DOUBTFUL // (wide // 4), tiles))
     bytes_per_query = call.all_heads * (tiles * 8 + most * 4)
-    together = max(1, _BYTES_OF_TOPS // bytes_per_query // TUNING.rows) * TUNING.rows
-    together = min(together, blocks_of(call.queries, TUNING.rows) * TUNING.rows)
+    together = max(1, _BYTES_OF_TOPS // bytes_per_query // call.tuning.rows) * call.tuning.rows
+    together = min(together, blocks_of(call.queries, call.tuning.rows) * call.tuning.rows)
     size = min(together, call.queries)
     tops = torch.empty((call.all_heads, size, tiles, 2), dtype=torch.float32, device=call.query.device)
     many = torch.empty((call.all_heads, size, most), dtype=torch.int32, device=call.query.device)
     all_tiles = power_of_two(tiles)
-    rows = max(1, min(8, TUNING.tops // all_tiles))
+    rows = max(1, min(8, call.tuning.tops // all_tiles))
     for begin in range(0, call.queries, together):
         last = min(begin + together, call.queries)
         arguments = (call.keys, call.diagonal, call.heads, call.group, call.scale)
-        tile_tops[(blocks_of(last - begin, TUNING.rows), call.all_heads)](
+        tile_tops[(blocks_of(last - begin, call.tuning.rows), call.all_heads)](
             call.query, call.key, call.mask, call.bias, call.lengths, tops, begin, last, tiles, *arguments,
             *call.strides(call.query, call.key), *call.places, **call.kinds, **call.widths,
-            ROWS=TUNING.rows, COLUMNS=TUNING.columns, WIDE=wide, num_warps=TUNING.warps, num_stages=TUNING.stages,
+            ROWS=call.tuning.rows, COLUMNS=call.tuning.columns, WIDE=wide,
+            num_warps=call.tuning.warps, num_stages=call.tuning.stages,
         )  # fmt: skip
         list_keys[(blocks_of(last - begin, rows), call.all_heads)](
             call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, tops, many, lists.keys, lists.weights,
@@ -214,7 +195,7 @@ def entmax_attention_backward(
             call.query, g, lists.keys, lists.weights, slopes, entries, offsets, lists.any_dense, dense_key, dense_value,
             d_key, d_value, call.queries, call.keys, call.heads, call.group, call.group * row_blocks, scale,
             *call.strides(call.query, g), **call.widths, **call.value_widths, CAPACITY=LIST_CAPACITY,
-            KEY_BLOCK=_KEY_BLOCK, TOGETHER=TUNING.together, num_warps=TUNING.key_warps, num_stages=2,
+            KEY_BLOCK=_KEY_BLOCK, TOGETHER=call.tuning.together, num_warps=call.tuning.key_warps, num_stages=2,
         )  # fmt: skip
     return d_query, d_key, d_value, d_alpha if needs_alpha else None
 
@@ -235,7 +216,7 @@ def _listed_queries(
     )  # fmt: skip
     offsets = cells.cumsum(0, dtype=torch.int32)
     slopes, entries = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
-    rows = TUNING.gradient_rows
+    rows = call.tuning.gradient_rows
     listed_queries_backward[(blocks_of(call.queries, rows), call.all_heads)](
         call.key, call.value, g, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, ranks, offsets,
         lists.dense, slopes, entries, d_query, d_alpha, call.queries, call.heads, call.group, call.scale, call.epsilon,
@@ -259,9 +240,10 @@ def _dense(
     kinds: dict[str, Any] = {**call.powers, **call.kinds, **call.widths, **call.value_widths}
     dense_queries_backward[(blocks_of(call.queries, DENSE_ROWS), call.all_heads)](
         *tensors, lists.states, lists.means, *of_queries, *call.sizes, call.scale, call.epsilon, *strides,
-        **kinds, NEEDS_ALPHA=needs_alpha, COLUMNS=call.dense_columns, num_warps=4, num_stages=2,
+        **kinds, NEEDS_ALPHA=needs_alpha, COLUMNS=call.tuning.dense_columns,
+        num_warps=call.tuning.dense_warps, num_stages=2,
     )  # fmt: skip
-    dense_keys_backward[(blocks_of(call.keys, call.dense_columns), call.batch * call.groups)](
+    dense_keys_backward[(blocks_of(call.keys, call.tuning.dense_columns), call.batch * call.groups)](
         *tensors, lists.any_dense, lists.states, lists.means, *of_keys, *call.sizes, call.scale, call.epsilon, *strides,
-        **kinds, COLUMNS=call.dense_columns, num_warps=4, num_stages=2,
+        **kinds, COLUMNS=call.tuning.dense_columns, num_warps=call.tuning.dense_warps, num_stages=2,
     )  # fmt: skip

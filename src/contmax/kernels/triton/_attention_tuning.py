@@ -1,0 +1,71 @@
+"""How large the blocks of attention are: what a product holds at a time must fit on the chip."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from contmax._eager import constant_to_tracers
+
+# Shared memory of a Hopper processor: chips with less get small blocks.
+_LARGE_CHIP = 227 * 1024
+
+
+@constant_to_tracers
+def _is_large(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return True
+    # Not all builds of torch know it.
+    shared = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)
+    return bool(shared >= _LARGE_CHIP)
+
+
+def widest_head(like: Tensor) -> int:
+    """Channels of a head at most, for tensors of this dtype and device."""
+    if like.element_size() == 2:
+        return 256
+    return 128 if _is_large(like.device) else 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """Sizes of blocks.
+
+    Attributes:
+        rows: queries of a program that multiplies them with keys,
+        columns: keys at a time,
+        warps: and
+        stages: of that program.
+        tops: of a program that lists keys.
+        listed_rows: queries of a program that solves lists.
+        gradient_rows: queries of one that makes their gradients.
+        together: entries of lists that are multiplied at a time for the gradients of keys,
+        key_warps: by so many warps.
+        dense_columns: keys at a time for queries with long lists,
+        dense_warps: by so many warps.
+    """
+
+    rows: int = 128
+    columns: int = 128
+    warps: int = 8
+    stages: int = 3
+    tops: int = 256
+    listed_rows: int = 4
+    gradient_rows: int = 8
+    together: int = 64
+    key_warps: int = 4
+    dense_columns: int = 64
+    dense_warps: int = 4
+
+    def for_heads(self, width: int, like: Tensor) -> "Tuning":
+        """The same for heads of so many channels, on the device and of the dtype of a tensor."""
+        size = width * like.element_size()
+        wide = self if size <= 128 else dataclasses.replace(self, gradient_rows=4, key_warps=8, dense_warps=8)
+        if size > 256:
+            wide = dataclasses.replace(wide, listed_rows=2, together=32, dense_columns=32)
+        if size <= 256 and _is_large(like.device):
+            return wide
+        return dataclasses.replace(wide, rows=min(self.rows, 64), columns=min(self.columns, 64), warps=4, stages=2)
+
+
+TUNING = Tuning()

@@ -1,0 +1,103 @@
+"""Attention on a GPU: numbers and gradients of float64 on the CPU, for every kind of input; nothing waits."""
+
+import pytest
+import torch
+
+import contmax
+from cuda_checks import BF16, DEVICE, DTYPES, F32, ON_GPU, Captured, Fixed, assert_accurate, drawn, without_waiting
+
+pytestmark = pytest.mark.gpu
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+
+
+def attend(alpha=1.5, **options):
+    return lambda q, k, v, *a: contmax.entmax_attention(q, k, v, alpha=a[0] if a else alpha, **options)
+
+
+def triple(heads=2, groups=None, queries=150, keys=200, channels=64, values=64, sharp=1.5):
+    groups = heads if groups is None else groups
+    query = drawn(1, heads, queries, channels, scale=sharp)
+    return [query, drawn(1, groups, keys, channels, seed=1), drawn(1, groups, keys, values, seed=2)]
+
+
+@DTYPES
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_dtype(dtype, causal):
+    assert_accurate(attend(is_causal=causal), triple(), dtype, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.25, 4 / 3, 1.7, 2.0])
+def test_every_alpha(alpha):
+    assert_accurate(attend(alpha, is_causal=True), triple(sharp=3.0), tolerance=2e-5)
+
+
+def test_one_alpha_per_head():
+    assert_accurate(attend(), [*triple(heads=3), torch.tensor([1.2, 1.5, 1.9])], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("channels", [16, 40, 128, 256])
+def test_every_width(channels):
+    assert_accurate(attend(), triple(channels=channels, values=channels), BF16, tolerance=2e-2)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(33, 1), (64, 64), (65, 63), (200, 70), (129, 1025), (40, 9000)])
+def test_every_length(queries, keys):
+    assert_accurate(attend(is_causal=True), triple(queries=queries, keys=keys), tolerance=2e-5)
+
+
+def test_groups_masks_biases_and_lengths():
+    assert_accurate(attend(enable_gqa=True, is_causal=True), triple(heads=6, groups=2), BF16, tolerance=2e-2)
+    given = [*triple(), drawn(2, 150, 200) > -0.3, Fixed(drawn(2, 1, 200, seed=4)), torch.tensor([150])]
+    call = lambda q, k, v, m, b, n: contmax.entmax_attention(q, k, v, mask=m, bias=b, lengths=n)  # noqa: E731
+    assert_accurate(call, given, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=["float32", "bfloat16"])
+def test_flat_rows_and_mixtures_of_flat_and_sparse(dtype):
+    assert_accurate(
+        attend(is_causal=True), triple(keys=600, queries=600, sharp=0.02), dtype, tolerance=TOLERANCE[dtype]
+    )
+    query, key, value = triple(keys=600, queries=600)
+    query = query * torch.logspace(1, -3, 600).view(-1, 1)
+    assert_accurate(attend(), [query, key, value], dtype, tolerance=TOLERANCE[dtype])
+
+
+def test_the_same_bits_every_time_and_in_a_graph():
+    given = [x.to(DEVICE, BF16).requires_grad_() for x in triple(queries=1000, keys=1000, heads=4)]
+
+    def call():
+        output = contmax.entmax_attention(*given, is_causal=True)
+        return [output, *torch.autograd.grad(output, given, torch.ones_like(output))]
+
+    first = without_waiting(call)
+    for again in (call(), Captured(call).replay()):
+        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_strides_and_transposed_heads():
+    packed = drawn(2, 100, 3, 4, 64).to(DEVICE, BF16)
+    query, key, value = packed.permute(2, 0, 3, 1, 4)
+    expected = contmax.entmax_attention(*(x.contiguous() for x in (query, key, value)))
+    assert torch.equal(contmax.entmax_attention(query, key, value), expected)
+
+
+def test_no_matrix_of_weights():
+    if not ON_GPU:
+        pytest.skip("counts what CUDA allocates")
+    given = [drawn(1, 1, 32768, 64).to(DEVICE, BF16).requires_grad_() for _ in range(3)]
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    contmax.entmax_attention(*given, is_causal=True).sum().backward()
+    assert torch.cuda.max_memory_allocated() - before < 600e6  # the weights alone would take 4 GB in float32
+
+
+def test_modules_and_autocast():
+    module = contmax.nn.EntmaxAttention(64, 4, learnable=True, is_causal=True, alibi="half", length_scale=True).to(
+        DEVICE
+    )
+    x = drawn(2, 100, 64).to(DEVICE)
+    with torch.autocast(DEVICE, BF16):
+        output = module(x)
+    assert output.dtype == BF16
+    output.float().square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in module.parameters())
