@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from here import Here
 from weather import tiny_recipe
 
 from contmax_lab import recipes
@@ -14,8 +15,6 @@ from contmax_lab.registry import find_task
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, reproduce
 from contmax_lab.training import _ensemble, train, train_together
-from contmax_lab.workers import Outcome
-from contmax_lab.workers._attempt import attempt
 
 FULL = ("--training.batch_size=0", "--training.epochs=12", "--training.evaluate_every=4")
 
@@ -124,9 +123,7 @@ def test_a_loss_that_is_not_finite_is_said(tmp_path):
         together(replicas(tmp_path, "--training.learning_rate=1e30"), tmp_path / "together")
 
 
-def test_a_table_whose_rows_are_ensembles(tmp_path, monkeypatch):
-    from contmax_lab.tables import _reproduce
-
+def test_a_table_whose_rows_are_ensembles(tmp_path):
     (tmp_path / "tiny.yaml").write_text(recipes.as_yaml(tiny_recipe(tmp_path, *FULL)))
     task = copy.copy(find_task("intervals"))
     task.recipe_file = tmp_path / "tiny.yaml"
@@ -138,17 +135,10 @@ def test_a_table_whose_rows_are_ensembles(tmp_path, monkeypatch):
     )
     metrics = (Metric("test.mse", "MSE", compared=True), Metric("last.test.mse", "MSE, last"))
     table = Table("t", "", rows, repetitions, metrics, baseline="Linear", together=True, shown=("touching",))
-    entries = []
-
-    def train_all(workers, left, deadline):
-        entries.extend(left)
-        assert [attempt(entry)[0] for entry in left] == ["done"] * len(left)
-        return map(Outcome, left)
-
-    monkeypatch.setattr(_reproduce, "train_all", train_all)
-    job = Reproduction(task, table, tmp_path / "runs", tmp_path / "t.json")
+    workers = Here()
+    job = Reproduction(task, table, tmp_path / "runs", tmp_path / "t.json", workers=workers)
     text = reproduce(job)
-    assert [entry.folder for entry in entries] == [tmp_path / "runs" / row for row in ("linear", "parabola")]
+    assert [work.folder for work in workers.begun] == [tmp_path / "runs" / row for row in ("linear", "parabola")]
     stored = json.loads((tmp_path / "t.json").read_text())
     assert stored["complete"]
     assert stored["cells"][0]["results"]["timing"]["trained_together"] == 4
@@ -163,4 +153,4 @@ def test_a_table_whose_rows_are_ensembles(tmp_path, monkeypatch):
     ]
     # What is done is not done again.
     assert reproduce(job) == text
-    assert len(entries) == 2
+    assert len(workers.begun) == 2

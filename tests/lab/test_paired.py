@@ -6,13 +6,13 @@ import math
 import random
 
 import pytest
+from here import Here
 from scipy import stats
 from weather import tiny_recipe
 
 from contmax_lab import publish, recipes
 from contmax_lab.contract import Metric, Repetition, Row, Table
 from contmax_lab.registry import find_task
-from contmax_lab.runs import Run
 from contmax_lab.tables import (
     Reproduction,
     distances_from_paper,
@@ -21,7 +21,6 @@ from contmax_lab.tables import (
     student_quantile,
     summarised_again,
 )
-from contmax_lab.training import train
 
 METRICS = (Metric("test.mse", "MSE", compared=True), Metric("test.jaccard", "Jaccard"))
 
@@ -86,12 +85,6 @@ def test_pairs_are_made_by_name_within_their_group_and_without_what_is_missing()
     assert nothing["groups"]["seeds"]["test.mse"]["mean"] is None
 
 
-def train_here(left, jobs, deadline):
-    """What workers would do: processes of their own take longer to start than these trainings."""
-    for recipe, run in left:
-        train(recipe, Run(run), test=True)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A table of two rows and two seeds, with its file of results."""
@@ -102,9 +95,7 @@ def trained(tmp_path_factory):
     rows = tuple(Row(name.capitalize(), "", (f"--model.family={name}",)) for name in ("midpoint", "parabola"))
     repetitions = tuple(Repetition(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(2))
     made = Table("small", "A small table", rows, repetitions, METRICS, baseline="Midpoint")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("contmax_lab.tables._reproduce._train_all", train_here)
-        text = reproduce(Reproduction(task, made, folder / "runs", folder / "small.json"))
+    text = reproduce(Reproduction(task, made, folder / "runs", folder / "small.json", workers=Here()))
     return made, text, json.loads((folder / "small.json").read_text())
 
 

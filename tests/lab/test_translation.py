@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from here import Here
 from sentences import WORDS, pairs, tiny_recipe, write_iwslt, write_multi30k, write_parallel
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -245,8 +246,7 @@ def test_the_table_is_scored_where_sacrebleu_is(tmp_path, monkeypatch):
     keys = ("embedding_dim", "encoder_dim", "decoder_dim", "max_output")
     overrides = [f"--model.{key}={getattr(small.model, key)}" for key in keys]
     overrides += [f"--data.path={tmp_path / 'data'}", "--data.merges=30", "--training.epochs=1", "--data.limit=4"]
-    job = Reproduction(task, table, tmp_path / "runs", tmp_path / "out.json", overrides)
-    monkeypatch.setattr("contmax_lab.tables._reproduce._train_all", lambda left, *rest: _trained_here(left))
+    job = Reproduction(task, table, tmp_path / "runs", tmp_path / "out.json", overrides, Here())
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "sacrebleu", None)
         reproduce(job)
@@ -264,11 +264,6 @@ def test_the_table_is_scored_where_sacrebleu_is(tmp_path, monkeypatch):
     assert "Discrete sparsemax − discrete softmax" in " ".join(found["notes"])
     assert "23.92" in text
     assert "bleu" in Run(tmp_path / "runs" / "discrete-softmax" / "seed-0").results()["test"]
-
-
-def _trained_here(left):
-    for recipe, folder in left:
-        train(recipe, Run(folder), resume=True, test=True)
 
 
 def test_data_of_ones_own_from_the_command_line(contmax, tmp_path):

@@ -17,7 +17,9 @@ _SHOWN = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The action and what it acts on."""
-    parser.add_argument("action", choices=["list", "prepare", "check", "features"], nargs="?", help="see above")
+    parser.add_argument(
+        "action", choices=["list", "prepare", "check", "features"], nargs="?", help="what to do, see above"
+    )
     parser.add_argument(
         "what", metavar="ARCHIVE|RECIPE", nargs="?", help="the archive to unpack, or the recipe whose data is meant"
     )
