@@ -33,7 +33,7 @@ def lists(monkeypatch):
     return made
 
 
-def drawn(queries=7, keys=19, heads=2, groups=None, channels=16, values=16, dtype=F32, sharp=2.0):
+def drawn(queries=5, keys=19, heads=1, groups=None, channels=16, values=16, dtype=F32, sharp=2.0):
     groups = heads if groups is None else groups
     query = sharp * torch.randn(1, heads, queries, channels)
     key, value = torch.randn(1, groups, keys, channels), torch.randn(1, groups, keys, values)
@@ -65,7 +65,7 @@ def assert_same(given, alpha=1.5, **options):
         assert ((ours - exact).abs().max() / largest) < tolerance
 
 
-@pytest.mark.parametrize("alpha", [1.25, 4 / 3, 1.4, 1.5, 2.0])
+@pytest.mark.parametrize("alpha", [1.25, 4 / 3, 1.4, 2.0])
 def test_every_alpha(alpha, lists):
     assert_same(drawn(), alpha, is_causal=True)
     assert lists[0].counts.max() > 1
@@ -77,14 +77,14 @@ def test_every_alpha(alpha, lists):
     [
         ({"queries": 9, "keys": 70, "values": 24, "channels": 20}, {}),
         ({"queries": 11, "keys": 6}, {"is_causal": True}),
-        ({"heads": 4, "groups": 2, "dtype": F16}, {"is_causal": True, "enable_gqa": True}),
+        ({"heads": 4, "groups": 2, "queries": 2, "dtype": F16}, {"is_causal": True, "enable_gqa": True}),
         ({"dtype": F16, "keys": 150}, {"scale": -0.3}),
         ({}, {"lengths": torch.tensor([7])}),
         (
             {},
             {
                 "mask": torch.arange(19) % 3 > 0,
-                "bias": torch.linspace(-2, 2, 24).view(2, 12, 1)[:, :7].expand(2, 7, 19),
+                "bias": torch.linspace(-2, 2, 5).view(1, 5, 1).expand(1, 5, 19),
             },
         ),
     ],
@@ -94,20 +94,20 @@ def test_shapes_and_options(sizes, options):
 
 
 def test_one_alpha_per_head_and_its_gradient():
-    assert_same(drawn(), torch.tensor([1.2, 1.8]))
+    assert_same(drawn(heads=2), torch.tensor([1.2, 1.8]))
 
 
 @pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.0, 1.7])])
 def test_flat_rows_are_dense(alpha, lists):
-    given = drawn(queries=2, keys=150, sharp=0.01)
+    given = drawn(queries=2, keys=150, heads=2, sharp=0.01)
     assert_same(given, alpha, is_causal=True)
     assert lists[0].dense.any()
 
 
 def test_dense_and_listed_blocks_together(lists):
-    query, key, value = drawn(queries=70, keys=150, heads=1)
+    query, key, value = drawn(queries=66, keys=150)
     query[:, :, :3] *= 0.001
-    query[:, :, 3:] *= 8  # short lists
+    query[:, :, 3:] *= 20  # short lists
     assert_same([query, key, value])
     assert lists[0].dense.flatten().tolist() == [1, 0]
 
@@ -117,7 +117,7 @@ def test_long_tiles_and_blocks_of_queries(monkeypatch, dtype, lists):
     monkeypatch.setattr(_attention, "_MOST_TILES", 4)
     monkeypatch.setattr(_attention, "_BYTES_OF_TOPS", 2**12)
     monkeypatch.setattr(_attention, "TUNING", _attention_tuning.Tuning(rows=16, columns=64))
-    assert_same(drawn(queries=18, keys=300, heads=1, sharp=3.0, dtype=dtype), is_causal=True)
+    assert_same(drawn(queries=17, keys=300, heads=1, sharp=3.0, dtype=dtype), is_causal=True)
     assert not lists[0].dense.any()
 
 

@@ -12,8 +12,8 @@ from contmax._eager import all_eager, is_exporting
 from contmax.kernels._backends import triton_takes
 from contmax.kernels._row_operators import tensor_or_number
 
-# Entries of all lists are numbered by 32 bits.
-_MOST_ENTRIES = 2**31
+# Entries of all lists are numbered by 32 bits, and a grid of programs has so many heads at most.
+_MOST_ENTRIES, _MOST_HEADS = 2**31, 65535
 
 
 class AttentionOptions(NamedTuple):
@@ -35,13 +35,14 @@ class AttentionOptions(NamedTuple):
 
 
 def attention_is_fused(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether kernels take queries (B, H, Q, d), keys (B, G, L, d) and values (B, G, L, c), for α in (1, 2]."""
+    """Whether kernels take queries (*batch, H, Q, d), keys (*batch, G, L, d) and values likewise, for α in (1, 2]."""
     if not triton_takes(query) or is_exporting() or 0 in (*query.shape, *key.shape, *value.shape):
         return False
     from contmax.kernels import triton
 
-    entries = query.shape[:3].numel() * triton.LIST_CAPACITY
-    return max(query.shape[-1], value.shape[-1]) <= triton.widest_head(query) and entries < _MOST_ENTRIES
+    if query.shape[:-1].numel() * triton.LIST_CAPACITY >= _MOST_ENTRIES or query.shape[:-2].numel() > _MOST_HEADS:
+        return False
+    return max(query.shape[-1], value.shape[-1]) <= triton.widest_head(query)
 
 
 def attention_fused(
