@@ -50,12 +50,16 @@ def test_the_report_tells_what_the_basis_explains(tmp_path, undrawn):
     told = re.search(r"The basis explains (-?\d+) % of the variance of the features", page.read_text(encoding="utf-8"))
     trained = open_trained(folders[0])
     found, drawn = [], trained.splits.valid
-    trained.model.attention.register_forward_pre_hook(lambda _, given: found.append(given[0][0]))
+    attend = trained.model.attention.heads[0].attend
+
+    def note(_, given, named):
+        found.append((given[0][0], named["positions"][0]))
+
+    attend.register_forward_pre_hook(note, with_kwargs=True)
     for place in (0, 4, 8):
         with torch.no_grad():
             trained.model(trained.task.batch(drawn, [place]))
-    basis = trained.model.attention.attend.basis
-    shares = [ridge_share(h, (torch.arange(len(h)) + 0.5) / len(h), basis) for h in found]
+    shares = [ridge_share(h, where, attend.basis) for h, where in found]
     assert int(told[1]) == round(100 * sum(shares) / 3)
 
 
