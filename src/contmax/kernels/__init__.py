@@ -10,10 +10,10 @@ from contmax.kernels._attention_dispatch import gates_are_compiled as gates_are_
 from contmax.kernels._attention_dispatch import masked_mean_compiled as masked_mean_compiled
 from contmax.kernels._attention_dispatch import masked_mean_pulled_back as masked_mean_pulled_back
 from contmax.kernels._attention_dispatch import masked_means_are_compiled as masked_means_are_compiled
-from contmax.kernels._attention_operators import AttentionOptions as AttentionOptions
 from contmax.kernels._attention_operators import attention_fused as attention_fused
 from contmax.kernels._attention_operators import attention_fused_backward as attention_fused_backward
 from contmax.kernels._attention_operators import attention_is_fused as attention_is_fused
+from contmax.kernels._attention_options import AttentionOptions as AttentionOptions
 from contmax.kernels._dispatch import line_scale_means as line_scale_means
 from contmax.kernels._dispatch import plane_means_compiled as plane_means_compiled
 from contmax.kernels._dispatch import pull_back_compiled as pull_back_compiled

@@ -3,35 +3,18 @@
 α is a number, or a tensor (H,); operators take it as a tensor, or, where that is None, as the number after it.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from contmax._eager import all_eager, is_exporting
+from contmax.kernels._attention_options import AttentionOptions
 from contmax.kernels._backends import triton_takes
 from contmax.kernels._row_operators import tensor_or_number
 
 # Entries of all lists are numbered by 32 bits, and a grid of programs has so many heads at most.
 _MOST_ENTRIES, _MOST_HEADS = 2**31, 65535
-
-
-class AttentionOptions(NamedTuple):
-    """What comes with queries, keys and values.
-
-    Attributes:
-        mask: boolean, broadcastable to (B, H, Q, L), or None.
-        bias: likewise, to be added to the scores.
-        lengths: keys of each sequence, (B,), or None.
-        diagonal: query i meets keys up to i + diagonal; None if all.
-        scale: factor of the scores, not negative.
-    """
-
-    mask: Tensor | None
-    bias: Tensor | None
-    lengths: Tensor | None
-    diagonal: int | None
-    scale: float
 
 
 def attention_is_fused(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -79,7 +62,7 @@ def _attention(
 ) -> tuple[Tensor, ...]:
     from contmax.kernels import triton
 
-    out, lists = triton.entmax_attention(query, key, value, alpha, *options, needs_gradient)
+    out, lists = triton.entmax_attention(query, key, value, alpha, options, needs_gradient)
     return out, *lists
 
 
@@ -97,7 +80,7 @@ def _attention_backward(
 
     lists = triton.AttentionLists(*kept)
     *grads, grad_alpha = triton.entmax_attention_backward(
-        query, key, value, alpha, *options, lists, cotangent, needs_alpha
+        query, key, value, alpha, options, lists, cotangent, needs_alpha
     )
     return [*grads, query.new_empty(0) if grad_alpha is None else grad_alpha.sum((0, 2))]
 

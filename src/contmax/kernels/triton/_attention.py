@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contmax.kernels._attention_options import AttentionOptions
 from contmax.kernels.triton._attention_columns import listed_keys_backward, rank_entries
 from contmax.kernels.triton._attention_dense import attend_dense, dense_keys_backward, dense_queries_backward
 from contmax.kernels.triton._attention_lists import list_keys
@@ -32,17 +33,9 @@ class _Call:
     """The arguments that all kernels of one call share."""
 
     def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        alpha: float | Tensor,
-        mask: Tensor | None,
-        bias: Tensor | None,
-        lengths: Tensor | None,
-        diagonal: int | None,
-        scale: float,
+        self, query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions
     ) -> None:
+        mask, bias, lengths, diagonal, scale = options
         self.query, self.key, self.value = (side_by_side(x) for x in (query, key, value))
         self.batch, self.heads, self.queries, self.channels = query.shape
         self.groups, self.keys, self.value_channels = key.shape[1], key.shape[2], value.shape[3]
@@ -89,11 +82,7 @@ def entmax_attention(
     key: Tensor,
     value: Tensor,
     alpha: float | Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    lengths: Tensor | None,
-    diagonal: int | None,
-    scale: float,
+    options: AttentionOptions,
     needs_gradient: bool,
 ) -> tuple[Tensor, AttentionLists]:
     """Means of the values, and what `entmax_attention_backward` needs.
@@ -103,14 +92,10 @@ def entmax_attention(
         key: (B, G, L, d), G dividing H.
         value: (B, G, L, c).
         alpha: α in (1, 2], or one for each head, (H,).
-        mask: boolean, broadcastable to (B, H, Q, L), or None.
-        bias: likewise, to be added to the scores.
-        lengths: keys of each sequence, (B,), or None.
-        diagonal: query i meets keys up to i + diagonal; None if all.
-        scale: factor of the products, not negative.
+        options: masks, bias, lengths, causality and scale.
         needs_gradient: whether there will be a backward pass.
     """
-    call = _Call(query, key, value, alpha, mask, bias, lengths, diagonal, scale)
+    call = _Call(query, key, value, alpha, options)
     lists = empty_attention_lists(query, key, value, needs_gradient)
     out = query.new_empty((call.batch, call.heads, call.queries, call.value_channels))
     with device_of(query):
@@ -124,7 +109,7 @@ def entmax_attention(
         )  # fmt: skip
         attend_dense[(blocks_of(call.queries, DENSE_ROWS), call.all_heads)](
             call.query, call.key, call.value, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
-            lists.states, lists.means, out, *call.sizes, scale, call.epsilon,
+            lists.states, lists.means, out, *call.sizes, call.scale, call.epsilon,
             *call.strides(call.query, call.key, call.value), *call.places,
             **call.powers, NEEDS_MEANS=needs_gradient, **call.kinds, **call.widths, **call.value_widths,
             COLUMNS=call.tuning.dense_columns, num_warps=call.tuning.dense_warps, num_stages=2,
@@ -169,17 +154,13 @@ def entmax_attention_backward(
     key: Tensor,
     value: Tensor,
     alpha: float | Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    lengths: Tensor | None,
-    diagonal: int | None,
-    scale: float,
+    options: AttentionOptions,
     lists: AttentionLists,
     cotangent: Tensor,
     needs_alpha: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of query, key and value, and of α for each query, (B, H, Q), where it is needed."""
-    call = _Call(query, key, value, alpha, mask, bias, lengths, diagonal, scale)
+    call = _Call(query, key, value, alpha, options)
     g = side_by_side(cotangent)
     d_query = query.new_empty((call.batch, call.heads, call.queries, call.channels))
     d_key = query.new_empty((call.batch, call.groups, call.keys, call.channels))
@@ -193,7 +174,7 @@ def entmax_attention_backward(
         row_blocks = blocks_of(call.queries, DENSE_ROWS)
         listed_keys_backward[(blocks_of(call.keys, _KEY_BLOCK), call.batch * call.groups)](
             call.query, g, lists.keys, lists.weights, slopes, entries, offsets, lists.any_dense, dense_key, dense_value,
-            d_key, d_value, call.queries, call.keys, call.heads, call.group, call.group * row_blocks, scale,
+            d_key, d_value, call.queries, call.keys, call.heads, call.group, call.group * row_blocks, call.scale,
             *call.strides(call.query, g), **call.widths, **call.value_widths, CAPACITY=LIST_CAPACITY,
             KEY_BLOCK=_KEY_BLOCK, TOGETHER=call.tuning.together, num_warps=call.tuning.key_warps, num_stages=2,
         )  # fmt: skip

@@ -1,13 +1,6 @@
 """Reviews as arrays of numbers on disk, so that many processes begin within a second."""
 
-import contextlib
 import dataclasses
-import fcntl
-import hashlib
-import json
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +8,7 @@ from numpy.typing import NDArray
 
 from contmax_lab.data import find_vectors, half_table
 from contmax_lab.errors import LabError
+from contmax_lab.files import fingerprint, prepared_folder
 from contmax_lab.tasks.documents._reviews import PARTS, film_files, read_reviews, review_sources
 from contmax_lab.tasks.documents._tokens import tokenize
 
@@ -71,39 +65,18 @@ def prepared(path: Path, vectors: Path | None, cache: Path | None) -> Prepared:
         return _read(path)
     sources = review_sources(path)
     vectors = find_vectors(path) if vectors is None else vectors
-    key = _key(sources, vectors)
-    name = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
-    root = path / ".contmax" if cache is None else cache
-    with _alone(root):
-        if not (root / name / KEY_FILE).is_file():
-            _write(_prepare(sources, vectors), key, root / name)
-        return _read(root / name)
+    if not vectors.is_file():
+        raise LabError(f"{vectors}: no such file; pass it as --data.vectors")
+    key, root = _key(sources, vectors), path / ".contmax" if cache is None else cache
+    return _read(prepared_folder(root, KEY_FILE, key, lambda folder: _write(_prepare(sources, vectors), folder)))
 
 
 def _key(sources: dict[str, list[Path]], vectors: Path) -> dict[str, object]:
     """What was read, as far as a look at the folder tells."""
     files = [*(path for paths in sources.values() for path in [*paths, *film_files(paths)]), vectors]
-    digest = hashlib.blake2b(digest_size=16)
-    for path in files:
-        if not path.is_file():
-            raise LabError(f"{path}: no such file; pass it as --data.vectors")
-        stat = path.stat()
-        digest.update(f"{path.name}/{stat.st_size}/{stat.st_mtime_ns}\n".encode())
     first = {part: str(paths[0].parent) for part, paths in sources.items() if paths}
-    return {"format": _FORMAT, "reviews": first, "vectors": str(vectors), "files": len(files), "of": digest.hexdigest()}
-
-
-@contextlib.contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """One process prepares, the others wait for it."""
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        lock = (root / "lock").open("w")
-    except OSError as error:
-        raise LabError(f"cannot write to {root}: {error.strerror}; pass --data.cache FOLDER") from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    of = fingerprint(files)
+    return {"format": _FORMAT, "reviews": first, "vectors": str(vectors), "files": len(files), "of": of}
 
 
 # -- preparing ---------------------------------------------------------------------------------------------------------
@@ -144,21 +117,12 @@ def _numbered(paths: list[Path], numbers: dict[str, int]) -> Part:
 # -- on disk -----------------------------------------------------------------------------------------------------------
 
 
-def _write(made: Prepared, key: dict[str, object], folder: Path) -> None:
-    """The folder appears when it is complete."""
-    aside = Path(tempfile.mkdtemp(dir=folder.parent))
-    try:
-        np.save(aside / "vectors.npy", made.vectors)
-        (aside / "words.txt").write_text("".join(f"{word}\n" for word in made.words), encoding="utf-8")
-        for name, part in made.parts.items():
-            for field in dataclasses.fields(part):
-                np.save(aside / f"{name}.{field.name}.npy", getattr(part, field.name))
-        (aside / KEY_FILE).write_text(json.dumps(key, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.rename(folder)
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise LabError(f"cannot write {folder}: {error.strerror}; free some space or pass --data.cache") from None
+def _write(made: Prepared, folder: Path) -> None:
+    np.save(folder / "vectors.npy", made.vectors)
+    (folder / "words.txt").write_text("".join(f"{word}\n" for word in made.words), encoding="utf-8")
+    for name, part in made.parts.items():
+        for field in dataclasses.fields(part):
+            np.save(folder / f"{name}.{field.name}.npy", getattr(part, field.name))
 
 
 def _read(folder: Path) -> Prepared:
