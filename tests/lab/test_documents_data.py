@@ -286,6 +286,7 @@ def test_bad_file_of_an_archive_is_named(tmp_path):
         ("plot 0.1 0.2", "line 5: 2 numbers"),
         ("plot 0.1 0.2 0.3 x 0.5 0.6", "line 5: the vector of plot is 'x', which is not a number"),
         ("plot 0.1 0.2 0.3 nan 0.5 0.6", "line 5: the vector of plot is 'nan'; it must be finite"),
+        ("plot 0.1 0.2 0.3 1e6 0.5 0.6", "the vector of plot is not finite, or too large for float16"),
     ],
 )
 def test_bad_line_of_vectors_is_named(folder, line, said):
