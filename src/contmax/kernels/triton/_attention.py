@@ -25,8 +25,10 @@ from contmax.kernels.triton._launch import device_of, order_of, side_by_side
 _MOST_TILES, _BYTES_OF_TOPS = 512, 2**28
 # Keys of a block in the backward pass.
 _KEY_BLOCK = 64
-# Keys of doubtful tiles that a row may multiply again.
-_MOST_DOUBTFUL = 4096
+# Tiles of a row that may have mass, at most: where rows are long, dense products cost too much to come to that often.
+_CANDIDATES, _CANDIDATES_OF_LONG, _LONG = 64, 128, 4096
+# Keys that a row may multiply again: one of so many, or so many.
+_DOUBTFUL_SHARE, _FEW_DOUBTFUL = 16, 256
 
 
 class _Call:
@@ -122,14 +124,15 @@ def _list(call: _Call, lists: AttentionLists) -> None:
     wide = 64 * power_of_two(blocks_of(call.keys, 16 * _MOST_TILES))
     # Whole blocks of a product are written.
     tiles = blocks_of(call.keys, max(call.tuning.columns, wide)) * max(call.tuning.columns // wide, 1) * 4
-    most = max(1, min(_MOST_DOUBTFUL // (wide // 4), tiles))
-    bytes_per_query = call.all_heads * (tiles * 8 + most * 4)
+    all_tiles = power_of_two(tiles)
+    candidates = min(_CANDIDATES if call.keys <= _LONG else _CANDIDATES_OF_LONG, all_tiles)
+    most = max(max(call.keys // _DOUBTFUL_SHARE, _FEW_DOUBTFUL) // (wide // 4), 4)
+    bytes_per_query = call.all_heads * (tiles * 8 + candidates * 4)
     together = max(1, _BYTES_OF_TOPS // bytes_per_query // call.tuning.rows) * call.tuning.rows
     together = min(together, blocks_of(call.queries, call.tuning.rows) * call.tuning.rows)
     size = min(together, call.queries)
-    tops = torch.empty((call.all_heads, size, tiles, 2), dtype=torch.float32, device=call.query.device)
-    many = torch.empty((call.all_heads, size, most), dtype=torch.int32, device=call.query.device)
-    all_tiles = power_of_two(tiles)
+    tops = torch.empty((call.all_heads, size, 2, tiles), dtype=torch.float32, device=call.query.device)
+    some = torch.empty((call.all_heads, size, candidates), dtype=torch.int32, device=call.query.device)
     rows = max(1, min(8, call.tuning.tops // all_tiles))
     for begin in range(0, call.queries, together):
         last = min(begin + together, call.queries)
@@ -140,12 +143,12 @@ def _list(call: _Call, lists: AttentionLists) -> None:
             ROWS=call.tuning.rows, COLUMNS=call.tuning.columns, WIDE=wide,
             num_warps=call.tuning.warps, num_stages=call.tuning.stages,
         )  # fmt: skip
-        list_keys[(blocks_of(last - begin, rows), call.all_heads)](
-            call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, tops, many, lists.keys, lists.weights,
+        list_keys[(blocks_of(last - begin, rows * call.tuning.turns), call.all_heads)](
+            call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, tops, some, lists.keys, lists.weights,
             lists.counts, lists.starts, lists.dense, lists.any_dense, begin, last, tiles, call.queries, *arguments,
             call.epsilon, *call.strides(call.query, call.key), *call.places, **call.powers, **call.kinds,
             EXACT=call.query.dtype == torch.float32, **call.widths, R=rows, T=all_tiles, WIDE=wide,
-            CAPACITY=LIST_CAPACITY, MOST=most, num_warps=1,
+            CAPACITY=LIST_CAPACITY, CANDIDATES=candidates, MOST=most, TURNS=call.tuning.turns, num_warps=1,
         )  # fmt: skip
 
 
@@ -168,15 +171,16 @@ def entmax_attention_backward(
     real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
     d_alpha = torch.empty(query.shape[:3] if needs_alpha else (1,), **real)
     with device_of(query):
-        slopes, entries, offsets = _listed_queries(call, lists, g, d_query, d_alpha, needs_alpha)
+        places, pairs, offsets = _listed_queries(call, lists, g, d_query, d_alpha, needs_alpha)
         dense_key, dense_value = (torch.empty(x.shape, **real) for x in (d_key, d_value))
         _dense(call, lists, g, (d_query, d_alpha), (dense_key, dense_value), needs_alpha)
         row_blocks = blocks_of(call.queries, DENSE_ROWS)
         listed_keys_backward[(blocks_of(call.keys, _KEY_BLOCK), call.batch * call.groups)](
-            call.query, g, lists.keys, lists.weights, slopes, entries, offsets, lists.any_dense, dense_key, dense_value,
-            d_key, d_value, call.queries, call.keys, call.heads, call.group, call.group * row_blocks, call.scale,
-            *call.strides(call.query, g), **call.widths, **call.value_widths, CAPACITY=LIST_CAPACITY,
-            KEY_BLOCK=_KEY_BLOCK, TOGETHER=call.tuning.together, num_warps=call.tuning.key_warps, num_stages=2,
+            call.query, g, places, pairs, offsets, lists.any_dense, dense_key, dense_value, d_key, d_value,
+            call.queries, call.keys, call.heads, call.group, call.group * row_blocks, call.scale,
+            *call.strides(call.query, g), **call.widths, **call.value_widths,
+            GROUPED=call.group > 1, KEY_BLOCK=_KEY_BLOCK, TOGETHER=call.tuning.together,
+            num_warps=call.tuning.key_warps, num_stages=2,
         )  # fmt: skip
     return d_query, d_key, d_value, d_alpha if needs_alpha else None
 
@@ -184,7 +188,7 @@ def entmax_attention_backward(
 def _listed_queries(
     call: _Call, lists: AttentionLists, g: Tensor, d_query: Tensor, d_alpha: Tensor, needs_alpha: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of queries by lists; gradients of the scores, and where the keys find theirs."""
+    """Gradients of queries by lists; and all entries of the lists in the order of the keys, with where each begins."""
     device = call.query.device
     row_blocks, key_blocks = blocks_of(call.queries, DENSE_ROWS), blocks_of(call.keys, _KEY_BLOCK)
     cells = torch.zeros(
@@ -196,15 +200,17 @@ def _listed_queries(
         CAPACITY=LIST_CAPACITY, KEY_BLOCK=_KEY_BLOCK, num_warps=1,
     )  # fmt: skip
     offsets = cells.cumsum(0, dtype=torch.int32)
-    slopes, entries = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
+    slopes, places = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
+    pairs = call.query.new_empty((*places.shape, 2))
     rows = call.tuning.gradient_rows
     listed_queries_backward[(blocks_of(call.queries, rows), call.all_heads)](
         call.key, call.value, g, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, ranks, offsets,
-        lists.dense, slopes, entries, d_query, d_alpha, call.queries, call.heads, call.group, call.scale, call.epsilon,
-        *call.strides(call.key, call.value, g), key_blocks, **call.powers, NEEDS_ALPHA=needs_alpha, **call.widths,
-        **call.value_widths, R=rows, CAPACITY=LIST_CAPACITY, KEY_BLOCK=_KEY_BLOCK, num_warps=1,
+        lists.dense, slopes, places, pairs, d_query, d_alpha,
+        call.queries, call.heads, call.group, call.scale, call.epsilon, *call.strides(call.key, call.value, g), key_blocks,
+        **call.powers, NEEDS_ALPHA=needs_alpha, **call.widths, **call.value_widths, R=rows, CAPACITY=LIST_CAPACITY,
+        KEY_BLOCK=_KEY_BLOCK, num_warps=1,
     )  # fmt: skip
-    return slopes, entries, offsets
+    return places, pairs, offsets
 
 
 def _dense(

@@ -41,31 +41,51 @@ def rank_entries(
     if tl.load(DENSE + head * row_blocks + row_block) == 0:
         stride = group * row_blocks
         first = (b * (heads // group) + h // group) * key_blocks * stride + (h % group) * row_blocks + row_block
+        end = tl.minimum((row_block + 1) * DENSE_ROWS, queries)
         slot = tl.arange(0, _RANKED)
-        for row in range(row_block * DENSE_ROWS, tl.minimum((row_block + 1) * DENSE_ROWS, queries)):
+        here = head * queries + row_block * DENSE_ROWS
+        count, block = _blocks_of_row(KEYS, COUNTS, here, 1, slot, CAPACITY, KEY_BLOCK)
+        for row in range(row_block * DENSE_ROWS, end):
             here = head * queries + row
-            count = tl.load(COUNTS + here)
-            for n in range(0, count, _RANKED):
+            # The next row is on its way while this one waits for the counts.
+            next_count, next_block = _blocks_of_row(KEYS, COUNTS, here + 1, row + 1 < end, slot, CAPACITY, KEY_BLOCK)
+            _rank(RANKS + here * CAPACITY + slot, CELLS + first, block, slot < count, slot, stride)
+            for n in range(_RANKED, count, _RANKED):
                 exists = n + slot < count
                 block = tl.load(KEYS + here * CAPACITY + n + slot, mask=exists, other=0) // KEY_BLOCK
-                block = tl.where(exists, block, -1 - slot)  # unlike all others
-                same = block[:, None] == block[None, :]
-                earlier = tl.sum((same & (slot[None, :] < slot[:, None])).to(tl.int32), 1)
-                all_ = tl.sum(same.to(tl.int32), 1)
-                cell = first + block.to(tl.int64) * stride
-                before = tl.load(CELLS + cell, mask=exists, other=0)
-                tl.store(RANKS + here * CAPACITY + n + slot, before + earlier, mask=exists)
-                tl.debug_barrier()
-                tl.store(CELLS + cell, before + all_, mask=exists & (earlier == all_ - 1))
-                tl.debug_barrier()
+                _rank(RANKS + here * CAPACITY + n + slot, CELLS + first, block, exists, slot, stride)
+            count, block = next_count, next_block
+
+
+@triton.jit
+def _blocks_of_row(KEYS, COUNTS, here, wanted, slot, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr):
+    """The number of entries of a row, and the blocks of keys of the first of them; what is behind is not defined."""
+    count = tl.load(COUNTS + here, mask=wanted != 0, other=0)
+    return count, tl.load(KEYS + here * CAPACITY + slot, mask=(slot < CAPACITY) & (wanted != 0), other=0) // KEY_BLOCK
+
+
+@triton.jit
+def _rank(to, CELLS, block, exists, slot, stride):
+    """Entries for blocks of keys (n,) get their ranks, and the cells count them."""
+    block = tl.where(exists, block, -1 - slot)  # unlike all others
+    same = block[:, None] == block[None, :]
+    # How many there are, and above that how many of them are earlier.
+    counted = tl.sum(tl.where(same, tl.where(slot[None, :] < slot[:, None], 65537, 1), 0), 1)
+    earlier, all_ = counted >> 16, counted & 65535
+    cell = CELLS + block.to(tl.int64) * stride
+    before = tl.load(cell, mask=exists, other=0)
+    tl.store(to, before + earlier, mask=exists)
+    tl.debug_barrier()
+    tl.store(cell, before + all_, mask=exists & (earlier == all_ - 1))
+    tl.debug_barrier()
 
 
 @triton.jit
 def listed_keys_backward(
-    Q, G, KEYS, WEIGHTS, SLOPES, ENTRIES, OFFSETS, ANY_DENSE, DENSE_DK, DENSE_DV, DK, DV,
+    Q, G, PLACES, PAIRS, OFFSETS, ANY_DENSE, DENSE_DK, DENSE_DV, DK, DV,
     queries, keys, heads, group, cells, scale, qb, qh, qi, gb, gh, gi,
     D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr,
-    CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr, TOGETHER: tl.constexpr,
+    GROUPED: tl.constexpr, KEY_BLOCK: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """DK (key heads, keys, D) and DV (key heads, keys, C); `cells` are those of a block of keys.
 
@@ -78,6 +98,8 @@ def listed_keys_backward(
     cell = (key_head * tl.num_programs(0) + block) * cells
     start = tl.load(OFFSETS + cell - 1, mask=cell > 0, other=0)
     end = tl.load(OFFSETS + cell + cells - 1)
+    Q += b * qb + (key_head % groups) * group * qh
+    G += b * gb + (key_head % groups) * group * gh
     d, c = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
     key = block * KEY_BLOCK + tl.arange(0, KEY_BLOCK)
     dk = tl.zeros([KEY_BLOCK, WIDTH], tl.float32)
@@ -85,17 +107,19 @@ def listed_keys_backward(
     part = tl.arange(0, TOGETHER)
     for n in range(start, end, TOGETHER):
         exists = n + part < end
-        entry = tl.load(ENTRIES + n + part, mask=exists, other=0).to(tl.int64)
-        at_row = entry // CAPACITY
-        row, h = at_row % queries, (at_row // queries) % heads
-        mine = tl.load(KEYS + entry, mask=exists, other=-1)
-        p = tl.load(WEIGHTS + entry, mask=exists, other=0.0)
-        slope = tl.load(SLOPES + entry, mask=exists, other=0.0)
-        at_q = (b * qb + h * qh + row * qi)[:, None] + d[None, :]
-        at_g = (b * gb + h * gh + row * gi)[:, None] + c[None, :]
+        place = tl.load(PLACES + n + part, mask=exists, other=0)
+        at_pair = PAIRS + (n + part).to(tl.int64)[:, None] * 2 + tl.arange(0, 2)[None, :]
+        slope, p = tl.split(tl.load(at_pair, mask=tl.broadcast_to(exists[:, None], [TOGETHER, 2]), other=0.0))
+        row = (place // KEY_BLOCK).to(tl.int64)
+        at_q, at_g = row * qi, row * gi
+        if GROUPED:
+            h = place // KEY_BLOCK // queries
+            row -= h * queries
+            at_q, at_g = h * qh + row * qi, h * gh + row * gi
+        at_q, at_g = at_q[:, None] + d[None, :], at_g[:, None] + c[None, :]
         q = tl.load(Q + at_q, mask=exists[:, None] & (d < D)[None, :], other=0.0)
         g = tl.load(G + at_g, mask=exists[:, None] & (c < C)[None, :], other=0.0)
-        same = key[:, None] == mine[None, :]
+        same = tl.arange(0, KEY_BLOCK)[:, None] == (place % KEY_BLOCK)[None, :]
         dk = tl.dot(tl.where(same, slope[None, :], 0.0).to(q.dtype), q, dk, input_precision="tf32x3")
         dv = tl.dot(tl.where(same, p[None, :], 0.0).to(g.dtype), g, dv, input_precision="tf32x3")
     inside = key < keys

@@ -15,23 +15,30 @@ _MOST_STEPS = tl.constexpr(40)
 
 
 @triton.jit
-def _scores(
-    q, k, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-    HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr,
-):  # fmt: skip
-    """Scores (rows, keys) of queries (rows, d) and keys (d, keys), NOTHING where not allowed."""
-    z = tl.dot(q, k, input_precision="tf32x3")
-    allowed = inside[:, None] & (j[None, :] < ends[:, None])
-    far, wide = rows.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
-    at_mask = b * mb + h * mh + far * mi + wide * mj
-    at_bias = b * bb + h * bh + far * bi + wide * bj
-    return with_extras(z, M, B, at_mask, at_bias, allowed, scale, HAS_MASK, HAS_BIAS)
+def _fewest(ends, inside, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr):
+    """Every row of the block attends so many keys, and they are scaled products alone."""
+    if HAS_MASK or HAS_BIAS:
+        return 0
+    else:
+        return tl.min(tl.where(inside, ends, 0), 0)
 
 
 @triton.jit
-def _less(x, top):
-    """Scores less the largest, NOTHING as it was."""
-    return tl.where(x <= NOTHING, NOTHING, x - top[:, None])
+def _scores(
+    q, k, top, fewest, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+    HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """Scores (rows, keys) of queries (rows, d) and keys (d, keys), less the largest; NOTHING where not allowed."""
+    z = tl.dot(q, k, input_precision="tf32x3")
+    y = z * scale - top[:, None]
+    if tl.max(j, 0) >= fewest:
+        allowed = inside[:, None] & (j[None, :] < ends[:, None])
+        far, wide = rows.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
+        at_mask = b * mb + h * mh + far * mi + wide * mj
+        at_bias = b * bb + h * bh + far * bi + wide * bj
+        x = with_extras(z, M, B, at_mask, at_bias, allowed, scale, HAS_MASK, HAS_BIAS)
+        y = tl.where(x <= NOTHING, NOTHING, x - top[:, None])
+    return y
 
 
 @triton.jit
@@ -48,6 +55,7 @@ def attend_dense(
     That is STATES (heads, queries, 4): the largest score, t, and factors of p and of p^{2−α}; and MEANS
     (heads, queries, C) of the values by p^{2−α}.
     """
+    ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
     head = tl.program_id(1).to(tl.int64)
     if tl.load(DENSE + head * tl.num_programs(0) + tl.program_id(0)) != 0:
         b, h = head // heads, head % heads
@@ -61,6 +69,7 @@ def attend_dense(
         V += b * vb + (h // group) * vh
         exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
         ends = end_of(rows, exist, diagonal, CAUSAL)
+        fewest = _fewest(ends, inside, HAS_MASK, HAS_BIAS)
         end = tl.max(tl.where(inside, ends, 0), 0)
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
         top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
@@ -75,14 +84,15 @@ def attend_dense(
                 j = n + columns
                 at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
                 k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-                x = _scores(
-                    q, k, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS
-                )
-                weight, escort = relative_weights(_less(x, top), t, epsilon, ORDER, False)
+                y = _scores(
+                    q, k, top, fewest, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                    HAS_MASK, HAS_BIAS,
+                )  # fmt: skip
+                weight, escort = relative_weights(y, t, epsilon, ORDER, ROUGH)
                 total += tl.sum(weight, 1)
                 slope += tl.sum(escort, 1)
             step = newton_step(total, slope, partition, t, epsilon, ORDER)
-            moves = is_climbing(step, t, ORDER, False)
+            moves = is_climbing(step, t, ORDER, ROUGH)
             partition += step
             t -= epsilon * step
             steps += 1
@@ -96,10 +106,11 @@ def attend_dense(
             at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
             at_v = j.to(tl.int64)[:, None] * vj + c[None, :]
             k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-            x = _scores(
-                q, k, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS
-            )
-            weight, escort = relative_weights(_less(x, top), t, epsilon, ORDER, False)
+            y = _scores(
+                q, k, top, fewest, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                HAS_MASK, HAS_BIAS,
+            )  # fmt: skip
+            weight, escort = relative_weights(y, t, epsilon, ORDER, ROUGH)
             if tl.max(tl.max(escort, 1), 0) > 0.0:
                 v = tl.load(V + at_v, mask=(j < exist)[:, None] & (c < C)[None, :], other=0.0)
                 total += tl.sum(weight, 1)
@@ -142,6 +153,7 @@ def dense_queries_backward(
     D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """DQ (heads, queries, D) of dense blocks, and the gradient of α for each row."""
+    ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
     head = tl.program_id(1).to(tl.int64)
     if tl.load(DENSE + head * tl.num_programs(0) + tl.program_id(0)) != 0:
         b, h = head // heads, head % heads
@@ -160,6 +172,7 @@ def dense_queries_backward(
         V += b * vb + (h // group) * vh
         exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
         ends = end_of(rows, exist, diagonal, CAUSAL)
+        fewest = _fewest(ends, inside, HAS_MASK, HAS_BIAS)
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
         dq = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
         turn, rest = tl.zeros([DENSE_ROWS], tl.float32), tl.zeros([DENSE_ROWS], tl.float32)
@@ -168,10 +181,11 @@ def dense_queries_backward(
             j = n + columns
             at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
             k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-            x = _scores(
-                q, k, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS
-            )
-            weight, escort = relative_weights(_less(x, top), t, epsilon, ORDER, False)
+            y = _scores(
+                q, k, top, fewest, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                HAS_MASK, HAS_BIAS,
+            )  # fmt: skip
+            weight, escort = relative_weights(y, t, epsilon, ORDER, ROUGH)
             if tl.max(tl.max(escort, 1), 0) > 0.0:
                 at_v = j.to(tl.int64)[None, :] * vj + c[:, None]
                 v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
@@ -203,6 +217,7 @@ def dense_keys_backward(
     D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """What dense blocks contribute to DK (key heads, keys, D), before it is scaled, and DV (key heads, keys, C)."""
+    ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
     key_head = tl.program_id(1).to(tl.int64)
     if tl.load(ANY_DENSE + key_head) != 0:
         groups = heads // group
@@ -233,12 +248,13 @@ def dense_keys_backward(
                     at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
                     q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
                     ends = end_of(rows, exist, diagonal, CAUSAL)
-                    x = _scores(
-                        q, k, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                    fewest = _fewest(ends, inside, HAS_MASK, HAS_BIAS)
+                    top, t, factor, factor_escort = _state_of(STATES, at_row, inside)
+                    y = _scores(
+                        q, k, top, fewest, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                         HAS_MASK, HAS_BIAS,
                     )  # fmt: skip
-                    top, t, factor, factor_escort = _state_of(STATES, at_row, inside)
-                    weight, escort = relative_weights(_less(x, top), t, epsilon, ORDER, False)
+                    weight, escort = relative_weights(y, t, epsilon, ORDER, ROUGH)
                     if tl.max(tl.max(escort, 1), 0) > 0.0:
                         wanted = inside[:, None] & (c < C)[None, :]
                         at_g = b * gb + h * gh + rows.to(tl.int64)[:, None] * gi + c[None, :]

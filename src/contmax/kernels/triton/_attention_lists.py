@@ -1,9 +1,10 @@
 r"""Lists of the keys that may have mass in a row of attention, with their scores, from the tops of its tiles.
 
 The tops of the tiles are scores of a part of the keys, and the threshold of a part is a lower bound of the row's own.
-A tile with one top above the bound has one key to list. One with two may have more: its keys are multiplied again. A
-row that needs more room than a list has, or more work than a product of matrices, is left to `_attention_dense`, with
-all the others of its block of rows.
+The largest tops of some tiles each give a bound that leaves few tiles; all tops of these give a closer one. A tile with
+one top above that has one key to list. One with two may have more: its keys are multiplied again. A row that needs more
+room than a list has, or more work than a product of matrices, is left to `_attention_dense`, with all the others of its
+block of rows.
 """
 
 import triton
@@ -15,8 +16,8 @@ from contmax.kernels.triton._solve import NOTHING, climb
 # Rows that are left to dense products together, and keys that are gathered at a time.
 DENSE_ROWS = tl.constexpr(64)
 _CHUNK = tl.constexpr(16)
-# The largest tops of so many tiles give a first bound.
-_TOGETHER = tl.constexpr(8)
+# The largest top of so many tiles is one of those that give a first bound.
+_TOGETHER = tl.constexpr(4)
 
 
 @triton.jit
@@ -31,23 +32,30 @@ def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexp
 
 
 @triton.jit
-def _bounds(y, epsilon, size, K: tl.constexpr, WIDE: tl.constexpr):
-    """A lower bound of A from tops (R, T, 2) less the largest, and a bound of the scores that have mass, (R,) each.
+def _lowest(partition, epsilon, size, K: tl.constexpr, WIDE: tl.constexpr):
+    """From a bound of A, (R,), a surely lower one, and a bound of the scores that have mass.
 
     `size` is the magnitude of the scores, of which their last bits are lost.
     """
-    R: tl.constexpr = y.shape[0]
-    T: tl.constexpr = y.shape[1]
-    GROUP: tl.constexpr = _TOGETHER if T >= 2 * _TOGETHER else 1
-    largest = tl.max(tl.reshape(tl.max(y, 2), [R, T // GROUP, GROUP]), 2)
-    none = tl.zeros([R], tl.float32)
-    partition, t = climb(largest, epsilon, none, none + 1.0, K, True)
-    partition, t = climb(tl.reshape(y, [R, 2 * T]), epsilon, partition, t, K, True)
     reaches = epsilon > 0.0
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
     slack = (1e-5 if K > 0 else 1e-3) * (1.0 + partition) + (WIDE / 8388608.0) * (size + reach)
     partition = tl.maximum(partition - slack, 0.0)
     return partition, tl.where(reaches, partition - reach - slack, -float("inf"))
+
+
+@triton.jit
+def _less(tops, top, unit):
+    """Scores less the largest, from tops (R, n); NOTHING as it was."""
+    return tl.where(tops < 0.5 * NOTHING, NOTHING, (tops - top[:, None]) * unit)
+
+
+@triton.jit
+def _closer(first, second, epsilon, partition, size, K: tl.constexpr, WIDE: tl.constexpr):
+    """Both bounds from all tops of some tiles, (R, n) each, and from a lower bound of A."""
+    pairs = tl.reshape(tl.join(first, second), [first.shape[0], 2 * first.shape[1]])
+    partition, _ = climb(pairs, epsilon, partition, 1.0 - epsilon * partition, K, True)
+    return _lowest(partition, epsilon, size, K, WIDE)
 
 
 @triton.jit
@@ -65,62 +73,76 @@ def _listed(
 
 
 @triton.jit
-def list_keys(
-    Q, K, M, B, LENGTHS, A, TOPS, MANY, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
-    begin, last, tiles, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+def _list_rows(
+    Q, K, M, B, LENGTHS, A, TOPS, SOME, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
+    head, start, begin, last, tiles, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     EXACT: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, T: tl.constexpr, WIDE: tl.constexpr,
-    CAPACITY: tl.constexpr, MOST: tl.constexpr,
+    CAPACITY: tl.constexpr, CANDIDATES: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
-    """KEYS and SCORES (heads, queries, CAPACITY) and COUNTS (heads, queries), for the queries begin … last.
-
-    Scores are less the largest top of the row. STARTS (heads, queries, 2) has that top, NaN for a row with NaN, and a
-    lower bound of A. DENSE (heads, blocks) is set where a row does not fit. MANY (heads, queries, MOST) is scratch.
-    With EXACT the scores of all keys are computed again.
-    """
-    head = tl.program_id(1).to(tl.int64)
+    """The lists of R rows of a head from `start` on."""
     b, h = head // heads, head % heads
-    rows = begin + tl.program_id(0) * R + tl.arange(0, R)
+    rows = start + tl.arange(0, R)
     inside = rows < last
     exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
     ends = end_of(rows, exist, diagonal, CAUSAL)
     epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
-    tile, pair = tl.arange(0, T), tl.arange(0, 2)
-    group_of_tile = tile // LANES
-    wanted = inside[:, None] & (group_of_tile[None, :] * WIDE < ends[:, None])
-    at = (head * (last - begin) + (rows - begin))[:, None, None] * (tiles * 2) + tile[None, :, None] * 2
-    tops = tl.load(TOPS + at + pair[None, None, :], mask=wanted[:, :, None] & (pair >= 0)[None, None, :], other=NOTHING)
-    broken = (tl.max(tl.max((tops != tops).to(tl.int32), 2), 1) > 0) | (epsilon != epsilon)
+    tile, unit = tl.arange(0, T), 1.0 if HAS_BIAS else scale
+    wanted = inside[:, None] & ((tile // LANES)[None, :] * WIDE < ends[:, None])
+    at_tops = TOPS + (head * (last - begin) + (rows - begin))[:, None] * (tiles * 2)
+    tops = tl.load(at_tops + tile[None, :], mask=wanted, other=NOTHING)
+    broken = (tl.max((tops != tops).to(tl.int32), 1) > 0) | (epsilon != epsilon)
     epsilon = tl.where(epsilon == epsilon, epsilon, 0.5)
-    top = tl.max(tl.max(tops, 2), 1)
+    top = tl.max(tops, 1)
     top = tl.where(broken | (top < 0.5 * NOTHING), 0.0, top)
-    unit = 1.0 if HAS_BIAS else scale
-    y = tl.where(tops < 0.5 * NOTHING, NOTHING, (tops - top[:, None, None]) * unit)
-    partition, below = _bounds(y, epsilon, tl.abs(top) * unit, ORDER, WIDE)
-    high, low = tl.split(y)
-    bits, _ = tl.split(tops.to(tl.int32, bitcast=True))
-    many = low > below[:, None]
-    single = (high > below[:, None]) & (high > NOTHING) & (low <= below[:, None])
-    many = many & (low > NOTHING)
     ok = inside & (broken == 0)
+    y = tl.where(ok[:, None], _less(tops, top, unit), NOTHING)
+    # The largest of some neighbouring tiles give a bound, and few tiles are above it.
+    GROUP: tl.constexpr = _TOGETHER if T >= 2 * _TOGETHER else 1
+    none = tl.zeros([R], tl.float32)
+    largest = tl.max(tl.reshape(y, [R, T // GROUP, GROUP]), 2)
+    partition, _ = climb(largest, epsilon, none, none + 1.0, ORDER, True)
+    size = tl.abs(top) * unit
+    partition, below = _lowest(partition, epsilon, size, ORDER, WIDE)
+    some = (y > below[:, None]) & (y > NOTHING)
+    number = tl.sum(some.to(tl.int32), 1)
+    if tl.max(number, 0) > CANDIDATES:
+        others = _less(tl.load(at_tops + tiles + tile[None, :], mask=wanted & ok[:, None], other=NOTHING), top, unit)
+        partition, below = _closer(y, others, epsilon, partition, size, ORDER, WIDE)
+        some = (y > below[:, None]) & (y > NOTHING)
+        number = tl.sum(some.to(tl.int32), 1)
+    slot = tl.cumsum(some.to(tl.int32), 1) - 1
+    at_some = SOME + (head * (last - begin) + (rows - begin))[:, None] * CANDIDATES
+    tl.store(at_some + slot, tl.broadcast_to(tile[None, :], [R, T]), mask=some & (slot < CANDIDATES))
+    tl.debug_barrier()
+    # All tops of these tiles give a closer bound.
+    slot = tl.arange(0, CANDIDATES)
+    exists = slot[None, :] < number[:, None]
+    tile = tl.load(at_some + slot[None, :], mask=exists, other=0)
+    tops = tl.load(at_tops + tile, mask=exists, other=NOTHING)
+    high = _less(tops, top, unit)
+    low = _less(tl.load(at_tops + tiles + tile, mask=exists, other=NOTHING), top, unit)
+    partition, below = _closer(high, low, epsilon, partition, size, ORDER, WIDE)
+    many = (low > below[:, None]) & (low > NOTHING)
+    single = (high > below[:, None]) & (high > NOTHING) & (many == 0)
     at_row = head * queries + rows
-    # One key of a tile.
-    slot = tl.cumsum(single.to(tl.int32), 1) - 1
-    count = tl.sum(single.to(tl.int32), 1)
-    place = bits & (WIDE // 4 - 1)
-    key = group_of_tile[None, :] * WIDE + (place // 2) * 8 + (tile % LANES)[None, :] * 2 + place % 2
-    listed = single & (slot < CAPACITY) & ok[:, None]
+    # Counted in one sweep: tiles with one key, and above 16 bits those of which more keys may have mass.
+    kinds = tl.where(many, 65536, single.to(tl.int32))
+    before = tl.cumsum(kinds, 1) - kinds
+    counted = tl.sum(kinds, 1)
+    count, more = counted & 65535, counted >> 16
+    slot = before & 65535
+    place = tops.to(tl.int32, bitcast=True) & (WIDE // 4 - 1)
+    key = (tile // LANES) * WIDE + (place // 2) * 8 + (tile % LANES) * 2 + place % 2
+    listed = single & (slot < CAPACITY)
     tl.store(KEYS + at_row[:, None] * CAPACITY + slot, key, mask=listed)
     tl.store(SCORES + at_row[:, None] * CAPACITY + slot, high, mask=listed)
-    # Tiles of which more keys may have mass.
-    slot = tl.cumsum(many.to(tl.int32), 1) - 1
-    more = tl.sum(many.to(tl.int32), 1)
-    at_many = (head * (last - begin) + (rows - begin)) * MOST
-    noted = many & (slot < MOST) & ok[:, None]
-    tl.store(MANY + at_many[:, None] + slot, tl.broadcast_to(tile[None, :], [R, T]), mask=noted)
-    fits = (count <= CAPACITY) & (more <= MOST)
+    tl.debug_barrier()
+    tl.store(at_some + (before >> 16), tile, mask=many)
+    # Where more keys may have mass, two at least have.
+    fits = (number <= CANDIDATES) & (count + 2 * more <= CAPACITY) & (more <= MOST)
     tl.store(COUNTS + at_row, tl.where(broken, 0, count), mask=inside)
     tl.store(STARTS + at_row * 2, tl.where(broken, float("nan"), top * unit), mask=inside)
     tl.store(STARTS + at_row * 2 + 1, partition, mask=inside)
@@ -129,7 +151,7 @@ def list_keys(
     d, chunk = tl.arange(0, WIDTH), tl.arange(0, _CHUNK)
     for r in range(0, R):
         mine = tl.arange(0, R) == r
-        row = begin + tl.program_id(0) * R + r
+        row = start + r
         tiles_left = tl.sum(tl.where(mine & fits & ok, more, 0), 0)
         found = tl.sum(tl.where(mine, count, 0), 0)
         overflow = tl.sum((mine & ok & (fits == 0)).to(tl.int32), 0)
@@ -152,12 +174,12 @@ def list_keys(
                         q, K, M, B, at_mask, at_bias, j, exists, scale, kj, mj, bj, HAS_MASK, HAS_BIAS, D, WIDTH
                     )
                     tl.store(SCORES + here * CAPACITY + n + chunk, x - base, mask=exists)
-            scratch = (head * (last - begin) + (row - begin)) * MOST
+            scratch = (head * (last - begin) + (row - begin)) * CANDIDATES
             for m in range(0, tiles_left):
-                one = tl.load(MANY + scratch + m)
-                start = (one // LANES) * WIDE + (one % LANES) * 2
+                one = tl.load(SOME + scratch + m)
+                origin = (one // LANES) * WIDE + (one % LANES) * 2
                 for n in range(0, WIDE // 4, _CHUNK):
-                    j = start + (n + chunk) // 2 * 8 + chunk % 2
+                    j = origin + (n + chunk) // 2 * 8 + chunk % 2
                     x = _listed(
                         q, K, M, B, at_mask, at_bias, j, j < end, scale, kj, mj, bj, HAS_MASK, HAS_BIAS, D, WIDTH
                     )
@@ -172,3 +194,32 @@ def list_keys(
             blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
             tl.store(DENSE + head * blocks + row // DENSE_ROWS, 1)
             tl.store(ANY_DENSE + b * (heads // group) + h // group, 1)
+
+
+@triton.jit
+def list_keys(
+    Q, K, M, B, LENGTHS, A, TOPS, SOME, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
+    begin, last, tiles, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
+    ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    EXACT: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, T: tl.constexpr, WIDE: tl.constexpr,
+    CAPACITY: tl.constexpr, CANDIDATES: tl.constexpr, MOST: tl.constexpr, TURNS: tl.constexpr,
+):  # fmt: skip
+    """KEYS and SCORES (heads, queries, CAPACITY) and COUNTS (heads, queries), for the queries begin … last.
+
+    Scores are less the largest top of the row. STARTS (heads, queries, 2) has that top, NaN for a row with NaN, and a
+    lower bound of A. DENSE (heads, blocks) is set where a row does not fit: where more than CANDIDATES tiles may have
+    mass, or two keys of more than MOST tiles, or more keys than a list has room for. SOME (heads, queries, CANDIDATES)
+    is scratch. With EXACT the scores of all keys are computed again. A program lists R rows at a time, TURNS times.
+    """
+    head = tl.program_id(1).to(tl.int64)
+    first = begin + tl.program_id(0) * (R * TURNS)
+    for start in range(first, tl.minimum(first + R * TURNS, last), R):
+        _list_rows(
+            Q, K, M, B, LENGTHS, A, TOPS, SOME, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
+            head, start, begin, last, tiles, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+            qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
+            ORDER, PER_HEAD, CAUSAL, HAS_MASK, HAS_BIAS, HAS_LENGTHS, EXACT, D, WIDTH, R, T, WIDE,
+            CAPACITY, CANDIDATES, MOST,
+        )  # fmt: skip

@@ -85,15 +85,17 @@ def attend_listed(
 
 @triton.jit
 def listed_queries_backward(
-    K, V, G, A, KEYS, WEIGHTS, COUNTS, STARTS, RANKS, OFFSETS, DENSE, SLOPES, ENTRIES, DQ, DA,
+    K, V, G, A, KEYS, WEIGHTS, COUNTS, STARTS, RANKS, OFFSETS, DENSE, SLOPES, PLACES, PAIRS, DQ, DA,
     queries, heads, group, scale, fixed_epsilon, kb, kh, kj, vb, vh, vj, gb, gh, gi, key_blocks,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_ALPHA: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, R: tl.constexpr,
     CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the scores on the lists, SLOPES, and of the queries; and of α for each row where asked for.
+    """The gradient of the queries, and of α for each row where asked for. SLOPES, as long as the lists, is scratch.
 
-    Each entry of a list is noted where the keys look for it (`_attention_columns`).
+    Each entry of a list is noted where the keys look for it (`_attention_columns`): in PLACES its row, among those of
+    all heads that share the keys, and its place in the block of keys; in PAIRS (…, 2) the gradient of its score, and
+    its weight.
     """
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
@@ -152,11 +154,14 @@ def listed_queries_backward(
             wanted = exists[:, :, None] & (d < D)[None, None, :]
             k = tl.load(K + key[:, :, None] * kj + d[None, None, :], mask=wanted, other=0.0).to(tl.float32)
             total += tl.sum(slope[:, :, None] * k, 1)
-            tl.store(SLOPES + at, slope, mask=exists)
             cell = first + (key // KEY_BLOCK) * stride
             before = tl.load(OFFSETS + cell - 1, mask=exists & (cell > 0), other=0)
-            rank = tl.load(RANKS + at, mask=exists, other=0).to(tl.int32)
-            tl.store(ENTRIES + before + rank, at.to(tl.int32), mask=exists)
+            to = (before + tl.load(RANKS + at, mask=exists, other=0)).to(tl.int64)
+            place = ((h % group) * queries + rows)[:, None] * KEY_BLOCK + key % KEY_BLOCK
+            tl.store(PLACES + to, place.to(tl.int32), mask=exists)
+            both = tl.join(slope, p).to(PAIRS.dtype.element_ty)
+            either = tl.broadcast_to(exists[:, :, None], both.shape)
+            tl.store(PAIRS + to[:, :, None] * 2 + tl.arange(0, 2)[None, None, :], both, mask=either)
         at = at_row[:, None] * D + d[None, :]
         tl.store(DQ + at, saturated(total * scale, DQ).to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
         if NEEDS_ALPHA:

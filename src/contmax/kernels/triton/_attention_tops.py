@@ -84,18 +84,26 @@ def _halved(first, second):
 
 
 @triton.jit
-def _keep_tops(x, first, second, n, end, TOPS, at, stored, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
+def _keep_tops(x, first, second, n, end, tiles, TOPS, at, stored, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
     """Take a block into the tops of its tiles, and store these where they end."""
     if WIDE <= COLUMNS:
         first, second = _tops_of_block(x, WIDE, WIDE)
-        tl.store(TOPS + at + (n // WIDE) * (2 * LANES), tl.join(first, second), mask=stored)
+        _store_tops(first, second, TOPS + at + (n // WIDE) * LANES, tiles, stored)
     else:
         first, second = _with_part(x, first, second, n, COLUMNS, WIDE)
         if ((n + COLUMNS) % WIDE == 0) | (n + COLUMNS >= end):
-            tl.store(TOPS + at + (n // WIDE) * (2 * LANES), tl.join(first, second), mask=stored)
+            _store_tops(first, second, TOPS + at + (n // WIDE) * LANES, tiles, stored)
             first = tl.full(first.shape, NOTHING, tl.float32)
             second = tl.full(second.shape, NOTHING, tl.float32)
     return first, second
+
+
+@triton.jit
+def _store_tops(first, second, to, tiles, stored):
+    """Tops (R, groups, LANES), the first of all tiles of a row before the second, neighbours side by side."""
+    shape: tl.constexpr = [first.shape[0], first.shape[1] * LANES]
+    tl.store(to, tl.reshape(first, shape), mask=stored)
+    tl.store(to + tiles, tl.reshape(second, shape), mask=stored)
 
 
 @triton.jit
@@ -116,7 +124,7 @@ def tile_tops(
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """TOPS (heads, last − begin, tiles, 2) of the queries begin … last; tiles behind the last key are left alone.
+    """TOPS (heads, last − begin, 2, tiles) of the queries begin … last; tiles behind the last key are left alone.
 
     What is kept are products, or scores where there is a bias.
     """
@@ -136,19 +144,16 @@ def tile_tops(
     if HAS_MASK or HAS_BIAS:
         whole = 0
     GROUPS: tl.constexpr = COLUMNS // WIDE if WIDE <= COLUMNS else 1
-    groups = tl.arange(0, GROUPS)
-    at = ((head * (last - begin) + (rows - begin)) * tiles * 2)[:, None, None, None]
-    at += groups[None, :, None, None] * (2 * LANES) + tl.arange(0, LANES)[None, None, :, None] * 2
-    at += tl.arange(0, 2)[None, None, None, :]
+    at = ((head * (last - begin) + (rows - begin)) * tiles * 2)[:, None] + tl.arange(0, GROUPS * LANES)[None, :]
     first = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
     second = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
-    stored = tl.broadcast_to(inside[:, None, None, None], [ROWS, GROUPS, LANES, 2])
+    stored = tl.broadcast_to(inside[:, None], [ROWS, GROUPS * LANES])
     PRECISION: tl.constexpr = "tf32x3"
     for n in range(0, whole, COLUMNS):
         at_key = (n + columns).to(tl.int64)[None, :] * kj + d[:, None]
         k = tl.load(K + at_key) if D == WIDTH else tl.load(K + at_key, mask=(d < D)[:, None], other=0.0)
         x = tl.dot(q, k, input_precision=PRECISION)
-        first, second = _keep_tops(x, first, second, n, end, TOPS, at, stored, COLUMNS, WIDE)
+        first, second = _keep_tops(x, first, second, n, end, tiles, TOPS, at, stored, COLUMNS, WIDE)
     ends = end_of(rows, exist, diagonal, CAUSAL)
     for n in range(whole, end, COLUMNS):
         j = n + columns
@@ -159,4 +164,4 @@ def tile_tops(
         at_mask = b * mb + h * mh + rows.to(tl.int64)[:, None] * mi + j.to(tl.int64)[None, :] * mj
         at_bias = b * bb + h * bh + rows.to(tl.int64)[:, None] * bi + j.to(tl.int64)[None, :] * bj
         x = with_extras(z, M, B, at_mask, at_bias, allowed, scale if HAS_BIAS else 1.0, HAS_MASK, HAS_BIAS)
-        first, second = _keep_tops(x, first, second, n, end, TOPS, at, stored, COLUMNS, WIDE)
+        first, second = _keep_tops(x, first, second, n, end, tiles, TOPS, at, stored, COLUMNS, WIDE)

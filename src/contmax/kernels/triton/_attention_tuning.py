@@ -37,6 +37,7 @@ class Tuning:
         warps: and
         stages: of that program.
         tops: of a program that lists keys.
+        turns: that such a program takes.
         listed_rows: queries of a program that solves lists.
         gradient_rows: queries of one that makes their gradients.
         together: entries of lists that are multiplied at a time for the gradients of keys,
@@ -50,9 +51,10 @@ class Tuning:
     warps: int = 8
     stages: int = 3
     tops: int = 256
+    turns: int = 4
     listed_rows: int = 4
     gradient_rows: int = 8
-    together: int = 64
+    together: int = 128
     key_warps: int = 4
     dense_columns: int = 64
     dense_warps: int = 4
