@@ -205,8 +205,8 @@ def _listed_queries(
     rows = call.tuning.gradient_rows
     listed_queries_backward[(blocks_of(call.queries, rows), call.all_heads)](
         call.key, call.value, g, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, ranks, offsets,
-        lists.dense, slopes, places, pairs, d_query, d_alpha,
-        call.queries, call.heads, call.group, call.scale, call.epsilon, *call.strides(call.key, call.value, g), key_blocks,
+        lists.dense, slopes, places, pairs, d_query, d_alpha, call.queries, call.heads, call.group, call.scale,
+        call.epsilon, *call.strides(call.key, call.value, g), key_blocks,
         **call.powers, NEEDS_ALPHA=needs_alpha, **call.widths, **call.value_widths, R=rows, CAPACITY=LIST_CAPACITY,
         KEY_BLOCK=_KEY_BLOCK, num_warps=1,
     )  # fmt: skip
