@@ -9,7 +9,7 @@ treats every number by itself. The numbers are those of training alone up to rou
 import copy
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from contmax_lab.training._interruption import stop_requests
 from contmax_lab.training._optimizer import make_optimizer
 from contmax_lab.training._processes import accelerator_for
 from contmax_lab.training._randomness import seed_everything, seed_for
+from contmax_lab.training._recorded import RecordedStep, can_be_recorded, recordable_optimizer, set_rate
 from contmax_lab.training._schedule import learning_rate
 
 # These treat every number by itself, so that replicas in one tensor stay apart.
@@ -125,8 +126,12 @@ class _Ensemble:
         self.best_loss = torch.full((count,), torch.inf, device=self.device)
         self.best_epoch = torch.zeros(count, dtype=torch.long, device=self.device)
         self.step, self.seconds = 0, 0.0
+        is_recorded = can_be_recorded(self.training, self.device)
         if self.parameters:
-            self.optimizer = make_optimizer(self.task, nn.ParameterList(self.parameters.values()), self.training)
+            make = recordable_optimizer if is_recorded else make_optimizer
+            self.optimizer = make(self.task, nn.ParameterList(self.parameters.values()), self.training)
+        self._training_losses = torch.compile(self._losses, dynamic=False) if self.training.compile else self._losses
+        self._take_step: Callable[[], None] = RecordedStep(self._learn) if is_recorded else self._learn
 
     def _fresh(self, recipe: Recipe, splits: Splits) -> nn.Module:
         seed_everything(seed_for(recipe.seed, "weights"), torch.device("cpu"))
@@ -164,17 +169,21 @@ class _Ensemble:
         # Random numbers are a function of the step, so that a training that goes on draws the same.
         seed_everything(seed_for(self.recipes[0].seed, "ensemble", self.step), self.device)
         self.skeleton.train()
-        train = self.examples["train"]
         for _ in range(min(training.evaluate_every, training.epochs - self.step)):
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate(training, self.step, training.epochs) * group["pace"]
-            self.optimizer.zero_grad()
-            loss = self._losses(self.parameters, train.batch, self.mask)
-            loss.sum().backward()
-            self.optimizer.step()
+            self._set_rates()
+            self._take_step()
             self.step += 1
         self._keep_best()
         self.seconds += time.monotonic() - begun
+
+    def _set_rates(self) -> None:
+        for group in self.optimizer.param_groups:
+            set_rate(group, learning_rate(self.training, self.step, self.training.epochs) * group["pace"])
+
+    def _learn(self) -> None:
+        self.optimizer.zero_grad()
+        self._training_losses(self.parameters, self.examples["train"].batch, self.mask).sum().backward()
+        self.optimizer.step()
 
     @torch.no_grad()
     def _keep_best(self) -> None:
