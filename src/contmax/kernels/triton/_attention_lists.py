@@ -168,12 +168,10 @@ def _list_rows(
             at_bias = b * bb + h * bh + row.to(tl.int64) * bi
             if EXACT:
                 for n in range(0, found, _CHUNK):
-                    exists = n + chunk < found
-                    j = tl.load(KEYS + here * CAPACITY + n + chunk, mask=exists, other=0)
-                    x = _listed(
-                        q, K, M, B, at_mask, at_bias, j, exists, scale, kj, mj, bj, HAS_MASK, HAS_BIAS, D, WIDTH
-                    )
-                    tl.store(SCORES + here * CAPACITY + n + chunk, x - base, mask=exists)
+                    there = n + chunk < found
+                    j = tl.load(KEYS + here * CAPACITY + n + chunk, mask=there, other=0)
+                    x = _listed(q, K, M, B, at_mask, at_bias, j, there, scale, kj, mj, bj, HAS_MASK, HAS_BIAS, D, WIDTH)
+                    tl.store(SCORES + here * CAPACITY + n + chunk, x - base, mask=there)
             scratch = (head * (last - begin) + (row - begin)) * CANDIDATES
             for m in range(0, tiles_left):
                 one = tl.load(SOME + scratch + m)

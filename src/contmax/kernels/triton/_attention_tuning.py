@@ -67,7 +67,8 @@ class Tuning:
             wide = dataclasses.replace(wide, listed_rows=2, together=32, dense_columns=32)
         if size <= 256 and _is_large(like.device):
             return wide
-        return dataclasses.replace(wide, rows=min(self.rows, 64), columns=min(self.columns, 64), warps=4, stages=2)
+        small = {"rows": min(self.rows, 64), "columns": min(self.columns, 64), "together": min(wide.together, 64)}
+        return dataclasses.replace(wide, **small, warps=4, stages=2)
 
 
 TUNING = Tuning()
