@@ -44,7 +44,7 @@ def value_and_gradients(alpha, loc, scale, centre, width):
     return r.detach(), torch.autograd.grad(r, inputs, weights)
 
 
-COUNT = 61
+COUNT = 23
 ALPHAS = {
     "learned": lambda dtype: torch.full((), 1.5, dtype=dtype),
     "one for each": lambda dtype: torch.linspace(1.0, 2.0, COUNT, dtype=dtype),

@@ -5,9 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 numba = pytest.importorskip("numba", reason="numba is not installed: pip install 'contmax[cpu]'")
 
+from contmax.kernels import cpu  # noqa: E402
 from contmax.kernels.cpu import _kernels  # noqa: E402
 
 FILES = sorted(path.name for path in Path(_kernels.__file__).parent.glob("*.py"))
@@ -58,3 +60,17 @@ def test_another_digest_is_compiled_anew_and_the_same_one_is_not(tmp_path, monke
         return sum(forward.stats.cache_misses.values()) == 1
 
     assert [compiled(digest) for digest in (1, 1, 2, 2, 1)] == [True, False, True, False, False]
+
+
+def test_numbers_that_are_not_one_after_the_other_need_no_code_of_their_own():
+    # A compilation takes ten seconds, and a strided array is another type.
+    def use(alpha):
+        p, _ = cpu.regularized_max_rows(torch.zeros(4, 3), alpha)
+        cpu.pull_back_rows(p, p, alpha, needs_alpha=True)
+        cpu.line_scale_means(alpha, alpha, alpha, alpha[:2], alpha[:2], (4.0, 1.0, 1.0, 0.5, 0.5))
+        return [len(kernel.signatures) for kernel in kernels]
+
+    kernels = (_kernels.forward_kernel, _kernels.backward_kernel, _kernels.line_scale_kernel)
+    before = use(torch.full((4,), 1.5))
+    assert use(torch.tensor([1.5]).expand(4)) == before
+    assert use(torch.full((8,), 1.5)[::2]) == before

@@ -42,3 +42,20 @@ def config(tmp_path):
     path = tmp_path / "tiny.yaml"
     path.write_text(recipes.as_yaml(tiny_recipe(tmp_path)))
     return path
+
+
+@pytest.fixture
+def trained_here(monkeypatch):
+    """Processes of this machine train in this one: to start them takes longer. How many were asked for, each time."""
+    from here import Here
+
+    from contmax_lab.workers import LocalProcesses
+
+    asked = []
+
+    def opened(workers):
+        asked.append(workers.jobs)
+        return Here().open()
+
+    monkeypatch.setattr(LocalProcesses, "open", opened)
+    return asked

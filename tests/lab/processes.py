@@ -1,10 +1,12 @@
 """What tests let real processes do. Nothing heavy is imported here that the server of processes has not loaded."""
 
-import multiprocessing
+import contextlib
+import io
 import os
 import resource
 import signal
 import socket
+import time
 
 import torch
 
@@ -12,13 +14,6 @@ from contmax_lab.contract import Splits, Task
 from contmax_lab.errors import LabError
 from contmax_lab.runs import Run
 from contmax_lab.training import evaluate, train
-
-
-def process_server():
-    """Starts processes quickly: they are forked from one that has imported everything already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "contmax_lab.training", "contmax_lab.tasks.intervals"])
-    return context
 
 
 def train_with_little_space(recipe, folder, answer):
@@ -86,6 +81,42 @@ def train_and_return(recipe, folder, stop_at=None):
         return train(recipe, Run(folder), resume=True, test=True)
     except LabError as error:
         return str(error)
+
+
+def say_on_a_machine_of_its_own(*command):
+    """Run the command as one of several machines with a process each would; what is printed."""
+    from contmax_lab.cli import main
+
+    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        main(list(command))
+    return printed.getvalue()
+
+
+def search_beside_another(*command):
+    """Run the command; whoever has a trial waits until the other has one too, on a machine however busy."""
+    from here import Here
+
+    from contmax_lab.cli import main
+    from contmax_lab.search._study import SharedStudy
+    from contmax_lab.workers import LocalProcesses
+
+    take = SharedStudy.take
+
+    def taken(self):
+        trial = take(self)
+        while trial is not None and len(self.study.trials) < 2:
+            time.sleep(0.05)
+        return trial
+
+    SharedStudy.take = taken
+    LocalProcesses.open = lambda workers: Here().open()
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()) as told:
+        try:
+            main(list(command))
+        except SystemExit:
+            raise RuntimeError(told.getvalue()) from None
+    return printed.getvalue(), told.getvalue()
 
 
 class Counting(Task):

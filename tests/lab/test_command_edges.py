@@ -187,6 +187,7 @@ def test_the_version(contmax):
     assert printed.startswith("contmax 0.")
 
 
+@pytest.mark.usefixtures("trained_here")
 def test_a_search_that_cannot_write_blames_no_trial(contmax, config, tmp_path):
     runs = tmp_path / "search"
     arguments = ["search", config, "--runs", runs, "--trials", "1", "--search", "{model.hidden_dim: [2, 4]}"]

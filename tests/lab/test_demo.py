@@ -162,7 +162,7 @@ def test_speakers_are_told_apart(tmp_path):
 # -- from the command to the browser -----------------------------------------------------------------------------------
 
 
-def test_the_demo_from_command_to_browser(tmp_path, capfd):
+def test_the_demo_from_command_to_browser(tmp_path, capfd, trained_here):
     folder = tmp_path / "demo"
     small = ["--training.epochs=1", "--training.batch_size=0", "--model.hidden_dim=4"]
     left_over = Run(folder / "runs" / "seattle" / "baseline" / "seed-0")
@@ -170,7 +170,8 @@ def test_the_demo_from_command_to_browser(tmp_path, capfd):
     unknown = Run(folder / "runs" / "seattle" / "triangular" / "seed-0")
     shutil.copytree(left_over.folder, unknown.folder)
     unknown.config.write_text(unknown.config.read_text().replace("dropout:", "formerly:"))
-    main(["demo", "--output", str(folder), "--seeds", "1", *small])
+    main(["demo", "--output", str(folder), "--seeds", "1", "--jobs", "3", *small])
+    assert trained_here == [3] * 5
     assert left_over.results()["epochs"] == unknown.results()["epochs"] == 1
     # Keys are changed for every training: a quick look is quick.
     assert {Run(path.parent).results()["epochs"] for path in folder.glob("runs/*/*/*/results.json")} == {1}

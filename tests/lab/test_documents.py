@@ -205,6 +205,7 @@ def test_rows_of_the_table_of_places():
         assert recipe.data.deletion
 
 
+@pytest.mark.usefixtures("trained_here")
 def test_a_table_in_two_slices(tmp_path):
     table = next(table for table in TASK.tables() if table.name == "documents-few")
     small = type(table)(table.name, table.title, table.rows[:1], table.repetitions[:1], table.metrics)

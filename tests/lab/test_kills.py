@@ -7,7 +7,8 @@ import pytest
 import safetensors.torch
 from killing import MOMENTS, deaths, killed_at, trained
 from noisy import assert_same_end, recipe
-from processes import process_server
+
+from forked import process_server
 
 # Dropout, noise in batches that other processes make, a schedule that remembers, and the best weights so far.
 OPTIONS = {"epochs": 9, "workers": 1, "schedule": "plateau", "decay": 0.3, "evaluate_every": 2, "accumulate": 2}

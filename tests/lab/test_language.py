@@ -141,6 +141,7 @@ def stopped_after_a_step():
         yield
 
 
+@pytest.mark.usefixtures("trained_here")
 def test_rows_are_not_mixed_with_another_start(start, tmp_path):
     full = IMDB
     table = Table("t", "", full.rows[:2], full.repetitions[:1], full.metrics, start=full.start)
@@ -159,6 +160,7 @@ def test_rows_are_not_mixed_with_another_start(start, tmp_path):
         )
 
 
+@pytest.mark.usefixtures("trained_here")
 def test_a_start_that_is_gone_is_not_made_anew_for_some_rows(start, tmp_path):
     full = IMDB
     table = Table("t", "", full.rows[:2], full.repetitions[:1], full.metrics, start=full.start)
@@ -187,6 +189,7 @@ def test_a_key_that_does_not_exist_is_said_before_the_start_is_trained(start, tm
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.usefixtures("trained_here")
 def test_a_table_trains_its_start_once_or_takes_one(start, tmp_path):
     full = IMDB
     table = Table("t", "", full.rows[:1], full.repetitions[:1], full.metrics, start=full.start)

@@ -1,12 +1,13 @@
 """Two processes do what one does: the same training at the same global batch, every example counted once."""
 
 import pytest
-from processes import count, process_server, together, train_and_return
+from processes import count, together, train_and_return
 from weather import tiny_recipe
 from words import taught_and_measured
 
 from contmax_lab.runs import Run
 from contmax_lab.training import train
+from forked import process_server
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import optuna
 import pytest
 from optuna.trial import TrialState
+from processes import search_beside_another
 from weather import tiny_recipe
 
 from contmax_lab import recipes
@@ -16,6 +15,7 @@ from contmax_lab.search import _study
 from contmax_lab.search._study import SharedStudy
 from contmax_lab.training import train
 from contmax_lab.workers import _local
+from forked import process_server
 
 COUNTED = (TrialState.COMPLETE, TrialState.PRUNED)
 
@@ -48,33 +48,12 @@ def clock(monkeypatch):
     return now
 
 
-# Whoever has a trial waits until the other has one too, on a machine however busy.
-TOGETHER = """
-import time
-from contmax_lab.cli import main
-from contmax_lab.search._study import SharedStudy
-
-take = SharedStudy.take
-
-def taken(self):
-    trial = take(self)
-    while trial is not None and len(self.study.trials) < 2:
-        time.sleep(0.05)
-    return trial
-
-SharedStudy.take = taken
-main()
-"""
-
-
 def test_two_processes_share_a_search(tmp_path, config):
     storage = f"sqlite:///{tmp_path / 'shared.db'}"
-    command = [sys.executable, "-c", TOGETHER, "search", str(config), "--trials", "6", "--storage", storage]
-    command += ["--runs", str(tmp_path / "runs")]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen(command, **pipes) for _ in range(2)]
-    said = [process.communicate(timeout=300) for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
+    command = ["search", str(config), "--trials", "6", "--storage", storage, "--runs", str(tmp_path / "runs")]
+    with process_server().Pool(2) as pool:
+        both = [pool.apply_async(search_beside_another, command) for _ in range(2)]
+        said = [answer.get(timeout=300) for answer in both]
     # Both name the same best trial, and only when all are done.
     assert said[0][0] == said[1][0]
     study = optuna.load_study(study_name=str(config), storage=storage)

@@ -12,7 +12,7 @@ import time
 import pytest
 import safetensors.torch
 import torch
-from processes import process_server, train_with_little_space
+from processes import train_with_little_space
 from weather import tiny_recipe
 
 from contmax_lab import recipes
@@ -20,6 +20,7 @@ from contmax_lab.errors import Interrupted, LabError, UsageError
 from contmax_lab.registry import find_task
 from contmax_lab.runs import Run
 from contmax_lab.training import train
+from forked import process_server
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from weather import tiny_recipe, write_weather
 
 from contmax_lab import recipes
 from contmax_lab.cli import main
-from contmax_lab.contract import Metric, Repetition, Row, Table
+from contmax_lab.contract import Cell, Metric, Repetition, Row, Table
 from contmax_lab.errors import Interrupted, LabError, UsageError
 from contmax_lab.registry import find_recipe, find_task, load_recipe, open_trained, shipped_recipes, task_names
 from contmax_lab.runs import Run
@@ -117,6 +117,7 @@ def test_ctrl_c_at_a_terminal_stops_a_table_cleanly(tmp_path):
     assert run.last_checkpoint().state["position"]["step"] > 0
 
 
+@pytest.mark.usefixtures("trained_here")
 def test_a_cell_that_fails_is_named_and_the_others_are_kept(tmp_path, task):
     good, bad = small_table(seeds=1).rows
     broken = Row("Broken", bad.variant, ("--data.path=/nowhere.csv",))
@@ -204,14 +205,14 @@ def test_a_table_that_is_unknown_or_lacks_its_data(capsys):
 
 
 def test_every_table_names_recipes_and_keys_that_exist():
-    for task in task_names():
-        for table in find_task(task).tables():
-            # Each row once, and of each group of repetitions one, not each with each.
-            first_row, first_repetition = table.rows[0], table.repetitions[0]
-            of_group = {repetition.groups: repetition for repetition in table.repetitions}.values()
+    for task in map(find_task, task_names()):
+        for table in task.tables():
+            words = {}
             for cell in table.cells():
-                if cell.repetition is first_repetition or (cell.row is first_row and cell.repetition in of_group):
-                    cell_recipe(find_task(task), cell)
+                words.setdefault(cell.row.variant, {}).update(dict.fromkeys(cell.overrides))
+            # Every word is checked when it is read, even if a later one says something else: all at once.
+            for variant, overrides in words.items():
+                cell_recipe(task, Cell(Row("all", variant, tuple(overrides)), Repetition("any", ())))
             folders = [cell.folder for cell in table.cells()]
             assert len(set(folders)) == len(folders)
 
@@ -242,6 +243,7 @@ def counted_jaccard(trained):
 # -- search ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("trained_here")
 def test_search_goes_on_where_it_stopped_and_never_sees_the_test(tmp_path, capsys):
     recipe = tiny_recipe(tmp_path)
     config = tmp_path / "tiny.yaml"
@@ -261,6 +263,7 @@ def test_search_goes_on_where_it_stopped_and_never_sees_the_test(tmp_path, capsy
     assert f"loss {best:.6g}" in printed[-2]
 
 
+@pytest.mark.usefixtures("trained_here")
 def test_search_judges_by_the_mean_over_splits(tmp_path, capsys):
     config = tmp_path / "tiny.yaml"
     text = recipes.as_yaml(tiny_recipe(tmp_path)).partition("search:")[0]
@@ -273,6 +276,7 @@ def test_search_judges_by_the_mean_over_splits(tmp_path, capsys):
     assert f"number 0: loss {sum(losses) / 2:.6g}" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("trained_here")
 def test_trials_of_another_search_are_not_compared(tmp_path, config, capsys):
     pytest.importorskip("optuna")
     text = config.read_text().partition("search:")[0] + "search: {model.hidden_dim: [2, 4]}"
@@ -289,6 +293,7 @@ def test_trials_of_another_search_are_not_compared(tmp_path, config, capsys):
         assert "with other keys, repetitions or choices; pass another --runs" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("trained_here")
 def test_a_search_that_cannot_train_blames_no_trial(tmp_path, capsys):
     pytest.importorskip("optuna")
     folder = write_text_vectors(write_table(tmp_path / "imdb")).parent
@@ -315,6 +320,7 @@ def test_search_without_choices_or_with_strange_ones(tmp_path):
             search(Search(source, keys, tmp_path / "s", f"sqlite:///{tmp_path}/s.db", 1))
 
 
+@pytest.mark.usefixtures("trained_here")
 def test_a_table_never_mixes_recipes(tmp_path, task):
     table, output = small_table(seeds=1, rows=("parabola",)), tmp_path / "small.json"
     quick = Reproduction(task, table, tmp_path / "runs", output, ["--training.epochs=1"])

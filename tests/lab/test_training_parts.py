@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import process_server, together, train_and_return
+from processes import together, train_and_return
 from weather import tiny_recipe
 
 from contmax_lab.contract import Figure, Section, TrainingConfig
@@ -20,6 +20,7 @@ from contmax_lab.registry import find_task
 from contmax_lab.report import write_page
 from contmax_lab.runs import Run
 from contmax_lab.training import Schedule, epoch_batches, learning_rate, seed_for, share, token_batches, train
+from forked import process_server
 
 # -- batches -----------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from contmax.densities import (
     BetaGaussian,
     Empirical,
     LocationScale,
-    Mixture,
     MultivariateBetaGaussian,
     Triangular,
     TruncatedParabola,
@@ -340,12 +339,3 @@ def score(prediction, t):
     if isinstance(prediction, BetaGaussian):
         return -0.5 * depth.square()
     return -depth if isinstance(prediction, Triangular) else -depth.sinh() / prediction.scale
-
-
-def test_mixture_targets_fit_a_single_density_by_their_moments():
-    weights = torch.distributions.Categorical(tensor(["0.3", "0.7"]))
-    target = Mixture(weights, TruncatedParabola(tensor(["-1", "0.5"]), tensor(["0.2", "0.4"])))
-    matched = TruncatedParabola.from_moments(target.mean, target.variance)
-    loc, scale = matched.loc.clone().requires_grad_(), matched.scale.clone().requires_grad_()
-    for gradient in torch.autograd.grad(fenchel_young(TruncatedParabola(loc, scale), target), (loc, scale)):
-        assert gradient.abs() < 1e-10

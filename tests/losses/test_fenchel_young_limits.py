@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from torch.distributions import Beta, Cauchy, Gamma, Gumbel, Laplace, Normal, Pareto, StudentT, Uniform
+from torch.distributions import Beta, Categorical, Cauchy, Gamma, Gumbel, Laplace, Normal, Pareto, StudentT, Uniform
 
-from contmax.densities import BetaGaussian, MultivariateBetaGaussian, Triangular
+from contmax.densities import BetaGaussian, Mixture, MultivariateBetaGaussian, Triangular, TruncatedParabola
 from contmax.domains import Box, Interval
 from contmax.losses import fenchel_young
 from contmax.prediction import regularized_prediction
@@ -107,3 +107,11 @@ def test_targets_unlike_any_member_of_the_family(alpha, width):
     torch.testing.assert_close(fenchel_young(prediction, target), expected, rtol=1e-11, atol=0)
     tensors = fenchel_young(BetaGaussian(t(0.0), t(1.0), t(alpha)), target)
     torch.testing.assert_close(tensors, expected, rtol=1e-11, atol=0)
+
+
+def test_mixture_targets_fit_a_single_density_by_their_moments():
+    target = Mixture(Categorical(t(0.3, 0.7)), TruncatedParabola(t(-1.0, 0.5), t(0.2, 0.4)))
+    matched = TruncatedParabola.from_moments(target.mean, target.variance)
+    loc, scale = matched.loc.clone().requires_grad_(), matched.scale.clone().requires_grad_()
+    for gradient in torch.autograd.grad(fenchel_young(TruncatedParabola(loc, scale), target), (loc, scale)):
+        assert gradient.abs() < 1e-10

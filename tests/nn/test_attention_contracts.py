@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from torch import Tensor
 
 from contmax.basis import GaussianBasis
@@ -22,6 +21,7 @@ from contmax.nn import (
     MultiheadContinuousAttention,
     PooledHead,
 )
+from forked import run_on_two
 
 F64 = torch.float64
 
@@ -264,6 +264,6 @@ def test_two_processes_have_the_gradients_of_one(tmp_path):
     attend(values, query)[0].square().sum().backward()
     expected = torch.cat([p.grad.flatten() for p in attend.parameters()])
     results = torch.zeros(2, len(expected)).share_memory_()
-    mp.spawn(_gradients, (str(tmp_path / "rendezvous"), attend.state_dict(), values, query, results), nprocs=2)
+    run_on_two(_gradients, str(tmp_path / "rendezvous"), attend.state_dict(), values, query, results)
     assert torch.equal(results[0], results[1])
     torch.testing.assert_close(2 * results[0], expected, rtol=1e-4, atol=1e-5)

@@ -5,10 +5,10 @@ import os
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 
 import contmax
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
+from forked import run_on_two
 
 F64 = torch.float64
 
@@ -186,7 +186,7 @@ def _accumulate(rank, path, values, t, results):
 def test_two_processes_give_the_signal_of_the_whole(tmp_path):
     values, t = torch.randn(2, 91, 3), torch.rand(91)
     results = torch.zeros(2, 2, 12, 3).share_memory_()
-    mp.spawn(_accumulate, (str(tmp_path / "rendezvous"), values, t, results), nprocs=2)
+    run_on_two(_accumulate, str(tmp_path / "rendezvous"), values, t, results)
     whole = contmax.fit_signal(values, GaussianBasis.linspace(12, 0.1), positions=t).coefficients
     torch.testing.assert_close(results[0], whole, rtol=1e-4, atol=1e-4)
     assert torch.equal(results[0], results[1])

@@ -1,6 +1,7 @@
 """From keys of files and of the command line to typed recipes, and back."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ class RecipeSource:
         _check_keys(origin, task, self.keys)
         _check_keys(f"{self.origin}, search: ", task, self.keys.get("search", {}))
         _check_keys("", task, (word[2:].partition("=")[0] for word in overrides if word.startswith("--")))
-        parser = _parser(task, prog=f"contmax train {self.origin}")
+        parser = _shared_parser(task.data_config, task.model_config)
         base = _checked(origin, parser.parse_object, _nested(self.keys))
         parsed = _checked("", parser.parse_args, list(overrides), namespace=base)
         ready = parser.instantiate(parsed)
@@ -50,8 +51,8 @@ class RecipeSource:
 
     def help(self) -> str:
         """All the keys with type, meaning and value."""
-        parser = _parser(self.task, prog=f"contmax train {self.origin}")
         _check_keys(f"{self.origin}: ", self.task, self.keys)
+        parser = _parser(self.task.data_config, self.task.model_config, prog=f"contmax train {self.origin}")
         parser.set_defaults(dict(self.keys))
         return str(parser.format_help())
 
@@ -87,13 +88,19 @@ def _check_keys(origin: str, task: Task, keys: Iterable[Any]) -> None:
             )
 
 
-def _parser(task: Task, prog: str) -> ArgumentParser:
+def _parser(data_config: type, model_config: type, prog: str) -> ArgumentParser:
     parser = ArgumentParser(prog=prog, exit_on_error=False, usage="%(prog)s [--KEY VALUE …]", allow_abbrev=False)
     parser.add_argument("--seed", type=int, default=0, help="random seed (weights, data order, dropout)")
-    for section, config in zip(SECTIONS, (task.data_config, task.model_config, TrainingConfig), strict=True):
+    for section, config in zip(SECTIONS, (data_config, model_config, TrainingConfig), strict=True):
         parser.add_class_arguments(config, section)
     parser.add_argument("--search", type=dict[str, Any] | None, default=None, help="choices for contmax search")
     return parser
+
+
+@functools.lru_cache(maxsize=16)
+def _shared_parser(data_config: type, model_config: type) -> ArgumentParser:
+    """One that nobody changes: to make it takes as long as to read a recipe with it, and a table has many recipes."""
+    return _parser(data_config, model_config, prog="contmax train")
 
 
 def _checked(origin: str, parse: Any, *arguments: Any, **keywords: Any) -> Namespace:

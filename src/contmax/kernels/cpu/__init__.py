@@ -100,4 +100,4 @@ def _matrix(tensor: Tensor):  # type: ignore[no-untyped-def]
 
 
 def _numbers(alpha: float | Tensor):  # type: ignore[no-untyped-def]
-    return alpha.detach().double().numpy().reshape(-1) if isinstance(alpha, Tensor) else np.array([alpha])
+    return _vector(alpha.double()).reshape(-1) if isinstance(alpha, Tensor) else np.array([alpha])

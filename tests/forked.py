@@ -1,0 +1,23 @@
+"""Processes that start at once: copies of one that has imported what tests of several processes need."""
+
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
+
+from torch.multiprocessing import start_processes
+
+
+def process_server() -> ForkServerContext:
+    """Starts processes quickly. There is one server for all tests of a worker, so that all name the same modules."""
+    context = multiprocessing.get_context("forkserver")
+    # What is not installed is left out.
+    context.set_forkserver_preload(
+        ["torch._dynamo", "contmax.nn", "contmax_lab.training", "contmax_lab.tasks.intervals", "contmax_lab.search"]
+    )
+    return context
+
+
+def run_on_two(function: Callable[..., None], *arguments: object) -> None:
+    """Call ``function(rank, *arguments)`` in two processes; what one of them raises is raised here."""
+    process_server()
+    start_processes(function, arguments, nprocs=2, start_method="forkserver")
