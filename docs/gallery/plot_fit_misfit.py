@@ -47,7 +47,7 @@ left.plot(middle)
 for end in (closed.mean - closed.half_width, closed.mean, closed.mean + closed.half_width):
     left.axhline(end, color="C1", ls="--", lw=1)
 left.set(xlabel="step", ylabel="t", title="support and mean on the way")
-right.hist(observed.numpy(), bins=50, density=True, color=viz.LIGHT.observed)
+right.hist(observed.numpy(), bins=30, density=True, color=viz.LIGHT.observed)
 viz.plot_density(p, ax=right).set_title("the fit, on the data")
 
 # %%
