@@ -2,15 +2,15 @@ r"""
 Can the zeros of entmax serve as prediction sets?
 =================================================
 
-Sparse probabilities rule classes out. If we report all classes that are not ruled out, how often is the true one among
-them? Choose the temperature on held-out examples, and the answer is: as often as you ask for.
+Sparse probabilities rule classes out. If we report all classes that are not ruled out, how often is the true one
+among them? Choose the temperature on held-out examples, and the answer is: as often as you ask for.
 """
 
 # %%
 # Blurred digits
 # --------------
-# Digits from scikit-learn, with so much noise that a linear classifier errs often. It is trained on one part; the rest is
-# for calibrating and testing.
+# Digits from scikit-learn, with so much noise that a linear classifier errs often. It is trained on one part; the rest
+# is for calibrating and testing.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -34,9 +34,10 @@ print(f"the classifier is right in {(scores.argmax(-1) == label).double().mean()
 # %%
 # The support as a set
 # --------------------
-# At temperature τ, the set of an example is the support of :func:`contmax.entmax` of its scores: the hotter, the larger.
-# So every class has a temperature at which it enters. It is known in closed form (Campos et al. 2025): with the scores of
-# the classes that are ahead of class y, :math:`\tau_y = (\alpha - 1)\,\lVert (z_j - z_y)_+ \rVert_{1/(\alpha - 1)}`.
+# At temperature τ, the set of an example is the support of :func:`contmax.entmax` of its scores: the hotter, the
+# larger. So every class has a temperature at which it enters. It is known in closed form (Campos et al. 2025): with the
+# scores of the classes that are ahead of class y, :math:`\tau_y = (\alpha - 1)\,\lVert (z_j - z_y)_+ \rVert_{1/(\alpha
+# - 1)}`.
 
 
 def entering_temperature(scores, alpha):
@@ -52,9 +53,9 @@ for alpha in (1.5, 2.0):
 # %%
 # Calibration
 # -----------
-# Take the temperature that lets in the true class of a share of 1 − δ of the calibration examples (with a correction of one
-# example, as conformal prediction has it). New examples then have their true class in the set with that probability at
-# least. The same recipe works for sets of a softmax: all classes above a threshold, or the most probable ones until
+# Take the temperature that lets in the true class of a share of 1 − δ of the calibration examples (with a correction of
+# one example, as conformal prediction has it). New examples then have their true class in the set with that probability
+# at least. The same recipe works for sets of a softmax: all classes above a threshold, or the most probable ones until
 # their sum reaches a limit. All four get the same scores and the same 100 random splits into halves.
 
 softmax = contmax.softmax(scores)
@@ -99,7 +100,7 @@ right.set_xticks(levels)
 figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
 
 # %%
-# Digits of the last split, at 90 %, from the smallest set of sixty to the largest: the probabilities of 1.5-entmax at the
+# Some digits of the last split, ordered by the size of their sets at 90 %: the probabilities of 1.5-entmax at the
 # calibrated temperature. Classes without a bar are ruled out: their probability is exactly zero. The true class is
 # orange, if it has a bar at all.
 

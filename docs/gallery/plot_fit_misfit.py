@@ -11,9 +11,9 @@ of the density are those of the data.
 # By gradient descent
 # -------------------
 # We draw 2,000 observations, start with an interval that holds none of them, and minimise
-# :func:`contmax.losses.fenchel_young`. The parameters are the coefficients of t and t² in the score: in these the loss is
-# convex, and its gradient is a difference of moments, however far away the data are. The minimum is known in closed form
-# too (``fit``); it is drawn dashed.
+# :func:`contmax.losses.fenchel_young`. The parameters are the coefficients of t and t² in the score: in these the loss
+# is convex, and its gradient is a difference of moments, however far away the data are. The minimum is known in closed
+# form too (``fit``); it is drawn dashed.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -55,7 +55,8 @@ viz.plot_density(p, ax=right).set_title("the fit, on the data")
 # ------
 # Three families, each fitted to 5,000 samples of each of the three. D is the Kolmogorov–Smirnov distance, the largest
 # gap between the two distribution functions. On the diagonal (blue) the family is the right one; in each column D is
-# smallest there. Bounded families miss the tails of the Gaussian, and the Gaussian puts mass where bounded data never are.
+# smallest there. Bounded families miss the tails of the Gaussian, and the Gaussian puts mass where bounded data never
+# are.
 
 families = {
     "Gaussian": (stats.beta_gaussian, {"alpha": 1.0}),
@@ -66,7 +67,7 @@ figure, grid = plt.subplots(3, 3, figsize=(7, 5.2), layout="constrained", sharex
 for column, (source, (family, options)) in enumerate(families.items()):
     samples = family.rvs(5000, random_state=column, **options)
     t = np.linspace(samples.min() - 0.3, samples.max() + 0.3, 400)
-    for row, (name, (fitted, fixed)) in enumerate(families.items()):
+    for row, (fitted, fixed) in enumerate(families.values()):
         frozen = fitted(*fitted.fit(samples, **fixed), **fixed)
         distance = kstest(samples, frozen.cdf).statistic
         ax = grid[row, column]

@@ -2,8 +2,8 @@ r"""
 Where in the picture is the digit?
 ==================================
 
-A digit lies at a random place among clutter. A network learns to read it from the label alone, and looks at an ellipse
-of the picture. Does the ellipse find the digit?
+A digit lies at a random place among clutter. A network learns to read it from the label alone, and looks at an
+ellipse of the picture. Does the ellipse find the digit?
 """
 
 # %%
@@ -48,8 +48,8 @@ def canvases(chosen):
 # %%
 # A network that looks at an ellipse
 # ----------------------------------
-# Two convolutions give a grid of 12 × 12 vectors. :class:`contmax.nn.ContinuousAttention` makes a signal on the plane of
-# them, chooses an ellipse and averages the signal over it.
+# Two convolutions give a grid of 12 × 12 vectors. :class:`contmax.nn.ContinuousAttention` makes a signal on the plane
+# of them, chooses an ellipse and averages the signal over it.
 
 
 class Finder(nn.Module):
@@ -85,8 +85,8 @@ for _ in range(140):
 # The ellipse, against the truth
 # ------------------------------
 # New canvases with scans that the network has never seen. The dashed square is where the digit was put. The outer
-# ellipse is the support, the inner one holds half of the mass. Nothing asks for the whole digit: the ellipse covers what
-# the network needs to tell three digits apart, and some are smaller or wider than the scan.
+# ellipse is the support, the inner one holds half of the mass. Nothing asks for the whole digit: the ellipse covers
+# what the network needs to tell three digits apart, and some are smaller or wider than the scan.
 
 canvas, digit, centre = canvases(test)
 with torch.no_grad():

@@ -2,15 +2,15 @@ r"""
 How do I predict an interval instead of a number?
 =================================================
 
-Tomorrow has a lowest and a highest temperature. A network predicts a density with bounded support, and its support *is*
-the predicted interval: no quantile has to be chosen.
+Tomorrow has a lowest and a highest temperature. A network predicts a density with bounded support, and its support
+*is* the predicted interval: no quantile has to be chosen.
 """
 
 # %%
 # Four years of Seattle
 # ---------------------
-# Daily minima and maxima from the package ``vega-datasets``. The features of a day are the minima and maxima of the three
-# days before, and the season. The last year is for testing; the three before it are for training.
+# Daily minima and maxima from the package ``vega-datasets``. The features of a day are the minima and maxima of the
+# three days before, and the season. The last year is for testing; the three before it are for training.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -62,9 +62,10 @@ for _ in range(300):
 # %%
 # How good are the intervals?
 # ---------------------------
-# On the year held out we print what share of the true interval is inside the predicted one, what share of the two together
-# both have in common (intersection over union), and how wide it is. For comparison: linear least squares for both ends
-# from the same features, the same but all widened alike to the width of the density, and yesterday's interval.
+# On the year held out we print what share of the true interval is inside the predicted one, what share of the two
+# together both have in common (intersection over union), and how wide it is. For comparison: linear least squares for
+# both ends from the same features, the same but all widened alike to the width of the density, and yesterday's
+# interval.
 
 with torch.no_grad():
     interval = predicted(features[test])
@@ -77,13 +78,13 @@ rows = {"density": ours, "least squares": ends, "… widened": widened, "yesterd
 for name, guess in rows.items():
     inside = (torch.minimum(guess, truth)[:, 1] - torch.maximum(guess, truth)[:, 0]).clamp(min=0)
     union = torch.maximum(guess, truth)[:, 1] - torch.minimum(guess, truth)[:, 0]
-    covered, common, width = (inside / truth.diff(dim=-1)[:, 0]).mean(), (inside / union).mean(), guess.diff(dim=-1).mean()
-    print(f"{name:14} {covered:.2f} covered, {common:.2f} in common, {width:4.1f} °C wide")
+    covered, common = (inside / (truth[:, 1] - truth[:, 0])).mean(), (inside / union).mean()
+    print(f"{name:14} {covered:.2f} covered, {common:.2f} in common, {guess.diff(dim=-1).mean():4.1f} °C wide")
 
 # %%
-# By what they have in common the guesses hardly differ on these data. The density covers more of the day than least squares
-# because it is wider: its support takes in the doubt about where the interval will lie. Least squares covers as much
-# once all its intervals are widened by the right amount; the density has found that amount by itself.
+# By what they have in common the guesses hardly differ on these data. The density covers more of the day than least
+# squares because it is wider: its support takes in the doubt about where the interval will lie. Least squares covers as
+# much once all its intervals are widened by the right amount; the density has found that amount by itself.
 
 figure, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
 shown = slice(150, 210)

@@ -2,8 +2,8 @@ r"""
 What if the observations come at irregular times?
 =================================================
 
-A continuous signal does not ask for a regular clock. It is fitted to observations wherever they are, and attention is an
-interval of time, in seconds, not a set of indices.
+A continuous signal does not ask for a regular clock. It is fitted to observations wherever they are, and attention is
+an interval of time, in seconds, not a set of indices.
 """
 
 # %%
@@ -89,9 +89,10 @@ for _ in range(150):
     optimizer.step()
 
 # %%
-# Three new series: the two channels, the touch (orange bar) and the interval that the network looks at (blue). On 1,000 new
-# series we print how often it is right, and how much the two intervals have in common (intersection over union). The last
-# line is for comparison: the sign of the mean reading during the touch, which only somebody who knows the touch can take.
+# Three new series: the two channels, the touch (orange bar) and the interval that the network looks at (blue). On 1,000
+# new series we print how often it is right, and how much the two intervals have in common (intersection over union).
+# The last line is for comparison: the sign of the mean reading during the touch, which only somebody who knows the
+# touch can take.
 
 times, values, label, low, high = series(1000)
 with torch.no_grad():

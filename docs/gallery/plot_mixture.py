@@ -9,8 +9,9 @@ intervals, and locations, widths and shares are all learned by gradient descent.
 # %%
 # A question about two stretches
 # ------------------------------
-# Sequences of noise. The answer to each is the mean of its values, half from the stretch between 0.15 and 0.3, half from
-# that between 0.6 and 0.8; nothing else matters. We know the stretches, the attention has to find them from the answers.
+# Sequences of noise. The answer to each is the mean of its values, half from the stretch between 0.15 and 0.3, half
+# from that between 0.6 and 0.8; nothing else matters. We know the stretches, the attention has to find them from the
+# answers.
 
 import matplotlib.pyplot as plt
 import torch
@@ -74,8 +75,8 @@ def train(start):
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.9), layout="constrained", sharey=True)
 for ax, (name, start) in zip(axes, {"one interval": [0.5], "mixture of two": [0.4, 0.6]}.items(), strict=True):
     density, error = train(start)
-    component = density.component_distribution
-    for centre, width, weight in zip(component.mean, component.half_width, density.mixture_distribution.probs, strict=True):
+    component, weights = density.component_distribution, density.mixture_distribution.probs
+    for centre, width, weight in zip(component.mean, component.half_width, weights, strict=True):
         print(f"{name}: {centre:.2f} ± {width:.2f} with weight {weight:.2f}")
     ax.stairs(shares * LENGTH, torch.linspace(0, 1, LENGTH + 1), fill=True, color=viz.LIGHT.observed)
     viz.plot_density(density, ax=ax, limits=(0, 1)).set_title(f"{name}: error {error:.2f}")

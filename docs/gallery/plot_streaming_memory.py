@@ -9,8 +9,9 @@ page fits one to a long stream in chunks, and then lets the stream go on without
 # %%
 # A long stream, in chunks
 # ------------------------
-# Forty thousand noisy observations come in chunks of a thousand. :class:`contmax.SignalAccumulator` keeps sums of them and
-# forgets the observations. Up to rounding, the signal is that of a fit to all observations at once, which we make as well.
+# Forty thousand noisy observations come in chunks of a thousand. :class:`contmax.SignalAccumulator` keeps sums of them
+# and forgets the observations. Up to rounding, the signal is that of a fit to all observations at once, which we make
+# as well.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -39,7 +40,8 @@ for values, t in zip(observed.split(1000), seconds.split(1000), strict=True):
 
 signal, at_once = stream.signal(), contmax.fit_signal(observed, basis, positions=seconds)
 print(f"largest difference to the fit at once: {(signal(seconds) - at_once(seconds)).abs().max():.1e}")
-print(f"root-mean-square error against the truth: {(signal(seconds)[:, 0] - world(seconds)).square().mean().sqrt():.3f}")
+error = (signal(seconds)[:, 0] - world(seconds)).square().mean().sqrt()
+print(f"root-mean-square error against the truth: {error:.3f}, with noise of 0.5 in the observations")
 print(f"kept: {128 * 128 + 128:,} numbers, however many observations follow")
 look = TruncatedParabola.from_support(20.0, 22.0)
 print(f"attended to seconds 20 to 22: {signal.expectation(look).item():.3f}")
@@ -54,9 +56,9 @@ ax.legend(ncols=2, loc="upper left")
 # %%
 # A memory without end
 # --------------------
-# Above, the basis had to know how long the stream would last. If nobody knows, squeeze: when a chunk comes, the old signal
-# is read at some points and moved to the first four fifths of the time axis, the chunk takes the last fifth, and one fit
-# goes through both. This is how the ∞-former (Martins et al. 2022) remembers. The memory is always 96 numbers.
+# Above, the basis had to know how long the stream would last. If nobody knows, squeeze: when a chunk comes, the old
+# signal is read at some points and moved to the first four fifths of the time axis, the chunk takes the last fifth, and
+# one fit goes through both. This is how the ∞-former (Martins et al. 2022) remembers. The memory is always 96 numbers.
 
 KEEP = 0.8
 unit = contmax.basis.GaussianBasis.covering(96)
@@ -71,9 +73,9 @@ for values in observed.split(2000):
     edges = np.append(KEEP * edges, 1.0)
 
 # %%
-# After twenty chunks, what does it remember of each? ``edges`` are the places where the chunks have got to, so that a second
-# of the past can be looked up. The last chunks are remembered well. Older ones take up less and less of the axis, and are
-# blurred: brief events go first, slow waves last.
+# After twenty chunks, what does it remember of each? ``edges`` are the places where the chunks have got to, so that a
+# second of the past can be looked up. The last chunks are remembered well. Older ones take up less and less of the
+# axis, and are blurred: brief events go first, slow waves last.
 
 times = torch.linspace(0, 40, 2000)
 where = torch.tensor(np.interp(times, np.linspace(0, 40, len(edges)), edges), dtype=torch.float32)

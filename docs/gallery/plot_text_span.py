@@ -2,15 +2,15 @@ r"""
 Which stretch of the text decides?
 ==================================
 
-A classifier reads a short review and learns from the label alone whether it is favourable. Its attention is an interval
-of the text. Does the interval find the words that carry the verdict?
+A classifier reads a short review and learns from the label alone whether it is favourable. Its attention is an
+interval of the text. Does the interval find the words that carry the verdict?
 """
 
 # %%
 # Reviews with a known verdict
 # ----------------------------
-# Each review is made of neutral words, with one run of two to six words of praise or blame somewhere in it. The model is
-# told the label, never the place.
+# Each review is made of neutral words, with one run of two to six words of praise or blame somewhere in it. The model
+# is told the label, never the place.
 
 import matplotlib.pyplot as plt
 import torch
@@ -48,8 +48,8 @@ def reviews(count):
 # %%
 # A reader with continuous attention
 # ----------------------------------
-# Word vectors become a signal over the text; :class:`contmax.nn.ContinuousAttention` chooses an interval and averages the
-# signal over it; a linear layer decides.
+# Word vectors become a signal over the text; :class:`contmax.nn.ContinuousAttention` chooses an interval and averages
+# the signal over it; a linear layer decides.
 
 
 class Reader(nn.Module):

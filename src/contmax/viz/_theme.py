@@ -43,7 +43,7 @@ class Theme:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The look as settings of matplotlib: ``plt.rcParams.update(LIGHT.settings)`` is for a whole script or notebook.
+        """The look as settings of matplotlib: ``plt.rcParams.update(LIGHT.settings)`` is for a whole script.
 
         Example:
             >>> LIGHT.settings["text.color"]
