@@ -98,6 +98,7 @@ left.set(xlabel="coverage asked for", ylabel="coverage had")
 right.set(xlabel="coverage asked for", ylabel="classes in a set")
 right.set_xticks(levels)
 figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+plt.show()
 
 # %%
 # Some digits of the last split, ordered by the size of their sets at 90 %: the probabilities of 1.5-entmax at the
@@ -114,3 +115,4 @@ for column, (example, bars) in enumerate(zip(test[shown], probability[shown], st
     colours = ["C1" if digit == label[example] else "C0" for digit in range(10)]
     grid[1, column].bar(range(10), bars.tolist(), color=colours)
     grid[1, column].set(ylim=(0, 1), xticks=[0, 5, 9], yticks=[])
+plt.show()

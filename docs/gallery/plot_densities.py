@@ -32,6 +32,7 @@ for (name, alpha), shade in zip(alphas.items(), shades, strict=True):
     print(f"α = {alpha:.2f}: half-width {p.half_width:.2f}, density at t = 2.5: {p.density(torch.tensor(2.5)):.4f}")
 ax.set(xlabel="t", ylabel="p(t)", xlim=(-4.5, 4.5), ylim=(0, None), title="Same mean, same variance, six values of α")
 ax.legend(loc="upper left")
+plt.show()
 
 # %%
 # In the plane
@@ -46,6 +47,7 @@ for number, (ax, alpha) in enumerate(zip(axes, (1.0, 1.5, 2.0), strict=True)):
     viz.plot_density(p, ax=ax, limits=((-3.2, 3.2), (-3.2, 3.2)), color=f"C{number}")
     ax.set_title(f"α = {alpha:g}")
     ax.label_outer()
+plt.show()
 
 # %%
 # Other shapes
@@ -59,3 +61,4 @@ figure, axes = plt.subplots(1, 2, figsize=(7, 2.5), layout="constrained", sharey
 for ax, p, title in zip(axes, (Triangular(0.0, 1.0), two), ("triangular", "mixture of two"), strict=True):
     viz.plot_density(p, ax=ax, limits=(-3.5, 3.5)).set_title(title)
     ax.label_outer()
+plt.show()

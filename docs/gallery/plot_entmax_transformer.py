@@ -52,7 +52,7 @@ def train(alpha):
     torch.manual_seed(0)
     model = Transformer(alpha)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    for _ in range(200):
+    for _ in range(150):
         letters = torch.randint(LETTERS, (64, LENGTH))
         loss = nn.functional.cross_entropy(model(letters)[0].mT, letters.flip(-1))
         optimizer.zero_grad()
@@ -87,3 +87,4 @@ for row, (name, model) in zip(grid, trained.items(), strict=True):
 figure.colorbar(picture, ax=grid, label="weight", extend="min", shrink=0.7)
 figure.supxlabel("place that is read", fontsize=9)
 figure.supylabel("place that is written", fontsize=9)
+plt.show()

@@ -49,6 +49,7 @@ for end in (closed.mean - closed.half_width, closed.mean, closed.mean + closed.h
 left.set(xlabel="step", ylabel="t", title="support and mean on the way")
 right.hist(observed.numpy(), bins=30, density=True, color=viz.LIGHT.observed)
 viz.plot_density(p, ax=right).set_title("the fit, on the data")
+plt.show()
 
 # %%
 # Misfit
@@ -78,3 +79,4 @@ for column, (source, (family, options)) in enumerate(families.items()):
         ax.spines["left"].set_visible(False)
     grid[0, column].set_title(f"samples: {source}")
     grid[column, 0].set_ylabel(f"fitted: {source}")
+plt.show()

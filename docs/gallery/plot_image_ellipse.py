@@ -102,3 +102,4 @@ for row, ax in enumerate(axes.flat):
     x, y = (centre[row].flip(0) - 4 / SIDE).tolist()
     ax.add_patch(plt.Rectangle((x, y), 8 / SIDE, 8 / SIDE, fill=False, ls="--", color="C2"))
     ax.set_title(f"reads {logits[row].argmax()}, is {digit[row]}", fontsize=9)
+plt.show()

@@ -46,6 +46,7 @@ ax.plot(t, signal(t), color="C0", label="fitted signal")
 ax.axvspan(18, 30, color="C1", alpha=0.15, lw=0, label="an interval to attend to")
 ax.set(xlabel="seconds", xlim=(0, 60), ylim=(-2, 2.4))
 ax.legend(ncols=4, loc="upper center", fontsize=8)
+plt.show()
 
 # %%
 # Learning which interval to look at
@@ -112,3 +113,4 @@ for row, ax in enumerate(axes):
     ax.set_yticks([0, 4], ["reading", "touch"])
     ax.set_title(f"{overlap[row]:.0%} in common")
 axes[-1].set_xlabel("seconds")
+plt.show()

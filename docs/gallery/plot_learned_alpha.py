@@ -76,3 +76,4 @@ for head, count in enumerate(matter.sum(-1).tolist()):
 left.set(xlabel="step", ylabel="α", ylim=(1, 2), title="α during training")
 right.set(xlabel="α", ylabel="squared error", yscale="log", title="error on new sequences")
 figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+plt.show()

@@ -81,3 +81,4 @@ for ax, (name, start) in zip(axes, {"one interval": [0.5], "mixture of two": [0.
     ax.stairs(shares * LENGTH, torch.linspace(0, 1, LENGTH + 1), fill=True, color=viz.LIGHT.observed)
     viz.plot_density(density, ax=ax, limits=(0, 1)).set_title(f"{name}: error {error:.2f}")
     ax.label_outer()
+plt.show()

@@ -32,6 +32,7 @@ for ax, alpha in zip(axes, (1.0, 1.5, 2.0), strict=True):
     ax.hist(draws.numpy(), bins=60, density=True, color=viz.LIGHT.observed)
     viz.plot_density(p, ax=ax, limits=(-3.5, 3.5), color="C0").set_title(f"α = {alpha:g}")
     ax.label_outer()
+plt.show()
 
 # %%
 # In the plane
@@ -46,6 +47,7 @@ print(f"inside the support: {(height > 0).float().mean():.3f}; above half: {(hei
 figure, ax = plt.subplots(figsize=(5, 3.6), layout="constrained")
 viz.plot_density(plane, ax=ax)
 ax.scatter(*draws.T, s=3, color=viz.LIGHT.ink, alpha=0.5, linewidth=0)
+plt.show()
 
 # %%
 # Gradients through draws
@@ -75,3 +77,4 @@ for row, (ax, name) in enumerate(zip(axes, ("scale", "index α"), strict=True)):
     ax.set_xticks(counts, counts)
     ax.minorticks_off()
     ax.legend()
+plt.show()

@@ -52,6 +52,7 @@ ax.plot(seconds, signal(seconds), label="signal of 128 functions")
 ax.axvspan(20, 22, color="C1", alpha=0.2, lw=0, label="attended to")
 ax.set(xlabel="seconds", xlim=(0, 40), ylim=(-3, 5.5))
 ax.legend(ncols=2, loc="upper left")
+plt.show()
 
 # %%
 # A memory without end
@@ -89,3 +90,4 @@ top.set(ylabel="value", ylim=(-2, 4.6))
 top.legend(ncols=2, loc="upper left")
 bottom.bar(np.arange(20) * 2 + 1, error.tolist(), 1.7, color="C1")
 bottom.set(xlabel="seconds (now = 40)", ylabel="error", xlim=(0, 40))
+plt.show()

@@ -94,3 +94,4 @@ for row, ax in enumerate(axes):
     ax.axvspan(LENGTH * low[row], LENGTH * high[row], ymin=0.94, color="C1", clip_on=False)
     verdict = "favourable" if logits[row].argmax() else "unfavourable"
     ax.set_title(f"{verdict}; {density.iou(truth)[row]:.0%} in common with the true place (bar)", fontsize=9)
+plt.show()
