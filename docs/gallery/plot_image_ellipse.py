@@ -2,15 +2,15 @@ r"""
 Where in the picture is the digit?
 ==================================
 
-A digit lies at a random place among clutter. A network learns to read it from the label alone, and looks at an
-ellipse of the picture. Does the ellipse find the digit?
+A digit lies at a random place among clutter. A network learns to read it from the label alone, and
+looks at an ellipse of the picture. Does the ellipse find the digit?
 """
 
 # %%
 # Digits in clutter
 # -----------------
-# Canvases of 24 × 24 pixels: a scanned digit from scikit-learn (8 × 8 pixels), fragments of other digits, and noise. To
-# keep the training short there are three digits to tell apart.
+# Canvases of 24 × 24 pixels: a scanned digit from scikit-learn (8 × 8 pixels), fragments of other
+# digits, and noise. To keep the training short there are three digits to tell apart.
 
 import matplotlib.pyplot as plt
 import torch
@@ -34,12 +34,13 @@ def window(corner, side):
 
 
 def canvases(chosen):
-    """A canvas for each chosen scan, its digit, and the centre of the digit, the canvas having sides of length 1."""
+    """A canvas for each chosen scan, its digit, and the centre of the digit in the unit square."""
     count = len(chosen)
     canvas = 0.1 * torch.randn(count, SIDE, SIDE)
     for _ in range(6):
-        fragment = pixels[torch.randint(len(pixels), (count,))][window(torch.randint(5, (count, 2)), 4)]
-        canvas[window(torch.randint(SIDE - 3, (count, 2)), 4)] += fragment
+        others = pixels[torch.randint(len(pixels), (count,))]
+        fragments = others[window(torch.randint(5, (count, 2)), 4)]
+        canvas[window(torch.randint(SIDE - 3, (count, 2)), 4)] += fragments
     corner = torch.randint(SIDE - 7, (count, 2))
     canvas[window(corner, 8)] = pixels[chosen]
     return canvas, digits[chosen], (corner + 4) / SIDE
@@ -48,8 +49,8 @@ def canvases(chosen):
 # %%
 # A network that looks at an ellipse
 # ----------------------------------
-# Two convolutions give a grid of 12 × 12 vectors. :class:`contmax.nn.ContinuousAttention` makes a signal on the plane
-# of them, chooses an ellipse and averages the signal over it.
+# Two convolutions give a grid of 12 × 12 vectors. :class:`contmax.nn.ContinuousAttention` makes a
+# signal on the plane of them, chooses an ellipse and averages the signal over it.
 
 
 class Finder(nn.Module):
@@ -84,9 +85,10 @@ for _ in range(140):
 # %%
 # The ellipse, against the truth
 # ------------------------------
-# New canvases with scans that the network has never seen. The dashed square is where the digit was put. The outer
-# ellipse is the support, the inner one holds half of the mass. Nothing asks for the whole digit: the ellipse covers
-# what the network needs to tell three digits apart, and some are smaller or wider than the scan.
+# New canvases with scans that the network has never seen. The dashed square is where the digit was
+# put. The outer ellipse is the support, the inner one holds half of the mass. Nothing asks for the
+# whole digit: the ellipse covers what the network needs to tell three digits apart, and some are
+# smaller or wider than the scan.
 
 canvas, digit, centre = canvases(test)
 with torch.no_grad():
@@ -94,7 +96,8 @@ with torch.no_grad():
 away = (density.mean - centre).norm(dim=-1) * SIDE
 inside = ((density.mean - centre).abs() <= 4 / SIDE).all(-1).float().mean()
 print(f"correct: {(logits.argmax(-1) == digit).float().mean():.2f} of {len(test)}")
-print(f"centre of the ellipse within the square: {inside:.2f}; median distance {away.median():.1f} pixels")
+print(f"centre of the ellipse within the square: {inside:.2f} of all")
+print(f"median distance of the centres: {away.median():.1f} pixels")
 
 figure, axes = plt.subplots(2, 4, figsize=(7, 3.8), layout="constrained")
 for row, ax in enumerate(axes.flat):

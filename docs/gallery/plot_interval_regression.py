@@ -2,15 +2,16 @@ r"""
 How do I predict an interval instead of a number?
 =================================================
 
-Tomorrow has a lowest and a highest temperature. A network predicts a density with bounded support, and its support
-*is* the predicted interval: no quantile has to be chosen.
+Tomorrow has a lowest and a highest temperature. A network predicts a density with bounded support,
+and its support *is* the predicted interval: no quantile has to be chosen.
 """
 
 # %%
 # Four years of Seattle
 # ---------------------
-# Daily minima and maxima from the package ``vega-datasets``. The features of a day are the minima and maxima of the
-# three days before, and the season. The last year is for testing; the three before it are for training.
+# Daily minima and maxima from the package ``vega-datasets``. The features of a day are the minima
+# and maxima of the three days before, and the season. The last year is for testing; the three
+# before it are for training.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -37,8 +38,8 @@ test = torch.arange(len(features)) >= len(features) - 365
 # %%
 # A network that predicts a density
 # ---------------------------------
-# It returns a centre and a half-width. The target is the density that has the true interval as support; the
-# Fenchel–Young loss compares the two, and is finite even where they do not touch.
+# It returns a centre and a half-width. The target is the density that has the true interval as
+# support; the Fenchel–Young loss compares the two, and is finite even where they do not touch.
 
 network = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
 
@@ -62,10 +63,10 @@ for _ in range(300):
 # %%
 # How good are the intervals?
 # ---------------------------
-# On the year held out we print what share of the true interval is inside the predicted one, what share of the two
-# together both have in common (intersection over union), and how wide it is. For comparison: linear least squares for
-# both ends from the same features, the same but all widened alike to the width of the density, and yesterday's
-# interval.
+# On the year held out we print what share of the true interval is inside the predicted one, what
+# share of the two together both have in common (intersection over union), and how wide it is. For
+# comparison: linear least squares for both ends from the same features, the same but all widened
+# alike to the width of the density, and yesterday's interval.
 
 with torch.no_grad():
     interval = predicted(features[test])
@@ -74,17 +75,19 @@ ends = design[test] @ torch.linalg.lstsq(design[~test], degrees[3:][~test]).solu
 truth, yesterday = degrees[3:][test], degrees[2:-1][test]
 ours = torch.stack([interval.mean - interval.half_width, interval.mean + interval.half_width], -1)
 widened = ends + (ours - ends).diff(dim=-1).mean() / 2 * torch.tensor([-1.0, 1.0])
-rows = {"density": ours, "least squares": ends, "… widened": widened, "yesterday": yesterday, "truth": truth}
-for name, guess in rows.items():
+rows = {"density": ours, "least squares": ends, "… widened": widened, "yesterday": yesterday}
+for name, guess in (rows | {"truth": truth}).items():
     inside = (torch.minimum(guess, truth)[:, 1] - torch.maximum(guess, truth)[:, 0]).clamp(min=0)
     union = torch.maximum(guess, truth)[:, 1] - torch.minimum(guess, truth)[:, 0]
     covered, common = (inside / (truth[:, 1] - truth[:, 0])).mean(), (inside / union).mean()
-    print(f"{name:14} {covered:.2f} covered, {common:.2f} in common, {guess.diff(dim=-1).mean():4.1f} °C wide")
+    width = guess.diff(dim=-1).mean()
+    print(f"{name:14} {covered:.2f} covered, {common:.2f} in common, {width:4.1f} °C wide")
 
 # %%
-# By what they have in common the guesses hardly differ on these data. The density covers more of the day than least
-# squares because it is wider: its support takes in the doubt about where the interval will lie. Least squares covers as
-# much once all its intervals are widened by the right amount; the density has found that amount by itself.
+# By what they have in common the guesses hardly differ on these data. The density covers more of
+# the day than least squares because it is wider: its support takes in the doubt about where the
+# interval will lie. Least squares covers as much once all its intervals are widened by the right
+# amount; the density has found that amount by itself.
 
 figure, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
 shown = slice(150, 210)

@@ -2,16 +2,17 @@ r"""
 What if the observations come at irregular times?
 =================================================
 
-A continuous signal does not ask for a regular clock. It is fitted to observations wherever they are, and attention is
-an interval of time, in seconds, not a set of indices.
+A continuous signal does not ask for a regular clock. It is fitted to observations wherever they
+are, and attention is an interval of time, in seconds, not a set of indices.
 """
 
 # %%
 # A signal through irregular observations
 # ---------------------------------------
-# Sixty observations within a minute, many at first and few at the end, with noise. The basis spans the times that
-# occur, its functions 4 % of that span wide; ``explained_variance`` says how well it follows the observations. An
-# interval of time is attended to by its density, however many observations happen to lie in it.
+# Sixty observations within a minute, many at first and few at the end, with noise. The basis spans
+# the times that occur, its functions 4 % of that span wide; ``explained_variance`` says how well it
+# follows the observations. An interval of time is attended to by its density, however many
+# observations happen to lie in it.
 
 import matplotlib.pyplot as plt
 import torch
@@ -38,7 +39,8 @@ look = TruncatedParabola.from_support(18.0, 30.0)
 t = torch.linspace(0, 60, 601)
 true = torch.trapezoid(wave(t) * look.density(t), t)
 print(f"explained variance: {signal.explained_variance():.3f}")
-print(f"mean over the interval: {signal.expectation(look).item():.3f} by the signal, {true:.3f} in truth")
+mean = signal.expectation(look).item()
+print(f"mean over the interval: {mean:.3f} by the signal, {true:.3f} in truth")
 figure, ax = plt.subplots(figsize=(7, 2.8), layout="constrained")
 ax.plot(t, wave(t), color=viz.LIGHT.observed, lw=3, label="true wave")
 ax.plot(times, observed, ".", color=viz.LIGHT.ink, label="observations")
@@ -51,20 +53,22 @@ plt.show()
 # %%
 # Learning which interval to look at
 # ----------------------------------
-# Now many series with two channels, each observed at times of its own. The first channel is higher while a sensor
-# touches something, for 8 to 20 seconds. The second is its reading: mere noise, but a little above or below zero on
-# average while it touches. The label says which. A network that looks too briefly sees noise, and so does one that
-# looks too long; it is not told when the sensor touched.
+# Now many series with two channels, each observed at times of its own. The first channel is higher
+# while a sensor touches something, for 8 to 20 seconds. The second is its reading: mere noise, but
+# a little above or below zero on average while it touches. The label says which. A network that
+# looks too briefly sees noise, and so does one that looks too long; it is not told when the sensor
+# touched.
 
 
 def series(count, length=60):
-    """Times (count, 60) in seconds, values (count, 60, 2), labels, and where the touch begins and ends."""
+    """Times (count, 60), values (count, 60, 2), labels, and where the touch begins and ends."""
     times = (60 * torch.rand(count, length)).sort(-1).values
-    low, duration, label = 40 * torch.rand(count), 8 + 12 * torch.rand(count), torch.randint(2, (count,))
+    low, duration = 40 * torch.rand(count), 8 + 12 * torch.rand(count)
+    label = torch.randint(2, (count,))
     touch = ((times > low[:, None]) & (times < (low + duration)[:, None])).float()
     reading = 0.6 * touch * (2 * label - 1)[:, None]
-    values = torch.stack([touch, reading], -1) + torch.tensor([0.2, 1.0]) * torch.randn(count, length, 2)
-    return times, values, label, low, low + duration
+    noise = torch.tensor([0.2, 1.0]) * torch.randn(count, length, 2)
+    return times, torch.stack([touch, reading], -1) + noise, label, low, low + duration
 
 
 class Watcher(nn.Module):
@@ -90,10 +94,10 @@ for _ in range(150):
     optimizer.step()
 
 # %%
-# Three new series: the two channels, the touch (orange bar) and the interval that the network looks at (blue). On 1,000
-# new series we print how often it is right, and how much the two intervals have in common (intersection over union).
-# The last line is for comparison: the sign of the mean reading during the touch, which only somebody who knows the
-# touch can take.
+# Three new series: the two channels, the touch (orange bar) and the interval that the network looks
+# at (blue). On 1,000 new series we print how often it is right, and how much the two intervals have
+# in common (intersection over union). The last line is for comparison: the sign of the mean reading
+# during the touch, which only somebody who knows the touch can take.
 
 times, values, label, low, high = series(1000)
 with torch.no_grad():
@@ -101,13 +105,15 @@ with torch.no_grad():
 overlap = density.iou(TruncatedParabola.from_support(low, high))
 inside = (times > low[:, None]) & (times < high[:, None])
 told = (values[..., 1] * inside).sum(-1) > 0
-print(f"correct: {(logits.argmax(-1) == label).float().mean():.3f}; in common: {overlap.mean():.2f}")
+correct = (logits.argmax(-1) == label).float().mean()
+print(f"correct: {correct:.3f}; in common: {overlap.mean():.2f}")
 print(f"correct if told the touch: {(told == label).float().mean():.3f}")
 
 figure, axes = plt.subplots(3, 1, figsize=(7, 4.8), layout="constrained", sharex=True)
 for row, ax in enumerate(axes):
     shifted = torch.tensor([2.0, 1.0]) * values[row] + torch.tensor([4.0, 0.0])
-    viz.plot_series_attention(times[row], shifted, density=density, index=row, ax=ax, limits=(0, 60), color="C0")
+    look = {"density": density, "index": row, "color": "C0"}
+    viz.plot_series_attention(times[row], shifted, ax=ax, limits=(0, 60), **look)
     ax.plot(times[row], shifted, ".", color=viz.LIGHT.ink, ms=3)
     ax.axvspan(low[row], high[row], ymin=0.95, color="C1")
     ax.set_yticks([0, 4], ["reading", "touch"])

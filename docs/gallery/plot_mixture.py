@@ -2,16 +2,17 @@ r"""
 How do I look at several places at once?
 ========================================
 
-One interval cannot cover two distant places without everything between them. A mixture can: its support is a union of
-intervals, and locations, widths and shares are all learned by gradient descent.
+One interval cannot cover two distant places without everything between them. A mixture can: its
+support is a union of intervals, and locations, widths and shares are all learned by gradient
+descent.
 """
 
 # %%
 # A question about two stretches
 # ------------------------------
-# Sequences of noise. The answer to each is the mean of its values, half from the stretch between 0.15 and 0.3, half
-# from that between 0.6 and 0.8; nothing else matters. We know the stretches, the attention has to find them from the
-# answers.
+# Sequences of noise. The answer to each is the mean of its values, half from the stretch between
+# 0.15 and 0.3, half from that between 0.6 and 0.8; nothing else matters. We know the stretches, the
+# attention has to find them from the answers.
 
 import matplotlib.pyplot as plt
 import torch
@@ -37,7 +38,8 @@ def sequences(count):
 # %%
 # One interval, and a mixture of two
 # ----------------------------------
-# The parameters are centres, half-widths and weights. ``continuous_attention`` takes the mixture like any density.
+# The parameters are centres, half-widths and weights. ``continuous_attention`` takes the mixture
+# like any density.
 
 
 def density_of(centre, log_half_width, logits):
@@ -55,7 +57,8 @@ def train(start):
     basis = contmax.basis.GaussianBasis.covering(40)
     for _ in range(250):
         values, answers = sequences(64)
-        loss = (contmax.continuous_attention(values, density_of(*parameters), basis) - answers).square().mean()
+        context = contmax.continuous_attention(values, density_of(*parameters), basis)
+        loss = (context - answers).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -69,16 +72,19 @@ def train(start):
 # %%
 # What they learned
 # -----------------
-# The grey steps are the true shares. The single interval has to choose; the mixture finds both stretches and leaves out
-# what lies between. The error is in units of the variance of the answers: 1 is what an answer of zero would cost.
+# The grey steps are the true shares. The single interval has to choose; the mixture finds both
+# stretches and leaves out what lies between. The error is in units of the variance of the answers:
+# 1 is what an answer of zero would cost.
 
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.9), layout="constrained", sharey=True)
-for ax, (name, start) in zip(axes, {"one interval": [0.5], "mixture of two": [0.4, 0.6]}.items(), strict=True):
+starts = {"one interval": [0.5], "mixture of two": [0.4, 0.6]}
+for ax, (name, start) in zip(axes, starts.items(), strict=True):
     density, error = train(start)
     component, weights = density.component_distribution, density.mixture_distribution.probs
     for centre, width, weight in zip(component.mean, component.half_width, weights, strict=True):
         print(f"{name}: {centre:.2f} ± {width:.2f} with weight {weight:.2f}")
-    ax.stairs(shares * LENGTH, torch.linspace(0, 1, LENGTH + 1), fill=True, color=viz.LIGHT.observed)
+    edges = torch.linspace(0, 1, LENGTH + 1)
+    ax.stairs(shares * LENGTH, edges, fill=True, color=viz.LIGHT.observed)
     viz.plot_density(density, ax=ax, limits=(0, 1)).set_title(f"{name}: error {error:.2f}")
     ax.label_outer()
 plt.show()

@@ -2,15 +2,15 @@ r"""
 Which stretch of the text decides?
 ==================================
 
-A classifier reads a short review and learns from the label alone whether it is favourable. Its attention is an
-interval of the text. Does the interval find the words that carry the verdict?
+A classifier reads a short review and learns from the label alone whether it is favourable. Its
+attention is an interval of the text. Does the interval find the words that carry the verdict?
 """
 
 # %%
 # Reviews with a known verdict
 # ----------------------------
-# Each review is made of neutral words, with one run of two to six words of praise or blame somewhere in it. The model
-# is told the label, never the place.
+# Each review is made of neutral words, with one run of two to six words of praise or blame
+# somewhere in it. The model is told the label, never the place.
 
 import matplotlib.pyplot as plt
 import torch
@@ -23,7 +23,7 @@ from contmax.densities import TruncatedParabola
 plt.rcParams.update(viz.LIGHT.settings)
 torch.manual_seed(0)
 
-neutral = "we watched the film at home on a friday with two friends and some tea while it rained outside".split()
+neutral = "we watched the film at home on a friday with two friends and tea while it rained".split()
 opinion = [
     "dull tedious clumsy shallow lifeless badly written tired noisy mess".split(),
     "moving brilliant tender funny gripping beautifully acted warm clever gem".split(),
@@ -34,8 +34,9 @@ LENGTH = 24
 
 
 def reviews(count):
-    """Word numbers (count, 24), labels, and where the verdict begins and ends, the text having length 1."""
-    text = torch.tensor([number[word] for word in neutral])[torch.randint(len(neutral), (count, LENGTH))]
+    """Word numbers (count, 24), labels, and where in [0, 1] the verdict begins and ends."""
+    text = torch.tensor([number[word] for word in neutral])
+    text = text[torch.randint(len(neutral), (count, LENGTH))]
     label, size = torch.randint(2, (count,)), torch.randint(2, 7, (count,))
     start = (torch.rand(count) * (LENGTH - size + 1)).long()
     verdicts = torch.tensor([[number[word] for word in side] for side in opinion])
@@ -48,15 +49,16 @@ def reviews(count):
 # %%
 # A reader with continuous attention
 # ----------------------------------
-# Word vectors become a signal over the text; :class:`contmax.nn.ContinuousAttention` chooses an interval and averages
-# the signal over it; a linear layer decides.
+# Word vectors become a signal over the text; :class:`contmax.nn.ContinuousAttention` chooses an
+# interval and averages the signal over it; a linear layer decides.
 
 
 class Reader(nn.Module):
     def __init__(self, width=16):
         super().__init__()
         self.embed = nn.Embedding(len(words), width)
-        self.attend = contmax.nn.ContinuousAttention(contmax.basis.GaussianBasis.covering(LENGTH), embed_dim=width)
+        basis = contmax.basis.GaussianBasis.covering(LENGTH)
+        self.attend = contmax.nn.ContinuousAttention(basis, embed_dim=width)
         self.decide = nn.Linear(width, 2)
 
     def forward(self, text):
@@ -76,8 +78,8 @@ for _ in range(250):
 # %%
 # The interval, against the truth
 # -------------------------------
-# On new reviews, how much of the found and the true interval do they have in common (intersection over union)? For
-# comparison, the same for intervals of the right average length at random places.
+# On new reviews, how much of the found and the true interval do they have in common (intersection
+# over union)? For comparison, the same for intervals of the right average length at random places.
 
 text, label, low, high = reviews(2000)
 with torch.no_grad():
@@ -85,13 +87,15 @@ with torch.no_grad():
 truth = TruncatedParabola.from_support(low, high)
 guess = TruncatedParabola((1 - 4 / LENGTH) * torch.rand(2000) + 2 / LENGTH, truth.scale.mean())
 print(f"correct: {(logits.argmax(-1) == label).float().mean():.3f}")
-print(f"in common: {density.iou(truth).mean():.2f}; by chance {guess.iou(truth).mean():.2f}")
+overlap = density.iou(truth)
+print(f"in common: {overlap.mean():.2f}; by chance {guess.iou(truth).mean():.2f}")
 
 figure, axes = plt.subplots(3, 1, figsize=(7, 5.7), layout="constrained")
 for row, ax in enumerate(axes):
-    viz.plot_text_attention([words[w] for w in text[row]], density=density, index=row, ax=ax, colors=("C0", "C0"))
+    tokens = [words[number] for number in text[row]]
+    viz.plot_text_attention(tokens, density=density, index=row, ax=ax, colors=("C0", "C0"))
     ax.set_ylim(top=1.15 * ax.get_ylim()[1])
     ax.axvspan(LENGTH * low[row], LENGTH * high[row], ymin=0.94, color="C1", clip_on=False)
     verdict = "favourable" if logits[row].argmax() else "unfavourable"
-    ax.set_title(f"{verdict}; {density.iou(truth)[row]:.0%} in common with the true place (bar)", fontsize=9)
+    ax.set_title(f"{verdict}; {overlap[row]:.0%} in common with the true place (bar)")
 plt.show()
