@@ -2,7 +2,8 @@
 
 Martins et al. 2020, section on machine translation: a bidirectional GRU reads the source sentence, a GRU with input
 feeding says the translation piece by piece, and for every piece an attention looks at the source: discrete, continuous
-or both. On Multi30k, Tatoeba, IWSLT 2017 (``--data.path``) or pairs of your own (``--data.train``).
+or both. Beside it stands a small transformer, with softmax or α-entmax. On Multi30k, Tatoeba, IWSLT 2017
+(``--data.path``) or pairs of your own (``--data.train``).
 """
 
 from contmax_lab.tasks.translation._attention import SourceAttention as SourceAttention
@@ -14,5 +15,6 @@ from contmax_lab.tasks.translation._model import Guesses as Guesses
 from contmax_lab.tasks.translation._model import TranslationModel as TranslationModel
 from contmax_lab.tasks.translation._model import Translator as Translator
 from contmax_lab.tasks.translation._task import Translation as Translation
+from contmax_lab.tasks.translation._transformer import Transformer as Transformer
 
 TASK = Translation()

@@ -25,6 +25,7 @@ from contmax_lab.tasks.translation._pieces import (
     read_encoder,
 )
 from contmax_lab.tasks.translation._shares import shares
+from contmax_lab.tasks.translation._transformer import Transformer
 
 # Sentences of about so many pieces fit on a page, several side by side.
 _PIECES = 11
@@ -88,7 +89,7 @@ def predicted(trained: TrainedRun, words: Sequence[str]) -> Prediction:
     encoder = read_encoder(Path(trained.splits.info["prepared"]) / TOKENIZER_FILE)
     numbers = encoder.encode(text, add_special_tokens=False).ids
     source = torch.tensor([[*numbers, END]])
-    said = cast(Translator, trained.model).translated(source)
+    said = cast(Translator | Transformer, trained.model).translated(source)
     spoken = said[:, : int((said != PADDING).sum())]
     found = looked(trained, source, torch.cat([torch.tensor([[START]]), spoken], 1))
     width = max(map(len, found.said))
@@ -154,4 +155,6 @@ def _shown(piece: str) -> str:
 
 def _title(model: TranslationModel) -> str:
     form = {1.0: "softmax", 2.0: "sparsemax"}.get(float(model.alpha), f"α = {model.alpha:g}")
+    if model.network == "transformer":
+        return f"transformer, {'α per head' if model.learned_alpha else form}"
     return f"{_NAMES[model.attention]} {form}"

@@ -1,6 +1,7 @@
 """Bidirectional GRU, attention, GRU with input feeding, a guess at the next piece."""
 
 import dataclasses
+from typing import Any, Literal
 
 import torch
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -24,30 +25,41 @@ class TranslationModel:
     """The network, and how it is asked.
 
     Args:
+        network: GRUs that ask one attention, as in the paper; or a transformer, whose heads are all discrete.
         attention: over single pieces, over a stretch of the sentence with the moments of their weights, or the sum of
             both.
         alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola.
+        learned_alpha: whether each head of a transformer learns an α of its own inside (1, 2), starting at alpha.
         num_basis: basis functions of the continuous attention, a third of each width .03, .1 and .3.
         penalty: of the ridge fit.
-        embedding_dim: of a piece.
-        encoder_dim: of each direction of the encoder.
-        decoder_dim: of the decoder and of the scores.
+        embedding_dim: of a piece, and of all states of a transformer.
+        encoder_dim: of each direction of the encoder of GRUs.
+        decoder_dim: of their decoder and of the scores.
+        layers: of the encoder of a transformer, and of its decoder.
+        heads: of each attention of a transformer.
+        feedforward_dim: inside each layer of a transformer.
         tied: one table for the pieces of both languages and for the guesses.
         dropout: of the vectors of the pieces.
-        hidden_dropout: of the states of the encoder and of those that the guesses are made of.
+        hidden_dropout: of the states of the encoder and of those that the guesses are made of; with a transformer, of
+            what each layer adds.
         label_smoothing: share of the probability that all pieces get alike, in training.
         beam: hypotheses of a sentence that are followed at a time.
         max_output: most pieces of a translation.
         length_penalty: a hypothesis of n pieces counts log p / n to this power.
     """
 
+    network: Literal["recurrent", "transformer"] = "recurrent"
     attention: Kind = "combined"
     alpha: PositiveFloat = 2.0
+    learned_alpha: bool = False
     num_basis: PositiveInt = 30
     penalty: PositiveFloat = 0.01
     embedding_dim: PositiveInt = 620
     encoder_dim: PositiveInt = 1000
     decoder_dim: PositiveInt = 1000
+    layers: PositiveInt = 3
+    heads: PositiveInt = 4
+    feedforward_dim: PositiveInt = 1024
     tied: bool = False
     dropout: ClosedUnitInterval = 0.0
     hidden_dropout: ClosedUnitInterval = 0.2
@@ -55,6 +67,14 @@ class TranslationModel:
     beam: PositiveInt = 5
     max_output: PositiveInt = 80
     length_penalty: NonNegativeFloat = 1.0
+
+    def search(self) -> dict[str, Any]:
+        """How `beam_search` is asked."""
+        return {
+            "beam": int(self.beam),
+            "max_output": int(self.max_output),
+            "length_penalty": float(self.length_penalty),
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,8 +161,7 @@ class Translator(nn.Module):
 
     def translated(self, source: Tensor) -> Tensor:
         """Pieces of translations, (B, T), of those of sentences, (B, L), by beam search."""
-        beam, longest, penalty = int(self.config.beam), int(self.config.max_output), float(self.config.length_penalty)
-        return beam_search(self, source, beam=beam, max_output=longest, length_penalty=penalty)[0]
+        return beam_search(self, source, **self.config.search())[0]
 
     # -- one piece after the other -------------------------------------------------------------------------------------
 

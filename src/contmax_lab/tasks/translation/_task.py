@@ -16,6 +16,7 @@ from contmax_lab.tasks.translation._model import Guesses, TranslationModel, Tran
 from contmax_lab.tasks.translation._pieces import PADDING, as_text
 from contmax_lab.tasks.translation._shares import attention_measures
 from contmax_lab.tasks.translation._table import TABLES
+from contmax_lab.tasks.translation._transformer import Transformer
 
 
 class Translation(Task):
@@ -34,7 +35,8 @@ class Translation(Task):
 
     def build(self, model: TranslationModel, splits: Splits) -> nn.Module:
         """A network with fresh weights."""
-        return Translator(model, splits.info["vocabulary"])
+        kind = Transformer if model.network == "transformer" else Translator
+        return kind(model, splits.info["vocabulary"])
 
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """Numbers of pieces, padded, and where the texts are."""
@@ -74,7 +76,7 @@ class Translation(Task):
 
     def evaluate(self, model: nn.Module, batches: Batches, info: dict[str, Any]) -> dict[str, float]:
         """Loss and perplexity of the references; of final weights also BLEU and chrF of translations."""
-        translator = cast(Translator, model)
+        translator = cast(Translator | Transformer, model)
         pieces = []
         for batch in batches:
             output = translator(batch)
