@@ -82,6 +82,8 @@ def test_the_default_is_of_the_papers_size():
     model = load_recipe("vqa").model
     assert (model.layers, model.heads, model.hidden_dim, model.fused_dim, model.flat_dim) == (6, 8, 512, 1024, 512)
     assert (model.functions**2, model.variance, model.word_dim, model.dropout) == (100, 0.001, 300, 0.1)
+    training = load_recipe("vqa").training
+    assert (training.schedule, training.decay, training.decay_at) == ("milestones", 0.2, [10, 12])
 
 
 @pytest.mark.parametrize(("kind", "alpha"), [("discrete", 1.0), ("continuous", 2.0)])
