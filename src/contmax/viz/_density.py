@@ -153,7 +153,7 @@ def ellipse_patch(ellipse: MassEllipse, color: Any) -> Any:
         2 * ellipse.half_axes[0],
         2 * ellipse.half_axes[1],
         angle=math.degrees(math.atan2(ellipse.axis[1], ellipse.axis[0])),
-        facecolor=(*to_rgb(color), 0.14),
-        edgecolor=color,
+        facecolor=(*to_rgb(color), 0.14 * ellipse.weight),
+        edgecolor=(*to_rgb(color), ellipse.weight),
         linewidth=1.3,
     )

@@ -22,6 +22,8 @@ from contmax_lab.tasks.vqa._sources import image_files
 
 _EXAMPLES = 3
 _SEARCHED = 300
+# Opacity of the greatest weight: what is below it can still be seen.
+_CELLS = 0.6
 _CAPTION = (
     "Squares: weights of single cells, the fuller the greater. Ellipses: continuous attention; of the sparse kind the "
     "support, which holds all of it, and what holds half; of the Gaussian, which has no edge, what holds 90 % and "
@@ -106,7 +108,7 @@ def _draw_look(axis: Any, look: Look, colour: str, theme: Theme) -> None:
     weights, density = look.place.weights, look.place.density
     cells = None if weights is None or look.grid is None else weights[0].reshape(look.grid)
     if cells is not None or density is not None:
-        plot_image_attention(None, cells, density, ax=axis, color=colour)
+        plot_image_attention(None, cells, density, ax=axis, color=colour, weight_alpha=_CELLS)
 
 
 def _outline(axis: Any, boxes: Tensor | None) -> None:
