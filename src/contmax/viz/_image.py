@@ -73,7 +73,7 @@ def plot_image_attention(
         drawn.imshow(_coloured(cells, color, weight_alpha), extent=(0, 1, 1, 0), aspect=drawn.get_aspect())
     for ellipse in (ellipse for member in ellipses or () for ellipse in member):
         # Positions are (row, column), pictures (x, y).
-        drawn.add_patch(ellipse_patch(ellipse.swapped(), color))
+        drawn.add_patch(ellipse_patch(ellipse.swapped(), color, halo=bool(drawn.images)))
     if density is not None and ellipses is None:
         places = torch.linspace(0, 1, _GRID, dtype=torch.float64)
         for heights in grid_heights(density, places, places, index):
