@@ -96,6 +96,7 @@ HEADS = {
     "pooled": lambda dim: nn.PooledHead(6, dim=dim),
     "pooled-as-printed": lambda dim: nn.PooledHead(6, dim=dim, position_channels=False),
     "moments": lambda dim: nn.MomentHead(nn.DiscreteAttention(6, alpha=1.5), dim=dim),
+    "windows": lambda dim: nn.WindowHead(nn.DiscreteAttention(6, alpha=1.5), dim=dim),
 }
 
 

@@ -20,6 +20,7 @@ OPTIONS = {
     "plateau": {"schedule": "plateau", "decay": 0.3, "goal": "max", "optimizer": "RAdam"},
     "epochs": {"schedule": "epochs", "decay_every": 2, "optimizer": "adafactor", "accumulate": 3},
     "tokens": {"batch_tokens": 16, "evaluation_batch_size": 2, "schedule": "linear", "optimizer": "nadam"},
+    "milestones": {"schedule": "milestones", "decay_at": [1, 2], "optimizer": "adamw"},
     "momentum": {"optimizer": "sgd", "optimizer_options": {"momentum": 0.7, "nesterov": True}, "clip_norm": 0.5},
 }
 
@@ -68,7 +69,7 @@ def test_it_goes_on_to_the_same_bits(tmp_path, monkeypatch, last_states, name):
     run = interrupted_run(tmp_path / "run", OPTIONS[name], monkeypatch)
     assert_same_end(last_states[run.folder], last_states[whole.folder])
     factor = last_states[whole.folder].state["schedule"]["factor"]
-    assert factor < 1 if name in ("plateau", "epochs") else factor == 1
+    assert factor < 1 if name in ("plateau", "epochs", "milestones") else factor == 1
     assert [record["valid"] for record in run.history()] == [record["valid"] for record in whole.history()]
 
 

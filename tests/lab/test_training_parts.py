@@ -105,6 +105,12 @@ def test_schedules_that_remember():
         by_epoch.epoch_done(epoch)
         by_epoch.evaluated(False)
     assert rates == pytest.approx([0.5, 1, 0.1, 0.1, 0.01])
+    milestones = Schedule(TrainingConfig(learning_rate=1.0, schedule="milestones", decay=0.1, decay_at=[1, 3]))
+    rates = []
+    for epoch in range(1, 6):
+        rates.append(milestones.rate(epoch - 1, 5))
+        milestones.epoch_done(epoch)
+    assert rates == pytest.approx([1, 0.1, 0.1, 0.01, 0.01])
     plateau = Schedule(TrainingConfig(learning_rate=1.0, schedule="plateau", decay=0.1, decay_every=2))
     rates = []
     for is_best in (True, False, True, False, False, False, False):

@@ -19,7 +19,7 @@ from contmax_lab.tasks.vqa._measures import where_measures
 from contmax_lab.tasks.vqa._table import PASTED, VQA
 
 VARIANTS = [name for name in shipped_recipes() if name.startswith("vqa/")]
-KINDS = ["question", "frequent", "discrete", "continuous", "mixture", "combined"]
+KINDS = ["question", "frequent", "discrete", "continuous", "windows", "mixture", "combined"]
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,8 @@ def test_the_default_is_of_the_papers_size():
     model = load_recipe("vqa").model
     assert (model.layers, model.heads, model.hidden_dim, model.fused_dim, model.flat_dim) == (6, 8, 512, 1024, 512)
     assert (model.functions**2, model.variance, model.word_dim, model.dropout) == (100, 0.001, 300, 0.1)
+    training = load_recipe("vqa").training
+    assert (training.schedule, training.decay, training.decay_at) == ("milestones", 0.2, [10, 12])
 
 
 @pytest.mark.parametrize(("kind", "alpha"), [("discrete", 1.0), ("continuous", 2.0)])
@@ -123,6 +125,19 @@ def test_a_mixture_has_the_moments_of_a_joint_softmax(splits):
     torch.testing.assert_close(density.mean, joint.sum(1) @ torch.cartesian_prod(lines, lines))
 
 
+def test_windows_are_left_out_where_weights_are_zero(splits):
+    model = replace(SMALL_MODEL, attention="windows", windows=3, weights_alpha=2.0)
+    reduction = TASK.build(model, splits).eval().reduction
+    values = torch.randn(2, 16, 16)
+    density = reduction(values).density
+    weights = contmax.sparsemax(reduction.attend.head.discrete.scores(values).squeeze(1))
+    lines = (torch.arange(4) + 0.5) / 4
+    torch.testing.assert_close(density.mean, weights @ torch.cartesian_prod(lines, lines))
+    assert density.mixture_distribution.probs.shape == (2, 9)
+    # Of 3 × 3 windows those at a corner hold the cell there.
+    assert torch.equal(density.mixture_distribution.probs[:, 0] > 0, weights[:, [0, 1, 4, 5]].sum(-1) > 0)
+
+
 def test_regions_are_attended_by_their_centres(tmp_path):
     (tmp_path / "regions").mkdir()
     random = np.random.default_rng(0)
@@ -133,7 +148,7 @@ def test_regions_are_attended_by_their_centres(tmp_path):
     rows = [{"image": f"room{i}", "question": "what", "answer": "ab"[i % 2]} for i in range(6)]
     table = write_table(tmp_path / "a.csv", rows)
     splits = load(VqaData(train=table, features=tmp_path / "regions"))
-    for kind in ("discrete", "continuous", "mixture", "combined"):
+    for kind in ("discrete", "continuous", "windows", "mixture", "combined"):
         model, batch, output = one_step(replace(SMALL_MODEL, attention=kind), splits)
         assert output.logits.isfinite().all()
         assert "area" not in TASK.measures(output, batch)

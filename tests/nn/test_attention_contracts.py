@@ -20,6 +20,7 @@ from contmax.nn import (
     MomentHead,
     MultiheadContinuousAttention,
     PooledHead,
+    WindowHead,
 )
 from forked import run_on_two
 
@@ -78,6 +79,7 @@ CASES = [
     Case("given, learned alpha and basis", lambda: Given(alpha=_alpha(), learnable=True)),
     Case("pooled", lambda: Queried(PooledHead(4, query_dim=4, hidden_dim=3), alpha=1.5)),
     Case("moments", lambda: Queried(MomentHead(DiscreteAttention(4, 4, hidden_dim=3)), alpha=1.5)),
+    Case("windows", lambda: Queried(WindowHead(DiscreteAttention(4, 4, hidden_dim=3), windows=3), alpha=1.5)),
     Case("gates", lambda: Queried(GateHead(4, query_dim=4, hidden_dim=3), alpha=1.5).eval()),
     Case("combined", lambda: CombinedAttention(DiscreteAttention(4, 4, score="dot"), basis())),
     Case("combined, all learned", lambda: CombinedAttention(DiscreteAttention(4, 4), basis(True), alpha=_alpha())),

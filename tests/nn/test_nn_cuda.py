@@ -64,6 +64,7 @@ CASES = {
     "gates, asked": (lambda: nn.ContinuousAttention(line(), embed_dim=D, query_dim=D, alpha=1.5).eval(), asked),
     "pooled": (lambda: nn.ContinuousAttention(line(), head=nn.PooledHead(D, query_dim=D)), asked),
     "moments": (lambda: nn.ContinuousAttention(line(), head=nn.MomentHead(nn.DiscreteAttention(D, D))), asked),
+    "windows": (lambda: nn.ContinuousAttention(line(), head=nn.WindowHead(nn.DiscreteAttention(D, D))), asked),
     "plane, given": (lambda: nn.ContinuousAttention(plane(), grid=(7, 7)), given_on_plane),
     "plane, gates": (lambda: nn.ContinuousAttention(plane(), embed_dim=D, grid=(7, 7)).eval(), alone),
     "combined": (lambda: nn.CombinedAttention(nn.DiscreteAttention(D, D, alpha=1.5), line()), asked),

@@ -188,6 +188,13 @@ def test_all_heads_and_all_live_components_are_drawn_on_an_image():
     assert len(ellipses(plot_image_attention(density=mixture))) == 4
 
 
+def test_components_are_the_fainter_the_less_they_weigh_and_weights_as_opaque_as_asked_for():
+    unequal = Mixture(Categorical(torch.tensor([0.8, 0.2])), MultivariateNormal(torch.rand(2, 2), torch.eye(2)))
+    ax = plot_image_attention(weights=torch.tensor([[0.0, 1.0]]), density=unequal, color="red", weight_alpha=0.5)
+    assert [patch.get_edgecolor()[3] for patch in ellipses(ax)] == pytest.approx([1, 1, 0.25, 0.25])
+    assert ax.images[0].get_array()[..., 3].tolist() == [[0, 0.5]]
+
+
 def test_alignment_shades_rows_on_their_own_scale_and_marks_zeros():
     weights = torch.tensor([[0.2, 0.0, 0.0], [0.25, 0.25, 0.5]])
     ax = plot_alignment(["ein", "Hund", "."], ["a", "dog"], weights)

@@ -12,3 +12,4 @@ from contmax.nn._moment_head import MomentHead as MomentHead
 from contmax.nn._multihead import MultiheadContinuousAttention as MultiheadContinuousAttention
 from contmax.nn._place import Place as Place
 from contmax.nn._pooled import PooledHead as PooledHead
+from contmax.nn._window_head import WindowHead as WindowHead

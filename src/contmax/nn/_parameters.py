@@ -55,6 +55,9 @@ def moments_of_weights(
     """Mean and (co)variance of the positions of L observations under weights (B, L) or (B, Q, L)."""
     wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
     where = observation_positions(weights.shape[-1], positions, grid, mask, wide).to(wide.dtype)
+    if dim == 1 and grid is not None:
+        # A grid with one axis is the line.
+        where = where.squeeze(-1)
     if weights.dim() == 3:
         # Positions and mask belong to a sequence, and are shared by its queries.
         where = where.unsqueeze(1) if where.dim() == (2 if dim == 1 else 3) else where

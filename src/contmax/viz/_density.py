@@ -144,17 +144,21 @@ def draw_contours(ax: Any, across: Tensor, up: Tensor, heights: Tensor, color: A
         ax.contourf(across.numpy(), up.numpy(), inside.numpy(), levels=[0.5, 1.5], colors=[color], alpha=0.16)
 
 
-def ellipse_patch(ellipse: MassEllipse, color: Any) -> Any:
-    """The ellipse as a patch; the first coordinate goes across, the second up."""
+def ellipse_patch(ellipse: MassEllipse, color: Any, *, halo: bool = False) -> Any:
+    """The ellipse as a patch; the first coordinate goes across, the second up; with a halo to be seen on any image."""
     from matplotlib.colors import to_rgb
     from matplotlib.patches import Ellipse
+    from matplotlib.patheffects import Normal, Stroke
 
+    # The opacity as a part of the colour: that of the stroke itself would also be the filling's.
+    effects = [Stroke(linewidth=2.8, foreground=(1, 1, 1, 0.8 * ellipse.weight)), Normal()] if halo else None
     return Ellipse(
         ellipse.centre,
         2 * ellipse.half_axes[0],
         2 * ellipse.half_axes[1],
         angle=math.degrees(math.atan2(ellipse.axis[1], ellipse.axis[0])),
-        facecolor=(*to_rgb(color), 0.14),
-        edgecolor=color,
+        facecolor=(*to_rgb(color), 0.14 * ellipse.weight),
+        edgecolor=(*to_rgb(color), ellipse.weight),
+        path_effects=effects,
         linewidth=1.3,
     )

@@ -24,12 +24,14 @@ def plot_image_attention(
     index: Index = (),
     color: Any = "C0",
     image_alpha: float = 1.0,
+    weight_alpha: float = 0.85,
 ) -> Any:
     """An image with weights of its cells as squares, the fuller the greater, and densities as ellipses.
 
     The image is the unit square; positions are (row, column) from its upper left corner. Of a bounded density the
     outer ellipse is the support, which holds all of the mass, and the inner one holds half of it; of an unbounded one
-    they hold nine tenths and a half. A mixture has the ellipses of its components. Other densities have contours.
+    they hold nine tenths and a half. A mixture has the ellipses of its components, the fainter the less they weigh.
+    Other densities have contours.
 
     Args:
         image: ``(H, W)``, ``(H, W, 3)`` or ``(3, H, W)``, bytes or numbers from 0 to 1; None draws attention alone.
@@ -39,6 +41,7 @@ def plot_image_attention(
         index: into the batches of weights and density; of weights one grid must remain.
         color: of the attention.
         image_alpha: below 1 the image is paler than it is, so that attention can be seen on dark images too.
+        weight_alpha: opacity of the greatest weight; the less, the more of the image can be seen through it.
 
     Returns:
         The Axes.
@@ -67,10 +70,10 @@ def plot_image_attention(
         grey = {"cmap": "gray", "vmin": 0, "vmax": 1} if pixels.dim() == 2 else {}
         drawn.imshow(pixels.numpy(), extent=(0, 1, 1, 0), alpha=image_alpha, **grey)
     if cells is not None:
-        drawn.imshow(_coloured(cells, color), extent=(0, 1, 1, 0), aspect=drawn.get_aspect())
+        drawn.imshow(_coloured(cells, color, weight_alpha), extent=(0, 1, 1, 0), aspect=drawn.get_aspect())
     for ellipse in (ellipse for member in ellipses or () for ellipse in member):
         # Positions are (row, column), pictures (x, y).
-        drawn.add_patch(ellipse_patch(ellipse.swapped(), color))
+        drawn.add_patch(ellipse_patch(ellipse.swapped(), color, halo=bool(drawn.images)))
     if density is not None and ellipses is None:
         places = torch.linspace(0, 1, _GRID, dtype=torch.float64)
         for heights in grid_heights(density, places, places, index):
@@ -84,11 +87,11 @@ def plot_image_attention(
     return drawn
 
 
-def _coloured(cells: Tensor, color: Any) -> Any:
+def _coloured(cells: Tensor, color: Any, opacity: float) -> Any:
     from matplotlib.colors import to_rgba
 
     squares = torch.tensor(to_rgba(color)).repeat(*cells.shape, 1)
-    squares[..., 3] = 0.85 * cell_strength(cells)
+    squares[..., 3] = opacity * cell_strength(cells)
     return squares.numpy()
 
 

@@ -171,7 +171,8 @@ def _ellipse(ellipse: MassEllipse, words: str) -> str:
     angle = math.degrees(math.atan2(ellipse.axis[1], ellipse.axis[0]))
     return (
         f'<ellipse cx="{x:.5g}" cy="{y:.5g}" rx="{a:.5g}" ry="{b:.5g}" transform="rotate({angle:.3f} {x:.5g} {y:.5g})" '
-        f'vector-effect="non-scaling-stroke" tabindex="0" role="img" aria-label="{words}"/>'
+        f'opacity="{ellipse.weight:.3g}" vector-effect="non-scaling-stroke" tabindex="0" role="img" '
+        f'aria-label="{words}"/>'
     )
 
 

@@ -27,12 +27,14 @@ class MassEllipse:
         centre: in the order of the coordinates of the density.
         axis: the unit vector of the longer half axis, in the same order.
         half_axes: their lengths, the longer first.
+        weight: of the component of a mixture whose it is, that of the greatest being 1.
     """
 
     share: float
     centre: tuple[float, float]
     axis: tuple[float, float]
     half_axes: tuple[float, float]
+    weight: float = 1.0
 
     @property
     def reach(self) -> tuple[float, float]:
@@ -43,7 +45,7 @@ class MassEllipse:
     def swapped(self) -> "MassEllipse":
         """The same with its coordinates in the other order."""
         (x, y), (u, v) = self.centre, self.axis
-        return MassEllipse(self.share, (y, x), (v, u), self.half_axes)
+        return MassEllipse(self.share, (y, x), (v, u), self.half_axes, self.weight)
 
 
 def mass_ellipses(density: Distribution, index: Index = ()) -> list[list[MassEllipse]] | None:
@@ -63,17 +65,22 @@ def mass_ellipses(density: Distribution, index: Index = ()) -> list[list[MassEll
     if component is density:
         return [_ellipses_of(density, place) for place in members]
     weights = mixture.mixture_distribution.probs.expand(component.batch_shape).reshape(-1, component.batch_shape[-1])
-    # A component without weight is not part of the mixture.
-    alive = [[place for place, weight in enumerate(weights[member].tolist()) if weight > 0] for member in members]
+    relative = (weights / weights.amax(-1, keepdim=True)).tolist()
     count = component.batch_shape[-1]
     return [
-        [ellipse for place in places for ellipse in _ellipses_of(component, member * count + place)]
-        for member, places in zip(members, alive, strict=True)
+        [
+            ellipse
+            for place, weight in enumerate(relative[member])
+            # A component without weight is not part of the mixture.
+            if weight > 0
+            for ellipse in _ellipses_of(component, member * count + place, weight)
+        ]
+        for member in members
     ]
 
 
 @torch.no_grad()
-def _ellipses_of(density: Any, place: int) -> list[MassEllipse]:
+def _ellipses_of(density: Any, place: int, weight: float = 1.0) -> list[MassEllipse]:
     batch = density.batch_shape
     loc = density.loc.expand(*batch, 2).reshape(-1, 2)[place].double().cpu()
     tril = density.scale_tril.expand(*batch, 2, 2).reshape(-1, 2, 2)[place].double().cpu()
@@ -87,9 +94,8 @@ def _ellipses_of(density: Any, place: int) -> list[MassEllipse]:
     found = []
     for share in shares:
         scale = radius_of_share(share, index, radius, threshold)
-        found.append(
-            MassEllipse(share, (float(loc[0]), float(loc[1])), tuple(axis), (scale * lengths[0], scale * lengths[1]))
-        )
+        half_axes = (scale * lengths[0], scale * lengths[1])
+        found.append(MassEllipse(share, (float(loc[0]), float(loc[1])), tuple(axis), half_axes, weight))
     # The outer first, so that the inner is drawn on it.
     return found[::-1]
 

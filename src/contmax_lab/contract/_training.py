@@ -22,9 +22,11 @@ class TrainingConfig:
         learning_rate: largest learning rate, which the schedule lowers.
         weight_decay: L2 penalty (decoupled for adamw).
         schedule: how the learning rate falls after the warm-up; with epochs by decay every decay_every epochs, with
-            plateau by decay after decay_every evaluations without a new best.
-        decay: factor on the learning rate, for the schedules epochs and plateau.
+            milestones by decay after each of the epochs decay_at, with plateau by decay after decay_every evaluations
+            without a new best.
+        decay: factor on the learning rate, for the schedules epochs, milestones and plateau.
         decay_every: epochs, or for plateau evaluations, after which decay applies.
+        decay_at: epochs after which decay applies, for milestones, e.g. [10, 12].
         warmup_steps: steps over which the learning rate rises linearly from 0.
         clip_norm: largest norm of the gradient; 0 = no limit.
         monitor: the validation metric that decides which weights are kept.
@@ -49,9 +51,10 @@ class TrainingConfig:
     optimizer_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     learning_rate: PositiveFloat = 0.001
     weight_decay: NonNegativeFloat = 0.0
-    schedule: Literal["constant", "cosine", "linear", "inverse_sqrt", "epochs", "plateau"] = "constant"
+    schedule: Literal["constant", "cosine", "linear", "inverse_sqrt", "epochs", "milestones", "plateau"] = "constant"
     decay: PositiveFloat = 0.5
     decay_every: PositiveInt = 1
+    decay_at: list[PositiveInt] = dataclasses.field(default_factory=list)
     warmup_steps: NonNegativeInt = 0
     clip_norm: NonNegativeFloat = 0.0
     monitor: str = "loss"

@@ -69,7 +69,7 @@ def _check(recipes: Sequence[Recipe]) -> None:
     for key, value in wanted.items():
         if getattr(training, key) != value:
             raise UsageError(f"trainings together need training.{key}={value}; got {getattr(training, key)}")
-    if training.optimizer.lower() not in _ELEMENTWISE or training.schedule in ("epochs", "plateau"):
+    if training.optimizer.lower() not in _ELEMENTWISE or training.schedule in ("epochs", "milestones", "plateau"):
         raise UsageError("trainings together take adam, adamw or sgd, and a schedule that depends on the step alone")
 
 

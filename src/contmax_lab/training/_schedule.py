@@ -65,7 +65,8 @@ class Schedule:
 
     def epoch_done(self, epoch: int) -> None:
         """The epoch with this number, from 1, is over."""
-        if self.config.schedule == "epochs" and epoch % self.config.decay_every == 0:
+        every = self.config.schedule == "epochs" and epoch % self.config.decay_every == 0
+        if every or (self.config.schedule == "milestones" and epoch in self.config.decay_at):
             self.factor *= self.config.decay
 
     def evaluated(self, is_best: bool) -> None:

@@ -22,6 +22,8 @@ from contmax_lab.tasks.vqa._sources import image_files
 
 _EXAMPLES = 3
 _SEARCHED = 300
+# Opacity of the greatest weight: what is below it can still be seen; and of the image where something is drawn on it.
+_CELLS, _BELOW = 0.65, 0.8
 _CAPTION = (
     "Squares: weights of single cells, the fuller the greater. Ellipses: continuous attention; of the sparse kind the "
     "support, which holds all of it, and what holds half; of the Gaussian, which has no edge, what holds 90 % and "
@@ -83,11 +85,12 @@ def overlay(title: str, examples: Sequence[Example], caption: str = _CAPTION) ->
             row, column = divmod(index, columns)
             example = examples[row]
             if example.pixels is not None:
-                axis.imshow(example.pixels.permute(1, 2, 0).numpy(), extent=(0, 1, 1, 0))
+                pale = 1.0 if column == 0 else _BELOW
+                axis.imshow(example.pixels.permute(1, 2, 0).numpy(), extent=(0, 1, 1, 0), alpha=pale)
             axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
             axis.set_aspect("equal")
             if column == 0:
-                truth = f"\n→ {example.truth}" if example.truth else ""
+                truth = f"\n→ {textwrap.shorten(example.truth, 34, placeholder=' …')}" if example.truth else ""
                 asked = textwrap.wrap(textwrap.shorten(example.question, 72, placeholder=" …"), 38)
                 axis.set_title(_plain("\n".join(asked) + truth), fontsize=7)
                 _outline(axis, example.boxes)
@@ -106,15 +109,18 @@ def _draw_look(axis: Any, look: Look, colour: str, theme: Theme) -> None:
     weights, density = look.place.weights, look.place.density
     cells = None if weights is None or look.grid is None else weights[0].reshape(look.grid)
     if cells is not None or density is not None:
-        plot_image_attention(None, cells, density, ax=axis, color=colour)
+        plot_image_attention(None, cells, density, ax=axis, color=colour, weight_alpha=_CELLS)
 
 
 def _outline(axis: Any, boxes: Tensor | None) -> None:
     from matplotlib.patches import Rectangle
+    from matplotlib.patheffects import Normal, Stroke
 
+    # Seen on dark and on light images.
+    halo = [Stroke(linewidth=2.6, foreground="white"), Normal()]
     for low, high in [] if boxes is None else boxes.tolist()[:1]:
         size = (high[1] - low[1], high[0] - low[0])
-        axis.add_patch(Rectangle((low[1], low[0]), *size, fill=False, edgecolor="white", lw=1.2, ls="--"))
+        axis.add_patch(Rectangle((low[1], low[0]), *size, fill=False, ec="black", lw=1.2, ls="--", path_effects=halo))
 
 
 def _plain(text: str) -> str:

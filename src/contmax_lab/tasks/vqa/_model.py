@@ -22,9 +22,13 @@ class VqaModel:
     """The network; by default of the paper's size.
 
     Args:
-        attention: the reduction of the image: discrete, continuous, mixture (several ellipses), combined; question =
-            the image is not looked at; frequent = nothing is, and the most frequent answer is given.
+        attention: the reduction of the image: discrete, continuous (one ellipse), windows (one in each window of the
+            image), mixture (several ellipses), combined; question = the image is not looked at; frequent = nothing is,
+            and the most frequent answer is given.
         alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated paraboloid.
+        weights_alpha: α of the weights of cells whose moments the ellipses of continuous and windows have; above 1
+            windows can be left out.
+        windows: along each side of the image.
         components: ellipses of a mixture.
         functions: along each side of the grid of Gaussian basis functions, K = functions².
         variance: of each basis function, in units of the image.
@@ -40,8 +44,12 @@ class VqaModel:
         feature_dropout: of the features of the image, before the network.
     """
 
-    attention: Literal["question", "frequent", "discrete", "continuous", "mixture", "combined"] = "continuous"
+    attention: Literal["question", "frequent", "discrete", "continuous", "windows", "mixture", "combined"] = (
+        "continuous"
+    )
     alpha: PositiveFloat = 2.0
+    weights_alpha: PositiveFloat = 1.0
+    windows: PositiveInt = 4
     components: PositiveInt = 3
     functions: PositiveInt = 10
     variance: PositiveFloat = 0.001
@@ -190,6 +198,8 @@ class CoAttentionNetwork(nn.Module):
             model.dropout,
             alpha=model.alpha,
             basis=basis,
+            weights_alpha=model.weights_alpha,
+            windows=model.windows,
             components=model.components,
             penalty=model.penalty,
             grid=features.grid,

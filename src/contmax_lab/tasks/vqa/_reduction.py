@@ -9,7 +9,7 @@ from torch.distributions import Categorical
 import contmax
 from contmax_lab.attention import Attended
 
-Kind = Literal["discrete", "continuous", "mixture", "combined"]
+Kind = Literal["discrete", "continuous", "windows", "mixture", "combined"]
 
 
 class Scores(nn.Module):
@@ -95,13 +95,16 @@ class Reduction(nn.Module):
     """An attention over the cells or regions of an image.
 
     Args:
-        kind: discrete = over cells; continuous = over an ellipse, whose centre and shape are the moments of a softmax
-            over cells; mixture = over several ellipses; combined = a discrete and a continuous one, added.
+        kind: discrete = over cells; continuous = over an ellipse, whose centre and shape are the moments of a discrete
+            attention; windows = over such an ellipse in each window of the image; mixture = over several
+            ellipses with scores of their own; combined = a discrete and a continuous one, added.
         embed_dim: channels of the values.
         hidden_dim: of the scores.
         dropout: in the scores.
         alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated paraboloid.
         basis: ψ on the unit square.
+        weights_alpha: of the discrete attention whose moments continuous and windows take.
+        windows: along each side of the image.
         components: of a mixture.
         penalty: λ of the ridge fit.
         grid: (H, W) of the cells; None for regions, whose positions come with each call.
@@ -123,6 +126,8 @@ class Reduction(nn.Module):
         *,
         alpha: float,
         basis: contmax.basis.MultivariateGaussianBasis,
+        weights_alpha: float = 1.0,
+        windows: int = 4,
         components: int = 3,
         penalty: float = 0.01,
         grid: tuple[int, int] | None = None,
@@ -137,11 +142,12 @@ class Reduction(nn.Module):
                 FlatAttention(scores, alpha), basis, alpha=alpha, grid=grid, penalty=penalty
             )
         else:
-            head = (
-                MixtureHead(scores)
-                if kind == "mixture"
-                else contmax.nn.MomentHead(FlatAttention(scores, alpha=1.0), dim=2)
-            )
+            cells = FlatAttention(scores, weights_alpha)
+            head: nn.Module = MixtureHead(scores)
+            if kind == "continuous":
+                head = contmax.nn.MomentHead(cells, dim=2)
+            elif kind == "windows":
+                head = contmax.nn.WindowHead(cells, windows=windows, dim=2)
             self.attend = contmax.nn.ContinuousAttention(basis, alpha=alpha, head=head, grid=grid, penalty=penalty)
 
     def forward(self, values: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None) -> Attended:
