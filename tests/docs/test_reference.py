@@ -6,7 +6,7 @@ import inspect
 import re
 
 import pytest
-from pages import DOCS, ROOT
+from docs_pages import DOCS, ROOT
 
 from test_api import MODULES
 

@@ -1,7 +1,7 @@
 """The pages tell the truth: every block of Python runs, page by page, and sessions print what they say."""
 
 import pytest
-from pages import DOCS, PAGES, ROOT, blocks, program
+from docs_pages import DOCS, PAGES, ROOT, blocks, program
 
 from fresh import Program, run_each
 
