@@ -16,12 +16,15 @@ _LOGGER = logging.getLogger(__name__)
 _OPENING, _CLOSING = re.compile(r"\\([bB]igg?)(?=[(\[|.])"), re.compile(r"\\([bB]igg?)(?=[)\]])")
 # \frac12 is a half; docutils would read twelve over what follows.
 _DIGITS, _DIGIT = re.compile(r"(\\[td]?frac)(\d)(\d)"), re.compile(r"(\\[td]?frac)(\d)")
+# An index after an accent would be put below the letter.
+_ACCENTED = re.compile(r"(\\(?:hat|tilde|bar|dot|vec)\s*(?:\{[^{}]*\}|\w))_")
 _PLAIN = {r"\dots": r"\ldots", r"\textstyle": "", r"\!": ""}
 
 
 def _mathml(node: nodes.math | nodes.math_block) -> str:
     tex = _CLOSING.sub(r"\\\1r", _OPENING.sub(r"\\\1l", node.astext()))
     tex = _DIGIT.sub(r"\1{\2}", _DIGITS.sub(r"\1{\2}{\3}", tex))
+    tex = _ACCENTED.sub(r"\1{}_", tex)
     for known_to_tex, known_here in _PLAIN.items():
         tex = tex.replace(known_to_tex, known_here)
     is_block = isinstance(node, nodes.math_block)

@@ -6,8 +6,9 @@ import inspect
 import re
 
 import pytest
-from docs_pages import DOCS, ROOT
+from docs_pages import DOCS, PAGES, ROOT
 
+from contmax_lab.registry import find_task, task_names
 from test_api import MODULES
 
 API = sorted((DOCS / "api").glob("*.md"))
@@ -90,6 +91,13 @@ def _tests_of(path):
 def test_a_symbol_has_a_name_and_a_test(name, path, test):
     assert found(name) is not None
     assert test in _tests_of(path)
+
+
+def test_commands_of_the_pages_name_tables_that_exist():
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    named = {name for text in texts for name in re.findall(r"contmax reproduce ([a-z][\w-]*)", text)}
+    assert named <= {table.name for task in task_names() for table in find_task(task).tables()}
+    assert len(named) > 8
 
 
 def test_all_errata_are_there():
