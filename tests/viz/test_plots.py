@@ -232,6 +232,31 @@ def test_pictures_take_axes_and_the_colours_of_a_theme(theme, tmp_path):
     assert "<svg" in (tmp_path / "density.svg").read_text()
 
 
+def test_a_higher_density_on_the_same_or_a_shared_axis_is_not_cut_off():
+    from matplotlib import pyplot as plt
+
+    _, (first, second) = plt.subplots(1, 2, sharey=True)
+    plot_density(TruncatedParabola(0.0, 1.0), ax=first)
+    plot_density(TruncatedParabola(0.0, 0.5), ax=first)
+    plot_density(TruncatedParabola(0.0, 0.2), ax=second)
+    peak = float(second.lines[0].get_ydata().max())
+    assert first.get_ylim() == second.get_ylim()
+    assert first.get_ylim()[0] == 0
+    assert peak < first.get_ylim()[1] < 1.2 * peak
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_a_theme_is_also_for_a_whole_script(theme):
+    import matplotlib as mpl
+    from matplotlib import pyplot as plt
+
+    with mpl.rc_context():
+        plt.rcParams.update(theme.settings)
+        ax = plot_density(TruncatedParabola.from_support(0.2, 0.6))
+    assert ax.lines[0].get_color() == theme.colour(0)
+    assert mpl.colors.to_hex(ax.figure.get_facecolor()) == theme.plate
+
+
 def test_samples_have_no_density_to_draw():
     with pytest.raises(NotImplementedError):
         plot_density(Empirical(torch.rand(5)), limits=(0, 1))

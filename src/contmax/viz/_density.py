@@ -59,7 +59,6 @@ def plot_density(
     for member in members:
         draw_curve(drawn, member, low, high, next_color(drawn, color))
     drawn.set_xlim(low, high)
-    drawn.set_ylim(bottom=0)
     drawn.set(xlabel="t", ylabel="p(t)")
     return drawn
 
@@ -74,7 +73,9 @@ def draw_curve(ax: Any, member: LineMember, low: float, high: float, color: Any,
     heights = member.heights(t) / scale
     places = (t * scale).numpy()
     ax.plot(places, heights.numpy(), color=color)
-    ax.fill_between(places, heights.numpy(), color=color, alpha=0.2, linewidth=0)
+    area = ax.fill_between(places, heights.numpy(), color=color, alpha=0.2, linewidth=0)
+    # No margin below zero; a limit that is set would cut off what is drawn later, or on Axes that share it.
+    area.sticky_edges.y.append(0)
     for start, end in member.stretches():
         if max(start, low) < min(end, high):
             ax.axvspan(max(start, low) * scale, min(end, high) * scale, color=color, alpha=0.1, linewidth=0)

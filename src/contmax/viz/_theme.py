@@ -41,6 +41,45 @@ class Theme:
         """
         return self.colours[index % len(self.colours)]
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The look as settings of matplotlib: ``plt.rcParams.update(LIGHT.settings)`` is for a whole script.
+
+        Example:
+            >>> LIGHT.settings["text.color"]
+            '#1b2130'
+        """
+        cycler = require_matplotlib().cycler
+        return {
+            "font.size": 9.5,
+            "font.sans-serif": ["DejaVu Sans"],
+            "axes.titlesize": 10,
+            "axes.titlelocation": "left",
+            "axes.titlecolor": self.ink,
+            "axes.labelcolor": self.soft,
+            "axes.edgecolor": self.soft,
+            "axes.linewidth": 0.7,
+            "axes.facecolor": self.plate,
+            "axes.axisbelow": True,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.prop_cycle": cycler(color=self.colours),
+            "axes.unicode_minus": True,
+            "figure.facecolor": self.plate,
+            "savefig.facecolor": self.plate,
+            "grid.color": self.line,
+            "grid.linewidth": 0.6,
+            "lines.linewidth": 1.5,
+            "legend.frameon": False,
+            "text.color": self.ink,
+            "xtick.color": self.soft,
+            "ytick.color": self.soft,
+            "xtick.labelsize": 8.5,
+            "ytick.labelsize": 8.5,
+            "xtick.major.width": 0.7,
+            "ytick.major.width": 0.7,
+        }
+
 
 LIGHT = Theme(
     name="light",
@@ -81,7 +120,7 @@ def drawn_in(theme: Theme) -> Iterator[None]:
         '#4ba3e3'
     """
     matplotlib = require_matplotlib()
-    with matplotlib.rc_context(_settings(theme)):
+    with matplotlib.rc_context(theme.settings):
         yield
 
 
@@ -104,37 +143,3 @@ def _variables(theme: Theme) -> str:
 
 def _numbers(colour: str) -> str:
     return " ".join(str(int(colour[place : place + 2], 16)) for place in (1, 3, 5))
-
-
-def _settings(theme: Theme) -> dict[str, Any]:
-    from cycler import cycler
-
-    return {
-        "font.size": 9.5,
-        "font.sans-serif": ["DejaVu Sans"],
-        "axes.titlesize": 10,
-        "axes.titlelocation": "left",
-        "axes.titlecolor": theme.ink,
-        "axes.labelcolor": theme.soft,
-        "axes.edgecolor": theme.soft,
-        "axes.linewidth": 0.7,
-        "axes.facecolor": theme.plate,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.prop_cycle": cycler(color=theme.colours),
-        "axes.unicode_minus": True,
-        "figure.facecolor": theme.plate,
-        "savefig.facecolor": theme.plate,
-        "grid.color": theme.line,
-        "grid.linewidth": 0.6,
-        "lines.linewidth": 1.5,
-        "legend.frameon": False,
-        "text.color": theme.ink,
-        "xtick.color": theme.soft,
-        "ytick.color": theme.soft,
-        "xtick.labelsize": 8.5,
-        "ytick.labelsize": 8.5,
-        "xtick.major.width": 0.7,
-        "ytick.major.width": 0.7,
-    }
