@@ -24,7 +24,7 @@ def browser():
 
 
 @needs_site
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("width", [360, 1100, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_open_from_disk_without_network(browser, scheme, width):
     complaints, requests = [], []
