@@ -16,7 +16,7 @@ else
 GPU_PYTHON := PYTHONPATH=src $(PYTHON)
 endif
 
-.PHONY: setup demo test test-gpu lint bench bench-gpu fuzz clean
+.PHONY: setup demo test test-gpu lint docs bench bench-gpu fuzz clean
 
 setup: .venv/.stamp
 
@@ -49,6 +49,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Warnings are errors, a link that leads nowhere among them. The pages are build/docs/index.html.
+docs: setup
+	OMP_NUM_THREADS=1 MPLBACKEND=agg $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/doctrees docs build/docs
 
 bench: setup
 	$(BIN)/python -m contmax_lab.bench

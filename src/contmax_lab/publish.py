@@ -110,7 +110,7 @@ def _bench_table(results: dict[str, Any], file: str, title: str) -> str:
 def _cell(figure: Figure) -> str:
     if figure.value is None:
         return "–"
-    text = f"{figure.value:.0f}" if figure.value >= 100 else f"{figure.value:.3g}"
+    text = f"{figure.value:.0f}" if 100 <= figure.value < 1e6 else f"{figure.value:.3g}"
     return f"{text} (target {figure.target})" if figure.reached is False else text
 
 

@@ -46,7 +46,7 @@ class Elliptical(Density):
         return -0.5 * self._delta(points)
 
     def mahalanobis_sq(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Δ(t) = (t−μ)ᵀΣ⁻¹(t−μ); arguments as :meth:`log_prob`."""
+        """Δ(t) = (t−μ)ᵀΣ⁻¹(t−μ); arguments as ``log_prob``."""
         return self._delta(self._points(value)).to(self._result_dtype(value))
 
     @property

@@ -183,7 +183,7 @@ class Mixture(Density):
         return self._round((self._weights()[..., None, None] * second).sum(-3))
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """P(T ≤ t) on the line, Σ wₖ Fₖ(t); arguments as :meth:`log_prob`."""
+        """P(T ≤ t) on the line, Σ wₖ Fₖ(t); arguments as ``log_prob``."""
         points = self._points(value)
         endless = torch.isinf(points)
         share = self._cdf(torch.where(endless, 0.0, points))

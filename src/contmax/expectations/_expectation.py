@@ -29,8 +29,8 @@ def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"
     both, the most specific first.
 
     Args:
-        density: p, a density of :mod:`contmax.densities`, of :func:`contmax.regularized_prediction`, or torch's
-            ``Normal``, ``MultivariateNormal``, ``Laplace``, ``Uniform`` or ``MixtureSameFamily``; batch shape *batch.
+        density: p, a density of ``contmax.densities``, of :func:`contmax.regularized_prediction`, or torch's
+            ``Normal``, ``MultivariateNormal``, ``Laplace``, ``Uniform`` or ``MixtureSameFamily``; batch shape (*batch).
         basis: ψ, K functions on the same domain.
 
     Returns:

@@ -171,7 +171,7 @@ class IntervalPrediction(LinePrediction):
         return take(field, index, self.batch_shape)
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """P(T ≤ t), to the accuracy of the prediction; arguments as :meth:`log_prob`."""
+        """P(T ≤ t), to the accuracy of the prediction; arguments as ``log_prob``."""
         return self._cdf(self._spread(self._points(value))).to(self._result_dtype(value))
 
     def _cdf(self, points: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ class KnotsPrediction(LinePrediction):
         return excess, (unit >= 0) & (unit <= 1) & (excess > -torch.inf)
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """P(T ≤ t) in closed form; arguments as :meth:`log_prob`."""
+        """P(T ≤ t) in closed form; arguments as ``log_prob``."""
         points = self._points(value).clamp(self._knots[0], self._knots[-1])
         segment, excess, unit = self._locate(points)
         start = self._take(self._scores, segment) - self._partition

@@ -91,7 +91,7 @@ class NodesPrediction(Prediction):
         return self._places[order], self._masses[..., order]
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """P(T ≤ t), a step function; arguments as :meth:`log_prob`."""
+        """P(T ≤ t), a step function; arguments as ``log_prob``."""
         places, masses = self._sorted
         points = self._points(value)
         return (masses * (places <= points[..., None])).sum(-1).to(self._result_dtype(value))

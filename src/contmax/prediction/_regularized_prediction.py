@@ -37,7 +37,7 @@ def regularized_prediction(score: Score, domain: Any, alpha: float | int | Tenso
     square has a density 1 % off, a disc 2 %. Interval and Box therefore compare a callable score with its interpolant
     between the nodes (on eager CPU tensors). Beyond 1e-9 of the mass on an interval, 1e-4 in a plane and 1e-2 in space
     they warn and say how much is misplaced; beyond a tenth they refuse. What a score does between the nodes of the
-    domain without leaving a trace at them is not seen: see :mod:`contmax.domains`.
+    domain without leaving a trace at them is not seen: see ``contmax.domains``.
 
     On an accelerator nothing waits for the device, except on a box: the equations that place its panels are checked
     for a solution, and draws are rejected until there are enough.

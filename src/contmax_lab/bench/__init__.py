@@ -27,6 +27,7 @@ from contmax_lab.bench._gpu_work import Contest as Contest
 from contmax_lab.bench._gpu_work import Work as Work
 from contmax_lab.bench._maps import MAPS as MAPS
 from contmax_lab.bench._memory import peak_extra_memory as peak_extra_memory
+from contmax_lab.bench._numerics import NUMERICS as NUMERICS
 from contmax_lab.bench._record import record as record
 from contmax_lab.bench._suite import Suite as Suite
 from contmax_lab.bench._table import tables as tables
@@ -48,6 +49,7 @@ SUITES: list[Suite] = [
     TRANSLATION,
     VQA,
     ENTMAX_ATTENTION,
+    NUMERICS,
 ]
 
 GPU_SUITES: list[Suite] = [
