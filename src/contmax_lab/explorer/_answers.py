@@ -17,7 +17,7 @@ from contmax_lab.explorer._lanes import Examination, Lane, ellipse, interval
 from contmax_lab.explorer._models import Models
 
 _KEPT = 16
-_EXAMPLES = 20
+_EXAMPLES = 18
 # Pictures in the gallery are no larger than this.
 _THUMBNAIL = 64
 #: Words of a text that are read; more would not be seen either.

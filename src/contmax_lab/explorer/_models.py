@@ -71,9 +71,9 @@ class Models:
         """Packaged models first, then runs in the order of their names."""
         found = []
         for name, task in self._packaged().items():
-            found.append(Listed(name, _kind(task), f"{task.name}, comes with the package"))
+            found.append(Listed(name, _kind(task), f"{task.summary.partition(':')[0]} (comes with the package)"))
         for name, (_, task) in self._trained().items():
-            found.append(Listed(name, _kind(task), f"{name} ({task.name})"))
+            found.append(Listed(name, _kind(task), f"run {name} ({task.name})"))
         return found
 
     def open(self, name: str) -> Model:
