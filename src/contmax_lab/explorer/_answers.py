@@ -2,6 +2,7 @@
 
 import base64
 import math
+import re
 import secrets
 from collections import OrderedDict
 from pathlib import Path
@@ -16,6 +17,7 @@ from contmax_lab.errors import LabError
 from contmax_lab.explorer._lanes import Examination, Lane, ellipse, interval
 from contmax_lab.explorer._models import Models
 
+_WORD = re.compile(r"\w+|[^\w\s]")
 _KEPT = 16
 _EXAMPLES = 18
 # Pictures in the gallery are no larger than this.
@@ -46,10 +48,11 @@ class Answers:
     def text(self, name: str, text: str) -> dict[str, Any]:
         """A text, attended to in all ways."""
         model = self._opened(name, "text")
-        look = model.look(text)
-        if len(look.words) > MOST_WORDS:
-            raise LabError(f"the text has {len(look.words):,} words; pass at most {MOST_WORDS:,}")
-        return self._remembered(look)
+        # Counted before anything is read: a sign may be a word.
+        count = len(_WORD.findall(text))
+        if count > MOST_WORDS:
+            raise LabError(f"the text has {count:,} words and signs; pass at most {MOST_WORDS:,}")
+        return self._remembered(model.look(text))
 
     def image(self, name: str, content: bytes) -> dict[str, Any]:
         """The content of an image file, attended to in all ways."""

@@ -4,6 +4,8 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from fastapi import HTTPException
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -27,10 +29,6 @@ _HEADERS = {
 }
 
 
-class _TooLarge(Exception):
-    pass
-
-
 class Guard:
     """Refuses what does not come from the page itself: other hosts (DNS rebinding), other origins, too many bytes.
 
@@ -49,12 +47,9 @@ class Guard:
         if scope["type"] != "http":
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        started = False
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
-            nonlocal started
             if message["type"] == "http.response.start":
-                started = True
                 extra = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
                 message = {**message, "headers": [*message.get("headers", []), *extra]}
             await send(message)
@@ -70,14 +65,10 @@ class Guard:
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > MOST_BYTES:
-                raise _TooLarge
+                raise HTTPException(*_too_large())
             return message
 
-        try:
-            await self._app(scope, receive_little, send_with_headers)
-        except _TooLarge:
-            if not started:
-                await _say(send_with_headers, *_too_large())
+        await self._app(scope, receive_little, send_with_headers)
 
     def _refusal(self, method: str, headers: dict[str, str]) -> tuple[int, str] | None:
         host, origin = headers.get("host", ""), headers.get("origin")
