@@ -20,6 +20,8 @@ export function strengths(lane, count) {
 
 /** Draw a lane over the whole stage. */
 export function drawStrip(stage, lane, curveRole = "second") {
+  // A stage that has just been made is drawn when it has a size.
+  if (!stage.width) return;
   const pen = stage.pen(), { width } = stage, ground = stage.height - 5;
   if (lane.weights) drawWeights(pen, stage, lane.weights, ground);
   for (const density of lane.densities) {
