@@ -16,10 +16,9 @@ def tiny_text_run(folder):
 
     table = reviews(folder / "reviews.csv", count=60)
     run = folder / "runs" / "inner" / "stars"
-    main(
-        ["train", "texts", "--data.train", str(table), "--data.text", "review", "--data.label", "stars"]
-        + ["--folder", str(run), "--training.epochs", "1", "--model.hidden_dim", "8", "--model.functions", "8"]
-    )
+    data = ["--data.train", str(table), "--data.text", "review", "--data.label", "stars"]
+    small = ["--training.epochs", "1", "--model.hidden_dim", "8", "--model.functions", "8"]
+    main(["train", "texts", *data, *small, "--folder", str(run)])
     return run
 
 
@@ -59,7 +58,7 @@ def asked(port, method, path, content=None, **headers):
         connection.endheaders(body.encode() if isinstance(body, str) else body)
         response = connection.getresponse()
         text = response.read()
-    given = dict((name.lower(), value) for name, value in response.getheaders())
+    given = {name.lower(): value for name, value in response.getheaders()}
     try:
         return response.status, given, json.loads(text)
     except ValueError:

@@ -83,9 +83,7 @@ class Answers:
             raise LabError("this is an image; an interval is for texts")
         return _finite(examined.answer_to(interval(low, high)))
 
-    def ellipse(
-        self, look: str, centre: tuple[float, float], axes: tuple[float, float], angle: float
-    ) -> list[float]:
+    def ellipse(self, look: str, centre: tuple[float, float], axes: tuple[float, float], angle: float) -> list[float]:
         """What the model says where it looks at this ellipse of the image alone."""
         examined = self._recalled(look)
         if examined.grid is None:
@@ -98,7 +96,9 @@ class Answers:
         except KeyError:
             raise LookupError(f"there is no model {name[:80]!r}; choose one of the list") from None
         if model.task.looks_at != kind:
-            raise LabError(f"the model {name} does not look at a{'n' if kind == 'image' else ''} {kind}; choose another")
+            raise LabError(
+                f"the model {name} does not look at a{'n' if kind == 'image' else ''} {kind}; choose another"
+            )
         return model
 
     def _remembered(self, look: Any) -> dict[str, Any]:
@@ -122,7 +122,13 @@ class Answers:
 def _lane(lane: Lane) -> dict[str, Any]:
     weights = None if lane.weights is None else [_short(value) for value in lane.weights.tolist()]
     densities = [_density(density) for density in lane.densities]
-    return {"name": lane.name, "own": lane.own, "answer": _finite(lane.answer), "weights": weights, "densities": densities}
+    return {
+        "name": lane.name,
+        "own": lane.own,
+        "answer": _finite(lane.answer),
+        "weights": weights,
+        "densities": densities,
+    }
 
 
 def _density(density: Any) -> dict[str, Any]:

@@ -81,7 +81,9 @@ class _Worker:
         try:
             return await asyncio.wait_for(asyncio.shield(future), TIME_LIMIT)
         except TimeoutError:
-            raise HTTPException(503, f"this took longer than {TIME_LIMIT:.0f} seconds; pass something shorter") from None
+            raise HTTPException(
+                503, f"this took longer than {TIME_LIMIT:.0f} seconds; pass something shorter"
+            ) from None
 
     def _done(self, future: "asyncio.Future[Any]") -> None:
         self._waiting -= 1
@@ -129,16 +131,16 @@ def _add_questions(app: FastAPI, answers: Answers, worker: _Worker) -> None:
     @app.post("/api/text")
     async def text(asked: TextQuestion) -> Any:
         if len(asked.text) > MOST_CHARACTERS:
-            raise HTTPException(
-                413, f"the text has {len(asked.text):,} characters; pass at most {MOST_CHARACTERS:,}"
-            )
+            raise HTTPException(413, f"the text has {len(asked.text):,} characters; pass at most {MOST_CHARACTERS:,}")
         return await worker.do(lambda: answers.text(asked.model, asked.text))
 
     @app.post("/api/image")
     async def image(request: Request, model: Name) -> Any:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in _IMAGE_TYPES:
-            raise HTTPException(415, f"{kind[:40] or 'a file of no type'} is no image; pass PNG, JPEG, BMP, GIF, WebP or TIFF")
+            raise HTTPException(
+                415, f"{kind[:40] or 'a file of no type'} is no image; pass PNG, JPEG, BMP, GIF, WebP or TIFF"
+            )
         content = await request.body()
         return await worker.do(lambda: answers.image(model, content))
 

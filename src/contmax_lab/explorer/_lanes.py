@@ -134,7 +134,8 @@ def _moments_of(head: Attended, look: Look) -> tuple[Tensor, Tensor]:
             return density.mean, spread
     if head.weights is None:
         raise ValueError("an attention without a finite variance cannot be compared with others")
-    return contmax.maps.moments(head.weights[0], _positions(look), grid=look.grid)
+    mean, spread = contmax.maps.moments(head.weights[0], _positions(look), grid=look.grid)
+    return mean, spread
 
 
 def _member(mean: Tensor, spread: Tensor, alpha: float) -> Any:
@@ -147,11 +148,10 @@ def _shares(density: Any, look: Look) -> Tensor:
     """What of a density falls to each word or cell, of all that falls to any."""
     if look.grid is None:
         edges = torch.arange(len(look.values) + 1) / len(look.values)
-        shares = density.cdf(edges).diff()
+        shares: Tensor = density.cdf(edges).diff()
     else:
         shares = density.density(_positions(look))
-    total: Tensor = shares.sum()
-    return shares / total.clamp(min=torch.finfo(shares.dtype).tiny)
+    return shares / shares.sum().clamp(min=torch.finfo(shares.dtype).tiny)
 
 
 def _only(density: Any) -> Any:

@@ -44,7 +44,9 @@ ROOMS = (
 @cache
 def assets() -> dict[str, str]:
     """Name → text of every file that pages may ask for; there is nothing else to be had."""
-    found = {path.name: path.read_text(encoding="utf-8") for path in _STATIC.iterdir() if path.suffix in (".js", ".css")}
+    found = {
+        path.name: path.read_text(encoding="utf-8") for path in _STATIC.iterdir() if path.suffix in (".js", ".css")
+    }
     return {**found, "style.css": theme_rules() + found["style.css"]}
 
 
@@ -66,9 +68,7 @@ def standalone_page(room: Room) -> str:
     script = bundled(f"{room.name}.js", assets())
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    head = (
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>\n{assets()["style.css"]}</style>\n'
-    )
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>\n{assets()["style.css"]}</style>\n'
     return _page(room, head, "", f'<script type="module">{script}</script>\n')
 
 
@@ -79,7 +79,8 @@ def _page(room: Room, head: str, header: str, end: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # An icon of our own, or browsers ask for one.
         f'<link rel="icon" href="data:,">\n<title>{room.title} · contmax</title>\n{head}</head>\n<body>\n'
-        f'<a class="skip" href="#main">to the controls</a>\n{header}<main id="main">\n{body}</main>\n{end}</body>\n</html>\n'
+        f'<a class="skip" href="#main">to the controls</a>\n{header}<main id="main">\n{body}</main>\n{end}'
+        "</body>\n</html>\n"
     )
 
 

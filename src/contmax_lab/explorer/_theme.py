@@ -15,7 +15,11 @@ def theme_rules() -> str:
 
 def _variables(theme: Theme) -> str:
     roles = {role: getattr(theme, role) for role in ("paper", "plate", "ink", "soft", "line")}
-    numbers = {"first": _numbers(theme.colour(0)), "second": _numbers(theme.colour(1)), "third": _numbers(theme.colour(4))}
+    numbers = {
+        "first": _numbers(theme.colour(0)),
+        "second": _numbers(theme.colour(1)),
+        "third": _numbers(theme.colour(4)),
+    }
     values = " ".join(f"--{role}: {colour};" for role, colour in {**roles, **numbers}.items())
     return f":root {{ color-scheme: {theme.name}; {values} }}"
 

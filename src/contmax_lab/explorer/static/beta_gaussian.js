@@ -40,7 +40,9 @@ function finiteProfile(alpha, dim, s, halfLogDet) {
 
 /** α = ∞: density one on the interval or ellipse of volume one. */
 function uniformProfile(dim, s, halfLogDet) {
-  const squareRadius = Math.exp(((dim === 1 ? Math.log(Math.sqrt(Math.PI) / 2) : 0) - s * Math.log(Math.PI) - halfLogDet) / s);
+  // ln Γ(1 + N/2), of the volume of the unit ball.
+  const logGamma = dim === 1 ? Math.log(Math.sqrt(Math.PI) / 2) : 0;
+  const squareRadius = Math.exp((logGamma - s * Math.log(Math.PI) - halfLogDet) / s);
   const varianceFactor = squareRadius / (dim + 2);
   return {
     dim, halfLogDet, gap: Infinity, logPeak: 0, rho: squareRadius, normalizer: -squareRadius / 2,

@@ -40,7 +40,8 @@ function draw() {
   showNumbers(p, state.second ? q : null);
   find("drawn").textContent = state.dim === 1
     ? "The thick line on the axis is the support; dots are samples of p, at random heights below its curve."
-    : "A solid ellipse is the support; the dashed one holds half of the density, and without a support the dotted one nine tenths.";
+    : "A solid ellipse is the support; the dashed one holds half of the density; where it never ends, the dotted one "
+      + "holds nine tenths.";
 }
 
 /** Change a member, within what can be shown. */
@@ -59,7 +60,9 @@ function change(name, changes) {
 function addControls(name, parent, role) {
   const member = state[name], visible = show => () => show(state.dim === 2);
   const slider = (key, label, min, max, step, text) =>
-    sliderRow(parent, { id: `${name}-${key}`, label, min, max, step, text, get: () => member[key], set: value => change(name, { [key]: value }) });
+    sliderRow(parent, {
+      id: `${name}-${key}`, label, min, max, step, text, get: () => member[key], set: value => change(name, { [key]: value }),
+    });
   shows.push(alphaRow(parent, {
     id: `${name}-alpha`, label: "α", dim: () => state.dim, get: () => member.alpha, set: alpha => change(name, { alpha }),
   }));
@@ -82,30 +85,34 @@ function addLineHandles(name, member, role) {
     toPixels: ([t]) => [view().x(t), view().ground + below], fromPixels: ([x]) => [view().t(x), 0], step: 0.05,
   };
   const centre = addHandle(stage, {
-    ...common, className: role, at: () => [member.x, 0], move: x => change(name, { x }), words: () => `Centre of ${name}: ${shown(member.x, 3)}`,
+    ...common, className: role, at: () => [member.x, 0], move: x => change(name, { x }),
+    words: () => `Centre of ${name}: ${shown(member.x, 3)}`,
   });
   const width = addHandle(stage, {
-    ...common, className: `${role} small`, at: () => [member.x + member.long, 0], move: x => change(name, { long: x - member.x }),
+    ...common, className: `${role} small`, at: () => [member.x + member.long, 0],
+    move: x => change(name, { long: x - member.x }),
     words: () => `Scale σ of ${name}: ${shown(member.long, 3)}`,
   });
   shows.push(() => centre(isShown(name, 1)), () => width(isShown(name, 1)));
 }
 
 function addPlaneHandles(name, member, role) {
-  const common = { toPixels: point => planeView(stage).toPixels(point), fromPixels: point => planeView(stage).fromPixels(point), step: 0.05 };
+  const view = () => planeView(stage);
+  const common = { toPixels: point => view().toPixels(point), fromPixels: point => view().fromPixels(point), step: 0.05 };
   const centre = addHandle(stage, {
     ...common, className: role, at: () => [member.x, member.y], move: (x, y) => change(name, { x, y }),
     words: () => `Centre of ${name}: ${shown(member.x, 3)}, ${shown(member.y, 3)}`,
   });
   shows.push(() => centre(isShown(name, 2)));
   for (const [key, quarter] of [["long", 0], ["short", Math.PI / 2]]) {
+    const turned = () => member.angle + quarter, ordinal = key === "long" ? "First" : "Second";
     const end = addHandle(stage, {
       ...common, className: `${role} small`,
-      at: () => [member.x + member[key] * Math.cos(member.angle + quarter), member.y + member[key] * Math.sin(member.angle + quarter)],
+      at: () => [member.x + member[key] * Math.cos(turned()), member.y + member[key] * Math.sin(turned())],
       move: (x, y) => change(name, {
         [key]: Math.hypot(x - member.x, y - member.y), angle: Math.atan2(y - member.y, x - member.x) - quarter,
       }),
-      words: () => `${key === "long" ? "First" : "Second"} axis of ${name}: length ${shown(member[key], 3)}, stretch and rotate`,
+      words: () => `${ordinal} axis of ${name}: length ${shown(member[key], 3)}, stretch and rotate`,
     });
     shows.push(() => end(isShown(name, 2)));
   }

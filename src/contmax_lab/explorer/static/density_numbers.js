@@ -4,13 +4,17 @@ import { covariance, fenchelYoung, profile } from "./beta_gaussian.js";
 import { element } from "./controls.js";
 import { inPython, shown } from "./numbers.js";
 
-const matrix = rows => (rows.length === 1 ? shown(rows[0][0]) : rows.map(row => row.map(entry => shown(entry, 3)).join("  ")).join("\n"));
+const matrix = rows => rows.map(row => row.map(entry => shown(entry, 3)).join("  ")).join("\n");
+const isLine = density => density.loc.length === 1;
 const ROWS = [
   ["density(loc)", "height at the centre", (density, known) => shown(Math.exp(known.logPeak))],
-  ["half_width", "half of the support, Rσ", (density, known) => (known.dim === 1 ? shown(known.radius * Math.sqrt(density.scale[0][0])) : null)],
+  ["half_width", "half of the support, Rσ",
+    (density, known) => (isLine(density) ? shown(known.radius * Math.sqrt(density.scale[0][0])) : null)],
   ["radius", "R: the support is Δ ≤ R²", (density, known) => shown(known.radius)],
-  ["covariance_matrix", "what it really spreads; Σ itself only for α = 1", density => (density.loc.length === 2 ? matrix(covariance(density)) : null)],
-  ["variance", "what it really spreads; σ² itself only for α = 1", density => (density.loc.length === 1 ? matrix(covariance(density)) : null)],
+  ["covariance_matrix", "its covariance; Σ itself only for α = 1",
+    density => (isLine(density) ? null : matrix(covariance(density)))],
+  ["variance", "its variance; σ² itself only for α = 1",
+    density => (isLine(density) ? shown(covariance(density)[0][0]) : null)],
   ["threshold", "λ: the score below which the density is 0", (density, known) => shown(known.threshold)],
   ["entropy()", "Shannon entropy, nats", (density, known) => shown(known.entropy)],
   ["tsallis_negentropy()", "Ω_α(p), which the density makes small", (density, known) => shown(known.tsallisNegentropy)],
@@ -23,7 +27,8 @@ let cells = null;
 function makeTable() {
   cells = [...ROWS, LOSS].map(([name, meaning]) => {
     const first = element("td", { class: "number" }), second = element("td", { class: "number" });
-    const row = element("tr", { "data-name": name }, element("th", { scope: "row" }, element("code", {}, name)), first, second, element("td", { class: "note" }, meaning));
+    const named = element("th", { scope: "row" }, element("code", {}, name));
+    const row = element("tr", { "data-name": name }, named, first, second, element("td", { class: "note" }, meaning));
     document.getElementById("numbers").append(row);
     return { row, first, second };
   });
@@ -49,8 +54,10 @@ export function showNumbers(p, q) {
 const vector = values => `[${values.map(inPython).join(", ")}]`;
 
 function constructor({ alpha, loc, scale }) {
-  if (loc.length === 1) return `BetaGaussian(loc=${inPython(loc[0])}, scale=${inPython(Math.sqrt(scale[0][0]))}, alpha=${inPython(alpha)})`;
-  return `MultivariateBetaGaussian(torch.tensor(${vector(loc)}), torch.tensor([${scale.map(vector).join(", ")}]), alpha=${inPython(alpha)})`;
+  const index = `alpha=${inPython(alpha)}`;
+  if (loc.length === 1) return `BetaGaussian(loc=${inPython(loc[0])}, scale=${inPython(Math.sqrt(scale[0][0]))}, ${index})`;
+  const rows = scale.map(vector).join(", ");
+  return `MultivariateBetaGaussian(torch.tensor(${vector(loc)}), torch.tensor([${rows}]), ${index})`;
 }
 
 function python(p, q) {

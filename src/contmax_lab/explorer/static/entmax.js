@@ -42,6 +42,8 @@ export function readScores(text, most) {
   if (!words.length) return { problem: "No scores yet: type some numbers, e.g. 2, 1.2, 0.3." };
   if (words.length > most) return { problem: `${words.length} scores are too many to show; type at most ${most}.` };
   const wrong = words.find(word => !Number.isFinite(Number(word)) || Math.abs(Number(word)) > 1e6);
-  if (wrong !== undefined) return { problem: `“${wrong.slice(0, 20)}” is no number between −10⁶ and 10⁶; separate numbers by commas.` };
+  if (wrong !== undefined) {
+    return { problem: `“${wrong.slice(0, 20)}” is no number between −10⁶ and 10⁶; separate numbers by commas.` };
+  }
   return { scores: words.map(Number) };
 }

@@ -40,8 +40,13 @@ function drawCells(pen, weights, [rows, columns]) {
   });
 }
 
-function drawDensity(pen, { alpha, loc, scale }) {
-  const density = { alpha, loc: [loc[1], loc[0]], scale: [[scale[1][1], scale[1][0]], [scale[0][1], scale[0][0]]] };
+/** A density over (row, column) as one over (x, y). */
+function acrossAndDown({ alpha, loc, scale }) {
+  return { alpha, loc: [loc[1], loc[0]], scale: [[scale[1][1], scale[1][0]], [scale[0][1], scale[0][0]]] };
+}
+
+function drawDensity(pen, given) {
+  const density = acrossAndDown(given);
   const { long, short, angle } = axesOf(density.scale), { radius } = profile(density), colour = stage.colours.second;
   const half = massRadius(density, 0.5), outer = radius < Infinity ? radius : massRadius(density, 0.9);
   outline(pen, density.loc, outer * long, outer * short, angle, colour, radius < Infinity ? [] : [2, 4], 2.5);
@@ -67,7 +72,9 @@ function outline(pen, [x, y], long, short, angle, colour, dashes, width) {
 
 const common = {
   // Upwards is towards smaller rows.
-  toPixels: ([x, y]) => [x * stage.width, -y * stage.height], fromPixels: ([x, y]) => [x / stage.width, -y / stage.height], step: 0.02,
+  toPixels: ([x, y]) => [x * stage.width, -y * stage.height],
+  fromPixels: ([x, y]) => [x / stage.width, -y / stage.height],
+  step: 0.02,
 };
 const handles = [
   addHandle(stage, {
@@ -76,8 +83,14 @@ const handles = [
   }),
   ...[["long", 0], ["short", Math.PI / 2]].map(([key, quarter]) => addHandle(stage, {
     ...common, className: "first small",
-    at: () => [state.x + state[key] * Math.cos(state.angle + quarter), -state.y - state[key] * Math.sin(state.angle + quarter)],
-    move: (x, y) => look({ [key]: Math.hypot(x - state.x, -y - state.y), angle: Math.atan2(-y - state.y, x - state.x) - quarter }),
+    at: () => {
+      const angle = state.angle + quarter;
+      return [state.x + state[key] * Math.cos(angle), -state.y - state[key] * Math.sin(angle)];
+    },
+    move: (x, y) => {
+      const right = x - state.x, down = -y - state.y;
+      look({ [key]: Math.hypot(right, down), angle: Math.atan2(down, right) - quarter });
+    },
     words: () => `${key === "long" ? "First" : "Second"} axis of your ellipse: ${shown(state[key], 2)}, stretch and rotate`,
   })),
 ];
@@ -119,13 +132,15 @@ function show(seen) {
   find("result").hidden = false;
   find("verdict").textContent = `The model says: ${inWords(seen.lanes[0].answer, seen.classes)}`;
   find("shown").replaceChildren(...seen.lanes.map((lane, i) => {
-    const radio = element("input", { type: "radio", name: "lane", value: i, checked: i === state.lane, change: () => choose(i) });
+    const checked = i === state.lane;
+    const radio = element("input", { type: "radio", name: "lane", value: i, checked, change: () => choose(i) });
     return element("label", {}, radio, ` ${lane.name}`);
   }));
   choose(state.lane);
-  const [density] = seen.lanes[3].densities, { long, short, angle } = axesOf([[density.scale[1][1], density.scale[0][1]], [density.scale[0][1], density.scale[0][0]]]);
-  const { radius } = profile(density);
-  look({ x: density.loc[1], y: density.loc[0], long: radius * long, short: radius * short, angle });
+  // Begin with what the continuous sparsemax looks at.
+  const density = acrossAndDown(seen.lanes[3].densities[0]), { radius } = profile(density);
+  const { long, short, angle } = axesOf(density.scale);
+  look({ x: density.loc[0], y: density.loc[1], long: radius * long, short: radius * short, angle });
 }
 
 function choose(i) {

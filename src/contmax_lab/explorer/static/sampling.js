@@ -1,5 +1,5 @@
-// Exact draws from β-Gaussians. With z normal and w chi-square, u = z/√(‖z‖²+w) has the law of a β-Gaussian with α > 1 on
-// the unit ball (2k + 2 degrees of freedom); Lz·c/√w is a Student-t, α < 1.
+// Exact draws from β-Gaussians. With z normal and w chi-square, u = z/√(‖z‖²+w) has the law of a β-Gaussian with α > 1
+// on the unit ball (2k + 2 degrees of freedom); Lz·c/√w is a Student-t, α < 1.
 
 import { profile } from "./beta_gaussian.js";
 

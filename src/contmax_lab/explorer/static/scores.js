@@ -15,10 +15,11 @@ const MAPS = [
   { name: "sparsemax", alpha: () => 2, title: () => "sparsemax (α = 2)" },
 ];
 
-// α and the temperature lie on scales on which every step looks alike.
+// The temperature has a logarithmic slider: 1 lies in the middle.
 const shows = [
   sliderRow(find("sliders"), {
-    id: "alpha", label: "α of entmax", min: 0.25, max: 4, step: 0.01, get: () => state.alpha, set: alpha => update({ alpha }), text: value => shown(value, 3),
+    id: "alpha", label: "α of entmax", min: 0.25, max: 4, step: 0.01, get: () => state.alpha,
+    set: alpha => update({ alpha }), text: value => shown(value, 3),
   }),
   sliderRow(find("sliders"), {
     id: "temperature", label: "temperature T", min: -1, max: 1, step: 0.01, get: () => Math.log10(state.temperature),
@@ -35,9 +36,13 @@ for (const map of MAPS) {
   map.heading = element("h2");
   map.bars = element("div", { class: "bars", role: "list" });
   map.summary = element("p", { class: "note" });
-  map.grid = element("div", { class: "jacobian", tabindex: "0", role: "img", keydown: event => walk(map, event), pointermove: event => point(map, event) });
+  map.grid = element("div", {
+    class: "jacobian", tabindex: "0", role: "img",
+    keydown: event => walk(map, event), pointermove: event => point(map, event),
+  });
   map.here = null;
-  find("maps").append(element("section", { class: "map", "data-map": map.name }, map.heading, map.bars, map.summary, map.grid));
+  const parts = [map.heading, map.bars, map.summary, map.grid];
+  find("maps").append(element("section", { class: "map", "data-map": map.name }, ...parts));
 }
 
 function draw() {
@@ -59,7 +64,7 @@ function drawMap(map) {
   map.p = p;
   map.jacobian = entmaxJacobian(p, alpha, state.temperature);
   map.heading.textContent = map.title();
-  fill(map.bars, p.length, () => element("div", { class: "item", role: "listitem" }, element("span", { class: "score" }), element("span", { class: "track" }, element("span", { class: "share" })), element("span", { class: "value" })));
+  fill(map.bars, p.length, emptyBar);
   p.forEach((share, i) => {
     const [score, track, value] = map.bars.children[i].children;
     score.textContent = shown(state.scores[i], 3);
@@ -70,6 +75,11 @@ function drawMap(map) {
   const zeros = p.filter(share => share === 0).length;
   map.summary.textContent = zeros ? `${zeros} of ${p.length} exactly 0` : "none is exactly 0";
   drawJacobian(map);
+}
+
+function emptyBar() {
+  const span = (name, ...inside) => element("span", { class: name }, ...inside);
+  return element("div", { class: "item", role: "listitem" }, span("score"), span("track", span("share")), span("value"));
 }
 
 function fill(parent, count, make) {

@@ -41,7 +41,9 @@ const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], Ar
  * at() is its place and move(x, y) asks for another, both in the units of the picture; words() says what it stands for.
  */
 export function addHandle(stage, { className, at, move, toPixels, fromPixels, step, words }) {
-  const handle = element("button", { type: "button", class: `handle ${className}`, "aria-roledescription": "handle", "aria-label": words() });
+  const handle = element("button", {
+    type: "button", class: `handle ${className}`, "aria-roledescription": "handle", "aria-label": words(),
+  });
   let held = null;
   handle.addEventListener("pointerdown", event => {
     const box = stage.parent.getBoundingClientRect(), [x, y] = toPixels(at());

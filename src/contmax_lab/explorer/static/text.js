@@ -9,8 +9,10 @@ import { inWords, verdictBars } from "./verdict.js";
 import { wordMap } from "./words.js";
 
 const EXAMPLES = [
-  "The trailer promised a thriller. What we got is a dull, badly written mess with wooden dialogue and no tension at all. Even the fine cast cannot save it.",
-  "I expected little, and the first half hour is slow, but then it turns into one of the most moving and beautifully acted films I have seen in years.",
+  "The trailer promised a thriller. What we got is a dull, badly written mess with wooden dialogue and no tension at all. "
+    + "Even the fine cast cannot save it.",
+  "I expected little, and the first half hour is slow, but then it turns into one of the most moving and beautifully "
+    + "acted films I have seen in years.",
   "Great costumes, a famous director, lovely music, and still I was bored to tears: the plot makes no sense.",
 ];
 const find = id => document.getElementById(id);
@@ -27,21 +29,32 @@ const frame = everyFrame(() => {
   for (const lane of lanes) drawStrip(lane.stage, lane);
   const half = (state.high - state.low) / 2;
   // Of the truncated parabola with this support, σ² = ⅔a³.
-  drawStrip(stage, { weights: null, densities: [{ alpha: 2, loc: [state.low + half], scale: [[(2 / 3) * half ** 3]] }] }, "first");
+  const yours = { alpha: 2, loc: [state.low + half], scale: [[(2 / 3) * half ** 3]] };
+  drawStrip(stage, { weights: null, densities: [yours] }, "first");
   for (const show of handles) show();
   words.underline(state.low, state.high);
 });
 
 const toPixels = ([t]) => [t * stage.width, stage.height - 5], fromPixels = ([x]) => [x / stage.width, 0];
 const step = far => Math.max(least(), 0.01) * (far ? 5 : 1);
-const place = () => `${shown(100 * state.low, 3)} % to ${shown(100 * state.high, 3)} % of the text`;
+const part = share => `${shown(100 * share, 3)} %`;
 const handles = [
-  { className: "first", at: () => [(state.low + state.high) / 2, 0], words: () => `Your interval: ${place()}`, move: middle => {
-    const half = (state.high - state.low) / 2, inside = clamp(middle, half, 1 - half);
-    look(inside - half, inside + half);
-  } },
-  { className: "first small", at: () => [state.low, 0], words: () => `Beginning of your interval: ${shown(100 * state.low, 3)} %`, move: low => look(clamp(low, 0, state.high - least()), state.high) },
-  { className: "first small", at: () => [state.high, 0], words: () => `End of your interval: ${shown(100 * state.high, 3)} %`, move: high => look(state.low, clamp(high, state.low + least(), 1)) },
+  {
+    className: "first", at: () => [(state.low + state.high) / 2, 0],
+    words: () => `Your interval: ${part(state.low)} to ${part(state.high)} of the text`,
+    move: middle => {
+      const half = (state.high - state.low) / 2, inside = clamp(middle, half, 1 - half);
+      look(inside - half, inside + half);
+    },
+  },
+  {
+    className: "first small", at: () => [state.low, 0], words: () => `Beginning of your interval: ${part(state.low)}`,
+    move: low => look(clamp(low, 0, state.high - least()), state.high),
+  },
+  {
+    className: "first small", at: () => [state.high, 0], words: () => `End of your interval: ${part(state.high)}`,
+    move: high => look(state.low, clamp(high, state.low + least(), 1)),
+  },
 ].map(handle => addHandle(stage, { ...handle, toPixels, fromPixels, step }));
 
 function look(low, high) {
@@ -84,7 +97,10 @@ function show(seen) {
   state.seen = seen;
   find("result").hidden = false;
   find("verdict").textContent = `The model says: ${inWords(seen.lanes[0].answer, seen.classes)}`;
-  lanes = seen.lanes.map(lane => ({ ...lane, panel: element("div", { class: "stage strip", role: "img", "aria-label": `Where ${lane.name} looks` }) }));
+  lanes = seen.lanes.map(lane => {
+    const panel = element("div", { class: "stage strip", role: "img", "aria-label": `Where ${lane.name} looks` });
+    return { ...lane, panel };
+  });
   find("lanes").replaceChildren(...lanes.map(lane => element("div", { class: "lane" },
     element("div", {}, element("h3", {}, lane.name, lane.own && lane !== lanes[0] ? " (the model's own)" : ""), lane.panel),
     verdictBars(lane.answer, seen.classes))));

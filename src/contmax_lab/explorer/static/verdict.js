@@ -22,5 +22,7 @@ export function verdictBars(answer, classes, most = 10) {
 function bar(name, share, best) {
   const filled = element("span", { class: "share" });
   filled.style.width = `${100 * share}%`;
-  return element("div", { class: best ? "item best" : "item", role: "listitem" }, element("span", { class: "score" }, name), element("span", { class: "track" }, filled), element("span", { class: "value" }, percent(share)));
+  const span = (kind, inside) => element("span", { class: kind }, inside);
+  const parts = [span("score", name), span("track", filled), span("value", percent(share))];
+  return element("div", { class: best ? "item best" : "item", role: "listitem" }, ...parts);
 }

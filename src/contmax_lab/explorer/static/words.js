@@ -31,7 +31,8 @@ export function wordMap(parent, said) {
 
   /** Words whose middles lie between low and high, both parts of the text; only what changes is touched. */
   function underline(low, high) {
-    const now = [Math.ceil(low * tokens.length - 0.5), Math.floor(high * tokens.length - 0.5) + 1].map(end => clamp(end, 0, tokens.length));
+    const count = tokens.length, now = [Math.ceil(low * count - 0.5), Math.floor(high * count - 0.5) + 1];
+    now.forEach((end, i) => (now[i] = clamp(end, 0, count)));
     const [begin, end] = [Math.min(now[0], marked[0]), Math.max(now[1], marked[1])];
     for (let i = begin; i < end; i++) tokens[i].classList.toggle("inside", i >= now[0] && i < now[1]);
     marked = now;
