@@ -2,18 +2,17 @@
 
 import itertools
 import math
-import shutil
 
 import numpy as np
 import pytest
 import scipy.integrate
 import scipy.stats
 import torch
+from explorer_browser import CHROMIUM
 
 import contmax
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 
 ALPHAS = [0.51, 0.6, 0.9, 1 - 1e-6, 1.0, 1 + 1e-6, 1.1, 4 / 3, 1.5, 1.9, 2.0, 3.0, 10.0, 500.0, math.inf]
@@ -21,24 +20,19 @@ LOW_ON_THE_LINE = [0.3434, 0.4]
 
 
 @pytest.fixture(scope="module")
-def page():
+def page(chromium):
     """An empty page beside the modules, which need no server."""
     from contmax_lab.explorer._pages import assets
-
-    playwright = pytest.importorskip("playwright.sync_api")
 
     def answer(route):
         name = route.request.url.rpartition("/")[2]
         kind = "text/javascript" if name.endswith(".js") else "text/html"
         route.fulfill(body=assets().get(name, "<title>empty</title>"), content_type=kind)
 
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        shown = browser.new_page()
-        shown.route("http://explorer.invalid/**", answer)
-        shown.goto("http://explorer.invalid/")
-        yield shown
-        browser.close()
+    shown = chromium.new_page()
+    shown.route("http://explorer.invalid/**", answer)
+    shown.goto("http://explorer.invalid/")
+    return shown
 
 
 @pytest.fixture(scope="module")
