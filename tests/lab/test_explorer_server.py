@@ -230,7 +230,7 @@ def test_what_cannot_be_done_is_one_sentence(port, path, content, headers, statu
 
 
 def test_a_flood_without_a_length_is_cut_off(port):
-    with socket.create_connection(("127.0.0.1", port)) as flood:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as flood:
         head = f"POST /api/text HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ntransfer-encoding: chunked\r\n\r\n"
         flood.sendall(head.encode())
         chunk = b"100000\r\n" + bytes(0x100000) + b"\r\n"
