@@ -311,6 +311,8 @@ def test_an_ellipse_is_where_it_is_said_to_be():
     inside, outside = torch.tensor([[0.49, 0.6], [0.3, 0.69]]), torch.tensor([[0.51, 0.6], [0.3, 0.71]])
     assert bool((p.density(inside) > 0).all())
     assert p.density(outside).tolist() == [0.0, 0.0]
+    slanted = ellipse((0.5, 0.5), (0.3, 0.05), torch.pi / 4)
+    assert float(slanted.density(torch.tensor([0.7, 0.7]))) > 0 == float(slanted.density(torch.tensor([0.7, 0.3])))
     turned = ellipse((0.5, 0.5), (0.3, 0.05), torch.pi / 2)
     assert float(turned.density(torch.tensor([0.5, 0.79]))) > 0 == float(turned.density(torch.tensor([0.79, 0.5])))
 
