@@ -4,6 +4,8 @@ import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
 
+from contmax_lab.explorer import export
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_extensions"))
 
@@ -77,3 +79,8 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#1f5f8b", "color-brand-content": "#1f5f8b"},
     "dark_css_variables": {"color-brand-primary": "#7cc4f5", "color-brand-content": "#7cc4f5"},
 }
+
+
+def setup(app):
+    """The rooms of the explorer that need no server stand beside the pages that show them."""
+    app.connect("build-finished", lambda app, problem: problem or export(app.outdir / "explore"))
