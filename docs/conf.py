@@ -54,7 +54,7 @@ html_math_renderer = "mathml"
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "examples",
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "reading_order.ReadingOrder",
     "image_scrapers": ("matplotlib",),
     "matplotlib_animations": False,
     "capture_repr": ("_repr_html_", "__repr__"),
