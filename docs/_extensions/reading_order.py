@@ -2,8 +2,20 @@
 
 from pathlib import Path
 
-_ORDER = """densities sampling fit_misfit learned_alpha entmax_transformer text_span image_ellipse irregular_series
-    mixture streaming_memory interval_regression conformal_sets""".split()
+_ORDER = [
+    "densities",
+    "sampling",
+    "fit_misfit",
+    "learned_alpha",
+    "entmax_transformer",
+    "text_span",
+    "image_ellipse",
+    "irregular_series",
+    "mixture",
+    "streaming_memory",
+    "interval_regression",
+    "conformal_sets",
+]
 
 
 class ReadingOrder:
@@ -13,6 +25,7 @@ class ReadingOrder:
         pass
 
     def __call__(self, script: str) -> tuple[int, str]:
+        """Its place in the list."""
         name = Path(script).stem.removeprefix("plot_")
         return (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)
 
