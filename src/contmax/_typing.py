@@ -1,7 +1,7 @@
 """Shape annotations: jaxtyping's where it was imported before contmax, plain tensors elsewhere.
 
-Annotations such as ``Float[Tensor, "*batch L"]`` document shapes. The test-suite checks them at run time; users need not
-install jaxtyping, and who has it installed does not wait for its thousand annotations to be made.
+Annotations such as ``Float[Tensor, "*batch L"]`` document shapes. The test-suite checks them at run time;
+users need not install jaxtyping, and do not wait for its annotations to be made where it is installed.
 """
 
 import sys
