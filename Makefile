@@ -51,7 +51,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 # Warnings are errors, a link that leads nowhere among them. The pages are build/docs/index.html.
-docs: setup
+docs: .venv/.kernels
 	OMP_NUM_THREADS=1 MPLBACKEND=agg $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/doctrees docs build/docs
 
 bench: setup

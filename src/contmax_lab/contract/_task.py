@@ -6,10 +6,11 @@ import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from contmax_lab.contract._evaluation import Batch, Batches
 from contmax_lab.contract._figure import Figure, Section
+from contmax_lab.contract._look import Look
 from contmax_lab.contract._parameters import ParameterGroup
 from contmax_lab.contract._prediction import Prediction
 from contmax_lab.contract._table import Cell, Table
@@ -101,6 +102,8 @@ class Task(abc.ABC):
     recipe_file: ClassVar[Path | None] = None
     # Validation metrics that are worth a learning curve; empty = all of them.
     curves: ClassVar[Sequence[str]] = ()
+    # What `look` takes; batches of a task that looks at images hold ``pixels``. None = there is nothing to look at.
+    looks_at: ClassVar[Literal["text", "image"] | None] = None
 
     # -- data and model ------------------------------------------------------------------------------------------------
 
@@ -253,6 +256,23 @@ class Task(abc.ABC):
                 that a rule finds.
         """
         return ()
+
+    def look(self, model: nn.Module, info: dict[str, Any], given: Any) -> Look:
+        """What a model attends to in a new input, for ``contmax explore``; by default there is no way.
+
+        Args:
+            model: in evaluation mode.
+            info: of the data that it was trained on.
+            given: a text; or an image, as the content of a file or as bytes (3, H, W).
+
+        Raises:
+            LabError: if there is no way, or nothing can be made of the input.
+        """
+        raise LabError(f"inputs of the task {self.name} cannot be looked at")
+
+    def packaged(self) -> tuple[nn.Module, Splits] | None:
+        """A trained model that comes with the package and data to show it with; by default there is none."""
+        return None
 
     def showcase(self) -> Sequence[Section]:
         """Parts of the demo that need no training, such as what a model that comes with the package says."""

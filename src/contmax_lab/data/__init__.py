@@ -9,6 +9,7 @@ from contmax_lab.data._digits import DIGIT_SIDE as DIGIT_SIDE
 from contmax_lab.data._digits import Images as Images
 from contmax_lab.data._digits import handwritten_digits as handwritten_digits
 from contmax_lab.data._pixels import IMAGE_SUFFIXES as IMAGE_SUFFIXES
+from contmax_lab.data._pixels import file_pixels as file_pixels
 from contmax_lab.data._pixels import pixels as pixels
 from contmax_lab.data._reading import existing_file as existing_file
 from contmax_lab.data._reading import numbered_lines as numbered_lines

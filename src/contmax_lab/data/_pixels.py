@@ -1,5 +1,6 @@
 """Image files as pixels."""
 
+import io
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from contmax_lab.data._tables import Place
+from contmax_lab.errors import LabError
 from contmax_lab.packages import require
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -27,20 +29,47 @@ def pixels(path: Path, size: int, place: Place | None = None) -> Tensor:
     Raises:
         LabError: if it cannot be read.
     """
-    image_module = require("PIL.Image", "Reading images")
-    where = place or Place(path)
     name = f"the image {path} " if place else ""
+    try:
+        return _square(path, size)
+    except ValueError as problem:
+        raise (place or Place(path)).problem(f"{name}{problem}") from None
+
+
+def file_pixels(content: bytes, size: int) -> Tensor:
+    """The same of the content of a file.
+
+    Args:
+        content: of a PNG, JPEG, BMP, GIF, WebP or TIFF file.
+        size: of the square that it is stretched to.
+
+    Raises:
+        LabError: if it cannot be read.
+    """
+    try:
+        return _square(io.BytesIO(content), size)
+    except ValueError as problem:
+        raise LabError(f"the image {problem}") from None
+
+
+def _square(source: Path | io.BytesIO, size: int) -> Tensor:
+    """The image.
+
+    Raises:
+        ValueError: with what is wrong, if it cannot be read.
+    """
+    image_module = require("PIL.Image", "Reading images")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of damage that does not matter
             warnings.simplefilter("error", image_module.DecompressionBombWarning)
-            with image_module.open(path, formats=_FORMATS) as image:
+            with image_module.open(source, formats=_FORMATS) as image:
                 square = _upright(image).resize((size, size), image_module.Resampling.BILINEAR)
     except (image_module.DecompressionBombWarning, image_module.DecompressionBombError):
         most = f"{image_module.MAX_IMAGE_PIXELS:,}"
-        raise where.problem(f"{name}has more than {most} pixels; make it smaller") from None
+        raise ValueError(f"has more than {most} pixels; make it smaller") from None
     except Exception as error:  # a damaged file may raise anything in the code that decodes it
-        raise where.problem(f"{name}cannot be read: {_reason(error)}") from None
+        raise ValueError(f"cannot be read: {_reason(error)}") from None
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 

@@ -7,6 +7,7 @@ from contmax_lab.labelled._answer import Answer as Answer
 from contmax_lab.labelled._answer import Decision as Decision
 from contmax_lab.labelled._config import AttentionModel as AttentionModel
 from contmax_lab.labelled._config import LabelledData as LabelledData
+from contmax_lab.labelled._look import look_of as look_of
 from contmax_lab.labelled._parts import Example as Example
 from contmax_lab.labelled._parts import Parts as Parts
 from contmax_lab.labelled._parts import read_parts as read_parts

@@ -81,14 +81,22 @@ class LabelledTask(Task):
         """As `predict`, without the training data."""
         if folder is None:
             raise LabError(f"no model of the task {self.name} comes with the package; pass --model FOLDER")
+        model, info = self.read_exported(folder)
+        with torch.no_grad():
+            return self.ask(model, info, words)
+
+    def read_exported(self, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
+        """The model of a folder, in evaluation mode, and what it knows of its data.
+
+        Raises:
+            LabError: if there is none.
+        """
         card = read_card(folder)
         try:
             info, config = self.informed(card["known"]), self.model_config(**card["model"])
         except (KeyError, TypeError, ValueError) as error:
             raise LabError(f"{folder} holds no model of the task {self.name}: {' '.join(str(error).split())}") from None
-        model = read_weights(folder, lambda: self.build(config, Splits((), (), (), info)))
-        with torch.no_grad():
-            return self.ask(model, info, words)
+        return read_weights(folder, lambda: self.build(config, Splits((), (), (), info))), info
 
 
 def said(output: Answer, info: dict[str, Any]) -> str:

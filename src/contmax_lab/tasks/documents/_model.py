@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from jsonargparse.typing import ClosedUnitInterval, PositiveFloat, PositiveInt
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 from contmax.nn import CombinedAttention, ContinuousAttention, DiscreteAttention, GateHead, PooledHead
+from contmax_lab.attention import Attended
 from contmax_lab.contract import Batch
 from contmax_lab.tasks.documents._deletion import deletion_test
 from contmax_lab.tasks.documents._prepared import PADDING, UNKNOWN
@@ -104,19 +105,27 @@ class Reader(nn.Module):
         if self.training and self.word_dropout:
             hidden = (torch.rand(tokens.shape, device=tokens.device) < self.word_dropout) & mask
             tokens = torch.where(hidden, UNKNOWN, tokens)
+        _, attended = self.attend(tokens)
+        logits = self.logit(self.dropout(attended.context)).squeeze(-1)
+        density = cast(BetaGaussian | None, attended.density)
+        return Reading(logits, mask, attended.weights, density, self.sparse)
+
+    def attend(self, tokens: Tensor) -> tuple[Tensor, Attended]:
+        """What is attended to, (B, L, 2·hidden_dim), and how."""
+        mask = tokens != PADDING
         vectors = self.dropout(self.embedding(tokens))
-        context, attended = self._attended(vectors, self.encoder(vectors, mask), mask)
-        logits = self.logit(self.dropout(context)).squeeze(-1)
+        states = self.encoder(vectors, mask)
+        values = states if self.value is None else self.value(vectors)
+        context, attended = self._attended(values, states, mask)
         weights, density = attended if isinstance(attended, tuple) else (attended, None)
         if isinstance(weights, BetaGaussian):
             weights, density = None, weights
-        return Reading(logits, mask, weights, density, self.sparse)
+        return values, Attended(context, weights, density)
 
-    def _attended(self, vectors: Tensor, states: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
+    def _attended(self, values: Tensor, states: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
         """Context (B, 2·hidden_dim), and the weights, the density or both."""
         if self.value is None:
             return self.attention(states, mask=mask)  # type: ignore[no-any-return]
-        values = self.value(vectors)
         if isinstance(self.attention, DiscreteAttention):
             _, weights = self.attention(states, mask=mask)
             return (weights.unsqueeze(-2) @ values).squeeze(-2), weights

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Prediction, Section, Splits, Table, Task, TrainedRun
+from contmax_lab.contract import Batch, Look, Prediction, Section, Splits, Table, Task, TrainedRun
 from contmax_lab.tasks.documents._data import Documents, DocumentsData, load
 from contmax_lab.tasks.documents._model import DocumentsModel, Reader
 from contmax_lab.tasks.documents._places_table import PLACES
@@ -25,6 +25,7 @@ class DocumentClassification(Task):
     data_config = DocumentsData
     model_config = DocumentsModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
+    looks_at = "text"
 
     def load(self, data: DocumentsData, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
@@ -81,6 +82,19 @@ class DocumentClassification(Task):
         from contmax_lab.tasks.documents.pretrained import PretrainedReader
 
         return PretrainedReader(cast(Reader, trained.model), trained.splits.info["words"], {}).predict(words)
+
+    def look(self, model: nn.Module, info: dict[str, Any], given: Any) -> Look:
+        """The words of a text."""
+        from contmax_lab.tasks.documents.pretrained import PretrainedReader
+
+        return PretrainedReader(cast(Reader, model), info["words"], {}).look(given)
+
+    def packaged(self) -> tuple[nn.Module, Splits]:
+        """The small reader of film reviews."""
+        from contmax_lab.tasks.documents.pretrained import PretrainedReader
+
+        reader = PretrainedReader.load()
+        return reader.model, Splits((), (), (), {"words": reader.words})
 
     def showcase(self) -> Sequence[Section]:
         """The model that comes with the package, on sentences of ours."""

@@ -56,12 +56,17 @@ class ImageReader(nn.Module):
 
     def forward(self, batch: Batch) -> Answer:
         """Answers to ``batch["pixels"]``, bytes (B, 3, H, W)."""
-        hidden = self.encoder(batch["pixels"].float() / 127.5 - 1)
+        hidden = self.encode(batch["pixels"])
         grid = (hidden.shape[-2], hidden.shape[-1])
         context, heads = self.attention(hidden.flatten(2).mT, grid=grid)
         centres = _centres(grid, hidden).expand(len(hidden), -1, -1)
         mask = torch.ones(centres.shape[:-1], dtype=torch.bool, device=hidden.device)
         return Answer(self.decision(self.dropout(context)), self.decision.deviation, heads, centres, mask)
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """What is attended to, (B, hidden_dim, H', W')."""
+        hidden: Tensor = self.encoder(pixels.float() / 127.5 - 1)
+        return hidden
 
 
 def _layer(before: int, after: int) -> nn.Module:

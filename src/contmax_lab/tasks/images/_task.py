@@ -4,12 +4,13 @@ from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import torch
 from torch import nn
 
-from contmax_lab.contract import Batch, Prediction, Splits
-from contmax_lab.data import pixels
+from contmax_lab.contract import Batch, Look, Prediction, Splits
+from contmax_lab.data import file_pixels, pixels
 from contmax_lab.errors import UsageError
-from contmax_lab.labelled import LabelledTask, Targets, said
+from contmax_lab.labelled import LabelledTask, Targets, look_of, said
 from contmax_lab.tasks.images._data import ImagesData, Pictures, load
 from contmax_lab.tasks.images._model import ImageReader, ImagesModel
 
@@ -22,6 +23,7 @@ class ImagesTask(LabelledTask):
     data_config: ClassVar[type] = ImagesData
     model_config = ImagesModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
+    looks_at = "image"
 
     def load(self, data: Any, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
@@ -54,6 +56,16 @@ class ImagesTask(LabelledTask):
         share = float(answer.inside.float().mean())
         figure = plane_figure([[Panel("", text, image, answer)]])
         return Prediction(f"{text}\nattended: {share:.0%} of the image", figure)
+
+    @torch.no_grad()
+    def look(self, model: nn.Module, info: dict[str, Any], given: Any) -> Look:
+        """The cells of an image, which is stretched to the size of the training images."""
+        reader = cast(ImageReader, model)
+        image = file_pixels(given, info["size"]) if isinstance(given, bytes) else given
+        answer = reader({"pixels": image.unsqueeze(0)})
+        hidden = reader.encode(image.unsqueeze(0))
+        shown = {"pixels": image, "grid": (hidden.shape[-2], hidden.shape[-1])}
+        return look_of(reader.attention, reader.decision, hidden.flatten(2).mT, answer, info["classes"], **shown)
 
     def known(self, info: dict[str, Any]) -> dict[str, Any]:
         """Labels and size."""

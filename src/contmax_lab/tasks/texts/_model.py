@@ -60,11 +60,14 @@ class TextReader(nn.Module):
     def forward(self, batch: Batch) -> Answer:
         """Answers to ``batch["tokens"]`` (B, L), padded with 0."""
         mask = batch["tokens"] != PADDING
-        vectors = self.project(self.dropout(self.embedding(batch["tokens"])))
-        hidden = vectors + F.gelu(self.convolution(vectors.mT)).mT
-        context, heads = self.attention(hidden, mask=mask)
+        context, heads = self.attention(self.encode(batch["tokens"]), mask=mask)
         scores = self.decision(self.dropout(context))
         return Answer(scores, self.decision.deviation, heads, _middles(mask), mask)
+
+    def encode(self, tokens: Tensor) -> Tensor:
+        """What is attended to, (B, L, hidden_dim)."""
+        vectors: Tensor = self.project(self.dropout(self.embedding(tokens)))
+        return vectors + F.gelu(self.convolution(vectors.mT)).mT
 
     @torch.no_grad()
     def begin_with(self, vectors: dict[str, Tensor]) -> None:

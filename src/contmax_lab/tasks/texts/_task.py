@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from contmax_lab.contract import Batch, Prediction, Splits
+from contmax_lab.contract import Batch, Look, Prediction, Splits
 from contmax_lab.data import read_vectors
 from contmax_lab.errors import LabError, UsageError
-from contmax_lab.labelled import LabelledTask, Targets, said
+from contmax_lab.labelled import LabelledTask, Targets, look_of, said
 from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING, UNKNOWN, Texts, TextsData, load
 from contmax_lab.tasks.texts._model import TextReader, TextsModel
 from contmax_lab.tasks.texts._words import split_words
@@ -25,6 +25,7 @@ class TextsTask(LabelledTask):
     data_config = TextsData
     model_config = TextsModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
+    looks_at = "text"
 
     def load(self, data: TextsData, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
@@ -65,10 +66,9 @@ class TextsTask(LabelledTask):
         """The label of a text, and the words that were attended."""
         from contmax_lab.tasks.texts._figures import Looked, reading_figure
 
-        found = split_words(" ".join(words))[: info["sizes"]["max_length"]]
+        found, known = split_words(" ".join(words))[: info["sizes"]["max_length"]], _numbers(info)
         if not found:
             raise UsageError('pass a text, e.g. contmax predict RUN "A film to remember."; - reads standard input')
-        known = {word: place for place, word in enumerate(info["words"], start=FIRST_WORD)}
         answer = model({"tokens": torch.tensor([[known.get(word, UNKNOWN) for word in found]])})
         inside = answer.inside[0].tolist()
         attended = [word for word, seen in zip(found, inside, strict=True) if seen]
@@ -79,6 +79,17 @@ class TextsTask(LabelledTask):
             lines.append(f"not in the vocabulary: {' '.join(unknown)}")
         return Prediction("\n".join(lines), reading_figure("Attention over a text", found, [Looked(text, answer)]))
 
+    @torch.no_grad()
+    def look(self, model: nn.Module, info: dict[str, Any], given: Any) -> Look:
+        """The words of a text, as many as the model reads."""
+        reader, known = cast(TextReader, model), _numbers(info)
+        words = split_words(given)[: info["sizes"]["max_length"]]
+        if not words:
+            raise UsageError("the text has no words; write a sentence or two")
+        tokens = torch.tensor([[known.get(word, UNKNOWN) for word in words]])
+        answer = reader({"tokens": tokens})
+        return look_of(reader.attention, reader.decision, reader.encode(tokens), answer, info["classes"], words=words)
+
     def known(self, info: dict[str, Any]) -> dict[str, Any]:
         """Labels, vocabulary and sizes."""
         return {"targets": info["targets"].plain(), "words": info["words"], "sizes": info["sizes"]}
@@ -87,3 +98,8 @@ class TextsTask(LabelledTask):
         """The opposite of `known`."""
         targets = Targets.of_plain(known["targets"])
         return {**known, "targets": targets, "classes": targets.classes}
+
+
+def _numbers(info: dict[str, Any]) -> dict[str, int]:
+    """Of the words that the model knows."""
+    return {word: place for place, word in enumerate(info["words"], start=FIRST_WORD)}

@@ -7,8 +7,9 @@ from typing import Any, Self
 
 import safetensors
 import torch
+from torch import Tensor
 
-from contmax_lab.contract import Prediction
+from contmax_lab.contract import Look, Prediction
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.tasks.documents._model import DocumentsModel, Reader
 from contmax_lab.tasks.documents._prepared import FIRST_WORD, UNKNOWN
@@ -17,6 +18,7 @@ from contmax_lab.tasks.documents._tokens import tokenize
 from contmax_lab.tasks.documents.pretrained._verdict import Verdict, verdict_figure
 
 _SHIPPED = Path(__file__).parent
+_CLASSES = ("negative", "positive")
 
 
 class PretrainedReader:
@@ -59,14 +61,38 @@ class PretrainedReader:
         Raises:
             UsageError: if the text has no words, or the model knows none of them.
         """
+        words, tokens = self._tokens(text)
+        reading: Reading = self.model({"tokens": tokens})
+        return Verdict(words, float(reading.logits.sigmoid()), reading)
+
+    @torch.no_grad()
+    def look(self, text: str) -> Look:
+        """The text taken apart.
+
+        Raises:
+            UsageError: as of `read`.
+        """
+        words, tokens = self._tokens(text)
+        values, attended = self.model.attend(tokens)
+
+        def decide(context: Tensor) -> Tensor:
+            positive = self.model.logit(context).sigmoid()
+            return torch.cat([1 - positive, positive], -1)
+
+        attend: Any = self.model.attention
+        # Of a combined attention, the continuous part.
+        continuous = getattr(attend, "continuous", attend)
+        basis, penalty = getattr(continuous, "basis", None), getattr(continuous, "penalty", 0.01)
+        return Look(values[0], [attended], decide, _CLASSES, words, basis=basis, penalty=penalty)
+
+    def _tokens(self, text: str) -> tuple[list[str], Tensor]:
+        """The words, and their numbers (1, L)."""
         words = tokenize(text)
         if not words:
             raise UsageError("the text has no words; pass a sentence or two")
         if not any(word in self._numbers for word in words):
             raise UsageError(f"the model knows {len(self.words):,} English words, but none of this text; pass another")
-        tokens = torch.tensor([[self._numbers.get(word, UNKNOWN) for word in words]])
-        reading: Reading = self.model({"tokens": tokens})
-        return Verdict(words, float(reading.logits.sigmoid()), reading)
+        return words, torch.tensor([[self._numbers.get(word, UNKNOWN) for word in words]])
 
     def predict(self, words: Sequence[str]) -> Prediction:
         """The verdict on a text from the command line, with every attended stretch in brackets."""

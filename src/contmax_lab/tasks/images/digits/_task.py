@@ -4,10 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from contmax_lab.contract import Prediction, Splits, Table, Task, TrainedRun
 from contmax_lab.tasks.images._task import ImagesTask
 from contmax_lab.tasks.images.digits._data import DigitsData, load
 from contmax_lab.tasks.images.digits._table import DIGITS
+
+_SHIPPED = Path(__file__).with_name("pretrained")
 
 
 class Digits(ImagesTask):
@@ -25,6 +29,10 @@ class Digits(ImagesTask):
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
         """What a validation image shows."""
         return Task.predict(self, trained, words)
+
+    def packaged(self) -> tuple[nn.Module, Splits]:
+        """A small trained reader, made by ``contmax train digits`` and ``contmax export``, and the digits."""
+        return self.read_exported(_SHIPPED)[0], load(DigitsData())
 
     def tables(self) -> Sequence[Table]:
         """One for the demo."""

@@ -1,0 +1,105 @@
+"""The pages of the rooms, as the server gives them and as files that stand alone."""
+
+import base64
+import dataclasses
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from contmax_lab.explorer._bundle import bundled
+from contmax_lab.explorer._theme import theme_rules
+from contmax_lab.files import write_atomically
+
+_STATIC = Path(__file__).parent / "static"
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """A page of the explorer.
+
+    Args:
+        name: of its files, and of its address.
+        title: in the list of rooms.
+        stands_alone: whether everything is computed in the page, so that it works without the server.
+    """
+
+    name: str
+    title: str
+    stands_alone: bool
+
+    @property
+    def address(self) -> str:
+        """Its path on the server; the first room is the front page."""
+        return "/" if self is ROOMS[0] else f"/{self.name}"
+
+
+ROOMS = (
+    Room("densities", "Densities", stands_alone=True),
+    Room("text", "Text", stands_alone=False),
+    Room("image", "Image", stands_alone=False),
+    Room("scores", "Scores", stands_alone=True),
+)
+
+
+@cache
+def assets() -> dict[str, str]:
+    """Name → text of every file that pages may ask for; there is nothing else to be had."""
+    found = {
+        path.name: path.read_text(encoding="utf-8") for path in _STATIC.iterdir() if path.suffix in (".js", ".css")
+    }
+    return {**found, "style.css": theme_rules() + found["style.css"]}
+
+
+def served_page(room: Room) -> str:
+    """A page of the server: its styles and scripts are files of the server."""
+    links = "".join(
+        f'<a href="{other.address}"{" aria-current=page" if other is room else ""}>{other.title}</a>' for other in ROOMS
+    )
+    head = (
+        '<link rel="stylesheet" href="/static/style.css">\n'
+        f'<script type="module" src="/static/{room.name}.js"></script>\n'
+    )
+    header = f'<header><strong>contmax</strong><nav aria-label="Rooms">{links}</nav></header>\n'
+    return _page(room, head, header, "")
+
+
+def standalone_page(room: Room) -> str:
+    """A page in one file, which works from a disk and inside another page."""
+    script = bundled(f"{room.name}.js", assets())
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>\n{assets()["style.css"]}</style>\n'
+    return _page(room, head, "", f'<script type="module">{script}</script>\n')
+
+
+def _page(room: Room, head: str, header: str, end: str) -> str:
+    body = (_STATIC / f"{room.name}.html").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        # An icon of our own, or browsers ask for one.
+        f'<link rel="icon" href="data:,">\n<title>{room.title} · contmax</title>\n{head}</head>\n<body>\n'
+        f'<a class="skip" href="#main">to the controls</a>\n{header}<main id="main">\n{body}</main>\n{end}'
+        "</body>\n</html>\n"
+    )
+
+
+def export(folder: str | Path) -> list[Path]:
+    """Write the rooms that need no server, each as one file without network: ``densities.html``, ``scores.html``.
+
+    Args:
+        folder: made if it does not exist.
+
+    Returns:
+        The files.
+
+    Raises:
+        CannotWrite: if a file cannot be written.
+    """
+    files = []
+    for room in ROOMS:
+        if room.stands_alone:
+            path = Path(folder) / f"{room.name}.html"
+            write_atomically(path, standalone_page(room).encode("utf-8"))
+            files.append(path)
+    return files

@@ -1,0 +1,133 @@
+"""All kernels through the front end of Triton's compiler, for a device that need not be there.
+
+The interpreter, in which the other tests run, takes what the compiler refuses: names that change their type in a loop,
+branches that disagree. Run as a program, because the interpreter is chosen when triton is imported:
+
+    python tests/kernels/front_end.py    # prints the kernels, and what the compiler says of those that it refuses
+"""
+
+import itertools
+import sys
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import JITFunction
+
+import contmax
+from contmax import losses, nn
+from contmax.basis import GaussianBasis, MultivariateGaussianBasis
+from contmax.kernels import _backends
+from contmax.kernels.triton import _kept
+
+HOPPER = make_backend(GPUTarget("cuda", 90, 32))
+TYPES = {
+    torch.float64: "*fp64",
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int64: "*i64",
+}
+TYPES |= {torch.int32: "*i32", torch.int16: "*i16", torch.int8: "*i8", torch.uint8: "*u8", torch.bool: "*i1"}
+SEEN: dict[Any, str | None] = {}
+
+
+def type_of(value: Any, is_constant: bool) -> str:
+    """As Triton sees an argument; numbers that are 1 are compiled in."""
+    if is_constant or value is None or (type(value) is int and value == 1):
+        return "constexpr"
+    if isinstance(value, Tensor):
+        return TYPES[value.dtype]
+    if isinstance(value, bool):
+        return "i1"
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+def parsed(kernel: JITFunction, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> None:
+    """In the place of a launch."""
+    options = {name: named.pop(name) for name in list(named) if name not in kernel.arg_names}
+    values = dict(zip(kernel.arg_names, arguments, strict=False)) | named
+    types = {p.name: type_of(values[p.name], p.is_constexpr) for p in kernel.params}
+    constants = {(i,): values[name] for i, name in enumerate(types) if types[name] == "constexpr"}
+    key = (kernel.fn.__name__, tuple(types.values()), tuple(constants.items()))
+    if key in SEEN:
+        return
+    SEEN[key] = None
+    source = ASTSource(kernel, types, constants, {})
+    context = ir.context()
+    ir.load_dialects(context)
+    HOPPER.load_dialects(context)
+    chosen = HOPPER.parse_options(options)
+    try:
+        source.make_ir(
+            HOPPER.target, chosen, HOPPER.get_codegen_implementation(chosen), HOPPER.get_module_map(), context
+        )
+    except triton.compiler.errors.CompilationError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        SEEN[key] = str(cause)
+
+
+def differentiate(output: Tensor, *inputs: Tensor) -> None:
+    """Through the backward pass; what comes out has no meaning."""
+    torch.autograd.grad(output.sum(), [x for x in inputs if x.requires_grad], allow_unused=True)
+
+
+def maps_and_losses(dtype: torch.dtype) -> None:
+    learned = torch.tensor([[1.3], [1.7]], requires_grad=True)
+    for columns, alpha in itertools.product((5, 40_000), (1.3, 1.5, 2.0, 2.5, learned)):
+        x = torch.zeros(2, columns, dtype=dtype, requires_grad=True)
+        mask = torch.ones(2, columns, dtype=torch.bool) if columns == 5 else None
+        differentiate(contmax.entmax(x, alpha, mask=mask), x, learned)
+        differentiate(losses.entmax_loss(x, torch.zeros(2, dtype=torch.int64), alpha), x, learned)
+    hidden = torch.zeros(3, 16, dtype=dtype, requires_grad=True)
+    weight = torch.zeros(5000, 16, dtype=dtype, requires_grad=True)
+    differentiate(losses.linear_entmax_loss(hidden, weight, torch.zeros(3, dtype=torch.int64)), hidden, weight)
+
+
+def attention(dtype: torch.dtype) -> None:
+    everything = {"mask": torch.ones(64, 150, dtype=torch.bool), "bias": torch.zeros(1, 64, 150)}
+    everything["lengths"] = torch.tensor([70])
+    learned = torch.tensor([1.2, 1.8], requires_grad=True)
+    cases: list[tuple[int, Any, dict[str, Any]]] = [(16, 1.5, {}), (16, learned, everything), (16, 2.0, everything)]
+    cases += [(16, alpha, {"is_causal": True}) for alpha in (1.25, 4 / 3, 1.4)]
+    cases += [(channels, 1.5, {"is_causal": True}) for channels in (20, 128)]
+    for channels, alpha, options in cases:
+        query = torch.zeros(1, 2, 64, channels, dtype=dtype, requires_grad=True)
+        key, value = (torch.zeros(1, 2, 150, channels, dtype=dtype, requires_grad=True) for _ in range(2))
+        differentiate(contmax.entmax_attention(query, key, value, alpha=alpha, **options), query, key, value, learned)
+    query = torch.zeros(1, 2, 64, 16, dtype=dtype, requires_grad=True)
+    key, value = (torch.zeros(1, 1, 10_000, 16, dtype=dtype, requires_grad=True) for _ in range(2))
+    differentiate(contmax.entmax_attention(query, key, value, enable_gqa=True, is_causal=True), query, key, value)
+
+
+def continuous() -> None:
+    """Float32 only, as the densities are."""
+    line, plane = GaussianBasis.covering(32), MultivariateGaussianBasis.covering(6)
+    for alpha in (1.25, 1.5):
+        for basis, grid in ((line, None), (plane, (5, 6))):
+            attend = nn.ContinuousAttention(basis, embed_dim=8, grid=grid, alpha=alpha)
+            values = torch.randn(2, 30, 8, requires_grad=True)
+            differentiate(attend(values)[0], values, *attend.parameters())
+
+
+def main() -> int:
+    JITFunction.run = parsed
+    _kept._may_be_kept = lambda kernel: False
+    _backends.TRITON_DEVICES = {"cpu"}
+    for dtype in (torch.float32, torch.bfloat16):
+        for family in (maps_and_losses, attention):
+            family(dtype)
+    continuous()
+    for (name, types, _), problem in SEEN.items():
+        print(name if problem is None else f"REFUSED {name} {types}: {problem}")
+    return any(SEEN.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
