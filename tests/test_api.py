@@ -40,7 +40,8 @@ def surface() -> list[str]:
     lines = []
     for module_name in MODULES:
         module = importlib.import_module(module_name)
-        for name, value in vars(module).items():
+        for name in dir(module):
+            value = getattr(module, name)
             if name.startswith("_") or not (inspect.isclass(value) or inspect.isfunction(value)):
                 continue
             if not value.__module__.startswith(module_name.split(".integrations")[0]):

@@ -21,26 +21,75 @@ Read from left to right, as the data flows::
 `integrations`               `contmax.integrations.entmax`: drop-in for the `entmax` package
 `viz`                        `import contmax.viz`: pictures and pages of densities and attention
 ===========================  ============================================================================
+
+Each part is loaded when it is first used, so that ``import contmax`` is quick. To load an exported program with
+operators of ours in it, first ``import contmax.nn``, which makes all of them known to torch.
 """
 
-from contmax import attention as attention
-from contmax import basis as basis
-from contmax import deformed as deformed
-from contmax import densities as densities
-from contmax import domains as domains
-from contmax import expectations as expectations
-from contmax import integrations as integrations
-from contmax import losses as losses
-from contmax import maps as maps
-from contmax import nn as nn
-from contmax import prediction as prediction
-from contmax.attention import entmax_attention as entmax_attention
-from contmax.expectations import expectation as expectation
-from contmax.maps import entmax as entmax
-from contmax.maps import softmax as softmax
-from contmax.maps import sparsemax as sparsemax
-from contmax.prediction import regularized_prediction as regularized_prediction
-from contmax.signal import Signal as Signal
-from contmax.signal import SignalAccumulator as SignalAccumulator
-from contmax.signal import continuous_attention as continuous_attention
-from contmax.signal import fit_signal as fit_signal
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from contmax import attention as attention
+    from contmax import basis as basis
+    from contmax import deformed as deformed
+    from contmax import densities as densities
+    from contmax import domains as domains
+    from contmax import expectations as expectations
+    from contmax import integrations as integrations
+    from contmax import losses as losses
+    from contmax import maps as maps
+    from contmax import nn as nn
+    from contmax import prediction as prediction
+    from contmax.attention import entmax_attention as entmax_attention
+    from contmax.expectations import expectation as expectation
+    from contmax.maps import entmax as entmax
+    from contmax.maps import softmax as softmax
+    from contmax.maps import sparsemax as sparsemax
+    from contmax.prediction import regularized_prediction as regularized_prediction
+    from contmax.signal import Signal as Signal
+    from contmax.signal import SignalAccumulator as SignalAccumulator
+    from contmax.signal import continuous_attention as continuous_attention
+    from contmax.signal import fit_signal as fit_signal
+
+# Name → the module that defines it. Type checkers read the imports above; a test compares the two.
+_DEFINED_IN = {
+    "entmax_attention": "attention",
+    "expectation": "expectations",
+    "entmax": "maps",
+    "softmax": "maps",
+    "sparsemax": "maps",
+    "regularized_prediction": "prediction",
+    "Signal": "signal",
+    "SignalAccumulator": "signal",
+    "continuous_attention": "signal",
+    "fit_signal": "signal",
+}
+_MODULES = (
+    "attention",
+    "basis",
+    "deformed",
+    "densities",
+    "domains",
+    "expectations",
+    "integrations",
+    "losses",
+    "maps",
+    "nn",
+    "prediction",
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for; Python keeps modules itself, the other names are kept here."""
+    if name in _MODULES:
+        return importlib.import_module(f"contmax.{name}")
+    if name in _DEFINED_IN:
+        found = getattr(importlib.import_module(f"contmax.{_DEFINED_IN[name]}"), name)
+        globals()[name] = found
+        return found
+    raise AttributeError(f"module 'contmax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES, *_DEFINED_IN})

@@ -1,9 +1,10 @@
-"""Shape annotations: jaxtyping where it is installed, plain tensors where it is not.
+"""Shape annotations: jaxtyping's where it was imported before contmax, plain tensors elsewhere.
 
 Annotations such as ``Float[Tensor, "*batch L"]`` document shapes. The test-suite checks them at run time;
-users do not pay for them and need not install jaxtyping.
+users need not install jaxtyping, and do not wait for its annotations to be made where it is installed.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,15 +12,14 @@ if TYPE_CHECKING:
     from jaxtyping import Float as Float
     from jaxtyping import Int as Int
     from jaxtyping import Shaped as Shaped
+elif sys.modules.get("jaxtyping") is not None:
+    from jaxtyping import Bool, Float, Int, Shaped
 else:
-    try:
-        from jaxtyping import Bool, Float, Int, Shaped
-    except ModuleNotFoundError:
 
-        class _AnyShape:
-            """Stands in for a jaxtyping dtype: ``Float[Tensor, "…"]`` is then just ``Tensor``."""
+    class _AnyShape:
+        """Stands in for a jaxtyping dtype: ``Float[Tensor, "…"]`` is then just ``Tensor``."""
 
-            def __class_getitem__(cls, item: tuple[Any, str]) -> Any:
-                return item[0]
+        def __class_getitem__(cls, item: tuple[Any, str]) -> Any:
+            return item[0]
 
-        Bool = Float = Int = Shaped = _AnyShape
+    Bool = Float = Int = Shaped = _AnyShape

@@ -1,21 +1,28 @@
-"""numba that is installed but cannot be imported: torch takes over, and one warning says why."""
+"""numba that is missing, broken or too old: contmax can be imported, torch takes over, and one line says why."""
 
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from contmax.kernels import _backends
 
 REASON = "Numba needs NumPy 2.3 or less. Got NumPy 2.4."
 ROOT = Path(__file__).parents[2]
 
 
-def python(tmp_path, program: str) -> subprocess.CompletedProcess:
-    """Run a program in a fresh interpreter that finds a numba which raises on import."""
+def python(tmp_path, program: str, *, numba: str = f"raise ImportError({REASON!r})", version: str = ""):
+    """Run a program in a fresh interpreter that finds this text as numba, of the given version."""
     package = tmp_path / "numba"
     package.mkdir()
-    (package / "__init__.py").write_text(f"raise ImportError({REASON!r})\n")
+    (package / "__init__.py").write_text(numba + "\n")
+    if version:
+        metadata = tmp_path / f"numba-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: numba\nVersion: {version}\n")
     path = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT / 'src')!r}]\n"
     command = [sys.executable, "-c", path + textwrap.dedent(program)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -48,6 +55,37 @@ def test_every_map_and_expectation_runs_and_one_warning_says_why(tmp_path):
     assert done.returncode == 0, done.stderr
     assert REASON in done.stdout
     assert "pip install" in done.stdout
+
+
+# What an LLVM that cannot compile the kernels does, and nothing can catch.
+ABORT = "import os; os.abort()"
+SPARSEMAX = """
+import torch, contmax
+print(contmax.sparsemax(torch.tensor([[1.0, 0.5, -1.0]])).tolist())
+"""
+
+
+def test_a_numba_that_is_too_old_is_never_imported(tmp_path):
+    done = python(tmp_path, SPARSEMAX, numba=ABORT, version="0.61.2")
+    assert (done.returncode, done.stdout) == (0, "[[0.75, 0.25, 0.0]]\n"), done.stderr
+    assert "numba 0.61.2 is older than 0.62, which the kernels need" in done.stderr
+    assert "pip install --upgrade 'contmax[cpu]'" in done.stderr
+
+
+def test_the_doctor_says_the_same_in_one_line(tmp_path):
+    program = "from contmax_lab.cli import main; main(['doctor'])"
+    done = python(tmp_path, program, numba=ABORT, version="0.61.2")
+    line = next(line for line in done.stdout.splitlines() if line.startswith("backend cpu"))
+    assert line.endswith(
+        "no: numba 0.61.2 is older than 0.62, which the kernels need; pip install --upgrade 'contmax[cpu]'"
+    )
+
+
+def test_the_bounds_are_those_of_the_extras():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for compiler, extra in ((_backends.NUMBA, "cpu"), (_backends.TRITON, "gpu")):
+        (needed,) = extras[extra]
+        assert needed.partition(";")[0].partition(">=")[2] == ".".join(map(str, compiler._oldest))
 
 
 @pytest.mark.graph

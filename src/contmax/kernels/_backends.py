@@ -5,6 +5,7 @@ is then made of torch's own.
 """
 
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import warnings
@@ -22,39 +23,69 @@ if _WANTED not in ("", "torch"):
 
 
 class _Compiler:
-    """A package that compiles kernels: whether it can be imported is found out at the first use, and remembered."""
+    """A package that compiles kernels: whether it can is found out at the first use, and remembered.
 
-    def __init__(self, package: str, kernels: str, tensors: str, extra: str) -> None:
+    Args:
+        package: its name.
+        kernels: the module with the kernels, which imports it.
+        tensors: whose tensors take them, in words.
+        extra: of contmax, which installs it.
+        oldest: the first version, major and minor, that takes the kernels; an older one may abort the process.
+    """
+
+    def __init__(self, package: str, kernels: str, tensors: str, extra: str, oldest: tuple[int, int]) -> None:
         self._package, self._kernels, self._tensors, self._extra = package, kernels, tensors, extra
+        self._oldest = oldest
         self.works = _WANTED != "torch" and importlib.util.find_spec(package) is not None
         self._tried = False
 
     def can_run(self) -> bool:
-        """True if the kernels can be imported; the first call that finds they cannot says why."""
+        """True if the kernels can be used; the first call that finds they cannot says why."""
         if self.works and not self._tried:
-            self.works, self._tried = self._imports(), True
+            obstacle, self._tried = self.obstacle(), True
+            self.works = obstacle is None
+            if obstacle is not None:
+                warnings.warn(
+                    f"{self._package} is installed but cannot be used ({obstacle}), so {self._tensors} tensors take "
+                    f"the slower torch path. Install versions that fit each other: "
+                    f"pip install --upgrade 'contmax[{self._extra}]', or remove {self._package}.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
         return self.works
 
-    def _imports(self) -> bool:
+    def obstacle(self) -> str | None:
+        """Why kernels cannot be compiled with the package that is installed, in one line; None if they can be."""
+        version = _installed_version(self._package)
+        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+        if numbers and numbers < self._oldest:
+            return f"{self._package} {version} is older than {'.'.join(map(str, self._oldest))}, which the kernels need"
         try:
             importlib.import_module(self._kernels)
         except Exception as error:  # a numba that does not fit its NumPy or llvmlite raises whatever it meets first
-            warnings.warn(
-                f"{self._package} is installed but cannot be imported ({type(error).__name__}: {error}), so "
-                f"{self._tensors} tensors take the slower torch path. Install versions that fit each other: "
-                f"pip install --upgrade 'contmax[{self._extra}]', or remove {self._package}.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            return False
-        return True
+            return " ".join(f"{type(error).__name__}: {error}".split())
+        return None
 
 
-NUMBA = _Compiler("numba", "contmax.kernels.cpu", "CPU", "cpu")
-TRITON = _Compiler("triton", "contmax.kernels.triton", "CUDA", "gpu")
+def _installed_version(package: str) -> str:
+    """Empty where no package manager knows of it; importing it would tell too, after half a second."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+# Both bounds are those of the extras in pyproject.toml, where it says what was tried.
+NUMBA = _Compiler("numba", "contmax.kernels.cpu", "CPU", "cpu", (0, 62))
+TRITON = _Compiler("triton", "contmax.kernels.triton", "CUDA", "gpu", (3, 6))
 # Where triton's kernels run. Tests in triton's interpreter add the CPU.
 TRITON_DEVICES = {"cuda"}
 _TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def compiler_obstacle(package: str) -> str | None:
+    """Why kernels cannot be compiled with the numba or triton that is installed, in one line; None if they can be."""
+    return {"numba": NUMBA, "triton": TRITON}[package].obstacle()
 
 
 @constant_to_tracers  # they cannot follow the import

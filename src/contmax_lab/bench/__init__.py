@@ -25,6 +25,7 @@ from contmax_lab.bench._gpu_maps import GPU_MAPS as GPU_MAPS
 from contmax_lab.bench._gpu_timing import Clock as Clock
 from contmax_lab.bench._gpu_work import Contest as Contest
 from contmax_lab.bench._gpu_work import Work as Work
+from contmax_lab.bench._import import IMPORT as IMPORT
 from contmax_lab.bench._maps import MAPS as MAPS
 from contmax_lab.bench._memory import peak_extra_memory as peak_extra_memory
 from contmax_lab.bench._numerics import NUMERICS as NUMERICS
@@ -50,6 +51,7 @@ SUITES: list[Suite] = [
     VQA,
     ENTMAX_ATTENTION,
     NUMERICS,
+    IMPORT,
 ]
 
 GPU_SUITES: list[Suite] = [

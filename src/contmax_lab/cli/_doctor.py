@@ -1,7 +1,6 @@
 """Say what is installed, what this machine can do, what is missing and the command that installs it."""
 
 import argparse
-import importlib
 import os
 import platform
 
@@ -76,18 +75,17 @@ def _devices() -> list[list[str]]:
 
 
 def _backend(compiler: str, extra: str) -> str:
-    """Whether compiled kernels are used: their compiler is installed, can be imported too, and is not switched off."""
+    """Whether compiled kernels are used: their compiler is installed, takes them, and is not switched off."""
     from contmax_lab.packages import version
 
     if os.environ.get("CONTMAX_BACKEND") == "torch":
         return "no: CONTMAX_BACKEND=torch is set; unset it to use compiled kernels"
     if version(compiler) is None:
         return f"no: pip install 'contmax[{extra}]'"
-    try:
-        importlib.import_module(compiler)
-    except Exception as error:
-        return f"no: {error} pip install --upgrade 'contmax[{extra}]'"
-    return "yes"
+    from contmax.kernels import compiler_obstacle
+
+    obstacle = compiler_obstacle(compiler)
+    return "yes" if obstacle is None else f"no: {obstacle}; pip install --upgrade 'contmax[{extra}]'"
 
 
 def _why_no_gpu() -> str:
