@@ -112,7 +112,7 @@ def test_starts_of_another_task_or_another_split(start, tmp_path):
     train(tiny_recipe(start.parent, "--training.epochs=1"), Run(tmp_path / "reader"))
     with pytest.raises(LabError, match="reader is a run of the task documents; pass one of the task language"):
         train(tiny_recipe(start.parent, f"--model.start={tmp_path / 'reader'}"), Run(tmp_path / "a"))
-    with pytest.raises(LabError, match=r"was trained with data.split=0, this is 1"):
+    with pytest.raises(LabError, match=r"was trained with data.split=0, but here it is 1"):
         train(tiny_recipe(start.parent, f"--model.start={start}", "--data.split=1"), Run(tmp_path / "b"))
 
 
