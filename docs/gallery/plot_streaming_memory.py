@@ -59,7 +59,7 @@ plt.show()
 # %%
 # A memory without end
 # --------------------
-# Above, the basis had to know how long the stream would last. If nobody knows, squeeze: when a
+# Above, the basis had to know how long the stream would last. If that is not known, squeeze: when a
 # chunk comes, the old signal is read at some points and moved to the first four fifths of the time
 # axis, the chunk takes the last fifth, and one fit goes through both. This is how the ∞-former
 # (Martins et al. 2022) remembers. The memory is always 96 numbers.

@@ -9,12 +9,12 @@ Read from left to right, as the data flows::
 `entmax`                     α > 1
 `entmax_attention`           scaled_dot_product_attention with exact zeros
 `densities`                  the same on the line and in space: truncated parabolas and paraboloids, the
-                             β-Gaussian line, triangular and location–scale families, mixtures
+                             β-Gaussians, triangular and location–scale families, mixtures
 `regularized_prediction`     the density of an arbitrary score on an interval, a box, nodes or knots
-`basis`, `expectation`       basis functions ψ, and what a density expects of them
+`basis`, `expectation`       basis functions ψ, and their means under a density
 `fit_signal`,                from observations to a continuous signal, at once or as a stream
 `SignalAccumulator`
-`continuous_attention`        the whole line in one call: observations and a density → context
+`continuous_attention`       all of it in one call: observations and a density → context
 `losses`                     Fenchel–Young losses, finite and continuous
 `nn`                         modules
 `deformed`                   β-logarithms and β-exponentials, Tsallis negentropies, escorts

@@ -1,8 +1,8 @@
 r"""The deformed calculus behind sparse attention: β-logarithms, β-exponentials, Tsallis negentropies, escorts.
 
-Everything else in the library is built on these. They are smooth in β *through* β = 1, where the textbook
-formulas are 0/0: values and first and second derivatives, in the argument and in the index, keep their digits.
-:func:`log1p_over`, :func:`expm1_over` and :func:`mean_u_exp` are the building blocks that make this so.
+Everything else in the library is built on these. They are smooth in β *through* β = 1, where the textbook formulas are
+0/0: values and first and second derivatives, in the argument and in the index, stay accurate. :func:`log1p_over`,
+:func:`expm1_over` and :func:`mean_u_exp` are the building blocks that make this so.
 """
 
 import math
@@ -34,7 +34,8 @@ def exp_beta(u: Float[Tensor, "..."], beta: float | int | Tensor) -> Float[Tenso
               \frac{d}{du}\exp_\beta(u) = \exp_\beta(u)^\beta
 
     Where :math:`1 + (1-\beta)u \le 0` it is 0 for β < 1 and +∞ for β > 1; there, and where the value over- or
-    underflows, the derivatives are 0. (The one in β is 0 from a factor of about 10⁻⁶ below overflow on.)
+    underflows, the derivatives are 0. (The derivative in β is 0 already where the value is above about 10⁻⁶ of the
+    largest number.)
 
     Args:
         u: argument, any shape.
@@ -178,8 +179,8 @@ def escort(
     .. math:: \tilde p^\beta_\ell = \frac{p_\ell^\beta}{\sum_m w_m p_m^\beta}, \qquad 0^\beta := 0
               \text{ for every } \beta
 
-    so that β = 1 gives p back, β = 0 is uniform on the support and β < 0 favours its edge. With β = 2 − α it is
-    the distribution under which gradients of α-entmax average.
+    so that β = 1 gives p itself, β = 0 is uniform on the support and β < 0 favours its edge. With β = 2 − α it is the
+    distribution under which gradients of α-entmax average.
 
     Args:
         p: probabilities (or density values) p ≥ 0, any shape; need not be normalised.

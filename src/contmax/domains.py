@@ -1,9 +1,9 @@
 """Where a prediction lives: an interval, a box, a weighted set of nodes, or the knots of a piecewise-linear score.
 
-A continuous domain also says how finely scores are read: it is cut into ``resolution`` equal cells along each axis,
-and a score is sampled at the Gauss nodes of each cell. What varies on a scale much shorter than the spacing of these
-nodes and leaves no trace at them is not seen; what leaves a trace but is not resolved is warned of, or refused. Raise
-``resolution`` for such scores.
+A continuous domain also says how finely scores are read: it is cut into ``resolution`` equal cells along each axis, and
+a score is sampled at the Gauss nodes of each cell. A feature much narrower than the spacing of these nodes that does
+not show at any of them is missed. If it shows but is not resolved, there is a warning or an error. Raise ``resolution``
+for such scores.
 """
 
 from collections.abc import Sequence
@@ -86,11 +86,11 @@ class Box:
 class Interval:
     r"""The interval [low, high] with Lebesgue measure.
 
-    Cells in which 16 Gauss nodes do not resolve the score or its density are halved until they do, where values may
-    be looked at (eager tensors on the CPU) and the score is a callable. Kinks, jumps and narrow peaks are then found
-    as long as some node sees them. The scores of a batch share their cells: 4,096 of them, or 65,536 counted once for
-    each score, are the most. Elsewhere (accelerators, compiled graphs, ``torch.func`` transforms, scores given by
-    their values) the cells are the ``resolution`` equal ones.
+    For a callable score on eager CPU tensors, cells in which 16 Gauss nodes do not resolve the score or its density are
+    halved until they do. Kinks, jumps and narrow peaks are then found as long as they show at some node. The scores of
+    a batch share their cells, of which there are at most 4,096 (or 65,536 if counted once for each score). Elsewhere
+    (accelerators, compiled graphs, ``torch.func`` transforms, scores given by their values) there are ``resolution``
+    equal cells.
 
     Args:
         low: lower end, a number or a 0-d tensor, finite. A tensor sets dtype and device.
@@ -139,7 +139,7 @@ class Interval:
 
 
 class Nodes:
-    r"""A finite set of points with masses: a vocabulary, a sequence, a quadrature rule of one's own.
+    r"""A finite set of points with masses: a vocabulary, a sequence, your own quadrature rule.
 
     The density p of a prediction is taken with respect to these masses, :math:`\sum_i w_i p_i = 1`; with unit weights
     it is the probability vector of :func:`contmax.entmax`.

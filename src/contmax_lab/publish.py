@@ -81,7 +81,7 @@ def _rendered(file: str, title: str | None) -> str:
         data = " --data PATH" if table.needs_data else ""
         return f"Not measured yet: `contmax reproduce {table.name}{data}`."
     if not path.is_file():
-        raise ValueError(f"there is no {file}, of which a page shows a table. Run the command that writes it.")
+        raise ValueError(f"a page shows a table of {file}, which does not exist. Run the command that writes it.")
     results = json.loads(path.read_text(encoding="utf-8"))
     body = _reproduced_table(results) if title is None else _bench_table(results, file, title)
     return f"{body}\n\n{_provenance(results)}"

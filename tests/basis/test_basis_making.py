@@ -78,7 +78,7 @@ def test_deferred_initialisation(make):
 def test_constants_that_were_never_known_cannot_be_reset():
     with torch.device("meta"):
         unknown = basis.GaussianBasis(torch.linspace(0, 1, 4), torch.full((4,), 0.2))
-    with pytest.raises(RuntimeError, match="loc was a tensor on the meta device"):
+    with pytest.raises(RuntimeError, match="loc was given as a tensor on the meta device"):
         unknown.to_empty(device="cpu").reset_parameters()
     unknown.load_state_dict(basis.GaussianBasis.linspace(4, 0.2).state_dict())
     assert torch.equal(unknown(torch.rand(3)).isfinite(), torch.ones(3, 4, dtype=torch.bool))
@@ -138,7 +138,7 @@ def test_a_basis_over_a_box_of_unequal_sides():
         (lambda: basis.GaussianBasis.spanning(torch.tensor([0.0, torch.nan, 1.0]), 4), "1 are NaN or infinite"),
         (lambda: basis.GaussianBasis.spanning(torch.ones(0), 4), "at least two"),
         (lambda: basis.GaussianBasis.spanning(torch.rand(5), 5, (0.1, 0.5)), "multiple of the number of widths"),
-        (lambda: basis.GaussianBasis.spanning(torch.rand(5, device="meta"), 5), "no values here"),
+        (lambda: basis.GaussianBasis.spanning(torch.rand(5, device="meta"), 5), "spanning reads the values"),
         (lambda: basis.GaussianBasis.spanning(torch.rand(5), 5, -0.1), "scale must be positive"),
         (lambda: basis.MultivariateGaussianBasis.spanning(torch.rand(5, 2), (3, 3, 3)), "one per axis"),
         (

@@ -222,7 +222,7 @@ def test_alpha_that_cannot_be_is_refused(integration):
     integration.make_alpha_learnable(model, 1.5)
     with pytest.raises(ValueError, match="learns its α"):
         integration.set_alpha(model, 1.5)
-    with pytest.raises(ValueError, match="no attention with α"):
+    with pytest.raises(ValueError, match="no entmax attention"):
         integration.make_alpha_learnable(tiny("bert", "sdpa"))
 
 

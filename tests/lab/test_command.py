@@ -85,7 +85,7 @@ def test_the_test_examples_are_looked_at_only_where_somebody_says_so(contmax, co
         (["--training.epochs", "0"], "training.epochs"),
         (["--training.learning_rate", "nan"], "training.learning_rate"),
         (["stray"], "stray"),
-        (["--training.monitor", "bleu"], "what is measured is loss, mse"),
+        (["--training.monitor", "bleu"], "the metrics are loss, mse"),
     ],
 )
 def test_what_is_not_understood_is_one_line_and_exit_code_2(contmax, config, tmp_path, arguments, says):

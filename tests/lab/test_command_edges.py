@@ -75,8 +75,11 @@ def test_a_misspelt_key_in_a_file_names_the_file(contmax, tmp_path, text, says):
         (["reproduce", "intervals", "--data", "nowhere.csv"], "--data nowhere.csv: no such file or folder"),
         (["reproduce", "seattle", "--jobs", "0"], "--jobs must be at least 1"),
         (["reproduce", "seattle", "--budget-minutes", "-1"], "--budget-minutes must be at least 0"),
-        (["reproduce", "seattle", "--gpus-per-cell", "0.5"], "--gpus-per-cell is for --ray ADDRESS; pass that too"),
-        (["reproduce", "seattle", "--retries", "1"], "--retries is for --ray ADDRESS; pass that too"),
+        (
+            ["reproduce", "seattle", "--gpus-per-cell", "0.5"],
+            "--gpus-per-cell works only with --ray ADDRESS; pass that too",
+        ),
+        (["reproduce", "seattle", "--retries", "1"], "--retries works only with --ray ADDRESS; pass that too"),
         (["reproduce", "seattle", "--ray", "auto", "--retries", "-1"], "--retries must be at least 0; got -1"),
         (["reproduce", "seattle", "--ray", "auto", "--gpus-per-cell", "1.5"], "between 0 and 1, or a whole number"),
         (["reproduce", "seattle", "--ray", "auto", "--gpus-per-cell", "-1"], "between 0 and 1, or a whole number"),

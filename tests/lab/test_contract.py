@@ -66,7 +66,7 @@ def test_a_parameter_that_no_group_has_is_named():
         def parameter_groups(self, network):
             return (ParameterGroup([network.weight]),)
 
-    with pytest.raises(LabError, match="bias is in no parameter group of the task words"):
+    with pytest.raises(LabError, match="bias needs a gradient but is in no parameter group of the task words"):
         learner(Forgetful())
 
 
@@ -115,5 +115,5 @@ def test_by_default_a_validation_example_is_predicted_by_its_number():
     for words in (["0"], ["5"], ["one"], [], ["1", "2"]):
         with pytest.raises(UsageError, match="pass the number of a validation example, from 1 to 4"):
             task.predict(trained, words)
-    with pytest.raises(LabError, match="of which no model folder can be made"):
+    with pytest.raises(LabError, match="cannot be exported as a model folder"):
         task.export(trained, Path("model"), lambda model, part: {})

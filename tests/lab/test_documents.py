@@ -267,7 +267,7 @@ def test_a_run_is_asked_with_words(trained, capsys):
     assert marked.replace("[", "").replace("]", "") == "a wooden plot ."
     with pytest.raises(SystemExit):
         main(["predict", "A wooden plot.", "--data.path", "nowhere"])
-    assert "pass the folder of a RUN first" in capsys.readouterr().err
+    assert "pass the folder of a RUN" in capsys.readouterr().err
 
 
 def test_complaints_about_models_and_texts(trained, tmp_path, capsys):

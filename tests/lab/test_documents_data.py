@@ -314,7 +314,7 @@ def test_vectors_that_do_not_fit_their_words(folder):
     np.save(folder / "tiny.f16.npy", np.zeros(4))
     assert "shape (4,)" in complaint(folder)
     (folder / "tiny.f16.npy").write_bytes(b"not an array")
-    assert "no array" in complaint(folder)
+    assert "not a numpy array" in complaint(folder)
     assert "no such file" in complaint(folder, vectors=folder / "nowhere.txt")
 
 

@@ -80,7 +80,7 @@ def test_a_stopped_ensemble_goes_on_bit_for_bit(tmp_path, monkeypatch):
             pass
 
     monkeypatch.setattr(_ensemble, "stop_requests", Stop)
-    with pytest.raises(Interrupted, match="stopped at step 4, all is saved"):
+    with pytest.raises(Interrupted, match="stopped at step 4, everything is saved"):
         together(made, tmp_path / "slices")
     monkeypatch.undo()
     again = together(made, tmp_path / "slices")
@@ -114,7 +114,7 @@ def test_recipes_that_cannot_be_trained_together(tmp_path, override, says):
 
 def test_recipes_that_differ_in_more_than_data_and_seed(tmp_path):
     mixed = [*replicas(tmp_path), *replicas(tmp_path, "--model.hidden_dim=4")]
-    with pytest.raises(UsageError, match="alike but for their data and seed"):
+    with pytest.raises(UsageError, match="the same except for their data and seed"):
         together(mixed, tmp_path)
 
 

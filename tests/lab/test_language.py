@@ -112,7 +112,7 @@ def test_starts_of_another_task_or_another_split(start, tmp_path):
     train(tiny_recipe(start.parent, "--training.epochs=1"), Run(tmp_path / "reader"))
     with pytest.raises(LabError, match="reader is a run of the task documents; pass one of the task language"):
         train(tiny_recipe(start.parent, f"--model.start={tmp_path / 'reader'}"), Run(tmp_path / "a"))
-    with pytest.raises(LabError, match=r"was trained with data.split=0, this is 1"):
+    with pytest.raises(LabError, match=r"was trained with data.split=0, but here it is 1"):
         train(tiny_recipe(start.parent, f"--model.start={start}", "--data.split=1"), Run(tmp_path / "b"))
 
 
@@ -152,7 +152,7 @@ def test_rows_are_not_mixed_with_another_start(start, tmp_path):
             DOCUMENTS, table, tmp_path / "runs", tmp_path / "o.json", [*overrides, f"--model.start={others[0]}"]
         )
     )
-    with pytest.raises(LabError, match="is of another recipe"):
+    with pytest.raises(LabError, match="was trained with another recipe"):
         reproduce(
             Reproduction(
                 DOCUMENTS, table, tmp_path / "runs", tmp_path / "o.json", [*overrides, f"--model.start={others[1]}"]
@@ -168,14 +168,14 @@ def test_a_start_that_is_gone_is_not_made_anew_for_some_rows(start, tmp_path):
     runs = tmp_path / "runs"
     shutil.copytree(start, runs / "start")
     job = Reproduction(DOCUMENTS, table, runs, tmp_path / "o.json", overrides)
-    with pytest.raises(LabError, match="start is of another recipe"):
+    with pytest.raises(LabError, match="start was trained with another recipe"):
         reproduce(job)
     shutil.rmtree(runs / "start")
     reproduce(job)
     assert Run(runs / "start").recipe(LANGUAGE).model.hidden_dim == 8
     shutil.rmtree(runs / "start")
     shutil.rmtree(runs / "discrete-sparsemax")
-    with pytest.raises(LabError, match="start is not done, but rows have begun with it"):
+    with pytest.raises(LabError, match="start is not finished, but rows were trained from it"):
         reproduce(job)
 
 

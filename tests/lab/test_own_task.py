@@ -80,7 +80,7 @@ def test_variants_of_the_page_by_name_and_in_a_file(here):
     for name, variant in (("tides:TASK/gausian", ""), ("recipe.yaml", "gausian"), ("tides:TASK", "gausian")):
         with pytest.raises(UsageError, match=r"did you mean (tides:TASK/)?gaussian"):
             load_recipe(name, variant=variant)
-    with pytest.raises(UsageError, match="--variant parabola another; pass one of them"):
+    with pytest.raises(UsageError, match="--variant names parabola; pass only one of them"):
         load_recipe("tides:TASK/gaussian", variant="parabola")
 
 
@@ -112,7 +112,7 @@ def test_an_entry_point_makes_a_task_known_by_its_name(here, contmax, monkeypatc
     with pytest.raises(LabError, match="the task broken, shore:NOTHING, cannot be imported"):
         find_task("broken")
     (here / "tides.py").write_text(SOURCE)
-    with pytest.raises(UsageError, match="an installed task of the name 'tides'; give yours another name"):
+    with pytest.raises(UsageError, match="an installed task with the name 'tides'; give yours another name"):
         find_task("tides:TASK")
 
 

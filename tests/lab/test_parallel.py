@@ -65,7 +65,7 @@ def test_processes_stop_together_and_go_on_together_or_alone(server, tmp_path):
     recipe = tiny_recipe(tmp_path, "--model.dropout=0")
     alone = train(recipe, Run(tmp_path / "alone"))
     answers = together(server, train_and_return, 2, recipe, tmp_path / "stopped", 4)
-    assert all(answer.startswith("stopped at step 4, all is saved") for answer in answers)
+    assert all(answer.startswith("stopped at step 4, everything is saved") for answer in answers)
     results = train(recipe, Run(tmp_path / "stopped"), resume=True)
     assert results["valid"] == pytest.approx(alone["valid"], abs=1e-4)
     history = Run(tmp_path / "stopped").history()

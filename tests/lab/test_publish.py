@@ -56,7 +56,10 @@ def test_a_reproduced_table_is_shown_with_its_notes(folder):
 
 @pytest.mark.parametrize(
     ("marker", "message"),
-    [("results/none.json: time", "there is no results/none.json"), ("results/speed.json: size", "it has: time")],
+    [
+        ("results/none.json: time", "a page shows a table of results/none.json, which does not exist"),
+        ("results/speed.json: size", "it has: time"),
+    ],
 )
 def test_a_table_that_does_not_exist_is_named(folder, marker, message):
     with pytest.raises(ValueError, match=message):

@@ -132,10 +132,10 @@ def test_a_search_on_a_cluster_is_stopped_as_on_one_machine(contmax, cluster, fo
     command = ["search", "slow_task:TASK", *keys, "--trials", "2", "--runs", "search", "--ray", cluster.address]
     code, _, errors = contmax(*command, "--gpus-per-cell", "0.5")
     assert (code, len(errors)) == (1, 1)
-    assert f"--gpus-per-cell 0.5: no machine of the cluster {cluster.address} has so many" in errors[0]
+    assert f"--gpus-per-cell 0.5: no machine of the cluster {cluster.address} has that many" in errors[0]
     when_all_have_saved([run], lambda: os.kill(os.getpid(), signal.SIGINT))
     code, _, errors = contmax(*command)
-    assert (code, errors) == (130, ["contmax: stopped in search, all is saved; the same command goes on"])
+    assert (code, errors) == (130, ["contmax: stopped in search, everything is saved; the same command continues"])
     assert run.results() is None
     # Nobody trains there any more.
     with run.claimed():
@@ -148,10 +148,10 @@ def test_a_search_on_a_cluster_is_stopped_as_on_one_machine(contmax, cluster, fo
 @pytest.mark.parametrize(
     ("address", "code", "says"),
     [
-        ("somewhere", 2, "--ray somewhere is no address; pass HOST:PORT as `ray start --head` prints it, or auto"),
-        ("localhost:1", 1, "--ray localhost:1: nobody answers there"),
+        ("somewhere", 2, "--ray somewhere is not an address; pass HOST:PORT as `ray start --head` prints it, or auto"),
+        ("localhost:1", 1, "--ray localhost:1: no cluster answers there"),
         ("ray://localhost:1", 1, "start a cluster with ray start --head --port=6379"),
-        ("localhost:99999", 1, "nobody answers there"),
+        ("localhost:99999", 1, "no cluster answers there"),
     ],
 )
 def test_an_address_where_nobody_answers_is_one_line(contmax, tmp_path, monkeypatch, address, code, says):

@@ -78,7 +78,7 @@ def test_a_search_that_is_stopped_goes_on_with_the_trial_that_was_under_way(cont
     with monkeypatch.context() as patch:
         patch.setattr(_local.LocalCrew, "outcomes", waited)
         code, _, errors = contmax(*arguments)
-    assert (code, errors) == (130, [f"contmax: stopped in {runs}, all is saved; the same command goes on"])
+    assert (code, errors) == (130, [f"contmax: stopped in {runs}, everything is saved; the same command continues"])
     assert run.last_checkpoint().state["position"]["step"] > 0
     assert run.results() is None
     code, printed, errors = contmax(*arguments)

@@ -80,7 +80,7 @@ def test_a_signal_saves_and_the_run_goes_on(tmp_path, monkeypatch, number, code)
 
     monkeypatch.setattr(_learner.Learner, "step", signalled)
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Interrupted, match="stopped at step 5, all is saved; pass --resume") as caught:
+    with pytest.raises(Interrupted, match="stopped at step 5, everything is saved; pass --resume") as caught:
         train(recipe, run)
     assert caught.value.exit_code == code
     assert signal.getsignal(signal.SIGINT) is handler
@@ -211,7 +211,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_still_serves(stopped, 
     else:
         content = safetensors.torch.save({"x": torch.zeros(2)})
     last.write_bytes(content)
-    way = r"step-000000007.*Delete it and pass --resume to go on from step-000000006"
+    way = r"step-000000007.*Delete it and pass --resume to continue from step-000000006"
     with pytest.raises(LabError, match=way) as error:
         train(recipe, run, resume=True)
     assert "\n" not in str(error.value)
@@ -253,7 +253,7 @@ def test_a_run_is_not_overwritten_nor_resumed_by_another_recipe(stopped, tmp_pat
     recipe, run = stopped
     with pytest.raises(UsageError, match="already holds a run; pass --resume"):
         train(recipe, run)
-    with pytest.raises(UsageError, match=r"begun with another recipe than this one \(model.hidden_dim: 8, now 9\)"):
+    with pytest.raises(UsageError, match=r"started with another recipe \(model.hidden_dim: 8, now 9\)"):
         train(tiny_recipe(tmp_path, "--training.checkpoint_seconds=0", "--model.hidden_dim=9"), run, resume=True)
 
 

@@ -90,7 +90,7 @@ def test_a_table_is_made_in_slices(tmp_path, task, monkeypatch):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
     slow = ["--training.epochs=100000", "--training.checkpoint_seconds=0.2"]
     job = Reproduction(task, table, tmp_path / "runs", tmp_path / "small.json", slow, budget_minutes=10)
-    with pytest.raises(Interrupted, match="time is up with 0 of 1 trainings done, all is saved"):
+    with pytest.raises(Interrupted, match="time is up with 0 of 1 trainings done, everything is saved"):
         reproduce(job)
     assert any(asked)
     assert not json.loads((tmp_path / "small.json").read_text())["complete"]
@@ -111,7 +111,7 @@ def test_ctrl_c_at_a_terminal_stops_a_table_cleanly(tmp_path):
     _, complaints = process.communicate(timeout=300)
     assert process.returncode == 130
     assert complaints.splitlines()[-1] == (
-        "contmax: stopped with 0 of 15 trainings done, all is saved; the same command goes on"
+        "contmax: stopped with 0 of 15 trainings done, everything is saved; the same command continues"
     )
     assert "Traceback" not in complaints
     assert run.last_checkpoint().state["position"]["step"] > 0

@@ -113,7 +113,7 @@ def truncated(folder):
 
 
 BROKEN = {
-    "no data at all": (lambda _: {}, "no data was given; pass --data.path FOLDER, or --data.train PAIR"),
+    "no data at all": (lambda _: {}, "no data was given; pass --data.path FOLDER, or your own pair"),
     "no folder": (lambda f: {"path": f / "no"}, "no: no such folder; pass the folder"),
     "empty folder": (lambda f: {"path": f}, "no training part .train.de and train.en, or train.tsv.; name one by"),
     "one file": (lambda f: {"train": f / "mine"}, "mine.de: no such file; pass what the names of two files have in"),
@@ -123,7 +123,7 @@ BROKEN = {
     "empty in a table": (lambda f: own_table(f, b"a\tb\n \tc\n"), "mine.tsv, line 2: the source sentence is empty"),
     "unequal counts": (
         lambda f: parallel(f, b"a\nb\n", b"a\n"),
-        "train.en has fewer sentences than .*train.de, which goes on at .*train.de, line 2",
+        "train.en has fewer sentences than .*train.de, which continues at .*train.de, line 2",
     ),
     "wrong encoding": (lambda f: parallel(f, "a\nü\n".encode("latin1"), b"a\nu\n"), "train.de, line 2: byte 0xfc is"),
     "one column": (lambda f: own_table(f, b"a\tb\nc\n"), "mine.tsv, line 2: 1 columns, where the sentences are"),

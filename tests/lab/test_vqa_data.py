@@ -183,7 +183,7 @@ def test_daquar_parts_are_lists_of_images(tmp_path, monkeypatch, capsys):
     assert load(dataclasses.replace(data, wordnet=None)).info["nouns"] is None
     assert capsys.readouterr().err.count("WUPS is not measured") == 1
     (tmp_path / "pk" / "test_images_list.txt").write_text("image5\nimage6")
-    with pytest.raises(LabError, match="image5 is among the images of both parts"):
+    with pytest.raises(LabError, match="image5 is an image of both parts"):
         load(data)
 
 
@@ -242,9 +242,9 @@ def test_corrupt_and_missing_images_are_named(tmp_path, contmax):
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [(b"", "no file of numpy"), (b"PK\x03\x04junk", "no file of numpy"), (np.zeros((2, 2)), "expected floats"),
+    [(b"", "not a numpy file"), (b"PK\x03\x04junk", "not a numpy file"), (np.zeros((2, 2)), "expected floats"),
      (np.full((2, 2, 1), np.nan), "not finite"), (np.zeros((2, 2, 1), int), "expected floats"),
-     (np.array([{}], dtype=object), "no file of numpy")],
+     (np.array([{}], dtype=object), "not a numpy file")],
 )  # fmt: skip
 def test_damaged_features_are_refused(tmp_path, content, complaint):
     if isinstance(content, bytes):

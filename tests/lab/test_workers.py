@@ -93,7 +93,7 @@ def test_a_process_that_dies_is_named_and_its_place_is_taken(tmp_path):
         assert crew.has_room()
         crew.begin(quick)
         outcomes += crew.outcomes(60)
-    assert outcomes[0].problem == "the process that trained ended with exit code -9; the same command goes on"
+    assert outcomes[0].problem == "the training process ended with exit code -9; the same command continues"
     assert outcomes[1] == Outcome(quick)
     assert Run(tmp_path / "quick").results()["test"]
 
@@ -152,7 +152,7 @@ def test_what_a_machine_cannot_see_is_named(tmp_path, monkeypatch):
     shared = "of storage that all machines share, under the same path"
     kind, text = train_ordered(order(tmp_path / "run", current_folder="/nowhere"))
     assert kind == "failed"
-    assert text.endswith(f"cannot enter /nowhere: No such file or directory; give the command in a folder {shared}")
+    assert text.endswith(f"cannot enter /nowhere: No such file or directory; run the command in a folder {shared}")
     kind, text = train_ordered(order(tmp_path / "run"))
     assert text.endswith(f"there is no {tmp_path}/run/config.yaml; pass --runs with a folder {shared}")
 

@@ -241,8 +241,8 @@ def test_no_tensor_of_a_compiled_graph_holds_all_logits():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"hidden": torch.randn(4, 5)}, "make no logits"),
-        ({"weight": torch.randn(7, 3, 1)}, "make no logits"),
+        ({"hidden": torch.randn(4, 5)}, "do not fit each other"),
+        ({"weight": torch.randn(7, 3, 1)}, "do not fit each other"),
         ({"weight": torch.randn(0, 3)}, "no classes"),
         ({"bias": torch.randn(3)}, "one entry per class"),
         ({"target": torch.zeros(3, dtype=torch.long)}, r"pass shape \(4,\)"),

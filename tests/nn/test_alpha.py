@@ -130,7 +130,7 @@ def test_deferred_initialisation(make, call, part, alpha):
 def test_an_unknown_alpha_cannot_be_reset():
     with torch.device("meta"):
         module = nn.ContinuousAttention(basis(), alpha=torch.tensor(1.5))
-    with pytest.raises(RuntimeError, match="alpha was a tensor on the meta device"):
+    with pytest.raises(RuntimeError, match="alpha was given as a tensor on the meta device"):
         module.to_empty(device="cpu").reset_parameters()
 
 

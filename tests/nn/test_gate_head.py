@@ -303,13 +303,13 @@ def test_first_and_second_derivatives_in_positions_too():
         (lambda v: GateHead(4)(v, alpha=2.0, positions=torch.rand(2, 6, 2)), "positions must have shape"),
         (lambda v: GateHead(4)(v, alpha=2.0, mask=torch.ones(2, 5).bool()), "mask must have shape"),
         (lambda v: ContinuousAttention(line(), head=GateHead(4), embed_dim=4), "embed_dim and query_dim make a head"),
-        (lambda v: ContinuousAttention(line(), query_dim=4), "pass embed_dim"),
+        (lambda v: ContinuousAttention(line(), query_dim=4), "Pass embed_dim"),
         (lambda v: ContinuousAttention(line(), embed_dim=4, grid=(2, 3)), "grid must have 1 sizes"),
         (lambda v: ContinuousAttention(line(), embed_dim=4)(v, keys=v[:, :5]), "keys must have shape"),
         (lambda v: ContinuousAttention(line())(v), "Make it with embed_dim="),
-        (lambda v: CombinedAttention(None, line()), "discrete=None takes the weights of the head"),
+        (lambda v: CombinedAttention(None, line()), "discrete=None uses the weights of the head"),
         (lambda v: CombinedAttention(None, line(), head=PooledHead(4)), "PooledHead has none"),
-        (lambda v: CombinedAttention(None, line(), head=GateHead(4), matching="paper"), "leave out the head"),
+        (lambda v: CombinedAttention(None, line(), head=GateHead(4), matching="paper"), "not for a head"),
     ],
 )
 def test_bad_input_says_what_is_wrong(call, message):

@@ -136,7 +136,7 @@ def test_a_stream_explains_what_one_fit_does():
 
 def test_after_materialize_the_observations_are_gone():
     signal = contmax.fit_signal(noise(20, 2), BASIS).materialize()
-    with pytest.raises(ValueError, match=r"observations of this signal are gone.* before materialize\(\)"):
+    with pytest.raises(ValueError, match=r"no longer has its observations.* before materialize\(\)"):
         signal.explained_variance()
 
 

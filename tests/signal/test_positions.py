@@ -43,6 +43,14 @@ def test_positions_where_the_basis_reaches_are_nobody_s_business():
         torch.vmap(lambda t: contmax.fit_signal(values, basis, positions=t).coefficients)(at)
 
 
+def test_positions_of_the_wrong_shape_are_answered_with_the_right_ones():
+    values = torch.randn(3, 50, 2)
+    with pytest.raises(ValueError, match=r"pass positions of shape \(50,\) or \(\*batch, 50\)\.$"):
+        contmax.fit_signal(values, GaussianBasis.covering(8), positions=torch.rand(49))
+    with pytest.raises(ValueError, match=r"pass positions of shape \(50, 2\) or \(\*batch, 50, 2\)\.$"):
+        contmax.fit_signal(values, MultivariateGaussianBasis.covering(3), positions=torch.rand(50))
+
+
 def test_nan_positions_are_called_nan():
     basis, t = GaussianBasis.linspace(8, 0.2), torch.rand(20)
     t[3] = torch.nan

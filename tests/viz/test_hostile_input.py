@@ -148,7 +148,7 @@ def test_limits_and_axes_are_checked():
         plot_density(SPAN, ax="axes")
     with pytest.raises(TypeError, match="got Tensor"):
         plot_density(torch.rand(3))
-    with pytest.raises(TypeError, match="3 dimensions"):
+    with pytest.raises(TypeError, match="3 dimensions; plot_density draws densities on the line and in the plane"):
         plot_density(MultivariateNormal(torch.zeros(3), torch.eye(3)))
 
 

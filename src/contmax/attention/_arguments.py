@@ -121,7 +121,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             )
     if query.shape[-1] != key.shape[-1]:
         raise ValueError(
-            f"queries and keys meet in products and need the same channels; got query {tuple(query.shape)} and key "
+            f"query and key must have the same number of channels; got query {tuple(query.shape)} and key "
             f"{tuple(key.shape)}."
         )
     if key.shape[-2] != value.shape[-2]:
@@ -134,8 +134,8 @@ def _checked_heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
     if enable_gqa:
         if found != valued or found == 0 or asked % found:
             raise ValueError(
-                f"with enable_gqa the heads of the query must be a multiple of those of key and value; got {asked}, "
-                f"{found} and {valued}."
+                f"with enable_gqa the number of query heads must be a multiple of the number of key and value heads; "
+                f"got {asked}, {found} and {valued}."
             )
         return found
     if len({asked, found, valued} - {1}) > 1 or (asked == 1 and max(found, valued) > 1):
@@ -156,7 +156,7 @@ def _fitting(x: Tensor | None, shape: tuple[int, ...], name: str) -> Tensor | No
     if not fits:
         raise ValueError(
             f"{name} of shape {tuple(x.shape)} does not broadcast to the scores (*batch, heads, queries, keys) = "
-            f"{shape}. A mask (B, L) of keys must be passed as mask[:, None, None]."
+            f"{shape}. Pass a mask (B, L) of keys as mask[:, None, None]."
         )
     return x
 
@@ -176,13 +176,15 @@ def _checked_lengths(lengths: Tensor | None, batch: tuple[int, ...]) -> Tensor |
         return None
     if lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise TypeError(
-            f"lengths counts the keys of each sequence and must be of integers; got {lengths.dtype}. A boolean mask "
-            "goes to mask=."
+            f"lengths counts the keys of each sequence and must be integers; got {lengths.dtype}. Pass a boolean mask "
+            "as mask=."
         )
     if lengths.dim() > len(batch) or any(
         n not in (1, size) for n, size in zip(reversed(lengths.shape), reversed(batch), strict=False)
     ):
         raise ValueError(f"lengths must have one number per sequence, {tuple(batch)}; got {tuple(lengths.shape)}.")
     if is_eager_cpu(lengths) and lengths.numel() and int(lengths.min()) < 0:
-        raise ValueError(f"lengths counts the keys of each sequence; got {int(lengths.min())} among them.")
+        raise ValueError(
+            f"lengths counts the keys of each sequence and must not be negative; got {int(lengths.min())}."
+        )
     return lengths[..., None, None, None]

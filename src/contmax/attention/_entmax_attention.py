@@ -34,32 +34,34 @@ def entmax_attention(
     .. math:: o_i = \sum_j p_{ij} v_j, \qquad p_i = \alpha\text{-entmax}_j\big(s\,\langle q_i, k_j\rangle + b_{ij}\big)
 
     The same numbers as ``entmax(scale * query @ key.mT + bias, alpha, mask=mask) @ value``, but the weights (Q, L) are
-    in memory for a few queries at a time only. At α = 1 it is `scaled_dot_product_attention` itself.
+    held in memory only for a few queries at a time. At α = 1 it is `scaled_dot_product_attention` itself.
 
     Args:
         query: q, (\*batch, H, Q, d).
         key: k, (\*batch, H, L, d).
         value: v, (\*batch, H, L, c).
-        alpha: α > 0, a float or a tensor with one α per head, (H,), or one for all, (); differentiable. The kernels
-            for a GPU take α in (1, 2]. Another float goes the unfused way: all weights of a block of queries are a
-            matrix, and zeros save no work. A tensor on a GPU cannot be looked at without waiting for it, and is taken
-            to lie in [1, 2]; heads where it does not get NaN.
-        mask: boolean, broadcastable to (\*batch, H, Q, L); True = may be attended. It combines with all that follows.
+        alpha: α > 0, a float or a tensor with one α per head, (H,), or one for all, (); differentiable. The GPU kernels
+            take α in (1, 2]. Any other float uses a slower path: the weights of a block of queries are computed as a
+            matrix, and zeros save no work. A tensor on a GPU cannot be checked without waiting for it and is assumed to
+            lie in [1, 2]; heads where it does not get NaN.
+        mask: boolean, broadcastable to (\*batch, H, Q, L); True = may be attended. It combines with `bias`, `is_causal`
+            and `lengths`.
         bias: b, added to the scores, broadcastable to them; −inf counts as masked. Differentiable.
-        is_causal: whether a query may attend no key behind its own place. The *last* query stands at the *last* key,
-            so that a query of a cached sequence sees all of it; `scaled_dot_product_attention` puts the first query at
-            the first key, which is the same only for Q = L.
-        lengths: how many keys of each sequence exist, (\*batch); keys behind that are padding.
-        dropout_p: share of the weights to drop; what is left is scaled by 1/(1 − dropout_p). As in
+        is_causal: whether a query may attend only to keys up to its own position. The *last* query is aligned with the
+            *last* key, so that a query of a cached sequence sees all of it; `scaled_dot_product_attention` aligns the
+            first query with the first key, which is the same only for Q = L.
+        lengths: how many keys each sequence has, (\*batch); keys after these are padding.
+        dropout_p: share of the weights to drop; the rest is scaled by 1/(1 − dropout_p). As in
             `scaled_dot_product_attention` it is always applied: pass 0 in evaluation.
         scale: s, 1/√d by default.
-        enable_gqa: whether keys and values may have fewer heads than queries, each serving a group of neighbours.
-        need_weights: whether to return the weights too. All of them are then in memory.
+        enable_gqa: whether keys and values may have fewer heads than queries; each then serves a group of neighbouring
+            query heads.
+        need_weights: whether to return the weights too. All of them are then held in memory.
 
     Returns:
-        Means of the values, (\*batch, H, Q, c), in the dtype of the query; with `need_weights` also p,
-        (\*batch, H, Q, L), before dropout. A query with nothing to attend gets zeros, with zero gradient. float16 and
-        bfloat16 are computed in float32 and rounded once. Under autocast, its dtype.
+        Means of the values, (\*batch, H, Q, c), in the dtype of the query; with `need_weights` also p, (\*batch, H, Q,
+        L), before dropout. A query with nothing to attend gets zeros, with zero gradient. float16 and bfloat16 are
+        computed in float32 and rounded once. Under autocast the output has the dtype of autocast.
 
     Raises:
         ValueError, TypeError: if shapes or dtypes do not fit each other, or a number is out of range.

@@ -1,4 +1,4 @@
-"""ψ: basis functions on the line, the plane and in space, in which signals are written."""
+"""ψ: basis functions on the line, in the plane and in space; a signal is a sum of them."""
 
 from contmax.basis._basis import Basis as Basis
 from contmax.basis._bspline import BSplineBasis as BSplineBasis

@@ -80,15 +80,15 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
 
     def _take_number(self) -> None:
         self.number = next(_numbers)
-        """Tells a basis from all others of the process, also in a graph of torch.compile: see :meth:`numbered`."""
+        """Identifies the basis in this process, also in a graph of torch.compile: see :meth:`numbered`."""
         _numbered[self.number] = self
 
     @staticmethod
     def numbered(number: int) -> "Basis":
-        """The basis that has this number.
+        """The basis with this number.
 
         Raises:
-            KeyError: if it exists no more.
+            KeyError: if it no longer exists.
         """
         return _numbered[number]
 
@@ -98,14 +98,15 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
 
     @property
     def breakpoints(self) -> Float[Tensor, " M"] | None:
-        """Points where some ψ_j (N = 1) is not smooth, so that a quadrature rule can split there; None if all are."""
+        """Points where some ψ_j (N = 1) is not smooth, where a quadrature rule should split; None if all are smooth."""
         return None
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """Lowest and highest corner of the box that the functions stand in, () for N = 1, (N,) for N > 1.
+        """Lowest and highest corner of the box that the functions cover, () for N = 1, (N,) for N > 1.
 
-        Where attention has to choose points of its own it chooses them here. [0, 1]ᴺ unless a basis knows better.
+        Where attention has to choose points itself, it chooses them in this box: [0, 1]ᴺ unless a subclass says
+        otherwise.
         """
         shape = () if self.event_dim == 1 else (self.event_dim,)
         like = self._like()
@@ -113,26 +114,26 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
 
     @property
     def needs_gradient(self) -> bool:
-        """Whether some constant of the basis is being learned."""
+        """Whether any constant of the basis requires a gradient."""
         return any(constant.requires_grad for constant in constants_of(self))
 
     def reset_parameters(self) -> None:
-        """Give the constants the numbers the basis was made with, for a basis whose tensors `to_empty` made anew.
+        """Restore the constants the basis was made with, after `to_empty` has replaced its tensors.
 
         Raises:
-            RuntimeError: if these are not known: they were tensors on the meta device.
+            RuntimeError: if they are not known, because they were given as tensors on the meta device.
         """
         for name, start in self._start.items():
             if start is None:
                 raise RuntimeError(
-                    f"{name} was a tensor on the meta device: its values are not known. Load a state dict, or make the "
-                    "basis from Python numbers, such as GaussianBasis.linspace does."
+                    f"{name} was given as a tensor on the meta device, so its values are not known. Load a state dict, "
+                    "or make the basis from Python numbers, as GaussianBasis.linspace does."
                 )
             with torch.no_grad():
                 getattr(self, name).copy_(start)
 
     def moved(self, device: torch.device, dtype: torch.dtype) -> Self:
-        """A copy whose constants are there; gradients of the copy reach the constants of this basis."""
+        """A copy on this device and in this dtype; its gradients reach the constants of the original."""
         twin: Self = _moved(self, device, dtype)
         return twin
 
@@ -251,8 +252,8 @@ def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float
     require_boolean(mask)
     if not can_be_read(positions):
         raise ValueError(
-            "positions have no values here, on the meta device or inside a trace, and spanning reads them. Make the "
-            "basis beforehand, or with linspace or grid."
+            "spanning reads the values of the positions, which are not known on the meta device or inside a trace. "
+            "Make the basis beforehand, or use linspace or grid."
         )
     points = positions.detach().to("cpu", torch.float64)
     points = points.unsqueeze(-1) if dim == 1 else points
@@ -261,11 +262,11 @@ def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float
     points = points.reshape(-1, dim) if mask is None else points[mask.to("cpu").expand(points.shape[:-1])]
     if len(points) == 0 or not bool(points.isfinite().all()):
         raise ValueError(
-            f"positions must be finite, and at least two; got {len(points)}, of which "
-            f"{int((~points.isfinite()).any(-1).sum())} are NaN or infinite. Mask those out."
+            f"at least two positions are needed, all finite; got {len(points)}, of which "
+            f"{int((~points.isfinite()).any(-1).sum())} are NaN or infinite. Pass a mask that is False there."
         )
     low, high = points.amin(0).tolist(), points.amax(0).tolist()
     for a, b in zip(low, high, strict=True):
         if not a < b:
-            raise ValueError(f"positions must span an interval along each axis; along one all of them are {a:g}.")
+            raise ValueError(f"positions must span an interval along each axis; along one axis all of them are {a:g}.")
     return list(zip(low, high, strict=True))

@@ -11,7 +11,7 @@ from contmax.basis._basis import Basis, can_be_read, device_for, floating
 
 
 class BSplineBasis(Basis):
-    r"""B-splines of a degree d over given knots, by the recursion of de Boor and Cox; they sum to 1 inside.
+    r"""B-splines of degree d over given knots, by the Cox–de Boor recursion; between the outer knots they sum to 1.
 
     .. math:: \psi_{j,d}(t) = \frac{t - \kappa_j}{\kappa_{j+d} - \kappa_j}\psi_{j,d-1}(t)
               + \frac{\kappa_{j+d+1} - t}{\kappa_{j+d+1} - \kappa_{j+1}}\psi_{j+1,d-1}(t)
@@ -57,7 +57,7 @@ class BSplineBasis(Basis):
         self._distinct = list(zip(begins, ends, strict=True))
 
     def reset_parameters(self) -> None:
-        """As :meth:`Basis.reset_parameters`; distinct knots are found anew."""
+        """As :meth:`Basis.reset_parameters`; it also recomputes the distinct knots."""
         super().reset_parameters()
         self._find_distinct()
 
@@ -67,7 +67,7 @@ class BSplineBasis(Basis):
 
     @classmethod
     def clamped(cls, num: int, degree: int = 3, *, low: float = 0.0, high: float = 1.0) -> "BSplineBasis":
-        """`num` splines over evenly spaced knots of [low, high], the ends repeated so that they reach the ends."""
+        """`num` splines over evenly spaced knots in [low, high], both ends repeated so that the splines reach them."""
         if num < degree + 1:
             raise ValueError(f"num must be at least degree + 1 = {degree + 1}; got {num}.")
         inner = torch.linspace(low, high, num - degree + 1, device="cpu").tolist()

@@ -48,7 +48,7 @@ class SineBasis(Basis):
 
 
 class CosineBasis(SineBasis):
-    r"""Cosines ψ_j(t) = cos(ω_j t), the constant ω = 0 among them.
+    r"""Cosines ψ_j(t) = cos(ω_j t), including the constant ω = 0.
 
     Example:
         >>> import torch, contmax

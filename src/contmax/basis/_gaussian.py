@@ -88,14 +88,14 @@ class GaussianBasis(Basis):
 
     @classmethod
     def covering(cls, num: int, *, low: float = 0.0, high: float = 1.0, learnable: bool = False) -> "GaussianBasis":
-        r"""`num` functions at equal spacing h over [low, high], as wide as is best for so many: σ = 0.8·h.
+        r"""`num` functions at equal spacing h over [low, high], with the width that suits this spacing: σ = 0.8·h.
 
         .. math:: \mu_j = l + (j-1)\,h, \qquad h = \frac{u-l}{K-1}, \qquad \sigma = 0.8\,h
 
-        Narrower functions leave gaps in which the signal is lost, wider ones are nearly dependent, so that the ridge
-        penalty smooths the signal: between 0.7 and 1.0 spacings they follow all of a signal that K functions can, and
-        0.8 keeps the fit well conditioned. So K alone decides what is resolved, waves of length 3·h and more; how much
-        of the observations that is, ``Signal.explained_variance()`` says.
+        Narrower functions leave gaps in which the signal is lost; wider ones are nearly dependent, so the ridge penalty
+        smooths the signal. Between 0.7 and 1.0 spacings they follow as much of a signal as K functions can, and 0.8
+        keeps the fit well conditioned. So K alone decides what is resolved: waves of length 3·h or more.
+        ``Signal.explained_variance()`` tells how much of the observations that is.
 
         Args:
             num: K.
@@ -121,25 +121,28 @@ class GaussianBasis(Basis):
         mask: Bool[Tensor, "..."] | None = None,
         learnable: bool = False,
     ) -> "GaussianBasis":
-        r"""`num` functions over the interval in which observations were made, in whatever unit that is.
+        r"""`num` functions over the interval that the observations cover, in the unit of their positions.
 
         .. math:: \mu_j = a + \frac{j-1}{K-1}\,(b-a), \qquad \sigma_j = s\,(b-a), \qquad
                   a = \min_\ell t_\ell,\ b = \max_\ell t_\ell
 
-        The functions are densities, of height 1/σ_j: a fit here with penalty λ/(b−a)² is one on [0, 1] with penalty λ.
+        `scale` is a share of the span b − a, but the ``penalty`` of :func:`contmax.fit_signal` is in the unit of the
+        data. The functions are densities and get lower as the span gets longer, so divide a penalty λ that suits [0, 1]
+        by the square of the span: λ/(b−a)² here gives the same fit as λ there.
 
         Args:
             positions: t_ℓ, of any shape.
             num: K, a multiple of the number of widths.
-            scale: s, one standard deviation or several, in units of the span b − a; None for that of :meth:`covering`.
-            mask: boolean, broadcastable to the positions; only what is True counts.
+            scale: s, one standard deviation or several, as a share of the span b − a: 0.05 is 5 % of it. None for the
+                width that :meth:`covering` uses.
+            mask: boolean, broadcastable to the positions; positions that are False are ignored.
             learnable: make centres and widths parameters.
 
         Returns:
             A basis of the dtype and on the device of the positions.
 
         Raises:
-            ValueError: if the positions are all the same, not finite, or on a device without values.
+            ValueError: if the positions are all the same, not finite, or on the meta device.
 
         Example:
             >>> import torch, contmax
@@ -163,9 +166,9 @@ class GaussianBasis(Basis):
 
     @classmethod
     def of_known(cls, loc: Float[Tensor, " K"], scale: Float[Tensor, " K"]) -> "GaussianBasis":
-        """Functions of constants of another basis, which are known to be good.
+        """A basis from the constants of another one, which have been checked already.
 
-        Nothing looks at their numbers, as making a basis does, so nothing waits for a device.
+        Their values are not checked again, so nothing waits for a device.
         """
         basis = cls.__new__(cls)
         Basis.__init__(basis)

@@ -88,7 +88,7 @@ class MultivariateGaussianBasis(Basis):
         self.is_isotropic = self.is_diagonal and bool((diagonal == diagonal[:, :1]).all())
 
     def reset_parameters(self) -> None:
-        """As :meth:`Basis.reset_parameters`; the structure is found anew."""
+        """As :meth:`Basis.reset_parameters`; it also recomputes the structure."""
         super().reset_parameters()
         self._find_structure(self.scale_tril.detach())
 
@@ -174,10 +174,10 @@ class MultivariateGaussianBasis(Basis):
     ) -> "MultivariateGaussianBasis":
         """Functions on a regular grid over [low, high]ᴺ, along each axis 0.8 times as wide as they are spaced.
 
-        Narrower functions leave gaps in which the signal is lost, wider ones are nearly dependent, so that the ridge
-        penalty smooths the signal; see :meth:`GaussianBasis.covering <contmax.basis.GaussianBasis.covering>`. On a
-        feature map of 16 × 16 a grid of 10 × 10 follows what varies over a tenth of the image or more; ask
-        ``Signal.explained_variance()`` whether that is enough.
+        Narrower functions leave gaps in which the signal is lost; wider ones are nearly dependent, so the ridge penalty
+        smooths the signal; see :meth:`GaussianBasis.covering <contmax.basis.GaussianBasis.covering>`. On a feature map
+        of 16 × 16 a grid of 10 × 10 follows what varies over a tenth of the image or more;
+        ``Signal.explained_variance()`` tells whether that is enough.
 
         Args:
             num_per_axis: centres along each axis, one number or one per axis.
@@ -204,7 +204,7 @@ class MultivariateGaussianBasis(Basis):
         mask: Bool[Tensor, "..."] | None = None,
         learnable: bool = False,
     ) -> "MultivariateGaussianBasis":
-        r"""Functions on a regular grid over the box in which observations were made; one grid for each width.
+        r"""Functions on a regular grid over the box that the observations cover; one grid for each width.
 
         .. math:: \mu_{j,i} = a_i + \frac{j_i - 1}{K_i - 1}\,(b_i - a_i), \qquad
                   \Sigma_j = \mathrm{diag}\big(s^2 (b_i - a_i)^2\big), \qquad
@@ -213,16 +213,16 @@ class MultivariateGaussianBasis(Basis):
         Args:
             positions: t_ℓ, (…, N).
             num_per_axis: K_i, centres along each axis, one number or one per axis.
-            scale: s, one standard deviation or several, in units of the sides b_i − a_i; None for the widths of
-                :meth:`covering`.
-            mask: boolean, broadcastable to the points; only what is True counts.
+            scale: s, one standard deviation or several, as a share of the sides b_i − a_i: 0.05 is 5 % of each. None
+                for the widths that :meth:`covering` uses.
+            mask: boolean, broadcastable to the points; points that are False are ignored.
             learnable: make centres and covariances parameters.
 
         Returns:
             A basis of the dtype and on the device of the positions.
 
         Raises:
-            ValueError: if the positions span no box, are not finite, or are on a device without values.
+            ValueError: if the positions span no box, are not finite, or are on the meta device.
 
         Example:
             >>> import torch, contmax

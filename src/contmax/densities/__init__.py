@@ -8,7 +8,7 @@
 :class:`LocationScale`                    score −g'(|t−μ|/σ)/σ for any convex g, α = 2
 :class:`Mixture`                          several of one family, with the union of their supports
 :class:`Empirical`                        weighted samples
-:class:`LineDensity`, :class:`LineLaw`    what a symmetric family of one's own on the line is made of
+:class:`LineDensity`, :class:`LineLaw`    base classes for your own symmetric family on the line
 ========================================  ==========================================================================
 
 The Laplace density (score −|t−μ|/b, α = 1) is torch's own ``Laplace``. Importing this package registers

@@ -273,7 +273,7 @@ class BetaGaussian(Elliptical, LineDensity):
         return not isinstance(self.alpha, Tensor) and self.alpha > 1
 
     def landmarks(self) -> Landmarks:
-        """As of every symmetric density; the score, a parabola, has no kink."""
+        """As for every symmetric density; the score, a parabola, has no kink."""
         landmarks = super().landmarks()
         return dataclasses.replace(landmarks, bends=landmarks.bends[:0])
 

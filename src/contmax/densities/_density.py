@@ -20,11 +20,11 @@ from ._validation import require_broadcastable
 
 
 class Density(Distribution):
-    """A probability density on ℝᴺ that is a torch distribution and knows more than its log-probability.
+    """A probability density on ℝᴺ: a torch distribution that also has a score, a support and its size.
 
     Points outside the support are legal everywhere: there the density is 0, ``log_prob`` is −inf and ``cdf`` 0 or 1,
-    each with zero gradient. Values of parameters are checked on eager CPU tensors, or with ``validate_args=True``.
-    Parameters in float16 or bfloat16 are computed with in float32 and results are rounded once.
+    each with zero gradient. Values of parameters are checked on eager CPU tensors, or with ``validate_args=True``. With
+    parameters in float16 or bfloat16, results are computed in float32 and rounded once.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
@@ -80,7 +80,7 @@ class Density(Distribution):
             Shape ``(*sample, *batch)``; also off the support, where f ≤ λ.
 
         Raises:
-            NotImplementedError: if the density is not the map of a score, as a mixture.
+            NotImplementedError: if the density is not the map of a score, such as a mixture.
 
         Example:
             >>> from contmax.densities import Triangular
@@ -102,16 +102,18 @@ class Density(Distribution):
 
     def conjugate(self) -> Float[Tensor, "*batch"]:
         """Ω_α*(f) = E_p[f] − Ω_α(p) of the score."""
-        raise NotImplementedError(f"{type(self).__name__} does not know Ω_α* of its score. Define conjugate() there.")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no conjugate Ω_α* of its score. Define its method conjugate()."
+        )
 
     def required_alpha(self) -> float | Tensor:
-        """α, or an error that says what a density without one cannot do."""
+        """α; raises an error for a density without one."""
         alpha: float | Tensor | None = getattr(self, "alpha", None)
         if alpha is None:
             raise NotImplementedError(
                 f"{type(self).__name__} is not the map of a score, so it cannot be the prediction of a Fenchel–Young "
                 "loss. Pass a β-Gaussian, Triangular, LocationScale or another density with alpha and score(t), or "
-                "register_fenchel_young the pair."
+                "register the pair with contmax.losses.register_fenchel_young."
             )
         return alpha
 
@@ -122,15 +124,15 @@ class Density(Distribution):
     def _region(self) -> Region:
         """The support in float64."""
         raise NotImplementedError(
-            f"the support of {type(self).__name__} is not known as a set of intervals or as an ellipsoid. Ask whether "
-            "points belong to it: density.support.check(points)."
+            f"the support of {type(self).__name__} is not known as a set of intervals or as an ellipsoid. To test "
+            "whether points belong to it, call density.support.check(points)."
         )
 
     @property
     def area(self) -> Float[Tensor, "*batch"]:
         """The size of the support: its length on the line, area in the plane, volume in space; +∞ if unbounded.
 
-        Of a mixture on the line the length of the union.
+        For a mixture on the line it is the length of the union.
 
         Example:
             >>> from contmax.densities import TruncatedParabola
@@ -153,7 +155,7 @@ class Density(Distribution):
         """
         region = self._region()
         if not isinstance(region, EllipsoidRegion):
-            raise NotImplementedError(f"the support of {type(self).__name__} has no semi-axes. Take its area.")
+            raise NotImplementedError(f"the support of {type(self).__name__} has no semi-axes. Use density.area.")
         return self._round(region.semi_axes()).expand(self.batch_shape + self.event_shape)
 
     def iou(self, other: object) -> Float[Tensor, "..."]:
@@ -165,13 +167,14 @@ class Density(Distribution):
                 :class:`contmax.domains.Box`. Its batch broadcasts with that of the density.
 
         Returns:
-            Shape of the broadcast batch. On the line exact, with gradients, for mixtures too; without gradients in the
-            plane, to 1e-9 (1e-5 for aspect ratios of 1e6), and in space, to 1e-4. A set without area has 0.
+            Shape of the broadcast batch. On the line it is exact and has gradients, also for mixtures. In the plane
+            (accurate to 1e-9, or 1e-5 for aspect ratios of 1e6) and in space (to 1e-4) it has none. A set of size zero
+            gives 0.
 
         Raises:
             ValueError: if a support is unbounded, or the dimensions differ.
             TypeError: if ``other`` is none of these.
-            NotImplementedError: for mixtures off the line, and in more than three dimensions.
+            NotImplementedError: for mixtures in several dimensions, and in more than three dimensions.
 
         Example:
             >>> from torch.distributions import Uniform
@@ -276,7 +279,7 @@ def _require_bounded(owner: object, region: Region) -> None:
     if endless or (is_eager_cpu(region.bounded) and not bool(region.bounded.all())):
         raise ValueError(
             f"{type(owner).__name__} has unbounded support; intersection over union compares sets of finite size. "
-            "Make it with alpha > 1."
+            "Pass a density with alpha > 1."
         )
 
 

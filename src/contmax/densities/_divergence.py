@@ -96,9 +96,9 @@ def _leaves(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -> bool:
     inner, outer = p.radius, q.radius
     if not is_eager_cpu(p.loc, p.scale_tril, q.loc, q.scale_tril, inner, outer):
         raise NotImplementedError(
-            "the Kullback–Leibler divergence of β-Gaussians in several dimensions is infinite, or has no closed form: "
-            "which of them depends on numbers that are on an accelerator, or in a trace. Move both densities to the "
-            "CPU to know, or use contmax.losses.fenchel_young."
+            "the Kullback–Leibler divergence of β-Gaussians in several dimensions is infinite or has no closed form; "
+            "which of the two depends on values on an accelerator or in a trace. Move both densities to the CPU to "
+            "find out, or use contmax.losses.fenchel_young."
         )
     if bool(torch.isinf(outer).any()):
         return False

@@ -121,6 +121,6 @@ def escort_index(alpha: float | Tensor, beta: float) -> float | Tensor:
     if not (isinstance(beta, float | int) and math.isfinite(beta) and beta > 0):
         raise ValueError(
             f"beta must be a positive number; got {beta}: the escort of order zero is uniform on the support and a "
-            "negative order grows towards its edge, neither is a β-Gaussian. Pass beta > 0, e.g. 2 - alpha."
+            "negative order grows towards its edge; neither is a β-Gaussian. Pass beta > 0, e.g. 2 - alpha."
         )
     return 1 + (alpha - 1) / float(beta)

@@ -81,7 +81,7 @@ class Empirical(Density):
 
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
-        """All of ℝ or ℝᴺ: the samples stand for a law that is not known."""
+        """All of ℝ or ℝᴺ: the samples stand for an unknown distribution."""
         return constraints.real_vector if self.event_shape else constraints.real
 
     def _log_density(self, points: Tensor) -> Tensor:
@@ -147,8 +147,10 @@ class Empirical(Density):
         return table.expand(*shape, -1).gather(-1, index.expand(shape).unsqueeze(-1)).squeeze(-1)
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
-        """Not defined: a drawn sample does not move with its weight."""
-        raise NotImplementedError("a draw from samples is one of them and does not move with a weight; use sample().")
+        """Not defined: a draw is one of the samples and does not depend smoothly on the weights."""
+        raise NotImplementedError(
+            "a draw is one of the samples and does not depend smoothly on the weights; use sample()."
+        )
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Samples drawn with replacement; shape ``sample_shape + batch_shape + event_shape``."""

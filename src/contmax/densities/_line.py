@@ -29,8 +29,8 @@ _ONE_DEVIATION = 0.15865525393145705
 class LineLaw(ABC):
     """The law of a standard variable on the line, symmetric about 0.
 
-    By symmetry everything follows from the tail P(less than −d) ∈ [0, ½] for d ≥ 0, and only the tail keeps the digits
-    of small probabilities. A law needs no more than :meth:`tail`; closed forms of the others make it faster.
+    By symmetry everything follows from the tail P(T < −d) ∈ [0, ½] for d ≥ 0, which keeps small probabilities accurate.
+    A law has to define :meth:`tail` only; closed forms of the other methods make it faster.
     """
 
     reach: float | Tensor = math.inf
@@ -43,7 +43,7 @@ class LineLaw(ABC):
 
     @abstractmethod
     def tail(self, depth: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """P(less than −d), for d ≥ 0; differentiable by torch."""
+        """P(T < −d) for d ≥ 0; differentiable by torch."""
 
     def log_density(self, depth: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """ln p at distance d ≥ 0, −inf with zero gradient beyond the reach; by default from the tail."""
@@ -53,7 +53,7 @@ class LineLaw(ABC):
         return torch.where(alive, torch.where(alive, density, 1.0).log(), -math.inf)
 
     def depth(self, tail: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The distance d that leaves 0 < tail ≤ ½ below −d; by default searched for."""
+        """The distance d at which the tail has a given value in (0, ½]; by default found by a search."""
         target = tail.detach()
         high = torch.ones_like(target) if self.is_unbounded else torch.ones_like(target) * self.reach
         with torch.no_grad():
@@ -70,9 +70,9 @@ class LineLaw(ABC):
 class LineDensity(Density):
     r"""A density on the line, symmetric about ``loc``: p(t) = p₀((t−μ)/u)/u with p₀ the density of a law.
 
-    A family of one's own is a law, an index α and, where it matters, a score. All else (draws, quantiles, moments,
-    entropies, expectations of a basis, Fenchel–Young losses, Kullback–Leibler divergences) follows, by quadrature where
-    there is no closed form.
+    To define your own family, give a law, an index α and, where needed, a score. Everything else (draws, quantiles,
+    moments, entropies, expectations of a basis, Fenchel–Young losses, Kullback–Leibler divergences) follows, by
+    quadrature where there is no closed form.
 
     Args:
         loc: location μ, shape broadcastable to ``(*batch)``.

@@ -52,7 +52,7 @@ class _GeneratedLaw(LineLaw):
 
 
 class LocationScale(LineDensity):
-    r"""Location–scale density of a convex g; its half-width is aσ, with a constant of g.
+    r"""Location–scale density of a convex g; its half-width is aσ, where a depends on g alone.
 
     .. math:: p(t) = \Big[-\lambda - \frac1\sigma g'\Big(\frac{|t-\mu|}\sigma\Big)\Big]_+, \qquad
               \lambda = -\frac{g'(a)}\sigma, \qquad a\,g'(a) - g(a) + g(0) = \tfrac12

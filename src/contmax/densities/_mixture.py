@@ -45,11 +45,11 @@ class Union(constraints.Constraint):
 
 
 class Mixture(Density):
-    r"""Mixture of a family of densities; its support is the union of theirs.
+    r"""Mixture of densities of one family; its support is the union of their supports.
 
     .. math:: p(t) = \sum_k w_k\, p_k(t)
 
-    As ``torch.distributions.MixtureSameFamily``, which refuses points that lie in the support of only some components.
+    Like ``torch.distributions.MixtureSameFamily``, but points may lie in the support of only some components.
 
     Args:
         mixture_distribution: weights w, a ``Categorical`` over K components whose batch broadcasts to ``(*batch)``.
@@ -229,8 +229,8 @@ class Mixture(Density):
         region = component._region() if isinstance(component, Density) else given_region(component)
         if not isinstance(region, Intervals):
             raise NotImplementedError(
-                "the support of a mixture is known as a set on the line, with components of this library or Uniform. "
-                "Elsewhere take that of its component_distribution."
+                "the support of a mixture is known as a set only on the line, with components of contmax or Uniform. "
+                "Elsewhere use the support of its component_distribution."
             )
         # A component without weight is not part of the mixture.
         alive = (self._log_weights() > -math.inf).unsqueeze(-1)
@@ -238,7 +238,7 @@ class Mixture(Density):
         return Intervals(*ends)
 
     def landmarks(self) -> Landmarks:
-        """Those of all components."""
+        """The landmarks of all components."""
         return union(landmarks_of(self._component))
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
@@ -252,7 +252,7 @@ class Mixture(Density):
             return draws.gather(len(chosen.shape), index).squeeze(len(chosen.shape))
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
-        """Draws on the line, with gradients through the distribution function at a fixed share below each."""
+        """Draws on the line; gradients come from the distribution function, whose value at each draw is held fixed."""
         if self.event_shape:
             raise NotImplementedError("draws of a mixture are differentiable in one dimension only; use sample().")
         draws = self._wide(self.sample(sample_shape))

@@ -63,7 +63,7 @@ def _shared_volume(first: EllipsoidRegion, second: EllipsoidRegion | BoxRegion) 
         return plane_overlap(first, second)
     if dim != 3:
         raise NotImplementedError(
-            f"the overlap of supports is known in up to three dimensions; got {dim}. Compare draws instead: "
+            f"the overlap of supports is implemented in up to three dimensions; got {dim}. Compare draws instead: "
             "density.support.check(other.sample((1000,)))."
         )
     # Seen from the centre of the first: far from zero, levels across a small body would round to one.

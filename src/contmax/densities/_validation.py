@@ -65,7 +65,7 @@ def require_finite(name: str, value: Tensor) -> None:
         bad = int((~torch.isfinite(value)).sum())
         raise ValueError(
             f"{name} must be finite; got {bad} NaN or infinite of {value.numel()} entries. "
-            "No density has such a parameter. Check the computation that produced it."
+            "Check the computation that produced them."
         )
 
 

@@ -1,6 +1,6 @@
-"""The densities in the manner of scipy.stats: numpy in, numpy out.
+"""The densities with the interface of scipy.stats: numpy in, numpy out.
 
-A thin view of the classes of :mod:`contmax.densities`, computed in float64; there is no second implementation.
+A thin wrapper around the classes of :mod:`contmax.densities`, computed in float64.
 
     >>> from contmax.densities import stats
     >>> stats.truncated_parabola.pdf([-0.5, 0.0, 2.0], loc=0.0, scale=1.0).round(4)
@@ -57,7 +57,7 @@ class Frozen:
         return _array(2 * self.density.mean - self.density.icdf(_tensor(q)))
 
     def rvs(self, size: int | tuple[int, ...] = (), random_state: int | np.random.Generator | None = None) -> Array:
-        """Draws of shape `size` + batch; `random_state` is a seed or a numpy Generator, None the global torch state."""
+        """Draws of shape `size` + batch; `random_state` is a seed, a numpy Generator, or None for torch's own."""
         shape = (size,) if isinstance(size, int) else tuple(size)
         if random_state is None:
             return _array(self.density.sample(shape))
@@ -106,10 +106,10 @@ class Frozen:
 
 
 class Family:
-    """A family of densities: call it with parameters for a :class:`Frozen` one, or pass them to any method.
+    """A family of densities: call it with parameters to get a :class:`Frozen` density, or pass them to any method.
 
     Args:
-        name: what to call it.
+        name: name of the family.
         make: from parameters to a density.
         fitted: from samples to the names and values of the parameters that fit them best.
     """

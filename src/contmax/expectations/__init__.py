@@ -1,4 +1,4 @@
-"""E_p[ψ]: what a density expects of a basis, by a table of rules over pairs of types.
+"""E_p[ψ]: the means of basis functions under a density, by a table of rules over pairs of types.
 
 The modules named `_any`, `_line_…`, `_space_…`, `_mixture`, `_predicted` and `_samples` hold the rules, which register
 themselves when imported.

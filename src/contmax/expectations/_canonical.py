@@ -22,7 +22,7 @@ def canonical_jacobian(
     .. math:: \frac{\partial r_j}{\partial\theta} = \mathrm{cov}_{p,2-\alpha}(\phi, \psi_j)
               = \int p^{2-\alpha}(\phi - \nabla A)\,\psi_j, \qquad \phi(t) = (t, tt^\top)
 
-    Gradients in (μ, Σ) are the better conditioned ones; this is for those who think in θ.
+    Gradients in (μ, Σ), which autograd gives, are better conditioned; use this one for work in θ itself.
 
     Args:
         density: a β-Gaussian on the line or in N dimensions.

@@ -19,14 +19,14 @@ _RULES = PairRegistry("expectation rule", "Register one with contmax.expectation
 
 
 def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"]:
-    r"""What a density expects of a basis, the heart of continuous attention.
+    r"""The mean of each basis function under a density, which is the core of continuous attention.
 
     .. math:: r_j = E_p[\psi_j(t)] = \int p(t)\,\psi_j(t)\,dt
 
-    Gaussians meet Gaussian bases in closed form, β-Gaussians in any dimension by rules accurate to the dtype (of the
-    largest r, 1e-6 in float32, in float64 1e-12), mixtures by their components, any other pair in up
-    to three dimensions by a rule that states its accuracy. The rule is chosen by the types of
-    both, the most specific first.
+    A Gaussian density and a Gaussian basis have a closed form. For β-Gaussians in any dimension the result is accurate
+    to the dtype (relative to the largest r, 1e-6 in float32 and 1e-12 in float64). Mixtures are summed over their
+    components. Any other pair in up to three dimensions is integrated by a rule that states its accuracy. The types of
+    both choose the rule, the most specific one first.
 
     Args:
         density: p, a density of ``contmax.densities``, of :func:`contmax.regularized_prediction`, or torch's
@@ -34,7 +34,7 @@ def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"
         basis: ψ, K functions on the same domain.
 
     Returns:
-        r, (*batch, K), differentiable in the parameters of the density, α among them, and of the basis.
+        r, (*batch, K), differentiable in the parameters of the density, including α, and of the basis.
 
     Raises:
         ValueError: if density and basis live in different dimensions.

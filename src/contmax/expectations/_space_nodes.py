@@ -118,7 +118,7 @@ def within_support(density: Distribution, low: Tensor, high: Tensor) -> tuple[Te
 def _known_dim(basis: Basis, name: str) -> int:
     if basis.event_dim not in _DIRECTIONS:
         raise NotImplementedError(
-            f"no rule knows how to integrate a {name} against a {type(basis).__name__} in {basis.event_dim} "
-            "dimensions; up to three any pair will do. Register a rule with contmax.expectations.register_expectation."
+            f"there is no rule to integrate a {name} against a {type(basis).__name__} in {basis.event_dim} dimensions; "
+            "in up to three every pair has one. Register a rule with contmax.expectations.register_expectation."
         )
     return basis.event_dim

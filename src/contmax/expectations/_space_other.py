@@ -66,8 +66,8 @@ def by_nodes(density: Distribution, basis: MultivariateGaussianBasis) -> Tensor:
     dim = basis.event_dim
     if dim > _LARGEST_DIM:
         raise NotImplementedError(
-            f"no rule knows how to integrate a {type(density).__name__} in {dim} dimensions; up to {_LARGEST_DIM} any "
-            "density will do. Register a rule with contmax.expectations.register_expectation."
+            f"there is no rule to integrate a {type(density).__name__} in {dim} dimensions; in up to {_LARGEST_DIM} "
+            "every density has one. Register a rule with contmax.expectations.register_expectation."
         )
     dtype = working_dtype(density.mean, basis.loc)
     middle, half = _windows(density, basis, dtype)

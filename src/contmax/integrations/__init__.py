@@ -1,3 +1,3 @@
-"""contmax inside other people's code: a drop-in for the `entmax` package, attention for `transformers` models."""
+"""contmax with other packages: a drop-in for the `entmax` package, attention for `transformers` models."""
 
 from contmax.integrations import entmax as entmax

@@ -17,7 +17,8 @@ from contmax.losses._unlabelled import harmless_where_unlabelled
 Loss = Callable[[Any, Any], Tensor]
 
 _LOSSES = PairRegistry(
-    "Fenchel–Young loss", "Pass a density of contmax as prediction, or register_fenchel_young the pair."
+    "Fenchel–Young loss",
+    "Pass a density of contmax as prediction, or register the pair with contmax.losses.register_fenchel_young.",
 )
 
 
@@ -33,36 +34,40 @@ def fenchel_young(
 
     .. math:: L_{\Omega_\alpha}(f; p) = \Omega_\alpha^*(f) + \Omega_\alpha(p) - E_p[f]
 
-    with f the score whose Ω_α-map is the prediction, and its α. It is convex in f, its gradient in the canonical
-    parameters is :math:`E_{\hat p}[\phi] - E_p[\phi]`, and it is zero exactly when the prediction is the target.
-    At α = 1 it is the Kullback–Leibler divergence of the prediction from the target.
+    where f is the score whose Ω_α-map is the prediction, and α is that of the prediction. It is convex in f, its
+    gradient in the canonical parameters is :math:`E_{\hat p}[\phi] - E_p[\phi]`, and it is zero exactly when the
+    prediction is the target. At α = 1 it is the Kullback–Leibler divergence of the prediction from the target.
+
+    The loss is convex in the canonical parameters (``from_canonical``), so fitting them converges if the steps are
+    small enough to keep the quadratic one negative. It is not convex in (loc, log scale): from a distant start,
+    gradient descent on these first widens the density and may then take very long to move it. Start close to the
+    target there, for example with ``from_moments``.
 
     A target without a density has no Ω_α. The constant is dropped, the gradient is the same, and the loss may be
     negative: an observation t costs :math:`\Omega_\alpha^*(f) - f(t)`, samples the weighted mean of that.
 
     Args:
-        prediction: a density that has α, ``score(t)`` and ``conjugate()``, as a β-Gaussian, ``Triangular``,
-            ``LocationScale``, a ``LineDensity`` of your own or a ``regularized_prediction``; or torch's ``Normal``,
+        prediction: a density that has α, ``score(t)`` and ``conjugate()``, such as a β-Gaussian, ``Triangular``,
+            ``LocationScale``, your own ``LineDensity`` or a ``regularized_prediction``; or torch's ``Normal``,
             ``MultivariateNormal`` and ``Laplace``, whose index is α = 1.
         target: another density, which may be a torch distribution, whose batch shape broadcasts with that of the
             prediction; a tensor of observations ``(*sample, *batch)`` or ``(*sample, *batch, N)``; or
             ``contmax.densities.Empirical``.
         mask: boolean, broadcastable to the batch; True = this example is labelled. Elsewhere the loss and its gradient
-            are exactly zero, and a target that is uniform, normal, Laplace, Student-t, a density of contmax other than
-            a mixture, samples, observations, or a product of these may hold anything, NaN too (torch refuses such
-            parameters unless it is told ``validate_args=False``).
-        weight: what each example counts, ≥ 0, broadcastable to the batch; 0 is as unlabelled.
-        reduction: "none", "sum" or "mean"; the mean is over the weights of the labelled examples, and 0 if there are
-            none.
+            are exactly zero. There the target may hold anything, even NaN, if it is uniform, normal, Laplace,
+            Student-t, a density of contmax other than a mixture, samples, observations, or a product of these (torch
+            rejects NaN parameters unless you pass ``validate_args=False``).
+        weight: weight of each example, ≥ 0, broadcastable to the batch; 0 is the same as unlabelled.
+        reduction: "none", "sum" or "mean"; the mean is weighted, over the labelled examples, and 0 if there are none.
 
     Returns:
-        Shape of the broadcast batch, or a scalar. A β-Gaussian meets β-Gaussians of any index and dimension, Gaussian,
-        uniform, triangular, Laplace and Student-t targets, products of these, observations and samples in closed form,
-        accurate also where prediction and target nearly agree; so does a triangular prediction a triangular target.
-        Other pairs on the line are integrated numerically, to 1e-10 for a target that is bounded, and smooth between
-        the ends of its support, its mean and its mode (those of each component of a mixture). A
-        ``regularized_prediction`` as target of a β-Gaussian is as accurate as itself. +∞, with zero gradient, where
-        E_p[f] or Ω_α(p) is not finite.
+        Shape of the broadcast batch, or a scalar. For a β-Gaussian prediction there are closed forms, accurate also
+        where prediction and target nearly agree, for β-Gaussian targets of any index and dimension, Gaussian, uniform,
+        triangular, Laplace and Student-t targets, products of these, observations and samples; likewise for a
+        triangular prediction and a triangular target. Other pairs on the line are integrated numerically, to 1e-10 for
+        a target that is bounded, and smooth between the ends of its support, its mean and its mode (for a mixture,
+        those of each component). For a ``regularized_prediction`` as target of a β-Gaussian the loss is as accurate as
+        the target itself. +∞, with zero gradient, where E_p[f] or Ω_α(p) is not finite.
 
     Raises:
         TypeError: if an argument is neither a distribution nor, as target, a floating-point tensor.

@@ -43,7 +43,7 @@ def entmax_loss(
         mask: boolean, broadcastable to the scores; True = the class is possible.
         weight: one weight per class, (C,). An example counts w[y] (soft targets: Σ w_c y_c); label smoothing counts
             each class by its own weight, as torch.nn.functional.cross_entropy does.
-        ignore_index: class id of examples that count nothing.
+        ignore_index: class id of examples to ignore.
         label_smoothing: ε in [0, 1]: (1−ε)·L(z; y) + ε·mean_c L(z; e_c), the mean over the classes the mask allows.
         reduction: "none", "sum", or "mean", which divides by the summed weight of the examples (0 if there is none).
 

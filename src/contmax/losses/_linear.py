@@ -33,13 +33,13 @@ def linear_entmax_loss(
 
     .. math:: L_\alpha(W h + b; y) = \Omega_\alpha^*(W h + b) - \langle W h + b, y\rangle
 
-    The same numbers as ``entmax_loss(F.linear(hidden, weight, bias), target, alpha, dim=-1)`` up to rounding, with
-    the same gradients, each rounded once, also in half precision. Of many tokens and classes about a twentieth of the
-    logits is in memory at a time; what is kept for the backward pass is of the size of `hidden`, in float32.
+    The same numbers as ``entmax_loss(F.linear(hidden, weight, bias), target, alpha, dim=-1)`` up to rounding, with the
+    same gradients, each rounded once, also in half precision. With many tokens and classes about a twentieth of the
+    logits is in memory at a time; what is kept for the backward pass has the size of `hidden`, in float32.
 
-    The logits are made twice, so that there are four matrix products instead of three. On a GPU, for 1.25 ≤ α ≤ 2,
-    there is one: both gradients are sums over the few classes that have mass. Tokens that have it on more than a few
-    hundred classes, as at the beginning of a training, take all four.
+    The logits are computed twice, so there are four matrix products instead of three. On a GPU, for 1.25 ≤ α ≤ 2, there
+    is one: both gradients are sums over the few classes with a positive probability. Tokens with more than a few
+    hundred such classes, as at the beginning of training, take all four.
 
     Args:
         hidden: h, (\*batch, D).
@@ -48,14 +48,15 @@ def linear_entmax_loss(
         alpha: α > 0, a float, or a tensor that broadcasts to the logits (\*batch, C) with size 1 along the classes.
             A tensor, or α > 2, takes a few more operations, and in half precision a copy of the weight in float32.
         bias: b, (C,); −inf rules a class out.
-        ignore_index: class id of tokens that count nothing.
+        ignore_index: class id of tokens to ignore.
         label_smoothing: ε in [0, 1]: (1−ε)·L(z; y) + ε·mean_c L(z; e_c).
-        reduction: "none", "sum", or "mean", which divides by the number of tokens that count (0 if there are none).
+        reduction: "none", "sum", or "mean", which divides by the number of tokens that are not ignored (0 if there are
+            none).
 
     Returns:
-        A scalar, or with reduction "none" the shape of `target`. Under autocast the logits are in its dtype, as those
-        of a linear layer, and the loss is in float32. Second derivatives, torch.func's transforms and torch.export
-        make all logits at once.
+        A scalar, or with reduction "none" the shape of `target`. Under autocast the logits have its dtype, as in a
+        linear layer, and the loss is in float32. Second derivatives, the transforms of torch.func and torch.export
+        compute all logits at once.
 
     Example:
         >>> import torch
@@ -201,8 +202,8 @@ def _can_be_blocked(*arguments: object) -> bool:
 def _check_shapes(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None) -> None:
     if hidden.dim() == 0 or weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
         raise ValueError(
-            f"hidden of shape {tuple(hidden.shape)} and weight of shape {tuple(weight.shape)} make no logits: pass "
-            "hidden (*batch, D) and weight (C, D), as torch.nn.Linear keeps it."
+            f"hidden of shape {tuple(hidden.shape)} and weight of shape {tuple(weight.shape)} do not fit each other: "
+            "pass hidden (*batch, D) and weight (C, D), as torch.nn.Linear keeps it."
         )
     if weight.shape[0] == 0:
         raise ValueError(f"weight of shape {tuple(weight.shape)} has no classes. Pass at least one row.")

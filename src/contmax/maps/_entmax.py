@@ -88,7 +88,7 @@ def softmax(
     mask: Bool[Tensor, "..."] | None = None,
     temperature: float | Float[Tensor, "..."] = 1.0,
 ) -> Float[Tensor, "..."]:
-    r"""Softmax with a mask and a temperature: torch.softmax that also knows what to do when nothing may be attended.
+    r"""Softmax with a mask and a temperature; where nothing may be attended it gives zeros instead of NaN.
 
     .. math:: p_i = \exp(x_i/T) / \sum_j \exp(x_j/T)
 
@@ -121,7 +121,7 @@ def sparsemax(
 
     .. math:: p = \arg\min_{p \in \triangle} \|p - x/T\|^2 = [x/T - \tau]_+
 
-    Arguments, returns and contracts as :func:`entmax`, of which this is the case α = 2.
+    Arguments and results are as for :func:`entmax` with α = 2.
 
     Example:
         >>> import torch, contmax

@@ -1,4 +1,4 @@
-"""Modules: stateful shells around the functions of the library, no mathematics of their own."""
+"""Modules: the functions of the library with parameters, for use in a model."""
 
 from contmax.nn._continuous import CombinedAttention as CombinedAttention
 from contmax.nn._continuous import ContinuousAttention as ContinuousAttention

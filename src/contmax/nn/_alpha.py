@@ -62,7 +62,7 @@ class AlphaModule(torch.nn.Module):
         self.given_alpha = value
 
     def reset_parameters(self) -> None:
-        """Give α the value it was made with, for a module whose tensors were made anew by `to_empty`.
+        """Restore the α the module was made with, after `to_empty` has replaced its tensors.
 
         Raises:
             RuntimeError: if that value is not known: it was a tensor on the meta device.
@@ -71,7 +71,9 @@ class AlphaModule(torch.nn.Module):
         if not isinstance(kept, Tensor):
             return
         if self._start is None:
-            raise RuntimeError("alpha was a tensor on the meta device: its value is not known. Load a state dict.")
+            raise RuntimeError(
+                "alpha was given as a tensor on the meta device, so its value is not known. Load a state dict."
+            )
         with torch.no_grad():
             kept.copy_(self._start)
 

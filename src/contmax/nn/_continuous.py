@@ -30,19 +30,20 @@ class ContinuousAttention(AlphaModule):
     .. math:: c = E_p[V(t)], \qquad V = B\psi \text{ the ridge fit of the values}, \qquad
               p = \Omega_\alpha\text{-map of } -\tfrac12 (t-\mu)^\top\Sigma^{-1}(t-\mu)
 
-    With ``embed_dim=D`` a :class:`GateHead` learns where to look: this is what to begin with. Otherwise the density
-    comes from the caller, as one or as (loc, scale), or from a head of the caller's.
+    With ``embed_dim=D`` a :class:`GateHead` learns where to look: begin with this. Otherwise pass a density or (loc,
+    scale) in each call, or your own head.
 
     Args:
         basis: ψ, K functions in the dimension of the domain.
-        embed_dim: D, channels of what the head looks at, which are the keys, or else the values; it makes the head.
-        query_dim: channels of the queries of that head; None for a head without queries.
-        grid: sizes of the grid whose cells the values are, such as (height, width), for all calls without `positions`.
+        embed_dim: D, channels of the keys, or of the values if there are no keys; makes a :class:`GateHead` for them.
+        query_dim: channels of the queries for that head; None for a head without queries.
+        grid: if the values are the cells of a grid, its sizes, such as (height, width); used in all calls without
+            `positions`.
         alpha: α: 1 is the Gaussian, 2 the truncated parabola or paraboloid; a float or a tensor. A Parameter is learned
-            as it is, without bounds. A density that is given keeps its own.
+            as it is, without bounds. A density that is passed to a call keeps its own α.
         learnable: whether α is learned inside (1, 2), starting at `alpha`; see :class:`Entmax`.
         head: instead of `embed_dim`, a module called as ``head(values, alpha=…, query=…, positions=…, grid=…,
-            mask=…)``, or with the keys, that returns a density: a :class:`GateHead` with options of its own, a
+            mask=…)``, or with the keys, that returns a density: a :class:`GateHead` with other options, a
             :class:`MomentHead`, a :class:`PooledHead`.
         penalty: λ of the ridge fit.
 
@@ -76,9 +77,9 @@ class ContinuousAttention(AlphaModule):
     ) -> None:
         super().__init__(alpha, learnable=learnable)
         if head is not None and (embed_dim is not None or query_dim is not None):
-            raise ValueError("embed_dim and query_dim make a head, and one was given: leave them out, or the head.")
+            raise ValueError("embed_dim and query_dim make a head, but head= was given too. Pass only one of them.")
         if embed_dim is None and query_dim is not None:
-            raise ValueError(f"query_dim={query_dim} is of a head that embed_dim makes: pass embed_dim=… as well.")
+            raise ValueError(f"query_dim={query_dim} is for the head that embed_dim makes. Pass embed_dim=… as well.")
         if embed_dim is not None:
             head = GateHead(embed_dim, dim=basis.event_dim, query_dim=query_dim)
         self.basis, self.head, self.penalty = basis, head, penalty
@@ -96,20 +97,20 @@ class ContinuousAttention(AlphaModule):
         mask: Bool[Tensor, "..."] | None = None,
         need_density: bool = True,
     ) -> tuple[Float[Tensor, "..."], Distribution | None]:
-        """Context, and the density that was attended with (None unless `need_density`).
+        """Context, and the density it is the mean under (None unless `need_density`).
 
         Args:
             values: H.
-            density: p, or (loc, scale): (μ, σ) on the line, (μ, Σ) in N > 1 dimensions; None to ask the head.
+            density: p, or (loc, scale): (μ, σ) on the line, (μ, Σ) in N > 1 dimensions; None to use the head.
             keys: what the head looks at instead of the values, such as the states of a recurrent network. The context
-                is of the values: where these are local, what lies farther outside the support than a basis function
-                is wide hardly matters.
-            query: what the head is asked for.
+                is still a mean of the values: if each of them depends on its own surroundings only, then what lies
+                farther from the support than the width of a basis function hardly matters.
+            query: queries for the head.
             positions: where the values are; see :func:`contmax.fit_signal`.
-            grid: sizes of the grid whose cells they are, such as (height, width), if others than the module was made
-                with.
+            grid: sizes of the grid, such as (height, width), if they differ from those the module was made with.
             mask: True = may be attended.
-            need_density: a Distribution cannot leave an exported or vmapped function: pass False there.
+            need_density: whether to return the density. Pass False in an exported or vmapped function, which cannot
+                return a Distribution.
         """
         grid = grid_of_call(grid, self.grid, positions)
         if density is None:
@@ -154,21 +155,22 @@ class CombinedAttention(torch.nn.Module):
     r"""A discrete attention and a continuous one; their contexts are added.
 
     .. math:: c = \sum_\ell p_\ell h_\ell + E_{\hat p}[V(t)], \qquad
-              \hat p \text{ the β-Gaussian with the moments of } p \text{, or what a head says}
+              \hat p \text{ the β-Gaussian with the moments of } p \text{, or the density of a head}
 
-    Without a head the continuous attention has no parameters of its own. With a head and ``discrete=None`` the discrete
-    part is the head's own: its weights, and the mean of the values under them.
+    Without a head the continuous attention adds no parameters. With a head and ``discrete=None`` the discrete part
+    comes from the head: its weights, and the mean of the values under them.
 
     Args:
-        discrete: a module called as ``discrete(values, query, mask=mask)`` that returns (context, weights); None with a
-            head that hands out weights, such as :class:`GateHead`.
+        discrete: a module called as ``discrete(values, query, mask=mask)`` that returns (context, weights); None to use
+            the weights of the head, such as a :class:`GateHead`.
         basis: ψ, K functions.
-        alpha: α of the continuous attention; that of the discrete one is its own.
-        learnable: whether it is learned inside (1, 2), starting at `alpha`; see :class:`Entmax`.
+        alpha: α of the continuous attention; the discrete attention has its own.
+        learnable: whether this α is learned inside (1, 2), starting at `alpha`; see :class:`Entmax`.
         head: a module that returns a density, as in :class:`ContinuousAttention`; None for the moments of the discrete
             weights.
-        grid: sizes of the grid whose cells the values are, such as (height, width), for all calls without `positions`.
-        matching: of the moments: "exact", or "paper" for σ² := variance of p, the same only for α = 1.
+        grid: if the values are the cells of a grid, its sizes, such as (height, width); used in all calls without
+            `positions`.
+        matching: how the moments are matched: "exact", or "paper" for σ² := variance of p, the same only for α = 1.
         penalty: λ of the ridge fit.
 
     Shape:
@@ -200,11 +202,13 @@ class CombinedAttention(torch.nn.Module):
         super().__init__()
         if discrete is None and not hasattr(head, "attend"):
             raise ValueError(
-                f"discrete=None takes the weights of the head, and {type(head).__name__} has none: it has no method "
+                f"discrete=None uses the weights of the head, but {type(head).__name__} has none: it has no method "
                 "`attend`. Pass head=contmax.nn.GateHead(embed_dim), or a discrete attention."
             )
         if head is not None and matching != "exact":
-            raise ValueError(f"matching={matching!r} is for the moments of the discrete weights: leave out the head.")
+            raise ValueError(
+                f"matching={matching!r} is for the moments of discrete weights, not for a head. Leave out one."
+            )
         self.discrete = discrete
         self.continuous = ContinuousAttention(
             basis, alpha=alpha, learnable=learnable, head=head, grid=grid, penalty=penalty
@@ -226,20 +230,22 @@ class CombinedAttention(torch.nn.Module):
 
         Args:
             values: H.
-            query: what the attentions are asked for.
-            keys: what both look at instead of the values; the contexts are of the values.
+            query: queries for both attentions.
+            keys: what both attentions score instead of the values; the contexts are still means of the values.
             positions: where the values are; see :func:`contmax.fit_signal`.
-            grid: sizes of the grid whose cells they are, such as (height, width), if others than the module was made
-                with.
+            grid: sizes of the grid, such as (height, width), if they differ from those the module was made with.
             mask: True = may be attended.
-            need_density: a Distribution cannot leave an exported or vmapped function: pass False there.
+            need_density: whether to return the density. Pass False in an exported or vmapped function, which cannot
+                return a Distribution.
         """
         check_keys(keys, values)
         grid = grid_of_call(grid, self.continuous.grid, positions)
         where: dict[str, Any] = {"positions": positions, "grid": grid, "mask": mask}
         density, weights, first = self._place(values if keys is None else keys, query, where)
         if weights is None:
-            raise ValueError(f"The head hands out no weights, and there is no discrete attention: got {self}.")
+            raise ValueError(
+                f"The head returned no weights and there is no discrete attention. Pass discrete=…; got {self}."
+            )
         if first is None or keys is not None:
             seen = values if mask is None else torch.where(mask.unsqueeze(-1), values, 0)
             first = weighted_mean(weights, seen)

@@ -76,7 +76,7 @@ class DiscreteAttention(AlphaModule):
                 torch.nn.init.normal_(self.constant_query)
 
     def reset_parameters(self) -> None:
-        """Start anew with α and the constant query; the linear maps have a `reset_parameters` of their own."""
+        """Reset α and the constant query; the linear maps have their own `reset_parameters`."""
         super().reset_parameters()
         if self.score == "dot" and self.query is None:
             torch.nn.init.normal_(self.constant_query)
@@ -89,7 +89,7 @@ class DiscreteAttention(AlphaModule):
         scores: Float[Tensor, "..."] | None = None,
         mask: Bool[Tensor, "..."] | None = None,
     ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-        """Context and weights; `scores`, where given, are used instead of the module's own."""
+        """Context and weights; `scores`, if given, are used instead of the module's own."""
         z = self._scores(values, query) if scores is None else scores
         self._check(values, z, mask)
         if mask is not None and z.dim() == 3 and mask.dim() == 2:

@@ -28,14 +28,15 @@ class EntmaxAttention(AlphaModule):
         num_heads: H.
         alpha: α: a float, or one for each head: numbers, or a tensor of shape () or (H,). 1 is softmax. A Parameter is
             learned as it is, without bounds.
-        learnable: whether each head learns an α of its own inside (1, 2), starting at `alpha`; see :class:`Entmax`.
+        learnable: whether each head learns its own α inside (1, 2), starting at `alpha`; see :class:`Entmax`.
         kdim: channels of the keys; E by default.
         vdim: channels of the values; E by default.
-        bias: whether the linear maps have one.
+        bias: whether the linear maps have a bias.
         dropout: share of the weights dropped in training.
-        is_causal: whether a query may attend no key behind its own place, the last query standing at the last key.
-        alibi: "half" gives the first half of the heads penalties m_h = 1/h for distance, h = 1 … H/2, and none to the
-            rest; None gives none to all.
+        is_causal: whether a query may attend only to keys up to its own position; the last query is aligned with the
+            last key.
+        alibi: "half" gives the first half of the heads a penalty m_h = 1/h for distance, h = 1 … H/2, and the rest
+            none; None gives no head a penalty.
         length_scale: True multiplies queries by λ_h(n) = δ_h + β_h (ln n)^{γ_h}, where n is the number of keys that the
             query may attend. The three are learned for each head and start at δ = 1, β = 0, γ = 1, which changes
             nothing. None leaves the queries as they are.
@@ -89,7 +90,7 @@ class EntmaxAttention(AlphaModule):
         self.length_scale = torch.nn.Parameter(start) if length_scale else None
 
     def reset_parameters(self) -> None:
-        """Start anew with α, the slopes and the scales; the linear maps have a `reset_parameters` of their own."""
+        """Reset α, the slopes and the scales; the linear maps have their own `reset_parameters`."""
         super().reset_parameters()
         with torch.no_grad():
             if self.slopes is not None:
@@ -114,8 +115,8 @@ class EntmaxAttention(AlphaModule):
             key: what is compared with the queries; the queries themselves by default.
             value: what is averaged; the keys by default.
             mask: True = may be attended: (L,), (B, L), (B, Q, L) or (B, H, Q, L).
-            lengths: how many keys of each sequence exist, (B,).
-            need_weights: whether to return the weights, which then are all in memory.
+            lengths: how many keys each sequence has, (B,); keys after these are padding.
+            need_weights: whether to return the weights; all of them are then held in memory.
         """
         key = query if key is None else key
         value = key if value is None else value

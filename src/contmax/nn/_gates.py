@@ -25,36 +25,36 @@ _SHUT = -2.0
 
 
 class GateHead(PlacingHead):
-    r"""Where to look from gates: each position matters or not, and the density covers those that do.
+    r"""Decides where to look by gates: each position matters or not, and the density covers those that matter.
 
     .. math:: g_\ell = \mathrm{sigmoid}(v^\top\tanh(W h_\ell + U q) + b - 2), \qquad p = g / \textstyle\sum_\ell g_\ell,
               \qquad \mu = E_p[t]
 
     On the line the half-width is :math:`a = 2\,E_p|t - \mu|`, in N > 1 dimensions the support is the ellipsoid of
-    :math:`T = (N + 2)\,\mathrm{Cov}_p[t]`, where each position is spread over its cell: gates that are open on an
-    interval or an ellipsoid, and shut elsewhere, have it as support. So it is for α = 2; for another α the density has
-    the same mean and covariance.
+    :math:`T = (N + 2)\,\mathrm{Cov}_p[t]`, where each position is spread over its cell. So gates that are open on an
+    interval or an ellipsoid, and shut elsewhere, give exactly that support. This holds for α = 2; for other α the
+    density has the same mean and covariance.
 
-    Labels alone favour a narrow support: one position that tells the answer is enough. Therefore in training some
-    gates are shut at random, so that the answer has to come from any of the positions that know it, and all of them
-    open. Nothing is dropped in evaluation. The share may fall while it learns (:meth:`drop_gates`): in the laboratory's
-    task `places` from .95 to .5 in the first two thirds of the training.
+    Labels alone favour a narrow support, because one position that reveals the answer is enough. Therefore some gates
+    are shut at random in training: the answer must then come from any of the positions that reveal it, and all of them
+    learn to open. Nothing is dropped in evaluation. The share may be lowered during training (:meth:`drop_gates`); the
+    laboratory's task `places` lowers it from .95 to .5 in the first two thirds.
 
     Args:
-        embed_dim: D, channels of what it looks at: the keys, or else the values.
-        dim: N; for N > 1 the attention must be told the `grid` or `positions`.
+        embed_dim: D, channels of the keys, or of the values if there are no keys.
+        dim: N; for N > 1 the attention needs `grid` or `positions`.
         query_dim: channels of queries; None for a head without queries.
         hidden_dim: width of the gates' hidden layer; D by default.
         drop: share of the gates that are shut in training, 0 ≤ drop < 1. The higher, the wider the support. It is a
             buffer, `drop_rate`.
         least_half_width: half-width (semi-axis) of the smallest support worth looking at, about the radius of the
-            objects, in units of the domain: added as a² + least², T + least²·I. For what labels cannot teach, as where
-            one value has seen the whole object. None for half a cell.
+            objects, in units of the domain: added as a² + least², T + least²·I. Use it where labels cannot teach the
+            width, for example because a single value has seen the whole object. None for half a cell.
 
     Shape:
-        values (B, L, D), query (B, query_dim) or (B, Q, query_dim), mask (B, L) or (L,), positions (L,) or (B, L),
-        with a last axis N in N > 1 dimensions; density of batch shape (B,) or (B, Q), weights (B, L) or (B, Q, L).
-        A sequence with nothing to attend has weights of zero, and some density.
+        values (B, L, D), query (B, query_dim) or (B, Q, query_dim), mask (B, L) or (L,), positions (L,) or (B, L), with
+        a last axis N in N > 1 dimensions; density of batch shape (B,) or (B, Q), weights (B, L) or (B, Q, L). A
+        sequence with nothing to attend has weights of zero; its density means nothing.
 
     Example:
         >>> import torch, contmax
@@ -90,9 +90,9 @@ class GateHead(PlacingHead):
         self.energy = torch.nn.Linear(width, 1)
 
     def drop_gates(self, share: float | Tensor) -> None:
-        """From now on shut this share of the gates in training.
+        """Set the share of the gates that are shut in training from now on.
 
-        A tensor, as a schedule on a device makes it, is taken as it is.
+        A tensor, for example from a schedule on a device, is not checked.
 
         Example:
             >>> import contmax
@@ -130,7 +130,7 @@ class GateHead(PlacingHead):
         return Place(density, weights, weighted_mean(weights, seen))
 
     def forward(self, values: Float[Tensor, "B L D"], **where: Any) -> Distribution:
-        """The density alone, without the mean of the values; arguments as those of `attend`."""
+        """The density alone, without the mean of the values; takes the arguments of `attend`."""
         return self._looked(values, **where)[0]
 
     def _looked(

@@ -15,7 +15,7 @@ class FenchelYoungLoss(AlphaModule):
         learnable: whether α is learned inside (1, 2), starting at `alpha`. The loss itself falls as α grows: learn it
             only with something that holds it back, such as an attention that shares it or a penalty.
         weight: one weight per class, (C,).
-        ignore_index: class id of examples that count nothing.
+        ignore_index: class id of examples to ignore.
         label_smoothing: ε in [0, 1].
         reduction: "none", "sum" or "mean".
 

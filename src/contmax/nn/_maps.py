@@ -53,7 +53,7 @@ class Entmax(AlphaModule):
             (1, 2). A Parameter is learned as it is, without bounds.
         dim: the axis of the distribution.
         learnable: whether α is learned inside (1, 2).
-        num_heads: number of heads with an α of their own; None: one α for all.
+        num_heads: number of heads, each with its own α; None for one α for all.
         head_dim: the axis of heads in the scores; 1 by default, as in scores (B, H, Q, L).
 
     Example:

@@ -15,12 +15,12 @@ from contmax.nn._place import Place, PlacingHead
 
 
 class MomentHead(PlacingHead):
-    r"""Where to look from a discrete attention: the density with the moments of its weights over the positions.
+    r"""Looks where a discrete attention looks: the density has the moments of its weights over the positions.
 
     .. math:: \mu = E_p[t], \qquad V = s^2\big(\mathrm{Cov}_p[t] + \mathrm{diag}(1/12L_i^2)\big) + \frac{a^2}{N+4}\,I
 
-    It finds the place, but labels alone leave it narrow, since a softmax keeps a peak: s and a widen it. For α = 2 the
-    support is s times as wide, and has no half-width (semi-axis) below a.
+    It finds the place, but trained from labels alone it stays narrow, since a softmax stays peaked: s and a widen it.
+    For α = 2 the support is s times as wide, and has no half-width (semi-axis) below a.
 
     Args:
         discrete: a module called as ``discrete(values, query, mask=mask)`` that returns (context, weights), such as

@@ -86,7 +86,7 @@ class Anchors(torch.nn.Module):
 
 
 class MultiheadContinuousAttention(AlphaModule):
-    r"""Multi-head attention of queries to a continuous signal: its cost per query does not depend on its length.
+    r"""Multi-head attention of queries to a continuous signal; the cost per query does not depend on its length.
 
     The values become one signal V = Bψ. A head reads it at anchors a_m, evenly spaced over the domain, compares them
     with the query, and attends with the density that has the moments of the comparison:
@@ -104,15 +104,16 @@ class MultiheadContinuousAttention(AlphaModule):
         basis: ψ, K functions on the domain.
         alpha: α: a float, or one for each head: numbers, or a tensor of shape () or (H,). A Parameter is learned as it
             is, without bounds.
-        learnable: whether each head learns an α of its own inside (1, 2), starting at `alpha`; see :class:`Entmax`.
-        grid: sizes of the grid whose cells the values are, such as (height, width), for all calls without `positions`.
+        learnable: whether each head learns its own α inside (1, 2), starting at `alpha`; see :class:`Entmax`.
+        grid: if the values are the cells of a grid, its sizes, such as (height, width); used in all calls without
+            `positions`.
         num_components: M, densities per head, mixed by weights that depend on the query.
         kdim: channels of the space in which queries meet anchors; E by default, a multiple of `num_heads`.
         vdim: channels of the values; E by default.
-        bias: whether the projections of queries, anchors and outputs have one.
+        bias: whether the projections of queries, anchors and outputs have a bias.
         dropout: share of the heads' channels dropped in training, before the output projection.
         penalty: λ of the ridge fit.
-        num_steps: attention steps; each further one asks with the query plus the output of the one before.
+        num_steps: attention steps; each later step uses the query plus the output of the step before it.
 
     Shape:
         query (B, Q, E), values (B, L, vdim), mask (B, L) or (L,); output (B, Q, E), density of batch shape (B, H, Q).
@@ -169,7 +170,7 @@ class MultiheadContinuousAttention(AlphaModule):
         self.places = PreferredPlaces(num_heads, num_components, basis.event_dim)
 
     def reset_parameters(self) -> None:
-        """Start anew with α, the basis and the anchors; the linear maps have a `reset_parameters` of their own."""
+        """Reset α, the basis and the anchors; the linear maps have their own `reset_parameters`."""
         super().reset_parameters()
         self.basis.reset_parameters()
         self.anchors.span(self.basis)
@@ -191,10 +192,10 @@ class MultiheadContinuousAttention(AlphaModule):
             query: q.
             values: H.
             positions: where the values are; see :func:`contmax.fit_signal`.
-            grid: sizes of the grid whose cells they are, such as (height, width), if others than the module was made
-                with.
+            grid: sizes of the grid, such as (height, width), if they differ from those the module was made with.
             mask: True = may be attended.
-            need_density: a Distribution cannot leave an exported or vmapped function: pass False there.
+            need_density: whether to return the density. Pass False in an exported or vmapped function, which cannot
+                return a Distribution.
             value: the former name of `values`.
         """
         values = _renamed(values, value)

@@ -77,8 +77,8 @@ def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> 
     if query is None and query_dim is None:
         return
     if query is None or query_dim is None:
-        got, fix = ("no query", "one") if query is None else ("a query", "query_dim=… at construction, or no query")
-        raise ValueError(f"The module was made with query_dim={query_dim} and got {got}. Pass {fix}.")
+        got, fix = ("no query", "a query") if query is None else ("a query", "query_dim=… at construction, or no query")
+        raise ValueError(f"The module was made with query_dim={query_dim} but got {got}. Pass {fix}.")
     batch = values.shape[0]
     if query.dim() not in (2, 3) or query.shape[0] != batch or query.shape[-1] != query_dim:
         raise ValueError(

@@ -11,7 +11,7 @@ from contmax.signal import observation_positions
 
 
 class Place(NamedTuple):
-    """Where a head looks: a density, and where it has them the discrete weights from which the density came.
+    """Where a head looks: a density and, if the head has them, the discrete weights that the density comes from.
 
     Args:
         density: p, of batch shape (B,) or (B, Q).
@@ -41,7 +41,7 @@ class PlacingHead(torch.nn.Module):
         raise NotImplementedError
 
     def forward(self, values: Float[Tensor, "B L D"], **where: Any) -> Distribution:
-        """The density to attend with; arguments as those of `attend`."""
+        """The density to attend with; takes the arguments of `attend`."""
         return self.attend(values, **where).density
 
 
@@ -114,7 +114,7 @@ def _check(shape: tuple[int, int], dim: int, positions: Tensor | None, grid: tup
     if grid is None and positions is None and dim > 1:
         raise ValueError(
             f"A head of dim={dim} needs a grid of {dim} sizes, or positions of shape (L, {dim}); got neither. Pass "
-            "grid=(…) to the attention, when it is made or when it is called."
+            "grid=(…) to the attention when it is made or called."
         )
     tail = () if dim == 1 else (dim,)
     if positions is not None and positions.shape not in [(*b, length, *tail) for b in ((), (1,), (batch,))]:

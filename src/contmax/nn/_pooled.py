@@ -25,28 +25,30 @@ _CONVOLUTIONS: dict[int, type[torch.nn.Module]] = {1: torch.nn.Conv1d, 2: torch.
 
 
 class PooledHead(torch.nn.Module):
-    r"""Where to look from a summary of the values: convolution, maximum over positions, affine maps.
+    r"""Decides where to look from a summary of the values: convolution, maximum over positions, affine maps.
 
     .. math:: v = \max_\ell\, \mathrm{relu}(\mathrm{conv}([H, t]))_\ell, \qquad
               \mu = \mathrm{sigmoid}(W_1 v), \qquad a = \mathrm{softplus}(w_2^\top v)
 
-    The positions t are further channels, so that the maximum, which forgets where it was taken, can know. a is the
-    half-width for α = 2; another α has the same variance. In N > 1 dimensions the support is the ellipsoid of T = LLᵀ,
-    with diagonal softplus(W₂v) and the entries W₃v below it. μ lies in the unit cube, where positions are by default.
+    The positions t are extra channels, because a maximum alone does not tell where it was taken. a is the half-width
+    for α = 2; for other α the density has the same variance. In N > 1 dimensions the support is the ellipsoid of T =
+    LLᵀ, with diagonal softplus(W₂v) and the entries W₃v below it. μ lies in the unit cube, where positions are by
+    default.
 
     The head of the paper is ``PooledHead(…, position_channels=False)``: v without t, and σ² = softplus(w₂ᵀv); in N > 1
     dimensions Σ = LLᵀ with squared diagonal softplus(W₂v). After an encoder that treats all positions alike it cannot
-    know where, and it begins wider than the domain: it is here to reproduce the paper. :class:`GateHead` finds places.
+    tell where to look, and it begins wider than the domain: use it to reproduce the paper, and :class:`GateHead` to
+    find places.
 
     Args:
         embed_dim: D, channels of the values.
-        dim: N, 1 to 3; for N > 1 the attention must be told the `grid`.
+        dim: N, 1 to 3; for N > 1 the attention needs `grid`.
         hidden_dim: channels of the convolution; D by default.
         kernel_size: its width, odd.
         query_dim: channels of queries, joined to v; None for a head without queries.
         position_channels: whether the convolution sees the positions; False for the head of the paper.
-        init_half_width: half-width (semi-axis) a with which it begins, in units of the domain. None for 0.2, or without
-            position channels for σ² and its start as in the paper.
+        init_half_width: half-width (semi-axis) a to begin with, in units of the domain. None for 0.2, or, without
+            position channels, for the start of the paper.
 
     Shape:
         values (B, L, D), query (B, query_dim) or (B, Q, query_dim); density of batch shape (B,) or (B, Q).
@@ -73,7 +75,7 @@ class PooledHead(torch.nn.Module):
     ) -> None:
         super().__init__()
         if dim not in _CONVOLUTIONS:
-            raise ValueError(f"dim must be 1, 2 or 3; got {dim}. For other domains pass a head of your own.")
+            raise ValueError(f"dim must be 1, 2 or 3; got {dim}. For other domains pass your own head.")
         if kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be odd, to stay aligned with the positions; got {kernel_size}.")
         if init_half_width is not None and not init_half_width > 0:
@@ -198,7 +200,7 @@ class _Spread(torch.nn.Linear):
         super().__init__(summary, dim + dim * (dim - 1) // 2)
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset the parameters."""
         if self.start is None:
             return super().reset_parameters()
         with torch.no_grad():

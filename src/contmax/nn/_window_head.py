@@ -15,20 +15,20 @@ _EMPTY = 1e-12
 
 
 class WindowHead(PlacingHead):
-    r"""Where to look from a discrete attention that may have several peaks: a mixture, one density for each window.
+    r"""Looks where a discrete attention looks, also at several peaks: a mixture with one density for each window.
 
     .. math:: w_j = \sum_\ell k_j(t_\ell)\,p_\ell, \qquad p = \sum_j w_j\,p_j, \qquad
               p_j \text{ with the moments of } k_j(t_\ell)\,p_\ell / w_j
 
     The windows k_j are products of triangles around n points along each axis of the unit cube, and sum to one
-    everywhere. So the mixture has the mean and the covariance of the weights, as the density of a :class:`MomentHead`
-    has. But where that one, of two objects that are both attended to, covers what lies between them, this one covers
-    the objects; and what is learned can shift weight from one to the other.
+    everywhere. So the mixture has the mean and the covariance of the weights, like the density of a
+    :class:`MomentHead`. But when two objects are attended to, that density also covers what lies between them, while
+    the mixture covers the objects, and training can shift weight from one to the other.
 
     Args:
         discrete: a module called as ``discrete(values, query, mask=mask)`` that returns (context, weights), such as
-            :class:`DiscreteAttention`. Where its weights are zero in a whole window, so is that of the component.
-        windows: n ≥ 2 along each axis, n^N in all; about as many as objects would fit there.
+            :class:`DiscreteAttention`. Where its weights are zero in a whole window, the component has weight zero too.
+        windows: n ≥ 2 along each axis, n^N in all; about as many as objects fit along it.
         dim: N.
 
     Shape:
@@ -47,7 +47,9 @@ class WindowHead(PlacingHead):
     def __init__(self, discrete: torch.nn.Module, *, windows: int = 4, dim: int = 1) -> None:
         super().__init__()
         if windows < 2:
-            raise ValueError(f"windows must be at least 2 along each axis; got {windows}. MomentHead is without any.")
+            raise ValueError(
+                f"windows must be at least 2 along each axis; got {windows}. For one window use MomentHead."
+            )
         self.discrete, self.windows, self.dim = discrete, windows, dim
 
     def attend(

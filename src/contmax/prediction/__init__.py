@@ -1,4 +1,4 @@
-"""The Ω_α-map of an arbitrary score on an arbitrary domain: from scores to a density that can be asked anything."""
+"""The Ω_α-map of an arbitrary score on an arbitrary domain: from a score to a distribution."""
 
 from ._box import BoxPrediction as BoxPrediction
 from ._interval import IntervalPrediction as IntervalPrediction

@@ -29,7 +29,7 @@ _SLIVER = 2.0**-36
 _WARNED = 1e-9
 _ADVICE = (
     "Cells are halved until there are 4096, or 65536 divided by the number of scores: raise resolution, predict fewer "
-    "scores at a time, or pass contmax.domains.Nodes with a quadrature rule of your own."
+    "scores at a time, or pass contmax.domains.Nodes with your own quadrature rule."
 )
 # Rounding of a cdf, and the density relative to the uniform one below which a quantile is as good as the end it is at.
 _ROUNDING, _LEAST_DENSITY = 1e-14, 1e-9
@@ -234,7 +234,7 @@ class IntervalPrediction(LinePrediction):
 
     @property
     def live_cells(self) -> Float[Tensor, "*batch M 2"]:
-        """The disjoint intervals of the support, left to right; rows of NaN fill up where others have more."""
+        """The disjoint intervals of the support, left to right; shorter lists of a batch are padded with NaN."""
         start, stop = self._pieces()
         cells = joined(start, stop, self._parts.mass.detach().sum(-1).flatten(-2) > 0)
         return self._round(without_slivers(cells, _SLIVER * self._length))

@@ -164,7 +164,7 @@ class KnotsPrediction(LinePrediction):
 
     @property
     def live_cells(self) -> Float[Tensor, "*batch M 2"]:
-        """The disjoint intervals of the support, left to right; rows of NaN fill up where others have more."""
+        """The disjoint intervals of the support, left to right; shorter lists of a batch are padded with NaN."""
         start, stop = self._pieces()
         return self._round(joined(start, stop, self._segments.live))
 

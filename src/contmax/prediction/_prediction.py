@@ -75,7 +75,7 @@ class Prediction(Density):
             (\*batch) or (\*batch, K).
 
         Raises:
-            ValueError: if the values do not line up with the points.
+            ValueError: if the function does not return one value or vector per point.
 
         Example:
             >>> import contmax

@@ -36,28 +36,28 @@ def regularized_prediction(score: Score, domain: Any, alpha: float | int | Tenso
     On a box, smooth means smooth on each cell. Steps and narrow peaks are not: with 16 cells per axis a step on a
     square has a density 1 % off, a disc 2 %. Interval and Box therefore compare a callable score with its interpolant
     between the nodes (on eager CPU tensors). Beyond 1e-9 of the mass on an interval, 1e-4 in a plane and 1e-2 in space
-    they warn and say how much is misplaced; beyond a tenth they refuse. What a score does between the nodes of the
-    domain without leaving a trace at them is not seen: see ``contmax.domains``.
+    they warn and say how much is misplaced; beyond a tenth they raise an error. Features of a score that show at none
+    of the nodes are missed: see ``contmax.domains``.
 
-    On an accelerator nothing waits for the device, except on a box: the equations that place its panels are checked
-    for a solution, and draws are rejected until there are enough.
+    On an accelerator nothing waits for the device, except on a box: it checks that the equations that place its panels
+    have a solution, and draws by rejection until there are enough.
 
     Values, gradients and second derivatives in whatever the score depends on, and in α, are those of the integrals,
-    movement of the support included: the Jacobian of :math:`r = E_p[\psi]` in the parameters of a linear score is the
-    generalised covariance :math:`\int_{\mathrm{supp}} p^{2-\alpha}(\phi - \nabla A)\psi`.
+    including the movement of the support: the Jacobian of :math:`r = E_p[\psi]` in the parameters of a linear score is
+    the generalised covariance :math:`\int_{\mathrm{supp}} p^{2-\alpha}(\phi - \nabla A)\psi`.
 
     Args:
         score: f, a callable from points (n,), or (n, N) in a box, to values with the points in the last dimension and
             any batch in front, (\*batch, n); or those values at ``domain.nodes``. −inf means no mass (for knots: on
             both adjacent segments); a score that is −inf everywhere has zero density, A = −∞ and NaN for draws.
-        domain: an Interval, Box, Nodes or Knots of contmax.domains, or a domain of your own: see
+        domain: an Interval, Box, Nodes or Knots of contmax.domains, or your own domain: see
             :func:`contmax.prediction.register_prediction`.
         alpha: α > 0, a number, or a tensor that broadcasts with the batch; differentiable, also through 1.
 
     Returns:
         A distribution with that batch shape: density, log_prob, mean, variance, covariance_matrix, mode, entropy,
-        tsallis_negentropy, conjugate, threshold, normalizer, expectation, sample, support, on a line also cdf, icdf
-        and rsample. The dtype is that of domain and score, the wider of the two; inside all is float64.
+        tsallis_negentropy, conjugate, threshold, normalizer, expectation, sample, support, on a line also cdf, icdf and
+        rsample. The dtype is the wider one of domain and score; computations are in float64.
 
     Raises:
         ValueError: for a score with NaN or +inf, or of the wrong shape, α that is not positive, a score that the cells
@@ -90,17 +90,17 @@ def regularized_prediction(score: Score, domain: Any, alpha: float | int | Tenso
 
 
 def register_prediction(domain_type: type) -> Callable[[Rule], Rule]:
-    r"""Decorator that makes :func:`contmax.regularized_prediction` accept a domain class of your own.
+    r"""Decorator that makes :func:`contmax.regularized_prediction` accept your own domain class.
 
     The decorated function takes score, domain and α as :func:`contmax.regularized_prediction` got them and returns a
-    :class:`Prediction`, in most cases by handing the work to one of contmax.domains. For a class without a rule of
-    its own, that of its nearest ancestor is used.
+    :class:`Prediction`, in most cases by calling it with a domain of contmax.domains. For a class without its own rule,
+    that of its nearest ancestor is used.
 
     Args:
         domain_type: the class of the domain.
 
     Returns:
-        A decorator that gives the function back unchanged.
+        A decorator that returns the function unchanged.
 
     Raises:
         TypeError: for anything that is not a class.

@@ -97,7 +97,7 @@ def _worst(misplaced: Tensor) -> float:
 
 def no_mass(mass: Tensor, alpha: Tensor, domain: object, advice: str) -> ValueError:
     """The error where no A gives the interpolated density the mass one."""
-    found = f"the mass of what was interpolated is {farthest_from_one(mass):.3g} where it should be 1"
+    found = f"the interpolated density has mass {farthest_from_one(mass):.3g} instead of 1"
     below = " With alpha < 1 a peak can also be so sharp that no density exists; then pass a larger alpha."
     return unresolved(found, domain, advice + (below if bool((alpha < 1).any()) else ""))
 

@@ -38,8 +38,8 @@ def check_observations(
         size = torch.Size(grid).numel()
         if size != length or len(grid) != basis.event_dim or positions is not None:
             raise ValueError(
-                f"grid {tuple(grid)} does not fit: it has {len(grid)} axes and {size} cells, for a basis of dimension "
-                f"{basis.event_dim} and {length} observations; and positions must be None with it."
+                f"grid {tuple(grid)} does not fit: it has {len(grid)} axes and {size} cells, but the basis has "
+                f"dimension {basis.event_dim} and there are {length} observations. With a grid, positions must be None."
             )
     elif positions is None and basis.event_dim > 1:
         raise ValueError(
@@ -50,9 +50,11 @@ def check_observations(
         shape = positions.shape if basis.event_dim == 1 else positions.shape[:-1]
         fits = basis.event_dim == 1 or positions.shape[-1] == basis.event_dim
         if not fits or not _counts(shape, batch):
+            axes = "" if basis.event_dim == 1 else f", {basis.event_dim}"
+            wanted = f"({batch[-1]}{axes or ','}) or (*batch, {batch[-1]}{axes})"
             raise ValueError(
-                f"positions of shape {tuple(positions.shape)} do not fit values of shape {tuple(values.shape)}: pass "
-                f"(L,) or (*batch, L), with a last axis of {basis.event_dim} if the basis has more than one dimension."
+                f"positions of shape {tuple(positions.shape)} do not fit values of shape {tuple(values.shape)} and a "
+                f"basis of dimension {basis.event_dim}: pass positions of shape {wanted}."
             )
     require_boolean(mask)
     if mask is not None and not _counts(mask.shape, batch):

@@ -18,7 +18,7 @@ def continuous_attention(
     mask: Bool[Tensor, "..."] | None = None,
     penalty: float = 0.01,
 ) -> Float[Tensor, "..."]:
-    r"""The context that a density attends to in a sequence of observations, taken as a continuous signal.
+    r"""Attend to a sequence of observations with a density: the mean, under the density, of a signal fitted to them.
 
     .. math:: c = E_p[V(t)] = B\,E_p[\psi(t)], \qquad V(t) = B\psi(t) \text{ the ridge fit of the values}
 
@@ -27,8 +27,9 @@ def continuous_attention(
         density: p, of batch shape (*batch, *Q): one query per sequence, or many.
         basis: ψ, K functions.
         positions: where the observations were made; see :func:`fit_signal`.
-        grid: sizes of a regular grid whose cells they are, such as (height, width); see :func:`fit_signal`.
-        mask: boolean, (L,) or (*batch, L); True = may be attended. Nothing to attend gives a context of zeros.
+        grid: if the observations are the cells of a regular grid, its sizes, such as (height, width); see
+            :func:`fit_signal`.
+        mask: boolean, (L,) or (*batch, L); True = may be attended. A sequence with nothing to attend gives zeros.
         penalty: λ of the ridge fit.
 
     Returns:

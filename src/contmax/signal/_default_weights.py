@@ -92,6 +92,6 @@ def _(
 @default_weights_op.register_vmap
 def _(info: Any, in_dims: Any, constants: Any, mask: Tensor | None, *fit: Any) -> tuple[Tensor, int]:
     if any(axis is not None for axis in in_dims[0]) or mask is None:
-        raise NotImplementedError("A basis whose constants are vmapped cannot be fitted with inside torch.compile.")
+        raise NotImplementedError("torch.compile cannot fit a signal to a basis whose constants are vmapped.")
     result: Tensor = default_weights_op(constants, mask.movedim(in_dims[1] or 0, 0), *fit)
     return result, 0

@@ -38,13 +38,13 @@ class Sites(NamedTuple):
 def observation_positions(
     length: int, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None, like: Tensor
 ) -> Tensor:
-    """The positions that were given, or else the centres of the grid's cells, or of L cells of the unit interval.
+    """The given positions, or else the centres of the grid's cells, or of L cells of the unit interval.
 
     Args:
         length: L.
-        positions: what was given; returned as it is.
+        positions: returned unchanged if given.
         grid: sizes of a grid, row-major.
-        mask: boolean, (L,) or (*batch, L): only what is True takes a cell of the unit interval.
+        mask: boolean, (L,) or (*batch, L): only observations that are True take a cell of the unit interval.
         like: a tensor whose dtype and device the result has.
     """
     if positions is not None:
@@ -103,8 +103,8 @@ def warn_if_far_outside(positions: Tensor, design: Tensor, basis: Basis, mask: T
     if bool(lost.any()):
         _warned.add(basis)
         warnings.warn(
-            f"{int(lost.sum())} of {lost.numel()} positions lie far outside the basis, which stands in [{_shown(low)}, "
-            f"{_shown(high)}]: the signal is 0 there. Make the basis where the observations are, with "
+            f"{int(lost.sum())} of {lost.numel()} positions lie far outside the basis, which covers [{_shown(low)}, "
+            f"{_shown(high)}]: the signal is 0 there. Make a basis that covers the observations, with "
             f"contmax.basis.{type(basis).__name__}.spanning(positions, …) or low=…, high=…, or rescale the positions.",
             stacklevel=3,
         )

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class Signal:
     r"""A continuous signal V(t) = Σ_j b_j ψ_j(t) with D channels.
 
-    It remembers its observations H (*batch, L, D) and the ridge weights G until :meth:`materialize`, because one
-    expectation is cheaper as H·(G r) than as (H G)·r; after it a query costs nothing in L.
+    It keeps its observations H (*batch, L, D) and the ridge weights G until :meth:`materialize`, because a single
+    expectation is cheaper as H·(G r) than as (H G)·r. After it, the cost of a query does not depend on L.
 
-    Evaluations and expectations have the dtype of the observations; in between all is at least float32.
-    Made by :func:`fit_signal` or :meth:`SignalAccumulator.signal <contmax.SignalAccumulator.signal>`.
+    Evaluations and expectations have the dtype of the observations; they are computed in at least float32. Made by
+    :func:`fit_signal` or :meth:`SignalAccumulator.signal <contmax.SignalAccumulator.signal>`.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Signal:
 
     @property
     def basis(self) -> Basis:
-        """ψ."""
+        """The basis functions ψ."""
         return self._basis
 
     @property
     def coefficients(self) -> Float[Tensor, "*batch K D"]:
-        """B = GᵀH, in at least float32: they have both signs and large sizes, and would cancel in half precision."""
+        """B = GᵀH, in at least float32: large terms of opposite sign cancel, for which half precision is too coarse."""
         if self._coefficients is not None:
             return self._coefficients
         values, weights = self._given()
@@ -74,9 +74,9 @@ class Signal:
             return (functions.to(coefficients.dtype) @ coefficients).to(self._dtype)
 
     def expectation(self, density: "Distribution") -> Float[Tensor, "... D"]:
-        """E_p[V]: the batch of the signal is a prefix of the density's, (*batch, *Q) → (*batch, *Q, D).
+        """E_p[V], of shape (*batch, *Q, D), for a signal of batch (*batch) and a density of batch (*batch, *Q).
 
-        A density without a batch is attended with in every sequence.
+        A density without a batch is used for every sequence.
         """
         return self.mix(expectation(density, self._basis))
 
@@ -119,15 +119,15 @@ class Signal:
 
         .. math:: 1 - \frac{\sum_\ell \|h_\ell - V(t_\ell)\|^2}{\sum_\ell \|h_\ell - \bar h\|^2}
 
-        Near 1 the basis follows the observations. Well below it is too coarse: take more functions, such as
-        ``GaussianBasis.covering(num)`` with a larger `num`, or a smaller penalty. Equal observations have 1. A fit that
-        is worse than the mean, as under a large penalty, is negative.
+        Near 1, the basis follows the observations. Well below 1, it is too coarse: use more functions, such as
+        ``GaussianBasis.covering(num)`` with a larger `num`, or a smaller penalty. Observations that are all equal give
+        1. A fit that is worse than the mean, as under a large penalty, gives a negative value.
 
         Returns:
             Shape (*batch), at least float32, differentiable.
 
         Raises:
-            ValueError: if the observations are gone: ask before :meth:`materialize`.
+            ValueError: if the signal no longer has its observations: call this before :meth:`materialize`.
 
         Example:
             >>> import torch, contmax
@@ -142,8 +142,8 @@ class Signal:
             return self._explained
         if self._values is None or self._sites is None:
             raise ValueError(
-                "The observations of this signal are gone, and with them their variance. Call explained_variance() "
-                "on what fit_signal returned, before materialize()."
+                "This signal no longer has its observations, so their variance is not known. Call explained_variance() "
+                "on the signal that fit_signal returned, before materialize()."
             )
         values = self._seen(self._values).double()
         with without_autocast(values):
@@ -152,14 +152,14 @@ class Signal:
         return share.to(torch.promote_types(self._dtype, torch.float32))
 
     def materialize(self) -> "Signal":
-        """The same signal with its coefficients computed and its observations forgotten."""
+        """The same signal with its coefficients computed and its observations dropped."""
         return Signal(self._basis, coefficients=self.coefficients, explained=self._explained, dtype=self._dtype)
 
     def to(self, *args: Any, **kwargs: Any) -> "Signal":
         """The same signal with its tensors moved as by Tensor.to.
 
-        It gets a copy of the basis there, in at least float32, through which gradients reach the basis it was made
-        with; that one stays as it is.
+        The basis is copied there, in at least float32. Gradients still reach the original basis, which stays where it
+        is.
         """
         source = self._values if self._coefficients is None else self._coefficients
         like = torch.empty(0, dtype=self._dtype, device=None if source is None else source.device).to(*args, **kwargs)
@@ -170,7 +170,7 @@ class Signal:
         return moved
 
     def detach(self) -> "Signal":
-        """The same signal cut off from the graph that made it."""
+        """The same signal, detached from the autograd graph."""
         cut = self._mapped(torch.Tensor.detach)
         cut._sites = None if self._sites is None else self._sites.mapped(torch.Tensor.detach)
         return cut
@@ -192,7 +192,7 @@ class Signal:
     def _given(self) -> tuple[Tensor, Tensor]:
         """Values and weights as they are."""
         if self._values is None or self._weights is None:
-            raise ValueError("The signal was materialized, so its observations are gone; use its coefficients.")
+            raise ValueError("The signal was materialized and no longer has its observations; use its coefficients.")
         return self._values, self._weights
 
     def _seen(self, values: Tensor) -> Tensor:
@@ -231,10 +231,11 @@ def fit_signal(
     Args:
         values: observations H, (*batch, L, D).
         basis: ψ, K functions on the line (N = 1) or in N dimensions.
-        positions: where they were made, in the unit in which the basis stands: (L,) or (*batch, L) for N = 1,
-            (L, N) or (*batch, L, N) for N > 1. By default (rank + ½)/n over the n unmasked observations of a sequence;
-            with `grid`, the centres of its cells.
-        grid: sizes of a regular grid over the unit cube whose cells the observations are, row-major: (height, width).
+        positions: where the observations were made, in the unit of the basis: (L,) or (*batch, L) for N = 1, (L, N) or
+            (*batch, L, N) for N > 1. By default (rank + ½)/n over the n unmasked observations of a sequence; with
+            `grid`, the centres of its cells.
+        grid: if the observations are the cells of a regular grid over the unit cube, its sizes, row-major: (height,
+            width).
         mask: boolean, (L,) or (*batch, L); True = counts. A sequence without any observation gives the zero signal.
         penalty: λ ≥ 0.
 
@@ -246,10 +247,10 @@ def fit_signal(
         TypeError: if the mask is not boolean.
         NotImplementedError: on mps devices, which have no float64.
 
-    Weights for the default positions are kept for the next call with the same basis, with a mask for every number of
-    observations up to L (in at most 256 MB), unless the basis is being learned. On an accelerator a write to the basis
-    through ``.data`` is not seen by them; write with ``copy_`` under ``torch.no_grad()``. A CUDA graph has the weights
-    of the time when it was captured.
+    Ridge weights for the default positions are cached for the next call with the same basis (with a mask, for every
+    number of observations up to L, in at most 256 MB), unless the basis is being learned. On an accelerator the cache
+    does not notice a write to the basis through ``.data``; write with ``copy_`` under ``torch.no_grad()``. A CUDA graph
+    keeps the weights it was captured with.
 
     Example:
         >>> import torch, contmax

@@ -1,4 +1,4 @@
-"""One signal from a sequence that never stands in memory, or that is spread over machines."""
+"""One signal from a sequence that does not fit in memory, or that is spread over machines."""
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ class SignalAccumulator:
         positions: Float[Tensor, "..."],
         mask: Bool[Tensor, "..."] | None = None,
     ) -> None:
-        """Add observations (*batch, L, D) made at positions (L,) or (*batch, L), with a last axis N if N > 1."""
+        """Add observations (*batch, L, D) made at positions (L,) or (*batch, L); (…, N) in N > 1 dimensions."""
         require_boolean(mask)
         require_float64(values.device)
         where = positions.double()
@@ -65,7 +65,7 @@ class SignalAccumulator:
         self._add(design.mT @ design, design.mT @ wide, sums, values.dtype)
 
     def merge(self, other: "SignalAccumulator") -> None:
-        """Add what another accumulator over the same basis has seen."""
+        """Add the observations of another accumulator over the same basis."""
         if other.basis is not self.basis and other.basis.num_functions != self.basis.num_functions:
             raise ValueError(
                 f"Cannot merge an accumulator of {other.basis.num_functions} functions into one of "
@@ -75,7 +75,7 @@ class SignalAccumulator:
             self._add(other._gram, other._cross, other._sums, other._dtype)
 
     def all_reduce(self, group: "torch.distributed.ProcessGroup | None" = None) -> None:
-        """Add up what the processes of a group have seen; all of them then hold the signal of the whole sequence."""
+        """Add up the statistics of all processes of a group; each then holds those of the whole sequence."""
         gram, cross, sums = self._statistics()
         gram, cross, count, first, second = (statistic.contiguous().clone() for statistic in (gram, cross, *sums))
         for statistic in (gram, cross, count, first, second):

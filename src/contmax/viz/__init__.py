@@ -11,7 +11,7 @@ Drawn with matplotlib (``pip install contmax[viz]``), which is imported when a p
 :func:`plot_series_attention`   weights and density over a series in time
 ==============================  =======================================================================
 
-As pages of HTML, which need nothing else and show themselves in a notebook: :func:`text_attention_html`,
+As pages of HTML, each a single file that a notebook can show: :func:`text_attention_html`,
 :func:`image_attention_html`, :func:`alignment_html`. ``with drawn_in(DARK):`` gives pictures the look of the pages.
 """
 

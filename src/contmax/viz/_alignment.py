@@ -30,16 +30,16 @@ def plot_alignment(
     """For each target token, from top to bottom, where in the source it looks; each row has its own scale.
 
     Weights or a density shade the rows; where there are both, squares are weights. Dots mark the source tokens in the
-    support of the density, or without a density those with a positive weight, unless all are.
+    support of the density, or without a density those with a positive weight, unless all have one.
 
     Args:
         source: L tokens, which divide the unit interval into equal parts.
         target: T tokens.
         weights: ``(T, L)`` or ``(*batch, T, L)``.
         density: over the source as the unit interval, of batch shape ``(T,)`` or ``(*batch, T)``.
-        ax: Axes to draw on; by default those of a new figure that is large enough to read.
-        index: into the batches of weights and density; what remains must be one alignment.
-        colors: of weights and density.
+        ax: Axes to draw on; by default the Axes of a new figure that is large enough to read.
+        index: index into the batches of weights and density; what remains must be one alignment.
+        colors: colours of weights and density.
 
     Returns:
         The Axes.
@@ -90,7 +90,7 @@ def alignment_members(density: Distribution, rows: int, index: Index) -> list[Li
     members = line_members(density, index)
     if len(members) != rows:
         raise ValueError(
-            f"density must have batch shape ({rows},), a member for each target token; got "
+            f"density must have batch shape ({rows},), one density for each target token; got "
             f"{tuple(density.batch_shape)}. Pass index= to choose one sentence of a batch."
         )
     return members

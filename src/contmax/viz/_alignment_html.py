@@ -79,12 +79,12 @@ def alignment_html(
     the density underlines. Arrow keys go from cell to cell.
 
     Args:
-        source: L tokens, which divide the unit interval into equal parts; they may hold anything.
+        source: L tokens, which divide the unit interval into equal parts; they may contain any characters.
         target: T tokens.
         weights: ``(T, L)`` or ``(*batch, T, L)``.
         density: over the source as the unit interval, of batch shape ``(T,)`` or ``(*batch, T)``.
-        index: into the batches of weights and density; what remains must be one alignment.
-        title: of the page.
+        index: index into the batches of weights and density; what remains must be one alignment.
+        title: title of the page.
 
     Returns:
         A page: ``page.save("alignment.html")``, or let a notebook show it.

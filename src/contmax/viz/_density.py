@@ -30,10 +30,10 @@ def plot_density(
 
     Args:
         density: from this library or from torch, on the line or in the plane; each member of a batch has a colour.
-        ax: Axes to draw on; by default those of a new figure.
+        ax: Axes to draw on; by default the Axes of a new figure.
         limits: what to show, (low, high) on the line, ((low, high), (low, high)) in the plane; by default the support,
             or nearly all of an unbounded density.
-        index: into the batch: draw this member, or the members of this row of the batch.
+        index: index into the batch: draw this member, or the members of this row of the batch.
         color: one for all members; by default the colours of the Axes in turn.
 
     Returns:
@@ -41,8 +41,8 @@ def plot_density(
 
     Raises:
         ImportError: if matplotlib is not installed.
-        TypeError: if there is no density, or not in one or two dimensions.
-        ValueError: if the density is NaN, or the limits are not.
+        TypeError: if it is not a density, or has more than two dimensions.
+        ValueError: if the density is NaN, or the limits are not valid.
 
     Example:
         >>> from contmax.densities import TruncatedParabola
@@ -53,6 +53,11 @@ def plot_density(
     """
     if isinstance(density, Distribution) and len(density.event_shape) == 1 and density.event_shape[0] == 2:
         return _plot_plane(density, axes_for(ax, 4.5, 4.0), limits, index, color)
+    if isinstance(density, Distribution) and len(density.event_shape):
+        raise TypeError(
+            f"{type(density).__name__} has {density.event_shape[-1]} dimensions; plot_density draws densities on the "
+            "line and in the plane. Pass a density with one or two dimensions."
+        )
     members = line_members(density, index)
     low, high = _line_limits(members, limits)
     drawn = axes_for(ax)

@@ -26,22 +26,22 @@ def plot_image_attention(
     image_alpha: float = 1.0,
     weight_alpha: float = 0.85,
 ) -> Any:
-    """An image with weights of its cells as squares, the fuller the greater, and densities as ellipses.
+    """An image with weights of its cells as squares, more opaque for larger weights, and densities as ellipses.
 
-    The image is the unit square; positions are (row, column) from its upper left corner. Of a bounded density the
-    outer ellipse is the support, which holds all of the mass, and the inner one holds half of it; of an unbounded one
-    they hold nine tenths and a half. A mixture has the ellipses of its components, the fainter the less they weigh.
-    Other densities have contours.
+    The image is the unit square; positions are (row, column) from its upper left corner. Of a bounded density the outer
+    ellipse is the support, which holds all of the mass, and the inner one holds half of it; of an unbounded one they
+    hold nine tenths and a half. A mixture has the ellipses of its components, fainter for smaller weights. Other
+    densities have contours.
 
     Args:
         image: ``(H, W)``, ``(H, W, 3)`` or ``(3, H, W)``, bytes or numbers from 0 to 1; None draws attention alone.
-        weights: of a grid of cells, ``(h, w)`` or ``(*batch, h, w)``.
+        weights: weights of a grid of cells, ``(h, w)`` or ``(*batch, h, w)``.
         density: over the unit square, of any batch shape: all members are drawn, such as the heads of a model.
-        ax: Axes to draw on; by default those of a new figure.
-        index: into the batches of weights and density; of weights one grid must remain.
-        color: of the attention.
-        image_alpha: below 1 the image is paler than it is, so that attention can be seen on dark images too.
-        weight_alpha: opacity of the greatest weight; the less, the more of the image can be seen through it.
+        ax: Axes to draw on; by default the Axes of a new figure.
+        index: index into the batches of weights and density; one grid of weights must remain.
+        color: colour of the attention.
+        image_alpha: opacity of the image; below 1 it is paler, so that attention can be seen on dark images too.
+        weight_alpha: opacity of the largest weight; a smaller value lets more of the image show through.
 
     Returns:
         The Axes.
@@ -119,5 +119,7 @@ def as_pixels(image: Any) -> Tensor:
             f"image must have shape (H, W), (H, W, 3) or (3, H, W); got {tuple(given.shape)}. Pass one image."
         )
     if not bool(((pixels >= 0) & (pixels <= 1)).all()):
-        raise ValueError("image must be bytes or numbers from 0 to 1; got others. Undo the normalisation of the model.")
+        raise ValueError(
+            "image must be bytes or numbers from 0 to 1; got numbers outside. Undo the normalisation of the model."
+        )
     return pixels

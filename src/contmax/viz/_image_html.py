@@ -80,15 +80,15 @@ def image_attention_html(
     """An image as a page of HTML, with weights of its cells and ellipses of densities as vectors on it.
 
     The image is the unit square; positions are (row, column) from its upper left corner. Ellipses as in
-    :func:`plot_image_attention`; what each of them holds is also said in words. Arrow keys go from cell to cell.
+    :func:`plot_image_attention`; the share of the mass in each is also given as text. Arrow keys go from cell to cell.
 
     Args:
         image: ``(H, W)``, ``(H, W, 3)`` or ``(3, H, W)``, bytes or numbers from 0 to 1, shrunk to 640 pixels a side;
             None draws attention alone.
-        weights: of a grid of cells, ``(h, w)`` or ``(*batch, h, w)``.
+        weights: weights of a grid of cells, ``(h, w)`` or ``(*batch, h, w)``.
         density: over the unit square, of any batch shape: all members are drawn.
-        index: into the batches of weights and density; of weights one grid must remain.
-        title: of the page.
+        index: index into the batches of weights and density; one grid of weights must remain.
+        title: title of the page.
 
     Returns:
         A page: ``page.save("image.html")``, or let a notebook show it.

@@ -54,7 +54,7 @@ class LineMember:
         found = self._of(self.density.log_prob(self._spread(points)).exp())
         if bool(found.isnan().any()):
             raise ValueError(
-                f"{type(self.density).__name__} is NaN there, so it cannot be drawn. Check its parameters."
+                f"{type(self.density).__name__} has NaN values, so it cannot be drawn. Check its parameters."
             )
         # A density without width has no height that could be drawn.
         return found.clamp(max=torch.finfo(torch.float32).max)
@@ -119,7 +119,7 @@ class LineMember:
             mass = self.heights(inner.flatten()).reshape(-1, parts).mean(-1) * edges.diff()
         if bool(mass.isnan().any()):
             raise ValueError(
-                f"{type(self.density).__name__} is NaN there, so it cannot be drawn. Check its parameters."
+                f"{type(self.density).__name__} has NaN values, so it cannot be drawn. Check its parameters."
             )
         return torch.where(self._overlap(edges) > _TOUCH * edges.diff(), mass, 0.0)
 

@@ -42,7 +42,7 @@ class HtmlPage:
 
     Args:
         source: the whole page.
-        height: of the frame in a notebook, pixels.
+        height: height of the frame in a notebook, in pixels.
 
     Example:
         >>> from contmax.viz import text_attention_html
@@ -59,7 +59,7 @@ class HtmlPage:
         """Write the page.
 
         Args:
-            path: of the file, such as "attention.html".
+            path: path of the file, such as "attention.html".
 
         Returns:
             The path.
@@ -87,7 +87,7 @@ def page(title: str, body: str, rules: str, script: str, height: int) -> HtmlPag
         body: HTML.
         rules: CSS.
         script: JavaScript. Only this one is allowed to run, and nothing may be fetched.
-        height: of the frame in a notebook, pixels.
+        height: height of the frame in a notebook, in pixels.
     """
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"

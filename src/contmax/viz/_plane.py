@@ -169,7 +169,7 @@ def grid_heights(
     spread = points.reshape(-1, *(1 for _ in batch), 2)
     heights = unchecked(density, torch.float64).log_prob(spread).exp().expand(len(spread), *batch).cpu()
     if bool(heights.isnan().any()):
-        raise ValueError(f"{type(density).__name__} is NaN there, so it cannot be drawn. Check its parameters.")
+        raise ValueError(f"{type(density).__name__} has NaN values, so it cannot be drawn. Check its parameters.")
     rows = selected(heights.movedim(0, -1), batch, index, "density").reshape(-1, len(first), len(second))
     return list(rows)
 

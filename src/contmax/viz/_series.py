@@ -31,16 +31,16 @@ def plot_series_attention(
 
     Args:
         positions: times of the observations, ``(L,)``, in any order.
-        values: of the series, ``(L,)`` or ``(L, C)``; without them attention alone is drawn, on ``ax`` itself.
-        weights: of the observations, ``(L,)`` or ``(*batch, L)``.
+        values: values of the series, ``(L,)`` or ``(L, C)``; without them attention alone is drawn, on ``ax`` itself.
+        weights: weights of the observations, ``(L,)`` or ``(*batch, L)``.
         density: over the same time axis, of batch shape ``()`` or ``(*batch)``.
-        ax: Axes to draw on; by default those of a new figure.
-        limits: of time, (low, high); by default from the first observation to the last.
-        index: into the batches of weights and density; what remains must be one series.
-        color: of the attention; by default the next of the Axes.
+        ax: Axes to draw on; by default the Axes of a new figure.
+        limits: time range to show, (low, high); by default from the first observation to the last.
+        index: index into the batches of weights and density; what remains must be one series.
+        color: colour of the attention; by default the next one of the Axes.
 
     Returns:
-        The Axes of the series. Attention on it has a twin with a scale of its own.
+        The Axes of the series. Attention is drawn on a twin of it, with its own scale.
 
     Raises:
         ImportError: if matplotlib is not installed.
@@ -133,7 +133,7 @@ def _channels(values: Any, count: int) -> Float[Tensor, "L C"]:
 def _finite(name: str, values: Any) -> Tensor:
     given = torch.as_tensor(values, dtype=torch.float64).detach().cpu()
     if given.dim() != 1 and given.numel() != given.shape[-1:].numel():
-        raise ValueError(f"{name} must have shape (L,); got {tuple(given.shape)}. Pass those of one series.")
+        raise ValueError(f"{name} must have shape (L,); got {tuple(given.shape)}. Pass one series.")
     if not bool(given.isfinite().all()):
         raise ValueError(f"{name} must be finite; got NaN or infinity. Leave out observations without a time.")
     return given

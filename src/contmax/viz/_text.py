@@ -29,18 +29,18 @@ def plot_text_attention(
     colors: Sequence[Any] = ("C0", "C1"),
     show_tokens: bool = True,
 ) -> Any:
-    r"""Weights of tokens as bars, a density over the text as a curve, both as the share that falls to a token.
+    r"""Weights of tokens as bars, a density over the text as a curve, both as the share of each token.
 
     Token l of L takes up :math:`[\tfrac{l-1}L, \tfrac lL]` of the unit interval. Where there are both, the density has
-    a scale of its own, on the right. Tokens without attention are paler.
+    its own scale, on the right. Tokens without attention are paler.
 
     Args:
         tokens: L strings.
-        weights: of the tokens, ``(L,)`` or ``(*batch, L)``.
+        weights: weights of the tokens, ``(L,)`` or ``(*batch, L)``.
         density: over the text as the unit interval, of batch shape ``()`` or ``(*batch)``.
-        ax: Axes to draw on; by default those of a new figure that is wide enough to read.
-        index: into both batches; what remains must be one text.
-        colors: of weights and density.
+        ax: Axes to draw on; by default the Axes of a new figure that is wide enough to read.
+        index: index into both batches; what remains must be one text.
+        colors: colours of weights and density.
         show_tokens: write the tokens below the axis, unless there are more than 160.
 
     Returns:

@@ -80,18 +80,18 @@ def text_attention_html(
     index: Index = (),
     title: str = "Attention over the text",
 ) -> HtmlPage:
-    """A text as a page of HTML, each token shaded by its weight or by what of the density falls to it.
+    """A text as a page of HTML, each token shaded by its weight or by its share of the density.
 
-    With both, weights shade and the density underlines. Tokens without attention are grey. The overview above the text
-    leads to the token that is clicked; in the text, arrow keys go from token to token, or to the next attended token.
-    10,000 tokens are fine.
+    With both, weights shade and the density underlines. Tokens without attention are grey. Click on the overview above
+    the text to jump to a token; in the text, arrow keys go from token to token, or to the next attended token. 10,000
+    tokens are fine.
 
     Args:
-        tokens: L strings; they may hold anything.
-        weights: of the tokens, ``(L,)`` or ``(*batch, L)``.
+        tokens: L strings; they may contain any characters.
+        weights: weights of the tokens, ``(L,)`` or ``(*batch, L)``.
         density: over the text as the unit interval, of batch shape ``()`` or ``(*batch)``.
-        index: into both batches; what remains must be one text.
-        title: of the page.
+        index: index into both batches; what remains must be one text.
+        title: title of the page.
 
     Returns:
         A page: ``page.save("attention.html")``, or let a notebook show it.

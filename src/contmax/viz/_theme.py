@@ -14,13 +14,13 @@ class Theme:
 
     Args:
         name: light or dark.
-        paper: behind everything.
-        plate: behind tables and pictures.
+        paper: background of the page.
+        plate: background of tables and pictures.
         ink: text.
         soft: captions, axes.
         line: rules and grids.
-        observed: data, as against what a model makes of it.
-        colours: of the rows of a table, in this order. After Okabe & Ito (2008).
+        observed: data, in contrast to what a model makes of it.
+        colours: colours of the rows of a table, in this order. After Okabe & Ito (2008).
     """
 
     name: str
@@ -33,7 +33,7 @@ class Theme:
     colours: tuple[str, ...]
 
     def colour(self, index: int) -> str:
-        """Of the row with that index.
+        """The colour of the row with this index.
 
         Example:
             >>> LIGHT.colour(0)
@@ -43,7 +43,7 @@ class Theme:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The look as settings of matplotlib: ``plt.rcParams.update(LIGHT.settings)`` is for a whole script.
+        """The theme as settings of matplotlib: ``plt.rcParams.update(LIGHT.settings)`` applies it to a whole script.
 
         Example:
             >>> LIGHT.settings["text.color"]
@@ -106,7 +106,7 @@ THEMES = (LIGHT, DARK)
 
 @contextlib.contextmanager
 def drawn_in(theme: Theme) -> Iterator[None]:
-    """Whatever matplotlib draws meanwhile has this look.
+    """Context manager in which everything that matplotlib draws has this theme.
 
     Raises:
         ImportError: if matplotlib is not installed.

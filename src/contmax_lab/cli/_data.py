@@ -2,7 +2,8 @@
 
 list shows all tasks, recipes and tables. prepare unpacks a downloaded archive. check reads the data of a recipe without
 training: it counts the examples, or says which line of which file is wrong. features computes once what all trainings
-of a recipe share, such as features of images (contmax data features vqa --data.path FOLDER); stopped, it goes on later.
+of a recipe share, such as features of images (contmax data features vqa --data.path FOLDER); if it is stopped, the same
+command continues.
 """
 
 import argparse
@@ -21,7 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "action", choices=["list", "prepare", "check", "features"], nargs="?", help="what to do, see above"
     )
     parser.add_argument(
-        "what", metavar="ARCHIVE|RECIPE", nargs="?", help="the archive to unpack, or the recipe whose data is meant"
+        "what",
+        metavar="ARCHIVE|RECIPE",
+        nargs="?",
+        help="the archive to unpack, or the recipe whose data to check or prepare",
     )
     add_variant_option(parser)
     parser.add_argument("--into", type=Path, default=Path("data"), help="folder to unpack into (default: data)")

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
     console = Console(width=None if os.isatty(1) else 120, highlight=False)
     job = DemoJob(options.output, options.jobs, options.seeds, options.overrides)
     page = make_demo(job, lambda section: _show(section, console))
-    console.print(f"\nopen [bold]{page.resolve()}[/bold]; the pictures lie beside it", soft_wrap=True)
+    console.print(f"\nopen [bold]{page.resolve()}[/bold]; the pictures are beside it", soft_wrap=True)
 
 
 def _show(section: Any, console: Any) -> None:

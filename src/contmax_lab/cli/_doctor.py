@@ -1,4 +1,4 @@
-"""Say what is installed, what this machine can do, what is missing and the command that installs it."""
+"""Show what is installed, what this machine can do, what is missing, and the command that installs it."""
 
 import argparse
 import os
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
         print(aligned(_devices()))
     missing = [module for module, have in found.items() if have is None]
     if missing:
-        print("to install what is missing: pip install " + " ".join(distribution(module) for module in missing))
+        print("install what is missing: pip install " + " ".join(distribution(module) for module in missing))
     needed = [distribution(module) for module in missing if _PACKAGES[module][1]]
     if needed:
         raise LabError(f"the laboratory cannot run without {', '.join(needed)}: pip install 'contmax[lab]'")

@@ -1,8 +1,8 @@
 """Export a trained run as a small self-contained model folder.
 
-For runs of the tasks texts, series, images and documents. The folder holds the weights as float16, what the model has
-to know of its training data (classes, words, scales), and its figures on the validation examples. contmax predict
---model FOLDER asks it; the training data is no longer needed.
+For runs of the tasks texts, series, images and documents. The folder holds the weights as float16, what the model needs
+to know about its training data (classes, words, scales), and its results on the validation examples. contmax predict
+--model FOLDER uses it; the training data is no longer needed.
 """
 
 import argparse

@@ -17,7 +17,7 @@ _COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("contmax demo", "contmax demo --training.epochs 1      # a quick look"),
     ),
     "train": (
-        "train a model: on your own data, on a shipped recipe, or on a task of your own",
+        "train a model: on your own data, from a shipped recipe, or for your own task",
         (
             "contmax train texts --data.train reviews.csv --data.text review --data.label stars",
             "contmax train series --data.train sensors.csv --limit 200",
@@ -63,7 +63,7 @@ _COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("contmax export runs/images/continuous-sparsemax-seed-0 --into model",),
     ),
     "new-task": (
-        "write a small working task of your own, for you to change",
+        "write a small working task, for you to change",
         ("contmax new-task tides", "contmax train tides:TASK"),
     ),
     "data": (
@@ -78,7 +78,7 @@ _COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         "search for better settings of a recipe (hyper-parameters)",
         ("contmax search intervals/parabola --data.path weather.csv --trials 50",),
     ),
-    "doctor": ("say what is installed, what is missing, and how to get it", ("contmax doctor",)),
+    "doctor": ("show what is installed, what is missing, and how to install it", ("contmax doctor",)),
 }
 
 _EPILOG = """\
@@ -92,7 +92,7 @@ first steps:
   contmax train images --data.train FOLDER           your own images, a folder for each class
   contmax train vqa/small --data.train questions.csv your own questions: image, question, answer
   contmax train texts --help                         every setting, with its meaning and its default
-  contmax train my_module:TASK                       a task of your own; contmax new-task NAME writes one
+  contmax train my_module:TASK                       your own task; contmax new-task NAME writes one
   contmax train … --resume                           continue after an interruption
   torchrun --nproc-per-node 2 -m contmax_lab train … several processes
 """
@@ -149,7 +149,7 @@ def _complain(text: str, code: int) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="contmax",
-        description="Train, compare and look into models with sparse and continuous attention.",
+        description="Train, compare and inspect models with sparse and continuous attention.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(f"{name} is a task of the laboratory or a module of Python; pass another name")
     folder = options.into / name
     if folder.exists():
-        raise UsageError(f"{folder} is there already; pass another name")
+        raise UsageError(f"{folder} already exists; pass another name")
     words = {"name": name, "title": "".join(part.capitalize() for part in name.split("_"))}
     for file in sorted(_TEMPLATE.glob("*.txt")):
         target = folder / file.stem.replace("test_task", f"test_{name}")

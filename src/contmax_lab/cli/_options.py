@@ -22,13 +22,13 @@ def add_variant_option(parser: argparse.ArgumentParser) -> None:
 
 def add_worker_options(parser: argparse.ArgumentParser) -> None:
     """--jobs, --ray, --gpus-per-cell, --retries: where trainings run, and how many at a time."""
-    text = "trainings side by side (default: 1; with --ray, as many as the cluster has room for)"
+    text = "how many models to train at the same time (default: 1; with --ray, as many as the cluster has room for)"
     parser.add_argument("--jobs", type=int, help=text)
     text = "train on this Ray cluster: HOST:PORT, or auto on one of its machines (docs/many-machines.md)"
     parser.add_argument("--ray", metavar="ADDRESS", help=text)
-    text = "with --ray: GPUs of each training, also a part of one, e.g. 0.25 (default: 1 if the cluster has any)"
+    text = "with --ray: GPUs for each training, or a fraction of one, e.g. 0.25 (default: 1 if the cluster has any)"
     parser.add_argument("--gpus-per-cell", type=float, metavar="N", help=text)
-    text = "with --ray: how often a training whose machine was lost goes on elsewhere (default: 3)"
+    text = "with --ray: how often to move a training whose machine was lost to another one (default: 3)"
     parser.add_argument("--retries", type=int, metavar="N", help=text)
 
 
@@ -47,5 +47,5 @@ def chosen_workers(options: argparse.Namespace) -> "Workers":
         return RayCluster(options.ray, options.jobs or 0, options.gpus_per_cell, retries)
     for name in ("gpus_per_cell", "retries"):
         if getattr(options, name) is not None:
-            raise UsageError(f"--{name.replace('_', '-')} is for --ray ADDRESS; pass that too")
+            raise UsageError(f"--{name.replace('_', '-')} works only with --ray ADDRESS; pass that too")
     return LocalProcesses(options.jobs or 1)

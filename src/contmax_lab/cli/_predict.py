@@ -1,13 +1,12 @@
 """Ask a trained model about a new input, and see where it looks.
 
-contmax predict RUN INPUT asks a finished run. INPUT is a text for the tasks texts and documents, a sentence for
-translation, a table with one series for series, an image file for images, an image file and a
-question for vqa (where the model looked is drawn into IMAGE-overlay.png), and the number of a validation example, from
-1, for all other tasks.
-contmax predict --model FOLDER INPUT asks a model folder made by contmax export.
+contmax predict RUN INPUT uses a finished run. INPUT is a text for the tasks texts and documents, a sentence for
+translation, a table with one series for series, an image file for images, an image file and a question for vqa (where
+the model looked is drawn into IMAGE-overlay.png), and the number of a validation example, from 1, for all other tasks.
+contmax predict --model FOLDER INPUT uses a model folder made by contmax export.
 
-contmax predict TEXT asks the small model that comes with the package: is an English text positive or negative, and
-which words say so?
+contmax predict TEXT uses the small model that comes with the package: is an English text positive or negative, and
+which words show it?
 """
 
 import argparse
@@ -65,7 +64,9 @@ def _predicted(options: argparse.Namespace) -> "Prediction":
         trained = open_trained(first, options.overrides, named=options.task)
         return trained.task.predict(trained, _given(rest))
     if options.overrides:
-        raise UsageError(f"there is no run to change {' '.join(options.overrides)} of; pass the folder of a RUN first")
+        raise UsageError(
+            f"{' '.join(options.overrides)} changes a setting of a run, but no run was given; pass the folder of a RUN"
+        )
     name = _exported_task(options.model) if options.model else _READER
     # Nothing is imported because the folder says so: a task that is not installed is named by the user.
     named = {task.name: task for task in map(find_task, options.task)}
@@ -98,6 +99,6 @@ def _draw(prediction: "Prediction", path: Path) -> None:
     from contmax_lab.files import write_atomically
 
     if prediction.figure is None:
-        raise LabError("there is nothing to draw of this answer")
+        raise LabError("this answer has nothing to draw; leave out --figure")
     write_atomically(path, rendered(prediction.figure.draw, LIGHT))
     print(f"drawn into {path}")

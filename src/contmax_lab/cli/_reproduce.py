@@ -1,9 +1,9 @@
 """Train every cell of a table and write its results.
 
-Trainings that are done are not done again, so that a table can be made in slices: stop it with Ctrl-C or
---budget-minutes, and the same command goes on. Keys of the recipes may be changed for all cells. On one GPU, trainings
-side by side take turns, unless NVIDIA's service for sharing it runs: nvidia-cuda-mps-control -d. On several machines,
---ray ADDRESS: docs/many-machines.md shows how.
+Finished trainings are not repeated, so a table can be made in several sittings: stop it with Ctrl-C or
+--budget-minutes, and the same command continues. Settings of the recipes can be changed for all cells, e.g.
+--training.epochs 1. Trainings that run at the same time on one GPU take turns, unless NVIDIA's service for sharing it
+runs: nvidia-cuda-mps-control -d. To use several machines pass --ray ADDRESS; docs/many-machines.md shows how.
 """
 
 import argparse
@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, help="file of results (default: results/TABLE.json)")
     add_task_option(parser)
     add_worker_options(parser)
-    parser.add_argument("--budget-minutes", type=float, default=0.0, help="stop cleanly after so long")
+    parser.add_argument(
+        "--budget-minutes", type=float, default=0.0, help="stop cleanly after this many minutes (default: no limit)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,11 +1,11 @@
-"""Look for better hyper-parameters of a recipe.
+"""Search for better settings (hyper-parameters) of a recipe.
 
-The section `search` of the recipe says what to choose from: a list of values, or {low: …, high: …, log: true} for a
-range. Trials are judged on the validation examples; the test examples are not touched. All trials are kept in an
-SQLite file, and the same command goes on where it stopped, also with trials that were under way. With --over
-KEY=VALUE,… a trial is trained once for each value and judged by the mean: --over data.split=0,1,2 where validation
-examples are few. Several commands, on any machines, share a search by the same --storage and --runs; or one command
-trains on a Ray cluster: docs/many-machines.md shows how.
+The section `search` of the recipe lists what to try: a list of values, or {low: …, high: …, log: true} for a range.
+Trials are judged on the validation examples; the test examples are not touched. All trials are kept in an SQLite file;
+after an interruption, the same command continues, including trials that were not finished. With --over KEY=VALUE,… a
+trial is trained once for each value and judged by the mean: --over data.split=0,1,2 where validation examples are few.
+Several commands, on any machines, share a search if they have the same --storage and --runs; or one command trains on a
+Ray cluster. docs/many-machines.md shows how.
 """
 
 import argparse
@@ -21,9 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RECIPE, --variant, --trials, --over, --storage, --runs, and where to train."""
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, TASK, or TASK/VARIANT")
     add_variant_option(parser)
-    parser.add_argument("--trials", type=int, default=20, help="trials in all, earlier ones included (default: 20)")
-    parser.add_argument("--over", metavar="KEY=VALUE,…", help="judge a trial by its mean over these values of a key")
-    text = "address of a database, as optuna takes it (default: sqlite:///RUNS/search.db)"
+    parser.add_argument("--trials", type=int, default=20, help="number of trials, including earlier ones (default: 20)")
+    parser.add_argument(
+        "--over",
+        metavar="KEY=VALUE,…",
+        help="train each trial once for each of these values of a setting, and judge it by the mean",
+    )
+    text = "URL of a database for optuna (default: sqlite:///RUNS/search.db)"
     parser.add_argument("--storage", metavar="URL", help=text)
     parser.add_argument("--runs", type=Path, help="folder for the trials (default: runs/search/TASK/VARIANT)")
     add_worker_options(parser)

@@ -1,7 +1,7 @@
 """Train a model.
 
 RECIPE says what to train: a task (texts, series and images take your own data), TASK/VARIANT, or a YAML file; contmax
-data list shows what there is. A task of your own is MODULE:NAME; the module is installed, or in the current folder.
+data list shows them all. Your own task is MODULE:NAME; the module is installed, or in the current folder.
 
 Every setting can be changed here, e.g. --model.hidden_dim 64 --training.learning_rate 0.002 --seed 1, and contmax train
 RECIPE --help lists them all. Everything about the run is kept in one folder; after an interruption, the same command

@@ -124,7 +124,7 @@ class Task(abc.ABC):
         Raises:
             LabError: if there is nothing to prepare, or something is wrong with the data.
         """
-        raise LabError(f"trainings of the task {self.name} need nothing that could be computed before")
+        raise LabError(f"the task {self.name} has no features to compute in advance; train it directly")
 
     @abc.abstractmethod
     def build(self, model: Any, splits: Splits) -> nn.Module:
@@ -291,7 +291,7 @@ class Task(abc.ABC):
         Raises:
             LabError: if it cannot be done.
         """
-        raise LabError(f"{trained.folder} is a run of the task {self.name}, of which no model folder can be made")
+        raise LabError(f"{trained.folder} is a run of the task {self.name}, which cannot be exported as a model folder")
 
     def predict_exported(self, folder: Path | None, words: Sequence[str]) -> Prediction:
         """What an exported model says of an input.

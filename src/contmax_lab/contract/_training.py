@@ -13,10 +13,10 @@ class TrainingConfig:
     Args:
         epochs: passes over the training examples, at most.
         batch_size: examples per step over all processes together; 0 = all of them.
-        batch_tokens: tokens per step over all processes, padding counted, instead of batch_size; 0 = batch_size counts.
+        batch_tokens: tokens per step over all processes, including padding, instead of batch_size; 0 = use batch_size.
         evaluation_batch_size: examples at once in an evaluation, over all processes; 0 = batch_size.
-        accumulate: parts in which a batch goes through the model, where it does not fit into memory; the step is the
-            same, up to rounding and to the random numbers of the model.
+        accumulate: split each batch into this many parts, if it does not fit into memory; the step is the same, up to
+            rounding and the random numbers of the model.
         optimizer: name of an optimizer of torch.optim: adam, adamw, sgd (with momentum 0.9), radam, …
         optimizer_options: more options of the optimizer, e.g. {betas: [0.9, 0.98]}.
         learning_rate: largest learning rate, which the schedule lowers.
@@ -31,7 +31,7 @@ class TrainingConfig:
         clip_norm: largest norm of the gradient; 0 = no limit.
         monitor: the validation metric that decides which weights are kept.
         goal: whether the smallest or the largest value of the monitored metric is best.
-        patience: stop after so many evaluations without a new best; 0 = never.
+        patience: stop after this many evaluations without a new best; 0 = never.
         evaluate_every: epochs between evaluations on the validation examples.
         checkpoint_seconds: seconds between checkpoints; 0 = one after every step.
         precision: "no" = float32, "bf16" = bfloat16 autocast.

@@ -69,7 +69,7 @@ def half_table(path: Path, words: Collection[str]) -> tuple[list[str], NDArray[n
     """
     found = read_vectors(path, words)
     if not found:
-        raise LabError(f"{path} has no vector for any word of the texts; it must be of lower-case words")
+        raise LabError(f"{path} has no vector for any word of the texts; its words must be in lower case")
     half = torch.stack(list(found.values())).half()
     for word, vector in zip(found, half, strict=True):
         if not bool(vector.isfinite().all()):
@@ -93,7 +93,7 @@ def _array(path: Path) -> tuple[list[str], NDArray[np.floating]]:
     try:
         vectors = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise LabError(f"{path} is no array of numpy: {' '.join(str(error).split())}") from None
+        raise LabError(f"{path} is not a numpy array: {' '.join(str(error).split())}") from None
     if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
         raise LabError(f"{path}: {vectors.dtype} of shape {vectors.shape}; expected floats of shape (words, D)")
     if len(words) != len(vectors):

@@ -29,7 +29,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             aside.unlink()
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        way = "Free some space; a training goes on with --resume." if full else "Choose a place that can be written."
+        way = "Free some space; continue the training with --resume." if full else "Choose a place that can be written."
         raise CannotWrite(
             f"cannot write {path}: {error.strerror or error}; what was saved before is untouched. {way}"
         ) from None

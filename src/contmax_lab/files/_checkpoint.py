@@ -52,9 +52,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, the file is no mapping
     except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise LabError(f"{path} is damaged or no checkpoint: {' '.join(str(error).split())}") from None
+        raise LabError(f"{path} is damaged or not a checkpoint: {' '.join(str(error).split())}") from None
     if "state" not in metadata:
-        raise LabError(f"{path} is no checkpoint: it has no state")
+        raise LabError(f"{path} is not a checkpoint: it has no state")
     if metadata.get("crc32") != _checksum(tensors, metadata["state"]):
         raise LabError(f"{path} is damaged: its check sum does not match")
     return Checkpoint(tensors, json.loads(metadata["state"]))

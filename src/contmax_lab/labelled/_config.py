@@ -20,8 +20,8 @@ class LabelledData:
         test: test examples, used only with --test.
         target: what the labels are, classes (any number of them) or numbers.
         held_out: share of every class to hold out for validation where no validation data is given.
-        split: random seed of that choice, and of the choice of --limit.
-        limit: use only so many examples of each file, chosen at random; 0 = all.
+        split: random seed for that choice, and for the choice by limit.
+        limit: use only this many examples of each file, chosen at random; 0 = all.
     """
 
     train: Path | None = None

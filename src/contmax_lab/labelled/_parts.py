@@ -57,14 +57,14 @@ def read_parts(read: Callable[[Path], Sequence[E]], data: LabelledData, what: st
     except LabError as error:
         if len(train) == len(found):
             raise
-        raise LabError(f"{error}. --limit has left {len(train)} of {len(found)} examples; pass a greater one") from None
+        raise LabError(f"{error}. --limit has left {len(train)} of {len(found)} examples; pass a larger one") from None
     if data.validation is None:
         # Of numbers, all are of one kind.
         labels = [example.label.text if targets.classes else "" for example in train]
         held_out = set(held_out_share(labels, data.held_out, data.split))
         if not held_out:
             raise UsageError(
-                f"{data.train}: every label occurs once, so that nothing can be held out for validation; if labels are "
+                f"{data.train}: every label occurs once, so nothing can be held out for validation; if labels are "
                 "numbers pass --data.target number, or else --data.validation"
             )
         valid = [example for index, example in enumerate(train) if index in held_out]

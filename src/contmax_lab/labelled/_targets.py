@@ -51,14 +51,14 @@ class Targets:
         found = sorted({label.text for label in labels}, key=_order)
         file = labels[0].place.file
         if len(found) == 1:
-            raise LabError(f"{file}: every label is {found[0]!r}; there must be two different ones at least")
+            raise LabError(f"{file}: every label is {found[0]!r}; there must be at least two different ones")
         if kind == "class":
             return cls(tuple(found))
         numbers = [_number(label) for label in labels]
         deviation = statistics.pstdev(numbers)
         # The scale of the last differences that float32 can tell apart.
         if not deviation > 1e-6 * max(map(abs, numbers)):
-            raise LabError(f"{file}: every label is {numbers[0]:g}, nearly; there must be different ones")
+            raise LabError(f"{file}: all labels are nearly {numbers[0]:g}; they must differ")
         if not math.isfinite(deviation) or deviation > 1e30:
             raise LabError(f"{file}: the labels reach {max(map(abs, numbers)):.3g}; rescale them")
         return cls((), statistics.fmean(numbers), deviation)

@@ -61,7 +61,7 @@ def find_recipe(name: str | Path, variant: str = "", named: Sequence[str] = ()) 
     if path.is_dir() or not (":" in reference or reference in task_names()):
         raise UsageError(_no_recipe(name))
     if inline and variant and inline != variant:
-        raise UsageError(f"{name} names the variant {inline}, and --variant {variant} another; pass one of them")
+        raise UsageError(f"{name} names the variant {inline}, but --variant names {variant}; pass only one of them")
     task = find_task(reference)
     stored = task_recipe(task.recipe_file, task.name)
     chosen = inline or variant or str(stored.get("default", ""))

@@ -30,8 +30,8 @@ def task_of_run(folder: str | Path, named: Sequence[str] = ()) -> Task:
     was = f" ({origin} where it was trained)" if origin else ""
     module = origin.partition(":")[0].partition(".")[0] or "my_module"
     raise LabError(
-        f"{run.folder} is a run of the task {name!r}{was}, which is not installed; nothing is imported because a run "
-        f"says so. If you have that task, name it as MODULE:NAME, e.g. --task {module}:TASK"
+        f"{run.folder} is a run of the task {name!r}{was}, which is not installed; a run may not import modules by "
+        f"itself. If you have that task, name it as MODULE:NAME, e.g. --task {module}:TASK"
     )
 
 

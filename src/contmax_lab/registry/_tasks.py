@@ -86,8 +86,8 @@ def installed_task(name: str) -> Task:
     if name not in points:
         known = task_names()
         raise UsageError(
-            f"there is no task {name!r}{nearest(name, known) or ';'} choose from {', '.join(known)}, or name one of "
-            "your own as MODULE:NAME"
+            f"there is no task {name!r}{nearest(name, known) or ';'} choose from {', '.join(known)}, or name your "
+            "own as MODULE:NAME"
         )
     point = points[name]
     try:
@@ -155,7 +155,9 @@ def _task_of_module(reference: str) -> Task:
         raise UsageError(f"{reference}: the module {module}{_where(module)} has no {attribute!r}; pass MODULE:NAME")
     task = _checked(found, reference)
     if is_installed(task.name) and installed_task(task.name) is not task:
-        raise UsageError(f"{reference}: there is an installed task of the name {task.name!r}; give yours another name")
+        raise UsageError(
+            f"{reference}: there is an installed task with the name {task.name!r}; give yours another name"
+        )
     return task
 
 

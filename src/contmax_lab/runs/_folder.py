@@ -84,12 +84,12 @@ class Run:
         """
         if self.config.exists() and self._has_begun():
             if not resume:
-                raise UsageError(f"{self.folder} already holds a run; pass --resume to go on, or another --folder")
+                raise UsageError(
+                    f"{self.folder} already holds a run; pass --resume to continue it, or another --folder"
+                )
             changed = self.differences(recipe)
             if changed:
-                raise UsageError(
-                    f"{self.folder} was begun with another recipe than this one ({changed[0]}); pass another --folder"
-                )
+                raise UsageError(f"{self.folder} was started with another recipe ({changed[0]}); pass another --folder")
             return
         write_json(self._provenance, {**provenance(_PACKAGES), "task": _class_of(recipe.task)})
         write_atomically(self.config, as_yaml(recipe).encode("utf-8"))
@@ -224,7 +224,7 @@ class Run:
             return read_checkpoint(saved[-1])
         except LabError as error:
             way = f"from {saved[-2].name}" if len(saved) > 1 else "from the start"
-            raise LabError(f"{error}. Delete it and pass --resume to go on {way}.") from None
+            raise LabError(f"{error}. Delete it and pass --resume to continue {way}.") from None
 
     def _saved(self) -> list[Path]:
         return sorted(self.checkpoints.glob("step-*.safetensors"))

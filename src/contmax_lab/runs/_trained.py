@@ -25,7 +25,9 @@ def load_trained(task: Task, folder: str | Path, overrides: Sequence[str] = (), 
     recipe = run.recipe(task, overrides)
     results = run.results()
     if results is None:
-        raise LabError(f"{run.folder} is not done: contmax train {run.config} --folder {run.folder} --resume")
+        raise LabError(
+            f"{run.folder} is not finished; continue it: contmax train {run.config} --folder {run.folder} --resume"
+        )
     splits = task.load(recipe.data, recipe.seed)
     model = task.build(recipe.model, splits)
     try:

@@ -72,7 +72,7 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
     try:
         return study.best_trial
     except ValueError:
-        raise LabError("no trial succeeded; look at the ranges in the section search") from None
+        raise LabError("no trial succeeded; check the ranges in the section search") from None
 
 
 def trial_folder(runs: Path, trial: optuna.trial.FrozenTrial | optuna.Trial) -> Path:
@@ -109,7 +109,7 @@ class _Trials:
                     if outcome is not None:
                         self._judge(outcome)
         except Interrupted as stopped:
-            error = Interrupted(f"{stopped} in {self._job.runs}, all is saved; the same command goes on")
+            error = Interrupted(f"{stopped} in {self._job.runs}, everything is saved; the same command continues")
             error.exit_code = stopped.exit_code
             raise error from None
         finally:
@@ -170,7 +170,7 @@ def _monitored(folder: Path, metric: str) -> float:
     """The metric by which a training is judged."""
     results = Run(folder).results()
     if results is None:
-        raise LabError(f"{folder} is done, but its results are gone")
+        raise LabError(f"{folder} is finished, but its results are missing")
     return float(results["valid"][metric])
 
 

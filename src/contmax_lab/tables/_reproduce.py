@@ -120,7 +120,7 @@ def _train_start(job: Reproduction, deadline: float, *, begun: bool) -> None:
         return
     if begun:
         raise UsageError(
-            f"{job.runs / _START} is not done, but rows have begun with it; restore it, or choose another folder"
+            f"{job.runs / _START} is not finished, but rows were trained from it; restore it, or choose another folder"
         )
     complaint = _train_all(job, [Training(recipe, job.runs / _START, test=True)], deadline)
     if complaint is not None:
@@ -132,7 +132,9 @@ def _done(job: Reproduction, folder: str, recipe: Recipe) -> dict[str, Any] | No
     run = Run(job.runs / folder)
     results = run.results()
     if results and (changed := run.differences(recipe)):
-        raise UsageError(f"{run.folder} is of another recipe ({changed[0]}); delete it, or choose another folder")
+        raise UsageError(
+            f"{run.folder} was trained with another recipe ({changed[0]}); delete it, or choose another folder"
+        )
     return None if run.is_untested() else results
 
 
@@ -219,7 +221,7 @@ def _train_all(job: Reproduction, left: Sequence[Work], deadline: float) -> LabE
             problems.extend([f"{folder}: {problem}"] if problem else [])
     except Interrupted as stopped:
         error = Interrupted(
-            f"{stopped} with {done} of {len(left)} trainings done, all is saved; the same command goes on"
+            f"{stopped} with {done} of {len(left)} trainings done, everything is saved; the same command continues"
         )
         error.exit_code = stopped.exit_code
         return error

@@ -64,13 +64,17 @@ def _check(recipes: Sequence[Recipe]) -> None:
     first = recipes[0]
     training = first.training
     if any((recipe.model, recipe.training) != (first.model, training) for recipe in recipes):
-        raise UsageError("recipes that are trained together must be alike but for their data and seed")
+        raise UsageError("recipes that are trained together must be the same except for their data and seed")
     wanted = {"batch_size": 0, "accumulate": 1, "clip_norm": 0, "patience": 0, "monitor": "loss", "goal": "min"}
     for key, value in wanted.items():
         if getattr(training, key) != value:
-            raise UsageError(f"trainings together need training.{key}={value}; got {getattr(training, key)}")
+            raise UsageError(
+                f"training several models together needs training.{key}={value}; got {getattr(training, key)}"
+            )
     if training.optimizer.lower() not in _ELEMENTWISE or training.schedule in ("epochs", "milestones", "plateau"):
-        raise UsageError("trainings together take adam, adamw or sgd, and a schedule that depends on the step alone")
+        raise UsageError(
+            "training several models together needs adam, adamw or sgd, and a schedule that depends on the step alone"
+        )
 
 
 def _fit(ensemble: "_Ensemble", checkpoint: Path) -> None:
@@ -85,7 +89,7 @@ def _fit(ensemble: "_Ensemble", checkpoint: Path) -> None:
                 write_checkpoint(checkpoint, ensemble.checkpoint())
                 saved = time.monotonic()
             if request:
-                error = Interrupted(f"stopped at step {ensemble.step}, all is saved; the same command goes on")
+                error = Interrupted(f"stopped at step {ensemble.step}, everything is saved; the same command continues")
                 error.exit_code = request.exit_code
                 raise error
 
@@ -274,7 +278,7 @@ class _Ensemble:
         """Go on from there."""
         tensors, state = checkpoint.tensors, checkpoint.state
         if state["replicas"] != len(self.recipes):
-            raise UsageError(f"the checkpoint is of {state['replicas']} replicas, not {len(self.recipes)}; delete it")
+            raise UsageError(f"the checkpoint has {state['replicas']} replicas, not {len(self.recipes)}; delete it")
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.copy_(tensors[f"parameters.{name}"])

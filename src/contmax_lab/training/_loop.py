@@ -94,7 +94,7 @@ class _Training:
         self.splits = self.task.load(recipe.data, recipe.seed)
         for name, split in (("training", self.splits.train), ("validation", self.splits.valid)):
             if not len(split):
-                raise LabError(f"there are no {name} examples; look at the section data of the recipe")
+                raise LabError(f"there are no {name} examples; check the section data of the recipe")
         self.plan = Plan(self.config, recipe.seed, len(self.splits.train), self.task.lengths(self.splits.train))
         self.learner = Learner(recipe, self.splits, accelerator)
         self.position = _Position()
@@ -191,7 +191,7 @@ class _Training:
             self.save()
         if stop:
             self.saver.wait()
-            error = Interrupted(f"stopped at step {self.position.step}, all is saved; pass --resume to go on")
+            error = Interrupted(f"stopped at step {self.position.step}, everything is saved; pass --resume to continue")
             error.exit_code = self.request.exit_code
             raise error
 
@@ -253,7 +253,7 @@ class _Training:
     def _keep_best(self, valid: dict[str, float]) -> None:
         monitor = self.config.monitor
         if monitor not in valid:
-            raise UsageError(f"training.monitor is {monitor!r}, but what is measured is {', '.join(valid)}")
+            raise UsageError(f"training.monitor is {monitor!r}, but the metrics are {', '.join(valid)}")
         sign = 1.0 if self.config.goal == "max" else -1.0
         best = self.position.best
         is_best = best is None or sign * valid[monitor] > sign * best

@@ -67,5 +67,5 @@ def _groups(task: Task, model: nn.Module, training: TrainingConfig) -> list[dict
     grouped = {id(parameter) for group in groups for parameter in group["params"]}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in grouped:
-            raise LabError(f"{name} is in no parameter group of the task {task.name}, but would have to learn")
+            raise LabError(f"{name} needs a gradient but is in no parameter group of the task {task.name}")
     return groups

@@ -92,7 +92,7 @@ class LocalCrew:
             worker.process.join()
             self._busy.remove(worker)
             code = worker.process.exitcode
-            return Outcome(training, f"the process that trained ended with exit code {code}; the same command goes on")
+            return Outcome(training, f"the training process ended with exit code {code}; the same command continues")
         self._busy.remove(worker)
         self._idle.append(worker)
         return Outcome(training, text or None, kind == "diverged")

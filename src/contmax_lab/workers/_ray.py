@@ -83,7 +83,7 @@ class RayCrew:
         has = max((node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]), default=0.0)
         self._gpus = (1.0 if has else 0.0) if cluster.gpus is None else cluster.gpus
         if self._gpus > has:
-            raise LabError(f"--gpus-per-cell {self._gpus:g}: no machine of the cluster {cluster.address} has so many")
+            raise LabError(f"--gpus-per-cell {self._gpus:g}: no machine of the cluster {cluster.address} has that many")
         # Ray begins a task whose worker or machine is lost again on another, by itself; one that raises it does not.
         options = {"num_cpus": 1, "num_gpus": self._gpus, "max_retries": cluster.retries}
         self._train = ray.remote(**options)(train_ordered)
@@ -152,7 +152,7 @@ class RayCrew:
             return
         before, self._machines, self._looked = self._machines, self._alive(), time.monotonic()
         for machine in before.keys() - self._machines.keys():
-            lost = f"lost the machine {before[machine]}; what it trained goes on elsewhere, from the last checkpoints"
+            lost = f"lost the machine {before[machine]}; its trainings continue elsewhere from the last checkpoints"
             print(lost, file=sys.stderr, flush=True)
 
     def _ended(self, reference: Any) -> Outcome | None:
@@ -175,7 +175,7 @@ class RayCrew:
         kinds = self._ray.exceptions
         if isinstance(error, kinds.NodeDiedError | kinds.WorkerCrashedError | kinds.OutOfMemoryError):
             times, name = self._cluster.retries + 1, type(error).__name__
-            return f"its machine or process was lost {times} times ({name}, see --retries); the same command goes on"
+            return f"its machine or process was lost {times} times ({name}, see --retries); the same command continues"
         return _one_line(error)
 
 
@@ -196,14 +196,14 @@ def _check_address(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise UsageError(
-            f"--ray {address} is no address; pass HOST:PORT as `ray start --head` prints it, or auto on a machine of "
-            "the cluster"
+            f"--ray {address} is not an address; pass HOST:PORT as `ray start --head` prints it, or auto on a machine "
+            "of the cluster"
         )
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT).close()
     except (OSError, OverflowError) as error:
         raise LabError(
-            f"--ray {address}: nobody answers there ({error}); start a cluster with ray start --head --port=6379"
+            f"--ray {address}: no cluster answers there ({error}); start a cluster with ray start --head --port=6379"
         ) from None
 
 

@@ -56,7 +56,7 @@ def _enter(folder: Path) -> None:
     try:
         os.chdir(folder)
     except OSError as error:
-        raise LabError(f"cannot enter {folder}: {error.strerror}; give the command in a folder of {_SHARED}") from None
+        raise LabError(f"cannot enter {folder}: {error.strerror}; run the command in a folder of {_SHARED}") from None
 
 
 def _wait_for(file: Path) -> None:

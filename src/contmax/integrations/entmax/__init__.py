@@ -1,9 +1,9 @@
 """Drop-in replacement for the `entmax` package, version 1.3: the same names, signatures and submodules.
 
-Change ``import entmax`` to ``from contmax.integrations import entmax``, or ``from entmax.losses import …`` to
-``from contmax.integrations.entmax.losses import …``, and nothing else. Numbers agree to rounding. What differs is what
-used to fail: second derivatives, slices of −inf, float16 and bfloat16, large scores, α at and near 1, losses with −inf
-scores, ignored labels, soft targets and a learned α, `vmap`, forward mode and `torch.compile(fullgraph=True)`.
+Change ``import entmax`` to ``from contmax.integrations import entmax``, or ``from entmax.losses import …`` to ``from
+contmax.integrations.entmax.losses import …``, and nothing else. Numbers agree to rounding. The differences are cases
+that used to fail: second derivatives, slices of −inf, float16 and bfloat16, large scores, α at and near 1, losses with
+−inf scores, ignored labels, soft targets and a learned α, `vmap`, forward mode and `torch.compile(fullgraph=True)`.
 
 Arguments that steer an algorithm (`k`, `n_iter`, `ensure_sum_one`) are accepted and have no effect: every result is
 exact to the rounding of its dtype.

@@ -15,7 +15,7 @@ def sparsemax(X: Float[Tensor, "..."], dim: int = -1, k: int | None = None) -> F
     Args:
         X: scores x, any shape; −inf counts as masked.
         dim: the axis of the distribution.
-        k: accepted for compatibility; no sort is performed, so there is none to shorten.
+        k: accepted for compatibility; it has no effect, since nothing is sorted.
 
     Returns:
         Probabilities of the shape of X, as :func:`contmax.sparsemax`.
@@ -38,7 +38,7 @@ def entmax15(X: Float[Tensor, "..."], dim: int = -1, k: int | None = None) -> Fl
     Args:
         X: scores x, any shape; −inf counts as masked.
         dim: the axis of the distribution.
-        k: accepted for compatibility; no sort is performed, so there is none to shorten.
+        k: accepted for compatibility; it has no effect, since nothing is sorted.
 
     Returns:
         Probabilities of the shape of X, as :func:`contmax.entmax` with α = 1.5.

@@ -22,7 +22,7 @@ def sparsemax_loss(X: Float[Tensor, "n classes"], target: Target, k: int | None 
     Args:
         X: scores x.
         target: class labels, or soft targets y of the shape of X.
-        k: accepted for compatibility; no sort is performed, so there is none to shorten.
+        k: accepted for compatibility; it has no effect, since nothing is sorted.
 
     Returns:
         Losses of shape (n,).

@@ -6,9 +6,9 @@
     entmax.register()
     model = AutoModel.from_pretrained(name, attn_implementation="entmax")
 
-α is 1.5 unless the configuration has another one as ``entmax_alpha``, for all layers or one per layer. `set_alpha`
-changes it, `AlphaSchedule` lets it rise from 1 during a fine-tuning with `transformers.Trainer`, and
-`make_alpha_learnable` lets each head learn its own.
+α is 1.5 unless the configuration sets ``entmax_alpha``, one for all layers or one per layer. `set_alpha` changes it,
+`AlphaSchedule` raises it from 1 during fine-tuning with `transformers.Trainer`, and `make_alpha_learnable` lets each
+head learn its own.
 """
 
 from contmax.integrations.transformers._alpha import make_alpha_learnable as make_alpha_learnable

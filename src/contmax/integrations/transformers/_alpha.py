@@ -43,18 +43,18 @@ def given_alpha(layer: Any) -> float:
 
 
 def set_alpha(model: PreTrainedModel, alpha: float | Sequence[float]) -> None:
-    """Give a model its α, in its configuration and in all those that its parts have.
+    """Set the α of a model, in its configuration and in those of its parts.
 
     ``model.config.entmax_alpha = …`` is enough *before* a model is made. Afterwards encoders, decoders and parts of
-    composite models may have configurations of their own, which only this function reaches.
+    composite models may have their own configurations, which only this function reaches.
 
     Args:
         model: any model of `transformers`.
-        alpha: α > 0; 1 is softmax. A number for all layers, or one per layer; layers of the same number in an encoder
-            and a decoder share theirs.
+        alpha: α > 0; 1 is softmax. A number for all layers, or one per layer; in an encoder–decoder, layer i of both
+            has the same α.
 
     Raises:
-        ValueError: if it is not positive, has not one number per layer, or the model learns its α.
+        ValueError: if it is not positive, does not have one number per layer, or the model learns its α.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -65,10 +65,14 @@ def set_alpha(model: PreTrainedModel, alpha: float | Sequence[float]) -> None:
         [1.0, 1.5]
     """
     if any(hasattr(layer, "entmax_alpha") for _, layer in attention_layers(model)):
-        raise ValueError(f"{type(model).__name__} learns its α: it cannot be set. Load the model without α learned.")
+        raise ValueError(
+            f"{type(model).__name__} learns its α, so it cannot be set. Load a model whose α is not learned."
+        )
     values = [float(alpha)] if isinstance(alpha, Real) else [float(a) for a in cast(Sequence[float], alpha)]
     if not values or not all(0 < value < float("inf") for value in values):
-        raise ValueError(f"α must be positive, a number or one per layer; got {alpha}. 1 is softmax, 1.5 a good goal.")
+        raise ValueError(
+            f"α must be positive, a number or one per layer; got {alpha}. 1 is softmax; 1.5 is a good choice."
+        )
     for config in _configurations(model):
         if not isinstance(alpha, Real):
             _require_one_per_layer(values, config)
@@ -80,15 +84,15 @@ def make_alpha_learnable(model: PreTrainedModel, alpha: float | None = None) -> 
     r"""Let each head of each attention layer learn its own α inside (1, 2).
 
     The parameters are part of the model: `save_pretrained` writes them, and `from_pretrained` reads them in any process
-    in which :func:`register` was called before. Give an optimizer that exists already the new parameters, whose names
-    end in ``entmax_alpha.alpha_logit``; weight decay draws α to 1.5.
+    that has called :func:`register`. If an optimizer exists already, add the new parameters to it; their names end in
+    ``entmax_alpha.alpha_logit``. Weight decay pulls α towards 1.5.
 
     Args:
         model: a model with ``attn_implementation="entmax"``.
-        alpha: α to begin with, in (1, 2); by default what the configuration has, or 1.5.
+        alpha: α to begin with, in (1, 2); by default the value in the configuration, or 1.5.
 
     Raises:
-        ValueError: if α is not inside (1, 2), or the model has other attention than ours.
+        ValueError: if α is not inside (1, 2), or the model does not use entmax attention.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -105,7 +109,7 @@ def make_alpha_learnable(model: PreTrainedModel, alpha: float | None = None) -> 
     layers = [layer for _, layer in attention_layers(model) if layer.config._attn_implementation == NAME]
     if not layers:
         raise ValueError(
-            f'{type(model).__name__} has no attention with α. Call model.set_attn_implementation("{NAME}") first.'
+            f'{type(model).__name__} has no entmax attention. Call model.set_attn_implementation("{NAME}") first.'
         )
     number_layers(model)
     learned = [_learned(layer, alpha) for layer in layers]  # all of them are made before any is put in its place

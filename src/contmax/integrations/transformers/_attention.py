@@ -55,8 +55,8 @@ def entmax_attention_forward(
     causal = queries > 1 and attention_mask is None and causal
     if sliding_window is not None and attention_mask is None and keys > sliding_window:
         raise ValueError(
-            f"{type(module).__name__} has a sliding window of {sliding_window} for {keys} keys, and no mask came with "
-            'it. Call the model, not the layer, after model.set_attn_implementation("entmax").'
+            f"{type(module).__name__} has a sliding window of {sliding_window} for {keys} keys, but got no mask. "
+            'Call the model, not the layer, after model.set_attn_implementation("entmax").'
         )
     if causal and keys > queries:
         # Only the first call with a static cache has fewer queries than keys and no mask: the rest is not filled yet.
@@ -86,7 +86,9 @@ def entmax_attention_forward(
 def _refuse(module: Module, options: dict[str, Any]) -> None:
     for name, meaning in _REFUSED.items():
         if options.get(name) is not None:
-            raise ValueError(f"{type(module).__name__} uses {meaning} ({name}), which entmax attention does not have.")
+            raise ValueError(
+                f"{type(module).__name__} uses {meaning} ({name}), which entmax attention does not support."
+            )
 
 
 def _mask_and_bias(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tensor | None]:
@@ -99,7 +101,7 @@ def _mask_and_bias(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tenso
         return None, None
     if not isinstance(mask, Tensor) or mask.dim() != 4 or not (mask.dtype == torch.bool or mask.is_floating_point()):
         got = f"{mask.dtype} of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"attention needs a mask (B, 1, Q, L), boolean or added to the scores; got {got}.")
+        raise TypeError(f"the mask must be boolean, or a bias of floating point, of shape (B, 1, Q, L); got {got}.")
     mask = mask[..., :keys]  # masks for a static cache may be longer
     if mask.dtype == torch.bool:
         return mask, None

@@ -39,7 +39,7 @@ def heads_of(layer: Any) -> int:
             number = getattr(owner, name, None)
             if isinstance(number, int):
                 return number
-    raise ValueError(f"{type(layer).__name__} does not say how many heads it has: α per head is not possible there.")
+    raise ValueError(f"{type(layer).__name__} does not tell how many heads it has, so α per head is not possible.")
 
 
 def require_interface(model: PreTrainedModel) -> None:
@@ -51,7 +51,7 @@ def require_interface(model: PreTrainedModel) -> None:
     if not model._can_set_attn_implementation():
         raise ValueError(
             f'{type(model).__name__} computes its attention by itself and would ignore attn_implementation="{NAME}". '
-            "It needs a model that follows transformers' attention interface."
+            "Pass a model that uses transformers' attention interface."
         )
     for module in _own_modules(model):
         if _computes_softmax_by_itself(type(module)):

@@ -11,7 +11,7 @@ class EntmaxLogitsProcessor(LogitsProcessor):
 
     .. math:: z \mapsto \ln\,\alpha\text{-entmax}(z)
 
-    Words without probability get −∞, and the softmax of what is returned is the entmax of the logits. It comes before
+    Words of probability zero get −∞, and the softmax of the result is the entmax of the logits. It comes before
     ``temperature``, ``top_k`` and ``top_p``: pass ``top_k=0``, since `generate` has 50 by default.
 
     Args:
@@ -32,7 +32,7 @@ class EntmaxLogitsProcessor(LogitsProcessor):
 
     def __init__(self, alpha: float = 1.5) -> None:
         if not 0 < alpha < float("inf"):
-            raise ValueError(f"α must be positive; got {alpha}. 1 is softmax, 1.5 a good value.")
+            raise ValueError(f"α must be positive; got {alpha}. 1 is softmax; 1.5 is a good choice.")
         self.alpha = float(alpha)
 
     def __call__(self, input_ids: torch.LongTensor | None, scores: torch.Tensor) -> torch.Tensor:

@@ -39,12 +39,13 @@ class ContinuousPooling(
     .. math:: c = E_p[V(t)], \qquad V \text{ the signal that the hidden states are observations of}
 
     :class:`contmax.nn.ContinuousAttention` with a head that learns where to look. `save_pretrained`, `from_pretrained`
-    and `push_to_hub` are those of `huggingface_hub.PyTorchModelHubMixin`; they keep the arguments, the weights and a
-    card.
+    and `push_to_hub` come from `huggingface_hub.PyTorchModelHubMixin`; they store the arguments, the weights and a
+    model card.
 
     Args:
         embed_dim: E, channels of the hidden states: ``model.config.hidden_size``.
-        num_basis: K, functions that the signal is made of; waves of length 3/(K − 1) of the sequence and more are seen.
+        num_basis: K, number of basis functions of the signal; they resolve waves of 3/(K − 1) of the sequence or
+            longer.
         alpha: α of the density: 1 is a Gaussian, 2 a parabola with bounded support.
         penalty: λ of the ridge fit.
 

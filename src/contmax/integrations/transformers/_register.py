@@ -18,16 +18,16 @@ logger = logging.get_logger(__name__)
 
 
 def register() -> None:
-    """Let models of `transformers` be made, loaded and switched with ``attn_implementation="entmax"``.
+    """Make ``attn_implementation="entmax"`` available to models of `transformers`.
 
     It registers the attention function and the function that makes its masks, without which padding would be attended
-    to. Three methods of `transformers.PreTrainedModel` are extended, since transformers has no other place for it:
+    to. Three methods of `transformers.PreTrainedModel` are extended, since transformers has no other hook for it:
 
-    * models that compute attention by themselves refuse ``"entmax"``, where transformers logs a warning and goes on;
+    * models that compute attention by themselves refuse ``"entmax"``, where transformers only logs a warning;
     * a model whose configuration says that α is learned is made with the parameters for it, so that `from_pretrained`
       finds them (see :func:`make_alpha_learnable`).
 
-    Call it once per process, before models are made; to call it again changes nothing.
+    Call it once per process, before models are made; calling it again changes nothing.
 
     Example:
         >>> from transformers import BertConfig, BertModel

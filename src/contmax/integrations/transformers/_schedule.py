@@ -10,13 +10,13 @@ from contmax.integrations.transformers._alpha import set_alpha
 
 
 class AlphaSchedule(TrainerCallback):
-    r"""Lets α rise from exactly 1 to its goal: a callback of `transformers.Trainer`.
+    r"""A callback for `transformers.Trainer` that raises α from exactly 1 to its goal.
 
     .. math:: \alpha(s) = 1 + (\alpha_{goal} - 1)\,\min\big(1, s / (r\,S)\big)
 
-    after s of S steps of the optimizer. A pretrained model with softmax is unchanged at the start, and gets its zeros
-    little by little. Evaluations and checkpoints have the α of their step, and a training that is resumed goes on with
-    it. After ``load_best_model_at_end`` the model has the α it had when it was best.
+    after s of S steps of the optimizer. A pretrained model with softmax is unchanged at the start and becomes sparse
+    gradually. Evaluations and checkpoints have the α of their step, and a resumed training continues with it. After
+    ``load_best_model_at_end`` the model has the α it had when it was best.
 
     Args:
         goal: α at the end, a number or one per layer.
@@ -30,7 +30,7 @@ class AlphaSchedule(TrainerCallback):
         >>> [schedule.alpha_after(share) for share in (0, 0.25, 0.5, 1)]
         [1.0, 1.25, 1.5, 1.5]
 
-    With a loop of one's own, ``set_alpha(model, schedule.alpha_after(step / steps))`` does the same.
+    In your own training loop, ``set_alpha(model, schedule.alpha_after(step / steps))`` does the same.
     """
 
     def __init__(self, goal: float | Sequence[float] = 1.5, *, rise: float = 0.7) -> None:
@@ -52,19 +52,19 @@ class AlphaSchedule(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **context: Any
     ) -> None:
-        """Give α its value at the step with which the training begins."""
+        """Set α for the step at which the training begins."""
         self._set(context["model"], state.global_step, state)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **context: Any
     ) -> None:
-        """Give α its next value."""
+        """Set α for the next step."""
         self._set(context["model"], state.global_step, state)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **context: Any
     ) -> None:
-        """Give α the value that belongs to the weights which the trainer has loaded, if it has."""
+        """If the trainer has loaded the best weights, set α to the value that belongs to them."""
         best = state.best_global_step if args.load_best_model_at_end else None
         self._set(context["model"], state.global_step if best is None else best, state)
 

@@ -53,7 +53,7 @@ def summary_of(target: Distribution) -> Summary:
             return SUMMARIES[kind](target)
     raise NotImplementedError(
         f"the Tsallis negentropy of {type(target).__name__} has no closed form here. Pass samples as Empirical, or "
-        "register_fenchel_young the pair."
+        "register the pair with contmax.losses.register_fenchel_young."
     )
 
 

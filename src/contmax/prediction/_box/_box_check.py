@@ -82,7 +82,7 @@ class BoxCheck:
     def _advice(self) -> str:
         return (
             f"Steps, kinks and peaks narrower than a cell do this: raise resolution, now {self.domain.resolution}, "
-            "or pass contmax.domains.Nodes with a quadrature rule of your own."
+            "or pass contmax.domains.Nodes with your own quadrature rule."
         )
 
     def _read_own(self, score: Score, nodes: Float[Tensor, "*batch n N"], masses: Float[Tensor, "*batch n"]) -> HeldOut:

@@ -93,8 +93,8 @@ def _sample_weights(domain: Box) -> Float[Tensor, "n"]:
 class BoxPrediction(ContinuousPrediction):
     """A prediction on a box, see :class:`Prediction`: a vector-valued distribution, in one dimension too.
 
-    The density is that of the interpolant of the score through its values at ``domain.nodes``. Unlike all others it
-    waits for an accelerator: when it is made, and when draws are made.
+    The density is that of the interpolant of the score through its values at ``domain.nodes``. Unlike the other
+    predictions it waits for an accelerator when it is made and when it is sampled.
     """
 
     has_rsample = False

@@ -26,11 +26,11 @@ class DocumentsData:
         path: folder of IMDB reviews, {train,test}/{pos,neg}/ID_STARS.txt or imdb_{train,test}.tsv.
         vectors: word vectors, a text file of GloVe or .npy with .vocab.txt; by default those in the folder.
         cache: folder for the prepared arrays; by default .contmax in the folder of the reviews.
-        max_words: keep so many words of the training reviews, the first of the word vectors; 0 = all.
-        dimensions: keep so many columns of the word vectors; 0 = all.
+        max_words: keep this many words of the training reviews, those that come first among the word vectors; 0 = all.
+        dimensions: keep this many columns of the word vectors; 0 = all.
         valid: share of the training reviews that is held out for validation, whole films where films are known (files
             urls_{pos,neg}.txt of the archive).
-        split: seed of the choice of these.
+        split: seed of the choice of the validation reviews.
         deletion: measure the test reviews also without the words that are attended, without all the others, and without
             random ones, drawn by the seed of the run.
     """

@@ -29,7 +29,7 @@ class DocumentsModel:
     """The network.
 
     Args:
-        attention: over single words, over a stretch of the text, or the sum of both.
+        attention: discrete = over single words; continuous = over a stretch of the text; combined = the sum of both.
         alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola.
         head: what decides where a continuous attention looks. "pooled" = as in the paper, a pooled summary of the
             states, or in combined attention the moments of the discrete weights; "gates" = a gate on each word, of
@@ -39,11 +39,11 @@ class DocumentsModel:
             map of the word vectors, where the states decide only where to look.
         num_basis: basis functions of the continuous attention, half of width .1, half of width .5; for words all of
             width 1/num_basis, since a wide function would carry words from outside into the support.
-        matching: of combined attention with a pooled head: "exact" = the density has the variance of the weights;
+        matching: for combined attention with a pooled head: "exact" = the density has the variance of the weights;
             "paper" = it has the variance as its σ².
-        penalty: of the ridge fit.
-        hidden_dim: of each direction of the LSTM.
-        dropout: of the word vectors and of the context.
+        penalty: penalty of the ridge fit.
+        hidden_dim: channels of each direction of the LSTM.
+        dropout: share of the word vectors and of the context that is set to 0 in training.
         word_dropout: share of words that are hidden in training.
         frozen: keep the word vectors as they are.
         start: folder of a run of the task language, whose word vectors and LSTM to begin with.

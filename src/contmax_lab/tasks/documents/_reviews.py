@@ -107,5 +107,7 @@ def _of_file(path: Path, films: list[str] | None) -> Iterator[Review]:
     text = " ".join(line for _, line in numbered_lines(path))
     number = int(path.name.partition("_")[0])
     if films is not None and number >= len(films):
-        raise LabError(f"{_film_file(path)} has {len(films)} lines, none for {path.name}; delete it, or unpack it anew")
+        raise LabError(
+            f"{_film_file(path)} has {len(films)} lines, none for {path.name}; delete it, or unpack it again"
+        )
     yield Review(_LABELS[path.parent.name], text, str(path), films[number] if films else "")

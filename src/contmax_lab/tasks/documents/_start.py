@@ -34,7 +34,7 @@ def take_over(network: nn.Module, start: Path, data: DocumentsData) -> None:
         # Another split would have read what is held out here; other words have other numbers.
         if theirs != ours:
             raise LabError(
-                f"--model.start: {start} was trained with data.{field}={theirs}, this is {ours}; use the same"
+                f"--model.start: {start} was trained with data.{field}={theirs}, but here it is {ours}; use the same"
             )
     own = network.state_dict()
     taken = {

@@ -23,9 +23,9 @@ class ImagesData(LabelledData):
     Args:
         train: folder with one folder of images for each class; or a table of files and labels (.csv, .tsv or .jsonl),
             with paths relative to the folder of the table.
-        file: of a table, the name of the column with the paths.
-        label: of a table, the name of the column with the labels.
-        size: all images are resized to a square of so many pixels along each side.
+        file: in a table, the name of the column with the paths.
+        label: in a table, the name of the column with the labels.
+        size: all images are resized to a square with this many pixels along each side.
     """
 
     file: str = "file"

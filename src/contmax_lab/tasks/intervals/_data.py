@@ -35,8 +35,8 @@ class IntervalsData:
         lags: days before the target whose temperatures are features.
         valid: validation examples.
         test: test examples.
-        choice: how days are held out: at random; "regular", every so manieth window, so that they are spread evenly;
-            or "last", the last days, those for validation before those to test.
+        choice: how days are held out: at random; "regular", at equal distances; or "last", the last days, first those
+            for validation and then those for the test.
         split: which of the splits of that kind: seed of the random choice; where regular windows begin; how many
             stretches before the last.
         apart: leave training examples out whose window shares a day with a held-out one.
@@ -100,7 +100,7 @@ def load(data: IntervalsData) -> Splits:
     blocked = {ordinal[i] + shift for i in held_out for shift in range(-reach, reach + 1)}
     train = [i for i in range(len(days)) if ordinal[i] not in blocked]
     if not train:
-        raise LabError("no training example is apart from the held-out ones; pass smaller --data.valid, .test")
+        raise LabError("every training example shares a day with a held-out one; pass smaller --data.valid, .test")
     years = (last - first) / _DAYS_PER_YEAR
     return _normalised(days, years, train, valid, test)
 

@@ -26,7 +26,7 @@ class IntervalsModel:
             needs no training: "persistence", as yesterday, "linear", least squares from the features, and
             "linear-season", from the features and the time of the year.
         hidden_dim: width of the two hidden layers.
-        dropout: after each of them.
+        dropout: share set to 0 in training after each of them.
     """
 
     family: Literal[

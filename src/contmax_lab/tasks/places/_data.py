@@ -35,8 +35,8 @@ class PlacesData:
         dropped: share of a series of turns that was not observed.
         rate: frames per time, 1 = as recorded.
         labelled: share of the training examples whose true span may be learned from.
-        valid_places: places in which every validation example is seen.
-        split: seed of the validation examples, of their places and of those of the test examples.
+        valid_places: number of places in which every validation example is shown.
+        split: seed of the validation examples, and of the places of validation and test examples.
     """
 
     kind: Kind = "utterance"
@@ -109,7 +109,7 @@ def load(data: PlacesData) -> Splits:
             "1 <= --data.shortest <= --data.longest"
         )
     if data.kind == "turns" and data.dropped >= 1:
-        raise LabError("nothing of a series would be observed; pass --data.dropped below 1")
+        raise LabError("no observation of a series would be left; pass --data.dropped below 1")
     parts = handwritten_digits(_VALID, _TEST, data.split) if data.kind == "digit" else _utterances(data)
     train, valid, test = parts
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(data.split))

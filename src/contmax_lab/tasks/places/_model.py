@@ -40,20 +40,21 @@ class PlacesModel:
             continuous, over the interval or the plane, with a density from gates; combined = the gates' weights and
             their density; multihead = several densities.
         alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola.
-        learn_alpha: whether α is learned, starting there.
+        learn_alpha: whether α is learned, starting at alpha.
         encoder: convolution, or on the line bigru: gates and scores from the states of a bidirectional recurrent
             network, over the convolutional values.
         time_channel: whether the position of an observation is one of its channels; on the line.
         hidden_dim: channels of the values.
-        dropout: of the input channels, between convolutions and of what is attended to.
+        dropout: share set to 0 in training, of the input channels, between convolutions and of what is attended to.
         drop_first: share of the gates shut in training, at the first step.
-        drop_last: the same from the step `drop_steps` on.
-        drop_steps: over which it falls linearly.
-        least_half_width: of a density, the domain having sides of length 1.
+        drop_last: the same after `drop_steps` steps.
+        drop_steps: number of steps over which it falls linearly.
+        least_half_width: smallest half-width of a density; the domain has sides of length 1.
         functions: Gaussian basis functions along each axis.
-        penalty: of the ridge fit; where observations have long gaps, a small one lets the signal oscillate in them.
-        heads: of the multihead attention.
-        span_weight: of the Fenchel–Young loss to the true span, where it is known.
+        penalty: penalty of the ridge fit; where observations have long gaps, a small one lets the signal oscillate in
+            them.
+        heads: number of heads of the multihead attention.
+        span_weight: weight of the Fenchel–Young loss to the true span, where it is known.
     """
 
     attention: Kind = "continuous"

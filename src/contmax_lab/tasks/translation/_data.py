@@ -24,19 +24,19 @@ class TranslationData:
     Args:
         path: folder of Multi30k, Tatoeba, IWSLT 2017 or data that lies like it; or a folder that was prepared.
         train: instead of it, pairs of your own: PAIR for PAIR.de and PAIR.en, or a .tsv file, source TAB target.
-        valid: the same for validation; without, a share of the training pairs is held out.
+        valid: the same for validation; if it is not given, a share of the training pairs is held out.
         test: the same for the test.
-        source: the language that is translated, as names of files end.
-        target: the language that it is translated into.
-        source_column: of .tsv files, from 1.
-        target_column: of .tsv files, from 1.
-        merges: of the byte-pair encoding, which is learned from the training pairs, both languages together.
-        lowercase: write everything in small letters, what is scored as well.
-        max_length: training pairs with a sentence of more pieces are left out.
-        held_out: share of the training pairs for validation, if there is no such part.
-        split: seed of the choice of these, and of that by limit.
-        limit: take so many pairs of each part, for a quick try; 0 = all.
-        cache: folder for what is prepared; by default .contmax beside the data.
+        source: the language to translate from, as in the ending of file names.
+        target: the language to translate into.
+        source_column: column of the source in .tsv files, from 1.
+        target_column: column of the translation in .tsv files, from 1.
+        merges: merges of the byte-pair encoding, which is learned from the training pairs, both languages together.
+        lowercase: write everything in lower case, also what is scored.
+        max_length: training pairs with a sentence of more than this many pieces are left out.
+        held_out: share of the training pairs for validation, if there is no validation part.
+        split: seed of the choice of validation pairs, and of the choice by limit.
+        limit: take this many pairs of each part, for a quick try; 0 = all.
+        cache: folder for the prepared data; by default .contmax beside the data.
     """
 
     path: Path | None = None
@@ -141,7 +141,9 @@ def _prepared(data: TranslationData) -> Prepared:
     if data.path is not None:
         parts = find_parts(data.path, languages)
     elif data.train is None:
-        raise LabError(f"no data was given; pass --data.path FOLDER, or --data.train PAIR of your own. {ORIGINALS}")
+        raise LabError(
+            f"no data was given; pass --data.path FOLDER, or your own pair of files as --data.train. {ORIGINALS}"
+        )
     else:
         parts = {part: [] for part in PARTS}
     parts |= {part: [named] for part in PARTS if (named := getattr(data, part)) is not None}

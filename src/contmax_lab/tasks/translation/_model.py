@@ -26,26 +26,26 @@ class TranslationModel:
 
     Args:
         network: GRUs that ask one attention, as in the paper; or a transformer, whose heads are all discrete.
-        attention: over single pieces, over a stretch of the sentence with the moments of their weights, or the sum of
-            both.
+        attention: discrete = over single pieces; continuous = over a stretch of the sentence with the moments of their
+            weights; combined = the sum of both.
         alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola.
-        learned_alpha: whether each head of a transformer learns an α of its own inside (1, 2), starting at alpha.
+        learned_alpha: whether each head of a transformer learns its own α inside (1, 2), starting at alpha.
         num_basis: basis functions of the continuous attention, a third of each width .03, .1 and .3.
-        penalty: of the ridge fit.
-        embedding_dim: of a piece, and of all states of a transformer.
-        encoder_dim: of each direction of the encoder of GRUs.
-        decoder_dim: of their decoder and of the scores.
-        layers: of the encoder of a transformer, and of its decoder.
-        heads: of each attention of a transformer.
-        feedforward_dim: inside each layer of a transformer.
-        tied: one table for the pieces of both languages and for the guesses.
-        dropout: of the vectors of the pieces.
-        hidden_dropout: of the states of the encoder and of those that the guesses are made of; with a transformer, of
-            what each layer adds.
-        label_smoothing: share of the probability that all pieces get alike, in training.
-        beam: hypotheses of a sentence that are followed at a time.
-        max_output: most pieces of a translation.
-        length_penalty: a hypothesis of n pieces counts log p / n to this power.
+        penalty: penalty of the ridge fit.
+        embedding_dim: channels of a piece, and of all states of a transformer.
+        encoder_dim: channels of each direction of the GRU encoder.
+        decoder_dim: channels of the GRU decoder and of the scores.
+        layers: layers of a transformer's encoder, and of its decoder.
+        heads: heads of each attention of a transformer.
+        feedforward_dim: channels inside each layer of a transformer.
+        tied: use one table for the pieces of both languages and for the output.
+        dropout: share of the vectors of the pieces that is set to 0 in training.
+        hidden_dropout: the same for the states of the encoder and those that the output is made of; with a transformer,
+            for what each layer adds.
+        label_smoothing: share of the probability that is spread evenly over all pieces, in training.
+        beam: number of hypotheses of the beam search.
+        max_output: largest number of pieces in a translation.
+        length_penalty: hypotheses of n pieces are ranked by log p divided by n to this power.
     """
 
     network: Literal["recurrent", "transformer"] = "recurrent"

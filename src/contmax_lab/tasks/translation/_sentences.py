@@ -59,8 +59,8 @@ def read_pairs(where: Path, languages: Languages) -> Iterator[tuple[str, str]]:
         if one is None or other is None:
             longer, shorter = (sides[1], sides[0]) if one is None else (sides[0], sides[1])
             raise LabError(
-                f"{shorter} has fewer sentences than {longer}, which goes on at {(one or other).place}; the two "
-                "must have one sentence for each of the other"
+                f"{shorter} has fewer sentences than {longer}, which continues at {(one or other).place}; both files "
+                "must have the same number of sentences"
             )
         # The published training set has some talks with a sentence that nobody has translated.
         if tagged and not (one.text and other.text):

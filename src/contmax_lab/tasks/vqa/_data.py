@@ -34,23 +34,24 @@ class VqaData:
     Args:
         path: folder of DAQUAR (images, train_images_list.txt, test_images_list.txt, data.csv), or of VQA-v2 (questions
             and annotations as JSON).
-        train: instead of path, a table of your own with the columns image, question and answer; .csv, .tsv or .jsonl.
-        validation: another one; by default the questions about a share of the training images are held out.
-        test: another one, looked at only at the end.
-        images: folder of the images; by default that of path or of train.
+        train: instead of path, your own table with the columns image, question and answer; .csv, .tsv or .jsonl.
+        validation: a table for validation; by default the questions about a share of the training images are held out.
+        test: a table for the test, used only with --test.
+        images: folder of the images; by default the folder of path or of train.
         features: features of the images: a folder with an array [H, W, C] for each, IMAGE.npy or .npz, or with regions;
-            or the array that contmax data features has made, which is where it is made by default, from the images.
-        vectors: word vectors, .txt of GloVe or .npy with .vocab.txt; by default glove*.txt in the folder of path, and
-            where there is none words begin with random ones.
-        wordnet: folder of WordNet, for the metrics wups_90 and wups_0; by default for DAQUAR that of Debian's package
-            wordnet-base, and where that is not installed these metrics are left out.
-        min_count: how often an answer must occur in training to be one that a model can give; MCAN has 8 for VQA-v2.
-        max_words: longer questions are cut.
+            or the array that contmax data features has made from the images, which is found by default.
+        vectors: word vectors, .txt of GloVe or .npy with .vocab.txt; by default glove*.txt in the folder of path, or
+            else random ones.
+        wordnet: folder of WordNet, for the metrics wups_90 and wups_0; by default, for DAQUAR, the folder of Debian's
+            package wordnet-base; if that is not installed, these metrics are left out.
+        min_count: how often an answer must occur in training for the model to be able to give it; MCAN uses 8 for
+            VQA-v2.
+        max_words: longest question, in words; the rest is cut off.
         held_out: the share of the training images that is held out where there is no validation data.
-        split: seed of the choice of these, of that by limit, and of pasted objects.
-        limit: take so many questions of each part, at random, for a quick try; 0 = all.
-        pasted: instead of the questions of the data, so many copies of each image with two objects pasted in, and
-            questions about one of them; 0 = the questions of the data.
+        split: seed of the choice of held-out images, of the choice by limit, and of pasted objects.
+        limit: take this many questions of each part, at random, for a quick try; 0 = all.
+        pasted: instead of the questions of the data, make this many copies of each image with two objects pasted in,
+            and questions about one of them; 0 = use the questions of the data.
         resident: keep the features on the device of the model; they must fit there (half a megabyte for each image).
     """
 

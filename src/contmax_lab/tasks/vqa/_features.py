@@ -63,7 +63,7 @@ class GridFile(Features):
         if self.array.ndim != 4 or len(self.array) != len(names) or done != len(names):
             raise LabError(
                 f"{path}: features of {done} of {len(names)} images, of shape {self.array.shape}; "
-                "contmax data features goes on with them"
+                "run contmax data features to continue"
             )
         self.path, self.rows = path, {name: row for row, name in enumerate(names)}
         self.grid, self.channels = self.array.shape[1:3], self.array.shape[3]
@@ -169,7 +169,7 @@ class RegionFolder(Features):
             shapes = {key: value.shape for key, value in content.items()}
             raise LabError(f"{path}: {shapes}; expected features of shape [R, C] and boxes of shape [R, 4]")
         if not len(features):
-            raise LabError(f"{path} has no regions; there must be one at least")
+            raise LabError(f"{path} has no regions; there must be at least one")
         height, width = np.asarray(content.get("size", (1, 1)), dtype=np.float32).reshape(-1)[:2]
         rows, columns = boxes[:, 1::2].mean(1) / height, boxes[:, 0::2].mean(1) / width
         centres = np.stack([rows, columns], -1).astype(np.float32)
@@ -220,7 +220,7 @@ def _load(path: Path) -> dict[str, NDArray[Any]]:
             content = np.load(file, allow_pickle=False)
             return dict(content.items()) if isinstance(content, np.lib.npyio.NpzFile) else {"features": content}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise LabError(f"{path} is no file of numpy, or is damaged: {' '.join(str(error).split())[:120]}") from None
+        raise LabError(f"{path} is not a numpy file, or is damaged: {' '.join(str(error).split())[:120]}") from None
 
 
 def _finite(array: NDArray[np.floating], path: Path) -> NDArray[np.floating]:

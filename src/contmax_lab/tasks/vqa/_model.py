@@ -23,25 +23,25 @@ class VqaModel:
 
     Args:
         attention: the reduction of the image: discrete, continuous (one ellipse), windows (one in each window of the
-            image), mixture (several ellipses), combined; question = the image is not looked at; frequent = nothing is,
-            and the most frequent answer is given.
+            image), mixture (several ellipses), combined; question = the image is ignored; frequent = everything is, and
+            the most frequent answer is given.
         alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated paraboloid.
         weights_alpha: α of the weights of cells whose moments the ellipses of continuous and windows have; above 1
             windows can be left out.
-        windows: along each side of the image.
-        components: ellipses of a mixture.
-        functions: along each side of the grid of Gaussian basis functions, K = functions².
-        variance: of each basis function, in units of the image.
+        windows: number of windows along each side of the image.
+        components: number of ellipses of a mixture.
+        functions: Gaussian basis functions along each side of their grid, K = functions².
+        variance: variance of each basis function, in units of the image.
         penalty: λ of the ridge fit.
-        loss: binary = each answer for itself, as in MCAN; categorical = one of them is right.
-        layers: of the encoder of words and of the decoder of cells.
-        heads: of their attentions.
+        loss: binary = each answer is judged by itself, as in MCAN; categorical = exactly one is right.
+        layers: layers of the encoder of words and of the decoder of cells.
+        heads: heads of their attentions.
         hidden_dim: channels of words and cells.
         fused_dim: channels of what is reduced.
         flat_dim: channels of the layer that scores words and cells in the reductions.
-        word_dim: of word vectors, where none are given.
-        dropout: everywhere in the network.
-        feature_dropout: of the features of the image, before the network.
+        word_dim: channels of the word vectors, where none are given.
+        dropout: share set to 0 in training, everywhere in the network.
+        feature_dropout: the same for the features of the image, before the network.
     """
 
     attention: Literal["question", "frequent", "discrete", "continuous", "windows", "mixture", "combined"] = (

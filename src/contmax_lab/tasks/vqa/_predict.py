@@ -68,5 +68,5 @@ def _features(trained: TrainedRun, path: Path, image: Tensor) -> dict[str, Tenso
     try:
         features.check(path.stem, Place(path))
     except LabError as error:
-        raise LabError(f"{error}; make its features as those of the training images were made") from None
+        raise LabError(f"{error}; make its features in the same way as for the training images") from None
     return features.take([path.stem])

@@ -123,5 +123,5 @@ def _entries(path: Path, key: str) -> Sequence[dict[str, Any]]:
     except (KeyError, TypeError):
         raise LabError(f"{path}: no list under the key {key}; is it a file of VQA-v2?") from None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise LabError(f"{path}: what stands under the key {key} is no list of objects")
+        raise LabError(f"{path}: the value of the key {key} is not a list of objects")
     return entries

@@ -78,7 +78,7 @@ def _daquar(root: Path, folder: Path, held_out: float, split: int) -> Source:
     lists = {part: _names(folder / f"{part}_images_list.txt") for part in ("train", "test")}
     shared = lists["train"].keys() & lists["test"].keys()
     if shared:
-        raise LabError(f"{folder}: {min(shared)} is among the images of both parts; there must be no such")
+        raise LabError(f"{folder}: {min(shared)} is an image of both parts; each image must be in one only")
     by_image: dict[str, list[Question]] = {}
     for row in read_table(folder / "data.csv", ["question", "answer", "image_id"]):
         answer = normalised(row.text("answer"))
@@ -104,7 +104,7 @@ def _vqa2(folder: Path, held_out: float, split: int) -> Source:
     """Three parts where all have annotations; else the official validation part is the test."""
     parts = {part: found for part in ("train", "val", "test") if (found := _pair(folder, part))}
     if "train" not in parts or len(parts) == 1:
-        raise LabError(f"{folder}: questions and annotations are needed of train and of val at least ({VQA2})")
+        raise LabError(f"{folder}: questions and annotations are needed at least for train and val ({VQA2})")
     read = {part: read_vqa2(*pair) for part, pair in parts.items()}
     if len(read) == 3:
         return Source(read["train"], read["val"], read["test"], folder)
@@ -129,7 +129,7 @@ def _without_images(questions: Sequence[Question], share: float, seed: int) -> t
     images = list(dict.fromkeys(question.image for question in questions))
     if len(images) < 2:
         raise UsageError(
-            f"{questions[0].place.file}: all questions are about one image, so that none can be held out; "
+            f"{questions[0].place.file}: all questions are about one image, so none can be held out; "
             "pass --data.validation"
         )
     count = min(max(round(share * len(images)), 1), len(images) - 1)

@@ -22,9 +22,9 @@ class LanguageModel:
     """The network.
 
     Args:
-        words: how many words, the first of the vocabulary, are guessed; the others are read only.
-        hidden_dim: of each direction of the LSTM.
-        dropout: of the word vectors and of the states.
+        words: the first words of the vocabulary, up to this number, are predicted; the others are only read.
+        hidden_dim: channels of each direction of the LSTM.
+        dropout: share of the word vectors and of the states that is set to 0 in training.
     """
 
     words: PositiveInt = 20000
