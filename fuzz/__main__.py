@@ -4,10 +4,10 @@ import argparse
 import secrets
 import sys
 
-from fuzz import attention, deformed, densities, losses, maps, modules, package, predictions
+from fuzz import attention, deformed, densities, dot_products, losses, maps, modules, package, predictions
 from fuzz._campaign import TARGETS, as_table, campaign
 
-LAYERS = (maps, deformed, losses, densities, attention, predictions, modules, package)
+LAYERS = (maps, deformed, losses, densities, attention, dot_products, predictions, modules, package)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,5 +1,7 @@
 """Samples with weights as a density: moments, distribution function and quantiles."""
 
+import math
+
 import pytest
 import torch
 

@@ -93,7 +93,21 @@ def say_on_a_machine_of_its_own(*command):
     return printed.getvalue()
 
 
-def search_beside_another(*command):
+def side_by_side(server, target, count, *arguments):
+    """Run `target(answers, *arguments)` in several processes that do not know of each other; what each answers."""
+    answers = server.Queue()
+    processes = [server.Process(target=target, args=(answers, *arguments)) for _ in range(count)]
+    for process in processes:
+        process.start()
+    try:
+        return [answers.get(timeout=120) for _ in processes]
+    finally:
+        # Not by SIGTERM, after which a search that does not end would save, and still not end.
+        for process in processes:
+            process.kill()
+
+
+def search_beside_another(answers, *command):
     """Run the command; whoever has a trial waits until the other has one too, on a machine however busy."""
     from here import Here
 
@@ -111,12 +125,12 @@ def search_beside_another(*command):
 
     SharedStudy.take = taken
     LocalProcesses.open = lambda workers: Here().open()
-    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()) as told:
-        try:
-            main(list(command))
-        except SystemExit:
-            raise RuntimeError(told.getvalue()) from None
-    return printed.getvalue(), told.getvalue()
+    printed, told = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told), contextlib.suppress(SystemExit):
+        main(list(command))
+    answers.put((printed.getvalue(), told.getvalue()))
+    answers.close()
+    answers.join_thread()
 
 
 class Counting(Task):

@@ -77,7 +77,8 @@ def test_every_option_is_explained(command):
 
 @pytest.mark.parametrize("name", shipped_tasks())
 def test_every_setting_of_every_task_is_explained(name):
-    parser = _parsing._parser(find_task(name), "contmax")
+    task = find_task(name)
+    parser = _parsing._parser(task.data_config, task.model_config, "contmax")
     settings = [action for action in parser._actions if action.option_strings and "." in action.dest]
     assert {"data", "model", "training"} == {action.dest.partition(".")[0] for action in settings}
     unexplained = [action.dest for action in settings if not action.help or action.help.startswith("%")]

@@ -6,7 +6,7 @@ import signal
 import optuna
 import pytest
 from optuna.trial import TrialState
-from processes import search_beside_another
+from processes import search_beside_another, side_by_side
 from weather import tiny_recipe
 
 from contmax_lab import recipes
@@ -51,9 +51,7 @@ def clock(monkeypatch):
 def test_two_processes_share_a_search(tmp_path, config):
     storage = f"sqlite:///{tmp_path / 'shared.db'}"
     command = ["search", str(config), "--trials", "6", "--storage", storage, "--runs", str(tmp_path / "runs")]
-    with process_server().Pool(2) as pool:
-        both = [pool.apply_async(search_beside_another, command) for _ in range(2)]
-        said = [answer.get(timeout=300) for answer in both]
+    said = side_by_side(process_server(), search_beside_another, 2, *command)
     # Both name the same best trial, and only when all are done.
     assert said[0][0] == said[1][0]
     study = optuna.load_study(study_name=str(config), storage=storage)

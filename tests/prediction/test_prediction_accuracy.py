@@ -7,6 +7,7 @@ from scipy.optimize import brentq
 
 import contmax
 from contmax.domains import Box, Interval, Knots, Nodes
+from contmax.maps import _threshold
 
 F64 = torch.float64
 
@@ -239,3 +240,12 @@ def test_a_box_on_a_line_is_an_interval(alpha):
     torch.testing.assert_close(p.mean[0], q.mean, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(p.covariance_matrix, q.covariance_matrix, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(p.threshold, q.threshold, rtol=1e-10, atol=1e-10)
+
+
+def test_newtons_method_ends_where_the_normalizer_is_far_below_zero(monkeypatch):
+    steps, exponential_of = [], _threshold.deformed_exp
+    monkeypatch.setattr(_threshold, "deformed_exp", lambda *given: steps.append(given) or exponential_of(*given))
+    points = torch.linspace(0.0, 0.01, 50, dtype=F64)
+    p = contmax.regularized_prediction(points.sin(), Nodes(points, torch.full_like(points, 2e-4)), 1.5)
+    assert p.normalizer < -1
+    assert 1 < len(steps) < 20

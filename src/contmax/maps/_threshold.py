@@ -47,7 +47,7 @@ def newton_partition(shifted: Tensor, alpha: float | Tensor, dim: int, weights: 
         step = total / torch.where(slope > 0, slope, 1) * _shrunk(log_total, epsilon)
         partition = partition + step
         # Rounding ends the climb: a row has arrived when it no longer moves right.
-        if eager and not bool((step > tolerance * (1 + partition)).any()):
+        if eager and not bool((step > tolerance * (1 + partition.abs())).any()):
             break
     return partition
 

@@ -66,6 +66,8 @@ class Models:
     def __init__(self, runs: Path) -> None:
         self._runs = runs
         self._open: OrderedDict[str, Model] = OrderedDict()
+        # By folder: when its recipe was written, and its task, None where there is none to look with.
+        self._known: dict[Path, tuple[int, Task | None]] = {}
 
     def listed(self) -> list[Listed]:
         """Packaged models first, then runs in the order of their names."""
@@ -113,14 +115,22 @@ class Models:
         found: dict[str, tuple[Path, Task]] = {}
         root = self._runs.resolve()
         for folder in _folders(root):
-            try:
-                task = task_of_run(folder)
-            except LabError:
-                # Half a run, or one of a task that is not installed.
-                continue
-            if task.looks_at is not None and len(found) < _MOST_RUNS:
+            task = self._task(folder)
+            if task is not None and len(found) < _MOST_RUNS:
                 found[folder.relative_to(root).as_posix()] = (folder, task)
         return found
+
+    def _task(self, folder: Path) -> Task | None:
+        """The task of a run, if it can be looked with; a recipe that has not changed is not read again."""
+        try:
+            written = (folder / "config.yaml").stat().st_mtime_ns
+            if folder not in self._known or self._known[folder][0] != written:
+                task = task_of_run(folder)
+                self._known[folder] = (written, None if task.looks_at is None else task)
+        except (LabError, OSError):
+            # Half a run, or one of a task that is not installed.
+            return None
+        return self._known[folder][1]
 
 
 def _folders(root: Path) -> list[Path]:

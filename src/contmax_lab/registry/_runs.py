@@ -5,7 +5,7 @@ from pathlib import Path
 
 from contmax_lab.contract import Task, TrainedRun
 from contmax_lab.errors import LabError
-from contmax_lab.registry._tasks import find_task, installed_task, task_names
+from contmax_lab.registry._tasks import find_task, installed_task, is_installed
 from contmax_lab.runs import Run, load_trained
 
 
@@ -24,7 +24,7 @@ def task_of_run(folder: str | Path, named: Sequence[str] = ()) -> Task:
     for task in map(find_task, named):
         if task.name == name:
             return task
-    if name in task_names():
+    if is_installed(name):
         return installed_task(name)
     origin = run.task_class()
     was = f" ({origin} where it was trained)" if origin else ""

@@ -50,6 +50,11 @@ def task_names() -> list[str]:
     return [*SHIPPED, *sorted(name for name in _entry_points() if name not in SHIPPED)]
 
 
+def is_installed(name: str) -> bool:
+    """Whether a task of this name is installed. Other packages are not asked for the laboratory's own names."""
+    return name in SHIPPED or name in _entry_points()
+
+
 def find_task(reference: str) -> Task:
     """A task by its name, or by the module that holds it.
 
@@ -105,7 +110,7 @@ def task_reference(task: Task) -> str:
         >>> task_reference(find_task("intervals"))
         'intervals'
     """
-    if task.name in task_names():
+    if is_installed(task.name):
         return task.name
     module = type(task).__module__
     while module:
@@ -149,7 +154,7 @@ def _task_of_module(reference: str) -> Task:
     if found is None:
         raise UsageError(f"{reference}: the module {module}{_where(module)} has no {attribute!r}; pass MODULE:NAME")
     task = _checked(found, reference)
-    if task.name in task_names() and installed_task(task.name) is not task:
+    if is_installed(task.name) and installed_task(task.name) is not task:
         raise UsageError(f"{reference}: there is an installed task of the name {task.name!r}; give yours another name")
     return task
 

@@ -44,6 +44,7 @@ export function latest(work) {
 
 /** Fills a list of models of one kind; returns whether there are any. */
 export async function listModels(select, kind) {
+  select.replaceChildren(new Option("looking for models …", ""));
   const models = (await ask("/api/models")).filter(model => model.kind === kind);
   select.replaceChildren(...models.map(({ name, title }) => new Option(title, name)));
   return models.length > 0;

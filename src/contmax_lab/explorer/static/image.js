@@ -166,6 +166,7 @@ const list = latest(async () => {
   find("problem").textContent = "";
   find("result").hidden = true;
   find("gallery").replaceChildren();
+  find("form").setAttribute("aria-busy", "true");
   try {
     const examples = await ask(`/api/examples?model=${encodeURIComponent(model)}`);
     find("gallery").replaceChildren(...examples.map(({ number, image }) => element("button", {
@@ -174,6 +175,7 @@ const list = latest(async () => {
   } catch (error) {
     find("problem").textContent = error.message;
   }
+  find("form").removeAttribute("aria-busy");
 });
 
 find("form").addEventListener("submit", event => event.preventDefault());
