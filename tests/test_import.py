@@ -41,21 +41,6 @@ def test_any_part_can_be_the_first_and_nothing_optional_is_loaded():
         assert (run.code, run.printed) == (0, "[]\n"), f"{program.name}: {run.printed}{run.complaint}"
 
 
-def test_the_modules_make_every_operator_of_exported_programs_known():
-    program = """
-import torch, contmax.nn
-first = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("contmax::")}
-import contmax
-for name in contmax._MODULES:
-    getattr(contmax, name)
-assert first == {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("contmax::")}
-print(len(first))
-"""
-    (run,) = run_each([Program("operators", program)])
-    assert run.code == 0, run.complaint
-    assert int(run.printed) >= 20
-
-
 @pytest.mark.graph
 def test_a_compiled_function_may_be_the_first_to_use_a_part():
     program = """

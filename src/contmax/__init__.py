@@ -22,8 +22,7 @@ Read from left to right, as the data flows::
 `viz`                        `import contmax.viz`: pictures and pages of densities and attention
 ===========================  ============================================================================
 
-Each part is loaded when it is first used, so that ``import contmax`` is quick. To load an exported program with
-operators of ours in it, first ``import contmax.nn``, which makes all of them known to torch.
+Each part is loaded when it is first used, so that ``import contmax`` is quick.
 """
 
 import importlib

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from contmax.kernels import _backends
+from fresh import Program, run_each
 
 REASON = "Numba needs NumPy 2.3 or less. Got NumPy 2.4."
 ROOT = Path(__file__).parents[2]
@@ -101,3 +102,25 @@ def test_a_compiled_program_meets_it_first(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert REASON in done.stderr
+
+
+EXPORT = """
+import torch, contmax, warnings
+from contmax.kernels import _backends
+
+warnings.simplefilter("error", RuntimeWarning)
+
+class Sparsemax(torch.nn.Module):
+    def forward(self, scores):
+        return contmax.sparsemax(scores)
+
+scores = torch.tensor([[1.0, 0.5, -1.0]])
+exported = torch.export.export(Sparsemax(), (scores,)).module()
+print(exported(scores).tolist(), contmax.sparsemax(scores).tolist(), _backends.numba_works())
+"""
+
+
+@pytest.mark.graph
+def test_an_export_that_comes_first_leaves_the_kernels_for_later():
+    (run,) = run_each([Program("export", EXPORT)])
+    assert (run.code, run.printed) == (0, "[[0.75, 0.25, 0.0]] [[0.75, 0.25, 0.0]] True\n"), run.complaint

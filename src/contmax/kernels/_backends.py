@@ -13,7 +13,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from contmax._eager import constant_to_tracers
+from contmax._eager import constant_to_tracers, is_exporting
 
 _WANTED = os.environ.get("CONTMAX_BACKEND", "")
 if _WANTED not in ("", "torch"):
@@ -41,6 +41,9 @@ class _Compiler:
 
     def can_run(self) -> bool:
         """True if the kernels can be used; the first call that finds they cannot says why."""
+        # Exported programs hold no kernels of ours, and what torch.export replaces breaks the import.
+        if not self._tried and is_exporting():
+            return False
         if self.works and not self._tried:
             obstacle, self._tried = self.obstacle(), True
             self.works = obstacle is None

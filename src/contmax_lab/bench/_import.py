@@ -1,54 +1,68 @@
-"""What ``import contmax`` adds to the time that torch takes, each import in a process of its own."""
+"""What ``import contmax`` adds to the time that torch takes, in fresh processes."""
 
 import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from contmax_lab.bench._figure import Figure
 from contmax_lab.bench._suite import Suite
-from contmax_lab.bench._timing import Effort, interleaved
+from contmax_lab.bench._timing import Effort
 
-_TABLE = "import: seconds of processor time beyond import torch"
+_TABLE = "processor time of imports in seconds"
+_COLUMN = "after import torch"
 _SOURCES = Path(__file__).parents[2]
-_ALL = (
-    "attention, basis, deformed, densities, domains, expectations, integrations, losses, maps, nn, prediction, signal"
-)
-# What is imported after torch → most seconds; parts are loaded when they are first used.
+_PARTS = "attention, basis, deformed, densities, domains, expectations, integrations, losses, maps, nn, prediction"
+# What is timed → how, and most seconds. Parts are loaded when they are first used.
 _PROGRAMS = {
     "import contmax": ("import contmax", 0.1),
-    "contmax.sparsemax": ("import contmax; contmax.sparsemax", 0.1),
-    "contmax.nn": ("import contmax.nn", None),
-    "every part": (f"from contmax import {_ALL}", None),
+    "first use of contmax.sparsemax": ("import contmax; contmax.sparsemax", 0.1),
+    "import contmax.nn": ("import contmax.nn", None),
+    "every part": (f"from contmax import {_PARTS}, signal", None),
 }
+_TIMED = """
+import time
+start = time.process_time()
+import torch
+between = time.process_time()
+{program}
+print(between - start, time.process_time() - between)
+"""
 
 
 def _figures(effort: Effort) -> Iterator[Figure]:
-    alone = "import torch"
-    programs = {alone: alone, **{name: f"{alone}; {program}" for name, (program, _) in _PROGRAMS.items()}}
-    times = interleaved({name: partial(_run, program) for name, program in programs.items()}, effort, _children_seconds)
-    torch_seconds = statistics.median(times[alone])
-    yield Figure(_TABLE, alone, "torch alone", torch_seconds)
+    for program, _ in _PROGRAMS.values():
+        _seconds(program)  # compiles Python, fills the disk's cache
+    by_torch: list[float] = []
+    ours: dict[str, list[float]] = {name: [] for name in _PROGRAMS}
+    for _ in range(effort.fewest_rounds):
+        for name, (program, _) in _PROGRAMS.items():
+            first, then = _seconds(program)
+            by_torch.append(first)
+            ours[name].append(then)
+    yield Figure(_TABLE, "import torch", "alone", statistics.median(by_torch), details=_spread(by_torch))
     for name, (_, most) in _PROGRAMS.items():
-        extra = [ours - theirs for ours, theirs in zip(times[name], times[alone], strict=True)]
-        details = {"minimum": min(extra), "rounds": len(extra)}
-        yield Figure(_TABLE, name, "beyond torch", statistics.median(extra), at_most=most, details=details)
+        median = statistics.median(ours[name])
+        yield Figure(_TABLE, name, _COLUMN, median, at_most=most, details=_spread(ours[name]))
 
 
-def _run(program: str) -> None:
-    """A fresh interpreter that finds this package; compiled Python is kept, as it is where a package is installed."""
+def _spread(seconds: list[float]) -> dict[str, float]:
+    return {"minimum": min(seconds), "maximum": max(seconds), "rounds": len(seconds)}
+
+
+def _seconds(program: str) -> tuple[float, float]:
+    """Of torch, and of what comes after it, in an interpreter that finds this package.
+
+    Compiled Python is kept, as it is where a package is installed.
+    """
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPATH"] = os.pathsep.join([str(_SOURCES), *filter(None, [environment.get("PYTHONPATH")])])
-    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
-
-
-def _children_seconds() -> float:
-    """Processor time of the processes that have ended."""
-    times = os.times()
-    return times.children_user + times.children_system
+    command = [sys.executable, "-c", _TIMED.format(program=program)]
+    printed = subprocess.run(command, check=True, env=environment, capture_output=True, text=True).stdout
+    by_torch, then = map(float, printed.split())
+    return by_torch, then
 
 
 IMPORT = Suite("import", _figures)
