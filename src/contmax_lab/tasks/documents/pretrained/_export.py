@@ -67,7 +67,10 @@ def _card(trained: TrainedRun, figures: dict[str, dict[str, float]]) -> dict[str
     }
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Numbers without what a restricted type adds."""
-    kinds: tuple[Any, ...] = (bool, int, float, str, dict)
-    return {key: next(kind(value) for kind in kinds if isinstance(value, kind)) for key, value in values.items()}
+def _plain(value: Any) -> Any:
+    """Numbers without what a restricted type adds, also inside of dictionaries and lists."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return next((kind(value) for kind in (bool, int, float) if isinstance(value, kind)), value)
