@@ -175,7 +175,7 @@ def test_nothing_is_unpickled(port, folder):
     torch.save({"embedding.weight": torch.zeros(1)}, broken / "model.safetensors")
     status, _, said = asked(port, "POST", "/api/text", {"model": "pickled", "text": "good"})
     assert status == 422
-    assert "damaged or no checkpoint" in said["error"]
+    assert "damaged or not a checkpoint" in said["error"]
 
 
 def test_a_run_that_is_gone_is_said_to_be_gone(port, folder, tmp_path):

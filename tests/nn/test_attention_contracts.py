@@ -162,9 +162,10 @@ def test_half_precision_is_close(case, dtype):
 
 def test_a_head_speaks_in_full_precision_under_autocast():
     values, query = inputs()
-    for attend in (case.make() for case in CASES[2:5]):
+    for attend in (case.make() for case in CASES[2:6]):
         with torch.autocast("cpu", torch.bfloat16):
             _, density = attend(values, query)
+        density = getattr(density, "component_distribution", density)  # windows mix several
         assert density.loc.dtype == torch.float32
         assert density.scale.dtype == torch.float32
 

@@ -129,5 +129,5 @@ def test_a_grid_with_one_axis_is_the_line():
 
 
 def test_one_window_is_a_moment_head():
-    with pytest.raises(ValueError, match=r"at least 2 along each axis; got 1\. MomentHead"):
+    with pytest.raises(ValueError, match=r"at least 2 along each axis; got 1\. For one window use MomentHead"):
         WindowHead(DiscreteAttention(2), windows=1)
