@@ -1,13 +1,13 @@
 """The built pages in a real browser: nothing is asked of another server, formulas are drawn, phones need not scroll."""
 
 import re
-import shutil
 
 import pytest
 from docs_pages import DOCS, ROOT
 
+from chromium import CHROMIUM, started
+
 SITE = ROOT / "build" / "docs"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_site = pytest.mark.skipif(
     CHROMIUM is None or not (SITE / "index.html").is_file(), reason="needs chromium and the pages of make docs"
 )
@@ -16,11 +16,8 @@ PAGES = ["index.html", "numerics.html", "api/densities.html", "examples/index.ht
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
+    with started() as running:
+        yield running
 
 
 @needs_site

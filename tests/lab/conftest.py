@@ -76,13 +76,10 @@ def explorer_port(explorer_runs):
 
 @pytest.fixture(scope="module")
 def chromium():
-    from explorer_browser import CHROMIUM
+    from chromium import started
 
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
+    with started() as running:
+        yield running
 
 
 @pytest.fixture

@@ -1,9 +1,5 @@
 """Hands and eyes for tests of the explorer in a browser."""
 
-import shutil
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
 
 def settled(page):
     """After the next frame."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.distributions import Normal
 
+from chromium import CHROMIUM, started
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian, TruncatedParabola
 from contmax.nn import ContinuousAttention
@@ -22,7 +23,6 @@ from contmax_lab.tasks.images.digits import DigitsData
 from contmax_lab.tasks.series.vowels import VowelsData
 from contmax_lab.training import train
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 KINDS = [name for name in shipped_recipes() if name.startswith(("vowels/", "digits/"))]
 
 
@@ -197,11 +197,8 @@ def test_the_demo_from_command_to_browser(tmp_path, capfd, trained_here):
     assert not re.search(r"(src|href|srcset)=\"(?!data:|#)", text)
     if CHROMIUM is None:
         pytest.skip("the page was made; there is no chromium on this machine to open it with")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with started() as browser:
         seen = {scheme: look_at(browser, folder / "report.html", scheme) for scheme in ("light", "dark")}
-        browser.close()
     for scheme in ("light", "dark"):
         assert seen[scheme]["complaints"] == []
         assert seen[scheme]["requests"] == []

@@ -4,11 +4,12 @@ import json
 import re
 
 import pytest
-from explorer_browser import CHROMIUM, drag, settled, slide, until
+from explorer_browser import drag, settled, slide, until
 
 import contmax  # noqa: F401, the code on the page needs it
+from chromium import needs_chromium
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+pytestmark = needs_chromium
 
 ROOMS = ["/", "/text", "/image", "/scores"]
 PHONE = {"width": 390, "height": 844}

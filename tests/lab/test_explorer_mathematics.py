@@ -8,12 +8,12 @@ import pytest
 import scipy.integrate
 import scipy.stats
 import torch
-from explorer_browser import CHROMIUM
 
 import contmax
+from chromium import needs_chromium
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+pytestmark = needs_chromium
 
 ALPHAS = [0.51, 0.6, 0.9, 1 - 1e-6, 1.0, 1 + 1e-6, 1.1, 4 / 3, 1.5, 1.9, 2.0, 3.0, 10.0, 500.0, math.inf]
 LOW_ON_THE_LINE = [0.3434, 0.4]

@@ -3,10 +3,11 @@
 import re
 import shutil
 
-import pytest
-from explorer_browser import CHROMIUM, drag, says, says_another, settled
+from explorer_browser import drag, says, says_another, settled
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+from chromium import needs_chromium
+
+pytestmark = needs_chromium
 
 
 def test_a_text_is_read_and_the_interval_changes_the_answer(opened):

@@ -1,21 +1,16 @@
 """The report as a browser sees it: no errors, no requests, nothing broken."""
 
-import shutil
-
-import pytest
 from weather import tiny_recipe
 
+from chromium import needs_chromium, started
 from contmax_lab.registry import open_trained
 from contmax_lab.report import sections, write_page
 from contmax_lab.runs import Run
 from contmax_lab.training import train
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+@needs_chromium
 def test_a_report_opens_from_disk_without_errors_and_without_network(tmp_path):
-    playwright = pytest.importorskip("playwright.sync_api")
     families = ("midpoint", "parabola")
     for family in families:
         train(tiny_recipe(tmp_path, f"--model.family={family}"), Run(tmp_path / family))
@@ -24,8 +19,7 @@ def test_a_report_opens_from_disk_without_errors_and_without_network(tmp_path):
     assert len(pictures) == 3
 
     complaints, requests = [], []
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with started() as browser:
         page = browser.new_page()
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -34,7 +28,6 @@ def test_a_report_opens_from_disk_without_errors_and_without_network(tmp_path):
         widths = page.eval_on_selector_all("img", "images => images.map(image => image.naturalWidth)")
         rows = page.locator("tbody tr").count()
         overflow = page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
-        browser.close()
     assert complaints == []
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
     assert len(widths) == 3

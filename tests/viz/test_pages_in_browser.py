@@ -1,24 +1,19 @@
 """Pages in a real browser: keys, clicks, light and dark, no complaint and no request."""
 
-import shutil
-
 import pytest
 import torch
 
+from chromium import needs_chromium, started
 from contmax.densities import TruncatedParabola, TruncatedParaboloid
 from contmax.viz import alignment_html, image_attention_html, text_attention_html
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
+    with started() as running:
+        yield running
 
 
 @pytest.fixture
