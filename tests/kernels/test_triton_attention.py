@@ -119,6 +119,16 @@ def test_more_tiles_than_a_first_bound_leaves(lists, others, dense):
     assert dense or lists[0].counts.flatten().tolist() == [48]
 
 
+@pytest.mark.parametrize("keys", [2100, 5000])
+def test_the_largest_of_several_tiles(keys, lists):
+    query, key, value = drawn(queries=3, keys=keys, dtype=F16)
+    query[0, 0, 0], key[0, 0, 96:128] = 1.5, 1.5  # a row whose keys with mass are neighbours
+    ours, exact = (entmax_attention(*(x.to(dtype) for x in (query, key, value))) for dtype in (F16, F64))
+    assert (ours - exact).abs().max() < 3e-3
+    assert not lists[0].dense.any()
+    assert lists[0].counts[0, 0] == 32
+
+
 def test_dense_and_listed_blocks_together(lists):
     query, key, value = drawn(queries=66, keys=150)
     query[:, :, :3] *= 0.001

@@ -139,6 +139,7 @@ def _list(call: _Call, lists: AttentionLists) -> None:
     some = torch.empty((call.all_heads, programs, all_tiles), **whole)
     numbers = torch.empty((call.all_heads, programs), **whole)
     bounds = torch.empty((call.all_heads, call.queries, 2), **real)
+    found = (*(some, numbers, bounds), *lists[:6])
     sizes = {"R": _LISTED_TOGETHER, "T": all_tiles, "WIDE": wide, "CAPACITY": LIST_CAPACITY}
     for begin in range(0, call.queries, together):
         last = min(begin + together, call.queries)
@@ -149,8 +150,6 @@ def _list(call: _Call, lists: AttentionLists) -> None:
             ROWS=call.tuning.rows, COLUMNS=call.tuning.columns, WIDE=wide,
             num_warps=call.tuning.warps, num_stages=call.tuning.stages,
         )  # fmt: skip
-        found = (some, numbers, bounds, lists.keys, lists.weights, lists.counts, lists.starts)
-        found = (*found, lists.dense, lists.any_dense)
         grid = (blocks_of(last - begin, _LISTED_TOGETHER), call.all_heads)
         list_keys[grid](
             call.lengths, call.alpha, tops, *found, begin, last, 2 * tiles, call.queries, *arguments, call.epsilon,
@@ -161,7 +160,8 @@ def _list(call: _Call, lists: AttentionLists) -> None:
         list_doubted[grid](
             call.query, call.key, call.mask, call.bias, call.lengths, tops, *found, begin, last, tiles, call.queries,
             *arguments, *call.strides(call.query, call.key), *call.places, **call.kinds,
-            EXACT=call.query.dtype == torch.float32, **call.widths, **sizes, TOGETHER=16, num_warps=1, num_stages=1,
+            EXACT=call.query.dtype == torch.float32, **call.widths, **sizes, TOGETHER=16, num_warps=1,
+            num_stages=call.tuning.doubted_stages,
         )  # fmt: skip
 
 

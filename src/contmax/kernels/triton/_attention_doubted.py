@@ -12,6 +12,8 @@ from contmax.kernels.triton._solve import NOTHING
 
 # Keys of a row that are scored again at a time.
 _AGAIN = tl.constexpr(4)
+# Neighbours of which a tile is a quarter, from here on in many parts.
+_LONG_TILE = tl.constexpr(256)
 
 
 @triton.jit
@@ -33,6 +35,17 @@ def _score_again(
         at_masks, at_biases = at_mask[:, None] + j * mj, at_bias[:, None] + j * bj
         x = with_extras(z, M, B, at_masks, at_biases, there, scale, HAS_MASK, HAS_BIAS)
         tl.store(SCORES + at, x - base[:, None], mask=there)
+
+
+@triton.jit
+def _appended(to_keys, to_scores, found, j, y, keep, order, CAPACITY: tl.constexpr):
+    """Put the kept ones of keys j (n,) and their scores (R, n) behind the first `found` of lists, (R,); new counts."""
+    # How many are kept up to each, by a product, whose layout is that of the scores.
+    slot = found[:, None] + tl.dot(keep.to(tl.float16), order).to(tl.int32) - 1
+    slot = tl.minimum(slot, CAPACITY - 1)  # a list that is too long will not be used
+    tl.store(to_keys[:, None] + slot, tl.broadcast_to(j[None, :], slot.shape), mask=keep)
+    tl.store(to_scores[:, None] + slot, y, mask=keep)
+    return found + tl.sum(keep.to(tl.int32), 1)
 
 
 @triton.jit
@@ -69,6 +82,7 @@ def list_doubted(
         K += b * kb + (h // group) * kh
         at_mask, at_bias = b * mb + h * mh + far * mi, b * bb + h * bh + far * bi
         seconds = TOPS + (head * (last - begin) + (rows - begin)) * (tiles * 2) + tiles
+        to_keys, to_scores = KEYS + at_row * CAPACITY, SCORES + at_row * CAPACITY
         place = tl.arange(0, TOGETHER)
         at_key = distance_of(place).to(tl.int64)[None, :] * kj + d[:, None]
         order = (place[:, None] <= place[None, :]).to(tl.float16)
@@ -90,13 +104,12 @@ def list_doubted(
             else:
                 y = tl.where(allowed, z * scale - base[:, None], NOTHING)
             keep = y > least[:, None]
-            # How many are kept up to each, by a product, which has the order of the scores already.
-            slot = found[:, None] + tl.dot(keep.to(tl.float16), order).to(tl.int32) - 1
-            # A list that is too long will not be used.
-            to = (at_row * CAPACITY)[:, None] + tl.minimum(slot, CAPACITY - 1)
-            tl.store(KEYS + to, tl.broadcast_to(j[None, :], [R, TOGETHER]), mask=keep)
-            tl.store(SCORES + to, y, mask=keep)
-            found += tl.sum(keep.to(tl.int32), 1)
+            if WIDE >= _LONG_TILE:
+                # Most parts of a long tile have none.
+                if tl.max(tl.max(keep.to(tl.int32), 1), 0) > 0:
+                    found = _appended(to_keys, to_scores, found, j, y, keep, order, CAPACITY)
+            else:
+                found = _appended(to_keys, to_scores, found, j, y, keep, order, CAPACITY)
         if EXACT:
             _score_again(
                 q, K, M, B, base, at_mask, at_bias, KEYS, SCORES, at_row, tl.minimum(found, CAPACITY), scale,

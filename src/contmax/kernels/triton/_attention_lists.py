@@ -109,7 +109,7 @@ def first_key_of(tile, WIDE: tl.constexpr):
 @triton.jit
 def distance_of(place):
     """How far from the first key of its tile the one at a place is: eight for every two."""
-    return place * 4 - (place & 1) * 3
+    return (place & -2) * 4 + (place & 1)
 
 
 @triton.jit(do_not_specialize=["row_of_tops"])
@@ -184,10 +184,10 @@ def list_keys(
     place = first.to(tl.int32, bitcast=True) & (WIDE // 4 - 1)
     key = first_key_of(tile, WIDE) + distance_of(place)
     at_row = head * queries + rows
-    at_list = (at_row * CAPACITY)[None, :, None] + slot
     single = (kinds == 1) & fitting
-    tl.store(KEYS + at_list, key, mask=single)
-    tl.store(SCORES + at_list, first * unit - base[None, :, None], mask=single)
+    tl.store((KEYS + at_row * CAPACITY)[None, :, None] + slot, key, mask=single)
+    score = first * unit - base[None, :, None]
+    tl.store((SCORES + at_row * CAPACITY)[None, :, None] + slot, score, mask=single)
     tl.store(STARTS + at_row * 2, tl.where(broken, float("nan"), base), mask=inside)
     tl.store(STARTS + at_row * 2 + 1, partition, mask=inside)
     doubted = tl.reduce_or(tl.sum(tl.where((kinds > 1) & fitting, 1 << turn, 0), 2), 1)
