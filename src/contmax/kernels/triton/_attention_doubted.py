@@ -117,4 +117,4 @@ def list_doubted(
             )  # fmt: skip
         tl.store(COUNTS + at_row, found, mask=inside)
         if tl.max(found, 0) > CAPACITY:
-            mark_dense(DENSE, ANY_DENSE, head, start, queries, heads, group)
+            mark_dense(DENSE, ANY_DENSE, head, start, queries, group)

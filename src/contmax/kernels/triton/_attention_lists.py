@@ -73,7 +73,9 @@ def _as_top(below, top, unit, ok):
 
 @triton.jit
 def _counted(first, second, bound):
-    """What kind each tile is: 1 has one key to list, 65536 perhaps more; and their sums along the last axis."""
+    """What kind each tile is, and sums of these along the last axis: 1 has one key to list, 65536 perhaps more, so that
+    one sum counts both.
+    """
     kinds = tl.where(second > bound[None, :, None], 65536, (first > bound[None, :, None]).to(tl.int32))
     return kinds, tl.sum(kinds, 2)
 
@@ -94,7 +96,7 @@ def _closer(first, second, top, unit, ok, epsilon, partition, K: tl.constexpr):
 
 
 @triton.jit
-def mark_dense(DENSE, ANY_DENSE, head, row, queries, heads, group):
+def mark_dense(DENSE, ANY_DENSE, head, row, queries, group):
     """The block of a row is dense."""
     tl.store(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + row // DENSE_ROWS, 1)
     tl.store(ANY_DENSE + head // group, 1)
@@ -112,6 +114,7 @@ def distance_of(place):
     return (place & -2) * 4 + (place & 1)
 
 
+# Were rows of tops known to be aligned, threads would load neighbours together, and exchange them all to store lists.
 @triton.jit(do_not_specialize=["row_of_tops"])
 def list_keys(
     LENGTHS, A, TOPS, SOME, NUMBERS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
@@ -200,4 +203,4 @@ def list_keys(
     tl.store(BOUNDS + at_row * 2 + 1, below, mask=inside)
     tl.store(COUNTS + at_row, tl.where(fits, counted & 65535, 0), mask=inside)
     if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
-        mark_dense(DENSE, ANY_DENSE, head, start, queries, heads, group)
+        mark_dense(DENSE, ANY_DENSE, head, start, queries, group)
