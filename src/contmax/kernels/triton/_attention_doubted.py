@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import distance_of, first_key_of, mark_dense
-from contmax.kernels.triton._attention_tops import end_of, keys_of, with_extras
+from contmax.kernels.triton._attention_tops import ANY_SIZE, end_of, keys_of, with_extras
 from contmax.kernels.triton._solve import NOTHING
 
 # Keys of a row that are scored again at a time.
@@ -48,7 +48,7 @@ def _appended(to_keys, to_scores, found, j, y, keep, order, CAPACITY: tl.constex
     return found + tl.sum(keep.to(tl.int32), 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY_SIZE)
 def list_doubted(
     Q, K, M, B, LENGTHS, TOPS, SOME, NUMBERS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
     begin, last, tiles, queries, keys, diagonal, heads, group, scale,

@@ -10,7 +10,7 @@ rows.
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_tops import LANES, end_of, keys_of
+from contmax.kernels.triton._attention_tops import ANY_SIZE, LANES, end_of, keys_of
 from contmax.kernels.triton._solve import NOTHING, newton_step, relative_weights
 
 # Rows that are left to dense products together.
@@ -115,7 +115,7 @@ def distance_of(place):
 
 
 # Were rows of tops known to be aligned, threads would load neighbours together, and exchange them all to store lists.
-@triton.jit(do_not_specialize=["row_of_tops"])
+@triton.jit(do_not_specialize=(*ANY_SIZE, "row_of_tops"))
 def list_keys(
     LENGTHS, A, TOPS, SOME, NUMBERS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
     begin, last, row_of_tops, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
