@@ -150,8 +150,8 @@ def _forward_long(
     lists = lists_of(tensors[0], rows, keeps_places=True)
     peaks = p.new_empty(2 * rows.total * lists.slices, dtype=torch.float32)
     list_them, solve = _long_launches(rows, lists.sizes, number, has_mask, omega is not None)
-    listed = (lists.values, lists.places, lists.counts, peaks, peaks)
-    list_them(*tensors, alpha, p, *listed)
+    listed = (lists.values, lists.places, lists.counts, peaks, peaks, peaks)
+    list_them(*tensors, alpha, p, p, *listed)
     solve(*tensors, alpha, alpha, p, *listed, p if omega is None else omega)
 
 
@@ -161,7 +161,7 @@ def _long_launches(
 ) -> tuple[Launch, Launch]:
     """The launches of `_forward_long`."""
     order, epsilon = _order_and_epsilon(alpha)
-    kinds = {"K": order, "PER_ROW": alpha is None, "HAS_MASK": has_mask, "IS_MAP": True}
+    kinds = {"K": order, "PER_ROW": alpha is None, "HAS_MASK": has_mask, "IS_MAP": True, "IS_SOFT": False}
     numbers = (rows.columns, epsilon, 0, *rows.places)
     list_them = Launch(list_scores, (rows.total, sizes.slices), numbers, kinds | sizes.when_listing, 1)
     kinds |= {"HAS_TARGET": False, "SMOOTHS": False, "NEEDS_LOSS": needs_omega} | sizes.when_solving
