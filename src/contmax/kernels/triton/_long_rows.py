@@ -193,7 +193,7 @@ def backward_long_rows(
         deviation = centred - tl.sum(s * centred, 0) / tl.where(mass > 0.0, mass, 1.0)
         tl.store(DX + here + place, saturated(s * deviation, DX), mask=listed)
         if NEEDS_ALPHA:
-            rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon), 0)
+            rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon, ROUGH), 0)
             moved = tl.where(listed, s * deviation, 0.0)
             slope -= unbiased(tl.sum(moved * rate, 0), tl.sum(moved, 0), tl.sum(s * rate, 0), mass)
     else:
@@ -223,7 +223,7 @@ def backward_long_rows(
             deviation = tl.where(p > 0.0, g - anchor - mean, 0.0)
             tl.store(DX + here + columns, saturated(s * deviation, DX) + broken, mask=columns < n)
             if NEEDS_ALPHA:
-                rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon), 0)
+                rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon, ROUGH), 0)
                 along += tl.sum(s * rate * deviation, 0)
                 rest += tl.sum(s * deviation, 0)
                 rates += tl.sum(s * rate, 0)

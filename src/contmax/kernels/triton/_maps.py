@@ -147,7 +147,7 @@ def _forward_long(
     has_mask: bool,
 ) -> None:
     """List what may have mass and clear p, then solve the lists and fill p in."""
-    lists = lists_of(tensors[0], rows, keeps_places=True)
+    lists = lists_of(tensors[0], rows, keeps_places=True, varied=number is None)
     peaks = p.new_empty(2 * rows.total * lists.slices, dtype=torch.float32)
     list_them, solve = _long_launches(rows, lists.sizes, number, has_mask, omega is not None)
     listed = (lists.values, lists.places, lists.counts, peaks, peaks, peaks)
@@ -182,7 +182,7 @@ def _backward_long(
     needs_alpha: bool,
 ) -> None:
     """List the support and clear the gradient, then fill it in."""
-    lists = lists_of(p, rows, keeps_places=True)
+    lists = lists_of(p, rows, keeps_places=True, varied=number is None)
     listed = (lists.values, lists.places, lists.counts)
     list_them, fill = _long_backward_launches(rows, lists.sizes, step, number, needs_alpha)
     list_them(p, grad, *listed)
