@@ -40,7 +40,13 @@ def length(request, monkeypatch):
     from contmax.kernels.triton import _class_losses, _launch, _maps, _soft_losses
 
     # Launches are kept by shape, and know the limits.
-    kept = [_maps._backward, _class_losses._losses, _class_losses._gradient]
+    kept = [
+        _maps._plain_forward,
+        _maps._plain_backward,
+        _maps._backward,
+        _class_losses._losses,
+        _class_losses._gradient,
+    ]
     kept += [_soft_losses._losses, _soft_losses._gradient]
     for launches in kept:
         launches.cache_clear()

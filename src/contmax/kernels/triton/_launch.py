@@ -21,12 +21,12 @@ class Rows(NamedTuple):
 
 def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
     """Tensors of one shape and their rows, copied only where more than three axes would be needed to reach them."""
-    rows = _rows(tensors[0].shape, tuple([x.stride() for x in tensors]))
+    rows = rows_of(tensors[0].shape, tuple([x.stride() for x in tensors]))
     return as_rows(*(x.contiguous() for x in tensors)) if rows is None else (tensors, rows)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def _rows(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Rows | None:
+def rows_of(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Rows | None:
     """The rows of tensors with these strides, None where three axes do not reach them."""
     none = (0,) * len(strides)
     merged: list[tuple[int, tuple[int, ...]]] = []  # size, and the stride in each tensor

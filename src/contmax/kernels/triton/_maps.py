@@ -17,6 +17,7 @@ from contmax.kernels.triton._launch import (
     forward_block,
     lists_of,
     order_of,
+    rows_of,
     side_by_side,
 )
 from contmax.kernels.triton._lists import list_scores, list_support
@@ -46,6 +47,12 @@ def entmax_rows(
         p (*batch, n), contiguous; Ω* (*batch, 1) in float64, or None.
     """
     p = torch.empty(x.shape, dtype=dtype, device=x.device)
+    if mask is None and not needs_omega and not isinstance(alpha, Tensor):
+        # The common case, with one look at what is kept.
+        plain = _plain_forward(x.shape, x.stride(), alpha)
+        if plain is not None:
+            plain(x, x, p, p, p)
+            return p, None
     omega = torch.empty((*x.shape[:-1], 1), dtype=torch.float64, device=x.device) if needs_omega else None
     if x.numel() == 0:
         return p, omega
@@ -80,6 +87,11 @@ def entmax_rows_backward(
     """
     p = p.contiguous()
     grad = torch.empty(p.shape, dtype=dtype, device=p.device)
+    if not isinstance(alpha, Tensor):
+        plain = _plain_backward(g.shape, g.stride(), alpha)
+        if plain is not None:
+            plain(p, g, p, grad, grad)
+            return grad, None
     grad_alpha = torch.empty((*p.shape[:-1], 1), dtype=torch.float32, device=p.device) if needs_alpha else None
     if p.numel() == 0:
         return grad, grad_alpha
@@ -94,6 +106,25 @@ def entmax_rows_backward(
     if beyond is not None:
         _backward_beyond_two(rows, step, needs_alpha, torch.finfo(dtype).max)(p, *tensors, beyond, *to)
     return grad, grad_alpha
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _plain_forward(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float) -> Launch | None:
+    """The one launch that rows of scores with these strides need, without a mask; None where it takes more."""
+    longest = _LONGEST_ON_CHIP if order_of(alpha) > 0 else _LONGEST_WITH_LOGARITHMS
+    if alpha > 2 or 0 in shape or shape[-1] > longest or (strides[-1] != 1 and shape[-1] != 1):
+        return None
+    rows = rows_of(shape, (strides, strides))
+    return None if rows is None else _forward(rows, alpha, False, False)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _plain_backward(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float) -> Launch | None:
+    """The same for cotangents with these strides."""
+    if alpha > 2 or 0 in shape or shape[-1] > _LONGEST_BACKWARD:
+        return None
+    rows = rows_of(shape, (strides,))
+    return None if rows is None else _backward(rows, strides[-1], alpha, False)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)

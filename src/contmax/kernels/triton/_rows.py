@@ -114,7 +114,7 @@ def escort_of(p, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
 
 
 @triton.jit
-def curvature(p, epsilon, ROUGH: tl.constexpr):
+def curvature(p, epsilon, ROUGH: tl.constexpr = False):
     r"""D = ∂/∂α log_{2−α} p = ln²p ∫₀¹ u p^{εu} du, for p > 0, to four digits where ROUGH; ε is (R,)."""
     log_p = rough_log(p) if ROUGH else log(p)
     x = log_p * epsilon[:, None]
