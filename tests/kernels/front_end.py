@@ -86,6 +86,8 @@ def maps_and_losses(dtype: torch.dtype) -> None:
         mask = torch.ones(2, columns, dtype=torch.bool) if columns == 5 else None
         differentiate(contmax.entmax(x, alpha, mask=mask), x, learned)
         differentiate(losses.entmax_loss(x, torch.zeros(2, dtype=torch.int64), alpha), x, learned)
+        soft = torch.full_like(x, 1 / columns, requires_grad=columns == 5, dtype=torch.float32)
+        differentiate(losses.entmax_loss(x, soft, alpha, mask=mask, label_smoothing=0.1), x, soft, learned)
     hidden = torch.zeros(3, 16, dtype=dtype, requires_grad=True)
     weight = torch.zeros(5000, 16, dtype=dtype, requires_grad=True)
     differentiate(losses.linear_entmax_loss(hidden, weight, torch.zeros(3, dtype=torch.int64)), hidden, weight)
