@@ -1,5 +1,6 @@
 """What there is: tasks, their recipes and tables. Nothing else knows which tasks exist."""
 
+from contmax_lab.registry._models import task_of_model as task_of_model
 from contmax_lab.registry._recipes import find_recipe as find_recipe
 from contmax_lab.registry._recipes import load_recipe as load_recipe
 from contmax_lab.registry._recipes import shipped_recipes as shipped_recipes

@@ -108,6 +108,13 @@ class DocumentClassification(Task):
 
         return export(trained, folder, measure)
 
+    def read_exported(self, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
+        """The reader of a folder, and its words."""
+        from contmax_lab.tasks.documents.pretrained import PretrainedReader
+
+        reader = PretrainedReader.load(folder)
+        return reader.model, {"words": reader.words}
+
     def predict_exported(self, folder: Path | None, words: Sequence[str]) -> Prediction:
         """Whether a text is positive, and which of its words say so."""
         from contmax_lab.tasks.documents.pretrained import PretrainedReader
