@@ -100,4 +100,4 @@ class Intervals(Task):
         """Forecasts of the next day over a year, and forecasts that feed on themselves."""
         from contmax_lab.tasks.intervals._figures import auto_regressive_bands, day_ahead_bands
 
-        return [day_ahead_bands(runs), auto_regressive_bands(runs)]
+        return [day_ahead_bands(runs), *auto_regressive_bands(runs)]
