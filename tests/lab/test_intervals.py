@@ -18,7 +18,7 @@ from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task, load_recipe, open_trained
 from contmax_lab.report import distinct_labels
 from contmax_lab.runs import Run
-from contmax_lab.tasks.intervals import Forecast
+from contmax_lab.tasks.intervals._model import Forecast
 from contmax_lab.training import train
 
 

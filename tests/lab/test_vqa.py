@@ -13,10 +13,12 @@ from contmax_lab.contract import Cell
 from contmax_lab.drawing import LIGHT, rendered
 from contmax_lab.registry import load_recipe, open_trained, shipped_recipes
 from contmax_lab.tables import summarised
-from contmax_lab.tasks.vqa import TASK, VqaData, load
+from contmax_lab.tasks.vqa import VqaData
+from contmax_lab.tasks.vqa._data import load
 from contmax_lab.tasks.vqa._figures import seen_images
 from contmax_lab.tasks.vqa._measures import where_measures
 from contmax_lab.tasks.vqa._table import PASTED, VQA
+from contmax_lab.tasks.vqa._task import TASK
 
 VARIANTS = [name for name in shipped_recipes() if name.startswith("vqa/")]
 KINDS = ["question", "frequent", "discrete", "continuous", "windows", "mixture", "combined"]

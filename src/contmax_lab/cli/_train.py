@@ -44,12 +44,12 @@ def run(options: argparse.Namespace) -> None:
         if not options.help:
             raise UsageError("pass a RECIPE, e.g. contmax train intervals/seattle-parabola")
         return
-    from contmax_lab.registry import find_recipe
+    from contmax_lab.registry import find_recipe, recipe_help
 
-    source = find_recipe(options.recipe, options.variant, options.task)
     if options.help:
-        print(source.help())
+        print(recipe_help(options.recipe, options.variant, options.task))
         return
+    source = find_recipe(options.recipe, options.variant, options.task)
     if options.limit is not None and options.limit < 1:
         raise UsageError(f"--limit must be at least 1; got {options.limit}")
     limit = [] if options.limit is None else [f"--data.limit={options.limit}"]

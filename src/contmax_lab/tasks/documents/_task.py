@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, Look, Prediction, Section, Splits, Table, Task, TrainedRun
-from contmax_lab.tasks.documents._data import Documents, DocumentsData, load
-from contmax_lab.tasks.documents._model import DocumentsModel, Reader
+from contmax_lab.tasks.documents._data import Documents, load
+from contmax_lab.tasks.documents._model import Reader
 from contmax_lab.tasks.documents._places_table import PLACES
 from contmax_lab.tasks.documents._reading import Reading
+from contmax_lab.tasks.documents._settings import DocumentsData, DocumentsModel
 from contmax_lab.tasks.documents._start import take_over
 from contmax_lab.tasks.documents._table import FEW_FUNCTIONS, IMDB, NO_START, PAPER, SPEED
 
@@ -124,3 +125,6 @@ class DocumentClassification(Task):
 
 def _right(logits: Tensor, labels: Tensor) -> Tensor:
     return ((logits > 0).long() == labels).float()
+
+
+TASK = DocumentClassification()

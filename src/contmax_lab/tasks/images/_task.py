@@ -11,8 +11,9 @@ from contmax_lab.contract import Batch, Look, Prediction, Splits
 from contmax_lab.data import file_pixels, pixels
 from contmax_lab.errors import UsageError
 from contmax_lab.labelled import LabelledTask, Targets, look_of, said
-from contmax_lab.tasks.images._data import ImagesData, Pictures, load
-from contmax_lab.tasks.images._model import ImageReader, ImagesModel
+from contmax_lab.tasks.images._data import Pictures, load
+from contmax_lab.tasks.images._model import ImageReader
+from contmax_lab.tasks.images._settings import ImagesData, ImagesModel
 
 
 class ImagesTask(LabelledTask):
@@ -75,3 +76,6 @@ class ImagesTask(LabelledTask):
         """The opposite of `known`."""
         targets = Targets.of_plain(known["targets"])
         return {"targets": targets, "classes": targets.classes, "size": int(known["size"])}
+
+
+TASK = ImagesTask()

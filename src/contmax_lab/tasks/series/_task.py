@@ -11,8 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 from contmax_lab.contract import Batch, Prediction, Splits
 from contmax_lab.errors import UsageError
 from contmax_lab.labelled import LabelledTask, Targets, said
-from contmax_lab.tasks.series._data import Scale, Series, SeriesData, load
-from contmax_lab.tasks.series._model import SeriesModel, SeriesReader
+from contmax_lab.tasks.series._data import Scale, Series, load
+from contmax_lab.tasks.series._model import SeriesReader
+from contmax_lab.tasks.series._settings import SeriesData, SeriesModel
 
 
 class SeriesTask(LabelledTask):
@@ -82,3 +83,6 @@ def _padded(values: Sequence[Tensor], positions: Sequence[Tensor]) -> Batch:
     mask = torch.arange(padded.shape[1]) < lengths.unsqueeze(-1)
     # Behind the end of a series stands the end of the interval, so that positions never fall.
     return {"values": padded, "positions": pad_sequence(list(positions), True, 1.0), "mask": mask}
+
+
+TASK = SeriesTask()

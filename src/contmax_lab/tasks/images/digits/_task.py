@@ -8,7 +8,8 @@ from torch import nn
 
 from contmax_lab.contract import Prediction, Splits, Table, Task, TrainedRun
 from contmax_lab.tasks.images._task import ImagesTask
-from contmax_lab.tasks.images.digits._data import DigitsData, load
+from contmax_lab.tasks.images.digits._data import load
+from contmax_lab.tasks.images.digits._settings import DigitsData
 from contmax_lab.tasks.images.digits._table import DIGITS
 
 _SHIPPED = Path(__file__).with_name("pretrained")
@@ -37,3 +38,6 @@ class Digits(ImagesTask):
     def tables(self) -> Sequence[Table]:
         """One for the demo."""
         return (DIGITS,)
+
+
+TASK = Digits()

@@ -6,7 +6,8 @@ from typing import Any
 
 from contmax_lab.contract import Prediction, Splits, Table, Task, TrainedRun
 from contmax_lab.tasks.series._task import SeriesTask
-from contmax_lab.tasks.series.vowels._data import VowelsData, load
+from contmax_lab.tasks.series.vowels._data import load
+from contmax_lab.tasks.series.vowels._settings import VowelsData
 from contmax_lab.tasks.series.vowels._table import VOWELS
 
 
@@ -29,3 +30,6 @@ class Vowels(SeriesTask):
     def tables(self) -> Sequence[Table]:
         """One for the demo."""
         return (VOWELS,)
+
+
+TASK = Vowels()
