@@ -24,6 +24,7 @@ Layers from top to bottom; each imports only what is below it, which import-lint
 ``data``            reading other people's files with complaints that name the line; data that comes inside packages
 ``attention``       `Attention`: the kinds that tasks compare, with one face; `attended_share`: how much they look at
 ``provenance``      commit, machine, versions
+``launchers``       what a launcher has started, and what it should have
 ``settings``        settings that several tasks share
 ``packages``        `require`: optional packages, imported where they are used
 ``errors``          `LabError`: what the user can mend, shown as one line
