@@ -10,6 +10,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from contmax_lab.contract import Recipe, Task, TrainingConfig
 from contmax_lab.errors import UsageError, nearest
+from contmax_lab.files import plain
 from contmax_lab.recipes._reading import SECTIONS
 
 
@@ -86,8 +87,7 @@ class RecipeSource:
 
 def as_yaml(recipe: Recipe) -> str:
     """The whole recipe as YAML; the task is in it by its name."""
-    plain = {field.name: _plain(getattr(recipe, field.name)) for field in dataclasses.fields(recipe)}
-    return yaml.safe_dump({**plain, "task": recipe.task.name}, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump({**plain(recipe), "task": recipe.task.name}, sort_keys=False, allow_unicode=True)
 
 
 def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,17 +142,3 @@ def _checked(origin: str, parse: Any, *arguments: Any, **keywords: Any) -> Names
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses, paths and dates as what YAML knows."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    for kind in (bool, int, float):
-        if isinstance(value, kind):
-            return kind(value)  # without what a restricted type adds
-    return None if value is None else str(value)

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from contmax_lab.contract import Batch, Prediction, Splits
 from contmax_lab.errors import UsageError
-from contmax_lab.labelled import LabelledTask, Targets, said
+from contmax_lab.labelled import LabelledTask, Panel, Targets, said
 from contmax_lab.tasks.series._data import Scale, Series, load
 from contmax_lab.tasks.series._model import SeriesReader
 from contmax_lab.tasks.series._settings import SeriesData, SeriesModel
@@ -51,7 +51,7 @@ class SeriesTask(LabelledTask):
 
     def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
         """The label of the one series in a table, and when it was attended."""
-        from contmax_lab.tasks.series._figures import Panel, time_figure
+        from contmax_lab.tasks.series._figures import PICTURE
         from contmax_lab.tasks.series._reading import only, read_series
 
         if len(words) != 1:
@@ -64,8 +64,8 @@ class SeriesTask(LabelledTask):
         text = said(answer, info)
         when = f", between the times {float(seen[0]):.10g} and {float(seen[-1]):.10g}" if len(seen) else ""
         lines = [text, f"attended: {len(seen)} of {len(positions)} observations{when}"]
-        panel = Panel(f"series {series.name}", text, positions, values, answer)
-        return Prediction("\n".join(lines), time_figure([[panel]]))
+        panel = Panel(f"series {series.name}", text, (positions, values), answer)
+        return Prediction("\n".join(lines), PICTURE.of_panels([[panel]]))
 
     def known(self, info: dict[str, Any]) -> dict[str, Any]:
         """Labels, columns and scale."""
