@@ -228,6 +228,13 @@ def test_pasted_objects_end_to_end(folder, tmp_path, monkeypatch):
                    resident=True)  # fmt: skip
     splits = load(data)
     assert [len(splits.train), len(splits.valid)] == [44, 4]
+    more = load(replace(data, pasted_train=5, features=tmp_path / "more.npy"))
+    assert [len(more.train), len(more.valid)] == [110, 4]
+    assert len({question.image for question in more.train.questions}) == 110
+    for one, other in zip(splits.valid.questions, more.valid.questions, strict=True):
+        assert (one, splits.valid.scenes[one.image]) == (other, more.valid.scenes[other.image])
+    image = splits.valid.questions[0].image
+    torch.testing.assert_close(splits.valid.features.take([image]), more.valid.features.take([image]))
     _, batch, output = one_step(SMALL_MODEL, splits)
     assert "rows" in batch
     assert {"iou", "inside", "inside_other", "chosen"} <= TASK.measures(output, batch).keys()

@@ -142,6 +142,8 @@ def _source(data: VqaData) -> tuple[Source, dict[str, Scene]]:
     """The questions, and the scenes where objects are to be pasted."""
     if data.path is not None and data.train is not None:
         raise UsageError("pass --data.path or --data.train, not both")
+    if data.pasted_train and not data.pasted:
+        raise UsageError("--data.pasted_train works only with --data.pasted N, the copies for validation and test")
     if data.train is not None:
         source = read_tables(data.train, data.validation, data.test, data.held_out, data.split)
     elif data.path is not None:
@@ -155,9 +157,10 @@ def _source(data: VqaData) -> tuple[Source, dict[str, Scene]]:
         return source, {}
     made: dict[str, Scene] = {}
     parts = []
+    copies = (data.pasted_train or data.pasted, data.pasted, data.pasted)
     for seed, questions in enumerate((source.train, source.valid, source.test)):
         photos = list(dict.fromkeys(question.image for question in questions))
-        own = scenes(photos, data.pasted, 3 * data.split + seed)
+        own = scenes(photos, copies[seed], 3 * data.split + seed)
         made |= own
         parts.append(scene_questions(own, source.folder))
     return Source(parts[0], parts[1], parts[2], source.folder), made
@@ -167,8 +170,7 @@ def _features(data: VqaData, source: Source, made: dict[str, Scene]) -> Features
     """Those that are there, or new ones of the images."""
     if data.features is not None and (data.features.is_dir() or not data.images) and data.features.exists():
         return open_features(data.features)
-    name = f"pasted-{data.pasted}-{data.split}" if made else "efficientnet-lite0"
-    target = data.features or source.folder / ".contmax" / f"{name}.npy"
+    target = data.features or source.folder / ".contmax" / f"{_features_name(data)}.npy"
     if target.suffix != ".npy":
         raise LabError(f"{target}: no such folder; pass one with features, or the name of a file that ends in .npy")
     folder = data.images or source.folder
@@ -192,6 +194,14 @@ def _features(data: VqaData, source: Source, made: dict[str, Scene]) -> Features
 
     extract(read, order, target)
     return GridFile(target)
+
+
+def _features_name(data: VqaData) -> str:
+    """Of the file, so that features of other images are not taken for those of these."""
+    if not data.pasted:
+        return "efficientnet-lite0"
+    train = f"{data.pasted_train}-" if data.pasted_train else ""
+    return f"pasted-{train}{data.pasted}-{data.split}"
 
 
 def _some(questions: list[Question], data: VqaData) -> list[Question]:

@@ -32,6 +32,8 @@ class VqaData:
         limit: take this many questions of each part, at random, for a quick try; 0 = all.
         pasted: instead of the questions of the data, make this many copies of each image with two objects pasted in,
             and questions about one of them; 0 = use the questions of the data.
+        pasted_train: with pasted, make this many copies of each training image instead, so that there are more
+            questions to learn from and those for validation and test stay the same; 0 = as many as pasted.
         resident: keep the features on the device of the model; they must fit there (half a megabyte for each image).
     """
 
@@ -49,6 +51,7 @@ class VqaData:
     split: int = 0
     limit: NonNegativeInt = 0
     pasted: NonNegativeInt = 0
+    pasted_train: NonNegativeInt = 0
     resident: bool = False
 
 
