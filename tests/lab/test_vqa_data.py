@@ -282,7 +282,7 @@ def test_more_copies_of_training_images_have_a_file_of_their_own():
     names = {_features_name(VqaData(pasted=pasted, pasted_train=train)) for pasted in (1, 3) for train in (0, 3, 12)}
     assert len(names) == 6
     assert _features_name(VqaData(pasted=3)) == "pasted-3-0"
-    with pytest.raises(UsageError, match="only with --data.pasted N"):
+    with pytest.raises(UsageError, match=r"only with --data\.pasted N"):
         load(VqaData(train=Path("questions.csv"), pasted_train=12))
 
 
