@@ -16,7 +16,7 @@ from torch import Tensor
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
-from triton.runtime.jit import JITFunction
+from triton.runtime.jit import JITFunction, KernelParam
 
 import contmax
 from contmax import losses, nn
@@ -36,9 +36,10 @@ TYPES |= {torch.int32: "*i32", torch.int16: "*i16", torch.int8: "*i8", torch.uin
 SEEN: dict[Any, str | None] = {}
 
 
-def type_of(value: Any, is_constant: bool) -> str:
-    """As Triton sees an argument; numbers that are 1 are compiled in."""
-    if is_constant or value is None or (type(value) is int and value == 1):
+def type_of(value: Any, parameter: KernelParam) -> str:
+    """As Triton sees an argument; numbers that are 1 are compiled in, where nothing forbids it."""
+    is_one = type(value) is int and value == 1 and not parameter.do_not_specialize
+    if parameter.is_constexpr or value is None or is_one:
         return "constexpr"
     if isinstance(value, Tensor):
         return TYPES[value.dtype]
@@ -51,7 +52,7 @@ def parsed(kernel: JITFunction, *arguments: Any, grid: Any, warmup: bool, **name
     """In the place of a launch."""
     options = {name: named.pop(name) for name in list(named) if name not in kernel.arg_names}
     values = dict(zip(kernel.arg_names, arguments, strict=False)) | named
-    types = {p.name: type_of(values[p.name], p.is_constexpr) for p in kernel.params}
+    types = {p.name: type_of(values[p.name], p) for p in kernel.params}
     constants = {(i,): values[name] for i, name in enumerate(types) if types[name] == "constexpr"}
     key = (kernel.fn.__name__, tuple(types.values()), tuple(constants.items()))
     if key in SEEN:
@@ -85,6 +86,8 @@ def maps_and_losses(dtype: torch.dtype) -> None:
         mask = torch.ones(2, columns, dtype=torch.bool) if columns == 5 else None
         differentiate(contmax.entmax(x, alpha, mask=mask), x, learned)
         differentiate(losses.entmax_loss(x, torch.zeros(2, dtype=torch.int64), alpha), x, learned)
+        soft = torch.full_like(x, 1 / columns, requires_grad=columns == 5, dtype=torch.float32)
+        differentiate(losses.entmax_loss(x, soft, alpha, mask=mask, label_smoothing=0.1), x, soft, learned)
     hidden = torch.zeros(3, 16, dtype=dtype, requires_grad=True)
     weight = torch.zeros(5000, 16, dtype=dtype, requires_grad=True)
     differentiate(losses.linear_entmax_loss(hidden, weight, torch.zeros(3, dtype=torch.int64)), hidden, weight)

@@ -104,19 +104,29 @@ def test_flat_rows_are_dense(alpha, lists):
     assert lists[0].dense.any()
 
 
-@pytest.mark.parametrize(("candidates", "dense"), [(8, 1), (16, 0)])
-def test_more_tiles_than_a_first_bound_leaves(monkeypatch, lists, candidates, dense):
-    # Neighbouring tiles, 0, 2, 4, 6 of 64 keys, know of three of the twelve keys with mass. By these alone scores above
-    # −1.15 have mass, which are in 24 tiles; in fact those above −0.58 have.
-    monkeypatch.setattr(_attention, "_CANDIDATES", candidates)
+@pytest.mark.parametrize(("others", "dense"), [(-1.0, 0), (-0.7, 1)])
+def test_more_tiles_than_a_first_bound_leaves(lists, others, dense):
+    # The largest of each tile know of three of the 48 keys with mass: by these alone scores above −1.15 have mass, of
+    # which 27 tiles have two, too many to multiply again. By both tops of all tiles those above −0.82 have.
     query, key, value = drawn(queries=1, keys=500)
     query[..., 0], query[..., 1:] = 1.0, 0.0
     key[..., 0] = -10.0
-    for group in range(6):
-        key[..., 64 * group : 64 * group + 8 : 2, 0] = 0.0 if group < 3 else -0.8
+    keys = torch.arange(500)
+    key[..., (keys < 64) & (keys % 8 < 6), 0] = 0.0
+    key[..., (keys >= 64) & (keys < 448) & (keys % 64 < 8), 0] = others
     assert_same([query, key, value], scale=1.0)
     assert lists[0].dense.flatten().tolist() == [dense]
-    assert dense or lists[0].counts.flatten().tolist() == [12]
+    assert dense or lists[0].counts.flatten().tolist() == [48]
+
+
+@pytest.mark.parametrize("keys", [2100, 5000])
+def test_the_largest_of_several_tiles(keys, lists):
+    query, key, value = drawn(queries=3, keys=keys, dtype=F16)
+    query[0, 0, 0], key[0, 0, 96:128] = 1.5, 1.5  # a row whose keys with mass are neighbours
+    ours, exact = (entmax_attention(*(x.to(dtype) for x in (query, key, value))) for dtype in (F16, F64))
+    assert (ours - exact).abs().max() < 3e-3
+    assert not lists[0].dense.any()
+    assert lists[0].counts[0, 0] == 32
 
 
 def test_dense_and_listed_blocks_together(lists):

@@ -3,6 +3,7 @@
 No device is needed: Triton's own part is played by a kernel that only writes down how it was called.
 """
 
+import inspect
 from types import SimpleNamespace
 
 import pytest
@@ -19,13 +20,20 @@ from contmax.kernels.triton._kept import Launch, known_of_number
 
 
 class _Compiled(CompiledKernel):
-    """Remembers what it was launched with."""
+    """Remembers what it was launched with, and in which way."""
+
+    function, packed_metadata, name = 7, (4, 1), "fake"
 
     def __init__(self):
-        self.calls = []
+        self.calls, self.hooked = [], []
 
     def __getitem__(self, grid):
-        return lambda *arguments: self.calls.append((grid, arguments))
+        return lambda *arguments: self.hooked.append((grid, arguments))
+
+    def run(self, x, y, z, stream, function, metadata, launch_metadata, enter, leave, *arguments):
+        assert (stream, function, metadata) == (99, self.function, self.packed_metadata)
+        assert launch_metadata is enter is leave is None
+        self.calls.append(((x, y, z), arguments))
 
 
 @pytest.fixture
@@ -45,6 +53,7 @@ def kernel(monkeypatch):
 
     monkeypatch.setattr(JITFunction, "run", run)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)  # that of a CPU tensor
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 99, raising=False)
     monkeypatch.setattr(_kept, "_COMPILED", {})
     return kernel
 
@@ -154,6 +163,29 @@ def test_nothing_is_kept_under_tools_that_change_kernels(kernel, monkeypatch):
     _launch(kernel)
     assert len(kernel.plain) == 5
     assert not kernel.plain[0].compiled.calls
+
+
+@pytest.mark.parametrize("chain", ["launch_enter_hook", "launch_exit_hook"])
+def test_hooks_on_launches_are_called(kernel, chain):
+    def hook(metadata):
+        """Called by Triton."""
+
+    hooks = getattr(knobs.runtime, chain)
+    hooks.add(hook)
+    try:
+        _launch(kernel)
+        _launch(kernel)
+    finally:
+        hooks.remove(hook)
+    assert len(kernel.plain[0].compiled.hooked) == 1
+    assert not kernel.plain[0].compiled.calls
+
+
+def test_compiled_kernels_are_launched_as_triton_does():
+    """The order of arguments is Triton's own: this fails where a version has another."""
+    source = inspect.getsource(CompiledKernel.__getitem__)
+    order = "grid[0], grid[1], grid[2], stream, self.function, self.packed_metadata, launch_metadata,"
+    assert order in " ".join(source.split()) or not _kept._LAUNCHES_DIRECTLY
 
 
 def test_what_is_not_compiled_yet_is_not_kept(kernel, monkeypatch):

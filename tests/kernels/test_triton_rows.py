@@ -37,17 +37,24 @@ def assert_as_float64(function, cotangent, *arguments, tolerance=2e-6):
 @pytest.fixture(params=["on the chip", "by lists"])
 def length(request, monkeypatch):
     """Rows of both kinds, in small: the limits between them are moved, to slices of two chunks."""
-    from contmax.kernels.triton import _class_losses, _launch, _maps
+    from contmax.kernels.triton import _class_losses, _launch, _maps, _soft_losses
 
     # Launches are kept by shape, and know the limits.
-    kept = (_maps._backward, _class_losses._losses, _class_losses._gradient)
+    kept = [
+        _maps._plain_forward,
+        _maps._plain_backward,
+        _maps._backward,
+        _class_losses._losses,
+        _class_losses._gradient,
+    ]
+    kept += [_soft_losses._losses, _soft_losses._gradient]
     for launches in kept:
         launches.cache_clear()
     if request.param == "by lists":
         for limit in ("_LONGEST_ON_CHIP", "_LONGEST_WITH_LOGARITHMS", "_LONGEST_BACKWARD"):
             monkeypatch.setattr(_maps, limit, 32)
-        monkeypatch.setattr(_class_losses, "_LONGEST_ON_CHIP", 32)
-        for module in (_launch, _class_losses):
+        monkeypatch.setattr(_class_losses, "LONGEST_ON_CHIP", 32)
+        for module in (_launch, _class_losses, _soft_losses):
             monkeypatch.setattr(module, "CHUNK", 32)
         monkeypatch.setattr(_launch, "_SLICES_OF_FEW", (64, 12))
     yield 70
@@ -162,10 +169,98 @@ def test_many_rows_with_alpha_on_both_sides_of_two(monkeypatch):
     assert_as_float64(contmax.entmax, g, x, alpha, tolerance=1e-5)
 
 
-def test_soft_targets_and_class_weights(length):
-    z, soft = 2 * torch.randn(3, length), torch.randn(3, length).softmax(-1)
-    assert_as_float64(lambda z, t: entmax_loss(z, t, 1.5), torch.ones(()), z, soft)
-    weight, y = torch.rand(length), torch.randint(length, (3,))
+def check_soft_targets(alpha, smoothing, length):
+    z, soft, g = 2 * torch.randn(3, length) + 30, torch.randn(3, length).softmax(-1), torch.randn(3)
+    soft[1] = torch.eye(length)[3]
+    soft[2, : length // 2] = 0
+    soft[2] *= 1.0009 / soft[2].sum()  # as exact as is asked for
+    options = {"reduction": "none", "label_smoothing": smoothing}
+    assert_as_float64(lambda z, q: entmax_loss(z, q, alpha, **options), g, z, soft)
+
+
+@pytest.mark.parametrize(("alpha", "smoothing"), [(1.05, 0.1), (4 / 3, 0.0)])
+def test_soft_targets(alpha, smoothing, length):
+    check_soft_targets(alpha, smoothing, length)
+
+
+@pytest.mark.parametrize("alpha", [0.6, 1.0, 1.25, 1.3, 1.5, 2.0])
+@pytest.mark.parametrize("smoothing", [0.0, 1.0])
+def test_soft_targets_of_few_classes(alpha, smoothing):
+    check_soft_targets(alpha, smoothing, 5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 5e-3), (torch.float16, 6e-4)])
+def test_soft_targets_in_half_precision(dtype, tolerance):
+    z, g = 2 * torch.randn(3, 9).to(dtype), torch.tensor([1.0, -0.5, 2.0])
+    soft = torch.distributions.Multinomial(64, torch.ones(3, 9)).sample().to(dtype) / 64
+
+    def loss(z, q):
+        return entmax_loss(z, q, 1.5, reduction="none")
+
+    assert loss(z, soft).dtype == dtype
+    assert_as_float64(loss, g, z, soft, tolerance=tolerance)
+
+
+def test_soft_targets_with_a_mask_and_weights(length):
+    z, soft, weight = torch.randn(3, length, 2), torch.rand(3, length, 2), torch.rand(length)
+    mask = torch.rand(3, length, 2) > 0.4
+    soft = (soft * mask) / (soft * mask).sum(1, keepdim=True)
+
+    def loss(z, q):
+        return entmax_loss(z, q, 1.5, mask=mask, weight=weight.to(z.dtype), label_smoothing=0.2)
+
+    assert_as_float64(loss, torch.ones(()), z, soft)
+
+
+def test_impossible_soft_targets(length):
+    z, soft = torch.randn(4, length), torch.full((4, length), 1 / length)
+    z[0, 1], z[1], z[3, length - 1] = -INF, -INF, NAN
+    soft[2, :2] = torch.tensor([2 / length, 0.0])
+    z[2, 1] = -INF  # where the target is zero
+
+    def all_of(z, q):
+        return gradients(lambda z, q: entmax_loss(z, q, 1.5, reduction="none"), torch.ones(4), z, q)
+
+    found, exact = all_of(z, soft), reference(all_of, z, soft)
+    assert found[0][:2].tolist() == [INF, INF]
+    assert found[0][3].isnan()
+    for ours, truth in zip(found, exact, strict=True):
+        assert torch.allclose(ours[:3].double(), truth[:3], atol=1e-5)
+
+
+def test_soft_targets_need_not_read_logits_where_nothing_has_mass():
+    z, soft = torch.randn(2, 1100), torch.randn(2, 1100).softmax(-1)
+    z[0, 700] = 30.0  # the first and the last chunk have no mass
+    assert_as_float64(lambda z: entmax_loss(z, soft.to(z.dtype), 1.5, reduction="none"), torch.ones(2), z)
+
+
+def test_soft_targets_under_vmap():
+    z, soft = torch.randn(2, 2, 5), torch.randn(2, 5).softmax(-1)  # vmap's axis is the second of z
+    slopes = torch.func.grad_and_value(lambda z, q: entmax_loss(z, q, 1.5), argnums=(0, 1))
+    found, values = torch.func.vmap(slopes, (1, None))(z, soft)
+    for i in range(2):
+        truth = gradients(lambda z, q: entmax_loss(z, q, 1.5), torch.ones(()), z[:, i], soft)
+        for ours, theirs in zip((values[i], found[0][i], found[1][i]), truth, strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def test_soft_targets_have_second_and_forward_derivatives():
+    z, soft = torch.randn(2, 5), torch.randn(2, 5).softmax(-1)
+    dz, dq = torch.randn(2, 5), torch.randn(2, 5)
+
+    def loss(z, q):
+        return entmax_loss(z, q, 1.3)
+
+    def curvature(z, q):
+        return torch.func.vjp(torch.func.grad(loss), z, q)[1](dz.to(z.dtype))
+
+    for f in (curvature, lambda z, q: torch.func.jvp(loss, (z, q), (dz.to(z.dtype), dq.to(z.dtype)))):
+        for ours, truth in zip(f(z, soft), reference(f, z, soft), strict=True):
+            assert torch.allclose(ours.double(), truth, atol=1e-5)
+
+
+def test_class_weights(length):
+    z, weight, y = 2 * torch.randn(3, length), torch.rand(length), torch.randint(length, (3,))
     assert_as_float64(lambda z: entmax_loss(z, y, 1.5, weight=weight.to(z.dtype)), torch.ones(()), z)
 
 

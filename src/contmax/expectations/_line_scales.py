@@ -13,10 +13,13 @@ from torch import Tensor
 from contmax import kernels
 from contmax._autograd import apply
 from contmax._by_reference import gradients_by_reference, tangent_by_reference
-from contmax.expectations._line_scales_chunks import scale_mean_in_chunks
+from contmax.expectations._chunks import Fewest, in_chunks
 from contmax.expectations._line_scales_compiled import compiled_scale_mean
 from contmax.expectations._line_scales_reference import scale_mean_reference
 from contmax.expectations._scale_law import path_rule
+
+# A pair takes about 12 kB while gradients are computed.
+_FEWEST_PAIRS = Fewest(on_cpu=2**12, elsewhere=2**15)
 
 
 def scale_mean_expectation(
@@ -40,9 +43,16 @@ def scale_mean_expectation(
         return compiled
     known = kernels.line_scale_means(loc, scale, alpha, centre, width, path_rule(isinstance(alpha, Tensor), single))
     if known is None:
-        return scale_mean_in_chunks(loc, scale, centre, width, index, number)
+        reference = partial(_by_torch, number=number)
+        return in_chunks(reference, (loc, scale, index), (centre, width), loc.dim(), _FEWEST_PAIRS)
     result: Tensor = apply(ScaleMeanExpectation, loc, scale, centre, width, alpha, known)
     return result
+
+
+def _by_torch(
+    loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float | None
+) -> Tensor:
+    return scale_mean_reference(loc, scale, centre, width, index, number)
 
 
 class ScaleMeanExpectation(torch.autograd.Function):

@@ -11,6 +11,7 @@ the two, measured from the ends of the support.
 """
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,11 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
+from contmax.expectations._chunks import Fewest, in_chunks
 from contmax.numerics import unit_gauss_legendre
+
+# A pair takes about 2 kB while gradients are computed.
+_FEWEST_PAIRS = Fewest(on_cpu=2**13, elsewhere=2**17)
 
 
 class Nodes(NamedTuple):
@@ -34,11 +39,19 @@ class Nodes(NamedTuple):
 
 def windowed_expectation(loc: Tensor, half: Tensor, k: float, centre: Tensor, width: Tensor) -> Tensor:
     """r from (μ, a, k, μ_j, σ_j): (*batch, 1), (*batch, 1), 0 to 4, (K,), (K,) → (*batch, K)."""
+    if centre.dim() == 1 and not kernels.windows_are_compiled(loc, half, centre, width):
+        densities = torch.broadcast_tensors(loc.squeeze(-1), half.squeeze(-1))
+        return in_chunks(partial(_by_torch, k=k), densities, (centre, width), densities[0].dim(), _FEWEST_PAIRS)
     known = None
     if torch.is_grad_enabled() and any(x.requires_grad for x in (loc, half, centre, width)):
         # Slopes cost little beside the value they come with.
         known = kernels.window_values_and_slopes(loc, half, k, _constant(k), centre, width, _rule(loc))
     result: Tensor = apply(WindowedExpectation, loc, half, k, centre, width, known)
+    return result
+
+
+def _by_torch(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float) -> Tensor:
+    result: Tensor = apply(WindowedExpectation, loc.unsqueeze(-1), half.unsqueeze(-1), k, centre, width, None)
     return result
 
 

@@ -14,6 +14,8 @@ any other N or α, tensor α             float64 inside; 12 to 32 nodes for floa
 """
 
 import math
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from torch.distributions import MultivariateNormal
 
 from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian
+from contmax.expectations._chunks import Fewest, in_chunks
 from contmax.expectations._expectation import register_expectation, working_dtype
 from contmax.expectations._matrix_form import MatrixForm
 from contmax.expectations._plane_compiled import compiled_plane_expectation
@@ -29,6 +32,8 @@ from contmax.expectations._scale_mean import Form, mean_over_scales, scale_order
 
 # In float32 the phases of the path lose too many roundings below this ν, α > 2, and its exponent above that one.
 _SINGLE_ORDERS = 3.0, 32.0
+# A pair takes up to 0.4 kB while gradients are computed, with an α of its own 4 kB.
+_FEWEST_PAIRS, _FEWEST_PAIRS_OF_INDEX = Fewest(on_cpu=2**16, elsewhere=2**18), Fewest(on_cpu=2**12, elsewhere=2**15)
 
 
 @register_expectation(MultivariateNormal, MultivariateGaussianBasis)
@@ -47,13 +52,40 @@ def beta_gaussian(density: MultivariateBetaGaussian, basis: MultivariateGaussian
         compiled = _on_the_plane(loc, tril, basis, 1 / (alpha - 1))
         if compiled is not None:
             return compiled
-    single = working_dtype(loc, tril, basis.loc) == torch.float32
-    dtype = working_dtype(loc, tril) if _fits_float32(alpha, basis.event_dim) else torch.float64
+    reference = partial(_mean_over_scales, diagonal=basis.is_diagonal)
+    if not isinstance(alpha, Tensor):
+        return _in_chunks(partial(reference, alpha=alpha), (loc, tril), basis, _FEWEST_PAIRS)
+    index = alpha.expand(torch.broadcast_shapes(loc.shape[:-1], tril.shape[:-2]))
+    return _in_chunks(partial(_mean_of_index, reference), (loc, tril, index), basis, _FEWEST_PAIRS_OF_INDEX)
+
+
+def _mean_over_scales(
+    loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, alpha: float | Tensor, diagonal: bool
+) -> Tensor:
+    single = working_dtype(loc, tril, centre) == torch.float32
+    dim = centre.shape[-1]
+    dtype = working_dtype(loc, tril) if _fits_float32(alpha, dim) else torch.float64
     wide_loc, wide_tril = loc.to(dtype), tril.to(dtype)
     wide = MultivariateBetaGaussian(wide_loc, scale_tril=wide_tril, alpha=alpha, validate_args=False)
-    form, size = _form(wide_loc, wide_tril * wide.variance_factor.sqrt()[..., None, None], basis)
-    result = mean_over_scales(form, alpha, basis.event_dim, single) * size
-    return result.to(torch.promote_types(loc.dtype, basis.loc.dtype))
+    factor = wide_tril * wide.variance_factor.sqrt()[..., None, None]
+    form, size = _form(wide_loc, factor, centre, basis_tril, diagonal)
+    result = mean_over_scales(form, alpha, dim, single) * size
+    return result.to(torch.promote_types(loc.dtype, centre.dtype))
+
+
+def _mean_of_index(reference: Any, loc: Tensor, tril: Tensor, alpha: Tensor, *basis: Tensor) -> Tensor:
+    result: Tensor = reference(loc, tril, *basis, alpha=alpha)
+    return result
+
+
+def _in_chunks(
+    reference: Any, densities: tuple[Tensor, ...], basis: MultivariateGaussianBasis, fewest: Fewest
+) -> Tensor:
+    """`reference` of μ, L and what else is of the densities, (*batch), with μ_j and L_j."""
+    loc, tril, *others = densities
+    batch, dim = torch.broadcast_shapes(loc.shape[:-1], tril.shape[:-2]), basis.event_dim
+    whole = (loc.expand(*batch, dim), tril.expand(*batch, dim, dim), *others)
+    return in_chunks(reference, whole, (basis.loc, basis.scale_tril), len(batch), fewest)
 
 
 def _fits_float32(alpha: float | Tensor, dim: int) -> bool:
@@ -63,13 +95,13 @@ def _fits_float32(alpha: float | Tensor, dim: int) -> bool:
     return _SINGLE_ORDERS[0] <= scale_order(alpha, dim) <= _SINGLE_ORDERS[1]
 
 
-def _form(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis) -> tuple[Form, Tensor]:
+def _form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, diagonal: bool) -> tuple[Form, Tensor]:
     """N(μ; μ_j, Σ_j + V/s) for every pair, and the factor it leaves out; ``tril`` is the Cholesky factor of V."""
-    dtype = working_dtype(loc, basis.loc)
-    tril, offset, basis_tril = _pairs(loc, tril, basis, dtype)
-    if basis.event_dim == 2:
-        return plane_form(tril, offset, basis_tril, basis.is_diagonal)
-    if basis.is_diagonal:
+    dtype = working_dtype(loc, centre)
+    tril, offset, basis_tril = _pairs(loc, tril, centre, basis_tril, dtype)
+    if centre.shape[-1] == 2:
+        return plane_form(tril, offset, basis_tril, diagonal)
+    if diagonal:
         widths = basis_tril.diagonal(dim1=-2, dim2=-1)
         white, y = tril / widths.unsqueeze(-1), offset / widths
     else:
@@ -83,15 +115,20 @@ def _form(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis) -> tuple[
 
 def gaussian(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis) -> Tensor:
     """N(μ; μ_j, LLᵀ + Σ_j): on the plane without any factorisation, elsewhere with one Cholesky factor in float64."""
-    dtype = torch.promote_types(loc.dtype, basis.loc.dtype)
     if basis.event_dim == 2:
         compiled = _on_the_plane(loc, tril, basis, math.inf)
         if compiled is not None:
             return compiled
-        parts = _pairs(loc, tril, basis, working_dtype(loc, basis.loc))
-        plane, size = plane_form(*parts, basis.is_diagonal)
+    return _in_chunks(partial(_closed_form, diagonal=basis.is_diagonal), (loc, tril), basis, _FEWEST_PAIRS)
+
+
+def _closed_form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, diagonal: bool) -> Tensor:
+    dtype = torch.promote_types(loc.dtype, centre.dtype)
+    if centre.shape[-1] == 2:
+        parts = _pairs(loc, tril, centre, basis_tril, working_dtype(loc, centre))
+        plane, size = plane_form(*parts, diagonal)
         return (size * torch.exp(-0.5 * (plane.near + plane.far))).to(dtype)
-    tril, offset, basis_tril = _pairs(loc, tril, basis, torch.float64)
+    tril, offset, basis_tril = _pairs(loc, tril, centre, basis_tril, torch.float64)
     total, _ = torch.linalg.cholesky_ex(tril @ tril.mT + basis_tril @ basis_tril.mT)
     white = torch.linalg.solve_triangular(total, offset.unsqueeze(-1), upper=False).squeeze(-1)
     return torch.exp(-0.5 * white.square().sum(-1) - _log_volume(total)).to(dtype)
@@ -108,11 +145,11 @@ def _on_the_plane(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis, k
 
 
 def _pairs(
-    loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis, dtype: torch.dtype
+    loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The factor of the density, (*batch, 1, N, N), μ − μ_j, (*batch, K, N), and those of the basis, (K, N, N)."""
-    offset = loc.to(dtype).unsqueeze(-2) - basis.loc.to(dtype)
-    return tril.to(dtype).unsqueeze(-3), offset, basis.scale_tril.to(dtype)
+    offset = loc.to(dtype).unsqueeze(-2) - centre.to(dtype)
+    return tril.to(dtype).unsqueeze(-3), offset, basis_tril.to(dtype)
 
 
 def _log_volume(tril: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from contmax.kernels._dispatch import rows_are_compiled as rows_are_compiled
 from contmax.kernels._dispatch import rows_are_fused as rows_are_fused
 from contmax.kernels._dispatch import window_values as window_values
 from contmax.kernels._dispatch import window_values_and_slopes as window_values_and_slopes
+from contmax.kernels._dispatch import windows_are_compiled as windows_are_compiled
 from contmax.kernels._linear_dispatch import Supports as Supports
 from contmax.kernels._linear_dispatch import class_loss_gradient_in_place as class_loss_gradient_in_place
 from contmax.kernels._linear_dispatch import empty_supports as empty_supports
@@ -48,3 +49,5 @@ from contmax.kernels._row_operators import class_loss_fused as class_loss_fused
 from contmax.kernels._row_operators import class_loss_fused_backward as class_loss_fused_backward
 from contmax.kernels._row_operators import entmax_fused as entmax_fused
 from contmax.kernels._row_operators import entmax_fused_backward as entmax_fused_backward
+from contmax.kernels._soft_operators import soft_loss_fused as soft_loss_fused
+from contmax.kernels._soft_operators import soft_loss_fused_backward as soft_loss_fused_backward

@@ -69,7 +69,7 @@ def window_values(
     loc: Tensor, half: Tensor, k: float, constant: float, centre: Tensor, width: Tensor, rule: Rule
 ) -> Tensor | None:
     """E_p[ψ] on the line, (*batch, K), by a compiled kernel, or None as above."""
-    if not _windows_fit(loc, half, centre, width):
+    if not windows_are_compiled(loc, half, centre, width):
         return None
     from contmax.kernels import cpu
 
@@ -80,14 +80,14 @@ def window_values_and_slopes(
     loc: Tensor, half: Tensor, k: float, constant: float, centre: Tensor, width: Tensor, rule: Rule
 ) -> tuple[Tensor, Tensor] | None:
     """The same with its derivatives in location, half-width and the widths of the basis, (3, *batch, K), or None."""
-    if not _windows_fit(loc, half, centre, width):
+    if not windows_are_compiled(loc, half, centre, width):
         return None
     from contmax.kernels import cpu
 
     return cpu.window_values_and_slopes(loc, half, k, constant, centre, width, rule)
 
 
-def _windows_fit(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor) -> bool:
+def windows_are_compiled(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor) -> bool:
     """Whether the compiled windows can take these densities."""
     return centre.dim() == 1 and is_eager_cpu(loc, half, centre, width) and numba_takes(loc)
 
@@ -108,7 +108,7 @@ def line_scale_means(
     Returns:
         r, (*batch, K), and ∂r/∂(μ, σ, σ_j, α), (4, *batch, K).
     """
-    if not _windows_fit(loc, scale, centre, width) or not is_eager_cpu(alpha):
+    if not windows_are_compiled(loc, scale, centre, width) or not is_eager_cpu(alpha):
         return None
     # Heavy tails have a law of the scale of another kind; so close to one as rounding they have none.
     lowest = float(alpha.detach().min()) if isinstance(alpha, Tensor) and alpha.numel() else alpha

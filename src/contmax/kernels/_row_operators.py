@@ -106,7 +106,7 @@ def _(
     mask: Tensor | None,
     dtype: torch.dtype,
 ) -> Any:
-    x, alpha, mask = _batch_first(info, (x, alpha, mask), (in_dims[0], in_dims[1], in_dims[3]))
+    x, alpha, mask = batch_first(info, (x, alpha, mask), (in_dims[0], in_dims[1], in_dims[3]))
     return entmax_op(x, alpha, fixed_alpha, mask, dtype), 0
 
 
@@ -138,7 +138,7 @@ def _(
     dtype: torch.dtype,
     needs_alpha: bool,
 ) -> Any:
-    p, cotangent, alpha = _batch_first(info, (p, cotangent, alpha), in_dims[:3])
+    p, cotangent, alpha = batch_first(info, (p, cotangent, alpha), in_dims[:3])
     results = entmax_backward_op(p, cotangent, alpha, fixed_alpha, dtype, needs_alpha)
     return results, (0, 0 if needs_alpha else None)
 
@@ -169,7 +169,7 @@ def _(
     mask: Tensor | None,
     smoothing: float,
 ) -> Any:
-    z, target, mask = _batch_first(info, (z, target, mask), (in_dims[0], in_dims[1], in_dims[3]))
+    z, target, mask = batch_first(info, (z, target, mask), (in_dims[0], in_dims[1], in_dims[3]))
     return class_loss_op(z, target, alpha, mask, smoothing), (0, 0)
 
 
@@ -201,11 +201,11 @@ def _(
     g: Tensor,
 ) -> Any:
     places = (in_dims[0], in_dims[1], in_dims[3], in_dims[5], in_dims[6])
-    z, target, mask, cut, g = _batch_first(info, (z, target, mask, cut, g), places)
+    z, target, mask, cut, g = batch_first(info, (z, target, mask, cut, g), places)
     return class_loss_backward_op(z, target, alpha, mask, smoothing, cut, g), 0
 
 
-def _batch_first(info: Any, tensors: tuple[Any, ...], places: _Batched) -> tuple[Any, ...]:
+def batch_first(info: Any, tensors: tuple[Any, ...], places: _Batched) -> tuple[Any, ...]:
     """Tensors with vmap's axis in front; those without it are expanded, None stays None."""
     moved = []
     for tensor, place in zip(tensors, places, strict=True):

@@ -7,9 +7,9 @@ from contmax._autograd import apply
 from contmax._eager import is_eager_cpu
 from contmax._mask import require_boolean
 from contmax._typing import Bool, Float, Shaped
-from contmax.deformed import tsallis_negentropy
-from contmax.losses._conjugate import ClassLoss, Conjugate
+from contmax.losses._conjugate import ClassLoss
 from contmax.losses._fused import fused_losses, is_fused
+from contmax.losses._soft import below_maximum, conjugate_of, fused_soft_losses, soft_losses
 from contmax.maps._arguments import check_scores, checked_alpha, output_dtype
 from contmax.maps._half_precision import widened_scores
 from contmax.maps._threshold import or_one
@@ -65,7 +65,7 @@ def entmax_loss(
     index = checked_alpha(alpha, scores, axis)
     check_options(weight, label_smoothing, reduction, scores.shape[axis])
     require_boolean(mask)
-    if is_fused(scores, index) and not target.is_floating_point() and (weight is None or label_smoothing == 0):
+    if is_fused(scores, index) and (target.is_floating_point() or weight is None or label_smoothing == 0):
         z = scores
     else:
         z = widened_scores(scores)
@@ -177,46 +177,25 @@ def _soft_losses(
             "pass the same shape, or integer class ids."
         )
     _check_simplex(target, dim)
-    target = target.to(z.dtype)
-    # Near α = 1 the negentropy divides what the sum is off by, if only by rounding, by α − 1.
-    target = target / or_one(target.detach().sum(dim, keepdim=True))
-    z = _below_maximum(z, dim)
-    conjugate = _conjugate(z, alpha, dim)
-    negentropy = tsallis_negentropy(target, alpha, dim)
-    losses = conjugate + (1 - smoothing) * (negentropy - _inner(target, z, dim))
-    if smoothing > 0:
-        allowed = torch.ones_like(z, dtype=torch.bool) if mask is None else mask.expand_as(z)
-        losses = losses - smoothing * _inner(allowed / allowed.sum(dim, keepdim=True).clamp(min=1), z, dim)
-    # Nothing to attend (Ω* = −inf) is an impossible target. Rounding below zero is cut off, its gradient is not.
-    losses = torch.where(conjugate == -torch.inf, torch.inf, losses)
-    losses = losses + (losses.detach().clamp(min=0) - losses.detach()).nan_to_num()
+    if isinstance(alpha, float) and is_fused(z, alpha):
+        losses = fused_soft_losses(z, target, alpha, mask, smoothing, dim)
+    else:
+        losses = soft_losses(z, target.to(z.dtype), alpha, mask, smoothing, dim)
     if weight is None:
         return losses, torch.ones_like(losses)
-    sample_weight = (_along(weight.to(z.dtype), z, dim) * target).sum(dim)
+    target = target.to(losses.dtype)
+    shares = target / or_one(target.detach().sum(dim, keepdim=True))
+    sample_weight = (_along(weight.to(losses.dtype), z, dim) * shares).sum(dim)
     return weighted(losses, sample_weight), sample_weight
-
-
-def _conjugate(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
-    """Ω*(z) along an axis, which is dropped."""
-    if isinstance(alpha, float) and is_fused(z, alpha):
-        return fused_losses(z, None, alpha, None, 0.0, dim)
-    conjugate: Tensor = apply(Conjugate, z, alpha, dim)[0]
-    return conjugate
 
 
 def _loss_of_every_class(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     """Ω*(z) − z_c for each class c; +inf with a finite gradient where z_c = −inf."""
-    z = _below_maximum(z, dim)
-    conjugate = _conjugate(z, alpha, dim)
+    z = below_maximum(z, dim)
+    conjugate = conjugate_of(z, alpha, dim)
     losses = conjugate.unsqueeze(dim) - torch.where(z == -torch.inf, 0, z)
     losses = losses + (losses.detach().clamp(min=0) - losses.detach()).nan_to_num()
     return torch.where(z == -torch.inf, torch.inf, losses)
-
-
-def _below_maximum(z: Tensor, dim: int) -> Tensor:
-    """Losses do not change when all logits move together; without their maximum they keep their digits."""
-    top = z.detach().amax(dim, keepdim=True)
-    return z - torch.where(top == -torch.inf, 0, top)
 
 
 def _along(weight: Tensor, z: Tensor, dim: int) -> Tensor:
@@ -227,13 +206,6 @@ def _along(weight: Tensor, z: Tensor, dim: int) -> Tensor:
 def weighted(losses: Tensor, weight: Tensor) -> Tensor:
     """A weight of zero removes a loss, also one that is infinite."""
     return torch.where(weight == 0, 0, losses * weight)
-
-
-def _inner(y: Tensor, z: Tensor, dim: int) -> Tensor:
-    """⟨y, z⟩ with 0·(−inf) = 0, and −inf with a finite gradient where y > 0 meets z = −inf."""
-    impossible = (y > 0) & (z == -torch.inf)
-    finite = torch.where(z == -torch.inf, 0, z)
-    return torch.where(impossible.any(dim), -torch.inf, (y * finite).sum(dim))
 
 
 def reduced(weighted: Tensor, sample_weight: Tensor, reduction: str) -> Tensor:

@@ -27,6 +27,9 @@ from contmax.kernels.triton._masked_mean import masked_mean as masked_mean
 from contmax.kernels.triton._masked_mean import masked_mean_backward as masked_mean_backward
 from contmax.kernels.triton._plane import plane_gradients as plane_gradients
 from contmax.kernels.triton._plane import plane_values as plane_values
+from contmax.kernels.triton._soft_losses import soft_cut_width as soft_cut_width
+from contmax.kernels.triton._soft_losses import soft_row_losses as soft_row_losses
+from contmax.kernels.triton._soft_losses import soft_row_losses_backward as soft_row_losses_backward
 from contmax.kernels.triton._support_products import list_supports as list_supports
 from contmax.kernels.triton._support_products import support_products as support_products
 from contmax.kernels.triton._support_sums import support_sums as support_sums

@@ -49,14 +49,14 @@ def _bell_window(mu, b, centre, width, inverse_width, reach, curvature):
 
 @triton.jit
 def _bell_at(z, dz, xi, length, rule, n, gap, order, NODES: tl.constexpr):
-    """At node n: z, ξ, 1 − εξ², its logarithm, and the mass; `order` is k log₂ e."""
+    """At node n: z, ξ, ln(1 − εξ²), and the mass; `order` is k log₂ e."""
     x, log_weight = tl.load(rule + n), tl.load(rule + 2 * NODES + n)
     u, place = z + dz * x, xi + length * x
     y = gap * (place * place)
     room = tl.maximum(1.0 - y, 1e-30)
     # What 1 − y has lost in rounding is added to its logarithm.
     log_room = tl.log(room) + ((1.0 - room) - y) * (1.0 + y)
-    return u, place, room, log_room, tl.exp2(log_weight + order * log_room - u * u)
+    return u, place, log_room, tl.exp2(log_weight + order * log_room - u * u)
 
 
 @triton.jit
@@ -67,19 +67,18 @@ def bell_value(mu, b, centre, width, gap, reach, curvature, rule, NODES: tl.cons
     total = tl.zeros_like(z)
     order = _LOG2E / gap
     for n in range(NODES):
-        _u, _place, _room, _log, mass = _bell_at(z, dz, xi, length, rule, n, gap, order, NODES)
+        _u, _place, _log, mass = _bell_at(z, dz, xi, length, rule, n, gap, order, NODES)
         total += mass
     return total * (length * inverse_width)
 
 
 @triton.jit
-def _shape(y, log_room, inverse):
-    """(ln(1 − y) + y/(1 − y))/y², by its series where it cancels."""
+def _shape(y, square, log_room, inverse, gap):
+    """ξ⁴ (ln(1 − y) + y/(1 − y))/y² with y = εξ², by its series where it cancels; `square` is ξ²."""
     series = 5.0 / 6.0 + y * (6.0 / 7.0 + y * (7.0 / 8.0 + y * (8.0 / 9.0)))
     series = 0.5 + y * (2.0 / 3.0 + y * (0.75 + y * (0.8 + y * series)))
-    small = tl.abs(y) < 0.1
-    safe = tl.where(small, 1.0, y)
-    return tl.where(small, series, (log_room + y * inverse) / (safe * safe))
+    slope = 1.0 / gap
+    return tl.where(tl.abs(y) < 0.1, square * square * series, (log_room + y * inverse) * (slope * slope))
 
 
 @triton.jit
@@ -91,8 +90,9 @@ def bell_slopes(mu, b, centre, width, gap, reach, curvature, log_slope, rule, NO
     wide_loc, wide_b, by_gap = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
     order = _LOG2E / gap
     for n in range(NODES):
-        u, place, room, log_room, mass = _bell_at(z, dz, xi, length, rule, n, gap, order, NODES)
-        moved, square, inverse = mass * u, place * place, 1.0 / room
+        u, place, log_room, mass = _bell_at(z, dz, xi, length, rule, n, gap, order, NODES)
+        # A power costs less than a division.
+        moved, square, inverse = mass * u, place * place, tl.exp2(log_room * -_LOG2E)
         masses += mass
         by_loc += moved
         by_b += moved * place
@@ -100,7 +100,7 @@ def bell_slopes(mu, b, centre, width, gap, reach, curvature, log_slope, rule, NO
         escort = mass * place * inverse
         wide_loc += escort
         wide_b += escort * place
-        by_gap += mass * (square * square) * _shape(gap * square, log_room, inverse)
+        by_gap += mass * _shape(gap * square, square, log_room, inverse, gap)
     size = length * inverse_width
     narrow = b * inverse_width <= 1.27
     share = size * tl.where(narrow, inverse_width * -INVERSE_ROOT, 1.0 / b)

@@ -22,12 +22,12 @@ def _edge_window(mu, a, centre, width, inverse_width, k):
 
 @triton.jit
 def _edge_at(z, dz, left, right, span, rule, n, k, NODES: tl.constexpr):
-    """At node n: z, 2y, 1 − y², its log₂, and the mass."""
+    """At node n: z, 2y, log₂(1 − y²), the mass, and log₂ of it."""
     x, rest, log_weight = tl.load(rule + n), tl.load(rule + NODES + n), tl.load(rule + 2 * NODES + n)
     u, low, high = z + dz * x, left + span * x, right + span * rest
-    room = tl.maximum(low * high, 1e-30)
-    log_room = tl.log2(room)
-    return u, low - high, room, log_room, tl.exp2(log_weight + k * log_room - u * u)
+    log_room = tl.log2(tl.maximum(low * high, 1e-30))
+    log_mass = log_weight + k * log_room - u * u
+    return u, low - high, log_room, tl.exp2(log_mass), log_mass
 
 
 @triton.jit
@@ -37,7 +37,7 @@ def edge_value(mu, a, centre, width, k, rule, NODES: tl.constexpr):
     z, dz, left, right, span, _narrow = _edge_window(mu, a, centre, width, inverse_width, k)
     total = tl.zeros_like(z)
     for n in range(NODES):
-        _u, _twice, _room, _log, mass = _edge_at(z, dz, left, right, span, rule, n, k, NODES)
+        _u, _twice, _log_room, mass, _log = _edge_at(z, dz, left, right, span, rule, n, k, NODES)
         total += mass
     return total * (span * inverse_width)
 
@@ -50,8 +50,9 @@ def edge_slopes(mu, a, centre, width, k, log_slope, rule, NODES: tl.constexpr):
     masses, by_loc, by_a, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
     wide_loc, escorts, logs = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
     for n in range(NODES):
-        u, twice, room, log_room, mass = _edge_at(z, dz, left, right, span, rule, n, k, NODES)
-        moved, escort = mass * u, mass / room
+        u, twice, log_room, mass, log_mass = _edge_at(z, dz, left, right, span, rule, n, k, NODES)
+        # A power costs less than a division by 1 − y².
+        moved, escort = mass * u, tl.exp2(log_mass - log_room)
         masses += mass
         by_loc += moved
         by_a += moved * twice

@@ -8,6 +8,7 @@ from torch import Tensor
 from contmax.kernels._attention_options import AttentionOptions
 from contmax.kernels.triton._attention_columns import listed_keys_backward, rank_entries
 from contmax.kernels.triton._attention_dense import attend_dense, dense_keys_backward, dense_queries_backward
+from contmax.kernels.triton._attention_doubted import list_doubted
 from contmax.kernels.triton._attention_lists import list_keys
 from contmax.kernels.triton._attention_memory import (
     DENSE_ROWS,
@@ -25,8 +26,8 @@ from contmax.kernels.triton._launch import device_of, order_of, side_by_side
 _MOST_TILES, _BYTES_OF_TOPS = 512, 2**28
 # Keys of a block in the backward pass.
 _KEY_BLOCK = 64
-# Tiles of a row that may have mass, at most: where rows are long, dense products cost too much to come to that often.
-_CANDIDATES, _CANDIDATES_OF_LONG, _LONG = 64, 128, 4096
+# Rows of a program that lists keys, and threads that share one of so many tops.
+_LISTED_TOGETHER, _THREADS_OF_A_ROW, _MANY_TOPS = 16, 8, 256
 # Keys that a row may multiply again: one of so many, or so many.
 _DOUBTFUL_SHARE, _FEW_DOUBTFUL = 16, 256
 
@@ -125,15 +126,21 @@ def _list(call: _Call, lists: AttentionLists) -> None:
     # Whole blocks of a product are written.
     tiles = blocks_of(call.keys, max(call.tuning.columns, wide)) * max(call.tuning.columns // wide, 1) * 4
     all_tiles = power_of_two(tiles)
-    candidates = min(_CANDIDATES if call.keys <= _LONG else _CANDIDATES_OF_LONG, all_tiles)
+    threads = min(_THREADS_OF_A_ROW * (2 if all_tiles > _MANY_TOPS else 1), all_tiles)
     most = max(max(call.keys // _DOUBTFUL_SHARE, _FEW_DOUBTFUL) // (wide // 4), 4)
-    bytes_per_query = call.all_heads * (tiles * 8 + candidates * 4)
+    bytes_per_query = call.all_heads * tiles * 8
     together = max(1, _BYTES_OF_TOPS // bytes_per_query // call.tuning.rows) * call.tuning.rows
     together = min(together, blocks_of(call.queries, call.tuning.rows) * call.tuning.rows)
     size = min(together, call.queries)
-    tops = torch.empty((call.all_heads, size, 2, tiles), dtype=torch.float32, device=call.query.device)
-    some = torch.empty((call.all_heads, size, candidates), dtype=torch.int32, device=call.query.device)
-    rows = max(1, min(8, call.tuning.tops // all_tiles))
+    programs = blocks_of(size, _LISTED_TOGETHER)
+    real: dict[str, Any] = {"dtype": torch.float32, "device": call.query.device}
+    whole: dict[str, Any] = {"dtype": torch.int32, "device": call.query.device}
+    tops = torch.empty((call.all_heads, size, 2, tiles), **real)
+    some = torch.empty((call.all_heads, programs, all_tiles), **whole)
+    numbers = torch.empty((call.all_heads, programs), **whole)
+    bounds = torch.empty((call.all_heads, call.queries, 2), **real)
+    found = (*(some, numbers, bounds), *lists[:6])
+    sizes = {"R": _LISTED_TOGETHER, "T": all_tiles, "WIDE": wide, "CAPACITY": LIST_CAPACITY}
     for begin in range(0, call.queries, together):
         last = min(begin + together, call.queries)
         arguments = (call.keys, call.diagonal, call.heads, call.group, call.scale)
@@ -143,12 +150,18 @@ def _list(call: _Call, lists: AttentionLists) -> None:
             ROWS=call.tuning.rows, COLUMNS=call.tuning.columns, WIDE=wide,
             num_warps=call.tuning.warps, num_stages=call.tuning.stages,
         )  # fmt: skip
-        list_keys[(blocks_of(last - begin, rows * call.tuning.turns), call.all_heads)](
-            call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, tops, some, lists.keys, lists.weights,
-            lists.counts, lists.starts, lists.dense, lists.any_dense, begin, last, tiles, call.queries, *arguments,
-            call.epsilon, *call.strides(call.query, call.key), *call.places, **call.powers, **call.kinds,
-            EXACT=call.query.dtype == torch.float32, **call.widths, R=rows, T=all_tiles, WIDE=wide,
-            CAPACITY=LIST_CAPACITY, CANDIDATES=candidates, MOST=most, TURNS=call.tuning.turns, num_warps=1,
+        grid = (blocks_of(last - begin, _LISTED_TOGETHER), call.all_heads)
+        list_keys[grid](
+            call.lengths, call.alpha, tops, *found, begin, last, 2 * tiles, call.queries, *arguments, call.epsilon,
+            **call.powers, **{name: call.kinds[name] for name in ("CAUSAL", "HAS_BIAS", "HAS_LENGTHS")}, **sizes,
+            P=threads, MOST=most, num_warps=call.tuning.list_warps * (2 if all_tiles > _MANY_TOPS else 1),
+            maxnreg=call.tuning.list_registers,
+        )  # fmt: skip
+        list_doubted[grid](
+            call.query, call.key, call.mask, call.bias, call.lengths, tops, *found, begin, last, tiles, call.queries,
+            *arguments, *call.strides(call.query, call.key), *call.places, **call.kinds,
+            EXACT=call.query.dtype == torch.float32, **call.widths, **sizes, TOGETHER=16, num_warps=1,
+            num_stages=call.tuning.doubted_stages,
         )  # fmt: skip
 
 

@@ -10,13 +10,14 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
+from contmax.kernels.triton._attention_tops import ANY_SIZE
 from contmax.kernels.triton._rows import saturated
 
 # Entries of a row that are ranked at a time, and entries that are multiplied at a time.
 _RANKED = tl.constexpr(32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY_SIZE)
 def rank_entries(
     KEYS,
     COUNTS,
@@ -80,7 +81,7 @@ def _rank(to, CELLS, block, exists, slot, stride):
     tl.debug_barrier()
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY_SIZE)
 def listed_keys_backward(
     Q, G, PLACES, PAIRS, OFFSETS, ANY_DENSE, DENSE_DK, DENSE_DV, DK, DV,
     queries, keys, heads, group, cells, scale, qb, qh, qi, gb, gh, gi,

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import DENSE_ROWS, epsilon_of_heads
-from contmax.kernels.triton._attention_tops import end_of, keys_of, with_extras
+from contmax.kernels.triton._attention_tops import ANY_SIZE, end_of, keys_of, with_extras
 from contmax.kernels.triton._rows import curvature, saturated, unbiased
 from contmax.kernels.triton._solve import NOTHING, is_climbing, log, newton_step, relative_weights
 
@@ -41,7 +41,7 @@ def _scores(
     return y
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY_SIZE)
 def attend_dense(
     Q, K, V, M, B, LENGTHS, A, STARTS, DENSE, STATES, MEANS, OUT,
     queries, keys, diagonal, heads, group, scale, fixed_epsilon,
@@ -143,7 +143,7 @@ def _state_of(STATES, at_row, inside):
     return top, t, factor, factor_escort
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY_SIZE)
 def dense_queries_backward(
     Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, MEANS, DQ, DA,
     queries, keys, diagonal, heads, group, scale, fixed_epsilon,
@@ -207,7 +207,7 @@ def dense_queries_backward(
             tl.store(DA + at_row, (top * 0.0) - unbiased(turn, rest, rates, mass), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY_SIZE)
 def dense_keys_backward(
     Q, K, V, M, B, G, LENGTHS, A, DENSE, ANY_DENSE, STATES, MEANS, DK, DV,
     queries, keys, diagonal, heads, group, scale, fixed_epsilon,

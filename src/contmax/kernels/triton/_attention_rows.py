@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import DENSE_ROWS, epsilon_of_heads
+from contmax.kernels.triton._attention_tops import ANY_SIZE
 from contmax.kernels.triton._rows import curvature, escort_of, saturated, unbiased
 from contmax.kernels.triton._solve import NOTHING, climb, relative_weights
 
@@ -41,7 +42,7 @@ def _solved(KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, K:
     return kept
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY_SIZE)
 def attend_listed(
     V, A, KEYS, WEIGHTS, COUNTS, STARTS, DENSE, OUT,
     queries, heads, group, fixed_epsilon, vb, vh, vj,
@@ -83,7 +84,7 @@ def attend_listed(
         tl.store(OUT + at, total.to(OUT.dtype.element_ty), mask=inside[:, None] & (d < C)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY_SIZE)
 def listed_queries_backward(
     K, V, G, A, KEYS, WEIGHTS, COUNTS, STARTS, RANKS, OFFSETS, DENSE, SLOPES, PLACES, PAIRS, DQ, DA,
     queries, heads, group, scale, fixed_epsilon, kb, kh, kj, vb, vh, vj, gb, gh, gi, key_blocks,

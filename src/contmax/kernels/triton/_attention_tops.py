@@ -13,6 +13,8 @@ from contmax.kernels.triton._solve import NOTHING
 
 # Tiles that share neighbouring keys.
 LANES = tl.constexpr(4)
+# Sizes of which a compiled kernel does not know whether they are multiples of 16: one serves sentences of any length.
+ANY_SIZE = ("begin", "last", "queries", "keys", "diagonal")
 
 
 @triton.jit
@@ -116,7 +118,7 @@ def _with_part(x, first, second, n, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
     return _merged(first, second, high, low)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY_SIZE)
 def tile_tops(
     Q, K, M, B, LENGTHS, TOPS,
     begin, last, tiles, keys, diagonal, heads, group, scale,

@@ -36,8 +36,9 @@ class Tuning:
         columns: keys at a time,
         warps: and
         stages: of that program.
-        tops: of a program that lists keys.
-        turns: that such a program takes.
+        list_warps: of a program that lists keys,
+        list_registers: and of each of its threads at most.
+        doubted_stages: of a program that multiplies tiles again.
         listed_rows: queries of a program that solves lists.
         gradient_rows: queries of one that makes their gradients.
         together: entries of lists that are multiplied at a time for the gradients of keys,
@@ -50,8 +51,9 @@ class Tuning:
     columns: int = 128
     warps: int = 8
     stages: int = 3
-    tops: int = 256
-    turns: int = 4
+    list_warps: int = 4
+    list_registers: int = 168
+    doubted_stages: int = 2
     listed_rows: int = 4
     gradient_rows: int = 8
     together: int = 128

@@ -23,11 +23,11 @@ from contmax.kernels.triton._long_rows import solve_long_rows
 from contmax.kernels.triton._losses import loss_gradient, loss_rows
 
 # Longer rows are read in slices, of which few scores are listed.
-_LONGEST_ON_CHIP = 4096
+LONGEST_ON_CHIP = 4096
 # Registers of a thread that lists: with more, too few warps are there to read.
-_REGISTERS = 80
+_REGISTERS, _REGISTERS_WITH_SOFT_TARGETS = 80, 96
 # Chunks of a row that a program of the backward pass takes.
-_CHUNKS_OF_GRADIENT = 32
+CHUNKS_OF_GRADIENT = 32
 
 
 def cut_width(columns: int) -> int:
@@ -59,12 +59,12 @@ def row_losses(
     tensors, rows = as_rows(z, byte_mask(mask, z))
     ids = cut if target is None else target.contiguous()
     kinds = (alpha, mask is not None, target is not None, smoothing)
-    if rows.columns > _LONGEST_ON_CHIP:
+    if rows.columns > LONGEST_ON_CHIP:
         lists = lists_of(z, rows, keeps_places=False)
         peaks = cut.new_empty(2 * rows.total * lists.slices)
-        listed = (lists.values, lists.places, lists.counts, peaks, cut)
-        list_them, solve = _long_losses(rows, lists.sizes, *kinds)
-        list_them(*tensors, cut, cut, *listed)
+        listed = (lists.values, lists.places, lists.counts, peaks, cut, cut)
+        list_them, solve = long_losses(rows, lists.sizes, width, *kinds)
+        list_them(*tensors, cut, cut, cut, *listed)
         solve(*tensors, cut, ids, cut, *listed, losses)
     else:
         _losses(rows, *kinds)(*tensors, ids, cut, losses)
@@ -93,12 +93,17 @@ def row_losses_backward(
     z = side_by_side(z)
     tensors, rows = as_rows(z, byte_mask(mask, z))
     ids = cut if target is None else target.contiguous()
-    # A mean hands the same number to every row.
-    same = all(stride == 0 for stride, size in zip(g.stride(), g.shape, strict=True) if size > 1)
-    cotangent, width = g if same else g.contiguous(), cut.shape[-1]
-    gradient = _gradient(rows, width, 0 if same else 1, alpha, mask is not None, target is not None, smoothing)
+    cotangent, step = cotangents_of_rows(g)
+    gradient = _gradient(rows, cut.shape[-1], step, alpha, mask is not None, target is not None, smoothing)
     gradient(*tensors, ids, cut.contiguous(), cotangent, grad)
     return grad
+
+
+def cotangents_of_rows(g: Tensor) -> tuple[Tensor, int]:
+    """Cotangents (*batch) as kernels read them, and how far those of neighbouring rows lie apart."""
+    # A mean hands the same number to every row.
+    same = all(stride == 0 for stride, size in zip(g.stride(), g.shape, strict=True) if size > 1)
+    return (g, 0) if same else (g.contiguous(), 1)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
@@ -112,16 +117,24 @@ def _losses(rows: Rows, alpha: float, has_mask: bool, has_target: bool, smoothin
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def _long_losses(
-    rows: Rows, sizes: Sizes, alpha: float, has_mask: bool, has_target: bool, smoothing: float
+def long_losses(
+    rows: Rows,
+    sizes: Sizes,
+    width: int,
+    alpha: float,
+    has_mask: bool,
+    has_target: bool,
+    smoothing: float,
+    is_soft: bool = False,
 ) -> tuple[Launch, Launch]:
-    """List what may have mass, and solve the lists."""
-    kinds, width = _kinds(alpha, has_mask, has_target, smoothing), cut_width(rows.columns)
-    plain = {"K": kinds["K"], "PER_ROW": False, "HAS_MASK": has_mask, "IS_MAP": False}
+    """List what may have mass, and solve the lists; cuts are so wide."""
+    kinds = _kinds(alpha, has_mask, has_target, smoothing)
+    plain = {"K": kinds["K"], "PER_ROW": False, "HAS_MASK": has_mask, "IS_MAP": False, "IS_SOFT": is_soft}
     numbers = (rows.columns, alpha - 1, width, *rows.places)
     grid = (rows.total, sizes.slices)
-    list_them = Launch(list_scores, grid, numbers, plain | sizes.when_listing, 1, _REGISTERS)
-    kinds |= {"PER_ROW": False, "IS_MAP": False, "NEEDS_LOSS": True} | sizes.when_solving
+    registers = _REGISTERS_WITH_SOFT_TARGETS if is_soft else _REGISTERS
+    list_them = Launch(list_scores, grid, numbers, plain | sizes.when_listing, 1, registers)
+    kinds |= {"PER_ROW": False, "IS_MAP": False, "IS_SOFT": is_soft, "NEEDS_LOSS": True} | sizes.when_solving
     numbers = (rows.columns, sizes.slices, alpha - 1, smoothing, width, *rows.places)
     return list_them, Launch(solve_long_rows, (rows.total,), numbers, kinds, 8)
 
@@ -133,8 +146,8 @@ def _gradient(
     """Cuts are so wide; cotangents of neighbouring rows lie `step` apart."""
     chunk = min(CHUNK, max(power_of_two(rows.columns), 16))
     kinds = _kinds(alpha, has_mask, has_target, smoothing)
-    kinds |= {"HAS_TOPS": width > 4, "CHUNKS": _CHUNKS_OF_GRADIENT, "CHUNK": chunk}
-    grid = (rows.total, blocks_of(rows.columns, chunk * _CHUNKS_OF_GRADIENT))
+    kinds |= {"HAS_TOPS": width > 4, "CHUNKS": CHUNKS_OF_GRADIENT, "CHUNK": chunk}
+    grid = (rows.total, blocks_of(rows.columns, chunk * CHUNKS_OF_GRADIENT))
     numbers = (rows.columns, alpha - 1, smoothing, step, width, *rows.places)
     return Launch(loss_gradient, grid, numbers, kinds, max(1, chunk // 128))
 

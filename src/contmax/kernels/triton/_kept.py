@@ -1,13 +1,15 @@
 """Launches of kernels, which keep what Triton has compiled.
 
 ``kernel[grid](…)`` binds and examines every argument to find the compiled kernel that fits, which takes longer than
-most of our kernels run. Here it is asked once for each kind of arguments, and what it has compiled is launched after.
+most of our kernels run. Here it is asked once for each kind of arguments, and what it has compiled is launched after:
+as ``compiled[grid](…)`` does, but without preparing for hooks where there are none.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 from triton import knobs
 from triton.compiler import CompiledKernel
@@ -15,6 +17,8 @@ from triton.runtime.jit import JITFunction
 
 # How many launches a function that makes them remembers: one for each shape that is met.
 LAUNCHES = 1024
+# Versions whose compiled kernels are known to be launched this way.
+_LAUNCHES_DIRECTLY = triton.__version__.split(".")[:2] in (["3", "6"], ["3", "7"])
 # By all that Triton compiles for: first what does not depend on tensors, then what does.
 _COMPILED: dict[tuple[Any, ...], dict[tuple[Any, ...], CompiledKernel]] = {}
 
@@ -60,7 +64,12 @@ class Launch:
         key = (device, *[None if x is None else (x.dtype, x.data_ptr() % 16 == 0) for x in tensors])
         compiled = self._compiled.get(key)
         if compiled is not None:
-            compiled[self._grid](*tensors, *self._after_tensors)
+            if not _LAUNCHES_DIRECTLY or _has_hooks():
+                compiled[self._grid](*tensors, *self._after_tensors)
+                return
+            stream = torch._C._cuda_getCurrentRawStream(device)
+            known = (stream, compiled.function, compiled.packed_metadata, None, None, None)
+            compiled.run(*self._grid, *known, *tensors, *self._after_tensors)
             return
         compiled = self._plain(tensors)
         if isinstance(compiled, CompiledKernel):
@@ -78,6 +87,14 @@ def known_of_number(n: float) -> Any:
     if type(n) is not int:
         return type(n)
     return "one" if n == 1 else (n >> 31, n % 16 == 0)  # the first is 0 or −1 for all that have 32 bits
+
+
+def _has_hooks() -> bool:
+    """Whether Triton is to call someone at launches, as profilers ask it to."""
+    for hook in (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook):
+        if hook is not None and getattr(hook, "calls", True):
+            return True
+    return False
 
 
 def _may_be_kept(kernel: Any) -> bool:

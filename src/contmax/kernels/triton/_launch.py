@@ -21,12 +21,12 @@ class Rows(NamedTuple):
 
 def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
     """Tensors of one shape and their rows, copied only where more than three axes would be needed to reach them."""
-    rows = _rows(tensors[0].shape, tuple([x.stride() for x in tensors]))
+    rows = rows_of(tensors[0].shape, tuple([x.stride() for x in tensors]))
     return as_rows(*(x.contiguous() for x in tensors)) if rows is None else (tensors, rows)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def _rows(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Rows | None:
+def rows_of(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Rows | None:
     """The rows of tensors with these strides, None where three axes do not reach them."""
     none = (0,) * len(strides)
     merged: list[tuple[int, tuple[int, ...]]] = []  # size, and the stride in each tensor
@@ -66,6 +66,8 @@ class Block(NamedTuple):
 CHUNK = 512
 # Columns of a slice and how many of them its list holds: measured on an H200 for few rows and for many.
 _SLICES_OF_FEW, _SLICES_OF_MANY = (8192, 256), (32768, 512)
+# Where rows have an α of their own, some may be next to 1, and have a larger support than others: lists are longer.
+_LONGER = 4
 _MANY = 2048
 
 
@@ -103,9 +105,10 @@ class Lists(NamedTuple):
         return self.sizes.slices
 
 
-def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool) -> Lists:
-    """Lists for rows of x; maps must know the places of what is listed."""
+def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool, varied: bool = False) -> Lists:
+    """Lists for rows of x, with an α of their own where `varied`; maps must know the places of what is listed."""
     columns, capacity = _SLICES_OF_MANY if rows.total >= _MANY else _SLICES_OF_FEW
+    capacity *= _LONGER if varied else 1
     slices = blocks_of(rows.columns, columns)
     sizes = Sizes(slices, columns, capacity, min(16 // x.element_size(), CHUNK // 32))
     count = rows.total * slices

@@ -23,7 +23,7 @@ from contmax.numerics import unit_gauss_legendre
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 # Below the first ε tails are heavy, above the second ends show.
 _TAILS, _EDGES = tl.constexpr(-0.02), tl.constexpr(0.25)
-_BELL_NODES, _EDGE_NODES = 24, 32
+_BELL_NODES, _EDGE_NODES = 24, 30
 _NODES = {"BELL_NODES": _BELL_NODES, "EDGE_NODES": _EDGE_NODES}
 _COLUMNS = 512
 # Densities from which on several share a program, where it adds to the gradients of the functions.

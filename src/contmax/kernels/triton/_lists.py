@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.triton._rows import epsilon_of_rows, row_offsets
+from contmax.kernels.triton._soft_targets import soft_sums
 from contmax.kernels.triton._solve import NOTHING, climb
 
 
@@ -32,14 +33,16 @@ def largest_of_threads(x, CHUNK: tl.constexpr, VECTOR: tl.constexpr):
 
 @triton.jit
 def list_scores(
-    X, M, A, P, SCORES, PLACES, COUNTS, PEAKS, CUT, n, fixed_epsilon, width, size_b, size_c, xa, xb, xc, ma, mb, mc,
-    K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, IS_MAP: tl.constexpr,
+    X, M, A, P, Q, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, n, fixed_epsilon, width,
+    size_b, size_c, xa, xb, xc, ma, mb, mc,
+    K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr,
     SLICE: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """List the scores of a slice that may have mass; for a map also their places, and p is cleared.
 
     Of each slice the maximum is kept, NaN if there is a NaN or +inf, and a lower bound of maximum + A. For a loss the
-    largest score of every chunk goes into the cut of the row.
+    largest score of every chunk goes into the cut of the row. Soft targets Q are read along: SUMS gets the sums of
+    `soft_sums` of each slice, that of scores less the maximum of the slice, and that maximum.
     """
     r, slice_ = tl.program_id(0), tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     row = r + tl.arange(0, 1)
@@ -54,6 +57,9 @@ def list_scores(
     level = tl.full([1], -float("inf"), tl.float32)  # maximum + A, or less
     bound = -float("inf")
     count = 0
+    mass, bits, product = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
+    impossible = tl.zeros([1], tl.int32)
+    level_of_sums = 0.0
     begin = tl.program_id(1) * SLICE
     for start in range(begin, tl.minimum(begin + SLICE, n), CHUNK):
         columns = start + tl.arange(0, CHUNK)
@@ -64,6 +70,17 @@ def list_scores(
         chunk_top = tl.max(of_threads, 0)
         if not IS_MAP:
             tl.store(CUT + r.to(tl.int64) * width + 4 + start // CHUNK, chunk_top)
+        if IS_SOFT:
+            y_soft = tl.load(Q + r.to(tl.int64) * n + columns, mask=columns < n, other=0.0).to(tl.float32)
+            met = tl.maximum(top, chunk_top)
+            met = tl.where(met == -float("inf"), 0.0, met)
+            more = soft_sums(y_soft[None, :], (x - met)[None, :], epsilon, K)
+            # The sum so far moves to the new level.
+            product += mass * (level_of_sums - met) + more[2]
+            level_of_sums = met
+            mass += more[0]
+            bits += more[1]
+            impossible = tl.maximum(impossible, more[3])
         if chunk_top > bound:
             largest = tl.maximum(largest, of_threads)
             top = tl.maximum(top, chunk_top)
@@ -85,6 +102,13 @@ def list_scores(
     tl.store(COUNTS + slice_, count)
     tl.store(PEAKS + 2 * slice_, tl.where(top == -float("inf"), top, top + (top - top)))
     tl.store(PEAKS + 2 * slice_ + 1 + tl.arange(0, 1), level)
+    if IS_SOFT:
+        sums = SUMS + 5 * slice_ + tl.arange(0, 1)
+        tl.store(sums, mass)
+        tl.store(sums + 1, bits)
+        tl.store(sums + 2, product)
+        tl.store(sums + 3, impossible.to(tl.float32))
+        tl.store(sums + 4, mass * 0.0 + level_of_sums)
 
 
 @triton.jit

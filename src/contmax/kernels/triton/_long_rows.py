@@ -6,6 +6,8 @@ import triton.language as tl
 from contmax.kernels.triton._lists import load_chunk
 from contmax.kernels.triton._row_loss import smoothed, store_cut, store_loss, target_score
 from contmax.kernels.triton._rows import curvature, epsilon_of_rows, escort_of, row_offsets, saturated, unbiased
+from contmax.kernels.triton._soft_rows import store_soft_loss
+from contmax.kernels.triton._soft_targets import soft_terms
 from contmax.kernels.triton._solve import (
     NOTHING,
     bound_of_mean,
@@ -55,11 +57,26 @@ def listed_slots(COUNTS, r, slices, CAPACITY: tl.constexpr, SLICES: tl.constexpr
 
 
 @triton.jit
+def listed_soft_terms(SUMS, r, slices, top, epsilon, smoothing, K: tl.constexpr, SLICES: tl.constexpr):
+    """`soft_terms` of row r, (1,), from the sums of its slices."""
+    each = tl.arange(0, SLICES)
+    sums_at, exists = SUMS + 5 * (r * slices + each), each < slices
+    masses = tl.load(sums_at, mask=exists, other=0.0)
+    products = tl.load(sums_at + 2, mask=exists, other=0.0)
+    levels = tl.load(sums_at + 4, mask=exists, other=0.0)
+    products += tl.where(masses != 0.0, masses * (levels - top), 0.0)
+    bits = tl.sum(tl.load(sums_at + 1, mask=exists, other=0.0)[None, :], 1)
+    impossible = tl.max(tl.load(sums_at + 3, mask=exists, other=0.0)[None, :], 1)
+    mass, product = tl.sum(masses[None, :], 1), tl.sum(products[None, :], 1)
+    return soft_terms(mass, bits, product, impossible, epsilon, smoothing, K)
+
+
+@triton.jit
 def solve_long_rows(
-    X, M, A, Y, P, SCORES, PLACES, COUNTS, PEAKS, CUT, LOSS, n, slices, fixed_epsilon, smoothing, width,
+    X, M, A, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, LOSS, n, slices, fixed_epsilon, smoothing, width,
     size_b, size_c, xa, xb, xc, ma, mb, mc,
     K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, HAS_TARGET: tl.constexpr, SMOOTHS: tl.constexpr,
-    IS_MAP: tl.constexpr, NEEDS_LOSS: tl.constexpr,
+    IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr, NEEDS_LOSS: tl.constexpr,
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """p of each row into what is cleared, or the cut of each row; and its loss or Ω* where asked for.
@@ -122,8 +139,9 @@ def solve_long_rows(
     partition += newton_step(total, slope, partition, t, epsilon, K)
     row_top = tl.zeros([1], tl.float32) + highest
     linear, share = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
-    if HAS_TARGET:
-        linear = target_score(X, M, Y, row, ats, mask_ats, row >= 0, n, row_top, HAS_MASK)
+    if HAS_TARGET or IS_SOFT:
+        if HAS_TARGET:
+            linear = target_score(X, M, Y, row, ats, mask_ats, row >= 0, n, row_top, HAS_MASK)
         if SMOOTHS:
             spread, allowed = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
             for start in range(0, n, CHUNK):
@@ -140,7 +158,11 @@ def solve_long_rows(
         store_cut(CUT, row, row >= 0, width, row_top, t + broken, total, share)
     if NEEDS_LOSS:
         gain = (epsilon * product / tl.where(total > 0.0, total, 1.0) + partition) / (1.0 + epsilon) + broken
-        store_loss(LOSS, row, row >= 0, row_top, gain, linear, HAS_TARGET)
+        if IS_SOFT:
+            cost, scale = listed_soft_terms(SUMS, r, slices, top, epsilon, smoothing, K, SLICES)
+            store_soft_loss(LOSS, CUT, row, row >= 0, width, row_top, gain, cost - linear, scale)
+        else:
+            store_loss(LOSS, row, row >= 0, row_top, gain, linear, HAS_TARGET)
 
 
 @triton.jit
@@ -171,7 +193,7 @@ def backward_long_rows(
         deviation = centred - tl.sum(s * centred, 0) / tl.where(mass > 0.0, mass, 1.0)
         tl.store(DX + here + place, saturated(s * deviation, DX), mask=listed)
         if NEEDS_ALPHA:
-            rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon), 0)
+            rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon, ROUGH), 0)
             moved = tl.where(listed, s * deviation, 0.0)
             slope -= unbiased(tl.sum(moved * rate, 0), tl.sum(moved, 0), tl.sum(s * rate, 0), mass)
     else:
@@ -201,7 +223,7 @@ def backward_long_rows(
             deviation = tl.where(p > 0.0, g - anchor - mean, 0.0)
             tl.store(DX + here + columns, saturated(s * deviation, DX) + broken, mask=columns < n)
             if NEEDS_ALPHA:
-                rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon), 0)
+                rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon, ROUGH), 0)
                 along += tl.sum(s * rate * deviation, 0)
                 rest += tl.sum(s * deviation, 0)
                 rates += tl.sum(s * rate, 0)

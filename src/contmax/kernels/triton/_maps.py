@@ -17,6 +17,7 @@ from contmax.kernels.triton._launch import (
     forward_block,
     lists_of,
     order_of,
+    rows_of,
     side_by_side,
 )
 from contmax.kernels.triton._lists import list_scores, list_support
@@ -46,6 +47,12 @@ def entmax_rows(
         p (*batch, n), contiguous; Ω* (*batch, 1) in float64, or None.
     """
     p = torch.empty(x.shape, dtype=dtype, device=x.device)
+    if mask is None and not needs_omega and not isinstance(alpha, Tensor):
+        # The common case, with one look at what is kept.
+        plain = _plain_forward(x.shape, x.stride(), alpha)
+        if plain is not None:
+            plain(x, x, p, p, p)
+            return p, None
     omega = torch.empty((*x.shape[:-1], 1), dtype=torch.float64, device=x.device) if needs_omega else None
     if x.numel() == 0:
         return p, omega
@@ -80,6 +87,11 @@ def entmax_rows_backward(
     """
     p = p.contiguous()
     grad = torch.empty(p.shape, dtype=dtype, device=p.device)
+    if not isinstance(alpha, Tensor):
+        plain = _plain_backward(g.shape, g.stride(), alpha)
+        if plain is not None:
+            plain(p, g, p, grad, grad)
+            return grad, None
     grad_alpha = torch.empty((*p.shape[:-1], 1), dtype=torch.float32, device=p.device) if needs_alpha else None
     if p.numel() == 0:
         return grad, grad_alpha
@@ -94,6 +106,25 @@ def entmax_rows_backward(
     if beyond is not None:
         _backward_beyond_two(rows, step, needs_alpha, torch.finfo(dtype).max)(p, *tensors, beyond, *to)
     return grad, grad_alpha
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _plain_forward(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float) -> Launch | None:
+    """The one launch that rows of scores with these strides need, without a mask; None where it takes more."""
+    longest = _LONGEST_ON_CHIP if order_of(alpha) > 0 else _LONGEST_WITH_LOGARITHMS
+    if alpha > 2 or 0 in shape or shape[-1] > longest or (strides[-1] != 1 and shape[-1] != 1):
+        return None
+    rows = rows_of(shape, (strides, strides))
+    return None if rows is None else _forward(rows, alpha, False, False)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _plain_backward(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float) -> Launch | None:
+    """The same for cotangents with these strides."""
+    if alpha > 2 or 0 in shape or shape[-1] > _LONGEST_BACKWARD:
+        return None
+    rows = rows_of(shape, (strides,))
+    return None if rows is None else _backward(rows, strides[-1], alpha, False)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
@@ -147,11 +178,11 @@ def _forward_long(
     has_mask: bool,
 ) -> None:
     """List what may have mass and clear p, then solve the lists and fill p in."""
-    lists = lists_of(tensors[0], rows, keeps_places=True)
+    lists = lists_of(tensors[0], rows, keeps_places=True, varied=number is None)
     peaks = p.new_empty(2 * rows.total * lists.slices, dtype=torch.float32)
     list_them, solve = _long_launches(rows, lists.sizes, number, has_mask, omega is not None)
-    listed = (lists.values, lists.places, lists.counts, peaks, peaks)
-    list_them(*tensors, alpha, p, *listed)
+    listed = (lists.values, lists.places, lists.counts, peaks, peaks, peaks)
+    list_them(*tensors, alpha, p, p, *listed)
     solve(*tensors, alpha, alpha, p, *listed, p if omega is None else omega)
 
 
@@ -161,7 +192,7 @@ def _long_launches(
 ) -> tuple[Launch, Launch]:
     """The launches of `_forward_long`."""
     order, epsilon = _order_and_epsilon(alpha)
-    kinds = {"K": order, "PER_ROW": alpha is None, "HAS_MASK": has_mask, "IS_MAP": True}
+    kinds = {"K": order, "PER_ROW": alpha is None, "HAS_MASK": has_mask, "IS_MAP": True, "IS_SOFT": False}
     numbers = (rows.columns, epsilon, 0, *rows.places)
     list_them = Launch(list_scores, (rows.total, sizes.slices), numbers, kinds | sizes.when_listing, 1)
     kinds |= {"HAS_TARGET": False, "SMOOTHS": False, "NEEDS_LOSS": needs_omega} | sizes.when_solving
@@ -182,7 +213,7 @@ def _backward_long(
     needs_alpha: bool,
 ) -> None:
     """List the support and clear the gradient, then fill it in."""
-    lists = lists_of(p, rows, keeps_places=True)
+    lists = lists_of(p, rows, keeps_places=True, varied=number is None)
     listed = (lists.values, lists.places, lists.counts)
     list_them, fill = _long_backward_launches(rows, lists.sizes, step, number, needs_alpha)
     list_them(p, grad, *listed)

@@ -9,12 +9,11 @@ import triton.language as tl
 
 from contmax.kernels.triton._solve import (
     NOTHING,
-    first_bound,
     log,
     newton_step,
-    relative_weights,
     rough_log,
-    solve,
+    solved_weights,
+    solved_weights_of_rows,
     sums,
 )
 
@@ -70,10 +69,10 @@ def forward_rows(
     y, top = below_maximum(load_rows(X, M, at, mask_at, inside, columns, HAS_MASK))
     epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
     ROUGH: tl.constexpr = (P.dtype.element_ty.primitive_bitwidth == 16) and not NEEDS_OMEGA
-    partition, t = first_bound(y, epsilon, B)
-    partition, t = solve(y, epsilon, partition, t, K, ROUGH)
-    weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
-    total, slope = sums(weight, escort)
+    if PER_ROW:
+        partition, t, weight, total, slope = solved_weights_of_rows(y, epsilon, ROUGH, B)
+    else:
+        partition, t, weight, total, slope = solved_weights(y, epsilon, K, ROUGH, B)
     # An empty row has no mass, and keeps none; a row with NaN has a NaN threshold, but weights without.
     p = weight / tl.where(total > 0.0, total, 1.0)[:, None] + (t * 0.0)[:, None]
     tl.store(P + r.to(tl.int64)[:, None] * n + columns[None, :], p.to(P.dtype.element_ty), mask=inside)
@@ -115,14 +114,15 @@ def escort_of(p, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
 
 
 @triton.jit
-def curvature(p, epsilon):
-    r"""D = ∂/∂α log_{2−α} p = ln²p ∫₀¹ u p^{εu} du, for p > 0; ε is (R,)."""
-    log_p = log(p)
+def curvature(p, epsilon, ROUGH: tl.constexpr = False):
+    r"""D = ∂/∂α log_{2−α} p = ln²p ∫₀¹ u p^{εu} du, for p > 0, to four digits where ROUGH; ε is (R,)."""
+    log_p = rough_log(p) if ROUGH else log(p)
     x = log_p * epsilon[:, None]
     series = 0.5 + x * (0.33333333 + x * (0.125 + x * (0.033333333 + x * (0.0069444444 + x * 0.0011904762))))
-    wide = tl.abs(x) > 0.3
-    mean = tl.where(wide, (1.0 - (1.0 - x) * tl.exp(x)) / tl.where(wide, x * x, 1.0), series)
-    return log_p * log_p * mean
+    # Away from x = 0, (1 − (1 − x) eˣ)/x² with x² = ε² ln²p.
+    inverse = 1.0 / tl.where(epsilon == 0.0, 1.0, epsilon)
+    wide = (1.0 - (1.0 - x) * tl.exp(x)) * (inverse * inverse)[:, None]
+    return tl.where(tl.abs(x) > 0.3, wide, log_p * log_p * series)
 
 
 @triton.jit
@@ -155,7 +155,7 @@ def backward_rows(
     broken = tl.where(tl.max((p != p).to(tl.int32), 1) > 0, float("nan"), 0.0)
     tl.store(DX + here, saturated(s * deviation, DX) + broken[:, None], mask=inside)
     if NEEDS_ALPHA:
-        rate = curvature(tl.where(p > 0.0, p, 1.0), epsilon)
+        rate = curvature(tl.where(p > 0.0, p, 1.0), epsilon, P.dtype.element_ty.primitive_bitwidth == 16)
         along, rest = sums(s * deviation * rate, s * deviation)
         tl.store(DA + r, broken - unbiased(along, rest, tl.sum(s * rate, 1), mass), mask=exists)
 

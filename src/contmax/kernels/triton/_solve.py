@@ -67,7 +67,7 @@ def expm1_ratio(x):
 def log1p_ratio(w, epsilon, v):
     """ln(1 + w)/ε, where w = ε v; v at ε = 0."""
     small = tl.abs(epsilon) < 1e-5
-    curved = log1p(w) / tl.where(small, 1.0, epsilon)
+    curved = log1p(w) * (1.0 / tl.where(small, 1.0, epsilon))
     return tl.where(small, v * (1.0 - w * (0.5 - w * 0.33333333)), curved)
 
 
@@ -222,3 +222,23 @@ def solve(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr):
     if y.shape[1] >= (4096 if K > 0 else 512):
         partition, t = close_bound(y, epsilon, partition, t, K, 4)
     return climb(y, epsilon, partition, t, K, ROUGH)
+
+
+@triton.jit
+def solved_weights(y, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, B: tl.constexpr):
+    """A and t of rows y ≤ 0, (R, B), the weights of their scores, and the sums of these and of their escorts."""
+    partition, t = first_bound(y, epsilon, B)
+    partition, t = solve(y, epsilon, partition, t, K, ROUGH)
+    weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
+    total, slope = sums(weight, escort)
+    return partition, t, weight, total, slope
+
+
+@triton.jit
+def solved_weights_of_rows(y, epsilon, ROUGH: tl.constexpr, B: tl.constexpr):
+    """The same for rows with an α of their own: where none is next to 1, by the arithmetic that costs less."""
+    if tl.min(tl.abs(epsilon), 0) >= 0.1:
+        partition, t, weight, total, slope = solved_weights(y, epsilon, 0, ROUGH, B)
+    else:
+        partition, t, weight, total, slope = solved_weights(y, epsilon, -1, ROUGH, B)
+    return partition, t, weight, total, slope

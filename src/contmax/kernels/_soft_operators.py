@@ -1,0 +1,142 @@
+"""Losses against soft targets by triton's kernels: called as they are, or as opaque operators in a trace or under vmap.
+
+Rows lie along the last axis.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contmax._eager import all_eager
+from contmax.kernels._row_operators import batch_first
+
+
+def soft_loss_fused(
+    z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Ω*(z) + (1−s)·(Ω(q) − ⟨z, q⟩) − s·⟨z, u⟩ of logits (*batch, n), in float64, and what the backward needs of it.
+
+    q is the targets over their sum, u uniform on what the mask allows; α ≤ 2.
+    """
+    if all_eager(z, target, mask):
+        return _soft_loss(z, target, alpha, mask, smoothing)
+    result: tuple[Tensor, Tensor] = soft_loss_op(z, target, alpha, mask, smoothing)
+    return result
+
+
+def soft_loss_fused_backward(
+    z: Tensor,
+    target: Tensor,
+    alpha: float,
+    mask: Tensor | None,
+    smoothing: float,
+    cut: Tensor,
+    g: Tensor,
+    needs_target: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of the logits and, where it is needed, of the targets from that of the losses, (*batch)."""
+    if all_eager(z, target, mask, cut, g):
+        return _soft_loss_backward(z, target, alpha, mask, smoothing, cut, g, needs_target)
+    grad, grad_target = soft_loss_backward_op(z, target, alpha, mask, smoothing, cut, g, needs_target)
+    return grad, grad_target if needs_target else None
+
+
+def _soft_loss(z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
+    from contmax.kernels import triton
+
+    return triton.soft_row_losses(z, target, alpha, mask, smoothing)
+
+
+def _soft_loss_backward(
+    z: Tensor,
+    target: Tensor,
+    alpha: float,
+    mask: Tensor | None,
+    smoothing: float,
+    cut: Tensor,
+    g: Tensor,
+    needs_target: bool,
+) -> tuple[Tensor, Tensor | None]:
+    from contmax.kernels import triton
+
+    return triton.soft_row_losses_backward(z, target, alpha, mask, smoothing, cut, g, needs_target)
+
+
+@torch.library.custom_op("contmax::soft_loss", mutates_args=())
+def soft_loss_op(
+    z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """`soft_loss_fused` as one opaque node."""
+    return _soft_loss(z, target, alpha, mask, smoothing)
+
+
+@soft_loss_op.register_fake
+def _(z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
+    from contmax.kernels import triton
+
+    batch, width = z.shape[:-1], triton.soft_cut_width(z.shape[-1])
+    return z.new_empty(batch, dtype=torch.float64), z.new_empty((*batch, width), dtype=torch.float32)
+
+
+@soft_loss_op.register_vmap
+def _(
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    z: Tensor,
+    target: Tensor,
+    alpha: float,
+    mask: Tensor | None,
+    smoothing: float,
+) -> Any:
+    z, target, mask = batch_first(info, (z, target, mask), (in_dims[0], in_dims[1], in_dims[3]))
+    return soft_loss_op(z, target, alpha, mask, smoothing), (0, 0)
+
+
+@torch.library.custom_op("contmax::soft_loss_backward", mutates_args=())
+def soft_loss_backward_op(
+    z: Tensor,
+    target: Tensor,
+    alpha: float,
+    mask: Tensor | None,
+    smoothing: float,
+    cut: Tensor,
+    g: Tensor,
+    needs_target: bool,
+) -> tuple[Tensor, Tensor]:
+    """`soft_loss_fused_backward` as one opaque node; where it is not needed, the gradient of the targets is empty."""
+    grad, grad_target = _soft_loss_backward(z, target, alpha, mask, smoothing, cut, g, needs_target)
+    return grad, target.new_empty(0) if grad_target is None else grad_target
+
+
+@soft_loss_backward_op.register_fake
+def _(
+    z: Tensor,
+    target: Tensor,
+    alpha: float,
+    mask: Tensor | None,
+    smoothing: float,
+    cut: Tensor,
+    g: Tensor,
+    needs_target: bool,
+) -> tuple[Tensor, Tensor]:
+    return z.new_empty(z.shape), target.new_empty(z.shape if needs_target else (0,))
+
+
+@soft_loss_backward_op.register_vmap
+def _(
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    z: Tensor,
+    target: Tensor,
+    alpha: float,
+    mask: Tensor | None,
+    smoothing: float,
+    cut: Tensor,
+    g: Tensor,
+    needs_target: bool,
+) -> Any:
+    places = (in_dims[0], in_dims[1], in_dims[3], in_dims[5], in_dims[6])
+    z, target, mask, cut, g = batch_first(info, (z, target, mask, cut, g), places)
+    results = soft_loss_backward_op(z, target, alpha, mask, smoothing, cut, g, needs_target)
+    return results, (0, 0 if needs_target else None)

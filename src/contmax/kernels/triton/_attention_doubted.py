@@ -1,0 +1,120 @@
+r"""Keys of tiles of which more than one may have mass: they are multiplied again, and what is above the bound listed.
+
+A program takes sixteen rows and the tiles that any of them doubts, since rows that are neighbours often doubt the same.
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.triton._attention_lists import distance_of, first_key_of, mark_dense
+from contmax.kernels.triton._attention_tops import ANY_SIZE, end_of, keys_of, with_extras
+from contmax.kernels.triton._solve import NOTHING
+
+# Keys of a row that are scored again at a time.
+_AGAIN = tl.constexpr(4)
+# Neighbours of which a tile is a quarter, from here on in many parts.
+_LONG_TILE = tl.constexpr(256)
+
+
+@triton.jit
+def _score_again(
+    q, K, M, B, base, at_mask, at_bias, KEYS, SCORES, at_row, count, scale, kj, mj, bj,
+    HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAPACITY: tl.constexpr,
+):  # fmt: skip
+    """Scores of all listed keys of queries (R, WIDTH), in float32."""
+    d = tl.arange(0, WIDTH)
+    tl.debug_barrier()
+    for n in range(0, tl.max(count, 0), _AGAIN):
+        slot = n + tl.arange(0, _AGAIN)
+        there = slot[None, :] < count[:, None]
+        at = (at_row * CAPACITY)[:, None] + slot[None, :]
+        j = tl.load(KEYS + at, mask=there, other=0).to(tl.int64)
+        at_key = j[:, :, None] * kj + d[None, None, :]
+        k = tl.load(K + at_key, mask=there[:, :, None] & (d < D)[None, None, :], other=0.0).to(tl.float32)
+        z = tl.sum(q.to(tl.float32)[:, None, :] * k, 2)
+        at_masks, at_biases = at_mask[:, None] + j * mj, at_bias[:, None] + j * bj
+        x = with_extras(z, M, B, at_masks, at_biases, there, scale, HAS_MASK, HAS_BIAS)
+        tl.store(SCORES + at, x - base[:, None], mask=there)
+
+
+@triton.jit
+def _appended(to_keys, to_scores, found, j, y, keep, order, CAPACITY: tl.constexpr):
+    """Put the kept ones of keys j (n,) and their scores (R, n) behind the first `found` of lists, (R,); new counts."""
+    # How many are kept up to each, by a product, whose layout is that of the scores.
+    slot = found[:, None] + tl.dot(keep.to(tl.float16), order).to(tl.int32) - 1
+    slot = tl.minimum(slot, CAPACITY - 1)  # a list that is too long will not be used
+    tl.store(to_keys[:, None] + slot, tl.broadcast_to(j[None, :], slot.shape), mask=keep)
+    tl.store(to_scores[:, None] + slot, y, mask=keep)
+    return found + tl.sum(keep.to(tl.int32), 1)
+
+
+@triton.jit(do_not_specialize=ANY_SIZE)
+def list_doubted(
+    Q, K, M, B, LENGTHS, TOPS, SOME, NUMBERS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
+    begin, last, tiles, queries, keys, diagonal, heads, group, scale,
+    qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    EXACT: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, T: tl.constexpr, WIDE: tl.constexpr,
+    CAPACITY: tl.constexpr, TOGETHER: tl.constexpr,
+):  # fmt: skip
+    """More KEYS and SCORES, and COUNTS of all, from SOME, NUMBERS and BOUNDS of `list_keys`, TOGETHER at a time.
+
+    With EXACT the scores of all keys are computed again.
+    """
+    head = tl.program_id(1).to(tl.int64)
+    program = head * tl.num_programs(0) + tl.program_id(0)
+    number = tl.load(NUMBERS + program)
+    if (number > 0) | EXACT:
+        b, h = head // heads, head % heads
+        start = begin + tl.program_id(0) * R
+        rows = start + tl.arange(0, R)
+        inside = rows < last
+        at_row = head * queries + rows
+        base = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
+        bound = tl.load(BOUNDS + at_row * 2, mask=inside, other=float("inf"))
+        below = tl.load(BOUNDS + at_row * 2 + 1, mask=inside, other=0.0)
+        found = tl.load(COUNTS + at_row, mask=inside, other=0)
+        ends = end_of(rows, keys_of(LENGTHS, b, keys, HAS_LENGTHS), diagonal, CAUSAL)
+        last_end = tl.max(tl.where(inside, ends, 0), 0)
+        d, far = tl.arange(0, WIDTH), rows.to(tl.int64)
+        at_query = b * qb + h * qh + far[:, None] * qi + d[None, :]
+        q = tl.load(Q + at_query, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+        K += b * kb + (h // group) * kh
+        at_mask, at_bias = b * mb + h * mh + far * mi, b * bb + h * bh + far * bi
+        seconds = TOPS + (head * (last - begin) + (rows - begin)) * (tiles * 2) + tiles
+        to_keys, to_scores = KEYS + at_row * CAPACITY, SCORES + at_row * CAPACITY
+        place = tl.arange(0, TOGETHER)
+        at_key = distance_of(place).to(tl.int64)[None, :] * kj + d[:, None]
+        order = (place[:, None] <= place[None, :]).to(tl.float16)
+        for m in range(0, number * (WIDE // 4) // TOGETHER):
+            tile = tl.load(SOME + program * T + m // (WIDE // 4 // TOGETHER))
+            second = tl.load(seconds + tile, mask=inside, other=NOTHING)
+            least = tl.where(second > bound, below, float("inf"))
+            origin = first_key_of(tile, WIDE) + m % (WIDE // 4 // TOGETHER) * (TOGETHER * 4)
+            j = origin + distance_of(place)
+            k = tl.load(
+                K + origin.to(tl.int64) * kj + at_key, mask=(j < last_end)[None, :] & (d < D)[:, None], other=0.0
+            )
+            z = tl.dot(q, k, input_precision="tf32x3")
+            allowed = j[None, :] < ends[:, None]
+            if HAS_MASK or HAS_BIAS:
+                at_masks = at_mask[:, None] + j.to(tl.int64)[None, :] * mj
+                at_biases = at_bias[:, None] + j.to(tl.int64)[None, :] * bj
+                y = with_extras(z, M, B, at_masks, at_biases, allowed, scale, HAS_MASK, HAS_BIAS) - base[:, None]
+            else:
+                y = tl.where(allowed, z * scale - base[:, None], NOTHING)
+            keep = y > least[:, None]
+            if WIDE >= _LONG_TILE:
+                # Most parts of a long tile have none.
+                if tl.max(tl.max(keep.to(tl.int32), 1), 0) > 0:
+                    found = _appended(to_keys, to_scores, found, j, y, keep, order, CAPACITY)
+            else:
+                found = _appended(to_keys, to_scores, found, j, y, keep, order, CAPACITY)
+        if EXACT:
+            _score_again(
+                q, K, M, B, base, at_mask, at_bias, KEYS, SCORES, at_row, tl.minimum(found, CAPACITY), scale,
+                kj, mj, bj, HAS_MASK, HAS_BIAS, D, WIDTH, CAPACITY,
+            )  # fmt: skip
+        tl.store(COUNTS + at_row, found, mask=inside)
+        if tl.max(found, 0) > CAPACITY:
+            mark_dense(DENSE, ANY_DENSE, head, start, queries, group)
