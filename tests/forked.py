@@ -12,7 +12,13 @@ def process_server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     # What is not installed is left out.
     context.set_forkserver_preload(
-        ["torch._dynamo", "contmax.nn", "contmax_lab.training", "contmax_lab.tasks.intervals", "contmax_lab.search"]
+        [
+            "torch._dynamo",
+            "contmax.nn",
+            "contmax_lab.training",
+            "contmax_lab.tasks.intervals._task",
+            "contmax_lab.search",
+        ]
     )
     return context
 

@@ -24,6 +24,8 @@ Layers from top to bottom; each imports only what is below it, which import-lint
 ``data``            reading other people's files with complaints that name the line; data that comes inside packages
 ``attention``       `Attention`: the kinds that tasks compare, with one face; `attended_share`: how much they look at
 ``provenance``      commit, machine, versions
+``launchers``       what a launcher has started, and what it should have
+``settings``        settings that several tasks share
 ``packages``        `require`: optional packages, imported where they are used
 ``errors``          `LabError`: what the user can mend, shown as one line
 ==================  ====================================================================================================
@@ -33,11 +35,11 @@ Layers from top to bottom; each imports only what is below it, which import-lint
 **To add a task**, read docs/write-your-own-task.md; outside the package, nothing else is needed. One that comes with
 the laboratory is a folder ``tasks/<name>/`` and a line in ``registry/_tasks.py``:
 
-* ``__init__.py`` exports ``TASK``, an instance of your subclass of `Task`;
-* ``_data.py``: a frozen dataclass, the section ``data`` of a recipe (its docstring's ``Args`` become the help of the
-  command line), and the loader that makes `Splits`;
-* ``_model.py``: a frozen dataclass, the section ``model``, and the ``nn.Module``;
-* ``_task.py``: the `Task`, whose docstrings say what its functions promise;
+* ``_settings.py``: two frozen dataclasses, ``DATA`` and ``MODEL``, the sections ``data`` and ``model`` of a recipe; the
+  ``Args`` of their docstrings become the help of the command line. Neither it nor ``__init__.py`` imports torch;
+* ``_data.py``: the loader that makes `Splits`;
+* ``_model.py``: the ``nn.Module``;
+* ``_task.py``: your subclass of `Task`, whose docstrings say what its functions promise, and ``TASK``, an instance;
 * ``recipe.yaml``: keys ``task``, ``data``, ``model``, ``training``, ``seed``, ``search`` (dotted key → list, or
   {low, high, log}), and ``variants`` by name, each of which changes some keys. A test trains each for one step;
 * ``_table.py``, if the task reproduces a table: a `Table`, returned by `Task.tables`. ``contmax reproduce <table>``

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,7 @@ from torch.distributions import Distribution
 import contmax
 from contmax.basis import Basis
 from contmax_lab.errors import UsageError
-
-Kind = Literal["discrete", "continuous", "combined"]
+from contmax_lab.settings import AttentionKind
 
 # Points along one axis at which the attended share is measured, by the number of axes.
 _POINTS = {1: 840, 2: 40}
@@ -58,7 +57,7 @@ class Attention(nn.Module):
 
     def __init__(
         self,
-        kind: Kind,
+        kind: AttentionKind,
         embed_dim: int,
         alpha: float,
         basis: Basis,
@@ -116,7 +115,7 @@ class AttentionHeads(nn.Module):
     """
 
     def __init__(
-        self, count: int, kind: Kind, embed_dim: int, alpha: float, basis: Basis, *, learnable: bool = False
+        self, count: int, kind: AttentionKind, embed_dim: int, alpha: float, basis: Basis, *, learnable: bool = False
     ) -> None:
         super().__init__()
         if learnable and not 1 < alpha < 2:

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from contmax_lab.packages import version
 
 _ROOT = Path(__file__).parents[2]
@@ -40,6 +38,9 @@ def provenance(packages: Sequence[str]) -> dict[str, Any]:
 
 
 def _machine() -> dict[str, Any]:
+    # What is imported for help does not need it.
+    import torch
+
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -23,7 +23,7 @@ def tiny_text_run(folder):
 
 
 @contextlib.contextmanager
-def serving(runs):
+def serving(runs, models=()):
     """The port of a server that is stopped at the end."""
     import uvicorn
 
@@ -32,7 +32,8 @@ def serving(runs):
     with socket.socket() as ours:
         ours.bind(("127.0.0.1", 0))
         port = ours.getsockname()[1]
-        config = uvicorn.Config(make_app(runs, port), log_level="error", access_log=False, lifespan="off", ws="none")
+        app = make_app(runs, port, models)
+        config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", ws="none")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [ours]})
         thread.start()

@@ -14,7 +14,9 @@ from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task, load_recipe, open_trained, shipped_recipes
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, reproduce
-from contmax_lab.tasks.documents import DocumentsModel, Reader, Reading, pretrained
+from contmax_lab.tasks.documents import DocumentsModel, pretrained
+from contmax_lab.tasks.documents._model import Reader
+from contmax_lab.tasks.documents._reading import Reading
 from contmax_lab.tasks.documents.pretrained import PretrainedReader, examples_section
 from contmax_lab.training import evaluate_trained, train
 

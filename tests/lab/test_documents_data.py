@@ -17,7 +17,9 @@ from reviews import (
 
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task
-from contmax_lab.tasks.documents import FIRST_WORD, UNKNOWN, DocumentsData, tokenize
+from contmax_lab.tasks.documents import DocumentsData
+from contmax_lab.tasks.documents._prepared import FIRST_WORD, UNKNOWN
+from contmax_lab.tasks.documents._tokens import tokenize
 
 TASK = find_task("documents")
 

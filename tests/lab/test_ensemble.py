@@ -10,8 +10,10 @@ from weather import tiny_recipe
 
 from contmax_lab import recipes
 from contmax_lab.contract import Metric, Repetition, Row, Table
+from contmax_lab.drawing import LIGHT
 from contmax_lab.errors import Diverged, Interrupted, UsageError
 from contmax_lab.registry import find_task
+from contmax_lab.report import learning_curves
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, reproduce
 from contmax_lab.training import _ensemble, train, train_together
@@ -48,6 +50,21 @@ def test_replicas_learn_what_each_would_alone(tmp_path, family):
         weights = [Run(tmp_path / way / str(place)).weights for way in ("together", "alone")]
         one, other = (_ensemble.read_checkpoint(path).tensors for path in weights)
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+        # The learning curve is that of a training alone.
+        curve, expected = (Run(tmp_path / way / str(place)).history() for way in ("together", "alone"))
+        assert [(record["epoch"], record["step"]) for record in curve] == [(4, 4), (8, 8), (12, 12)]
+        for record, other in zip(curve, expected, strict=True):
+            assert record["valid"] == pytest.approx(other["valid"], rel=2e-4)
+            assert record["train"]["loss"] == pytest.approx(other["train"]["loss"], rel=2e-4)
+
+
+def test_the_report_shows_the_curves_of_replicas(tmp_path):
+    together(replicas(tmp_path, count=2), tmp_path)
+    runs = [Run(tmp_path / name) for name in "01"]
+    drawn = learning_curves(runs, ["one", "other"], names=["mse"]).draw(LIGHT)
+    for run, line in zip(runs, drawn.axes[0].lines, strict=True):
+        assert line.get_xdata().tolist() == [4, 8, 12]
+        assert line.get_ydata().tolist() == [record["valid"]["mse"] for record in run.history()]
 
 
 def test_the_last_weights_are_measured_beside_the_best(tmp_path):
@@ -84,8 +101,31 @@ def test_a_stopped_ensemble_goes_on_bit_for_bit(tmp_path, monkeypatch):
         together(made, tmp_path / "slices")
     monkeypatch.undo()
     again = together(made, tmp_path / "slices")
-    for one, other in zip(whole, again, strict=True):
+    for place, (one, other) in enumerate(zip(whole, again, strict=True)):
         assert {**one, "timing": None} == {**other, "timing": None}
+        curve, expected = (Run(tmp_path / name / str(place)).history() for name in ("slices", "whole"))
+        assert [{**record, "seconds": 0} for record in curve] == [{**record, "seconds": 0} for record in expected]
+
+
+def test_curves_forget_what_was_written_after_the_checkpoint(tmp_path, monkeypatch):
+    made = replicas(tmp_path, "--training.checkpoint_seconds=0", count=2)
+    save, saved = _ensemble.write_checkpoint, []
+
+    def once(path, checkpoint):
+        saved.append(path)
+        if len(saved) > 1:
+            raise OSError("the disk has gone")
+        save(path, checkpoint)
+
+    monkeypatch.setattr(_ensemble, "write_checkpoint", once)
+    with pytest.raises(OSError, match="gone"):
+        together(made, tmp_path / "runs")
+    assert [record["epoch"] for record in Run(tmp_path / "runs" / "1").history()] == [4, 8]
+    monkeypatch.undo()
+    together(made, tmp_path / "runs")
+    for run in (Run(tmp_path / "runs" / name) for name in "01"):
+        assert [record["epoch"] for record in run.history()] == [4, 8, 12]
+        assert run.spreadsheet.read_text().count("\n") == 4
 
 
 def test_what_needs_no_training_is_only_measured(tmp_path):
@@ -94,6 +134,7 @@ def test_what_needs_no_training_is_only_measured(tmp_path):
     assert [(results["steps"], results["parameters"]) for results in found] == [(0, 0)] * 3
     assert len({results["test"]["mse"] for results in found}) == 3
     assert all(results["last"]["test"] == results["test"] for results in found)
+    assert Run(tmp_path / "together" / "0").history() == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 
 from contmax_lab.cli._main import _COMMANDS, _joined, _parser
 from contmax_lab.recipes import _parsing
-from contmax_lab.registry import find_recipe, find_table, find_task, shipped_tasks
+from contmax_lab.registry import find_recipe, find_table, find_task, settings_of, shipped_tasks
+from contmax_lab.registry._recipes import _file
 
 HEAVY = [
     "torch",
@@ -28,19 +29,43 @@ HEAVY = [
 ]
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["predict", "--help"], ["explore", "--help"]])
-def test_help_comes_at_once_and_needs_nothing_heavy(words):
-    program = (
-        f"import sys\nfrom contmax_lab.cli import main\ntry:\n    main({words})\nexcept SystemExit:\n    pass\n"
-        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
-    )
+def alone(program):
+    """What a program prints, which heavy packages it takes, and seconds of the processor: other work does not count."""
+    program = f"import sys\n{program}\nprint(*[m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.stderr.strip() == "[]"
-    assert "contmax train texts --data.train reviews.csv" in done.stdout or words[0] in ("predict", "explore")
-    # Of the processor, so that other work on the machine does not count; an import of torch takes seconds.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+    taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return done.stdout, done.stderr.split(), taken
+
+
+def helped(*words):
+    return alone(f"from contmax_lab.cli import main\ntry:\n    main({words})\nexcept SystemExit:\n    pass")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["predict", "--help"], ["explore", "--help"]])
+def test_help_comes_at_once_and_needs_nothing_heavy(words):
+    printed, heavy, taken = helped(*words)
+    assert heavy == []
+    assert "contmax train texts --data.train reviews.csv" in printed or words[0] in ("predict", "explore")
+    # An import of torch takes seconds.
+    assert taken < 0.5
+
+
+def test_the_settings_of_a_task_are_listed_without_torch():
+    printed, heavy, taken = helped("train", "vqa/small", "--help")
+    assert "--model.fused_dim" in printed
+    assert heavy == ["jsonargparse", "yaml"]
+    assert taken < 1.5
+    every = "from contmax_lab.registry import settings_of, shipped_tasks\nprint(*map(settings_of, shipped_tasks()))"
+    assert alone(every)[1] == ["jsonargparse", "yaml"]
+
+
+@pytest.mark.parametrize("name", shipped_tasks())
+def test_what_is_read_without_torch_is_what_the_task_says(name):
+    task, settings = find_task(name), settings_of(name)
+    assert (settings.name, settings.data, settings.model) == (task.name, task.data_config, task.model_config)
+    assert task.recipe_file == _file(name)
 
 
 def examples(printed):

@@ -5,6 +5,7 @@ import datetime
 import itertools
 from pathlib import Path
 
+import matplotlib.dates
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,7 @@ from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task, load_recipe, open_trained
 from contmax_lab.report import distinct_labels
 from contmax_lab.runs import Run
-from contmax_lab.tasks.intervals import Forecast
+from contmax_lab.tasks.intervals._model import Forecast
 from contmax_lab.training import train
 
 
@@ -54,7 +55,9 @@ def test_a_forecast_goes_on_from_itself_over_days_that_were_not_observed(tmp_pat
     del rows[150:160]
     write_weather(tmp_path, rows)
     train(tiny_recipe(tmp_path, "--training.epochs=1"), Run(tmp_path / "run"))
-    trained = dataclasses.replace(open_trained(tmp_path / "run"), model=_Constant())
+    trained = open_trained(tmp_path / "run")
+    untested = dataclasses.replace(trained.splits, test=trained.splits.test[:0])
+    trained = dataclasses.replace(trained, model=_Constant(), splits=untested)
     figures = trained.task.figures([trained])
     assert {rendered(figure.draw, LIGHT)[:4] for figure in figures} == {b"\x89PNG"}
     alone = torch.cat([features for features in trained.model.asked if len(features) == 1])
@@ -71,6 +74,46 @@ def test_a_forecast_goes_on_from_itself_over_days_that_were_not_observed(tmp_pat
     assert int(missing.sum()) >= 10
     torch.testing.assert_close(alone[missing][:, 2:4], own[2:].expand(int(missing.sum()), 2))
     torch.testing.assert_close(alone[(days.ordinal - days.ordinal[0]), -1], days.features[:, -1])
+
+
+def _with_other_test_days(trained):
+    """As if it had been warmer on the test days."""
+    days, test = trained.splits.info["days"], set(trained.splits.test.ordinal.tolist())
+    warmer = torch.tensor([0.5 * (day in test) for day in days.ordinal.tolist()])
+    before = torch.tensor([[0.5 * (day - lag in test) for lag in (2, 2, 1, 1)] for day in days.ordinal.tolist()])
+    features = torch.cat([days.features[:, :-1] + before, days.features[:, -1:]], -1)
+    others = dataclasses.replace(days, features=features, low=days.low + warmer, high=days.high + warmer)
+    info = {**trained.splits.info, "days": others}
+    return dataclasses.replace(trained, splits=dataclasses.replace(trained.splits, info=info))
+
+
+@pytest.mark.parametrize("choice", ["random", "regular", "last"])
+def test_pictures_show_nothing_of_the_test_days(tmp_path, choice):
+    recipe = tiny_recipe(tmp_path, "--training.epochs=1", f"--data.choice={choice}", "--data.valid=7")
+    train(recipe, Run(tmp_path / "run"))
+    trained = open_trained(tmp_path / "run")
+    test = {matplotlib.dates.date2num(datetime.date.fromordinal(day)) for day in trained.splits.test.ordinal.tolist()}
+    ahead, alone = trained.task.figures([trained])
+    assert all("without its test days" in figure.caption for figure in (ahead, alone))
+    for figure in (ahead, alone):
+        (axis,) = figure.draw(LIGHT).axes
+        observed = axis.collections[0]
+        assert observed.get_label() == "observed"
+        shown = {x for path in observed.get_paths() for x in path.vertices[:, 0].tolist()}
+        assert len(shown) > 100
+        assert not shown & test
+    # Neither what a model is given, nor the error in the title, knows of them.
+    other = trained.task.figures([_with_other_test_days(trained)])[1]
+    assert rendered(alone.draw, LIGHT) == rendered(other.draw, LIGHT)
+
+
+def test_there_is_no_year_where_every_window_has_a_test_day(tmp_path):
+    train(tiny_recipe(tmp_path, "--training.epochs=1"), Run(tmp_path / "run"))
+    trained = open_trained(tmp_path / "run")
+    days = trained.splits.info["days"]
+    every_other = dataclasses.replace(trained.splits, test=days[list(range(0, len(days), 2))])
+    figures = trained.task.figures([dataclasses.replace(trained, splits=every_other)])
+    assert [figure.title for figure in figures] == ["A year of temperatures, predicted one day ahead"]
 
 
 def test_runs_of_the_same_name_are_told_apart_by_what_differs(tmp_path):

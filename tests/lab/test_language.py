@@ -16,10 +16,11 @@ from contmax_lab.errors import Interrupted, LabError
 from contmax_lab.registry import open_trained
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, reproduce
-from contmax_lab.tasks.documents import TASK as DOCUMENTS
-from contmax_lab.tasks.documents import UNKNOWN
-from contmax_lab.tasks.documents.language import TASK as LANGUAGE
-from contmax_lab.tasks.documents.language import LanguageModel, WordGuesser
+from contmax_lab.tasks.documents._prepared import UNKNOWN
+from contmax_lab.tasks.documents._task import TASK as DOCUMENTS
+from contmax_lab.tasks.documents.language import LanguageModel
+from contmax_lab.tasks.documents.language._model import WordGuesser
+from contmax_lab.tasks.documents.language._task import TASK as LANGUAGE
 from contmax_lab.training import train
 from contmax_lab.training._learner import Learner
 

@@ -12,7 +12,8 @@ from contmax_lab.cli import main
 from contmax_lab.data import pixels
 from contmax_lab.errors import LabError
 from contmax_lab.registry import load_recipe, open_trained, shipped_recipes
-from contmax_lab.tasks.images import TASK, ImagesData
+from contmax_lab.tasks.images import ImagesData
+from contmax_lab.tasks.images._task import TASK
 
 VARIANTS = [name for name in shipped_recipes() if name.startswith("images/")]
 

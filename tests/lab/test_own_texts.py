@@ -10,7 +10,8 @@ from own_data import reviews
 from contmax_lab.cli import main
 from contmax_lab.errors import LabError
 from contmax_lab.registry import load_recipe, open_trained, shipped_recipes
-from contmax_lab.tasks.texts import TASK, TextsData
+from contmax_lab.tasks.texts import TextsData
+from contmax_lab.tasks.texts._task import TASK
 
 VARIANTS = [name for name in shipped_recipes() if name.startswith("texts/")]
 

@@ -11,9 +11,10 @@ from contmax.densities import BetaGaussian, TruncatedParabola
 from contmax.losses import fenchel_young
 from contmax_lab.registry import find_task, load_recipe
 from contmax_lab.runs import Run
-from contmax_lab.tasks.places import Finder, PlacesData, PlacesModel
+from contmax_lab.tasks.places import PlacesData, PlacesModel
 from contmax_lab.tasks.places._attention import Discrete, Place, Scene
 from contmax_lab.tasks.places._measures import agreement, looked
+from contmax_lab.tasks.places._model import Finder
 from contmax_lab.training import train
 
 TASK = find_task("places")

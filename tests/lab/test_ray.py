@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 from contmax_lab.contract import Metric, Repetition, Row, Table
-from contmax_lab.tasks.intervals import TASK as INTERVALS
+from contmax_lab.tasks.intervals._task import TASK as INTERVALS
 
 
 class Slow(type(INTERVALS)):

@@ -19,8 +19,9 @@ from contmax_lab.files import read_checkpoint
 from contmax_lab.registry import find_table, find_task, load_recipe, open_trained
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, reproduce
-from contmax_lab.tasks.translation import Guesses, SourceAttention, TranslationModel, Translator
-from contmax_lab.tasks.translation._attention import Look
+from contmax_lab.tasks.translation import TranslationModel
+from contmax_lab.tasks.translation._attention import Look, SourceAttention
+from contmax_lab.tasks.translation._model import Guesses, Translator
 from contmax_lab.tasks.translation._shares import attention_measures
 from contmax_lab.training import _learner, evaluate_trained, train
 

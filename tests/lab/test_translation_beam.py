@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from contmax_lab.contract import Cell, Repetition, Row
-from contmax_lab.tasks.translation import _scores, beam_search
+from contmax_lab.tasks.translation import _scores
+from contmax_lab.tasks.translation._beam import beam_search
 from contmax_lab.tasks.translation._pieces import END, PADDING, START
 
 PIECES, LONGEST = 7, 3

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from contmax_lab.errors import UsageError
 from contmax_lab.registry import find_task, open_trained
 from contmax_lab.runs import Run
-from contmax_lab.tasks.translation import Transformer, TranslationModel
-from contmax_lab.tasks.translation._transformer import places
+from contmax_lab.tasks.translation import TranslationModel
+from contmax_lab.tasks.translation._transformer import Transformer, places
 from contmax_lab.training import train
 
 TASK = find_task("translation")

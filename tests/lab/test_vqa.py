@@ -13,10 +13,12 @@ from contmax_lab.contract import Cell
 from contmax_lab.drawing import LIGHT, rendered
 from contmax_lab.registry import load_recipe, open_trained, shipped_recipes
 from contmax_lab.tables import summarised
-from contmax_lab.tasks.vqa import TASK, VqaData, load
+from contmax_lab.tasks.vqa import VqaData
+from contmax_lab.tasks.vqa._data import load
 from contmax_lab.tasks.vqa._figures import seen_images
 from contmax_lab.tasks.vqa._measures import where_measures
 from contmax_lab.tasks.vqa._table import PASTED, VQA
+from contmax_lab.tasks.vqa._task import TASK
 
 VARIANTS = [name for name in shipped_recipes() if name.startswith("vqa/")]
 KINDS = ["question", "frequent", "discrete", "continuous", "windows", "mixture", "combined"]
@@ -226,6 +228,13 @@ def test_pasted_objects_end_to_end(folder, tmp_path, monkeypatch):
                    resident=True)  # fmt: skip
     splits = load(data)
     assert [len(splits.train), len(splits.valid)] == [44, 4]
+    more = load(replace(data, pasted_train=5, features=tmp_path / "more.npy"))
+    assert [len(more.train), len(more.valid)] == [110, 4]
+    assert len({question.image for question in more.train.questions}) == 110
+    for one, other in zip(splits.valid.questions, more.valid.questions, strict=True):
+        assert (one, splits.valid.scenes[one.image]) == (other, more.valid.scenes[other.image])
+    image = splits.valid.questions[0].image
+    torch.testing.assert_close(splits.valid.features.take([image]), more.valid.features.take([image]))
     _, batch, output = one_step(SMALL_MODEL, splits)
     assert "rows" in batch
     assert {"iou", "inside", "inside_other", "chosen"} <= TASK.measures(output, batch).keys()

@@ -12,22 +12,16 @@ from PIL import Image
 from rooms import COLOURS, colour_grids, tiny_wordnet, vqa2_files, write_table
 
 from contmax_lab.data import Place
-from contmax_lab.errors import LabError
-from contmax_lab.tasks.vqa import (
-    GridNetwork,
-    Nouns,
-    VqaData,
-    extract,
-    load,
-    normalised,
-    open_features,
-    soft_accuracy,
-    wups,
-)
-from contmax_lab.tasks.vqa._answers import AnswerVocabulary
+from contmax_lab.errors import LabError, UsageError
+from contmax_lab.tasks.vqa import VqaData
+from contmax_lab.tasks.vqa._answers import AnswerVocabulary, normalised, soft_accuracy
+from contmax_lab.tasks.vqa._data import _features_name, load
+from contmax_lab.tasks.vqa._extraction import GridNetwork, extract
+from contmax_lab.tasks.vqa._features import open_features
 from contmax_lab.tasks.vqa._measures import attended_region, attention_map
 from contmax_lab.tasks.vqa._pasting import paste, scenes
 from contmax_lab.tasks.vqa._questions import read_vqa2
+from contmax_lab.tasks.vqa._wordnet import Nouns, wups
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 
@@ -282,6 +276,14 @@ def test_pasted_objects_lie_in_their_boxes():
         assert min(int(own.sum()) for own in inside) > 40
     question = scene.question("b+19", Place(Path("a")))
     assert (question.answers[0] in COLOURS) or "shape" in question.text or "colour" in question.text
+
+
+def test_more_copies_of_training_images_have_a_file_of_their_own():
+    names = {_features_name(VqaData(pasted=pasted, pasted_train=train)) for pasted in (1, 3) for train in (0, 3, 12)}
+    assert len(names) == 6
+    assert _features_name(VqaData(pasted=3)) == "pasted-3-0"
+    with pytest.raises(UsageError, match=r"only with --data\.pasted N"):
+        load(VqaData(train=Path("questions.csv"), pasted_train=12))
 
 
 def test_the_region_of_an_attention():

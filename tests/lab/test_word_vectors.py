@@ -10,7 +10,7 @@ from own_data import TELLING, reviews
 from contmax_lab.data import read_vectors, vector_width
 from contmax_lab.errors import LabError
 from contmax_lab.registry import load_recipe
-from contmax_lab.tasks.texts import TASK
+from contmax_lab.tasks.texts._task import TASK
 
 GLOVE = "good 1 2.5 -3\nbad 0 1e-2 4\n. . . 7 8 9\ngood 9 9 9\n"
 

@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options, rest = _parser().parse_known_args(words)
     command = _module(options.command)
     try:
-        options.overrides = rest
+        options.overrides, options.command_line = rest, words
         if rest and not command.TAKES_OVERRIDES:
             _parser().error(f"unrecognized arguments: {' '.join(rest)}")
         command.run(options)

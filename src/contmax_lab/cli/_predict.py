@@ -10,7 +10,6 @@ which words show it?
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _predicted(options: argparse.Namespace) -> "Prediction":
-    from contmax_lab.registry import find_task, installed_task, open_trained
+    from contmax_lab.registry import installed_task, open_trained, task_of_model
 
     first, *rest = options.words
     if options.model is None and _is_run(first):
@@ -67,10 +66,8 @@ def _predicted(options: argparse.Namespace) -> "Prediction":
         raise UsageError(
             f"{' '.join(options.overrides)} changes a setting of a run, but no run was given; pass the folder of a RUN"
         )
-    name = _exported_task(options.model) if options.model else _READER
-    # Nothing is imported because the folder says so: a task that is not installed is named by the user.
-    named = {task.name: task for task in map(find_task, options.task)}
-    return (named.get(name) or installed_task(name)).predict_exported(options.model, _given(options.words))
+    task = task_of_model(options.model, options.task) if options.model else installed_task(_READER)
+    return task.predict_exported(options.model, _given(options.words))
 
 
 def _is_run(word: str) -> bool:
@@ -82,16 +79,6 @@ def _is_run(word: str) -> bool:
 
 def _given(words: list[str]) -> list[str]:
     return [sys.stdin.read()] if words == ["-"] else words
-
-
-def _exported_task(folder: Path) -> str:
-    try:
-        card = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return str(card["task"])
-    except FileNotFoundError as error:
-        raise LabError(f"{error.filename}: no such file; make the folder with contmax export RUN") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise LabError(f"{folder} holds no model that can be read: {' '.join(str(error).split())}") from None
 
 
 def _draw(prediction: "Prediction", path: Path) -> None:

@@ -9,8 +9,8 @@ with --resume continues exactly where it stopped. The printed figures are measur
 examples are left alone unless you pass --test: use it once, when all choices are made.
 
 Several processes, on one machine or more, are started by torchrun --nproc-per-node 2 -m contmax_lab train … or by
-accelerate launch --multi_gpu --num_processes 2 -m contmax_lab train …, also on machines without a GPU. (accelerate
-launch --cpu starts only one process, and is refused.)
+accelerate launch --multi_gpu --num_processes 2 -m contmax_lab train …, also on machines without a GPU; on one machine
+accelerate launch --cpu --num_processes 2 -m contmax_lab train … works too.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from contmax_lab.cli._options import add_task_option, add_variant_option
 from contmax_lab.errors import UsageError
+from contmax_lab.launchers import start_missing_processes
 
 TAKES_OVERRIDES = True
 
@@ -44,12 +45,13 @@ def run(options: argparse.Namespace) -> None:
         if not options.help:
             raise UsageError("pass a RECIPE, e.g. contmax train intervals/seattle-parabola")
         return
-    from contmax_lab.registry import find_recipe
+    from contmax_lab.registry import find_recipe, recipe_help
 
-    source = find_recipe(options.recipe, options.variant, options.task)
     if options.help:
-        print(source.help())
+        print(recipe_help(options.recipe, options.variant, options.task))
         return
+    start_missing_processes(options.command_line)
+    source = find_recipe(options.recipe, options.variant, options.task)
     if options.limit is not None and options.limit < 1:
         raise UsageError(f"--limit must be at least 1; got {options.limit}")
     limit = [] if options.limit is None else [f"--data.limit={options.limit}"]

@@ -293,6 +293,16 @@ class Task(abc.ABC):
         """
         raise LabError(f"{trained.folder} is a run of the task {self.name}, which cannot be exported as a model folder")
 
+    def read_exported(self, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
+        """The model of a folder that `export` has made, in evaluation mode, and the ``info`` that `look` takes.
+
+        Nothing of the folder is executed: weights are safetensors, the rest is JSON or text.
+
+        Raises:
+            LabError: if there is no such model.
+        """
+        raise LabError(f"the task {self.name} has no exported models")
+
     def predict_exported(self, folder: Path | None, words: Sequence[str]) -> Prediction:
         """What an exported model says of an input.
 

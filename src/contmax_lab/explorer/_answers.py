@@ -5,6 +5,7 @@ import math
 import re
 import secrets
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,12 @@ class Answers:
     """Models, and the inputs that were looked at last.
 
     Args:
-        runs: folder below which runs lie.
+        runs: folder below which runs and exported models lie.
+        models: folders of exported models elsewhere.
     """
 
-    def __init__(self, runs: Path) -> None:
-        self._models = Models(runs)
+    def __init__(self, runs: Path, models: Sequence[Path] = ()) -> None:
+        self._models = Models(runs, models)
         self._examined: OrderedDict[str, Examination] = OrderedDict()
 
     def models(self) -> list[dict[str, str]]:

@@ -1,7 +1,7 @@
 """The addresses of the server: pages, their files, and questions about texts and images."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -92,17 +92,18 @@ class _Worker:
             future.exception()
 
 
-def make_app(runs: Path, port: int) -> App:
+def make_app(runs: Path, port: int, models: Sequence[Path] = ()) -> App:
     """The server as an ASGI application.
 
     Args:
-        runs: folder below which runs lie.
+        runs: folder below which runs and exported models lie.
         port: that it is asked on.
+        models: folders of exported models elsewhere.
     """
     # Neither the pages of documentation, which load scripts from elsewhere, nor what they show.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _add_pages(app)
-    _add_questions(app, Answers(runs), _Worker())
+    _add_questions(app, Answers(runs, models), _Worker())
     _add_complaints(app)
     return Guard(app, port)
 

@@ -1,9 +1,10 @@
-"""Which models there are to look with: those that come with the package, and finished runs below one folder."""
+"""Which models there are to look with: those of the package, finished runs, and folders made by contmax export."""
 
 import dataclasses
+import functools
 import os
 from collections import OrderedDict
-from collections.abc import Sized
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,13 +12,16 @@ from torch import nn
 
 from contmax_lab.contract import Look, Task
 from contmax_lab.errors import LabError
-from contmax_lab.registry import installed_task, open_trained, shipped_tasks, task_of_run
+from contmax_lab.registry import installed_task, open_trained, shipped_tasks, task_of_model, task_of_run
 
 Kind = Literal["text", "image"]
 
-# Folders below the folder of runs that are looked into, and runs that are listed.
-_DEPTH, _MOST_RUNS = 4, 500
+# Folders below the folder of runs that are looked into, and models that are listed.
+_DEPTH, _MOST_FOUND = 4, 500
 _KEPT = 3
+# A run is found by its recipe, an exported model by its card; a folder with both is a run.
+_RECIPE, _CARD = "config.yaml", "config.json"
+_RUN_FILES, _MODEL_FILES = {_RECIPE, "results.json"}, {_CARD, "model.safetensors"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,27 +60,38 @@ class Listed:
     title: str
 
 
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """Where a model comes from.
+
+    Args:
+        task: that it was trained on.
+        title: what people call it.
+        read: puts it into memory.
+    """
+
+    task: Task
+    title: str
+    read: Callable[[], Model]
+
+
 class Models:
     """All models there are. Nothing that the page says becomes a path: a name is in the list, or there is no model.
 
     Args:
-        runs: folder below which runs lie.
+        runs: folder below which runs and exported models lie.
+        models: folders of exported models elsewhere.
     """
 
-    def __init__(self, runs: Path) -> None:
-        self._runs = runs
+    def __init__(self, runs: Path, models: Sequence[Path] = ()) -> None:
+        self._runs, self._models = runs, models
         self._open: OrderedDict[str, Model] = OrderedDict()
-        # By folder: when its recipe was written, and its task, None where there is none to look with.
+        # By recipe or card: when it was written, and its task, None where there is none to look with.
         self._known: dict[Path, tuple[int, Task | None]] = {}
 
     def listed(self) -> list[Listed]:
-        """Packaged models first, then runs in the order of their names."""
-        found = []
-        for name, task in self._packaged().items():
-            found.append(Listed(name, _kind(task), f"{task.summary.partition(':')[0]} (comes with the package)"))
-        for name, (_, task) in self._trained().items():
-            found.append(Listed(name, _kind(task), f"run {name} ({task.name})"))
-        return found
+        """Packaged models first, then exported ones that were named, then what was found below the folder of runs."""
+        return [Listed(name, _kind(source.task), source.title) for name, source in self._sources().items()]
 
     def open(self, name: str) -> Model:
         """The model with this name.
@@ -88,53 +103,52 @@ class Models:
         if name in self._open:
             self._open.move_to_end(name)
             return self._open[name]
-        packaged, trained = self._packaged(), self._trained()
-        if name in packaged:
-            task = packaged[name]
-            shipped = task.packaged()
-            if shipped is None:
-                raise KeyError(name)
-            network, splits = shipped
-            opened = Model(task, network.eval(), splits.info, splits.valid)
-        elif name in trained:
-            run = open_trained(trained[name][0])
-            opened = Model(run.task, run.model, run.splits.info, run.splits.valid)
-        else:
-            raise KeyError(name)
-        self._open[name] = opened
+        opened = self._open[name] = self._sources()[name].read()
         if len(self._open) > _KEPT:
             self._open.popitem(last=False)
         return opened
 
-    def _packaged(self) -> dict[str, Task]:
-        tasks = map(installed_task, shipped_tasks())
-        return {f"packaged:{task.name}": task for task in tasks if type(task).packaged is not Task.packaged}
-
-    def _trained(self) -> dict[str, tuple[Path, Task]]:
-        """Name → folder and task of every finished run that can be looked with."""
-        found: dict[str, tuple[Path, Task]] = {}
+    def _sources(self) -> dict[str, _Source]:
+        """Name → every model that can be looked with."""
+        sources: dict[str, _Source] = {}
+        for task in map(installed_task, shipped_tasks()):
+            if type(task).packaged is not Task.packaged:
+                title = f"{task.summary.partition(':')[0]} (comes with the package)"
+                sources[f"packaged:{task.name}"] = _Source(task, title, functools.partial(_packaged, task))
+        for folder in self._models:
+            self._add(sources, f"model:{folder.as_posix()}", folder, _CARD)
         root = self._runs.resolve()
-        for folder in _folders(root):
-            task = self._task(folder)
-            if task is not None and len(found) < _MOST_RUNS:
-                found[folder.relative_to(root).as_posix()] = (folder, task)
-        return found
+        for folder, sign in _folders(root):
+            if len(sources) < _MOST_FOUND:
+                self._add(sources, folder.relative_to(root).as_posix(), folder, sign)
+        return sources
 
-    def _task(self, folder: Path) -> Task | None:
-        """The task of a run, if it can be looked with; a recipe that has not changed is not read again."""
+    def _add(self, sources: dict[str, _Source], name: str, folder: Path, sign: str) -> None:
+        task = self._task(folder, sign)
+        if task is None:
+            return
+        if sign == _RECIPE:
+            sources[name] = _Source(task, f"run {name} ({task.name})", functools.partial(_trained, folder))
+        else:
+            title = f"exported model {name.removeprefix('model:')} ({task.name})"
+            sources[name] = _Source(task, title, functools.partial(_exported, task, folder))
+
+    def _task(self, folder: Path, sign: str) -> Task | None:
+        """The task of a run or model, if it can be looked with; a file that has not changed is not read again."""
+        path = folder / sign
         try:
-            written = (folder / "config.yaml").stat().st_mtime_ns
-            if folder not in self._known or self._known[folder][0] != written:
-                task = task_of_run(folder)
-                self._known[folder] = (written, None if task.looks_at is None else task)
+            written = path.stat().st_mtime_ns
+            if path not in self._known or self._known[path][0] != written:
+                task = task_of_run(folder) if sign == _RECIPE else task_of_model(folder)
+                self._known[path] = (written, None if task.looks_at is None else task)
         except (LabError, OSError):
             # Half a run, or one of a task that is not installed.
             return None
-        return self._known[folder][1]
+        return self._known[path][1]
 
 
-def _folders(root: Path) -> list[Path]:
-    """Folders of finished runs, none of which a link has led out of the root."""
+def _folders(root: Path) -> list[tuple[Path, str]]:
+    """Folders of finished runs and of exported models, none of which a link has led out of the root, and their sign."""
     found = []
     for place, inner, files in os.walk(root):
         folder = Path(place)
@@ -142,9 +156,31 @@ def _folders(root: Path) -> list[Path]:
             inner.clear()
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         # Walking follows no links to folders; a link to a file is refused too.
-        if {"config.yaml", "results.json"} <= set(files) and not (folder / "config.yaml").is_symlink():
-            found.append(folder)
+        own = {name for name in files if not (folder / name).is_symlink()}
+        if own >= _RUN_FILES:
+            found.append((folder, _RECIPE))
+        elif own >= _MODEL_FILES:
+            found.append((folder, _CARD))
     return sorted(found)
+
+
+def _packaged(task: Task) -> Model:
+    shipped = task.packaged()
+    if shipped is None:
+        raise LabError(f"no model of the task {task.name} comes with the package")
+    network, splits = shipped
+    return Model(task, network.eval(), splits.info, splits.valid)
+
+
+def _trained(folder: Path) -> Model:
+    run = open_trained(folder)
+    return Model(run.task, run.model, run.splits.info, run.splits.valid)
+
+
+def _exported(task: Task, folder: Path) -> Model:
+    """It leaves its data behind, and so has no examples."""
+    network, info = task.read_exported(folder)
+    return Model(task, network, info, ())
 
 
 def _kind(task: Task) -> Kind:

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
@@ -24,12 +25,13 @@ class _Announcing(uvicorn.Server):
             webbrowser.open(self.address)
 
 
-def serve(runs: Path, port: int, *, open_browser: bool = True) -> None:
+def serve(runs: Path, port: int, models: Sequence[Path] = (), *, open_browser: bool = True) -> None:
     """Serve the explorer until Ctrl-C.
 
     Args:
-        runs: folder below which runs lie; it need not exist.
+        runs: folder below which runs and exported models lie; it need not exist.
         port: on 127.0.0.1, which only this machine can reach.
+        models: folders of exported models elsewhere.
         open_browser: whether to open the page.
 
     Raises:
@@ -41,7 +43,8 @@ def serve(runs: Path, port: int, *, open_browser: bool = True) -> None:
             ours.bind(("127.0.0.1", port))
         except OSError as error:
             raise LabError(f"port {port} cannot be used ({error.strerror}); pass another --port") from None
-        config = uvicorn.Config(make_app(runs, port), log_level="warning", access_log=False, lifespan="off", ws="none")
+        app = make_app(runs, port, models)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", ws="none")
         server = _Announcing(config)
         server.address, server.open_browser = f"http://127.0.0.1:{port}", open_browser
         with contextlib.suppress(KeyboardInterrupt):

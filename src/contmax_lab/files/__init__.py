@@ -6,6 +6,7 @@ from contmax_lab.files._atomic import write_json as write_json
 from contmax_lab.files._checkpoint import Checkpoint as Checkpoint
 from contmax_lab.files._checkpoint import read_checkpoint as read_checkpoint
 from contmax_lab.files._checkpoint import write_checkpoint as write_checkpoint
+from contmax_lab.files._plain import plain as plain
 from contmax_lab.files._prepared_folder import fingerprint as fingerprint
 from contmax_lab.files._prepared_folder import prepared_folder as prepared_folder
 from contmax_lab.files._yaml import read_yaml as read_yaml

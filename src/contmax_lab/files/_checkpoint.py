@@ -1,18 +1,20 @@
 """Checkpoints: tensors and a JSON state in one safetensors file, with a check sum over both."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors
-import safetensors.torch
-import torch
-from torch import Tensor
 
 from contmax_lab.errors import LabError
 from contmax_lab.files._atomic import write_atomically
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +36,8 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     Raises:
         LabError: if it cannot be written.
     """
+    import safetensors.torch
+
     # Clones, because tensors that share memory (tied weights) have no place in the format.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
     state = json.dumps(checkpoint.state, allow_nan=False)
@@ -61,6 +65,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _checksum(tensors: dict[str, Tensor], state: str) -> str:
+    import torch
+
     total = zlib.crc32(state.encode("utf-8"))
     for name in sorted(tensors):
         tensor = tensors[name]

@@ -5,16 +5,16 @@ What the tasks texts, series and images share. They differ in what an example is
 
 from contmax_lab.labelled._answer import Answer as Answer
 from contmax_lab.labelled._answer import Decision as Decision
-from contmax_lab.labelled._config import AttentionModel as AttentionModel
-from contmax_lab.labelled._config import LabelledData as LabelledData
+from contmax_lab.labelled._attention import attention_over as attention_over
+from contmax_lab.labelled._installed import OnInstalledData as OnInstalledData
 from contmax_lab.labelled._look import look_of as look_of
+from contmax_lab.labelled._panels import Panel as Panel
+from contmax_lab.labelled._panels import PanelPicture as PanelPicture
 from contmax_lab.labelled._parts import Example as Example
 from contmax_lab.labelled._parts import Parts as Parts
 from contmax_lab.labelled._parts import read_parts as read_parts
 from contmax_lab.labelled._targets import Label as Label
-from contmax_lab.labelled._targets import Target as Target
 from contmax_lab.labelled._targets import Targets as Targets
 from contmax_lab.labelled._task import LabelledTask as LabelledTask
-from contmax_lab.labelled._task import first_of_classes as first_of_classes
 from contmax_lab.labelled._task import said as said
 from contmax_lab.labelled._task import truth as truth

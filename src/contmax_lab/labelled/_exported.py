@@ -1,7 +1,6 @@
 """Model folders: weights, and a card with what the model has to know of the data it was trained on."""
 
 import copy
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from contmax_lab.contract import TrainedRun
 from contmax_lab.errors import LabError
-from contmax_lab.files import write_atomically, write_json
+from contmax_lab.files import plain, write_atomically, write_json
 from contmax_lab.provenance import provenance
 
 _WEIGHTS, _CARD = "model.safetensors", "config.json"
@@ -48,7 +47,7 @@ def write_model(
     parts = ("valid", "test") if trained.results["test"] else ("valid",)
     card = {
         "task": trained.task.name,
-        "model": {key: _plain(value) for key, value in dataclasses.asdict(trained.recipe.model).items()},
+        "model": plain(trained.recipe.model),
         "known": known,
         "figures": {part: measure(written, part) for part in parts},
         "trained": {key: trained.results[key] for key in ("examples", "epochs", "best_epoch", "seed")},
@@ -98,8 +97,3 @@ def _rounded(tensor: Tensor) -> Tensor:
     """In float16, unless a weight is too large for it."""
     half = tensor.to(torch.float16).contiguous()
     return half if bool(half.isfinite().all()) else tensor.contiguous().clone()
-
-
-def _plain(value: Any) -> Any:
-    """A number without what a restricted type adds."""
-    return next((kind(value) for kind in (bool, int, float) if isinstance(value, kind)), value)

@@ -7,8 +7,8 @@ from typing import Generic, Protocol, TypeVar
 
 from contmax_lab.data import held_out_share, shuffled
 from contmax_lab.errors import LabError, UsageError
-from contmax_lab.labelled._config import LabelledData
 from contmax_lab.labelled._targets import Label, Targets
+from contmax_lab.settings import LabelledData
 
 
 class Example(Protocol):

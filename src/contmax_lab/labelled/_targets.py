@@ -4,15 +4,14 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from contmax_lab.data import Place, finite_number
 from contmax_lab.errors import LabError, nearest
-
-Target = Literal["class", "number"]
+from contmax_lab.settings import Target
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,11 +86,7 @@ class LabelledTask(Task):
             return self.ask(model, info, words)
 
     def read_exported(self, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
-        """The model of a folder, in evaluation mode, and what it knows of its data.
-
-        Raises:
-            LabError: if there is none.
-        """
+        """The network, and what it knows of its data."""
         card = read_card(folder)
         try:
             info, config = self.informed(card["known"]), self.model_config(**card["model"])

@@ -1,6 +1,7 @@
 """Recipes: everything that decides a training, as typed data; a YAML file, with dotted overrides on top."""
 
 from contmax_lab.recipes._parsing import RecipeSource as RecipeSource
+from contmax_lab.recipes._parsing import Settings as Settings
 from contmax_lab.recipes._parsing import as_yaml as as_yaml
 from contmax_lab.recipes._reading import flattened as flattened
 from contmax_lab.recipes._reading import read_recipe as read_recipe

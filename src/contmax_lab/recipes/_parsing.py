@@ -3,14 +3,49 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from contmax_lab.contract import Recipe, Task, TrainingConfig
 from contmax_lab.errors import UsageError, nearest
+from contmax_lab.files import plain
 from contmax_lab.recipes._reading import SECTIONS
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What can be set of a task.
+
+    Args:
+        name: of the task.
+        data, model: its configurations.
+    """
+
+    name: str
+    data: type
+    model: type
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """Those of a task that has been imported."""
+        return cls(task.name, task.data_config, task.model_config)
+
+    def help(self, keys: Mapping[str, Any], origin: str) -> str:
+        """All the keys of a recipe with type, meaning and value.
+
+        Args:
+            keys: dotted key → value, as the recipe has them.
+            origin: what it is called.
+
+        Raises:
+            UsageError: if a key is not understood.
+        """
+        _check_keys(f"{origin}: ", self, keys)
+        parser = _parser(self.data, self.model, prog=f"contmax train {origin}")
+        parser.set_defaults(dict(keys))
+        return str(parser.format_help())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,29 +73,21 @@ class RecipeSource:
         Raises:
             UsageError: if a key or value is not understood.
         """
-        task, origin = self.task, f"{self.origin}: "
-        _check_keys(origin, task, self.keys)
-        _check_keys(f"{self.origin}, search: ", task, self.keys.get("search", {}))
-        _check_keys("", task, (word[2:].partition("=")[0] for word in overrides if word.startswith("--")))
-        parser = _shared_parser(task.data_config, task.model_config)
+        settings, origin = Settings.of(self.task), f"{self.origin}: "
+        _check_keys(origin, settings, self.keys)
+        _check_keys(f"{self.origin}, search: ", settings, self.keys.get("search", {}))
+        _check_keys("", settings, (word[2:].partition("=")[0] for word in overrides if word.startswith("--")))
+        parser = _shared_parser(settings.data, settings.model)
         base = _checked(origin, parser.parse_object, _nested(self.keys))
         parsed = _checked("", parser.parse_args, list(overrides), namespace=base)
         ready = parser.instantiate(parsed)
         sections = {key: ready[key] for key in SECTIONS}
-        return Recipe(task=task, seed=ready.seed, search=ready.search or {}, **sections)
-
-    def help(self) -> str:
-        """All the keys with type, meaning and value."""
-        _check_keys(f"{self.origin}: ", self.task, self.keys)
-        parser = _parser(self.task.data_config, self.task.model_config, prog=f"contmax train {self.origin}")
-        parser.set_defaults(dict(self.keys))
-        return str(parser.format_help())
+        return Recipe(task=self.task, seed=ready.seed, search=ready.search or {}, **sections)
 
 
 def as_yaml(recipe: Recipe) -> str:
     """The whole recipe as YAML; the task is in it by its name."""
-    plain = {field.name: _plain(getattr(recipe, field.name)) for field in dataclasses.fields(recipe)}
-    return yaml.safe_dump({**plain, "task": recipe.task.name}, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump({**plain(recipe), "task": recipe.task.name}, sort_keys=False, allow_unicode=True)
 
 
 def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,16 +102,16 @@ def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _check_keys(origin: str, task: Task, keys: Iterable[Any]) -> None:
+def _check_keys(origin: str, settings: Settings, keys: Iterable[Any]) -> None:
     """The parser would say less of a key it does not know, and take the beginning of a key for the key."""
-    configs = zip(SECTIONS, (task.data_config, task.model_config, TrainingConfig), strict=True)
+    configs = zip(SECTIONS, (settings.data, settings.model, TrainingConfig), strict=True)
     known = [f"{section}.{field.name}" for section, config in configs for field in dataclasses.fields(config)]
     known += [*SECTIONS, "seed", "search"]
     for key in keys:
         if key not in known:
             raise UsageError(
-                f"{origin}there is no key {key}{nearest(str(key), known) or ';'} contmax train {task.name}/… --help "
-                "lists all"
+                f"{origin}there is no key {key}{nearest(str(key), known) or ';'} contmax train {settings.name}/… "
+                "--help lists all"
             )
 
 
@@ -115,17 +142,3 @@ def _checked(origin: str, parse: Any, *arguments: Any, **keywords: Any) -> Names
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses, paths and dates as what YAML knows."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    for kind in (bool, int, float):
-        if isinstance(value, kind):
-            return kind(value)  # without what a restricted type adds
-    return None if value is None else str(value)

@@ -1,13 +1,15 @@
 """Recipes by name: ``TASK``, ``TASK/VARIANT``, or a YAML file."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import contmax_lab
 from contmax_lab.contract import Recipe
 from contmax_lab.errors import UsageError, nearest
 from contmax_lab.recipes import RecipeSource, read_recipe, task_recipe, variant_names, with_variant
-from contmax_lab.registry._tasks import SHIPPED, find_task, task_names
+from contmax_lab.registry._tasks import SHIPPED, find_task, settings_of, task_names
 
 _TASKS = Path(contmax_lab.__file__).parent / "tasks"
 
@@ -19,7 +21,7 @@ def shipped_recipes() -> list[str]:
         >>> "intervals/parabola" in shipped_recipes()
         True
     """
-    files = {task: read_recipe(_TASKS / folder / "recipe.yaml") for task, folder in SHIPPED.items()}
+    files = {task: read_recipe(_file(task)) for task in SHIPPED}
     return sorted(f"{task}/{variant}" for task, stored in files.items() for variant in variant_names(stored))
 
 
@@ -51,24 +53,65 @@ def find_recipe(name: str | Path, variant: str = "", named: Sequence[str] = ()) 
     Raises:
         UsageError: if there is none.
     """
+    found = _found(name, variant)
+    task = {task.name: task for task in map(find_task, named)}.get(found.task) or find_task(found.task)
+    return RecipeSource(task, found.keys, found.origin, found.name)
+
+
+def recipe_help(name: str | Path, variant: str = "", named: Sequence[str] = ()) -> str:
+    """All the settings of a recipe, with type, meaning and value; a task of the laboratory is not imported for that.
+
+    Args:
+        name, variant, named: as `find_recipe` takes them.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    found = _found(name, variant)
+    own = {settings.name: settings for settings in map(settings_of, named)}
+    return (own.get(found.task) or settings_of(found.task)).help(found.keys, found.origin)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A recipe whose task may not have been imported.
+
+    Args:
+        task: its name or ``MODULE:NAME``.
+        keys, origin, name: as of `RecipeSource`.
+    """
+
+    task: str
+    keys: dict[str, Any]
+    origin: str
+    name: str
+
+
+def _found(name: str | Path, variant: str) -> _Found:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") and path.is_file():
         stored = read_recipe(path)
         keys = with_variant(stored, variant, str(path))
-        task = {task.name: task for task in map(find_task, named)}.get(stored["task"]) or find_task(str(stored["task"]))
-        return RecipeSource(task, keys, str(path), f"{path.stem}-{variant}".rstrip("-"))
+        return _Found(str(stored["task"]), keys, str(path), f"{path.stem}-{variant}".rstrip("-"))
     reference, _, inline = str(name).partition("/")
     if path.is_dir() or not (":" in reference or reference in task_names()):
         raise UsageError(_no_recipe(name))
     if inline and variant and inline != variant:
         raise UsageError(f"{name} names the variant {inline}, but --variant names {variant}; pass only one of them")
-    task = find_task(reference)
-    stored = task_recipe(task.recipe_file, task.name)
+    if reference in SHIPPED:
+        stored = read_recipe(_file(reference))
+    else:
+        task = find_task(reference)
+        stored = task_recipe(task.recipe_file, task.name)
     chosen = inline or variant or str(stored.get("default", ""))
     if inline and inline not in variant_names(stored):
         raise UsageError(_no_recipe(name, [f"{reference}/{known}" for known in variant_names(stored)]))
     origin = f"{reference}/{chosen}" if chosen else reference
-    return RecipeSource(task, with_variant(stored, chosen, reference), origin, chosen or task.name)
+    return _Found(reference, with_variant(stored, chosen, reference), origin, chosen or str(stored["task"]))
+
+
+def _file(shipped: str) -> Path:
+    return _TASKS / SHIPPED[shipped] / "recipe.yaml"
 
 
 def _no_recipe(name: str | Path, own: Sequence[str] = ()) -> str:

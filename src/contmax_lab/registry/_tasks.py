@@ -17,9 +17,10 @@ from types import ModuleType
 
 from contmax_lab.contract import Table, Task
 from contmax_lab.errors import LabError, UsageError, nearest
+from contmax_lab.recipes import Settings
 
 GROUP = "contmax_lab.tasks"
-# Name → folder below tasks/, whose package exports TASK. Their recipes are found there without importing torch.
+# Name → folder below tasks/: TASK is in _task.py. Recipes, and what can be set (_settings.py), are read without torch.
 SHIPPED = {
     "digits": "images/digits",
     "documents": "documents",
@@ -80,7 +81,7 @@ def installed_task(name: str) -> Task:
         LabError: if its package cannot be imported.
     """
     if name in SHIPPED:
-        task: Task = importlib.import_module(f"{GROUP}.{SHIPPED[name].replace('/', '.')}").TASK
+        task: Task = _module_of_shipped(name, "_task").TASK
         return task
     points = _entry_points()
     if name not in points:
@@ -95,6 +96,22 @@ def installed_task(name: str) -> Task:
     except (ImportError, AttributeError) as error:
         raise LabError(f"the task {name}, {point.value}, cannot be imported: {' '.join(str(error).split())}") from None
     return _checked(found, point.value, name)
+
+
+def settings_of(reference: str) -> Settings:
+    """What can be set of a task, as `find_task` finds it; one of the laboratory is not imported for that.
+
+    Raises:
+        UsageError, LabError: as of `find_task`.
+
+    Example:
+        >>> settings_of("digits").data.__name__
+        'DigitsData'
+    """
+    if reference in SHIPPED:
+        module = _module_of_shipped(reference, "_settings")
+        return Settings(reference, module.DATA, module.MODEL)
+    return Settings.of(find_task(reference))
 
 
 def task_reference(task: Task) -> str:
@@ -142,6 +159,10 @@ def find_table(name: str, named: Sequence[str] = ()) -> tuple[Task, Table]:
                 return task, table
             known.append(table.name)
     raise UsageError(f"there is no table {name!r}; choose from {', '.join(known)}")
+
+
+def _module_of_shipped(name: str, module: str) -> ModuleType:
+    return importlib.import_module(f"{GROUP}.{SHIPPED[name].replace('/', '.')}.{module}")
 
 
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:

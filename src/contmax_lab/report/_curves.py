@@ -29,8 +29,8 @@ def learning_curves(
     records = [record for repetitions in curves.values() for history in repetitions for record in history]
     shown = list(names) or list(dict.fromkeys(name for record in records for name in record["valid"]))
     repeated = max(map(len, curves.values()), default=1)
-    caption = "Measured on the validation examples after each epoch"
-    caption += f"; mean (line) and range (band) of {repeated} seeds." if repeated > 1 else "."
+    caption = "Measured on the validation examples during the training"
+    caption += f"; mean (line) and range (band) of {repeated} repetitions." if repeated > 1 else "."
     return Figure(title, lambda theme: _draw(curves, shown, theme), caption)
 
 

@@ -15,7 +15,7 @@ from contmax_lab.errors import CannotWrite, InUse, LabError, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint, write_atomically, write_checkpoint, write_json
 from contmax_lab.provenance import provenance
 from contmax_lab.recipes import RecipeSource, as_yaml, read_recipe, with_variant
-from contmax_lab.runs._spreadsheet import append_row, as_csv, as_row
+from contmax_lab.runs._spreadsheet import append_rows, as_csv, as_row
 
 _PACKAGES = ("contmax", "torch", "numpy", "numba", "accelerate", "safetensors", "jsonargparse")
 # The one before the last is there for the case that the last is damaged by what no program can help.
@@ -154,12 +154,13 @@ class Run:
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 
-    def append_metrics(self, record: dict[str, Any]) -> None:
-        """Add a line to metrics.jsonl and metrics.csv."""
+    def append_metrics(self, *records: dict[str, Any]) -> None:
+        """Add lines to metrics.jsonl and metrics.csv."""
         try:
             with self.metrics.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
-            if not append_row(self.spreadsheet, as_row(record)):
+                for record in records:
+                    file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+            if not append_rows(self.spreadsheet, [as_row(record) for record in records]):
                 self._write_spreadsheet()
         except OSError as error:
             raise self._unwritable(error) from None
@@ -168,7 +169,7 @@ class Run:
         """Bytes of metrics.jsonl."""
         return self.metrics.stat().st_size if self.metrics.exists() else 0
 
-    def _sync_metrics(self) -> None:
+    def sync_metrics(self) -> None:
         """Force metrics.jsonl to the disk."""
         if self.metrics.exists():
             try:
@@ -206,7 +207,7 @@ class Run:
 
     def save(self, step: int, checkpoint: Checkpoint) -> None:
         """Store a checkpoint, after the metrics whose size it knows, then drop the oldest."""
-        self._sync_metrics()
+        self.sync_metrics()
         write_checkpoint(self.checkpoints / f"step-{step:09d}.safetensors", checkpoint)
         for path in self._saved()[:-_KEPT_CHECKPOINTS]:
             path.unlink()

@@ -35,13 +35,14 @@ def as_csv(rows: Sequence[Mapping[str, Any]], *, head: bool = True) -> str:
     return text.getvalue()
 
 
-def append_row(path: Path, row: Mapping[str, Any]) -> bool:
-    """Add a row to a file, if its columns are those of the file; whether they are."""
+def append_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Add rows to a file, if their columns are those of the file; whether they are."""
     if not path.exists():
         return False
     with path.open("r+", encoding="utf-8", newline="") as file:
-        if next(csv.reader([file.readline()]), []) != list(row):
+        head = next(csv.reader([file.readline()]), [])
+        if any(list(row) != head for row in rows):
             return False
         file.seek(0, io.SEEK_END)
-        file.write(as_csv([row], head=False))
+        file.write(as_csv(rows, head=False))
     return True

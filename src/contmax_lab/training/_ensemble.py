@@ -7,7 +7,7 @@ treats every number by itself. The numbers are those of training alone up to rou
 """
 
 import copy
-import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +27,7 @@ from contmax_lab.training._processes import accelerator_for
 from contmax_lab.training._randomness import seed_everything, seed_for
 from contmax_lab.training._recorded import RecordedStep, can_be_recorded, recordable_optimizer, set_rate
 from contmax_lab.training._schedule import learning_rate
+from contmax_lab.training._stacked import StackedCurves, StackedExamples, replica_means
 
 # These treat every number by itself, so that replicas in one tensor stay apart.
 _ELEMENTWISE = ("adam", "adamw", "sgd")
@@ -54,7 +55,7 @@ def train_together(recipes: Sequence[Recipe], runs: Sequence[Run], checkpoint: P
         run.begin(recipe, resume=True)
     ensemble = _Ensemble(recipes)
     if ensemble.parameters:
-        _fit(ensemble, checkpoint)
+        _fit(ensemble, StackedCurves(runs), checkpoint)
     for place, run in enumerate(runs):
         run.finish(Checkpoint(ensemble.best_weights(place), {}), ensemble.results(place))
     checkpoint.unlink(missing_ok=True)
@@ -77,40 +78,27 @@ def _check(recipes: Sequence[Recipe]) -> None:
         )
 
 
-def _fit(ensemble: "_Ensemble", checkpoint: Path) -> None:
+def _fit(ensemble: "_Ensemble", curves: StackedCurves, checkpoint: Path) -> None:
     training = ensemble.training
+    written = [0] * len(ensemble.recipes)
     if checkpoint.exists():
-        ensemble.restore(read_checkpoint(checkpoint))
+        stored = read_checkpoint(checkpoint)
+        ensemble.restore(stored)
+        # A checkpoint from before there were curves does not say.
+        written = stored.state.get("metrics_bytes", written)
+    curves.truncate(written)
     saved = time.monotonic()
     with stop_requests() as request:
         while ensemble.step < training.epochs:
-            ensemble.advance()
+            curves.add(ensemble.advance())
             if request or time.monotonic() - saved > training.checkpoint_seconds:
-                write_checkpoint(checkpoint, ensemble.checkpoint())
+                write_checkpoint(checkpoint, ensemble.checkpoint(curves.write()))
                 saved = time.monotonic()
             if request:
                 error = Interrupted(f"stopped at step {ensemble.step}, everything is saved; the same command continues")
                 error.exit_code = request.exit_code
                 raise error
-
-
-@dataclasses.dataclass(frozen=True)
-class _Examples:
-    """One part of the data of all replicas.
-
-    Args:
-        batch: (R, L, …), padded to the longest with copies of examples.
-        counts: of each replica, (R,).
-    """
-
-    batch: Batch
-    counts: Tensor
-
-    @property
-    def mask(self) -> Tensor:
-        """Which examples are no padding, (R, L)."""
-        longest = int(next(iter(self.batch.values())).shape[1])
-        return torch.arange(longest, device=self.counts.device) < self.counts.unsqueeze(-1)
+    curves.write()
 
 
 class _Ensemble:
@@ -123,10 +111,15 @@ class _Ensemble:
         self.parameters: dict[str, Tensor] = {name: self._leaf(tensor) for name, tensor in parameters.items()}
         self.buffers = {name: tensor.to(self.device) for name, tensor in buffers.items()}
         self.skeleton = copy.deepcopy(models[0]).to("meta")
-        self.examples = {part: self._examples(part) for part in _PARTS}
+        self.examples = {
+            part: StackedExamples.of(self.task, [getattr(splits, part) for splits in self.splits], self.device)
+            for part in _PARTS
+        }
         self.mask = self.examples["train"].mask
         count = len(recipes)
         self.best = {name: tensor.detach().clone() for name, tensor in self.parameters.items()}
+        # Of the training examples, summed over the steps since the last evaluation.
+        self.loss_sum = torch.zeros(count, device=self.device)
         self.best_loss = torch.full((count,), torch.inf, device=self.device)
         self.best_epoch = torch.zeros(count, dtype=torch.long, device=self.device)
         self.step, self.seconds = 0, 0.0
@@ -144,17 +137,6 @@ class _Ensemble:
     def _leaf(self, tensor: Tensor) -> nn.Parameter:
         return nn.Parameter(tensor.detach().to(self.device))
 
-    def _examples(self, part: str) -> _Examples:
-        wholes = [getattr(splits, part) for splits in self.splits]
-        batches = [self.task.batch(whole, range(len(whole))) for whole in wholes]
-        longest = max(map(len, wholes))
-        rows = [torch.arange(longest) % len(whole) for whole in wholes]
-        batch = {
-            name: torch.stack([b[name][r] for b, r in zip(batches, rows, strict=True)]).to(self.device)
-            for name in batches[0]
-        }
-        return _Examples(batch, torch.tensor([len(whole) for whole in wholes], device=self.device))
-
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _losses(self, parameters: dict[str, Tensor], batch: Batch, mask: Tensor) -> Tensor:
@@ -164,21 +146,35 @@ class _Ensemble:
             return self.task.loss(functional_call(self.skeleton, (own, buffers), (examples,)), examples)
 
         losses, weights = torch.vmap(alone, randomness="different")(parameters, self.buffers, batch)
-        weights = weights * mask
-        return (losses * mask).sum(-1) / weights.sum(-1)
+        return replica_means(losses, weights, mask)
 
-    def advance(self) -> None:
-        """The steps up to the next evaluation, and that evaluation."""
+    def advance(self) -> list[dict[str, Any]]:
+        """The steps up to the next evaluation, and that evaluation: of each replica a record for its curve."""
         begun, training = time.monotonic(), self.training
         # Random numbers are a function of the step, so that a training that goes on draws the same.
         seed_everything(seed_for(self.recipes[0].seed, "ensemble", self.step), self.device)
         self.skeleton.train()
-        for _ in range(min(training.evaluate_every, training.epochs - self.step)):
+        self.loss_sum.zero_()
+        steps = min(training.evaluate_every, training.epochs - self.step)
+        for _ in range(steps):
             self._set_rates()
             self._take_step()
             self.step += 1
-        self._keep_best()
+        found, train = self._evaluated(), (self.loss_sum / steps).tolist()
+        if not all(map(math.isfinite, train)):
+            raise Diverged(f"the training loss is not finite at step {self.step}; lower training.learning_rate")
+        for name in found[0]:
+            if not all(math.isfinite(valid[name]) for valid in found):
+                raise Diverged(
+                    f"the validation {name} is not finite after step {self.step}; lower training.learning_rate"
+                )
+        self._keep_best([valid["loss"] for valid in found])
         self.seconds += time.monotonic() - begun
+        record = {"epoch": self.step, "step": self.step}
+        return [
+            {**record, "train": {"loss": loss}, "valid": valid, "seconds": round(self.seconds, 3)}
+            for loss, valid in zip(train, found, strict=True)
+        ]
 
     def _set_rates(self) -> None:
         for group in self.optimizer.param_groups:
@@ -186,16 +182,34 @@ class _Ensemble:
 
     def _learn(self) -> None:
         self.optimizer.zero_grad()
-        self._training_losses(self.parameters, self.examples["train"].batch, self.mask).sum().backward()
+        losses = self._training_losses(self.parameters, self.examples["train"].batch, self.mask)
+        losses.sum().backward()
         self.optimizer.step()
+        self.loss_sum += losses.detach()
 
     @torch.no_grad()
-    def _keep_best(self) -> None:
+    def _evaluated(self) -> list[dict[str, float]]:
+        """The metrics of each replica on its validation examples."""
+
+        def alone(
+            own: dict[str, Tensor], buffers: dict[str, Tensor], examples: Batch
+        ) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+            output = functional_call(self.skeleton, (own, buffers), (examples,))
+            return self.task.loss(output, examples), self.task.measures(output, examples)
+
         self.skeleton.eval()
         valid = self.examples["valid"]
-        loss = self._losses(self.parameters, valid.batch, valid.mask)
-        if not bool(loss.isfinite().all()):
-            raise Diverged(f"the validation loss is not finite after step {self.step}; lower training.learning_rate")
+        (totals, weights), measures = torch.vmap(alone)(self.parameters, self.buffers, valid.batch)
+        losses = replica_means(totals.double(), weights.double(), valid.mask).tolist()
+        measures = {name: values.cpu() for name, values in measures.items()}
+        return [
+            {"loss": loss, **self.task.summarise({name: values[place, :count] for name, values in measures.items()})}
+            for place, (loss, count) in enumerate(zip(losses, valid.counts.tolist(), strict=True))
+        ]
+
+    @torch.no_grad()
+    def _keep_best(self, losses: Sequence[float]) -> None:
+        loss = torch.tensor(losses, device=self.device)
         better = loss < self.best_loss
         self.best_loss = torch.where(better, loss, self.best_loss)
         self.best_epoch = torch.where(better, self.step, self.best_epoch)
@@ -258,8 +272,8 @@ class _Ensemble:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
-    def checkpoint(self) -> Checkpoint:
-        """All that a training that goes on needs."""
+    def checkpoint(self, metrics_bytes: Sequence[int]) -> Checkpoint:
+        """All that a training that goes on needs, with the sizes of the files of metrics."""
         moments = {
             f"optimizer.{index}.{name}": value
             for index, entries in self.optimizer.state_dict()["state"].items()
@@ -272,7 +286,8 @@ class _Ensemble:
             "best_loss": self.best_loss,
             "best_epoch": self.best_epoch,
         }
-        return Checkpoint(tensors, {"step": self.step, "seconds": self.seconds, "replicas": len(self.recipes)})
+        state = {"step": self.step, "seconds": self.seconds, "replicas": len(self.recipes)}
+        return Checkpoint(tensors, {**state, "metrics_bytes": [*metrics_bytes]})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from there."""

@@ -1,13 +1,12 @@
 """Device, precision and processes."""
 
-import os
-
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 from contmax_lab.contract import TrainingConfig
 from contmax_lab.errors import UsageError
+from contmax_lab.launchers import is_one_of_several
 
 
 def accelerator_for(training: TrainingConfig) -> Accelerator:
@@ -16,11 +15,10 @@ def accelerator_for(training: TrainingConfig) -> Accelerator:
     Raises:
         UsageError: if the launcher was asked for several processes, but has started one.
     """
-    # Without mpirun, accelerate launch --cpu starts one process whatever --num_processes says, and tells nobody.
-    if "ACCELERATE_USE_CPU" in os.environ and "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ:
+    if is_one_of_several():
         raise UsageError(
             "accelerate launch --cpu has started one process instead of several; use torchrun --nproc-per-node N -m "
-            "contmax_lab train …, or accelerate launch --multi_gpu, with --training.device=cpu"
+            "contmax_lab train …, or accelerate launch --cpu --num_processes N -m contmax_lab train … on one machine"
         )
     # A process may train one recipe after the other, and the first one's precision must not be that of all.
     AcceleratorState._reset_state()

@@ -169,9 +169,11 @@ const list = latest(async () => {
   find("form").setAttribute("aria-busy", "true");
   try {
     const examples = await ask(`/api/examples?model=${encodeURIComponent(model)}`);
-    find("gallery").replaceChildren(...examples.map(({ number, image }) => element("button", {
+    const shownOnes = examples.map(({ number, image }) => element("button", {
       type: "button", "aria-label": `Example ${number + 1}`, click: () => see("/api/example", { model, number }),
-    }, paint(document.createElement("canvas"), image))));
+    }, paint(document.createElement("canvas"), image)));
+    const none = element("p", { class: "note" }, "This model has no examples with it; choose an image of your own.");
+    find("gallery").replaceChildren(...(shownOnes.length ? shownOnes : [none]));
   } catch (error) {
     find("problem").textContent = error.message;
   }

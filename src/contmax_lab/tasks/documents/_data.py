@@ -2,10 +2,8 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
-from jsonargparse.typing import NonNegativeInt, OpenUnitInterval
 from torch import Tensor
 
 from contmax_lab.contract import Splits
@@ -13,36 +11,10 @@ from contmax_lab.data import shuffled
 from contmax_lab.errors import LabError
 from contmax_lab.tasks.documents._prepared import FIRST_WORD, PADDING, UNKNOWN, Part, prepared
 from contmax_lab.tasks.documents._reviews import ORIGINAL
+from contmax_lab.tasks.documents._settings import DocumentsData
 
 # Of each label, among which those for validation are chosen.
 _STRETCHES = 50
-
-
-@dataclasses.dataclass(frozen=True)
-class DocumentsData:
-    """Where the reviews are, and which words count.
-
-    Args:
-        path: folder of IMDB reviews, {train,test}/{pos,neg}/ID_STARS.txt or imdb_{train,test}.tsv.
-        vectors: word vectors, a text file of GloVe or .npy with .vocab.txt; by default those in the folder.
-        cache: folder for the prepared arrays; by default .contmax in the folder of the reviews.
-        max_words: keep this many words of the training reviews, those that come first among the word vectors; 0 = all.
-        dimensions: keep this many columns of the word vectors; 0 = all.
-        valid: share of the training reviews that is held out for validation, whole films where films are known (files
-            urls_{pos,neg}.txt of the archive).
-        split: seed of the choice of the validation reviews.
-        deletion: measure the test reviews also without the words that are attended, without all the others, and without
-            random ones, drawn by the seed of the run.
-    """
-
-    path: Path | None = None
-    vectors: Path | None = None
-    cache: Path | None = None
-    max_words: NonNegativeInt = 0
-    dimensions: NonNegativeInt = 0
-    valid: OpenUnitInterval = 0.1
-    split: int = 0
-    deletion: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

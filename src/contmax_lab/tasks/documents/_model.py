@@ -1,11 +1,9 @@
 """Word vectors, a bidirectional LSTM, an attention, a logit."""
 
 import dataclasses
-from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
-from jsonargparse.typing import ClosedUnitInterval, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from contmax.basis import GaussianBasis
@@ -16,51 +14,13 @@ from contmax_lab.contract import Batch
 from contmax_lab.tasks.documents._deletion import deletion_test
 from contmax_lab.tasks.documents._prepared import PADDING, UNKNOWN
 from contmax_lab.tasks.documents._reading import Reading
+from contmax_lab.tasks.documents._settings import DocumentsModel
 
 # Widths of the basis functions, and filters of the continuous head, in the paper.
 _WIDTHS = (0.1, 0.5)
 _FILTERS = 128
 # An input to the input gates at which the sigmoid is 0, exactly, in every precision.
 _CLOSED = -1e4
-
-
-@dataclasses.dataclass(frozen=True)
-class DocumentsModel:
-    """The network.
-
-    Args:
-        attention: discrete = over single words; continuous = over a stretch of the text; combined = the sum of both.
-        alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola.
-        head: what decides where a continuous attention looks. "pooled" = as in the paper, a pooled summary of the
-            states, or in combined attention the moments of the discrete weights; "gates" = a gate on each word, of
-            which the density covers the open ones, and whose shares are the discrete weights of combined attention;
-            "narrow" = a pooled summary that also sees where words stand, and begins with two fifths of the text.
-        values: what is attended to: the states of the LSTM, each of which knows the whole review; or "words", a linear
-            map of the word vectors, where the states decide only where to look.
-        num_basis: basis functions of the continuous attention, half of width .1, half of width .5; for words all of
-            width 1/num_basis, since a wide function would carry words from outside into the support.
-        matching: for combined attention with a pooled head: "exact" = the density has the variance of the weights;
-            "paper" = it has the variance as its σ².
-        penalty: penalty of the ridge fit.
-        hidden_dim: channels of each direction of the LSTM.
-        dropout: share of the word vectors and of the context that is set to 0 in training.
-        word_dropout: share of words that are hidden in training.
-        frozen: keep the word vectors as they are.
-        start: folder of a run of the task language, whose word vectors and LSTM to begin with.
-    """
-
-    attention: Literal["discrete", "continuous", "combined"] = "combined"
-    alpha: PositiveFloat = 2.0
-    head: Literal["pooled", "gates", "narrow"] = "pooled"
-    values: Literal["states", "words"] = "states"
-    num_basis: PositiveInt = 64
-    matching: Literal["exact", "paper"] = "exact"
-    penalty: PositiveFloat = 0.01
-    hidden_dim: PositiveInt = 128
-    dropout: ClosedUnitInterval = 0.5
-    word_dropout: ClosedUnitInterval = 0.0
-    frozen: bool = False
-    start: Path | None = None
 
 
 class Reader(nn.Module):

@@ -7,7 +7,7 @@ from torch import nn
 
 from contmax_lab.errors import LabError
 from contmax_lab.files import read_checkpoint, read_yaml
-from contmax_lab.tasks.documents._data import DocumentsData
+from contmax_lab.tasks.documents._settings import DocumentsData
 
 _SHARED = ("max_words", "dimensions", "valid", "split")
 

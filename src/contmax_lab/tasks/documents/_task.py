@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, Look, Prediction, Section, Splits, Table, Task, TrainedRun
-from contmax_lab.tasks.documents._data import Documents, DocumentsData, load
-from contmax_lab.tasks.documents._model import DocumentsModel, Reader
+from contmax_lab.tasks.documents._data import Documents, load
+from contmax_lab.tasks.documents._model import Reader
 from contmax_lab.tasks.documents._places_table import PLACES
 from contmax_lab.tasks.documents._reading import Reading
+from contmax_lab.tasks.documents._settings import DocumentsData, DocumentsModel
 from contmax_lab.tasks.documents._start import take_over
 from contmax_lab.tasks.documents._table import FEW_FUNCTIONS, IMDB, NO_START, PAPER, SPEED
 
@@ -108,6 +109,13 @@ class DocumentClassification(Task):
 
         return export(trained, folder, measure)
 
+    def read_exported(self, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
+        """The reader of a folder, and its words."""
+        from contmax_lab.tasks.documents.pretrained import PretrainedReader
+
+        reader = PretrainedReader.load(folder)
+        return reader.model, {"words": reader.words}
+
     def predict_exported(self, folder: Path | None, words: Sequence[str]) -> Prediction:
         """Whether a text is positive, and which of its words say so."""
         from contmax_lab.tasks.documents.pretrained import PretrainedReader
@@ -117,3 +125,6 @@ class DocumentClassification(Task):
 
 def _right(logits: Tensor, labels: Tensor) -> Tensor:
     return ((logits > 0).long() == labels).float()
+
+
+TASK = DocumentClassification()

@@ -5,32 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from jsonargparse.typing import PositiveInt
 from torch import Tensor
 
 from contmax_lab.contract import Splits
 from contmax_lab.data import IMAGE_SUFFIXES, Place, pixels, read_table
 from contmax_lab.errors import LabError
-from contmax_lab.labelled import Label, LabelledData, read_parts
+from contmax_lab.labelled import Label, read_parts
+from contmax_lab.tasks.images._settings import ImagesData
 
 _WHAT = "FOLDER, with a folder for each class in it, or a table with the columns file and label"
-
-
-@dataclasses.dataclass(frozen=True)
-class ImagesData(LabelledData):
-    """Your images.
-
-    Args:
-        train: folder with one folder of images for each class; or a table of files and labels (.csv, .tsv or .jsonl),
-            with paths relative to the folder of the table.
-        file: in a table, the name of the column with the paths.
-        label: in a table, the name of the column with the labels.
-        size: all images are resized to a square with this many pixels along each side.
-    """
-
-    file: str = "file"
-    label: str = "label"
-    size: PositiveInt = 64
 
 
 @dataclasses.dataclass(frozen=True)

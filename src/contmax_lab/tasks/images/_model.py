@@ -1,32 +1,14 @@
 """Convolutions, attention over the plane, a decision."""
 
-import dataclasses
 import itertools
 
 import torch
-from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from torch import Tensor, nn
 
 import contmax
 from contmax_lab.contract import Batch
-from contmax_lab.labelled import Answer, AttentionModel, Decision, Targets
-
-
-@dataclasses.dataclass(frozen=True)
-class ImagesModel(AttentionModel):
-    """The network.
-
-    Args:
-        hidden_dim: channels of the last convolutions.
-        layers: number of pairs of convolutions; each halves the sides of the image.
-        dropout: share of the attended vector that is set to 0 in training.
-        functions: Gaussian basis functions of the continuous attention along each side of the image.
-    """
-
-    hidden_dim: PositiveInt = 64
-    layers: PositiveInt = 3
-    dropout: ClosedUnitInterval = 0.1
-    functions: PositiveInt = 6
+from contmax_lab.labelled import Answer, Decision, Targets, attention_over
+from contmax_lab.tasks.images._settings import ImagesModel
 
 
 class ImageReader(nn.Module):
@@ -51,7 +33,7 @@ class ImageReader(nn.Module):
         self.encoder = nn.Sequential(*(_layer(before, after) for before, after in itertools.pairwise(widths)))
         self.dropout = nn.Dropout(model.dropout)
         basis = contmax.basis.MultivariateGaussianBasis.covering(model.functions)
-        self.attention = model.over(basis, width)
+        self.attention = attention_over(basis, width, model)
         self.decision = Decision(self.attention.width, targets, size)
 
     def forward(self, batch: Batch) -> Answer:

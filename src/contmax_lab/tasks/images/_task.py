@@ -10,9 +10,10 @@ from torch import nn
 from contmax_lab.contract import Batch, Look, Prediction, Splits
 from contmax_lab.data import file_pixels, pixels
 from contmax_lab.errors import UsageError
-from contmax_lab.labelled import LabelledTask, Targets, look_of, said
-from contmax_lab.tasks.images._data import ImagesData, Pictures, load
-from contmax_lab.tasks.images._model import ImageReader, ImagesModel
+from contmax_lab.labelled import LabelledTask, Panel, Targets, look_of, said
+from contmax_lab.tasks.images._data import Pictures, load
+from contmax_lab.tasks.images._model import ImageReader
+from contmax_lab.tasks.images._settings import ImagesData, ImagesModel
 
 
 class ImagesTask(LabelledTask):
@@ -46,7 +47,7 @@ class ImagesTask(LabelledTask):
 
     def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
         """The label of an image file, and how much of it was attended."""
-        from contmax_lab.tasks.images._figures import Panel, plane_figure
+        from contmax_lab.tasks.images._figures import PICTURE
 
         if len(words) != 1:
             raise UsageError("pass the path of one image, e.g. contmax predict RUN new.png")
@@ -54,7 +55,7 @@ class ImagesTask(LabelledTask):
         answer = model({"pixels": image.unsqueeze(0)})
         text = said(answer, info)
         share = float(answer.inside.float().mean())
-        figure = plane_figure([[Panel("", text, image, answer)]])
+        figure = PICTURE.of_panels([[Panel("", text, image, answer)]])
         return Prediction(f"{text}\nattended: {share:.0%} of the image", figure)
 
     @torch.no_grad()
@@ -75,3 +76,6 @@ class ImagesTask(LabelledTask):
         """The opposite of `known`."""
         targets = Targets.of_plain(known["targets"])
         return {"targets": targets, "classes": targets.classes, "size": int(known["size"])}
+
+
+TASK = ImagesTask()

@@ -5,13 +5,5 @@ loss against a density that stands for the observed interval. On the authors' ow
 (``--data.path``), or on those of Seattle that come with vega_datasets.
 """
 
-from contmax_lab.tasks.intervals._data import Days as Days
-from contmax_lab.tasks.intervals._data import IntervalsData as IntervalsData
-from contmax_lab.tasks.intervals._families import FAMILIES as FAMILIES
-from contmax_lab.tasks.intervals._families import Family as Family
-from contmax_lab.tasks.intervals._model import Forecast as Forecast
-from contmax_lab.tasks.intervals._model import IntervalsModel as IntervalsModel
-from contmax_lab.tasks.intervals._model import Network as Network
-from contmax_lab.tasks.intervals._task import Intervals as Intervals
-
-TASK = Intervals()
+from contmax_lab.tasks.intervals._settings import IntervalsData as IntervalsData
+from contmax_lab.tasks.intervals._settings import IntervalsModel as IntervalsModel

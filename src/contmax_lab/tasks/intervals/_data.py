@@ -5,56 +5,18 @@ import datetime
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import torch
-from jsonargparse.typing import PositiveInt
 from torch import Tensor
 
 from contmax_lab.contract import Splits
 from contmax_lab.data import existing_file, non_overlapping_holdout, read_csv
 from contmax_lab.errors import LabError
 from contmax_lab.packages import require
+from contmax_lab.tasks.intervals._settings import IntervalsData
 
 _ORIGINAL = "US Climate Reference Network, Ithaca NY, https://www.ncei.noaa.gov/access/crn/"
 _DAYS_PER_YEAR = 365.2425
-
-
-@dataclasses.dataclass(frozen=True)
-class IntervalsData:
-    """Where the temperatures are and which days count.
-
-    Args:
-        path: csv file with a header; by default the temperatures of Seattle that come with vega_datasets.
-        date: name of the column of dates, YYYY-MM-DD.
-        minimum: name of the column of the day's lowest temperature, °C.
-        maximum: name of the column of the day's highest temperature, °C.
-        hours: name of a column of hours observed, of which a day needs 24 to count; empty = every day counts.
-        first: first day, YYYY-MM-DD.
-        last: last day, YYYY-MM-DD.
-        lags: days before the target whose temperatures are features.
-        valid: validation examples.
-        test: test examples.
-        choice: how days are held out: at random; "regular", at equal distances; or "last", the last days, first those
-            for validation and then those for the test.
-        split: which of the splits of that kind: seed of the random choice; where regular windows begin; how many
-            stretches before the last.
-        apart: leave training examples out whose window shares a day with a held-out one.
-    """
-
-    path: Path | None = None
-    date: str = "date"
-    minimum: str = "tmin_c"
-    maximum: str = "tmax_c"
-    hours: str = ""
-    first: str = "2015-01-01"
-    last: str = "2019-12-31"
-    lags: PositiveInt = 2
-    valid: PositiveInt = 99
-    test: PositiveInt = 99
-    choice: Literal["random", "regular", "last"] = "random"
-    split: int = 0
-    apart: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

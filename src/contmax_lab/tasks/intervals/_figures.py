@@ -13,32 +13,42 @@ from contmax_lab.tasks.intervals._data import Days
 
 _YEAR = 365
 _FORTNIGHT = 14
+_WHICH_YEAR = (
+    "The last year of the data, without its test days (where these are the last days of all, the year before them)."
+)
 
 
-def auto_regressive_bands(runs: Sequence[TrainedRun]) -> Figure:
+def auto_regressive_bands(runs: Sequence[TrainedRun]) -> list[Figure]:
     """A year of fortnights, each predicted day after day from its own predictions, over the observed intervals.
+
+    Test days are neither shown, nor given to the models, nor counted. Where every window of days has one in it, there
+    is no picture.
 
     Args:
         runs: trained on the same data; one panel each.
     """
-    days = [_last_year(trained.splits.info["days"]) for trained in runs]
-    edges = [_rolled_out(trained, year) for trained, year in zip(runs, days, strict=True)]
+    days = [_year_to_begin_in(trained) for trained in runs]
+    if not all(map(len, days)):
+        return []
+    starts = [_starts(trained, year) for trained, year in zip(runs, days, strict=True)]
+    edges = [_rolled_out(*given) for given in zip(runs, days, starts, strict=True)]
 
     def draw(theme: Theme) -> Any:
         figure = _bands(runs, days, edges, theme)
-        for axis, year in zip(figure.axes, days, strict=True):
-            dates = [datetime.date.fromordinal(day) for day in _starts(year)]
+        for axis, marked in zip(figure.axes, starts, strict=True):
+            dates = [datetime.date.fromordinal(day) for day in marked]
             axis.plot(dates, [0.02] * len(dates), "|", color=theme.ink, transform=axis.get_xaxis_transform())
         return figure
 
     caption = (
-        "The last year of the data. Each fortnight (ticks; later where days are missing) a model is given "
-        "two observed days, and from then on predicts from its own predictions. Left alone it drifts to a temperature "
-        "of its own. Coloured: predicted lowest to highest temperature and mid-point; grey: observed. Error: root mean "
-        "squared difference of the mid-points; overlap: mean Jaccard similarity; both over the year, most days of "
-        "which were for training."
+        f"{_WHICH_YEAR} Each fortnight (ticks; later where a day is missing or is a test day) a model is given the "
+        "observed days that it needs, and from then on predicts from its own predictions. Left alone it drifts to a "
+        "temperature of its own. Coloured: predicted lowest to highest temperature and mid-point; grey: observed. "
+        "Error: root mean squared difference of the mid-points; overlap: mean Jaccard similarity; both over the days "
+        "shown in grey. Most of these were for training, so that this shows how a model behaves, not how well it "
+        "forecasts."
     )
-    return Figure("Auto-regressive temperature intervals", draw, caption)
+    return [Figure("Auto-regressive temperature intervals", draw, caption)]
 
 
 def day_ahead_bands(runs: Sequence[TrainedRun]) -> Figure:
@@ -47,7 +57,7 @@ def day_ahead_bands(runs: Sequence[TrainedRun]) -> Figure:
     Args:
         runs: trained on the same data; one panel each.
     """
-    days = [_untested(_last_year(trained.splits.info["days"]), trained) for trained in runs]
+    days = [_last_year(trained) for trained in runs]
     edges = [_predicted(trained, year) for trained, year in zip(runs, days, strict=True)]
     held_out = [set(cast(Days, trained.splits.valid).ordinal.tolist()) for trained in runs]
 
@@ -59,10 +69,10 @@ def day_ahead_bands(runs: Sequence[TrainedRun]) -> Figure:
         return figure
 
     caption = (
-        "The last year of the data: the interval that each model predicts for a day from the two days before it "
-        "(between the coloured lines) over the observed lowest to highest temperature (grey, "
-        "darker where it was predicted). Ticks at the bottom mark validation days; "
-        "test days are left out, and all others were for training."
+        f"{_WHICH_YEAR} The interval that each model predicts for a day from the days before it (between the coloured "
+        "lines), over the observed lowest to highest temperature (grey, darker where it was predicted). Error: root "
+        "mean squared difference of the mid-points; overlap: mean Jaccard similarity; both over the days shown. Ticks "
+        "at the bottom mark validation days; most others were for training, so that errors on new days are larger."
     )
     return Figure("A year of temperatures, predicted one day ahead", draw, caption)
 
@@ -107,15 +117,16 @@ def _panel(
     axis.set_xlim(dates[0], dates[-1])
 
 
-def _last_year(days: Days) -> Days:
-    """The examples of the last 365 days."""
-    return days[(days.ordinal > days.ordinal[-1] - _YEAR).nonzero().flatten().tolist()]
+def _last_year(trained: TrainedRun) -> Days:
+    """The examples of the last 365 days that are no test examples."""
+    days, test = cast(Days, trained.splits.info["days"]), _test_days(trained)
+    others = [place for place, day in enumerate(days.ordinal.tolist()) if day not in test]
+    last = days.ordinal[others[-1]]
+    return days[[place for place in others if days.ordinal[place] > last - _YEAR]]
 
 
-def _untested(days: Days, trained: TrainedRun) -> Days:
-    """Those that are not test examples."""
-    test = set(cast(Days, trained.splits.test).ordinal.tolist())
-    return days[[place for place, day in enumerate(days.ordinal.tolist()) if day not in test]]
+def _test_days(trained: TrainedRun) -> set[int]:
+    return set(cast(Days, trained.splits.test).ordinal.tolist())
 
 
 def _on_calendar(values: Tensor, days: Days) -> Tensor:
@@ -134,21 +145,33 @@ def _predicted(trained: TrainedRun, days: Days) -> tuple[Tensor, Tensor]:
     return _on_calendar(low, days), _on_calendar(high, days)
 
 
-def _starts(days: Days) -> list[int]:
-    """Days, a fortnight apart or more, before which two were observed."""
+def _may_begin(trained: TrainedRun, days: Days) -> list[int]:
+    """Days of which no day before them, as far as the model looks back, is a test day."""
+    lags, test = (trained.splits.info["num_features"] - 1) // 2, _test_days(trained)
+    return [day for day in days.ordinal.tolist() if test.isdisjoint(range(day - lags, day))]
+
+
+def _year_to_begin_in(trained: TrainedRun) -> Days:
+    """The last year from the first day that forecasts may begin with; no days if there is none."""
+    year = _last_year(trained)
+    first = min(_may_begin(trained, year), default=int(year.ordinal[-1]) + 1)
+    return year[(year.ordinal >= first).nonzero().flatten().tolist()]
+
+
+def _starts(trained: TrainedRun, days: Days) -> list[int]:
+    """Days, a fortnight apart or more, that forecasts begin with."""
     starts: list[int] = []
-    for day in days.ordinal.tolist():
+    for day in _may_begin(trained, days):
         if not starts or day >= starts[-1] + _FORTNIGHT:
             starts.append(day)
     return starts
 
 
 @torch.no_grad()
-def _rolled_out(trained: TrainedRun, days: Days) -> tuple[Tensor, Tensor]:
+def _rolled_out(trained: TrainedRun, days: Days, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
     """From the days before each start and from there on from itself, without a gap."""
     first, last = int(days.ordinal[0]), int(days.ordinal[-1])
     observed = dict(zip(days.ordinal.tolist(), days.features[:, :-1], strict=True))
-    starts = set(_starts(days))
     indices = torch.linspace(float(days.features[0, -1]), float(days.features[-1, -1]), last - first + 1)
     window = observed[first]
     edges = []

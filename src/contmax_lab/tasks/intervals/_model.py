@@ -1,47 +1,18 @@
 """Two hidden layers, a location and a scale."""
 
 import dataclasses
-from typing import Literal
 
 import torch
-from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from contmax_lab.contract import Batch
 from contmax_lab.tasks.intervals._families import FAMILIES, Family
+from contmax_lab.tasks.intervals._settings import IntervalsModel
 
 # A scale of exactly 0, where softplus underflows, is no density.
 _SMALLEST_SCALE = 1e-6
-
-
-@dataclasses.dataclass(frozen=True)
-class IntervalsModel:
-    """The network.
-
-    Args:
-        family: what stands for an interval; or without a density: "midpoint", the paper's baseline, squared error and
-            a constant width; "two-networks", one for the mid-point and one for the range, by squared error; and what
-            needs no training: "persistence", as yesterday, "linear", least squares from the features, and
-            "linear-season", from the features and the time of the year.
-        hidden_dim: width of the two hidden layers.
-        dropout: share set to 0 in training after each of them.
-    """
-
-    family: Literal[
-        "midpoint",
-        "two-networks",
-        "gaussian-sigma",
-        "gaussian-95",
-        "parabola",
-        "triangular",
-        "persistence",
-        "linear",
-        "linear-season",
-    ] = "parabola"
-    hidden_dim: PositiveInt = 256
-    dropout: ClosedUnitInterval = 0.1
 
 
 @dataclasses.dataclass(frozen=True)

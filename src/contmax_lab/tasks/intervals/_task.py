@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from contmax_lab.contract import Batch, Splits, Table, Task
-from contmax_lab.tasks.intervals._data import Days, IntervalsData, load
-from contmax_lab.tasks.intervals._model import Forecast, IntervalsModel, Network, TwoNetworks
+from contmax_lab.tasks.intervals._data import Days, load
+from contmax_lab.tasks.intervals._model import Forecast, Network, TwoNetworks
 from contmax_lab.tasks.intervals._paper_table import PAPER
 from contmax_lab.tasks.intervals._references import LeastSquares, Persistence
+from contmax_lab.tasks.intervals._settings import IntervalsData, IntervalsModel
 from contmax_lab.tasks.intervals._table import SEATTLE, TEMPERATURES
 
 
@@ -100,4 +101,7 @@ class Intervals(Task):
         """Forecasts of the next day over a year, and forecasts that feed on themselves."""
         from contmax_lab.tasks.intervals._figures import auto_regressive_bands, day_ahead_bands
 
-        return [day_ahead_bands(runs), auto_regressive_bands(runs)]
+        return [day_ahead_bands(runs), *auto_regressive_bands(runs)]
+
+
+TASK = Intervals()

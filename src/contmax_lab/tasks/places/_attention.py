@@ -1,15 +1,13 @@
 """The attentions that are compared, with one face."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import contmax
 from contmax.basis import Basis
-
-Kind = Literal["query", "mean", "discrete", "continuous", "combined", "multihead"]
 
 
 @dataclasses.dataclass(frozen=True)

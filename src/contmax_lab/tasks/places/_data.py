@@ -2,52 +2,20 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Literal
 
 import torch
-from jsonargparse.typing import ClosedUnitInterval, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from contmax_lab.contract import Batch, Splits
 from contmax_lab.data import DIGIT_CLASSES, Images, Utterances, handwritten_digits, japanese_vowels
 from contmax_lab.errors import LabError
 from contmax_lab.tasks.places._canvas import clutter_alone, digit_in_clutter
+from contmax_lab.tasks.places._settings import PlacesData
 from contmax_lab.tasks.places._utterances import irregular, one_in_noise, resampled, two_in_noise, two_in_turn
 
-Kind = Literal["utterance", "pair", "turns", "digit"]
 # Held-out images, and validation utterances of each speaker.
 _VALID, _TEST = 200, 400
 _VALID_OF_EACH = 6
-
-
-@dataclasses.dataclass(frozen=True)
-class PlacesData:
-    """What is to be found, and in what.
-
-    Args:
-        kind: utterance = one in noise, who speaks?; pair = two of different speakers, is the one that the query names
-            played backwards?; turns = two in turn, only some of it observed, who speaks longer?; digit = one on a
-            canvas with clutter, which?
-        path: folder with JapaneseVowels_TRAIN.ts and JapaneseVowels_TEST.ts; by default the one inside aeon.
-        shortest: length of a series over that of its utterance, at least; for one in noise.
-        longest: the same, at most.
-        dropped: share of a series of turns that was not observed.
-        rate: frames per time, 1 = as recorded.
-        labelled: share of the training examples whose true span may be learned from.
-        valid_places: number of places in which every validation example is shown.
-        split: seed of the validation examples, and of the places of validation and test examples.
-    """
-
-    kind: Kind = "utterance"
-    path: Path | None = None
-    shortest: PositiveFloat = 4.0
-    longest: PositiveFloat = 4.0
-    dropped: ClosedUnitInterval = 0.5
-    rate: PositiveFloat = 1.0
-    labelled: ClosedUnitInterval = 0.0
-    valid_places: PositiveInt = 4
-    split: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,10 +2,8 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Literal
 
 import torch
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,60 +16,17 @@ from contmax_lab.tasks.places._attention import (
     Everything,
     Fit,
     Gated,
-    Kind,
     Multihead,
     Place,
     Scene,
 )
 from contmax_lab.tasks.places._measures import looked
+from contmax_lab.tasks.places._settings import PlacesModel
 
 # A cell of the plane's feature map covers so many pixels along each axis.
 _STRIDE = 2
 # Input that the values in the support depend on lies at most so far outside, in frames and in pixels.
 _REACH = {1: 2, 2: 4}
-
-
-@dataclasses.dataclass(frozen=True)
-class PlacesModel:
-    """The network.
-
-    Args:
-        attention: query = looks at nothing but the query; mean = at everything alike; discrete, over the observations;
-            continuous, over the interval or the plane, with a density from gates; combined = the gates' weights and
-            their density; multihead = several densities.
-        alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola.
-        learn_alpha: whether α is learned, starting at alpha.
-        encoder: convolution, or on the line bigru: gates and scores from the states of a bidirectional recurrent
-            network, over the convolutional values.
-        time_channel: whether the position of an observation is one of its channels; on the line.
-        hidden_dim: channels of the values.
-        dropout: share set to 0 in training, of the input channels, between convolutions and of what is attended to.
-        drop_first: share of the gates shut in training, at the first step.
-        drop_last: the same after `drop_steps` steps.
-        drop_steps: number of steps over which it falls linearly.
-        least_half_width: smallest half-width of a density; the domain has sides of length 1.
-        functions: Gaussian basis functions along each axis.
-        penalty: penalty of the ridge fit; where observations have long gaps, a small one lets the signal oscillate in
-            them.
-        heads: number of heads of the multihead attention.
-        span_weight: weight of the Fenchel–Young loss to the true span, where it is known.
-    """
-
-    attention: Kind = "continuous"
-    alpha: PositiveFloat = 2.0
-    learn_alpha: bool = False
-    encoder: Literal["convolution", "bigru"] = "convolution"
-    time_channel: bool = False
-    hidden_dim: PositiveInt = 32
-    dropout: ClosedUnitInterval = 0.3
-    drop_first: ClosedUnitInterval = 0.95
-    drop_last: ClosedUnitInterval = 0.5
-    drop_steps: PositiveInt = 250
-    least_half_width: NonNegativeFloat = 0.0
-    functions: PositiveInt = 32
-    penalty: PositiveFloat = 0.01
-    heads: PositiveInt = 4
-    span_weight: NonNegativeFloat = 0.1
 
 
 @dataclasses.dataclass(frozen=True)

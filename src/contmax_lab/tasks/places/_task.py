@@ -11,9 +11,10 @@ from torch.nn import functional as F
 
 from contmax.losses import fenchel_young
 from contmax_lab.contract import Batch, Splits, Table, Task
-from contmax_lab.tasks.places._data import Fixed, Moving, PlacesData, load
+from contmax_lab.tasks.places._data import Fixed, Moving, load
 from contmax_lab.tasks.places._measures import agreement, looked
-from contmax_lab.tasks.places._model import Answer, Finder, PlacesModel
+from contmax_lab.tasks.places._model import Answer, Finder
+from contmax_lab.tasks.places._settings import PlacesData, PlacesModel
 from contmax_lab.tasks.places._table import CANVAS, PLACES, UTTERANCE
 
 
@@ -91,3 +92,6 @@ class Places(Task):
             return split.batch["mask"].sum(-1).tolist() if "mask" in split.batch else None
         source = cast(Moving, split).source
         return [len(series) for series in source.series] if hasattr(source, "series") else None
+
+
+TASK = Places()

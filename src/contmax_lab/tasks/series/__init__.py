@@ -3,11 +3,5 @@
 Observations at any times, a convolution over them, an attention over time, a linear decision.
 """
 
-from contmax_lab.tasks.series._data import Series as Series
-from contmax_lab.tasks.series._data import SeriesData as SeriesData
-from contmax_lab.tasks.series._data import load as load
-from contmax_lab.tasks.series._model import SeriesModel as SeriesModel
-from contmax_lab.tasks.series._model import SeriesReader as SeriesReader
-from contmax_lab.tasks.series._task import SeriesTask as SeriesTask
-
-TASK = SeriesTask()
+from contmax_lab.tasks.series._settings import SeriesData as SeriesData
+from contmax_lab.tasks.series._settings import SeriesModel as SeriesModel

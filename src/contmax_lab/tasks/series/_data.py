@@ -10,27 +10,11 @@ from torch import Tensor
 
 from contmax_lab.contract import Splits
 from contmax_lab.errors import UsageError
-from contmax_lab.labelled import LabelledData, Parts, read_parts
+from contmax_lab.labelled import Parts, read_parts
 from contmax_lab.tasks.series._reading import Columns, OneSeries, read_series
+from contmax_lab.tasks.series._settings import SeriesData
 
 _WHAT = "sensors.csv, a table with a line for each observation: series id, time, channels …, label"
-
-
-@dataclasses.dataclass(frozen=True)
-class SeriesData(LabelledData):
-    """Your series.
-
-    Args:
-        train: table with a line for each observation: .csv, .tsv or .jsonl (JSON lines); .gz is read too.
-        series: name of the column that says which series a line belongs to; by default the first column.
-        time: name of the column with the times, numbers or ISO dates, not necessarily regular; by default the next.
-        label: name of the column with the labels, the same in all lines of a series; by default the last. All
-            other columns are channels.
-    """
-
-    series: str = ""
-    time: str = ""
-    label: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

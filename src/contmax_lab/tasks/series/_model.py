@@ -3,31 +3,14 @@
 import dataclasses
 
 import torch
-from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from torch import nn
 from torch.nn import functional as F
 
 import contmax
 from contmax_lab.contract import Batch
-from contmax_lab.labelled import Answer, AttentionModel, Decision, Targets
+from contmax_lab.labelled import Answer, Decision, Targets, attention_over
 from contmax_lab.tasks.series._data import Scale
-
-
-@dataclasses.dataclass(frozen=True)
-class SeriesModel(AttentionModel):
-    """The network.
-
-    Args:
-        hidden_dim: channels of the convolutions.
-        kernel_size: how many neighbouring observations a convolution sees; odd.
-        dropout: share of the channels, and of the attended vector, that is set to 0 in training.
-        functions: number of Gaussian basis functions of the continuous attention.
-    """
-
-    hidden_dim: PositiveInt = 48
-    kernel_size: PositiveInt = 5
-    dropout: ClosedUnitInterval = 0.1
-    functions: PositiveInt = 24
+from contmax_lab.tasks.series._settings import SeriesModel
 
 
 class SeriesReader(nn.Module):
@@ -55,7 +38,7 @@ class SeriesReader(nn.Module):
         self.second = nn.Conv1d(width, width, model.kernel_size, padding="same")
         self.dropout = nn.Dropout(model.dropout)
         basis = contmax.basis.GaussianBasis.covering(model.functions)
-        self.attention = model.over(basis, width)
+        self.attention = attention_over(basis, width, model)
         self.decision = Decision(self.attention.width, targets, dataclasses.astuple(scale))
 
     def forward(self, batch: Batch) -> Answer:

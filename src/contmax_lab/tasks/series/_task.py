@@ -10,9 +10,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from contmax_lab.contract import Batch, Prediction, Splits
 from contmax_lab.errors import UsageError
-from contmax_lab.labelled import LabelledTask, Targets, said
-from contmax_lab.tasks.series._data import Scale, Series, SeriesData, load
-from contmax_lab.tasks.series._model import SeriesModel, SeriesReader
+from contmax_lab.labelled import LabelledTask, Panel, Targets, said
+from contmax_lab.tasks.series._data import Scale, Series, load
+from contmax_lab.tasks.series._model import SeriesReader
+from contmax_lab.tasks.series._settings import SeriesData, SeriesModel
 
 
 class SeriesTask(LabelledTask):
@@ -50,7 +51,7 @@ class SeriesTask(LabelledTask):
 
     def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
         """The label of the one series in a table, and when it was attended."""
-        from contmax_lab.tasks.series._figures import Panel, time_figure
+        from contmax_lab.tasks.series._figures import PICTURE
         from contmax_lab.tasks.series._reading import only, read_series
 
         if len(words) != 1:
@@ -63,8 +64,8 @@ class SeriesTask(LabelledTask):
         text = said(answer, info)
         when = f", between the times {float(seen[0]):.10g} and {float(seen[-1]):.10g}" if len(seen) else ""
         lines = [text, f"attended: {len(seen)} of {len(positions)} observations{when}"]
-        panel = Panel(f"series {series.name}", text, positions, values, answer)
-        return Prediction("\n".join(lines), time_figure([[panel]]))
+        panel = Panel(f"series {series.name}", text, (positions, values), answer)
+        return Prediction("\n".join(lines), PICTURE.of_panels([[panel]]))
 
     def known(self, info: dict[str, Any]) -> dict[str, Any]:
         """Labels, columns and scale."""
@@ -82,3 +83,6 @@ def _padded(values: Sequence[Tensor], positions: Sequence[Tensor]) -> Batch:
     mask = torch.arange(padded.shape[1]) < lengths.unsqueeze(-1)
     # Behind the end of a series stands the end of the interval, so that positions never fall.
     return {"values": padded, "positions": pad_sequence(list(positions), True, 1.0), "mask": mask}
+
+
+TASK = SeriesTask()

@@ -6,39 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from jsonargparse.typing import OpenUnitInterval, PositiveInt
 from torch import Tensor
 
 from contmax_lab.contract import Splits
 from contmax_lab.data import read_table, vector_width
-from contmax_lab.labelled import Label, LabelledData, read_parts
+from contmax_lab.labelled import Label, read_parts
+from contmax_lab.tasks.texts._settings import TextsData
 from contmax_lab.tasks.texts._words import split_words
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
-
-
-@dataclasses.dataclass(frozen=True)
-class TextsData(LabelledData):
-    """Your texts.
-
-    Args:
-        train: table of texts and labels: .csv, .tsv or .jsonl (JSON lines); .gz is read too.
-        text: name of the column with the texts.
-        label: name of the column with the labels.
-        vectors: word vectors to begin with, a text file in the format of GloVe or word2vec; .gz is read too. Words
-            that are not in it begin at random.
-        min_count: words that occur less often in the training texts count as unknown.
-        max_words: size of the vocabulary; the most frequent words are kept.
-        max_length: longest text, in words; the rest of a text is cut off.
-    """
-
-    held_out: OpenUnitInterval = 0.1
-    text: str = "text"
-    label: str = "label"
-    vectors: Path | None = None
-    min_count: PositiveInt = 2
-    max_words: PositiveInt = 50_000
-    max_length: PositiveInt = 1000
 
 
 @dataclasses.dataclass(frozen=True)

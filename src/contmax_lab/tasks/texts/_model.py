@@ -1,33 +1,14 @@
 """Word vectors, a convolution, attention over the words, a decision."""
 
-import dataclasses
-
 import torch
-from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import contmax
 from contmax_lab.contract import Batch
-from contmax_lab.labelled import Answer, AttentionModel, Decision, Targets
+from contmax_lab.labelled import Answer, Decision, Targets, attention_over
 from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING, UNKNOWN
-
-
-@dataclasses.dataclass(frozen=True)
-class TextsModel(AttentionModel):
-    """The network.
-
-    Args:
-        hidden_dim: channels of the word vectors and of the convolution.
-        kernel_size: how many neighbouring words the convolution sees; odd.
-        dropout: share of the word vectors, and of the attended vector, that is set to 0 in training.
-        functions: number of Gaussian basis functions of the continuous attention.
-    """
-
-    hidden_dim: PositiveInt = 64
-    kernel_size: PositiveInt = 3
-    dropout: ClosedUnitInterval = 0.3
-    functions: PositiveInt = 32
+from contmax_lab.tasks.texts._settings import TextsModel
 
 
 class TextReader(nn.Module):
@@ -54,7 +35,7 @@ class TextReader(nn.Module):
         self.convolution = nn.Conv1d(width, width, model.kernel_size, padding="same")
         self.dropout = nn.Dropout(model.dropout)
         basis = contmax.basis.GaussianBasis.covering(model.functions)
-        self.attention = model.over(basis, width)
+        self.attention = attention_over(basis, width, model)
         self.decision = Decision(self.attention.width, targets, words)
 
     def forward(self, batch: Batch) -> Answer:

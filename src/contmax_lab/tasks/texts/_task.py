@@ -12,8 +12,9 @@ from contmax_lab.contract import Batch, Look, Prediction, Splits
 from contmax_lab.data import read_vectors
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.labelled import LabelledTask, Targets, look_of, said
-from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING, UNKNOWN, Texts, TextsData, load
-from contmax_lab.tasks.texts._model import TextReader, TextsModel
+from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING, UNKNOWN, Texts, load
+from contmax_lab.tasks.texts._model import TextReader
+from contmax_lab.tasks.texts._settings import TextsData, TextsModel
 from contmax_lab.tasks.texts._words import split_words
 
 
@@ -103,3 +104,6 @@ class TextsTask(LabelledTask):
 def _numbers(info: dict[str, Any]) -> dict[str, int]:
     """Of the words that the model knows."""
     return {word: place for place, word in enumerate(info["words"], start=FIRST_WORD)}
+
+
+TASK = TextsTask()

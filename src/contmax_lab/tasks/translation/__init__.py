@@ -6,15 +6,5 @@ or both. Beside it stands a small transformer, with softmax or α-entmax. On Mul
 (``--data.path``) or pairs of your own (``--data.train``).
 """
 
-from contmax_lab.tasks.translation._attention import SourceAttention as SourceAttention
-from contmax_lab.tasks.translation._beam import Decoding as Decoding
-from contmax_lab.tasks.translation._beam import beam_search as beam_search
-from contmax_lab.tasks.translation._data import TranslationData as TranslationData
-from contmax_lab.tasks.translation._data import load as load
-from contmax_lab.tasks.translation._model import Guesses as Guesses
-from contmax_lab.tasks.translation._model import TranslationModel as TranslationModel
-from contmax_lab.tasks.translation._model import Translator as Translator
-from contmax_lab.tasks.translation._task import Translation as Translation
-from contmax_lab.tasks.translation._transformer import Transformer as Transformer
-
-TASK = Translation()
+from contmax_lab.tasks.translation._settings import TranslationData as TranslationData
+from contmax_lab.tasks.translation._settings import TranslationModel as TranslationModel

@@ -1,7 +1,6 @@
 """Attention over the pieces of a source sentence, asked again for every piece of its translation."""
 
 import dataclasses
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +8,7 @@ from torch import Tensor, nn
 import contmax
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
-
-Kind = Literal["discrete", "continuous", "combined"]
+from contmax_lab.settings import AttentionKind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +96,7 @@ class SourceAttention(nn.Module):
 
     def __init__(
         self,
-        kind: Kind,
+        kind: AttentionKind,
         alpha: float,
         embed_dim: int,
         query_dim: int,

@@ -2,10 +2,8 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
-from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveInt
 from torch import Tensor
 
 from contmax_lab.contract import Splits
@@ -15,45 +13,7 @@ from contmax_lab.tasks.translation._layouts import ORIGINALS, PARTS, find_parts
 from contmax_lab.tasks.translation._pieces import END, PADDING, START
 from contmax_lab.tasks.translation._prepared import KEY_FILE, Prepared, Side, Source, prepared, read_prepared
 from contmax_lab.tasks.translation._sentences import Languages
-
-
-@dataclasses.dataclass(frozen=True)
-class TranslationData:
-    """Where the sentences are, and how they are cut into pieces.
-
-    Args:
-        path: folder of Multi30k, Tatoeba, IWSLT 2017 or data that lies like it; or a folder that was prepared.
-        train: instead of it, pairs of your own: PAIR for PAIR.de and PAIR.en, or a .tsv file, source TAB target.
-        valid: the same for validation; if it is not given, a share of the training pairs is held out.
-        test: the same for the test.
-        source: the language to translate from, as in the ending of file names.
-        target: the language to translate into.
-        source_column: column of the source in .tsv files, from 1.
-        target_column: column of the translation in .tsv files, from 1.
-        merges: merges of the byte-pair encoding, which is learned from the training pairs, both languages together.
-        lowercase: write everything in lower case, also what is scored.
-        max_length: training pairs with a sentence of more than this many pieces are left out.
-        held_out: share of the training pairs for validation, if there is no validation part.
-        split: seed of the choice of validation pairs, and of the choice by limit.
-        limit: take this many pairs of each part, for a quick try; 0 = all.
-        cache: folder for the prepared data; by default .contmax beside the data.
-    """
-
-    path: Path | None = None
-    train: Path | None = None
-    valid: Path | None = None
-    test: Path | None = None
-    source: str = "de"
-    target: str = "en"
-    source_column: PositiveInt = 1
-    target_column: PositiveInt = 2
-    merges: PositiveInt = 32000
-    lowercase: bool = True
-    max_length: PositiveInt = 100
-    held_out: OpenUnitInterval = 0.02
-    split: int = 0
-    limit: NonNegativeInt = 0
-    cache: Path | None = None
+from contmax_lab.tasks.translation._settings import TranslationData
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from contmax_lab.contract import Figure, Prediction, TrainedRun
 from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.errors import UsageError
 from contmax_lab.tasks.translation._data import Pairs
-from contmax_lab.tasks.translation._model import Guesses, TranslationModel, Translator
+from contmax_lab.tasks.translation._model import Guesses, Translator
 from contmax_lab.tasks.translation._pieces import (
     END,
     PADDING,
@@ -24,6 +24,7 @@ from contmax_lab.tasks.translation._pieces import (
     normalised,
     read_encoder,
 )
+from contmax_lab.tasks.translation._settings import TranslationModel
 from contmax_lab.tasks.translation._shares import shares
 from contmax_lab.tasks.translation._transformer import Transformer
 

@@ -1,80 +1,22 @@
 """Bidirectional GRU, attention, GRU with input feeding, a guess at the next piece."""
 
 import dataclasses
-from typing import Any, Literal
 
 import torch
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 from contmax_lab.contract import Batch
-from contmax_lab.tasks.translation._attention import Kind, Look, Memory, SourceAttention, joined
+from contmax_lab.tasks.translation._attention import Look, Memory, SourceAttention, joined
 from contmax_lab.tasks.translation._beam import beam_search
 from contmax_lab.tasks.translation._pieces import PADDING
+from contmax_lab.tasks.translation._settings import TranslationModel
 
 # Widths of the basis functions in the paper.
 _WIDTHS = (0.03, 0.1, 0.3)
 # An input to the update gates at which the sigmoid is 1, exactly, in every precision.
 _KEPT = 1e4
-
-
-@dataclasses.dataclass(frozen=True)
-class TranslationModel:
-    """The network, and how it is asked.
-
-    Args:
-        network: GRUs that ask one attention, as in the paper; or a transformer, whose heads are all discrete.
-        attention: discrete = over single pieces; continuous = over a stretch of the sentence with the moments of their
-            weights; combined = the sum of both.
-        alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola.
-        learned_alpha: whether each head of a transformer learns its own α inside (1, 2), starting at alpha.
-        num_basis: basis functions of the continuous attention, a third of each width .03, .1 and .3.
-        penalty: penalty of the ridge fit.
-        embedding_dim: channels of a piece, and of all states of a transformer.
-        encoder_dim: channels of each direction of the GRU encoder.
-        decoder_dim: channels of the GRU decoder and of the scores.
-        layers: layers of a transformer's encoder, and of its decoder.
-        heads: heads of each attention of a transformer.
-        feedforward_dim: channels inside each layer of a transformer.
-        tied: use one table for the pieces of both languages and for the output.
-        dropout: share of the vectors of the pieces that is set to 0 in training.
-        hidden_dropout: the same for the states of the encoder and those that the output is made of; with a transformer,
-            for what each layer adds.
-        label_smoothing: share of the probability that is spread evenly over all pieces, in training.
-        beam: number of hypotheses of the beam search.
-        max_output: largest number of pieces in a translation.
-        length_penalty: hypotheses of n pieces are ranked by log p divided by n to this power.
-    """
-
-    network: Literal["recurrent", "transformer"] = "recurrent"
-    attention: Kind = "combined"
-    alpha: PositiveFloat = 2.0
-    learned_alpha: bool = False
-    num_basis: PositiveInt = 30
-    penalty: PositiveFloat = 0.01
-    embedding_dim: PositiveInt = 620
-    encoder_dim: PositiveInt = 1000
-    decoder_dim: PositiveInt = 1000
-    layers: PositiveInt = 3
-    heads: PositiveInt = 4
-    feedforward_dim: PositiveInt = 1024
-    tied: bool = False
-    dropout: ClosedUnitInterval = 0.0
-    hidden_dropout: ClosedUnitInterval = 0.2
-    label_smoothing: ClosedUnitInterval = 0.0
-    beam: PositiveInt = 5
-    max_output: PositiveInt = 80
-    length_penalty: NonNegativeFloat = 1.0
-
-    def search(self) -> dict[str, Any]:
-        """How `beam_search` is asked."""
-        return {
-            "beam": int(self.beam),
-            "max_output": int(self.max_output),
-            "length_penalty": float(self.length_penalty),
-        }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,9 +11,10 @@ from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, Batches, Cell, Prediction, Splits, Table, Task, TrainedRun
 from contmax_lab.tasks.translation import _scores
-from contmax_lab.tasks.translation._data import Pairs, TranslationData, load
-from contmax_lab.tasks.translation._model import Guesses, TranslationModel, Translator
+from contmax_lab.tasks.translation._data import Pairs, load
+from contmax_lab.tasks.translation._model import Guesses, Translator
 from contmax_lab.tasks.translation._pieces import PADDING, as_text
+from contmax_lab.tasks.translation._settings import TranslationData, TranslationModel
 from contmax_lab.tasks.translation._shares import attention_measures
 from contmax_lab.tasks.translation._table import TABLES
 from contmax_lab.tasks.translation._transformer import Transformer
@@ -123,3 +124,6 @@ class Translation(Task):
         from contmax_lab.tasks.translation._figures import predicted
 
         return predicted(trained, words)
+
+
+TASK = Translation()

@@ -12,8 +12,9 @@ from contmax_lab.contract import Batch
 from contmax_lab.errors import UsageError
 from contmax_lab.tasks.translation._attention import Look
 from contmax_lab.tasks.translation._beam import beam_search
-from contmax_lab.tasks.translation._model import Guesses, TranslationModel
+from contmax_lab.tasks.translation._model import Guesses
 from contmax_lab.tasks.translation._pieces import PADDING
+from contmax_lab.tasks.translation._settings import TranslationModel
 
 # The slowest wave of the positions takes about 2π times so many pieces.
 _SLOWEST = 10000.0

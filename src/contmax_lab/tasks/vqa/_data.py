@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveInt
 from torch import Tensor
 
 from contmax_lab.contract import Batch, Splits
@@ -20,56 +19,12 @@ from contmax_lab.tasks.vqa._extraction import SIZE, extract
 from contmax_lab.tasks.vqa._features import Features, GridFile, open_features
 from contmax_lab.tasks.vqa._pasting import Scene, paste, scene_questions, scenes
 from contmax_lab.tasks.vqa._questions import Question
+from contmax_lab.tasks.vqa._settings import VqaData
 from contmax_lab.tasks.vqa._sources import Source, image_files, read_folder, read_tables
 from contmax_lab.tasks.vqa._wordnet import DEFAULT_FOLDER, Nouns
 
 KINDS = ("yes/no", "number", "other")
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
-
-
-@dataclasses.dataclass(frozen=True)
-class VqaData:
-    """Questions about images.
-
-    Args:
-        path: folder of DAQUAR (images, train_images_list.txt, test_images_list.txt, data.csv), or of VQA-v2 (questions
-            and annotations as JSON).
-        train: instead of path, your own table with the columns image, question and answer; .csv, .tsv or .jsonl.
-        validation: a table for validation; by default the questions about a share of the training images are held out.
-        test: a table for the test, used only with --test.
-        images: folder of the images; by default the folder of path or of train.
-        features: features of the images: a folder with an array [H, W, C] for each, IMAGE.npy or .npz, or with regions;
-            or the array that contmax data features has made from the images, which is found by default.
-        vectors: word vectors, .txt of GloVe or .npy with .vocab.txt; by default glove*.txt in the folder of path, or
-            else random ones.
-        wordnet: folder of WordNet, for the metrics wups_90 and wups_0; by default, for DAQUAR, the folder of Debian's
-            package wordnet-base; if that is not installed, these metrics are left out.
-        min_count: how often an answer must occur in training for the model to be able to give it; MCAN uses 8 for
-            VQA-v2.
-        max_words: longest question, in words; the rest is cut off.
-        held_out: the share of the training images that is held out where there is no validation data.
-        split: seed of the choice of held-out images, of the choice by limit, and of pasted objects.
-        limit: take this many questions of each part, at random, for a quick try; 0 = all.
-        pasted: instead of the questions of the data, make this many copies of each image with two objects pasted in,
-            and questions about one of them; 0 = use the questions of the data.
-        resident: keep the features on the device of the model; they must fit there (half a megabyte for each image).
-    """
-
-    path: Path | None = None
-    train: Path | None = None
-    validation: Path | None = None
-    test: Path | None = None
-    images: Path | None = None
-    features: Path | None = None
-    vectors: Path | None = None
-    wordnet: Path | None = None
-    min_count: PositiveInt = 1
-    max_words: PositiveInt = 30
-    held_out: OpenUnitInterval = 0.1
-    split: int = 0
-    limit: NonNegativeInt = 0
-    pasted: NonNegativeInt = 0
-    resident: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +142,8 @@ def _source(data: VqaData) -> tuple[Source, dict[str, Scene]]:
     """The questions, and the scenes where objects are to be pasted."""
     if data.path is not None and data.train is not None:
         raise UsageError("pass --data.path or --data.train, not both")
+    if data.pasted_train and not data.pasted:
+        raise UsageError("--data.pasted_train works only with --data.pasted N, the copies for validation and test")
     if data.train is not None:
         source = read_tables(data.train, data.validation, data.test, data.held_out, data.split)
     elif data.path is not None:
@@ -200,9 +157,10 @@ def _source(data: VqaData) -> tuple[Source, dict[str, Scene]]:
         return source, {}
     made: dict[str, Scene] = {}
     parts = []
+    copies = (data.pasted_train or data.pasted, data.pasted, data.pasted)
     for seed, questions in enumerate((source.train, source.valid, source.test)):
         photos = list(dict.fromkeys(question.image for question in questions))
-        own = scenes(photos, data.pasted, 3 * data.split + seed)
+        own = scenes(photos, copies[seed], 3 * data.split + seed)
         made |= own
         parts.append(scene_questions(own, source.folder))
     return Source(parts[0], parts[1], parts[2], source.folder), made
@@ -212,8 +170,7 @@ def _features(data: VqaData, source: Source, made: dict[str, Scene]) -> Features
     """Those that are there, or new ones of the images."""
     if data.features is not None and (data.features.is_dir() or not data.images) and data.features.exists():
         return open_features(data.features)
-    name = f"pasted-{data.pasted}-{data.split}" if made else "efficientnet-lite0"
-    target = data.features or source.folder / ".contmax" / f"{name}.npy"
+    target = data.features or source.folder / ".contmax" / f"{_features_name(data)}.npy"
     if target.suffix != ".npy":
         raise LabError(f"{target}: no such folder; pass one with features, or the name of a file that ends in .npy")
     folder = data.images or source.folder
@@ -237,6 +194,14 @@ def _features(data: VqaData, source: Source, made: dict[str, Scene]) -> Features
 
     extract(read, order, target)
     return GridFile(target)
+
+
+def _features_name(data: VqaData) -> str:
+    """Of the file, so that features of other images are not taken for those of these."""
+    if not data.pasted:
+        return "efficientnet-lite0"
+    train = f"{data.pasted_train}-" if data.pasted_train else ""
+    return f"pasted-{train}{data.pasted}-{data.split}"
 
 
 def _some(questions: list[Question], data: VqaData) -> list[Question]:

@@ -2,10 +2,8 @@
 
 import dataclasses
 import warnings
-from typing import Literal
 
 import torch
-from jsonargparse.typing import ClosedUnitInterval, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -15,54 +13,7 @@ from contmax_lab.contract import Batch
 from contmax_lab.tasks.vqa._data import FIRST_WORD
 from contmax_lab.tasks.vqa._features import Features, GridFile
 from contmax_lab.tasks.vqa._reduction import Kind, Reduction, Scores
-
-
-@dataclasses.dataclass(frozen=True)
-class VqaModel:
-    """The network; by default of the paper's size.
-
-    Args:
-        attention: the reduction of the image: discrete, continuous (one ellipse), windows (one in each window of the
-            image), mixture (several ellipses), combined; question = the image is ignored; frequent = everything is, and
-            the most frequent answer is given.
-        alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated paraboloid.
-        weights_alpha: α of the weights of cells whose moments the ellipses of continuous and windows have; above 1
-            windows can be left out.
-        windows: number of windows along each side of the image.
-        components: number of ellipses of a mixture.
-        functions: Gaussian basis functions along each side of their grid, K = functions².
-        variance: variance of each basis function, in units of the image.
-        penalty: λ of the ridge fit.
-        loss: binary = each answer is judged by itself, as in MCAN; categorical = exactly one is right.
-        layers: layers of the encoder of words and of the decoder of cells.
-        heads: heads of their attentions.
-        hidden_dim: channels of words and cells.
-        fused_dim: channels of what is reduced.
-        flat_dim: channels of the layer that scores words and cells in the reductions.
-        word_dim: channels of the word vectors, where none are given.
-        dropout: share set to 0 in training, everywhere in the network.
-        feature_dropout: the same for the features of the image, before the network.
-    """
-
-    attention: Literal["question", "frequent", "discrete", "continuous", "windows", "mixture", "combined"] = (
-        "continuous"
-    )
-    alpha: PositiveFloat = 2.0
-    weights_alpha: PositiveFloat = 1.0
-    windows: PositiveInt = 4
-    components: PositiveInt = 3
-    functions: PositiveInt = 10
-    variance: PositiveFloat = 0.001
-    penalty: PositiveFloat = 0.01
-    loss: Literal["binary", "categorical"] = "binary"
-    layers: PositiveInt = 6
-    heads: PositiveInt = 8
-    hidden_dim: PositiveInt = 512
-    fused_dim: PositiveInt = 1024
-    flat_dim: PositiveInt = 512
-    word_dim: PositiveInt = 300
-    dropout: ClosedUnitInterval = 0.1
-    feature_dropout: ClosedUnitInterval = 0.0
+from contmax_lab.tasks.vqa._settings import VqaModel
 
 
 @dataclasses.dataclass(frozen=True)

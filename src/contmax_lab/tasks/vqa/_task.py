@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, Batches, Prediction, Splits, Table, Task, TrainedRun
 from contmax_lab.errors import UsageError
-from contmax_lab.tasks.vqa._data import KINDS, Asked, VqaData, load, prepare
+from contmax_lab.tasks.vqa._data import KINDS, Asked, load, prepare
 from contmax_lab.tasks.vqa._measures import where_measures
-from contmax_lab.tasks.vqa._model import Answered, CoAttentionNetwork, VqaModel
+from contmax_lab.tasks.vqa._model import Answered, CoAttentionNetwork
+from contmax_lab.tasks.vqa._settings import VqaData, VqaModel
 from contmax_lab.tasks.vqa._table import PASTED, VQA
 from contmax_lab.tasks.vqa._wordnet import wups
 
@@ -117,3 +118,6 @@ class VisualQuestionAnswering(Task):
         from contmax_lab.tasks.vqa._figures import seen_images
 
         return seen_images(runs, examples)
+
+
+TASK = VisualQuestionAnswering()

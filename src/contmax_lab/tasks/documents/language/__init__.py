@@ -5,9 +5,4 @@ An encoder that has learned to answer reads better afterwards: a run of this tas
 without their labels and from nothing else; validation reviews decide which of its epochs is kept.
 """
 
-from contmax_lab.tasks.documents.language._model import LanguageModel as LanguageModel
-from contmax_lab.tasks.documents.language._model import Surprise as Surprise
-from contmax_lab.tasks.documents.language._model import WordGuesser as WordGuesser
-from contmax_lab.tasks.documents.language._task import Language as Language
-
-TASK = Language()
+from contmax_lab.tasks.documents.language._settings import LanguageModel as LanguageModel

@@ -3,7 +3,6 @@
 import dataclasses
 
 import torch
-from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -11,25 +10,11 @@ from torch.utils.checkpoint import checkpoint
 from contmax_lab.contract import Batch
 from contmax_lab.tasks.documents._model import Encoder
 from contmax_lab.tasks.documents._prepared import FIRST_WORD, PADDING
+from contmax_lab.tasks.documents.language._settings import LanguageModel
 
 # Guesses whose probabilities of all words are in memory at a time.
 _CHUNK = 8192
 _IGNORED = -100
-
-
-@dataclasses.dataclass(frozen=True)
-class LanguageModel:
-    """The network.
-
-    Args:
-        words: the first words of the vocabulary, up to this number, are predicted; the others are only read.
-        hidden_dim: channels of each direction of the LSTM.
-        dropout: share of the word vectors and of the states that is set to 0 in training.
-    """
-
-    words: PositiveInt = 20000
-    hidden_dim: PositiveInt = 128
-    dropout: ClosedUnitInterval = 0.2
 
 
 @dataclasses.dataclass(frozen=True)

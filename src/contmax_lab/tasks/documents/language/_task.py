@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from contmax_lab.contract import Batch, Splits, Task
-from contmax_lab.tasks.documents._data import Documents, DocumentsData, load
-from contmax_lab.tasks.documents.language._model import LanguageModel, Surprise, WordGuesser
+from contmax_lab.tasks.documents._data import Documents, load
+from contmax_lab.tasks.documents._settings import DocumentsData
+from contmax_lab.tasks.documents.language._model import Surprise, WordGuesser
+from contmax_lab.tasks.documents.language._settings import LanguageModel
 
 
 class Language(Task):
@@ -46,3 +48,6 @@ class Language(Task):
         """Words of each review."""
         lengths: list[int] = cast(Documents, split).lengths.tolist()
         return lengths
+
+
+TASK = Language()

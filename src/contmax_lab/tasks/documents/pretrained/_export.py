@@ -1,7 +1,6 @@
 """From a run to a small self-contained model folder."""
 
 import copy
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 
 from contmax_lab.contract import TrainedRun
-from contmax_lab.files import write_atomically, write_json
+from contmax_lab.files import plain, write_atomically, write_json
 from contmax_lab.provenance import provenance
 
 
@@ -46,17 +45,17 @@ def export(trained: TrainedRun, folder: Path, measure: Callable[[nn.Module, str]
 def _card(trained: TrainedRun, figures: dict[str, dict[str, float]]) -> dict[str, Any]:
     recipe, results = trained.recipe, trained.results
     data = {"max_words": recipe.data.max_words, "valid": recipe.data.valid, "split": recipe.data.split}
-    model = dataclasses.asdict(recipe.model)
+    model = plain(recipe.model)
     start = model.pop("start")
     return {
         "task": "documents",
-        "model": _plain(model),
+        "model": model,
         "dimensions": trained.splits.info["dimensions"],
         "trained": {
             "on": "IMDB reviews (Maas et al. 2011), official training half; word vectors begin as GloVe 6B",
             "examples": results["examples"],
-            "data": _plain(data),
-            "training": _plain(dataclasses.asdict(recipe.training)),
+            "data": plain(data),
+            "training": plain(recipe.training),
             "start": "word vectors" if start is None else "a language model of the same reviews (task language)",
             "seed": recipe.seed,
             "epochs": results["epochs"],
@@ -65,12 +64,3 @@ def _card(trained: TrainedRun, figures: dict[str, dict[str, float]]) -> dict[str
         "figures": figures,
         "exported": provenance(("contmax", "torch")),
     }
-
-
-def _plain(value: Any) -> Any:
-    """Numbers without what a restricted type adds, also inside of dictionaries and lists."""
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    return next((kind(value) for kind in (bool, int, float) if isinstance(value, kind)), value)

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from contmax_lab.contract import Look, Prediction
 from contmax_lab.errors import LabError, UsageError
-from contmax_lab.tasks.documents._model import DocumentsModel, Reader
+from contmax_lab.tasks.documents._model import Reader
 from contmax_lab.tasks.documents._prepared import FIRST_WORD, UNKNOWN
 from contmax_lab.tasks.documents._reading import Reading
+from contmax_lab.tasks.documents._settings import DocumentsModel
 from contmax_lab.tasks.documents._tokens import tokenize
 from contmax_lab.tasks.documents.pretrained._verdict import Verdict, verdict_figure
 

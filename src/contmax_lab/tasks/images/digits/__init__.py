@@ -3,7 +3,4 @@
 The task images, on real images that come with scikit-learn: the digits of Alpaydin & Kaynak (1998).
 """
 
-from contmax_lab.tasks.images.digits._data import DigitsData as DigitsData
-from contmax_lab.tasks.images.digits._task import Digits as Digits
-
-TASK = Digits()
+from contmax_lab.tasks.images.digits._settings import DigitsData as DigitsData

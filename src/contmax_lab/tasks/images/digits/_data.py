@@ -1,32 +1,15 @@
 """Handwritten digits as images."""
 
-import dataclasses
-
 import torch
-from jsonargparse.typing import PositiveInt
 
 from contmax_lab.contract import Splits
 from contmax_lab.data import DIGIT_CLASSES, DIGIT_SIDE, Images, handwritten_digits
 from contmax_lab.labelled import Targets
 from contmax_lab.tasks.images._data import Pictures
+from contmax_lab.tasks.images.digits._settings import DigitsData
 
 # Every pixel becomes a square of pixels: after two pairs of convolutions, each pixel is a cell to attend to.
 _TIMES = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class DigitsData:
-    """Which images count.
-
-    Args:
-        valid: number of validation images.
-        test: number of test images.
-        split: random seed of the split; the data has no published one.
-    """
-
-    valid: PositiveInt = 200
-    test: PositiveInt = 400
-    split: int = 0
 
 
 def load(data: DigitsData) -> Splits:

@@ -4,7 +4,4 @@ The task series, on real speech that comes with aeon: the JapaneseVowels data of
 published split.
 """
 
-from contmax_lab.tasks.series.vowels._data import VowelsData as VowelsData
-from contmax_lab.tasks.series.vowels._task import Vowels as Vowels
-
-TASK = Vowels()
+from contmax_lab.tasks.series.vowels._settings import VowelsData as VowelsData

@@ -1,31 +1,15 @@
 """Japanese vowels as series."""
 
-import dataclasses
 from pathlib import Path
 
 import torch
-from jsonargparse.typing import PositiveInt
 
 from contmax_lab.contract import Splits
 from contmax_lab.data import Place, Utterances, japanese_vowels
 from contmax_lab.labelled import Label, Parts, Targets
 from contmax_lab.tasks.series._data import splits_of
 from contmax_lab.tasks.series._reading import Columns, OneSeries
-
-
-@dataclasses.dataclass(frozen=True)
-class VowelsData:
-    """Which utterances count.
-
-    Args:
-        path: folder with JapaneseVowels_TRAIN.ts and JapaneseVowels_TEST.ts; by default the one inside aeon.
-        valid: number of validation utterances of each speaker, taken from the training part.
-        split: random seed of that choice.
-    """
-
-    path: Path | None = None
-    valid: PositiveInt = 6
-    split: int = 0
+from contmax_lab.tasks.series.vowels._settings import VowelsData
 
 
 def load(data: VowelsData) -> Splits:

@@ -1,13 +1,13 @@
-"""The settings that all tasks on data of users share."""
+"""Settings that several tasks share. Without torch: ``contmax train TASK --help`` reads settings and nothing else."""
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt
 
-from contmax_lab.attention import AttentionHeads, Kind
-from contmax_lab.labelled._targets import Target
+AttentionKind = Literal["discrete", "continuous", "combined"]
+Target = Literal["class", "number"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +45,7 @@ class AttentionModel:
         heads: number of attentions side by side.
     """
 
-    attention: Kind = "continuous"
+    attention: AttentionKind = "continuous"
     alpha: PositiveFloat = 2.0
     learn_alpha: bool = False
     heads: PositiveInt = 1
-
-    def over(self, basis: Any, width: int) -> AttentionHeads:
-        """The attention itself.
-
-        Args:
-            basis: functions on the line or the plane.
-            width: channels of what is attended to.
-        """
-        return AttentionHeads(self.heads, self.attention, width, self.alpha, basis, learnable=self.learn_alpha)

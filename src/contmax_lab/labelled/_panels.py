@@ -1,0 +1,101 @@
+"""Pictures of where models look: a row of panels for each model, a column for each example."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from contmax_lab.contract import Figure, TrainedRun
+from contmax_lab.drawing import Theme, draw_panels
+from contmax_lab.labelled._answer import Answer
+from contmax_lab.labelled._task import first_of_classes, said, truth
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel(Generic[T]):
+    """An example and what a model says of it.
+
+    Args:
+        title: above it, if it is in the first row.
+        text: below that.
+        shown: what is drawn of the example.
+        answer: of a batch with that example alone.
+    """
+
+    title: str
+    text: str
+    shown: T
+    answer: Answer
+
+
+@dataclasses.dataclass(frozen=True)
+class PanelPicture(Generic[T]):
+    """How the examples of a task are drawn.
+
+    Args:
+        title, caption: of the figure.
+        size: width and height of a panel, inches.
+        least_width: of the figure, inches.
+        draw: axis, panel, row, theme → nothing; draws an example and all heads of a model.
+        finish: axes row by row, number of columns → nothing; what concerns all panels.
+        whole_text: whether the one panel of a figure has room for all that a model says, not for its first words only.
+    """
+
+    title: str
+    caption: str
+    size: tuple[float, float]
+    least_width: float
+    draw: Callable[[Any, Panel[T], int, Theme], None]
+    finish: Callable[[list[Any], int], None] = lambda axes, columns: None
+    whole_text: bool = False
+
+    def of_runs(
+        self, runs: Sequence[TrainedRun], examples: Sequence[int], count: int, shown: Callable[[Any, int], T]
+    ) -> Figure:
+        """What each model attends to in some validation examples.
+
+        Args:
+            runs: trained on the same data, whose validation examples have ``names`` and ``target``.
+            examples: which; none = the first of each class, or the first ones, `count` at most.
+            count: see `examples`.
+            shown: validation examples, place → what is drawn.
+        """
+        valid: Any = runs[0].splits.valid
+        chosen = examples or first_of_classes(valid.target, count)
+        rows = [[_panel(trained, place, shown) for place in chosen] for trained in runs]
+        return self.of_panels(rows, [trained.label for trained in runs])
+
+    def of_panels(self, rows: Sequence[Sequence[Panel[T]]], labels: Sequence[str] = ("",)) -> Figure:
+        """The panels of each model.
+
+        Args:
+            rows: of each model.
+            labels: of the models.
+        """
+        columns = len(rows[0])
+
+        def fill(theme: Theme, axis: Any, row: int, column: int) -> str:
+            panel = rows[row][column]
+            self.draw(axis, panel, row, theme)
+            text = panel.text if self.whole_text and columns == 1 else panel.text.split(", ")[0]
+            return f"{panel.title}\n{text}" if row == 0 and panel.title else text
+
+        def draw(theme: Theme) -> Any:
+            width = max(self.size[0] * columns, self.least_width)
+            figure, axes = draw_panels(labels, columns, width, self.size[1], lambda *place: fill(theme, *place))
+            self.finish(axes, columns)
+            return figure
+
+        return Figure(self.title, draw, self.caption)
+
+
+@torch.no_grad()
+def _panel(trained: TrainedRun, place: int, shown: Callable[[Any, int], T]) -> Panel[T]:
+    valid: Any = trained.splits.valid
+    info = trained.splits.info
+    answer: Answer = trained.model(trained.task.batch(valid, [place]))
+    title = f"{valid.names[place]}: {truth(valid.target[place], info)}"
+    return Panel(title, said(answer, info), shown(valid, place), answer)
