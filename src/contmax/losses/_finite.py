@@ -177,7 +177,9 @@ def _soft_losses(
             "pass the same shape, or integer class ids."
         )
     _check_simplex(target, dim)
-    target = target.to(z.dtype)
+    # For α < 1 the negentropy of many classes is large, and by how much it exceeds −Ω* is all that counts.
+    wide = torch.float64 if isinstance(alpha, float) and alpha < 1 else z.dtype
+    z, target = z.to(wide), target.to(wide)
     # Near α = 1 the negentropy divides what the sum is off by, if only by rounding, by α − 1.
     target = target / or_one(target.detach().sum(dim, keepdim=True))
     z = _below_maximum(z, dim)

@@ -140,7 +140,11 @@ def solve_long_rows(
         store_cut(CUT, row, row >= 0, width, row_top, t + broken, total, share)
     if NEEDS_LOSS:
         gain = (epsilon * product / tl.where(total > 0.0, total, 1.0) + partition) / (1.0 + epsilon) + broken
-        store_loss(LOSS, row, row >= 0, row_top, gain, linear, HAS_TARGET)
+        if IS_MAP:
+            gain = tl.where(row_top == -float("inf"), row_top, gain)
+            tl.store(LOSS + row, gain.to(tl.float64), mask=row >= 0)
+        else:
+            store_loss(LOSS, row, row >= 0, row_top, gain, linear, HAS_TARGET)
 
 
 @triton.jit
