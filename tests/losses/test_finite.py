@@ -181,6 +181,31 @@ def test_shifted_logits(shift):
         torch.testing.assert_close(entmax_loss(z + shift, target), entmax_loss(z, target), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 1.3, 1.5, 2.0, 3.0])
+def test_large_logits_do_not_swallow_the_loss(alpha):
+    z, y = torch.tensor([[0.75, 0.5, -0.25, -2.0]], dtype=F64), torch.tensor([1])
+    index = torch.full((1, 1), alpha, dtype=F64)
+    soft = torch.tensor([[0.5, 0.25, 0.25, 0.0]], dtype=F64)
+    for options in ({}, {"label_smoothing": 0.25}, {"label_smoothing": 0.25, "mask": z > -1}):
+        for target in (y, soft):
+            expected = entmax_loss(z, target, alpha, **options)
+            for large in (2.0**20, 2.0**49):
+                found = [entmax_loss(z + large, target, a, **options) for a in (alpha, index)]
+                torch.testing.assert_close(found, [expected] * 2, rtol=1e-12, atol=0)
+    two = entmax_loss(torch.tensor([[0.0, -1e30, 1e30, 1e30]]), torch.tensor([3]), alpha).item()
+    assert two == pytest.approx(entmax_loss(torch.zeros(1, 2, dtype=F64), torch.tensor([0]), alpha).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.0625, 0.25, 0.75])
+def test_soft_targets_below_one_in_float32(alpha):
+    """The negentropies of 300 classes are up to 2000 there, and differ by a few."""
+    z = torch.randn(4, 300)
+    y = torch.softmax(torch.randn(4, 300), -1)
+    exact = entmax_loss(z.double(), y.double(), alpha, reduction="none")
+    found = entmax_loss(z, y, alpha, reduction="none")
+    torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=0)
+
+
 def test_low_precision_and_float32():
     z = 3 * torch.randn(16, 40)
     y = torch.randint(0, 40, (16,))

@@ -172,3 +172,19 @@ def test_a_batch_of_cotangents(alpha):
     torch.testing.assert_close(together, torch.stack(alone))
     jacobian = torch.autograd.functional.jacobian(lambda x: contmax.entmax(x, alpha), x[0].detach(), vectorize=True)
     torch.testing.assert_close(jacobian, jacrev(lambda x: contmax.entmax(x, alpha))(x[0].detach()))
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
+def test_what_tracers_are_told_of_the_operators_is_what_they_return(dtype, dim):
+    """Shapes, strides and dtypes without numbers: Ω* is in float64 whatever the scores are in."""
+    x, per_row = torch.randn(3, 5, dtype=dtype), torch.full((1, 5) if dim == 0 else (3, 1), 1.7, dtype=dtype)
+    p, g = contmax.entmax(x, 1.7, dim), torch.randn(3, 5, dtype=dtype)
+    checks = ("test_schema", "test_faketensor")
+    for alpha in (None, per_row):
+        for weights in (None, torch.rand(3, 5, dtype=dtype) + 0.1):
+            arguments = (x, alpha, 1.7, dim, weights)
+            torch.library.opcheck(torch.ops.contmax.regularized_max.default, arguments, test_utils=checks)
+            for needs_alpha in (alpha is not None, False):
+                arguments = (p, g, alpha, 1.7, dim, weights, needs_alpha)
+                torch.library.opcheck(torch.ops.contmax.pull_back.default, arguments, test_utils=checks)

@@ -30,20 +30,20 @@ def _rows_fit(x: Tensor, alpha: float | Tensor) -> bool:
 
 
 def regularized_max_compiled(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor] | None:
-    """(p, Ω*) by a compiled kernel, or None where the caller's torch reference must run."""
+    """(p, Ω* − max x) by a compiled kernel, or None where the caller's torch reference must run."""
     if triton_takes(scores) and is_eager(scores):
         from contmax.kernels import triton
 
         x, index = _axis_last(scores, dim), _alpha_rows(alpha, scores, dim)
-        p, conjugate = triton.entmax_rows(x, index, None, scores.dtype, needs_omega=True)
-        assert conjugate is not None
-        return _axis_back(p, dim), _axis_back(conjugate, dim)
+        p, gain = triton.entmax_rows(x, index, None, scores.dtype, needs_omega=True)
+        assert gain is not None
+        return _axis_back(p, dim), _axis_back(gain, dim)
     if not _rows_fit(scores, alpha):
         return None
     from contmax.kernels import cpu  # numba takes half a second to import: only when it is needed
 
-    p, conjugate = cpu.regularized_max_rows(_axis_last(scores, dim), _alpha_rows(alpha, scores, dim))
-    return _axis_back(p, dim), _axis_back(conjugate, dim)
+    p, gain = cpu.regularized_max_rows(_axis_last(scores, dim), _alpha_rows(alpha, scores, dim))
+    return _axis_back(p, dim), _axis_back(gain, dim)
 
 
 def pull_back_compiled(

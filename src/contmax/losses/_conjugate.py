@@ -22,8 +22,8 @@ class Conjugate(torch.autograd.Function):
 
     @staticmethod
     def forward(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor]:
-        p, conjugate = regularized_max(scores, alpha, dim)
-        return conjugate.to(scores.dtype).squeeze(dim), p
+        p, gain = regularized_max(scores, alpha, dim)
+        return (scores.amax(dim, keepdim=True) + gain).to(scores.dtype).squeeze(dim), p
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -89,15 +89,18 @@ def class_losses(
     scores: Tensor, alpha: float | Tensor, target: Tensor, allowed: Tensor | None, smoothing: float, dim: int
 ) -> tuple[Tensor, Tensor]:
     """The losses of `ClassLoss`, of size 1 along `dim`, and p̂; not differentiable."""
-    p, conjugate = regularized_max(scores, alpha, dim)
-    linear = (1 - smoothing) * scores.gather(dim, target).double()
+    p, gain = regularized_max(scores, alpha, dim)
+    # Everything less the maximum, which would swallow the loss where logits are large.
+    top = scores.amax(dim, keepdim=True)
+    top = torch.where(top == -torch.inf, 0, top)
+    linear = (1 - smoothing) * (scores.gather(dim, target) - top).double()
     if smoothing > 0:
-        kept = scores if allowed is None else torch.where(allowed, scores, 0)
+        kept = scores - top if allowed is None else torch.where(allowed, scores - top, 0)
         linear = linear + kept.sum(dim, keepdim=True, dtype=torch.float64) * _share(scores, allowed, smoothing, dim)
     # Ω*(z) ≥ ⟨z, q⟩ for every q on the simplex: what falls below zero is rounding.
-    loss = (conjugate - linear).to(scores.dtype).clamp(min=0)
+    loss = (gain - linear).to(scores.dtype).clamp(min=0)
     # Nothing to attend: the target, wherever it is, has logit −inf.
-    return torch.where(conjugate == -torch.inf, torch.inf, loss), p
+    return torch.where(gain == -torch.inf, torch.inf, loss), p
 
 
 def _save(ctx: Any, scores: Tensor, alpha: float | Tensor, *others: Tensor | None) -> None:

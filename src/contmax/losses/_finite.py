@@ -180,7 +180,9 @@ def _soft_losses(
     if isinstance(alpha, float) and is_fused(z, alpha):
         losses = fused_soft_losses(z, target, alpha, mask, smoothing, dim)
     else:
-        losses = soft_losses(z, target.to(z.dtype), alpha, mask, smoothing, dim)
+        # For α < 1 the negentropy of many classes is large, and by how much it exceeds −Ω* is all that counts.
+        wide = torch.float64 if isinstance(alpha, float) and alpha < 1 else z.dtype
+        losses = soft_losses(z.to(wide), target.to(wide), alpha, mask, smoothing, dim)
     if weight is None:
         return losses, torch.ones_like(losses)
     target = target.to(losses.dtype)

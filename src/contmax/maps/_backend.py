@@ -24,9 +24,9 @@ def regularized_argmax(scores: Tensor, alpha: float | Tensor, dim: int, weights:
 
 
 def regularized_max(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """The maximiser p and the maximum Ω*_α(x) = ⟨x, p⟩ − Ω_α(p), of size 1 along `dim`.
+    """The maximiser p, and by how much the maximum Ω*_α(x) = ⟨x, p⟩ − Ω_α(p) exceeds max x, of size 1 along `dim`.
 
-    The maximum is in float64, so that large scores do not swallow it, and −inf where nothing may be attended.
+    Large scores would swallow that excess, which is in float64, and −inf where nothing may be attended.
     """
     if _is_operator(scores, alpha, None):
         return _operators.regularized_max_op(scores, *tensor_or_number(alpha), dim, None)  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ _Batched = tuple[int | None, ...]
 def regularized_max_untraced(
     scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """(p, Ω*) by a compiled kernel where one fits, else by the torch reference."""
+    """(p, Ω* − max x) by a compiled kernel where one fits, else by the torch reference."""
     compiled = None if weights is not None else kernels.regularized_max_compiled(scores, alpha, dim)
     return regularized_max_reference(scores, alpha, dim, weights) if compiled is None else compiled
 
@@ -36,8 +36,8 @@ def regularized_max_op(
     scores: Tensor, alpha: Tensor | None, fixed_alpha: float, dim: int, weights: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """`regularized_max_untraced` as one opaque node."""
-    p, conjugate = regularized_max_untraced(scores, fixed_alpha if alpha is None else alpha, dim, weights)
-    return p.contiguous(), conjugate.contiguous()
+    p, gain = regularized_max_untraced(scores, fixed_alpha if alpha is None else alpha, dim, weights)
+    return p.contiguous(), gain.contiguous()
 
 
 @regularized_max_op.register_fake

@@ -25,9 +25,11 @@ def regularized_argmax_reference(
 def regularized_max_reference(
     scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """(p, Ω*_α(x) = ⟨x, p⟩ − Ω_α(p)); the maximum as for `contmax.maps._backend.regularized_max`."""
+    """(p, Ω*_α(x) − max x), Ω*_α(x) = ⟨x, p⟩ − Ω_α(p): see `contmax.maps._backend.regularized_max`."""
     p, shifted, top = regularized_argmax_reference(scores, alpha, dim, weights)
-    return p, top.double() + _gain(p, shifted, alpha, dim, weights)
+    # A maximum that is not a number makes NaN of its difference from itself.
+    gain = _gain(p, shifted, alpha, dim, weights).double() + (top - top)
+    return p, torch.where(top == -torch.inf, -torch.inf, gain)
 
 
 def _probabilities(scores: Tensor, shifted: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None) -> Tensor:

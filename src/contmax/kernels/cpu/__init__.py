@@ -26,12 +26,15 @@ from contmax.kernels.cpu._windows import numbers_of
 
 
 def regularized_max_rows(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    """(p, Ω*) of scores x (*batch, n), of shapes (*batch, n) and (*batch, 1), Ω* in float64; α: one, or one per row."""
+    """(p, Ω* − max x) of scores x (*batch, n), shapes (*batch, n) and (*batch, 1), the second in float64.
+
+    α: one, or one per row.
+    """
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
     matrix = _matrix(x)
-    conjugate = np.empty(matrix.shape[0])
-    over_rows(forward_kernel, matrix, _numbers(alpha), _matrix(p), conjugate)
-    return p, torch.from_numpy(conjugate.reshape(*x.shape[:-1], 1))
+    gain = np.empty(matrix.shape[0])
+    over_rows(forward_kernel, matrix, _numbers(alpha), _matrix(p), gain)
+    return p, torch.from_numpy(gain.reshape(*x.shape[:-1], 1))
 
 
 def pull_back_rows(p: Tensor, cotangent: Tensor, alpha: float | Tensor, needs_alpha: bool) -> tuple[Tensor, Tensor]:

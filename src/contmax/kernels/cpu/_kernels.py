@@ -32,9 +32,9 @@ def _kept(function: Callable[..., None]) -> Any:
 
 
 def _kernels(digest: int) -> tuple[Any, ...]:
-    def forward(x, alpha, p, conjugate, start, stop):  # type: ignore[no-untyped-def]
+    def forward(x, alpha, p, gain, start, stop):  # type: ignore[no-untyped-def]
         if digest >= 0:
-            forward_rows(x, alpha, p, conjugate, start, stop)
+            forward_rows(x, alpha, p, gain, start, stop)
 
     def backward(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[no-untyped-def]
         if digest >= 0:

@@ -25,8 +25,8 @@ _SCORES_TOGETHER = 2048
 
 
 @njit(error_model="numpy")
-def forward_rows(x, alpha, p, conjugate, start, stop):  # type: ignore[no-untyped-def]
-    """p̂ and Ω*_α of rows start…stop; `alpha` has one entry per row, or one for all."""
+def forward_rows(x, alpha, p, gain, start, stop):  # type: ignore[no-untyped-def]
+    """p̂ and Ω*_α − max x of rows start…stop; `alpha` has one entry per row, or one for all."""
     wide_vectors()
     columns = np.uint64(x.shape[1])
     together = np.uint64(max(1, min(_MOST_TOGETHER, _SCORES_TOGETHER // x.shape[1])))
@@ -49,7 +49,7 @@ def forward_rows(x, alpha, p, conjugate, start, stop):  # type: ignore[no-untype
             else:
                 weights(candidates, j, rows[j], w)
         for j in range(count):
-            conjugate[first + j] = _finish(scores, j, rows[j], w, p, first + j)
+            gain[first + j] = _finish(scores, j, rows[j], w, p, first + j)
 
 
 @njit
@@ -59,7 +59,7 @@ def _of_row(alpha, r):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
-    """Write the probabilities of row r; returns Ω*."""
+    """Write the probabilities of row r; returns Ω* less the maximum, which would swallow it where scores are large."""
     columns, factor = np.uint64(p.shape[1]), p.dtype.type(1.0 / row.mass)
     if not row.top > -np.inf:
         _fill(p, r, p.dtype.type(np.nan if row.top != row.top else 0.0))
@@ -70,7 +70,7 @@ def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
         cut = p.dtype.type(row.cut)
         expand_above(scores, j * np.uint64(scores.shape[1]), columns, cut, w, j, factor, p, r * columns)
     # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
-    return row.top + (row.epsilon * row.product / row.mass + partition(row)) / (row.epsilon + 1.0)
+    return (row.epsilon * row.product / row.mass + partition(row)) / (row.epsilon + 1.0)
 
 
 @njit
@@ -111,10 +111,11 @@ def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[n
             _escort_and_curvature(weight, n, epsilon, escort, curvature)
         else:
             _escort(weight, n, epsilon, escort)
-        _centre(cotangent, n, escort, _mean(escort, cotangent, n))
+        anchor = _anchor(weight, cotangent, n)
+        _centre(cotangent, n, escort, anchor, _mean(escort, cotangent, n, anchor))
         expand_above(p, r * columns, columns, zero, cotangent, ZERO, one, grad, r * columns)
         if needs_alpha:
-            grad_alpha[r] = -_product(curvature, cotangent, n)
+            grad_alpha[r] = -_product(curvature, cotangent, n, _anchor(weight, curvature, n))
 
 
 @njit(error_model="numpy")
@@ -122,7 +123,7 @@ def _escort(p, n, epsilon, s):  # type: ignore[no-untyped-def]
     """s ← p^{2−α} on the support, 0 elsewhere."""
     wide_vectors()
     zero, one = p.dtype.type(0), p.dtype.type(1)
-    power = p.dtype.type(1.0 - epsilon)
+    whole, power = _whole_and_rest(1.0 - epsilon, p)
     order = integer_order(epsilon, np.finfo(p.dtype).eps)
     if order == 1:
         for i in range(n):
@@ -133,8 +134,20 @@ def _escort(p, n, epsilon, s):  # type: ignore[no-untyped-def]
     else:
         for i in range(n):
             inside = p[ZERO, i] > zero
-            w = fast.exp(power * fast.log(p[ZERO, i] if inside else one))
+            w = fast.exp(power * fast.log(p[ZERO, i] if inside else one)) * _whole_power(p[ZERO, i], whole)
             s[ZERO, i] = w if inside else zero
+
+
+@njit
+def _whole_and_rest(power, p):  # type: ignore[no-untyped-def]
+    """The integer closest to a power in [0, 2), and the rest: e^{power·ln p} would lose digits in the exponent."""
+    whole = int(power + 0.5)
+    return whole, p.dtype.type(power - whole)
+
+
+@njit
+def _whole_power(p, whole):  # type: ignore[no-untyped-def]
+    return type(p)(1) if whole == 0 else (p if whole == 1 else p * p)
 
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
@@ -142,6 +155,7 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
     """s ← p^{2−α} and d ← ln²p ∫₀¹ u p^{εu} du = (y e^y − e^y + 1)/ε², y = ε ln p, on the support; s is 0 elsewhere."""
     wide_vectors()
     kind = p.dtype.type
+    whole, rest = _whole_and_rest(1.0 - epsilon, p)
     zero, one, e, inverse_square = kind(0), kind(1), kind(epsilon), kind(1.0 / epsilon**2)
     # Small y would cancel; there the series is exact to the precision of the dtype.
     near = kind(1.0 if p.itemsize == 4 else 0.25)
@@ -151,7 +165,7 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
         inside = p[ZERO, i] > zero
         log_p = fast.log(p[ZERO, i] if inside else one)
         y = e * log_p
-        w, power = fast.exp(log_p - y), fast.exp(y)
+        w, power = fast.exp(rest * log_p) * _whole_power(p[ZERO, i], whole), fast.exp(y)
         tail = c5 + y * (c6 + y * (c7 + y * (c8 + y * c9)))
         series = log_p * log_p * (c0 + y * (c1 + y * (c2 + y * (c3 + y * (c4 + y * tail)))))
         direct = (y * power - power + one) * inverse_square
@@ -159,15 +173,28 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
         d[ZERO, i] = series if abs(y) < near else direct
 
 
+@njit(fastmath=REDUCTION | {"nnan"})
+def _anchor(p, g, n):  # type: ignore[no-untyped-def]
+    """g at the largest p. If that has nearly all the mass, g less its mean cancels there."""
+    wide_vectors()
+    lowest = g.dtype.type(-np.inf)
+    top, anchor = p.dtype.type(0), lowest
+    for i in range(n):
+        top = fast.maximum(top, p[ZERO, i])
+    for i in range(n):
+        anchor = fast.maximum(anchor, g[ZERO, i] if p[ZERO, i] == top else lowest)
+    return anchor
+
+
 @njit(error_model="numpy", fastmath=REDUCTION)
-def _mean(s, g, n):  # type: ignore[no-untyped-def]
-    """⟨s, g⟩/⟨s, 1⟩; NaN, which nothing takes, for a row without a support."""
+def _mean(s, g, n, anchor):  # type: ignore[no-untyped-def]
+    """⟨s, g − anchor⟩/⟨s, 1⟩; NaN, which nothing takes, for a row without a support."""
     wide_vectors()
     product, total = 0.0, 0.0
     for start in range(ZERO, n, CHUNK):
         product_part, total_part = s.dtype.type(0), s.dtype.type(0)
         for i in range(start, min(n, start + CHUNK)):
-            product_part += s[ZERO, i] * g[ZERO, i]
+            product_part += s[ZERO, i] * (g[ZERO, i] - anchor)
             total_part += s[ZERO, i]
         product += product_part
         total += total_part
@@ -175,23 +202,23 @@ def _mean(s, g, n):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _centre(g, n, s, mean):  # type: ignore[no-untyped-def]
-    """g ← s (g − mean)."""
+def _centre(g, n, s, anchor, mean):  # type: ignore[no-untyped-def]
+    """g ← s (g − anchor − mean)."""
     wide_vectors()
     high = g.dtype.type(mean)
     low = g.dtype.type(mean - high)  # what the dtype drops would add up in sums over the row
     for i in range(n):
-        g[ZERO, i] = s[ZERO, i] * ((g[ZERO, i] - high) - low)
+        g[ZERO, i] = s[ZERO, i] * (((g[ZERO, i] - anchor) - high) - low)
 
 
 @njit(fastmath=REDUCTION)
-def _product(a, b, n):  # type: ignore[no-untyped-def]
-    """⟨a, b⟩."""
+def _product(a, b, n, anchor):  # type: ignore[no-untyped-def]
+    """⟨a − anchor, b⟩, which for a b of sum zero is ⟨a, b⟩ without its rounding."""
     wide_vectors()
     total = 0.0
     for start in range(ZERO, n, CHUNK):
         part = a.dtype.type(0)
         for i in range(start, min(n, start + CHUNK)):
-            part += a[ZERO, i] * b[ZERO, i]
+            part += (a[ZERO, i] - anchor) * b[ZERO, i]
         total += part
     return total

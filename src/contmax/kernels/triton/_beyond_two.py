@@ -177,7 +177,7 @@ def forward_row_beyond_two(
                 surprise = (tl.exp(tl.where(inside, log_p, 0.0) * epsilon) - 1.0) / epsilon
                 omega += tl.where(inside, p * (x - top - surprise / alpha), 0.0)
             if NEEDS_OMEGA:
-                tl.store(OMEGA + r, top + tl.sum(omega, 0))
+                tl.store(OMEGA + r, tl.sum(omega, 0))
 
 
 @triton.jit

@@ -161,6 +161,9 @@ def solve_long_rows(
         if IS_SOFT:
             cost, scale = listed_soft_terms(SUMS, r, slices, top, epsilon, smoothing, K, SLICES)
             store_soft_loss(LOSS, CUT, row, row >= 0, width, row_top, gain, cost - linear, scale)
+        elif IS_MAP:
+            gain = tl.where(row_top == -float("inf"), row_top, gain)
+            tl.store(LOSS + row, gain.to(tl.float64), mask=row >= 0)
         else:
             store_loss(LOSS, row, row >= 0, row_top, gain, linear, HAS_TARGET)
 

@@ -34,17 +34,17 @@ _CHUNK_BEYOND_TWO = 512
 def entmax_rows(
     x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype, *, needs_omega: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """p along the last axis, and Ω* where it is needed.
+    """p along the last axis, and Ω* less the maximum of the scores where it is needed.
 
     Args:
         x: scores (*batch, n), float32 or half precision.
         alpha: α, a number, or one per row, (*batch, 1).
         mask: boolean, broadcastable to the scores, or None.
         dtype: of p.
-        needs_omega: whether the maximum Ω*_α(x) is asked for.
+        needs_omega: whether Ω*_α(x) − max x is asked for.
 
     Returns:
-        p (*batch, n), contiguous; Ω* (*batch, 1) in float64, or None.
+        p (*batch, n), contiguous; Ω* − max x (*batch, 1) in float64, or None.
     """
     p = torch.empty(x.shape, dtype=dtype, device=x.device)
     if mask is None and not needs_omega and not isinstance(alpha, Tensor):

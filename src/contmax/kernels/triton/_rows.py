@@ -59,7 +59,7 @@ def forward_rows(
     K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, NEEDS_OMEGA: tl.constexpr,
     R: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """p of rows, and Ω* where asked for."""
+    """p of rows, and Ω* less the maximum of the scores where asked for."""
     r = tl.program_id(0) * R + tl.arange(0, R)
     columns = tl.arange(0, B)
     exists = r < rows
@@ -81,8 +81,9 @@ def forward_rows(
         partition += newton_step(total, slope, partition, t, epsilon, K)
         product = tl.sum(tl.where(p > 0.0, p * y, 0.0), 1)
         gain = (epsilon * product + partition) / (1.0 + epsilon)
-        omega = top.to(tl.float64) + tl.where(top == -float("inf"), 0.0, gain).to(tl.float64)
-        tl.store(OMEGA + r, omega, mask=exists)
+        # A maximum that is not a number makes NaN of its difference from itself.
+        gain = tl.where(top == -float("inf"), top, gain + (top - top))
+        tl.store(OMEGA + r, gain.to(tl.float64), mask=exists)
 
 
 @triton.jit
