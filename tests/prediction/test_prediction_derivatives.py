@@ -57,7 +57,7 @@ def test_first_derivatives(domain):
     # One batch for all indices, along random directions: gradcheck makes a prediction for every number it moves.
     index = torch.tensor([0.8, 1.0, 1.5, 2.5], dtype=F64, requires_grad=True)
     theta = torch.tensor([0.3, -1.4, 0.2], dtype=F64).repeat(4, 1).requires_grad_()
-    assert gradcheck(summary(domain), (theta, index), rtol=1e-5, atol=1e-6, fast_mode=True)
+    assert gradcheck(summary(domain), (theta, index), rtol=1e-6, atol=1e-8, fast_mode=True)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 2.0])
