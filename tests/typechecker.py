@@ -1,6 +1,7 @@
 """The run-time type checker of the test-suite: beartype, except where it has no meaning, once per kind of call."""
 
 import functools
+import re
 import types
 from collections.abc import Callable
 
@@ -8,6 +9,10 @@ import jaxtyping
 import torch
 from beartype import beartype
 from beartype.roar import BeartypeDecorHintPep673Exception
+
+# Annotations such as "n+1", for which more matters than which sizes are equal; and the least size that none names.
+_ARITHMETIC = re.compile(r"\w[-+*/]\w")
+_UNNAMED = 8
 
 
 def install(modules: list[str]) -> None:
@@ -28,13 +33,16 @@ def checked(function):
 def once_per_kind(jaxtyped: Callable, function: Callable | None = None, *, typechecker: Callable) -> Callable:
     """`jaxtyped`, but arguments and results of kinds that have passed are not checked again.
 
-    A check takes several times as long as what most functions do, and it reads nothing but types, dtypes and shapes.
+    A check takes several times as long as what most functions do, and it reads nothing but types, dtypes and shapes;
+    of shapes, which sizes are equal, and the small ones that annotations may name.
     """
     if function is None:
         return functools.partial(once_per_kind, jaxtyped, typechecker=typechecker)
     if isinstance(function, type):
         return jaxtyped(function, typechecker=typechecker)
     passed: dict[tuple, set] = {}
+    patterns: dict[tuple, set] = {}
+    pattern = _exactly if _ARITHMETIC.search(repr(function.__annotations__)) else _pattern
     check_all = jaxtyped(function, typechecker=typechecker)
 
     @functools.wraps(function)
@@ -43,15 +51,25 @@ def once_per_kind(jaxtyped: Callable, function: Callable | None = None, *, typec
         kinds = (*map(_kind, arguments), *options, *map(_kind, options.values()))
         results = passed.get(kinds)
         if results is None:
-            result = check_all(*arguments, **options)
-            passed[kinds] = {_kind(result)}
-            return result
+            sizes: dict[int, int] = {}
+            like = pattern(kinds, sizes)
+            if like not in patterns:
+                result = check_all(*arguments, **options)
+                kind = _kind(result)
+                passed[kinds], patterns[like] = {kind}, {pattern(kind, sizes)}
+                return result
+            results = passed[kinds] = set()
         result = function(*arguments, **options)
         kind = _kind(result)
         if kind not in results:
-            # The shape of a result may depend on what `self` holds. A function that draws must not be called again.
-            again = _returning(result, like=function)
-            jaxtyped(again, typechecker=typechecker)(*arguments, **options)
+            sizes = {}
+            alike = patterns[pattern(kinds, sizes)]
+            found = pattern(kind, sizes)
+            if found not in alike:
+                # A result's shape may depend on what `self` holds. A function that draws must not be called again.
+                again = _returning(result, like=function)
+                jaxtyped(again, typechecker=typechecker)(*arguments, **options)
+                alike.add(found)
             results.add(kind)
         return result
 
@@ -73,3 +91,16 @@ def _kind(value: object) -> object:
     if isinstance(value, dict):
         return type(value), *value, *map(_kind, value.values())
     return (type(value), value) if isinstance(value, str | int) else type(value)
+
+
+def _pattern(kind: object, sizes: dict[int, int]) -> object:
+    """A kind in which sizes, where they are not small, are told apart by when they came first, and not by number."""
+    if isinstance(kind, torch.Size):
+        return tuple(size if size < _UNNAMED else ~sizes.setdefault(size, len(sizes)) for size in kind)
+    if isinstance(kind, tuple):
+        return tuple(_pattern(part, sizes) for part in kind)
+    return kind
+
+
+def _exactly(kind: object, sizes: dict[int, int]) -> object:
+    return kind

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import Parameter
 
@@ -54,3 +55,13 @@ def is_batch_of_cotangents(tensor: Tensor) -> bool:
 def is_eager_cpu(*values: object) -> bool:
     """True if the values of all the tensors among the arguments can be looked at without waiting for a device."""
     return all(v.device.type == "cpu" and is_eager(v) for v in values if isinstance(v, Tensor))
+
+
+def carries_gradient(*values: object) -> bool:
+    """False if nobody can ask for a derivative with respect to the tensors among the arguments."""
+    tensors = [v for v in values if isinstance(v, Tensor)]
+    if not all_eager(*tensors):
+        return True
+    if torch.is_grad_enabled() and any(v.requires_grad for v in tensors):
+        return True
+    return any(forward_ad.unpack_dual(v).tangent is not None for v in tensors)

@@ -19,7 +19,7 @@ def test_derivative_of_draws_in_alpha(dim):
     torch.manual_seed(0)
     alpha = torch.tensor([0.9, 0.9999, 1.0, 1.0001, 1.3, 3.0], dtype=D, requires_grad=True)
     p = MultivariateBetaGaussian(torch.zeros(dim, dtype=D), 0.5 * torch.eye(dim, dtype=D), alpha)
-    draws = p.rsample((8_000,))
+    draws = p.rsample((3_000,))
     (expected,) = torch.autograd.grad(p.variance.sum(), alpha)
     squares = draws.square().sum(-1)
     (got,) = torch.autograd.grad(squares.mean(0).sum(), alpha, retain_graph=True)
@@ -66,7 +66,7 @@ def test_derivative_of_draws_of_a_mixture():
 def test_each_coordinate_follows_its_marginal_law(family):
     """A coordinate of a β-Gaussian in N dimensions is one on the line: k → k + (N−1)/2, with the same variance.
 
-    Kolmogorov–Smirnov on 10⁵ draws; with fresh seeds a correct sampler fails with probability 1e-3.
+    Kolmogorov–Smirnov on 4·10⁴ draws; with fresh seeds a correct sampler fails with probability 1e-3.
     """
     torch.manual_seed(0)
     joint = family.make()
@@ -77,7 +77,7 @@ def test_each_coordinate_follows_its_marginal_law(family):
     marginal = BetaGaussian.from_moments(p.mean[..., -1], p.variance[..., -1], index)
     if isinstance(joint, Mixture):
         marginal = Mixture(joint.mixture_distribution, marginal)
-    draws = joint.sample((100_000 // max(1, joint.batch_shape.numel()),))[..., -1]
+    draws = joint.sample((40_000 // max(1, joint.batch_shape.numel()),))[..., -1]
     assert kstest(marginal.cdf(draws).flatten().numpy(), "uniform").pvalue > 1e-3
 
 

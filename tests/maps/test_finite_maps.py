@@ -17,8 +17,8 @@ F64 = torch.float64
 
 @functools.cache
 def oracle(x, alpha):
-    """Bisection with mpmath for one slice, a tuple: slow, and sure to 30 digits."""
-    with mpmath.workdps(40):
+    """Bisection with mpmath for one slice, a tuple: slow, and sure to 18 digits."""
+    with mpmath.workdps(25):
         values = [mpmath.mpf(float(v)) for v in x]
         top = max(values)
         epsilon = mpmath.mpf(alpha) - 1
@@ -32,7 +32,7 @@ def oracle(x, alpha):
         low, high = mpmath.mpf(0), mpmath.log(len(values)) if epsilon == 0 else None
         if high is None:
             high = (1 - mpmath.mpf(len(values)) ** (-epsilon)) / epsilon
-        for _ in range(140):
+        for _ in range(64):
             middle = (low + high) / 2
             low, high = (middle, high) if sum(p(middle)) > 1 else (low, middle)
         result = p((low + high) / 2)

@@ -82,10 +82,9 @@ def test_boxes_hold_paraboloids(dim, tolerance):
     torch.testing.assert_close(found.covariance_matrix, known.covariance_matrix, rtol=10 * tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
-def test_gradients_reach_the_score_and_the_index(alpha):
+def test_gradients_reach_the_score_and_the_index():
     theta = torch.tensor([0.7, -1.3], dtype=F64, requires_grad=True)
-    index = torch.tensor(alpha, dtype=F64, requires_grad=True)
+    index = torch.tensor([1.0, 1.5, 2.0], dtype=F64, requires_grad=True)
 
     def moments(theta, index):
         prediction = contmax.regularized_prediction(
@@ -93,7 +92,7 @@ def test_gradients_reach_the_score_and_the_index(alpha):
         )
         return torch.stack([prediction.mean, prediction.variance])
 
-    assert gradcheck(moments, (theta, index), rtol=1e-4, atol=1e-6)
+    assert gradcheck(moments, (theta, index), rtol=1e-4, atol=1e-6, fast_mode=True)
     assert gradgradcheck(moments, (theta, index), rtol=1e-3, atol=1e-5, fast_mode=True)
 
 

@@ -79,17 +79,22 @@ def legendre_sum(coefficients: Float[Tensor, "... n"], x: Float[Tensor, "..."]) 
         tensor([-0.5000,  1.0000])
     """
     columns = coefficients.unbind(-1)
-    ahead, value = torch.zeros_like(columns[-1]), columns[-1]
-    for m in range(len(columns) - 2, -1, -1):
-        ahead, value = value, columns[m] + (2 * m + 1) / (m + 1) * x * value - (m + 1) / (m + 2) * ahead
-    return value.expand(torch.broadcast_shapes(value.shape, x.shape))
+    if len(columns) == 1:
+        return columns[0].expand(torch.broadcast_shapes(columns[0].shape, x.shape))
+    last = len(columns) - 2
+    ahead, value = columns[-1], torch.addcmul(columns[last], x, columns[-1], value=(2 * last + 1) / (last + 1))
+    for m in range(last - 1, -1, -1):
+        # Fused, a step is two operations; there is nothing else in a prediction that takes as long.
+        rest = torch.sub(columns[m], ahead, alpha=(m + 1) / (m + 2))
+        ahead, value = value, torch.addcmul(rest, x, value, value=(2 * m + 1) / (m + 1))
+    return value
 
 
 def legendre_basis(x: Float[Tensor, "..."], count: int) -> Float[Tensor, "... n"]:
     """P₀(x), …, Pₙ₋₁(x) along a new last dimension."""
     columns = [torch.ones_like(x), x]
     for m in range(1, count - 1):
-        columns.append(((2 * m + 1) * x * columns[m] - m * columns[m - 1]) / (m + 1))
+        columns.append(torch.addcmul(-m / (m + 1) * columns[m - 1], x, columns[m], value=(2 * m + 1) / (m + 1)))
     return torch.stack(columns[:count], -1)
 
 

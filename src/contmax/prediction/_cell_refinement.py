@@ -11,7 +11,7 @@ from contmax.deformed import exp_beta
 from contmax.maps._threshold import power_on_support
 from contmax.numerics import gauss_legendre, legendre_coefficients, legendre_slope, legendre_sum
 
-from ._live_parts import PART_NODES, Lines, level_of, live_parts
+from ._live_parts import PART_NODES, Lines, level_of, live_masses
 from ._partition import UnitMeasure, partition_on_nodes
 from ._resolution import HeldOut, rounding_noise, spread_points
 
@@ -100,7 +100,7 @@ def _misplaced(
     weights = (length[:, None] / _HELD_OUT).expand(local.shape).flatten()
     between = held_out.misplaced_by_guess(view.partition, alpha, weights)
     lines = Lines.over(coefficients, ~(values == -torch.inf).any(-1), length / 2)
-    by_parts = live_parts(lines, view.partition, alpha, PART_NODES).mass.flatten(-2).sum(-1)
+    (by_parts,) = live_masses(lines, view.partition, alpha, (PART_NODES,))
     _, rule = gauss_legendre(values.shape[-1], values.device)
     density = exp_beta(view.scaled(values) - view.partition[..., None, None], 2 - alpha[..., None, None])
     by_nodes = torch.where(lines.alive, length * (rule / 2 * density).sum(-1), 0)
@@ -181,10 +181,8 @@ def _too_coarse(
 
 def _rule_error(lines: Lines, partition: Tensor, alpha: Tensor) -> Float[Tensor, "*batch C"]:
     """How much mass the rule for live parts misplaces in each cell, against a rule with more nodes."""
-    rules = [
-        live_parts(lines, partition, alpha, nodes).mass.flatten(-2).sum(-1) for nodes in (PART_NODES, 2 * PART_NODES)
-    ]
-    return (rules[0] - rules[1]).abs()
+    few, many = live_masses(lines, partition, alpha, (PART_NODES, 2 * PART_NODES))
+    return (few - many).abs()
 
 
 def _gaps(scores: Float[Tensor, "*batch C q"], masked: Bool[Tensor, "*batch C q"]) -> Float[Tensor, "*batch C"]:

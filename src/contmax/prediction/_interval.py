@@ -7,7 +7,7 @@ import torch
 from torch import Size, Tensor
 from torch.types import _size
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import carries_gradient, is_eager_cpu
 from contmax._typing import Float
 from contmax.deformed import exp_beta
 from contmax.domains import Interval
@@ -99,6 +99,8 @@ def _partition(
         return parts.mass.flatten(-3).sum(-1), mass_slope(fixed, parts, index)
 
     solution = solve(mass_and_slope, start, bracket, index)
+    if not carries_gradient(lines.coefficients, alpha):
+        return solution
     _, slope = mass_and_slope(solution)
     return carry_gradient(
         lambda partition: live_parts(lines, partition, alpha, PART_NODES).mass.flatten(-3).sum(-1), solution, slope

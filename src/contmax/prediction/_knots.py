@@ -6,6 +6,7 @@ import torch
 from torch import Size, Tensor
 from torch.types import _size
 
+from contmax._eager import carries_gradient
 from contmax._typing import Float
 from contmax.domains import Knots
 from contmax.numerics import graded_rule
@@ -53,6 +54,8 @@ def _partition(scores: Float[Tensor, "*batch n"], unit: Float[Tensor, "n"], alph
         return segments.mass.sum(-1), (segments.length * segments.mean_power(2 - segments.alpha)).sum(-1)
 
     solution = solve_partition(mass_and_slope, start, bracket, index)
+    if not carries_gradient(scores, unit, alpha):
+        return solution
     _, slope = mass_and_slope(solution)
     return carry_gradient(lambda partition: _segments(scores, partition, gaps, alpha).mass.sum(-1), solution, slope)
 

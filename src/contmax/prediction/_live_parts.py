@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import carries_gradient, is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.maps._threshold import power_on_support
@@ -21,12 +21,11 @@ from contmax.numerics import graded_rule, legendre_slope, legendre_sum
 
 # Graded nodes per live part: :math:`\int x^k` to 1e-10 for every k ≥ 1/9.
 PART_NODES = 24
-# Bisection to 2⁻²⁶ of a cell: an extremum misplaced by that much costs its square, which is rounding.
-_EXTREMUM_STEPS = 26
-# Safeguarded Newton converges quadratically except beside an extremum; eager loops stop by themselves.
-_ROOT_STEPS = 24
+# Safeguarded Newton converges quadratically except beside an extremum; eager loops stop by themselves. An extremum
+# that is misplaced costs the square of that, and less where the score is flat and Newton's method slow.
+_ROOT_STEPS, _EXTREMUM_STEPS = 24, 12
 _MOST_ROOT_STEPS = 64
-_ROOT_TOLERANCE = 1e-12
+_ROOT_TOLERANCE, _EXTREMUM_TOLERANCE = 1e-12, 1e-8
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,23 @@ def live_parts(lines: Lines, partition: Tensor, alpha: Tensor, nodes: int, least
     """
     level = level_of(partition, alpha)
     level = level if least is None else torch.where(alpha > 1, level, least)
+    return _between(_ends(lines, level[..., None, None]), lines, partition, alpha, nodes)
+
+
+def live_masses(
+    lines: Lines, partition: Tensor, alpha: Tensor, nodes: tuple[int, ...]
+) -> list[Float[Tensor, "*rows C"]]:
+    """Mass of each cell by rules with different numbers of nodes, whose ends are looked for once."""
+    ends = _ends(lines, level_of(partition, alpha)[..., None, None])
+    return [_between(ends, lines, partition, alpha, count).mass.flatten(-2).sum(-1) for count in nodes]
+
+
+def _between(
+    ends: tuple[Tensor, Tensor, Tensor, Tensor], lines: Lines, partition: Tensor, alpha: Tensor, nodes: int
+) -> Parts:
+    """The parts between these ends."""
+    start, stop, start_moves, stop_moves = ends
     partition, alpha = partition[..., None, None], alpha[..., None, None]
-    start, stop, start_moves, stop_moves = _ends(lines, level[..., None, None])
     unit, weight = graded_rule(nodes, lines.half.device)
     length = (stop - start)[..., None]
     local = start[..., None] + length * unit
@@ -154,6 +168,8 @@ def _root(coefficients: Tensor, level: Tensor, inside: Tensor, outside: Tensor, 
         # Few pieces are crossed; only those are worth iterating over.
         found = _closed_root(both[crossed], height[crossed], inside[crossed], outside[crossed], _MOST_ROOT_STEPS)
         x = inside.masked_scatter(crossed, found)
+        if not carries_gradient(coefficients, level):
+            return x
     else:
         x = torch.where(crossed, _closed_root(both, height, inside, outside, _ROOT_STEPS), inside)
     slope = legendre_slope(coefficients)
@@ -164,26 +180,34 @@ def _root(coefficients: Tensor, level: Tensor, inside: Tensor, outside: Tensor, 
     return x
 
 
-def _closed_root(value_and_slope: Tensor, level: Tensor, inside: Tensor, outside: Tensor, steps: int) -> Tensor:
+def _closed_root(
+    value_and_slope: Tensor,
+    level: Tensor | float,
+    inside: Tensor,
+    outside: Tensor,
+    steps: int,
+    tolerance: float = _ROOT_TOLERANCE,
+) -> Tensor:
     """Newton's method between two ends, one above the level and one not; bisection where it would leave them."""
     x = (inside + outside) / 2
     eager = is_eager_cpu(x)
     for _ in range(steps):
         value, slope = legendre_sum(value_and_slope, x[..., None]).unbind(-1)
         excess = value - level
-        inside, outside = torch.where(excess > 0, x, inside), torch.where(excess > 0, outside, x)
+        above = excess > 0
+        inside, outside = torch.where(above, x, inside), torch.where(above, outside, x)
         newton = x - excess * _reciprocal(slope, slope != 0)
         within = (newton - inside) * (newton - outside) <= 0
         moved = torch.where(within, newton, (inside + outside) / 2)
         change = (moved - x).abs()
         x = moved
-        if eager and not bool((change > _ROOT_TOLERANCE).any()):
+        if eager and not bool((change > tolerance).any()):
             break
     return x
 
 
 def _extremum(coefficients: Tensor) -> Tensor:
-    """Local coordinate where the derivative first changes sign, by bisection; 0 where it does not."""
+    """Local coordinate where the derivative first changes sign; 0 where it does not."""
     slope = legendre_slope(coefficients)
     grid = torch.linspace(-1, 1, coefficients.shape[-1] + 1, dtype=slope.dtype, device=slope.device)
     rises = legendre_sum(slope[..., None, :], grid) > 0
@@ -191,11 +215,14 @@ def _extremum(coefficients: Tensor) -> Tensor:
     first = turns.to(torch.int8).argmax(-1)
     low, high = grid[first], grid[first + 1]
     rising = torch.gather(rises, -1, first[..., None])[..., 0]
-    for _ in range(_EXTREMUM_STEPS):
-        middle = (low + high) / 2
-        left = (legendre_sum(slope, middle) > 0) == rising
-        low, high = torch.where(left, middle, low), torch.where(left, high, middle)
-    return torch.where(turns.any(-1), (low + high) / 2, 0)
+    inside, outside = torch.where(rising, low, high), torch.where(rising, high, low)
+    both = torch.stack([slope, legendre_slope(slope)], -2)
+    turned = turns.any(-1)
+    if is_eager_cpu(both):
+        ends = inside[turned], outside[turned]
+        found = _closed_root(both[turned], 0.0, *ends, _MOST_ROOT_STEPS, _EXTREMUM_TOLERANCE)
+        return torch.zeros_like(inside).masked_scatter(turned, found)
+    return torch.where(turned, _closed_root(both, 0.0, inside, outside, _EXTREMUM_STEPS), 0)
 
 
 def _reciprocal(value: Tensor, where: Tensor) -> Tensor:

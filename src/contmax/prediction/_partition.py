@@ -86,11 +86,16 @@ def solve_partition(
         partition = proposed
         if eager and not bool(moved.any()):
             break
-    if eager:
-        mass = mass_and_slope(partition)[0]
-        if bool(((mass > 0) & ~((mass - 1).abs() <= max(_MASS_TOLERANCE, slack))).any()):
+    # The mass before the last step, which was as good as none, tells whether there is a solution.
+    if eager and _misses_one(mass, slack):
+        mass, _ = mass_and_slope(partition)
+        if _misses_one(mass, slack):
             raise explain(mass, alpha)
     return partition
+
+
+def _misses_one(mass: Tensor, slack: float) -> bool:
+    return bool(((mass > 0) & ~((mass - 1).abs() <= max(_MASS_TOLERANCE, slack))).any())
 
 
 def carry_gradient(

@@ -7,7 +7,7 @@ import torch
 from torch import Size, Tensor
 from torch.types import _size
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import carries_gradient, is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.domains import Box
 from contmax.numerics import gauss_legendre
@@ -72,6 +72,8 @@ def _partition(
     interpolant: Interpolant, panels: list[Panels], solution: Float[Tensor, "*batch"], alpha: Tensor
 ) -> tuple[Float[Tensor, "*batch"], SupportRule]:
     """Ã with its derivatives, and the rule fitted to its support."""
+    if not carries_gradient(interpolant.table, alpha):
+        return solution, fit_rule(interpolant, panels, solution, alpha)
     fixed, index = interpolant.detach(), alpha.detach()
     _, slope = fit_rule(fixed, panels, solution, index).mass_and_slope(solution, index)
     partition = carry_gradient(

@@ -104,21 +104,48 @@ class Interpolant:
 
     def score(self, points: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
         """Values at points (*more, *rows, N) of the unit box, and whether their cells are alive."""
-        flat = self.table.flatten(len(self.rows), len(self.rows) + self.axes - 1)
+        cell, bases = self._bases(points)
+        return _contracted(self._columns(cell), bases), take(self.alive.flatten(len(self.rows)), cell, self.rows)
+
+    def derivatives(self, points: Float[Tensor, "..."]) -> tuple[Tensor, list[Tensor], list[list[Tensor]]]:
+        """Values f, slopes ∂f/∂tᵢ and curvatures ∂²f/∂tᵢ∂tⱼ at points (*more, *rows, N) of the unit box."""
+        cell, bases = self._bases(points)
+        table, axes = self._columns(cell), range(self.axes)
+        # A derivative of the score is a sum over derivatives of the polynomials.
+        slope = 2 * self.cells * legendre_slope(torch.eye(self.nodes, dtype=table.dtype, device=table.device)).T
+        orders = [(basis, basis @ slope, basis @ slope @ slope) for basis in bases]
+
+        def along(*axes_of_slopes: int) -> Tensor:
+            return _contracted(table, [orders[axis][axes_of_slopes.count(axis)] for axis in axes])
+
+        slopes = [along(axis) for axis in axes]
+        mixed = {(i, j): along(i, j) for i in axes for j in axes if i <= j}
+        return along(), slopes, [[mixed[min(i, j), max(i, j)] for j in axes] for i in axes]
+
+    def _columns(self, cell: Tensor) -> Tensor:
+        """Coefficients of the cells at these places in a row-major list."""
+        return take(self.table.flatten(len(self.rows), len(self.rows) + self.axes - 1), cell, self.rows)
+
+    def _bases(self, points: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Place of each point's cell in a row-major list, and the Legendre polynomials there, axis by axis."""
         cell, first = self._place(points[..., 0])
         bases = [first]
         for axis in range(1, self.axes):
             along, basis = self._place(points[..., axis])
             cell = cell * self.cells + along
             bases.append(basis)
-        table = take(flat, cell, self.rows)
-        for basis in reversed(bases):
-            rest = table.dim() - basis.dim()
-            table = (table * basis.reshape(basis.shape[:-1] + (1,) * rest + basis.shape[-1:])).sum(-1)
-        return table, take(self.alive.flatten(len(self.rows)), cell, self.rows)
+        return cell, bases
 
     def _place(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Cell of each coordinate and the Legendre polynomials there."""
         scaled = x * self.cells
         cell = scaled.detach().floor().clamp(0, self.cells - 1)
         return cell.long(), legendre_basis(2 * (scaled - cell) - 1, self.nodes)
+
+
+def _contracted(table: Tensor, bases: list[Tensor]) -> Tensor:
+    """Sums of coefficients (…, q, …, q) times polynomials (…, q), last axis first."""
+    for basis in reversed(bases):
+        rest = table.dim() - basis.dim()
+        table = (table * basis.reshape(basis.shape[:-1] + (1,) * rest + basis.shape[-1:])).sum(-1)
+    return table

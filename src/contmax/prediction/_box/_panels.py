@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from contmax._eager import carries_gradient
 from contmax._typing import Bool, Float
 from contmax.numerics import gauss_legendre, graded_rule
 
@@ -64,6 +65,8 @@ class Panels:
         Two chord steps on the conditions leave the values alone and are exact to second order.
         """
         points = self.points
+        if not carries_gradient(interpolant.table, level):
+            return points[..., 0]
         jacobian = _conditions(interpolant.detach(), level.detach(), points, self.moves)[1]
         for _ in range(2):
             residual, _ = _conditions(interpolant, level, points, self.moves)
@@ -93,12 +96,10 @@ def _conditions(interpolant: Interpolant, level: Tensor, points: Tensor, moves: 
     A coordinate on the boundary of the box stays there.
     """
     axes = interpolant.axes
-    slopes = [interpolant.slope(axis) for axis in range(axes)]
     pinned = (points <= 0) | (points >= 1) | ~moves[..., None]
-    value, _ = interpolant.score(points)
-    residual = [value - level, *(slope.score(points)[0] for slope in slopes[1:])]
-    rows = [torch.stack([slope.score(points)[0] for slope in slopes], -1)]
-    rows += [torch.stack([slope.slope(axis).score(points)[0] for axis in range(axes)], -1) for slope in slopes[1:]]
+    value, slopes, curvatures = interpolant.derivatives(points)
+    residual = [value - level, *slopes[1:]]
+    rows = [torch.stack(each, -1) for each in (slopes, *curvatures[1:])]
     jacobian = torch.where(
         pinned[..., None], torch.eye(axes, dtype=points.dtype, device=points.device), torch.stack(rows, -2)
     )
