@@ -61,6 +61,18 @@ def trained_here(monkeypatch):
     return asked
 
 
+@pytest.fixture
+def sketched(monkeypatch):
+    """Pictures of reports are drawn, but not made into files, which nobody looks at and which take most of the time."""
+    from contmax_lab.drawing import LIGHT
+
+    def sketch(draw):
+        assert draw(LIGHT).axes
+        return b"light", b"dark"
+
+    monkeypatch.setattr("contmax_lab.report._page.rendered_twice", sketch)
+
+
 @pytest.fixture(scope="module")
 def explorer_runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")

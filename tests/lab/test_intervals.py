@@ -73,6 +73,7 @@ def test_a_forecast_goes_on_from_itself_over_days_that_were_not_observed(tmp_pat
     torch.testing.assert_close(alone[(days.ordinal - days.ordinal[0]), -1], days.features[:, -1])
 
 
+@pytest.mark.usefixtures("sketched")
 def test_runs_of_the_same_name_are_told_apart_by_what_differs(tmp_path):
     folders = [tmp_path / row / "seed-0" for row in ("parabola", "triangular")]
     for folder in folders:
