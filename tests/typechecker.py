@@ -35,7 +35,8 @@ def once_per_kind(jaxtyped: Callable, function: Callable | None = None, *, typec
     if isinstance(function, type):
         return jaxtyped(function, typechecker=typechecker)
     passed: dict[tuple, set] = {}
-    check_all = jaxtyped(function, typechecker=typechecker)
+    # Made when it is first needed: to make all takes seconds, and each process calls few of the functions.
+    check_all = functools.cache(lambda: jaxtyped(function, typechecker=typechecker))
 
     @functools.wraps(function)
     def call(*arguments, **options):
@@ -43,7 +44,7 @@ def once_per_kind(jaxtyped: Callable, function: Callable | None = None, *, typec
         kinds = (*map(_kind, arguments), *options, *map(_kind, options.values()))
         results = passed.get(kinds)
         if results is None:
-            result = check_all(*arguments, **options)
+            result = check_all()(*arguments, **options)
             passed[kinds] = {_kind(result)}
             return result
         result = function(*arguments, **options)
