@@ -49,8 +49,7 @@ collect_ignore = ["src/contmax/integrations/transformers"]
 LONG = (
     "tests/lab",
     "tests/integrations/test_transformers",
-    "tests/test_examples",
-    "tests/test_readme",
+    "tests/docs/test_docs_pages",
     "tests/test_fuzz",
     "tests/prediction",
     "tests/kernels",

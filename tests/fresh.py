@@ -13,12 +13,12 @@ import contextlib, importlib, io, json, os, sys, traceback, warnings
 job = json.load(sys.stdin)
 for name in job["imports"]:
     importlib.import_module(name)
-for name, source, folder, arguments in job["programs"]:
+for name, source, folder, arguments, strict in job["programs"]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.chdir(folder)
-        warnings.simplefilter("error" if job["strict"] else "default")
+        warnings.simplefilter("error" if strict else "default")
         sys.argv, code, said, printed = [name, *arguments], 0, "", io.StringIO()
         with contextlib.redirect_stdout(printed):
             try:
@@ -38,12 +38,13 @@ for name, source, folder, arguments in job["programs"]:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What to run: its name in a traceback, its text, the folder it runs in, what it is told."""
+    """What to run: its name in a traceback, its text, the folder it runs in, what it is told, are warnings errors?"""
 
     name: str
     source: str
     folder: Path = Path()
     arguments: tuple[str, ...] = ()
+    strict: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +56,11 @@ class Done:
     complaint: str
 
 
-def run_each(programs: list[Program], *, imports: tuple[str, ...] = ("torch",), strict: bool = False) -> list[Done]:
-    """Run programs one after the other, each in a copy of one process; with `strict`, warnings are errors."""
+def run_each(programs: list[Program], *, imports: tuple[str, ...] = ("torch",)) -> list[Done]:
+    """Run programs one after the other, each in a copy of one process."""
     job = {
         "imports": imports,
-        "strict": strict,
-        "programs": [(p.name, p.source, str(p.folder.resolve()), p.arguments) for p in programs],
+        "programs": [(p.name, p.source, str(p.folder.resolve()), p.arguments, p.strict) for p in programs],
     }
     command = [sys.executable, "-c", _COPY_FOR_EACH]
     run = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, check=False, timeout=600)

@@ -43,7 +43,8 @@ def once_per_kind(jaxtyped: Callable, function: Callable | None = None, *, typec
     passed: dict[tuple, set] = {}
     patterns: dict[tuple, set] = {}
     pattern = _exactly if _ARITHMETIC.search(repr(function.__annotations__)) else _pattern
-    check_all = jaxtyped(function, typechecker=typechecker)
+    # Made when it is first needed: to make all takes seconds, and each process calls few of the functions.
+    check_all = functools.cache(lambda: jaxtyped(function, typechecker=typechecker))
 
     @functools.wraps(function)
     def call(*arguments, **options):
@@ -54,7 +55,7 @@ def once_per_kind(jaxtyped: Callable, function: Callable | None = None, *, typec
             sizes: dict[int, int] = {}
             like = pattern(kinds, sizes)
             if like not in patterns:
-                result = check_all(*arguments, **options)
+                result = check_all()(*arguments, **options)
                 kind = _kind(result)
                 passed[kinds], patterns[like] = {kind}, {pattern(kind, sizes)}
                 return result

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from contmax_lab.contract import Recipe, Section, Table, Task
 from contmax_lab.errors import LabError
-from contmax_lab.packages import require
+from contmax_lab.packages import require_folder
 from contmax_lab.provenance import provenance
 from contmax_lab.registry import installed_task, shipped_tasks
 from contmax_lab.report import learning_curves, write_page
@@ -83,7 +83,7 @@ def make_demo(job: DemoJob, tell: Callable[[Section], None]) -> Path:
     """
     for package in ("matplotlib", "sklearn", "aeon", "vega_datasets"):
         # Said now, not after minutes of training.
-        require(package, "The demo")
+        require_folder(package, "The demo")
     started = time.monotonic()
     parts = [Section("What is compared", table=_KINDS)]
     for task, table in demo_tables(job.seeds):

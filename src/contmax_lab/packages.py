@@ -1,8 +1,10 @@
 """Optional packages: imported where they are used, and named with the command that installs them where they are not."""
 
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
+from pathlib import Path
 from types import ModuleType
 
 from contmax_lab.errors import LabError
@@ -41,8 +43,32 @@ def require(module: str, purpose: str) -> ModuleType:
     except ModuleNotFoundError as error:
         # A package that is there but lacks one of its own says so itself.
         missing = (error.name or module).partition(".")[0]
-        name = distribution(missing)
-        raise LabError(f"{purpose} needs {name}, which is not installed: pip install {name}") from None
+        raise _missing(missing, purpose) from None
+
+
+def require_folder(package: str, purpose: str) -> Path:
+    """The folder of an optional package, for a file in it: to import the package may take seconds.
+
+    Args:
+        package: without a dot.
+        purpose: what needs it, as the subject of a sentence.
+
+    Raises:
+        LabError: if it is not installed.
+
+    Example:
+        >>> require_folder("contmax_lab", "This example").name
+        'contmax_lab'
+    """
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise _missing(package, purpose)
+    return Path(found.submodule_search_locations[0])
+
+
+def _missing(module: str, purpose: str) -> LabError:
+    name = distribution(module)
+    return LabError(f"{purpose} needs {name}, which is not installed: pip install {name}")
 
 
 def distribution(module: str) -> str:
@@ -56,6 +82,7 @@ def distribution(module: str) -> str:
     return _DISTRIBUTIONS.get(root, root)
 
 
+@functools.cache
 def version(module: str) -> str | None:
     """The installed version of the package that provides a module, or None.
 

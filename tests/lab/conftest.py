@@ -61,6 +61,28 @@ def trained_here(monkeypatch):
     return asked
 
 
+@pytest.fixture
+def sketched(monkeypatch):
+    """Pictures of reports are drawn, but not made into files, which nobody looks at and which take most of the time."""
+    from contmax_lab.drawing import LIGHT
+
+    def sketch(draw):
+        assert draw(LIGHT).axes
+        return b"light", b"dark"
+
+    monkeypatch.setattr("contmax_lab.report._page.rendered_twice", sketch)
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory):
+    """A database of searches that holds none: to make its tables takes longer than a search without trainings."""
+    import optuna
+
+    path = tmp_path_factory.mktemp("database") / "empty.db"
+    optuna.storages.RDBStorage(f"sqlite:///{path}")
+    return path
+
+
 @pytest.fixture(scope="module")
 def explorer_runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")

@@ -26,6 +26,16 @@ def train_with_little_space(recipe, folder, answer):
         answer.put(str(error))
 
 
+def say_into(folder, *command):
+    """Run the command; what it says is in the files `stdout` and `stderr` of the folder, to the end of the process."""
+    from contmax_lab.cli import main
+
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main(list(command))
+
+
 # -- several processes for one training --------------------------------------------------------------------------------
 
 

@@ -120,7 +120,7 @@ def test_many_files_are_counted(contmax, tmp_path):
     assert len(printed.splitlines()) < 15
 
 
-@pytest.mark.usefixtures("trained_here")
+@pytest.mark.usefixtures("trained_here", "sketched")
 def test_a_place_that_cannot_be_written(contmax, config, tmp_path):
     (tmp_path / "file").write_text("")
     run, place = tmp_path / "run", tmp_path / "file" / "into"

@@ -147,6 +147,7 @@ def test_a_very_long_text_has_a_picture_of_bounded_size(contmax, tmp_path):
     assert 2000 < width < 10000
 
 
+@pytest.mark.usefixtures("sketched")
 def test_runs_of_one_name_are_told_apart_and_their_data_may_move(contmax, config, tmp_path):
     runs = [tmp_path / row / "seed-0" for row in ("one", "other")]
     for run in runs:

@@ -1,20 +1,26 @@
 """The demo: its data, its attentions, every recipe for one step, and the report in a real browser."""
 
+import contextlib
+import io
 import math
 import re
 import shutil
 import sys
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
+from here import Here
 from torch.distributions import Normal
 
-from chromium import CHROMIUM, started
+from chromium import needs_chromium
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian, TruncatedParabola
 from contmax.nn import ContinuousAttention
 from contmax_lab.attention import Attended, Attention, attended_share
 from contmax_lab.cli import main
+from contmax_lab.demo import demo_tables
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task, load_recipe, open_trained, shipped_recipes
 from contmax_lab.runs import Run
@@ -22,7 +28,9 @@ from contmax_lab.tasks.documents.pretrained import EXAMPLES
 from contmax_lab.tasks.images.digits import DigitsData
 from contmax_lab.tasks.series.vowels import VowelsData
 from contmax_lab.training import train
+from contmax_lab.workers import LocalProcesses
 
+PHONE = {"width": 390, "height": 800}
 KINDS = [name for name in shipped_recipes() if name.startswith(("vowels/", "digits/"))]
 
 
@@ -89,7 +97,7 @@ def test_more_digits_than_there_are():
 
 @pytest.mark.parametrize(
     ("module", "task", "data", "pip"),
-    [("aeon", "vowels", VowelsData(), "aeon"), ("sklearn.datasets", "digits", DigitsData(), "scikit-learn")],
+    [("aeon", "vowels", VowelsData(), "aeon"), ("sklearn", "digits", DigitsData(), "scikit-learn")],
 )
 def test_a_missing_package_is_one_line(monkeypatch, module, task, data, pip):
     monkeypatch.setitem(sys.modules, module, None)
@@ -137,21 +145,6 @@ def test_the_head_is_the_one_that_is_recommended(basis):
     assert repr(attend) == repr(ContinuousAttention(basis, embed_dim=8))
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_every_recipe_takes_a_step(tmp_path, name):
-    quick = ["--training.epochs=1", "--training.batch_size=0", "--model.hidden_dim=4", "--model.functions=3"]
-    results = train(load_recipe(name, quick), Run(tmp_path / "run"), test=True)
-    assert results["steps"] == 1
-    trained = open_trained(tmp_path / "run")
-    with torch.no_grad():
-        batch = trained.task.batch(trained.splits.test, range(len(trained.splits.test)))
-        output = trained.model(batch)
-    assert results["test"]["accuracy"] == pytest.approx(
-        float((output.scores.argmax(-1) == batch["target"]).float().mean())
-    )
-    assert (results["test"]["attended"] == 1) == ("softmax" in name)
-
-
 def test_speakers_are_told_apart(tmp_path):
     recipe = load_recipe("vowels/continuous-sparsemax", ["--training.epochs=12", "--model.functions=8"])
     results = train(recipe, Run(tmp_path / "run"), test=True)
@@ -162,20 +155,62 @@ def test_speakers_are_told_apart(tmp_path):
 # -- from the command to the browser -----------------------------------------------------------------------------------
 
 
-def test_the_demo_from_command_to_browser(tmp_path, capfd, trained_here):
-    folder = tmp_path / "demo"
+class Demo(NamedTuple):
+    """A demo for one epoch, where two trainings of other keys lay before: its folder, what it printed, the jobs."""
+
+    folder: Path
+    printed: str
+    asked: list[int]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder, asked = tmp_path_factory.mktemp("demo"), []
     small = ["--training.epochs=1", "--training.batch_size=0", "--model.hidden_dim=4"]
     left_over = Run(folder / "runs" / "seattle" / "baseline" / "seed-0")
     train(load_recipe("intervals/seattle-midpoint", [*small[1:], "--training.epochs=2"]), left_over)
     unknown = Run(folder / "runs" / "seattle" / "triangular" / "seed-0")
     shutil.copytree(left_over.folder, unknown.folder)
     unknown.config.write_text(unknown.config.read_text().replace("dropout:", "formerly:"))
-    main(["demo", "--output", str(folder), "--seeds", "1", "--jobs", "3", *small])
-    assert trained_here == [3] * 5
-    assert left_over.results()["epochs"] == unknown.results()["epochs"] == 1
-    # Keys are changed for every training: a quick look is quick.
-    assert {Run(path.parent).results()["epochs"] for path in folder.glob("runs/*/*/*/results.json")} == {1}
-    printed = capfd.readouterr().out
+
+    def opened(workers):
+        asked.append(workers.jobs)
+        return Here().open()
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.setattr(LocalProcesses, "open", opened)
+        # Coarser pictures are drawn sooner.
+        patch.setattr("contmax_lab.drawing._picture._DOTS_PER_INCH", 80)
+        main(["demo", "--output", str(folder), "--seeds", "1", "--jobs", "3", *small])
+    return Demo(folder, printed.getvalue(), asked)
+
+
+def test_keys_are_changed_for_every_training_and_others_are_forgotten(demo):
+    assert demo.asked == [3] * 5
+    # A quick look is quick, and what was trained with other keys, or with none that are known, is trained anew.
+    results = {path.parent: Run(path.parent).results() for path in demo.folder.glob("runs/*/*/*/results.json")}
+    assert {demo.folder / "runs" / "seattle" / row / "seed-0" for row in ("baseline", "triangular")} <= {*results}
+    assert {found["epochs"] for found in results.values()} == {1}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_recipe_takes_a_step(demo, name):
+    task, _, variant = name.partition("/")
+    trained = open_trained(demo.folder / "runs" / task / variant / "seed-0")
+    results = trained.results
+    assert results["steps"] == 1
+    recipe = load_recipe(name)
+    assert (trained.recipe.model.attention, trained.recipe.model.alpha) == (recipe.model.attention, recipe.model.alpha)
+    with torch.no_grad():
+        batch = trained.task.batch(trained.splits.test, range(len(trained.splits.test)))
+        output = trained.model(batch)
+    assert results["test"]["accuracy"] == pytest.approx(
+        float((output.scores.argmax(-1) == batch["target"]).float().mean())
+    )
+    assert (results["test"]["attended"] == 1) == ("softmax" in name)
+
+
+def test_what_is_printed_and_what_lies_in_the_folder(demo):
     for words in (
         "Where is the speech?",
         "Where is the digit?",
@@ -187,32 +222,38 @@ def test_the_demo_from_command_to_browser(tmp_path, capfd, trained_here):
         "Triangular",
         "report.html",
     ):
-        assert words in printed
+        assert words in demo.printed
     # Brackets are around the words that the travelling model attends to.
-    assert re.search(r"\[[a-z ,.:]+", printed[printed.index("in brackets") :])
-    pictures = sorted(path.name for path in folder.glob("*.png"))
+    assert re.search(r"\[[a-z ,.:]+", demo.printed[demo.printed.index("in brackets") :])
+    pictures = sorted(path.name for path in demo.folder.glob("*.png"))
     assert len(pictures) == 10 + len(EXAMPLES)
     assert {"the-true-interval-and-the-attended-one.png", "the-true-box-and-the-attended-region.png"} <= {*pictures}
-    text = (folder / "report.html").read_text(encoding="utf-8")
+    text = (demo.folder / "report.html").read_text(encoding="utf-8")
     assert not re.search(r"(src|href|srcset)=\"(?!data:|#)", text)
-    if CHROMIUM is None:
-        pytest.skip("the page was made; there is no chromium on this machine to open it with")
-    with started() as browser:
-        seen = {scheme: look_at(browser, folder / "report.html", scheme) for scheme in ("light", "dark")}
-    for scheme in ("light", "dark"):
-        assert seen[scheme]["complaints"] == []
-        assert seen[scheme]["requests"] == []
-        assert len(seen[scheme]["widths"]) == len(pictures)
-        assert min(seen[scheme]["widths"]) > 600
-        assert not seen[scheme]["overflow"]
+
+
+@needs_chromium
+def test_the_report_in_a_browser(demo, chromium):
+    pictures = [*demo.folder.glob("*.png")]
+    screens = {"light": PHONE, "dark": PHONE, "large": {"width": 1280, "height": 720}}
+    seen = {name: look_at(chromium, demo.folder / "report.html", name, size) for name, size in screens.items()}
+    # The kinds of attention above; below, sentences of others, and four lines on how the page was made.
+    rows = 5 + sum(len(table.rows) for _, table in demo_tables()) + len(EXAMPLES) + 4
+    for name in screens:
+        assert seen[name]["complaints"] == []
+        assert seen[name]["requests"] == []
+        assert len(seen[name]["widths"]) == len(pictures)
+        assert min(seen[name]["widths"]) > 300
+        assert seen[name]["rows"] == rows
+        assert not seen[name]["overflow"]
     assert seen["light"]["background"] != seen["dark"]["background"]
     assert not {*seen["light"]["sources"]} & {*seen["dark"]["sources"]}
 
 
-def look_at(browser, page_file, scheme):
-    """What a phone shows."""
+def look_at(browser, page_file, name, size):
+    """What a screen shows."""
     complaints, requests = [], []
-    page = browser.new_page(color_scheme=scheme, viewport={"width": 390, "height": 800})
+    page = browser.new_page(color_scheme="dark" if name == "dark" else "light", viewport=size)
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
@@ -223,6 +264,7 @@ def look_at(browser, page_file, scheme):
         "requests": [url for url in requests if not url.startswith(("file:", "data:"))],
         "widths": images.evaluate_all("images => images.map(image => image.naturalWidth)"),
         "sources": images.evaluate_all("images => images.map(image => image.currentSrc)"),
+        "rows": page.locator("tbody tr").count(),
         "overflow": page.evaluate("document.documentElement.scrollWidth > window.innerWidth"),
         "background": page.evaluate("getComputedStyle(document.body).backgroundColor"),
     }

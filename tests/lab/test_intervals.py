@@ -116,6 +116,7 @@ def test_there_is_no_year_where_every_window_has_a_test_day(tmp_path):
     assert [figure.title for figure in figures] == ["A year of temperatures, predicted one day ahead"]
 
 
+@pytest.mark.usefixtures("sketched")
 def test_runs_of_the_same_name_are_told_apart_by_what_differs(tmp_path):
     folders = [tmp_path / row / "seed-0" for row in ("parabola", "triangular")]
     for folder in folders:

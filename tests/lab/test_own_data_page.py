@@ -44,6 +44,7 @@ def inside(here, monkeypatch):
     return here
 
 
+@pytest.mark.usefixtures("sketched")
 def test_every_command_of_the_page_works(inside, contmax):
     said = {}
     for line in commands():

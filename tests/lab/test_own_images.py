@@ -46,6 +46,7 @@ def test_predict_answers_an_image(folder, contmax, tmp_path):
         assert (code > 0, len(complaint)) == (True, 1)
 
 
+@pytest.mark.usefixtures("sketched")
 def test_report_shows_where_it_looks(folder, contmax, tmp_path):
     code, _, errors = contmax("report", folder / "run", "--output", tmp_path / "report.html")
     assert (code, errors) == (0, [])

@@ -52,6 +52,7 @@ def test_predict_answers_a_table_with_one_series(folder, contmax, tmp_path):
         assert says in complaint[0]
 
 
+@pytest.mark.usefixtures("sketched")
 def test_report_shows_where_it_looks(folder, contmax, tmp_path):
     code, _, errors = contmax("report", folder / "run", "--output", tmp_path / "report.html", "--examples", 1)
     assert (code, errors) == (0, [])

@@ -51,6 +51,7 @@ def test_predict_answers_a_text(folder, contmax, tmp_path):
     assert (code, len(complaint)) == (2, 1)
 
 
+@pytest.mark.usefixtures("sketched")
 def test_report_shows_where_it_looks(folder, contmax, tmp_path):
     code, _, errors = contmax("report", folder / "run", "--output", tmp_path / "report.html", "--examples", 2)
     assert (code, errors) == (0, [])

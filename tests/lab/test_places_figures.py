@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from contmax_lab.contract import TrainedRun
-from contmax_lab.drawing import DARK, LIGHT, rendered
+from contmax_lab.drawing import LIGHT, rendered_twice
 from contmax_lab.registry import find_task, load_recipe
 from contmax_lab.report import sections
 from contmax_lab.tasks.places import _figures
@@ -37,7 +37,7 @@ def untrained(name, *overrides, label="Fresh weights"):
 def test_every_kind_of_attention_is_drawn_in_light_and_dark(name, kinds):
     runs = [untrained(name, f"--model.attention={kind}", label=f"Kind {kind}") for kind in kinds]
     (figure,) = TASK.figures(runs, [0])
-    light, dark = (rendered(figure.draw, theme) for theme in (LIGHT, DARK))
+    light, dark = rendered_twice(figure.draw)
     assert light.startswith(PNG)
     assert dark.startswith(PNG)
     assert light != dark

@@ -37,13 +37,8 @@ def quick(name, folder):
     return str(folder)
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Pictures that nobody looks at take most of the time."""
-    monkeypatch.setattr("contmax_lab.report._page.rendered", lambda draw, theme: b"")
-
-
-def test_the_report_tells_what_the_basis_explains(tmp_path, undrawn):
+@pytest.mark.usefixtures("sketched")
+def test_the_report_tells_what_the_basis_explains(tmp_path):
     folders = [quick(f"vowels/{kind}-sparsemax", tmp_path / kind) for kind in ("continuous", "discrete")]
     page = tmp_path / "out" / "r.html"
     main(["report", *folders, "--output", str(page), "--examples", "1", "5", "9"])
@@ -63,7 +58,7 @@ def test_the_report_tells_what_the_basis_explains(tmp_path, undrawn):
     assert int(told[1]) == round(100 * sum(shares) / 3)
 
 
-def test_drawn_places_count_once_each_and_as_they_are(undrawn):
+def test_drawn_places_count_once_each_and_as_they_are():
     task, kinds = find_task("places"), ("combined", "multihead", "discrete")
     few = ["--model.hidden_dim=8", "--model.functions=4", "--data.valid_places=1"]
     recipes = [load_recipe("places/utterance", [*few, f"--model.attention={kind}"]) for kind in kinds]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 
 import pytest
 from weather import tiny_recipe
@@ -47,8 +48,9 @@ class InThisProcess:
 
 
 @pytest.fixture
-def job(tmp_path, monkeypatch):
+def job(tmp_path, empty_database):
     """Makes a search whose trainings are a function of the recipe, and remembers what was trained."""
+    address = f"sqlite:///{shutil.copy(empty_database, tmp_path / 's.db')}"
 
     def prepared(outcome, space, *overrides, trials=4, repetitions=()):
         tiny = tiny_recipe(tmp_path, *overrides)
@@ -61,7 +63,6 @@ def job(tmp_path, monkeypatch):
             trained.append(recipe)
             return {"valid": {tiny.training.monitor: outcome(recipe), "other": -1.0}}
 
-        address = f"sqlite:///{tmp_path}/s.db"
         source = find_recipe("intervals/parabola")
         return Search(source, tuple(keys), tmp_path / "s", address, trials, repetitions, InThisProcess(judged)), trained
 

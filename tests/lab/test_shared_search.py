@@ -1,6 +1,7 @@
 """A search that is stopped, killed, or shared by several processes: every trial is trained once, and none is lost."""
 
 import os
+import shutil
 import signal
 
 import optuna
@@ -30,8 +31,9 @@ def config(tmp_path):
 
 
 @pytest.fixture
-def study(tmp_path):
+def study(tmp_path, empty_database):
     """Opens the same study, as another process would."""
+    shutil.copy(empty_database, tmp_path / "s.db")
 
     def opened():
         return _study.open_study("s", f"sqlite:///{tmp_path / 's.db'}", "minimize")

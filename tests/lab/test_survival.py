@@ -4,15 +4,15 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import signal
-import subprocess
-import sys
 import time
+from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
-from processes import train_with_little_space
+from processes import say_into, train_with_little_space
 from weather import tiny_recipe
 
 from contmax_lab import recipes
@@ -28,6 +28,15 @@ def server():
     return process_server()
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A recipe, and a run of it that nothing has disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    recipe, run = tiny_recipe(folder, "--training.checkpoint_seconds=0"), Run(folder / "run")
+    train(recipe, run)
+    return recipe, run
+
+
 def outcome(run):
     """All that must not depend on interruptions: results, metrics and weights, without times."""
     results = run.results()
@@ -41,10 +50,8 @@ def checkpoints(run):
     return sorted(path.name for path in run.checkpoints.glob("step-*"))
 
 
-def test_a_partial_file_of_a_killed_process_is_no_checkpoint(tmp_path):
-    recipe = tiny_recipe(tmp_path)
-    undisturbed, run = Run(tmp_path / "undisturbed"), Run(tmp_path / "run")
-    train(recipe, undisturbed)
+def test_a_partial_file_of_a_killed_process_is_no_checkpoint(tmp_path, whole):
+    (recipe, undisturbed), run = whole, Run(tmp_path / "run")
     run.checkpoints.mkdir(parents=True)
     (run.checkpoints / ".step-000000009.safetensors.partial").write_bytes(b"half")
     run.metrics.write_text('{"epoch": 1, "cut sho')
@@ -52,21 +59,20 @@ def test_a_partial_file_of_a_killed_process_is_no_checkpoint(tmp_path):
     assert outcome(run) == outcome(undisturbed)
 
 
-def test_results_are_decided_by_the_recipe(tmp_path):
-    first, second, other = Run(tmp_path / "1"), Run(tmp_path / "2"), Run(tmp_path / "3")
-    train(tiny_recipe(tmp_path), first)
+def test_results_are_decided_by_the_recipe(tmp_path, whole):
+    (recipe, first), second, other = whole, Run(tmp_path / "2"), Run(tmp_path / "3")
     torch.rand(7)  # what others draw does not matter
-    train(tiny_recipe(tmp_path), second)
-    train(tiny_recipe(tmp_path, "--seed=1"), other)
+    train(recipe, second)
+    train(dataclasses.replace(recipe, seed=1), other)
     assert outcome(first) == outcome(second)
     assert outcome(first)[2] != outcome(other)[2]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_the_run_goes_on(tmp_path, monkeypatch, number, code):
-    recipe = tiny_recipe(tmp_path)
-    undisturbed, run = Run(tmp_path / "undisturbed"), Run(tmp_path / "run")
-    train(recipe, undisturbed)
+def test_a_signal_saves_and_the_run_goes_on(tmp_path, monkeypatch, whole, number, code):
+    undisturbed = whole[1]
+    # It saves because of the signal alone.
+    recipe, run = tiny_recipe(tmp_path), Run(tmp_path / "run")
     seen = []
     from contmax_lab.training import _learner
 
@@ -124,17 +130,18 @@ def test_what_happened_after_the_last_checkpoint_is_forgotten_and_the_best_weigh
     assert outcome(run) == outcome(undisturbed)
 
 
-def test_ctrl_c_on_the_command_exits_with_130(tmp_path):
+def test_ctrl_c_on_the_command_exits_with_130(tmp_path, server):
     recipe = tiny_recipe(tmp_path, "--training.epochs=100000", "--training.checkpoint_seconds=0.1")
     config, run = tmp_path / "long.yaml", Run(tmp_path / "run")
     config.write_text(recipes.as_yaml(recipe))
-    command = [sys.executable, "-m", "contmax_lab", "train", str(config), "--folder", str(run.folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not checkpoints(run):
+    process = server.Process(target=say_into, args=(tmp_path, "train", str(config), "--folder", str(run.folder)))
+    process.start()
+    while process.is_alive() and not checkpoints(run):
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    printed, complaints = process.communicate()
-    assert process.returncode == 130
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    assert process.exitcode == 130
+    printed, complaints = ((tmp_path / name).read_text() for name in ("stdout", "stderr"))
     assert complaints.splitlines()[-1].startswith("contmax: stopped at step ")
     assert "Traceback" not in complaints
     assert printed == ""
@@ -143,11 +150,10 @@ def test_ctrl_c_on_the_command_exits_with_130(tmp_path):
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def stopped(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def stopped_once(whole, tmp_path_factory):
     """A run that was stopped after its seventh step, with a checkpoint for each."""
-    recipe = tiny_recipe(tmp_path, "--training.checkpoint_seconds=0")
-    run = Run(tmp_path / "stopped")
+    recipe, run = whole[0], Run(tmp_path_factory.mktemp("stopped") / "run")
     from contmax_lab.training import _learner
 
     step = _learner.Learner.step
@@ -157,12 +163,18 @@ def stopped(tmp_path, monkeypatch):
             raise LabError("enough")
         step(self, indices, number, total)
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_learner.Learner, "step", limited)
         with pytest.raises(LabError, match="enough"):
             train(recipe, run)
     assert checkpoints(run) == ["step-000000006.safetensors", "step-000000007.safetensors"]
-    return recipe, run
+    return run
+
+
+@pytest.fixture
+def stopped(whole, stopped_once, tmp_path):
+    """The recipe and a copy of the run, for one test to go on with."""
+    return whole[0], Run(shutil.copytree(stopped_once.folder, tmp_path / "stopped"))
 
 
 def contents(run):
@@ -198,7 +210,7 @@ def test_a_disk_that_fills_up_while_writing(stopped, server):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_still_serves(stopped, tmp_path, damage):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_still_serves(stopped, whole, damage):
     recipe, run = stopped
     last = run.checkpoints / checkpoints(run)[-1]
     content = bytearray(last.read_bytes())
@@ -218,9 +230,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_still_serves(stopped, 
     assert last.read_bytes() == content
     last.unlink()
     train(recipe, run, resume=True)
-    undisturbed = Run(tmp_path / "undisturbed")
-    train(recipe, undisturbed)
-    assert outcome(run) == outcome(undisturbed)
+    assert outcome(run) == outcome(whole[1])
 
 
 @pytest.mark.parametrize("poison", ["loss", "gradient", "valid"])
@@ -249,12 +259,12 @@ def test_numbers_that_are_not_finite_stop_before_anything_is_saved(stopped, monk
     assert run.results()["epochs"] == 3
 
 
-def test_a_run_is_not_overwritten_nor_resumed_by_another_recipe(stopped, tmp_path):
+def test_a_run_is_not_overwritten_nor_resumed_by_another_recipe(stopped):
     recipe, run = stopped
     with pytest.raises(UsageError, match="already holds a run; pass --resume"):
         train(recipe, run)
     with pytest.raises(UsageError, match=r"started with another recipe \(model.hidden_dim: 8, now 9\)"):
-        train(tiny_recipe(tmp_path, "--training.checkpoint_seconds=0", "--model.hidden_dim=9"), run, resume=True)
+        train(dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, hidden_dim=9)), run, resume=True)
 
 
 def test_two_processes_do_not_train_in_one_folder(stopped):
@@ -263,9 +273,9 @@ def test_two_processes_do_not_train_in_one_folder(stopped):
         train(recipe, Run(run.folder), resume=True)
 
 
-def test_a_run_that_is_done_is_not_done_again(tmp_path):
-    recipe, run = tiny_recipe(tmp_path), Run(tmp_path / "run")
-    results = train(recipe, run)
+def test_a_run_that_is_done_is_not_done_again(whole):
+    recipe, run = whole
+    results = run.results()
     stamp = run.weights.stat().st_mtime_ns
     assert train(recipe, run, resume=True) == results
     assert run.weights.stat().st_mtime_ns == stamp
@@ -274,8 +284,6 @@ def test_a_run_that_is_done_is_not_done_again(tmp_path):
 
 def test_data_may_move_between_two_parts_of_a_run(stopped, tmp_path):
     recipe, run = stopped
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "weather.csv").rename(tmp_path / "elsewhere" / "weather.csv")
-    data = dataclasses.replace(recipe.data, path=tmp_path / "elsewhere" / "weather.csv")
+    data = dataclasses.replace(recipe.data, path=Path(shutil.copy(recipe.data.path, tmp_path)))
     train(dataclasses.replace(recipe, data=data), run, resume=True)
     assert run.results()["epochs"] == 3

@@ -11,7 +11,7 @@ from torch import Tensor
 from contmax_lab.data._reading import existing_file, numbered_lines
 from contmax_lab.data._splitting import shuffled
 from contmax_lab.errors import LabError
-from contmax_lab.packages import require
+from contmax_lab.packages import require_folder
 
 _ORIGINAL = "aeon, pip install --force-reinstall aeon; https://archive.ics.uci.edu/dataset/128/japanese+vowels"
 _CHANNELS = 12
@@ -69,8 +69,7 @@ def japanese_vowels(path: Path | None, valid: int, split: int) -> tuple[Utteranc
 
 
 def _inside_aeon() -> Path:
-    aeon = require("aeon", "The demo's speech data")
-    return Path(aeon.__path__[0]) / "datasets" / "data" / "JapaneseVowels"
+    return require_folder("aeon", "The demo's speech data") / "datasets" / "data" / "JapaneseVowels"
 
 
 def _read(path: Path) -> Utterances:

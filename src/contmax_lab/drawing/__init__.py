@@ -10,3 +10,4 @@ from contmax_lab.drawing._picture import new_axes as new_axes
 from contmax_lab.drawing._picture import picture_width as picture_width
 from contmax_lab.drawing._picture import plain_text as plain_text
 from contmax_lab.drawing._picture import rendered as rendered
+from contmax_lab.drawing._picture import rendered_twice as rendered_twice

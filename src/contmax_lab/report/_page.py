@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from contmax_lab.contract import Figure, Section
-from contmax_lab.drawing import DARK, LIGHT, rendered
+from contmax_lab.drawing import rendered_twice
 from contmax_lab.files import write_atomically
 from contmax_lab.report._style import page_style
 
@@ -81,7 +81,7 @@ def _section(section: Section, pictures: list[_Picture]) -> str:
         parts.append(_table(section.table))
     parts += [f'<p class="notes">{html.escape(note)}</p>' for note in section.notes]
     for figure in section.figures:
-        pictures.append(_Picture(figure, rendered(figure.draw, LIGHT), rendered(figure.draw, DARK)))
+        pictures.append(_Picture(figure, *rendered_twice(figure.draw)))
         parts.append(_figure(pictures[-1], len(pictures)))
     return "\n".join([*parts, "</section>"])
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from contmax_lab.contract import Splits
 from contmax_lab.data import existing_file, non_overlapping_holdout, read_csv
 from contmax_lab.errors import LabError
-from contmax_lab.packages import require
+from contmax_lab.packages import require_folder
 from contmax_lab.tasks.intervals._settings import IntervalsData
 
 _ORIGINAL = "US Climate Reference Network, Ithaca NY, https://www.ncei.noaa.gov/access/crn/"
@@ -157,8 +157,7 @@ def _read(data: IntervalsData, first: int, last: int) -> dict[int, tuple[float, 
 
 
 def _seattle() -> Path:
-    vega = require("vega_datasets", "The demo's temperature data")
-    return Path(vega.data.seattle_weather.filepath)
+    return require_folder("vega_datasets", "The demo's temperature data") / "_data" / "seattle-weather.csv"
 
 
 def _day(text: str, place: str) -> int:
