@@ -20,6 +20,7 @@ from contmax.densities import MultivariateBetaGaussian, TruncatedParabola
 from contmax.nn import ContinuousAttention
 from contmax_lab.attention import Attended, Attention, attended_share
 from contmax_lab.cli import main
+from contmax_lab.data import _digits
 from contmax_lab.demo import demo_tables
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task, load_recipe, open_trained, shipped_recipes
@@ -59,6 +60,14 @@ def test_digits_are_split_without_overlap():
     assert splits.train.pixels.aminmax() == (0, 255)
     other = find_task("digits").load(DigitsData(split=1), seed=0)
     assert not torch.equal(splits.test.target, other.test.target)
+
+
+def test_digits_are_those_of_scikit_learn():
+    # The first image as its documentation prints it, and its classes.
+    images = _digits._read()
+    assert (16 * images.pixels[0, :2]).tolist() == [[0, 0, 5, 13, 9, 1, 0, 0], [0, 0, 13, 15, 10, 15, 5, 0]]
+    assert images.digit[:10].tolist() == list(range(10))
+    assert images.digit.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
 GOOD = ":".join(["0.1,0.2"] * 12)

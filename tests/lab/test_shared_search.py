@@ -70,12 +70,12 @@ def test_two_processes_share_a_search(tmp_path, config):
 def test_a_search_that_is_stopped_goes_on_with_the_trial_that_was_under_way(contmax, config, tmp_path, monkeypatch):
     runs = tmp_path / "runs"
     run, wait = Run(runs / "trial-0000"), _local.LocalCrew.outcomes
-    arguments = ["search", config, "--runs", runs, "--trials", "1", "--training.epochs", "100"]
+    arguments = ["search", config, "--runs", runs, "--trials", "1", "--training.epochs", "60"]
 
     def waited(crew, seconds):
         if run.history():
             os.kill(os.getpid(), signal.SIGINT)
-        return wait(crew, seconds)
+        return wait(crew, min(seconds, 0.05))
 
     with monkeypatch.context() as patch:
         patch.setattr(_local.LocalCrew, "outcomes", waited)
