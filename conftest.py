@@ -23,8 +23,8 @@ HAS_TYPECHECKER = all(importlib.util.find_spec(name) for name in ("jaxtyping", "
 if HAS_HYPOTHESIS:
     from hypothesis import settings
 
-    # Property tests draw the same examples on every run, and a slow machine is not a failure.
-    settings.register_profile("contmax", deadline=None, derandomize=True, max_examples=60)
+    # Property tests draw the same examples on every run, and a slow machine is not a failure. `make fuzz` draws more.
+    settings.register_profile("contmax", deadline=None, derandomize=True, max_examples=30)
     settings.load_profile("contmax")
 
 # Compiled kernels live outside the checker: it rewrites functions, and their compilers read the source.
@@ -96,6 +96,7 @@ def triton_takes_cpu_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         pytest.skip("on a GPU the kernels are compiled, and cannot take CPU tensors")
     monkeypatch.setattr("contmax.kernels._backends.TRITON_DEVICES", {"cpu"})
     _patch_the_language_once(monkeypatch)
+    _make_types_once(monkeypatch)
     # NumPy, which the interpreter computes with, warns of what kernels do on purpose and select away.
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All-NaN slice encountered", RuntimeWarning)
@@ -122,6 +123,49 @@ def _patch_the_language_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return patch(function) if as_it_comes else interpreter._LangPatchScope()
 
     monkeypatch.setattr(interpreter, "_patch_lang", patch_once)
+
+
+# What Triton's interpreter has found out about types, by their names.
+_BLOCKS: dict[tuple, tuple] = {}
+_SHAPES: dict[str, tuple] = {}
+_NUMPY_TYPES: dict[str, np.dtype] = {}
+
+
+def _make_types_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Triton's interpreter remember types, which it makes and names anew at every operation."""
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    make, make_tensor, numpy_type = core.block_type.__init__, core.tensor.__init__, interpreter._get_np_dtype
+
+    def remembered(self, element_ty, shape):
+        plain = all(type(size) is int for size in shape)
+        known = _BLOCKS.get((element_ty.name, *shape)) if plain else None
+        if known is None:
+            make(self, element_ty, shape)
+            _BLOCKS[element_ty.name, *self.shape] = self.shape, self.numel, self.name
+        else:
+            self.element_ty = element_ty
+            self.shape, self.numel, self.name = known
+
+    def remembered_tensor(self, handle, type):
+        known = _SHAPES.get(type.name)
+        if known is None:
+            make_tensor(self, handle, type)
+            _SHAPES[type.name] = self.shape, self.numel
+        else:
+            self.handle, self.type, self.dtype = handle, type, type.scalar
+            self.shape, self.numel = known
+
+    def remembered_numpy_type(triton_type):
+        known = _NUMPY_TYPES.get(triton_type.name)
+        if known is None:
+            known = _NUMPY_TYPES[triton_type.name] = numpy_type(triton_type)
+        return known
+
+    monkeypatch.setattr(core.block_type, "__init__", remembered)
+    monkeypatch.setattr(core.tensor, "__init__", remembered_tensor)
+    monkeypatch.setattr(interpreter, "_get_np_dtype", remembered_numpy_type)
 
 
 @pytest.fixture(scope="session")

@@ -80,8 +80,10 @@ def differentiate(output: Tensor, *inputs: Tensor) -> None:
 
 
 def maps_and_losses(dtype: torch.dtype) -> None:
+    """Every kernel in both precisions; what an index selects does not depend on them."""
     learned = torch.tensor([[1.3], [1.7]], requires_grad=True)
-    for columns, alpha in itertools.product((5, 40_000), (1.3, 1.5, 2.0, 2.5, learned)):
+    indices = (1.3, 1.5, 2.0, 2.5, learned) if dtype == torch.float32 else (1.5, 2.5, learned)
+    for columns, alpha in itertools.product((5, 40_000), indices):
         x = torch.zeros(2, columns, dtype=dtype, requires_grad=True)
         mask = torch.ones(2, columns, dtype=torch.bool) if columns == 5 else None
         differentiate(contmax.entmax(x, alpha, mask=mask), x, learned)
@@ -97,9 +99,10 @@ def attention(dtype: torch.dtype) -> None:
     everything = {"mask": torch.ones(64, 150, dtype=torch.bool), "bias": torch.zeros(1, 64, 150)}
     everything["lengths"] = torch.tensor([70])
     learned = torch.tensor([1.2, 1.8], requires_grad=True)
-    cases: list[tuple[int, Any, dict[str, Any]]] = [(16, 1.5, {}), (16, learned, everything), (16, 2.0, everything)]
-    cases += [(16, alpha, {"is_causal": True}) for alpha in (1.25, 4 / 3, 1.4)]
-    cases += [(channels, 1.5, {"is_causal": True}) for channels in (20, 128)]
+    cases: list[tuple[int, Any, dict[str, Any]]] = [(16, learned, everything), (20, 1.5, {"is_causal": True})]
+    if dtype == torch.float32:
+        cases += [(16, 1.5, {}), (16, 2.0, everything), (128, 1.5, {"is_causal": True})]
+        cases += [(16, alpha, {"is_causal": True}) for alpha in (1.25, 4 / 3, 1.4)]
     for channels, alpha, options in cases:
         query = torch.zeros(1, 2, 64, channels, dtype=dtype, requires_grad=True)
         key, value = (torch.zeros(1, 2, 150, channels, dtype=dtype, requires_grad=True) for _ in range(2))
