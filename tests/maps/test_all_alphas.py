@@ -59,7 +59,7 @@ def _rows():
         1e-6 * random.normal(size=12),
         8 * random.normal(size=15),
         1000 + random.normal(size=8),
-        # One point has nearly all the mass: the gradient is small, and its largest entry is minus the sum of the others.
+        # One point has nearly all the mass: the gradient is small, its largest entry minus the sum of the others.
         [0.0, -30.0, -31.5],
         [2.0, -1.75, -2.5, -2.5],
         [100.0, 2.0, 1.0, -5.0],
