@@ -119,7 +119,7 @@ def peak(rule, count, dtype):
 def test_memory_grows_with_the_result(rule, cut):
     cut(16)
     value_and_gradients(rule, arguments(2))  # tables are made once
-    (few, small), (many, large) = peak(rule, 4, F64), peak(rule, 12, F64)
+    (few, small), (many, large) = peak(rule, 8, F64), peak(rule, 24, F64)
     assert many - few <= 8 * (large - small)
 
 
