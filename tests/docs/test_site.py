@@ -21,8 +21,7 @@ def browser():
 
 
 @needs_site
-@pytest.mark.parametrize("width", [360, 1100, 1440])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 360), ("light", 1100), ("dark", 1440)])
 def test_pages_open_from_disk_without_network(browser, scheme, width):
     complaints, requests = [], []
     page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
