@@ -14,6 +14,24 @@ MODULES += ("nn", "prediction", "signal")
 OPTIONAL = ("numba", "triton", "matplotlib", "jaxtyping", "scipy", "contmax_lab", "transformers")
 
 
+PAGES = "pages without matplotlib"
+WITHOUT_MATPLOTLIB = """
+import sys
+import contmax
+assert "contmax.viz" not in sys.modules
+import contmax.viz
+assert "matplotlib" not in sys.modules
+sys.modules["matplotlib"] = None
+contmax.viz.text_attention_html(["a"], [1.0])
+contmax.viz.alignment_html(["a"], ["b"], [[1.0]])
+contmax.viz.image_attention_html(None, [[1.0]])
+try:
+    contmax.viz.plot_density(contmax.densities.TruncatedParabola(0.0, 1.0))
+except ImportError as error:
+    print(error)
+"""
+
+
 def promised() -> set[str]:
     """The names that type checkers are told of."""
     tree = ast.parse(Path(contmax.__file__).read_text(encoding="utf-8"))
@@ -30,15 +48,29 @@ def test_every_name_that_type_checkers_are_told_of_is_there():
         _ = contmax.sparsmax
 
 
-def test_any_part_can_be_the_first_and_nothing_optional_is_loaded():
+@pytest.fixture(scope="module")
+def done():
+    """What came of each program: the first uses of every part, and pages where there is no matplotlib."""
     unwanted = f"import sys\nprint([name for name in {OPTIONAL} if name in sys.modules])"
     programs = [Program("import", f"import contmax, sys\nassert 'contmax.maps' not in sys.modules\n{unwanted}")]
     programs += [Program(name, f"import contmax.{name}\n{unwanted}") for name in MODULES]
     programs += [Program(name, f"import contmax\ncontmax.{name}\n{unwanted}") for name in contmax._DEFINED_IN]
+    programs.append(Program(PAGES, WITHOUT_MATPLOTLIB))
     path = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r})\n"
     programs = [Program(p.name, path + p.source) for p in programs]
-    for program, run in zip(programs, run_each(programs), strict=True):
-        assert (run.code, run.printed) == (0, "[]\n"), f"{program.name}: {run.printed}{run.complaint}"
+    return [(program.name, run) for program, run in zip(programs, run_each(programs), strict=True)]
+
+
+def test_any_part_can_be_the_first_and_nothing_optional_is_loaded(done):
+    for name, run in done:
+        if name != PAGES:
+            assert (run.code, run.printed) == (0, "[]\n"), f"{name}: {run.printed}{run.complaint}"
+
+
+def test_pages_need_no_matplotlib_and_pictures_say_how_to_get_it(done):
+    run = dict(done)[PAGES]
+    assert run.code == 0, run.complaint
+    assert run.printed.strip().endswith("pip install contmax[viz]")
 
 
 @pytest.mark.graph

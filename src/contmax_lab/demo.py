@@ -118,8 +118,7 @@ def _forget_other_recipes(task: Task, table: Table, runs: Path, overrides: Seque
     """Remove trainings of an earlier version or of other keys: the folder is the demo's own, nobody should clear it."""
     for cell in table.cells():
         run = Run(runs / cell.folder)
-        recipe = cell_recipe(task, cell, overrides)
-        if run.config.exists() and not _is_of(run, recipe):
+        if run.config.exists() and not _is_of(run, cell_recipe(task, cell, overrides)):
             with run.claimed():
                 shutil.rmtree(run.folder)
 

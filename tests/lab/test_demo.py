@@ -22,6 +22,7 @@ from contmax_lab.attention import Attended, Attention, attended_share
 from contmax_lab.cli import main
 from contmax_lab.data import _digits
 from contmax_lab.demo import demo_tables
+from contmax_lab.drawing import LIGHT, rendered_twice
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task, load_recipe, open_trained, shipped_recipes
 from contmax_lab.runs import Run
@@ -32,6 +33,7 @@ from contmax_lab.training import train
 from contmax_lab.workers import LocalProcesses
 
 PHONE = {"width": 390, "height": 800}
+REPEATED = ("contmax_lab.report", "contmax_lab.tasks.documents")
 KINDS = [name for name in shipped_recipes() if name.startswith(("vowels/", "digits/"))]
 
 
@@ -186,8 +188,20 @@ def demo(tmp_path_factory):
         asked.append(workers.jobs)
         return Here().open()
 
+    made = {}
+
+    def one_of_a_kind(draw):
+        """All learning curves and sentences are drawn; one of each kind is made into files, which takes longer."""
+        kind = draw.__module__
+        if kind in made and kind.startswith(REPEATED):
+            assert draw(LIGHT).axes
+        else:
+            made[kind] = rendered_twice(draw)
+        return made[kind]
+
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
         patch.setattr(LocalProcesses, "open", opened)
+        patch.setattr("contmax_lab.report._page.rendered_twice", one_of_a_kind)
         # Coarser pictures are drawn sooner.
         patch.setattr("contmax_lab.drawing._picture._DOTS_PER_INCH", 80)
         main(["demo", "--output", str(folder), "--seeds", "1", "--jobs", "3", *small])

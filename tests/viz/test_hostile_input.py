@@ -1,8 +1,6 @@
 """What cannot be drawn is refused in words; what looks odd but is legal is drawn."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -166,23 +164,3 @@ def test_an_ellipse_holds_the_share_it_says(alpha):
         assert quad(ring, 0, min(ellipse.half_axes[0], 8.0), points=[1.0], limit=200)[0] == pytest.approx(
             ellipse.share, abs=1e-6
         )
-
-
-def test_pages_need_no_matplotlib_and_pictures_say_how_to_get_it():
-    program = """
-import sys
-import contmax
-assert "contmax.viz" not in sys.modules
-import contmax.viz
-assert "matplotlib" not in sys.modules
-sys.modules["matplotlib"] = None
-contmax.viz.text_attention_html(["a"], [1.0])
-contmax.viz.alignment_html(["a"], ["b"], [[1.0]])
-contmax.viz.image_attention_html(None, [[1.0]])
-try:
-    contmax.viz.plot_density(contmax.densities.TruncatedParabola(0.0, 1.0))
-except ImportError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("pip install contmax[viz]")

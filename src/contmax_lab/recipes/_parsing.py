@@ -79,7 +79,7 @@ class RecipeSource:
         _check_keys("", settings, (word[2:].partition("=")[0] for word in overrides if word.startswith("--")))
         parser = _shared_parser(settings.data, settings.model)
         base = _checked(origin, parser.parse_object, _nested(self.keys))
-        parsed = _checked("", parser.parse_args, list(overrides), namespace=base)
+        parsed = _checked("", parser.parse_args, list(overrides), namespace=base) if overrides else base
         ready = parser.instantiate(parsed)
         sections = {key: ready[key] for key in SECTIONS}
         return Recipe(task=self.task, seed=ready.seed, search=ready.search or {}, **sections)

@@ -152,7 +152,7 @@ def _heights(axis: Any, answer: _Found, colour: str) -> None:
     if place.weights is not None:
         middles, widths = _cells_of(scene.where[0, :, 0])
         heights = place.weights[0] / widths
-        axis.bar(middles.numpy(), heights.numpy(), width=(0.9 * widths).numpy(), color=colour, alpha=0.75, linewidth=0)
+        _bars(axis, middles, heights, 0.9 * widths, colour)
         top = float(heights.max())
     if place.density is not None:
         curve = looked(scene, Place(place.context, density=place.density))
@@ -164,6 +164,17 @@ def _heights(axis: Any, answer: _Found, colour: str) -> None:
         axis.broken_barh([(start, length)], (-0.17 * top, 0.09 * top), color=colour, linewidth=0)
     axis.set(ylim=(-0.2 * top, 1.12 * top), yticks=[])
     axis.spines[["left", "right", "top"]].set_visible(False)
+
+
+def _bars(axis: Any, middles: Tensor, heights: Tensor, widths: Tensor, colour: str) -> None:
+    """Bars that stand on zero: all of them one artist, which is made and drawn in a tenth of the time of many."""
+    from matplotlib.collections import PolyCollection
+
+    left, right, ground = middles - widths / 2, middles + widths / 2, torch.zeros_like(heights)
+    corners = [(left, ground), (left, heights), (right, heights), (right, ground)]
+    outlines = torch.stack([torch.stack(corner, -1) for corner in corners], 1)
+    bars = PolyCollection([*outlines.numpy()], color=colour, alpha=0.75, linewidth=0)
+    axis.add_collection(bars)
 
 
 def _cells_of(where: Tensor) -> tuple[Tensor, Tensor]:
