@@ -15,6 +15,7 @@ from contmax_lab.files import read_checkpoint
 from contmax_lab.registry import find_task
 from contmax_lab.runs import Run
 from contmax_lab.training import train
+from contmax_lab.workers import _ray
 
 # A task in the current folder, which takes its time until a file is there.
 SLOW = """
@@ -30,7 +31,9 @@ class Slow(type(INTERVALS)):
     recipe_file = None
 
     def batch(self, split, indices):
-        time.sleep(0 if Path("quick").exists() else 0.3)
+        until = time.monotonic() + 1
+        while time.monotonic() < until and not Path("quick").exists():
+            time.sleep(0.02)
         return super().batch(split, indices)
 
     def tables(self):
@@ -41,7 +44,7 @@ class Slow(type(INTERVALS)):
 TASK = Slow()
 """
 KEYS = ["--data=weather.csv", "--data.valid=9", "--data.test=7", "--data.last=2015-12-31", "--training.batch_size=32"]
-KEYS += ["--training.epochs=20", "--training.checkpoint_seconds=0.5", "--training.patience=0"]
+KEYS += ["--training.epochs=5", "--training.checkpoint_seconds=0.5", "--training.patience=0"]
 CELLS = ("4-units/seed-0", "8-units/seed-0")
 
 
@@ -57,12 +60,12 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def cluster(folder):
     """Two machines on this one, with a processor each."""
-    pytest.importorskip("ray", reason="needs ray: pip install 'contmax[ray]'")
+    ray = pytest.importorskip("ray", reason="needs ray: pip install 'contmax[ray]'")
     from ray.cluster_utils import Cluster
 
     small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_log_monitor": False, "no_monitor": True}
-    # A machine that does not answer for some seconds is lost; by default it takes half a minute to notice.
-    quick = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 3}
+    # A machine that is gone is lost at the third look, one that is busy is not; by default it takes half a minute.
+    quick = {"health_check_period_ms": 300, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 3}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         # The machines have what is installed, and no more.
@@ -73,7 +76,21 @@ def cluster(folder):
         )
         started.add_node(**small)
     yield started
+    ray.shutdown()
     started.shutdown()
+
+
+@pytest.fixture
+def ray(cluster, monkeypatch):
+    """Ray, which a command does not join anew if the one before has not left.
+
+    For each that joins Ray starts processes of its own, every one of which would import torch.
+    """
+    import ray
+
+    join = ray.init
+    monkeypatch.setattr(ray, "init", lambda *given, **options: ray.is_initialized() or join(*given, **options))
+    return ray
 
 
 def when_all_have_saved(runs, act):
@@ -88,7 +105,31 @@ def when_all_have_saved(runs, act):
 
 
 @pytest.mark.ray
-def test_robbed_of_a_machine_the_table_is_the_same(contmax, cluster, folder, monkeypatch):
+def test_a_search_on_a_cluster_is_stopped_as_on_one_machine(contmax, cluster, folder, ray, monkeypatch):
+    left = []
+    monkeypatch.setattr(ray, "shutdown", lambda: left.append("the cluster"))
+    monkeypatch.chdir(folder)
+    runs = [Run(folder / "search" / f"trial-000{number}") for number in range(2)]
+    keys = ["--search={model.hidden_dim: [2, 4]}", "--data.path=weather.csv", *KEYS[1:]]
+    command = ["search", "slow_task:TASK", *keys, "--trials", "2", "--runs", "search", "--ray", cluster.address]
+    code, _, errors = contmax(*command, "--gpus-per-cell", "0.5")
+    assert (code, len(errors)) == (1, 1)
+    assert f"--gpus-per-cell 0.5: no machine of the cluster {cluster.address} has that many" in errors[0]
+    when_all_have_saved(runs, lambda: os.kill(os.getpid(), signal.SIGINT))
+    code, _, errors = contmax(*command)
+    assert (code, errors) == (130, ["contmax: stopped in search, everything is saved; the same command continues"])
+    assert left == ["the cluster"] * 2
+    for run in runs:
+        assert run.results() is None
+        # Nobody trains there any more.
+        with run.claimed():
+            assert run.last_checkpoint().state["position"]["step"] > 0
+
+
+@pytest.mark.ray
+def test_robbed_of_a_machine_the_table_is_the_same(contmax, cluster, folder, ray, monkeypatch):
+    # Trainings that are this short may all be over before the machines are looked at again.
+    monkeypatch.setattr(_ray, "_LOOK", 0.0)
     monkeypatch.chdir(folder)
     command = ["reproduce", "slow", "--task", "slow_task:TASK", *KEYS]
     distant = [*command, "--runs", "distant", "--output", "distant.json", "--ray", cluster.address]
@@ -104,6 +145,7 @@ def test_robbed_of_a_machine_the_table_is_the_same(contmax, cluster, folder, mon
     when_all_have_saved(runs, rob)
     code, printed, errors = contmax(*distant)
     assert (code, len(unfinished)) == (0, 2), errors
+    assert not ray.is_initialized()
     assert sorted(line.partition("]")[0] for line in errors if line.endswith(": done")) == ["[1/2", "[2/2"]
     assert sum(line.startswith("lost the machine") for line in errors) == len(errors) - 2 == 1
 
@@ -121,25 +163,6 @@ def test_robbed_of_a_machine_the_table_is_the_same(contmax, cluster, folder, mon
         assert [{**r, "seconds": 0} for r in run.history()] == [{**r, "seconds": 0} for r in other.history()]
     rows = [json.loads((folder / f"{name}.json").read_text())["rows"] for name in ("distant", "alone")]
     assert rows[0] == rows[1]
-
-
-@pytest.mark.ray
-def test_a_search_on_a_cluster_is_stopped_as_on_one_machine(contmax, cluster, folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    (folder / "quick").unlink(missing_ok=True)
-    run = Run(folder / "search" / "trial-0000")
-    keys = ["--search={model.hidden_dim: [2, 4]}", "--data.path=weather.csv", *KEYS[1:]]
-    command = ["search", "slow_task:TASK", *keys, "--trials", "2", "--runs", "search", "--ray", cluster.address]
-    code, _, errors = contmax(*command, "--gpus-per-cell", "0.5")
-    assert (code, len(errors)) == (1, 1)
-    assert f"--gpus-per-cell 0.5: no machine of the cluster {cluster.address} has that many" in errors[0]
-    when_all_have_saved([run], lambda: os.kill(os.getpid(), signal.SIGINT))
-    code, _, errors = contmax(*command)
-    assert (code, errors) == (130, ["contmax: stopped in search, everything is saved; the same command continues"])
-    assert run.results() is None
-    # Nobody trains there any more.
-    with run.claimed():
-        assert run.last_checkpoint().state["position"]["step"] > 0
 
 
 # -- without a cluster -------------------------------------------------------------------------------------------------
