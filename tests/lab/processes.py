@@ -36,6 +36,12 @@ def say_into(folder, *command):
     main(list(command))
 
 
+def say_at_a_terminal(folder, *command):
+    """The same, with all processes that it starts in one group: Ctrl-C reaches each of them."""
+    os.setsid()
+    say_into(folder, *command)
+
+
 # -- several processes for one training --------------------------------------------------------------------------------
 
 

@@ -5,13 +5,12 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
 import pytest
 import torch
+from processes import say_at_a_terminal
 from reviews import write_table, write_text_vectors
 from weather import tiny_recipe, write_weather
 
@@ -24,6 +23,7 @@ from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, as_text, cell_recipe, reproduce, summary
 from contmax_lab.training import train
 from contmax_lab.workers import LocalProcesses
+from forked import process_server
 
 
 def small_table(seeds=2, rows=("parabola", "midpoint")):
@@ -102,14 +102,17 @@ def test_ctrl_c_at_a_terminal_stops_a_table_cleanly(tmp_path):
     slow = ["--training.epochs=100000", "--training.patience=0", "--training.checkpoint_seconds=1000"]
     pytest.importorskip("vega_datasets")
     places = ["--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "table.json")]
-    command = [sys.executable, "-m", "contmax_lab", "reproduce", "seattle", *slow, *places]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while process.poll() is None and not run.history():
+    process = process_server().Process(
+        target=say_at_a_terminal, args=(tmp_path, "reproduce", "seattle", *slow, *places)
+    )
+    process.start()
+    while process.is_alive() and not run.history():
         time.sleep(0.05)
     # A terminal sends it to all processes of the group at once, workers included.
     os.killpg(process.pid, signal.SIGINT)
-    _, complaints = process.communicate(timeout=300)
-    assert process.returncode == 130
+    process.join(300)
+    assert process.exitcode == 130
+    complaints = (tmp_path / "stderr").read_text()
     assert complaints.splitlines()[-1] == (
         "contmax: stopped with 0 of 15 trainings done, everything is saved; the same command continues"
     )
