@@ -16,6 +16,11 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+# What torch.compile makes here runs once on a few numbers. The C++ compiler is asked neither to optimise it nor which
+# vector instructions it knows, each of which takes longer than all else that a test does.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+os.environ.setdefault("TORCHINDUCTOR_DEBUG_COMPILE", "1")
+
 # Tests on a GPU also run where nothing but torch, triton, numpy and pytest is installed.
 HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None
 HAS_TYPECHECKER = all(importlib.util.find_spec(name) for name in ("jaxtyping", "beartype"))

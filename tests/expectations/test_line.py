@@ -232,6 +232,37 @@ def test_compiles_whole():
 
 
 @pytest.mark.graph
+def test_any_index_is_a_few_nodes_of_a_graph():
+    """Heavy tails too, which the kernel does not know: whether an α is below one, a trace cannot see."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd  # the compiler takes a second to import
+
+    nodes = []
+
+    def counted(graph, _):
+        nodes.append(len(graph.graph.nodes))
+        return make_boxed_func(graph.forward)
+
+    basis = GaussianBasis([0.2, 0.7], [0.1, 0.3], learnable=True).double()
+
+    def r(mu, scale, alpha):
+        return contmax.expectation(BetaGaussian(mu, scale, alpha, validate_args=False), basis)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(r, fullgraph=True, backend=aot_autograd(fw_compiler=counted, bw_compiler=counted))
+    mu, scale = (torch.rand(3, dtype=F64, requires_grad=True) for _ in range(2))
+    for index in ([1.0, 1.3, 1.7], [0.8, 1.3, 2.5]):
+        alpha = torch.tensor(index, dtype=F64, requires_grad=True)
+        inputs = (mu, scale, alpha)
+        got, expected = compiled(*inputs), r(*inputs)
+        torch.testing.assert_close(got, expected)
+        g = torch.randn_like(got)
+        gradients = [torch.autograd.grad(results, (*inputs, *basis.parameters()), g) for results in (got, expected)]
+        torch.testing.assert_close(*gradients)
+    assert max(nodes) < 40
+
+
+@pytest.mark.graph
 @pytest.mark.parametrize("alpha", [1.7, 2.0])
 def test_exports_with_its_tables(alpha):
     """Tables made inside an export must be constants of the program, and must not replace the real ones."""

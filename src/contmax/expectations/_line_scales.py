@@ -1,7 +1,8 @@
 """β-Gaussians of every α against Gaussian bases on the line, by the mean over the law of the scale.
 
 In float64 inside: 12 to 32 nodes for float32 arguments, 40 to 80 for float64. On the CPU a compiled kernel computes
-value and first derivatives in one pass; torch is the reference, and takes over elsewhere and for higher derivatives.
+value and first derivatives in one pass, one node of what torch.compile traces; torch is the reference, and takes over
+elsewhere and for higher derivatives.
 """
 
 from functools import partial
@@ -15,6 +16,7 @@ from contmax._autograd import apply
 from contmax._by_reference import gradients_by_reference, tangent_by_reference
 from contmax.expectations._chunks import Fewest, in_chunks
 from contmax.expectations._line_scales_compiled import compiled_scale_mean
+from contmax.expectations._line_scales_operator import line_scale_means_op
 from contmax.expectations._line_scales_reference import scale_mean_reference
 from contmax.expectations._scale_law import path_rule
 
@@ -41,12 +43,20 @@ def scale_mean_expectation(
     compiled = compiled_scale_mean(loc, scale, centre, width, index, number)
     if compiled is not None:
         return compiled
-    known = kernels.line_scale_means(loc, scale, alpha, centre, width, path_rule(isinstance(alpha, Tensor), single))
+    if kernels.line_scales_are_one_node(loc, centre) and (number is None or number >= 1):
+        known = line_scale_means_op(*(x.detach() for x in (loc, scale, centre, width)), _detached(index), number)
+    else:
+        rule = path_rule(isinstance(alpha, Tensor), single)
+        known = kernels.line_scale_means(loc, scale, alpha, centre, width, rule)
     if known is None:
         reference = partial(_by_torch, number=number)
         return in_chunks(reference, (loc, scale, index), (centre, width), loc.dim(), _FEWEST_PAIRS)
     result: Tensor = apply(ScaleMeanExpectation, loc, scale, centre, width, alpha, known)
     return result
+
+
+def _detached(index: Tensor | None) -> Tensor | None:
+    return None if index is None else index.detach()
 
 
 def _by_torch(
@@ -83,7 +93,8 @@ class ScaleMeanExpectation(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, slopes = ctx.saved_tensors
         needed = ctx.needs_input_grad[:5]
-        if torch.is_grad_enabled():
+        # A compiled backward pass is not differentiated again: there the computed slopes are enough.
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             reference = partial(scale_mean_reference, number=ctx.number)
             return *gradients_by_reference(reference, inputs, needed, cotangent), None
         by_loc, by_scale, by_width, by_alpha = slopes

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from contmax._eager import is_eager, is_eager_cpu, is_exporting
 from contmax.kernels import _operators
@@ -117,6 +118,11 @@ def line_scale_means(
     from contmax.kernels import cpu
 
     return cpu.line_scale_means(loc, scale, alpha, centre, width, rule)
+
+
+def line_scales_are_one_node(loc: Tensor, centre: Tensor) -> bool:
+    """Whether torch.compile is tracing, on a CPU where the kernel above can run: it is best not looked into."""
+    return is_compiling() and not is_exporting() and centre.dim() == 1 and numba_takes(loc)
 
 
 def plane_means_compiled(form: Tensor, order: float, rule: Sequence[float]) -> Tensor | None:

@@ -97,5 +97,10 @@ def _grow_to_fill(log_base: Tensor, w: Tensor, last_weight: Tensor, epsilon: flo
     return (torch.maximum(log_base, log_v) + tail).exp()
 
 
-def _bits(length: int) -> int:
-    return max(1, (length - 1).bit_length()) if isinstance(length, int) else 32
+def _bits(length: int | torch.SymInt) -> int:
+    """Steps of a bisection over so many points; over an unknown number, those for the most there may be."""
+    if isinstance(length, int):
+        return max(1, (length - 1).bit_length())
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # takes a while to import
+
+    return next((bits for bits in range(1, 32) if statically_known_true(length <= 2**bits)), 32)
