@@ -1,6 +1,6 @@
 """β-Gaussians of every α against Gaussian bases on the line as one opaque operator, for torch.compile on a CPU.
 
-Traced through, the law of the scale and its derivatives are a thousand nodes, which take longer to compile than most
+Traced through, the law of the scale and its derivatives are so many nodes that they take longer to compile than most
 models, and run slower than the kernel.
 """
 
