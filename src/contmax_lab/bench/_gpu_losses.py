@@ -16,6 +16,7 @@ from contmax_lab.bench._suite import Suite, peer
 from contmax_lab.bench._timing import Effort
 
 _TABLE = "forward + backward: device time / F.cross_entropy"
+_SOFT = "soft targets, forward + backward: device time / F.cross_entropy"
 _MEMORY = "peak memory beyond the gradient / memory of the logits"
 _LINEAR = "linear layer and loss, forward + backward: device time / logits first, then entmax_loss"
 _LINEAR_MEMORY = "linear layer and loss: peak memory beyond the gradients / memory of the logits"
@@ -32,6 +33,12 @@ def losses_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
                 contest = _contest(shape, dtype, alpha, limit, clock.device)
                 yield from contest.figures(clock, bandwidth, effort)
                 yield _memory(contest, clock)
+    shape = (64, 1000) if effort.small else (4096, 32000)
+    for dtype, limit in _LIMITS.items():
+        for alpha in (1.5, 2.0):
+            contest = _soft_contest(shape, dtype, alpha, limit, clock.device)
+            yield from contest.figures(clock, bandwidth, effort)
+            yield _memory(contest, clock)
     # A linear layer that never holds all its logits at once.
     if hasattr(contmax.losses, "linear_entmax_loss"):
         sizes = (64, 32, 1000) if effort.small else (8192, 4096, 128256)
@@ -56,6 +63,26 @@ def _contest(shape: tuple[int, int], dtype: torch.dtype, alpha: float, limit: fl
     )
 
 
+def _soft_contest(shape: tuple[int, int], dtype: torch.dtype, alpha: float, limit: float, device: str) -> Contest:
+    """The loss against a probability for every class, a third of them zero."""
+    generator = torch.Generator(device).manual_seed(0)
+    logits = (2 * torch.randn(shape, device=device, generator=generator)).to(dtype).requires_grad_()
+    target = (2 * torch.randn(shape, device=device, generator=generator)).exp()
+    target[:, ::3] = 0
+    target = (target / target.sum(-1, keepdim=True)).to(dtype)
+    one = torch.ones((), dtype=dtype, device=device)
+    return Contest(
+        table=_SOFT,
+        row=f"{shape} {str(dtype).removeprefix('torch.')}",
+        column=f"entmax_loss α={alpha:g}",
+        ours=Work(lambda z, q: contmax.losses.entmax_loss(z, q, alpha), (logits, target), one),
+        unit=Work(cross_entropy, (logits, target), one),
+        # The logits and the targets once, the gradient of the logits once.
+        moved_bytes=3 * logits.numel() * logits.element_size(),
+        at_most=limit,
+    )
+
+
 def _peers(logits: Tensor, target: Tensor, one: Tensor, alpha: float) -> dict[str, Call]:
     found: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
     entmax, liger = peer("entmax"), peer("liger_kernel.transformers.functional")
@@ -70,7 +97,8 @@ def _peers(logits: Tensor, target: Tensor, one: Tensor, alpha: float) -> dict[st
 def _memory(contest: Contest, clock: Clock) -> Figure:
     logits = contest.ours.inputs[0]
     extra = _beyond_gradients(contest.ours, clock) / (logits.numel() * logits.element_size())
-    return Figure(_MEMORY, contest.row, contest.column, extra, at_most=0.01)
+    row = f"{contest.row}, soft targets" if contest.table == _SOFT else contest.row
+    return Figure(_MEMORY, row, contest.column, extra, at_most=0.01)
 
 
 def _beyond_gradients(work: Work, clock: Clock) -> float:
