@@ -16,7 +16,6 @@ from contmax_lab.bench._suite import Suite, peer
 from contmax_lab.bench._timing import Effort
 
 _TABLE = "forward + backward: device time / F.cross_entropy"
-_SOFT = "soft targets, forward + backward: device time / F.cross_entropy"
 _MEMORY = "peak memory beyond the gradient / memory of the logits"
 _LINEAR = "linear layer and loss, forward + backward: device time / logits first, then entmax_loss"
 _LINEAR_MEMORY = "linear layer and loss: peak memory beyond the gradients / memory of the logits"
@@ -72,8 +71,8 @@ def _soft_contest(shape: tuple[int, int], dtype: torch.dtype, alpha: float, limi
     target = (target / target.sum(-1, keepdim=True)).to(dtype)
     one = torch.ones((), dtype=dtype, device=device)
     return Contest(
-        table=_SOFT,
-        row=f"{shape} {str(dtype).removeprefix('torch.')}",
+        table=_TABLE,
+        row=f"soft targets, {shape} {str(dtype).removeprefix('torch.')}",
         column=f"entmax_loss α={alpha:g}",
         ours=Work(lambda z, q: contmax.losses.entmax_loss(z, q, alpha), (logits, target), one),
         unit=Work(cross_entropy, (logits, target), one),
@@ -97,8 +96,7 @@ def _peers(logits: Tensor, target: Tensor, one: Tensor, alpha: float) -> dict[st
 def _memory(contest: Contest, clock: Clock) -> Figure:
     logits = contest.ours.inputs[0]
     extra = _beyond_gradients(contest.ours, clock) / (logits.numel() * logits.element_size())
-    row = f"{contest.row}, soft targets" if contest.table == _SOFT else contest.row
-    return Figure(_MEMORY, row, contest.column, extra, at_most=0.01)
+    return Figure(_MEMORY, contest.row, contest.column, extra, at_most=0.01)
 
 
 def _beyond_gradients(work: Work, clock: Clock) -> float:
