@@ -126,7 +126,9 @@ def _list(call: _Call, lists: AttentionLists) -> None:
     # Whole blocks of a product are written.
     tiles = blocks_of(call.keys, max(call.tuning.columns, wide)) * max(call.tuning.columns // wide, 1) * 4
     all_tiles = power_of_two(tiles)
-    threads = min(_THREADS_OF_A_ROW * (2 if all_tiles > _MANY_TOPS else 1), all_tiles)
+    stages = call.tuning.tile_stages if wide == call.tuning.columns else call.tuning.stages
+    many = all_tiles > _MANY_TOPS
+    threads = min(_THREADS_OF_A_ROW * (2 if many else 1), all_tiles)
     most = max(max(call.keys // _DOUBTFUL_SHARE, _FEW_DOUBTFUL) // (wide // 4), 4)
     bytes_per_query = call.all_heads * tiles * 8
     together = max(1, _BYTES_OF_TOPS // bytes_per_query // call.tuning.rows) * call.tuning.rows
@@ -148,14 +150,14 @@ def _list(call: _Call, lists: AttentionLists) -> None:
             call.query, call.key, call.mask, call.bias, call.lengths, tops, begin, last, tiles, *arguments,
             *call.strides(call.query, call.key), *call.places, **call.kinds, **call.widths,
             ROWS=call.tuning.rows, COLUMNS=call.tuning.columns, WIDE=wide,
-            num_warps=call.tuning.warps, num_stages=call.tuning.stages,
+            num_warps=call.tuning.warps, num_stages=stages,
         )  # fmt: skip
         grid = (blocks_of(last - begin, _LISTED_TOGETHER), call.all_heads)
         list_keys[grid](
             call.lengths, call.alpha, tops, *found, begin, last, 2 * tiles, call.queries, *arguments, call.epsilon,
             **call.powers, **{name: call.kinds[name] for name in ("CAUSAL", "HAS_BIAS", "HAS_LENGTHS")}, **sizes,
-            P=threads, MOST=most, num_warps=call.tuning.list_warps * (2 if all_tiles > _MANY_TOPS else 1),
-            maxnreg=call.tuning.list_registers,
+            P=threads, MOST=most, num_warps=call.tuning.list_warps * (2 if many else 1),
+            maxnreg=call.tuning.many_registers if many else call.tuning.list_registers,
         )  # fmt: skip
         list_doubted[grid](
             call.query, call.key, call.mask, call.bias, call.lengths, tops, *found, begin, last, tiles, call.queries,

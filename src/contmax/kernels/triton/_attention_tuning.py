@@ -34,10 +34,12 @@ class Tuning:
     Attributes:
         rows: queries of a program that multiplies them with keys,
         columns: keys at a time,
-        warps: and
-        stages: of that program.
+        warps: of that program,
+        stages: and blocks of keys on their way to it,
+        tile_stages: or so many where a block is as wide as a tile.
         list_warps: of a program that lists keys,
-        list_registers: and of each of its threads at most.
+        list_registers: and of each of its threads at most,
+        many_registers: or of those that share a row of many tops.
         doubted_stages: of a program that multiplies tiles again.
         listed_rows: queries of a program that solves lists.
         gradient_rows: queries of one that makes their gradients.
@@ -47,13 +49,15 @@ class Tuning:
         dense_warps: by so many warps.
     """
 
-    rows: int = 128
+    rows: int = 64
     columns: int = 128
-    warps: int = 8
-    stages: int = 3
+    warps: int = 4
+    stages: int = 2
+    tile_stages: int = 3
     list_warps: int = 4
     list_registers: int = 168
-    doubted_stages: int = 2
+    many_registers: int = 128
+    doubted_stages: int = 3
     listed_rows: int = 4
     gradient_rows: int = 8
     together: int = 128
@@ -64,13 +68,15 @@ class Tuning:
     def for_heads(self, width: int, like: Tensor) -> "Tuning":
         """The same for heads of so many channels, on the device and of the dtype of a tensor."""
         size = width * like.element_size()
-        wide = self if size <= 128 else dataclasses.replace(self, gradient_rows=4, key_warps=8, dense_warps=8)
+        chosen = self
+        if size > 128:
+            chosen = dataclasses.replace(chosen, listed_rows=2, gradient_rows=4, key_warps=8, dense_warps=8)
         if size > 256:
-            wide = dataclasses.replace(wide, listed_rows=2, together=32, dense_columns=32)
+            chosen = dataclasses.replace(chosen, together=32, dense_columns=32)
         if size <= 256 and _is_large(like.device):
-            return wide
-        small = {"rows": min(self.rows, 64), "columns": min(self.columns, 64), "together": min(wide.together, 64)}
-        return dataclasses.replace(wide, **small, warps=4, stages=2)
+            return chosen
+        small = {"columns": min(self.columns, 64), "together": min(chosen.together, 64)}
+        return dataclasses.replace(chosen, **small, tile_stages=2)
 
 
 TUNING = Tuning()
