@@ -1,5 +1,6 @@
 """The suite `maps` on a GPU: finite maps against torch.softmax, torch.compile of it, and other libraries."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _LARGE = ((8192, 1024), (8192, 4096), (1024, 32000))
 _SMALL = ((64, 100), (16, 700))
 _NAMED = {"sparsemax": 2.0, "entmax α=1.5": 1.5, "entmax α=4/3": 4 / 3}
+# Where eager calls are timed too.
+_EAGER = (_LARGE[0], _SMALL[0])
 _OTHER, _LEARNED = "entmax α=1.3", "entmax, learned α"
 # Where all of the named maps have another target than on large inputs.
 _LIMITS = {(256, 128000): 1.2, (65536, 64): 1.0, (32768, 512): 1.0}
@@ -32,6 +35,8 @@ def maps_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
         for dtype in _DTYPES:
             for column in (*_NAMED, _OTHER, _LEARNED) if shape not in _LIMITS else _NAMED:
                 yield from _contest(shape, dtype, column, clock.device).figures(clock, bandwidth, effort)
+            if shape in _EAGER:
+                yield _python_alone(shape, dtype, clock, effort)
 
 
 def _contest(shape: tuple[int, int], dtype: str, column: str, device: str) -> Contest:
@@ -54,9 +59,32 @@ def _contest(shape: tuple[int, int], dtype: str, column: str, device: str) -> Co
         # Scores, probabilities twice, their gradient, that of the scores.
         moved_bytes=5 * scores.numel() * scores.element_size(),
         at_most=_limit(shape, dtype, column),
-        eager_at_most=1.5 if shape in ((8192, 1024), _SMALL[0]) and column in _NAMED else None,
+        eager_at_most=1.5 if shape in _EAGER and column in _NAMED else None,
         peers=_peers(scores, cotangent, alpha, compiled=shape == _LARGE[0]),
     )
+
+
+class _Nothing(torch.autograd.Function):
+    """Memory for a result and for a gradient, and no kernel: what Python's side of any map of ours costs at least."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        p = torch.empty_like(scores)
+        ctx.save_for_backward(p)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+        (p,) = ctx.saved_tensors
+        return torch.empty_like(p)
+
+
+def _python_alone(shape: tuple[int, int], dtype: str, clock: Clock, effort: Effort) -> Figure:
+    """Eager calls of a function of Python that computes nothing, beside torch.softmax, which has no Python inside."""
+    contest = _contest(shape, dtype, "sparsemax", clock.device)
+    idle = dataclasses.replace(contest.ours, function=_Nothing.apply)
+    column = "an autograd.Function that computes nothing"
+    return dataclasses.replace(contest, ours=idle, column=column, eager_at_most=None).eager_figure(clock, effort)
 
 
 def _limit(shape: tuple[int, int], dtype: str, column: str) -> float:

@@ -112,8 +112,13 @@ class Contest:
         seconds = percentiles(times["contmax"])["median"]
         yield Figure(share_table(self.table), **place, value=self.moved_bytes / seconds / bandwidth)
         if self.eager_at_most is not None:
-            wall = clock.wall_times({"contmax": self.ours, "torch": self.unit}, effort)
-            yield _ratio(wall, "contmax", self.eager_at_most, {}, table=eager_table(self.table), **place)
+            yield self.eager_figure(clock, effort)
+
+    def eager_figure(self, clock: Clock, effort: Effort) -> Figure:
+        """The ratio of wall clocks of eager calls."""
+        wall = clock.wall_times({"contmax": self.ours, "torch": self.unit}, effort)
+        place = {"table": eager_table(self.table), "row": self.row, "column": self.column}
+        return _ratio(wall, "contmax", self.eager_at_most, {}, **place)
 
     def _peers(self, unit: list[float], clock: Clock, effort: Effort) -> Iterator[Figure]:
         for name, call in self.peers.items():
