@@ -35,13 +35,16 @@ def _gamma_ratio(gap):
     value = q * (c_1 + q * (c_2 + q * (c_3 + q * (c_4 + q * (c_5 + q * c_6)))))
     series = 2.0 * c_1 + q * (4.0 * c_2 + q * (6.0 * c_3 + q * (8.0 * c_4 + q * (10.0 * c_5 + q * (12.0 * c_6)))))
     slope = series * inverse * scale * scale + 0.5 * offset * scale
-    product = 1.0 + 0.0 * size
+    # Products of eight quotients and sums of eight reciprocals, each as one quotient: divisions in float64 are slow.
+    tops, bottoms, sums = 1.0 + 0.0 * size, 1.0 + 0.0 * size, 0.0 * size
     for j in tl.static_range(1, 9):
         below = 1.0 + (j - 0.5 + 0.5 * sign) * size
         above = below + 0.5 * sign * size
-        product *= above / below
-        slope -= 0.5 / (below * above)
-    return value - 0.5 * tl.log(scale) - sign * tl.log(product), sign * slope
+        sums = sums * (below * above) + tops * bottoms
+        tops *= above
+        bottoms *= below
+    slope -= 0.5 * sums / (tops * bottoms)
+    return value - 0.5 * tl.log(scale) - sign * tl.log(tops / bottoms), sign * slope
 
 
 @triton.jit
