@@ -85,13 +85,14 @@ def rule(request, monkeypatch):
 
 @pytest.fixture
 def cut(monkeypatch):
-    """Set how many pairs a chunk has."""
+    """Set how many pairs a chunk has, and how many bytes all of them may keep for the backward pass."""
 
-    def cut_into(pairs):
-        fewest = _chunks.Fewest(pairs, pairs)
+    def cut_into(pairs, most_kept=0):
+        monkeypatch.setattr(_chunks, "_MOST_KEPT", most_kept)
         for module in (_line_scales, _line_window, _space_gaussian):
-            monkeypatch.setattr(module, "_FEWEST_PAIRS", fewest)
-        monkeypatch.setattr(_space_gaussian, "_FEWEST_PAIRS_OF_INDEX", fewest)
+            for name in ("_FEWEST_PAIRS", "_FEWEST_PAIRS_OF_INDEX"):
+                if fewest := getattr(module, name, None):
+                    monkeypatch.setattr(module, name, fewest._replace(on_cpu=pairs, elsewhere=pairs))
 
     return cut_into
 
@@ -131,11 +132,28 @@ def test_memory_of_compiled_kernels(cut):
     assert many - few <= 8 * (large - small)
 
 
-def test_chunks_are_the_whole(rule, cut):
+@pytest.mark.parametrize("most_kept", [0, 2**20], ids=["computed again", "kept"])
+def test_chunks_are_the_whole(rule, cut, most_kept):
     parameters = arguments(30)
     whole = value_and_gradients(rule, parameters)
-    cut(28)  # seven densities
+    cut(28, most_kept)  # seven densities
     torch.testing.assert_close(value_and_gradients(rule, parameters), whole)
+
+
+@pytest.mark.parametrize(("kept", "calls"), [(0, 5), (2**12, 5), (2**30, 10)])
+def test_only_what_would_keep_much_is_computed_again(kept, calls):
+    sizes = []
+
+    def reference(loc, centre):
+        sizes.append(len(loc))
+        return loc.unsqueeze(-1) * centre
+
+    loc, centre = torch.ones(10, requires_grad=True), torch.ones(3, requires_grad=True)
+    r = _chunks.in_chunks(reference, (loc,), (centre,), 1, _chunks.Fewest(6, 6, kept))
+    r.sum().backward()
+    assert sizes == [2] * calls
+    assert loc.grad.tolist() == [3.0] * 10
+    assert centre.grad.tolist() == [10.0] * 3
 
 
 def test_chunks_have_higher_derivatives_and_transforms(rule, cut):

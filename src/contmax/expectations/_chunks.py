@@ -1,7 +1,8 @@
 """Expectations by torch's operations in bounded memory: a part of the densities at a time.
 
 Each pair of a density and a function takes tensors of all nodes, up to a thousand times its share of the result. Many
-pairs are cut into chunks, by their number alone; the backward pass computes each chunk again instead of keeping it.
+pairs are cut into chunks, by their number alone. What torch keeps of all chunks for the backward pass may be much, too:
+then nothing is kept, and the backward pass computes each chunk again, in twice the time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,13 +15,22 @@ from contmax._autograd import apply
 from contmax._by_reference import Reference, gradients_by_reference, needs_reference, tangent_by_reference
 
 _MOST_CHUNKS = 512
+# Bytes that an expectation may keep for its backward pass.
+_MOST_KEPT = 2**28
 
 
 class Fewest(NamedTuple):
-    """Pairs of one chunk, at least: with fewer, overheads of torch's operations would count."""
+    """Pairs of one chunk, at least: with fewer, overheads of torch's operations would count.
+
+    Attributes:
+        on_cpu: so many.
+        elsewhere: so many on an accelerator.
+        kept: bytes that torch keeps of a pair for the backward pass, about; 0 if nothing but the result.
+    """
 
     on_cpu: int
     elsewhere: int
+    kept: int
 
     def densities_of_chunk(self, densities: int, functions: int, device: torch.device) -> int:
         """How many densities of so many a chunk has."""
@@ -47,20 +57,28 @@ def in_chunks(
     size = fewest.densities_of_chunk(count, basis[0].shape[0], basis[0].device)
     if count <= size:
         return reference(*densities, *basis)
+    if count * basis[0].shape[0] * fewest.kept <= _MOST_KEPT:
+        return _chunk_by_chunk(reference, densities, basis, batch_dims, size)
     result: Tensor = apply(_InChunks, reference, batch_dims, size, len(densities), *densities, *basis)
     return result
 
 
+def _chunk_by_chunk(
+    reference: Reference, densities: Sequence[Tensor | None], basis: Sequence[Tensor | None], batch_dims: int, size: int
+) -> Tensor:
+    """`reference(*densities, *basis)`, from `size` densities at a time."""
+    parts = [reference(*chunk, *basis) for chunk in _chunks(densities, batch_dims, size)]
+    return torch.cat(parts).reshape(*_batch(densities, batch_dims), parts[0].shape[-1])
+
+
 class _InChunks(torch.autograd.Function):
-    """The same, with the densities of a chunk, and how many of the tensors are parameters of the densities."""
+    """The same, computed again in the backward pass; the first `count` tensors are parameters of the densities."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(reference: Reference, batch_dims: int, size: int, count: int, *tensors: Tensor | None) -> Tensor:
-        basis = tensors[count:]
-        parts = [reference(*chunk, *basis) for chunk in _chunks(tensors[:count], batch_dims, size)]
-        return torch.cat(parts).reshape(*_batch(tensors, batch_dims), parts[0].shape[-1])
+        return _chunk_by_chunk(reference, tensors[:count], tensors[count:], batch_dims, size)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -21,7 +21,8 @@ from contmax.expectations._line_scales_reference import scale_mean_reference
 from contmax.expectations._scale_law import path_rule
 
 # A pair takes about 12 kB while gradients are computed.
-_FEWEST_PAIRS = Fewest(on_cpu=2**12, elsewhere=2**15)
+_FEWEST_PAIRS = Fewest(on_cpu=2**12, elsewhere=2**15, kept=2**7)
+_FEWEST_PAIRS_OF_INDEX = _FEWEST_PAIRS._replace(kept=2**12)
 
 
 def scale_mean_expectation(
@@ -50,7 +51,8 @@ def scale_mean_expectation(
         known = kernels.line_scale_means(loc, scale, alpha, centre, width, rule)
     if known is None:
         reference = partial(_by_torch, number=number)
-        return in_chunks(reference, (loc, scale, index), (centre, width), loc.dim(), _FEWEST_PAIRS)
+        fewest = _FEWEST_PAIRS if index is None else _FEWEST_PAIRS_OF_INDEX
+        return in_chunks(reference, (loc, scale, index), (centre, width), loc.dim(), fewest)
     result: Tensor = apply(ScaleMeanExpectation, loc, scale, centre, width, alpha, known)
     return result
 

@@ -59,7 +59,8 @@ def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
 def _by_torch(
     loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, index: Tensor | None, number: float | None
 ) -> tuple[Tensor, Tensor]:
-    # Operators run below autograd, and perhaps within a mode of the compiler. A thread of its own has neither.
+    # Inside an operator torch.autograd records nothing, and torch.func fails if a dispatch mode is on, such as torch's
+    # counter of operations. Both belong to the thread: a new one starts without them.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_differentiated, loc, scale, centre, width, index, number).result()
 

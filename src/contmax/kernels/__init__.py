@@ -37,6 +37,7 @@ from contmax.kernels._listed_dispatch import attention_is_listed as attention_is
 from contmax.kernels._listed_dispatch import listed_means as listed_means
 from contmax.kernels._listed_dispatch import listed_products as listed_products
 from contmax.kernels._listed_dispatch import listed_weights as listed_weights
+from contmax.kernels._loss_options import LossOptions as LossOptions
 from contmax.kernels._mean_dispatch import any_line_gradients as any_line_gradients
 from contmax.kernels._mean_dispatch import any_line_values as any_line_values
 from contmax.kernels._mean_dispatch import line_gradients as line_gradients

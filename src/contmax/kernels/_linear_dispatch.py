@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from contmax.kernels._backends import triton_takes
+from contmax.kernels._loss_options import LossOptions
 
 # Reading many more rows than this costs as much as a dense product; a power of two.
 _LONGEST_LIST = 256
@@ -46,7 +47,7 @@ def class_loss_gradient_in_place(
     """`class_loss_fused_backward` without a mask, written over the contiguous logits."""
     from contmax.kernels import triton
 
-    return triton.row_losses_backward(z, target, alpha, None, smoothing, cut, g, out=z)
+    return triton.row_losses_backward(z, target, LossOptions(alpha, None, smoothing), cut, g, out=z)
 
 
 def list_supports(z: Tensor, alpha: float, cut: Tensor, supports: Supports) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import all_eager
+from contmax.kernels._loss_options import LossOptions
 
 _Batched = tuple[int | None, ...]
 
@@ -32,26 +33,22 @@ def entmax_fused_backward(
     return grad, grad_alpha if needs_alpha else None
 
 
-def class_loss_fused(
-    z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float
-) -> tuple[Tensor, Tensor]:
+def class_loss_fused(z: Tensor, target: Tensor | None, options: LossOptions) -> tuple[Tensor, Tensor]:
     """Ω*(z) − ⟨z, q⟩ of logits (*batch, n), or Ω*(z) without a target, in float64; and what the backward needs of it.
 
-    q = (1−s)·e_y + s·(uniform on what the mask allows); α ≤ 2.
+    q = (1−s)·e_y + s·(uniform on what the mask allows).
     """
-    if all_eager(z, target, mask):
-        return _class_loss(z, target, alpha, mask, smoothing)
-    result: tuple[Tensor, Tensor] = class_loss_op(z, target, alpha, mask, smoothing)
+    if all_eager(z, target, options.mask):
+        return _class_loss(z, target, options)
+    result: tuple[Tensor, Tensor] = class_loss_op(z, target, *options)
     return result
 
 
-def class_loss_fused_backward(
-    z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float, cut: Tensor, g: Tensor
-) -> Tensor:
+def class_loss_fused_backward(z: Tensor, target: Tensor | None, options: LossOptions, cut: Tensor, g: Tensor) -> Tensor:
     """The gradient of the logits from that of the losses, (*batch)."""
-    if all_eager(z, target, mask, cut, g):
-        return _class_loss_backward(z, target, alpha, mask, smoothing, cut, g)
-    result: Tensor = class_loss_backward_op(z, target, alpha, mask, smoothing, cut, g)
+    if all_eager(z, target, options.mask, cut, g):
+        return _class_loss_backward(z, target, options, cut, g)
+    result: Tensor = class_loss_backward_op(z, target, *options, cut, g)
     return result
 
 
@@ -69,20 +66,16 @@ def _entmax_backward(
     return triton.entmax_rows_backward(p, cotangent, alpha, dtype, needs_alpha)
 
 
-def _class_loss(
-    z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float
-) -> tuple[Tensor, Tensor]:
+def _class_loss(z: Tensor, target: Tensor | None, options: LossOptions) -> tuple[Tensor, Tensor]:
     from contmax.kernels import triton
 
-    return triton.row_losses(z, target, alpha, mask, smoothing)
+    return triton.row_losses(z, target, options)
 
 
-def _class_loss_backward(
-    z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float, cut: Tensor, g: Tensor
-) -> Tensor:
+def _class_loss_backward(z: Tensor, target: Tensor | None, options: LossOptions, cut: Tensor, g: Tensor) -> Tensor:
     from contmax.kernels import triton
 
-    return triton.row_losses_backward(z, target, alpha, mask, smoothing, cut, g)
+    return triton.row_losses_backward(z, target, options, cut, g)
 
 
 @torch.library.custom_op("contmax::entmax", mutates_args=())
@@ -97,17 +90,8 @@ def _(x: Tensor, alpha: Tensor | None, fixed_alpha: float, mask: Tensor | None, 
 
 
 @entmax_op.register_vmap
-def _(
-    info: Any,
-    in_dims: _Batched,
-    x: Tensor,
-    alpha: Tensor | None,
-    fixed_alpha: float,
-    mask: Tensor | None,
-    dtype: torch.dtype,
-) -> Any:
-    x, alpha, mask = batch_first(info, (x, alpha, mask), (in_dims[0], in_dims[1], in_dims[3]))
-    return entmax_op(x, alpha, fixed_alpha, mask, dtype), 0
+def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+    return entmax_op(*batch_first(info, arguments, in_dims)), 0
 
 
 @torch.library.custom_op("contmax::entmax_backward", mutates_args=())
@@ -128,19 +112,9 @@ def _(
 
 
 @entmax_backward_op.register_vmap
-def _(
-    info: Any,
-    in_dims: _Batched,
-    p: Tensor,
-    cotangent: Tensor,
-    alpha: Tensor | None,
-    fixed_alpha: float,
-    dtype: torch.dtype,
-    needs_alpha: bool,
-) -> Any:
-    p, cotangent, alpha = batch_first(info, (p, cotangent, alpha), in_dims[:3])
-    results = entmax_backward_op(p, cotangent, alpha, fixed_alpha, dtype, needs_alpha)
-    return results, (0, 0 if needs_alpha else None)
+def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+    results = entmax_backward_op(*batch_first(info, arguments, in_dims))
+    return results, (0, 0 if arguments[-1] else None)
 
 
 @torch.library.custom_op("contmax::class_loss", mutates_args=())
@@ -148,11 +122,11 @@ def class_loss_op(
     z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """`class_loss_fused` as one opaque node."""
-    return _class_loss(z, target, alpha, mask, smoothing)
+    return _class_loss(z, target, LossOptions(alpha, mask, smoothing))
 
 
 @class_loss_op.register_fake
-def _(z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
+def _(z: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     from contmax.kernels import triton
 
     batch, width = z.shape[:-1], triton.cut_width(z.shape[-1])
@@ -160,17 +134,8 @@ def _(z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoot
 
 
 @class_loss_op.register_vmap
-def _(
-    info: Any,
-    in_dims: _Batched,
-    z: Tensor,
-    target: Tensor | None,
-    alpha: float,
-    mask: Tensor | None,
-    smoothing: float,
-) -> Any:
-    z, target, mask = batch_first(info, (z, target, mask), (in_dims[0], in_dims[1], in_dims[3]))
-    return class_loss_op(z, target, alpha, mask, smoothing), (0, 0)
+def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+    return class_loss_op(*batch_first(info, arguments, in_dims)), (0, 0)
 
 
 @torch.library.custom_op("contmax::class_loss_backward", mutates_args=())
@@ -178,42 +143,29 @@ def class_loss_backward_op(
     z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float, cut: Tensor, g: Tensor
 ) -> Tensor:
     """`class_loss_fused_backward` as one opaque node."""
-    return _class_loss_backward(z, target, alpha, mask, smoothing, cut, g)
+    return _class_loss_backward(z, target, LossOptions(alpha, mask, smoothing), cut, g)
 
 
 @class_loss_backward_op.register_fake
-def _(
-    z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float, cut: Tensor, g: Tensor
-) -> Tensor:
+def _(z: Tensor, *rest: Any) -> Tensor:
     return z.new_empty(z.shape)
 
 
 @class_loss_backward_op.register_vmap
-def _(
-    info: Any,
-    in_dims: _Batched,
-    z: Tensor,
-    target: Tensor | None,
-    alpha: float,
-    mask: Tensor | None,
-    smoothing: float,
-    cut: Tensor,
-    g: Tensor,
-) -> Any:
-    places = (in_dims[0], in_dims[1], in_dims[3], in_dims[5], in_dims[6])
-    z, target, mask, cut, g = batch_first(info, (z, target, mask, cut, g), places)
-    return class_loss_backward_op(z, target, alpha, mask, smoothing, cut, g), 0
+def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+    return class_loss_backward_op(*batch_first(info, arguments, in_dims)), 0
 
 
-def batch_first(info: Any, tensors: tuple[Any, ...], places: _Batched) -> tuple[Any, ...]:
-    """Tensors with vmap's axis in front; those without it are expanded, None stays None."""
-    moved = []
-    for tensor, place in zip(tensors, places, strict=True):
-        if tensor is None or place is not None:
-            moved.append(None if tensor is None else tensor.movedim(place, 0))
-        else:
-            moved.append(tensor.expand(info.batch_size, *tensor.shape))
-    return tuple(moved)
+def batch_first(info: Any, arguments: tuple[Any, ...], places: _Batched) -> tuple[Any, ...]:
+    """Arguments of an operator with vmap's axis in front of the tensors; a tensor without it is expanded."""
+    return tuple(
+        x
+        if not isinstance(x, Tensor)
+        else x.expand(info.batch_size, *x.shape)
+        if place is None
+        else x.movedim(place, 0)
+        for x, place in zip(arguments, places, strict=True)
+    )
 
 
 def tensor_or_number(alpha: float | Tensor) -> tuple[Tensor | None, float]:

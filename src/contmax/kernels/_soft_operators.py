@@ -9,58 +9,43 @@ import torch
 from torch import Tensor
 
 from contmax._eager import all_eager
+from contmax.kernels._loss_options import LossOptions
 from contmax.kernels._row_operators import batch_first
 
 
-def soft_loss_fused(
-    z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float
-) -> tuple[Tensor, Tensor]:
+def soft_loss_fused(z: Tensor, target: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
     """Ω*(z) + (1−s)·(Ω(q) − ⟨z, q⟩) − s·⟨z, u⟩ of logits (*batch, n), in float64, and what the backward needs of it.
 
-    q is the targets over their sum, u uniform on what the mask allows; α ≤ 2.
+    q is the targets over their sum, u uniform on what the mask allows.
     """
-    if all_eager(z, target, mask):
-        return _soft_loss(z, target, alpha, mask, smoothing)
-    result: tuple[Tensor, Tensor] = soft_loss_op(z, target, alpha, mask, smoothing)
+    if all_eager(z, target, options.mask):
+        return _soft_loss(z, target, options)
+    result: tuple[Tensor, Tensor] = soft_loss_op(z, target, *options)
     return result
 
 
 def soft_loss_fused_backward(
-    z: Tensor,
-    target: Tensor,
-    alpha: float,
-    mask: Tensor | None,
-    smoothing: float,
-    cut: Tensor,
-    g: Tensor,
-    needs_target: bool,
+    z: Tensor, target: Tensor, options: LossOptions, cut: Tensor, g: Tensor, needs_target: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of the logits and, where it is needed, of the targets from that of the losses, (*batch)."""
-    if all_eager(z, target, mask, cut, g):
-        return _soft_loss_backward(z, target, alpha, mask, smoothing, cut, g, needs_target)
-    grad, grad_target = soft_loss_backward_op(z, target, alpha, mask, smoothing, cut, g, needs_target)
+    if all_eager(z, target, options.mask, cut, g):
+        return _soft_loss_backward(z, target, options, cut, g, needs_target)
+    grad, grad_target = soft_loss_backward_op(z, target, *options, cut, g, needs_target)
     return grad, grad_target if needs_target else None
 
 
-def _soft_loss(z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
+def _soft_loss(z: Tensor, target: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
     from contmax.kernels import triton
 
-    return triton.soft_row_losses(z, target, alpha, mask, smoothing)
+    return triton.soft_row_losses(z, target, options)
 
 
 def _soft_loss_backward(
-    z: Tensor,
-    target: Tensor,
-    alpha: float,
-    mask: Tensor | None,
-    smoothing: float,
-    cut: Tensor,
-    g: Tensor,
-    needs_target: bool,
+    z: Tensor, target: Tensor, options: LossOptions, cut: Tensor, g: Tensor, needs_target: bool
 ) -> tuple[Tensor, Tensor | None]:
     from contmax.kernels import triton
 
-    return triton.soft_row_losses_backward(z, target, alpha, mask, smoothing, cut, g, needs_target)
+    return triton.soft_row_losses_backward(z, target, options, cut, g, needs_target)
 
 
 @torch.library.custom_op("contmax::soft_loss", mutates_args=())
@@ -68,11 +53,11 @@ def soft_loss_op(
     z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """`soft_loss_fused` as one opaque node."""
-    return _soft_loss(z, target, alpha, mask, smoothing)
+    return _soft_loss(z, target, LossOptions(alpha, mask, smoothing))
 
 
 @soft_loss_op.register_fake
-def _(z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
+def _(z: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     from contmax.kernels import triton
 
     batch, width = z.shape[:-1], triton.soft_cut_width(z.shape[-1])
@@ -80,17 +65,8 @@ def _(z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: f
 
 
 @soft_loss_op.register_vmap
-def _(
-    info: Any,
-    in_dims: tuple[int | None, ...],
-    z: Tensor,
-    target: Tensor,
-    alpha: float,
-    mask: Tensor | None,
-    smoothing: float,
-) -> Any:
-    z, target, mask = batch_first(info, (z, target, mask), (in_dims[0], in_dims[1], in_dims[3]))
-    return soft_loss_op(z, target, alpha, mask, smoothing), (0, 0)
+def _(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
+    return soft_loss_op(*batch_first(info, arguments, in_dims)), (0, 0)
 
 
 @torch.library.custom_op("contmax::soft_loss_backward", mutates_args=())
@@ -105,38 +81,17 @@ def soft_loss_backward_op(
     needs_target: bool,
 ) -> tuple[Tensor, Tensor]:
     """`soft_loss_fused_backward` as one opaque node; where it is not needed, the gradient of the targets is empty."""
-    grad, grad_target = _soft_loss_backward(z, target, alpha, mask, smoothing, cut, g, needs_target)
+    options = LossOptions(alpha, mask, smoothing)
+    grad, grad_target = _soft_loss_backward(z, target, options, cut, g, needs_target)
     return grad, target.new_empty(0) if grad_target is None else grad_target
 
 
 @soft_loss_backward_op.register_fake
-def _(
-    z: Tensor,
-    target: Tensor,
-    alpha: float,
-    mask: Tensor | None,
-    smoothing: float,
-    cut: Tensor,
-    g: Tensor,
-    needs_target: bool,
-) -> tuple[Tensor, Tensor]:
-    return z.new_empty(z.shape), target.new_empty(z.shape if needs_target else (0,))
+def _(z: Tensor, target: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return z.new_empty(z.shape), target.new_empty(z.shape if rest[-1] else (0,))
 
 
 @soft_loss_backward_op.register_vmap
-def _(
-    info: Any,
-    in_dims: tuple[int | None, ...],
-    z: Tensor,
-    target: Tensor,
-    alpha: float,
-    mask: Tensor | None,
-    smoothing: float,
-    cut: Tensor,
-    g: Tensor,
-    needs_target: bool,
-) -> Any:
-    places = (in_dims[0], in_dims[1], in_dims[3], in_dims[5], in_dims[6])
-    z, target, mask, cut, g = batch_first(info, (z, target, mask, cut, g), places)
-    results = soft_loss_backward_op(z, target, alpha, mask, smoothing, cut, g, needs_target)
-    return results, (0, 0 if needs_target else None)
+def _(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
+    results = soft_loss_backward_op(*batch_first(info, arguments, in_dims))
+    return results, (0, 0 if arguments[-1] else None)

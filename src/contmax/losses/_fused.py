@@ -28,21 +28,14 @@ def fused_losses(
     allowed = None if mask is None else mask.expand(z.shape)
     if dim not in (-1, z.dim() - 1):
         z, allowed = z.movedim(dim, -1), None if allowed is None else allowed.movedim(dim, -1)
-    losses, _ = apply(_FusedLoss, z, target, allowed, alpha, smoothing)
+    losses, _ = apply(_ClassLoss, z, target, allowed, alpha, smoothing)
     return losses  # type: ignore[no-any-return]
 
 
-class _FusedLoss(torch.autograd.Function):
-    """The losses and the cuts of the rows along the last axis."""
+class RowLoss(torch.autograd.Function):
+    """The losses and the cuts of rows along the last axis, from (logits, target, mask, α, smoothing)."""
 
     generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        z: Tensor, target: Tensor | None, mask: Tensor | None, alpha: float, smoothing: float
-    ) -> tuple[Tensor, Tensor]:
-        losses, cut = kernels.class_loss_fused(z, target, alpha, mask, smoothing)
-        return losses.float(), cut
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -52,6 +45,17 @@ class _FusedLoss(torch.autograd.Function):
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
 
+
+class _ClassLoss(RowLoss):
+    """Against one class of each row, or none."""
+
+    @staticmethod
+    def forward(
+        z: Tensor, target: Tensor | None, mask: Tensor | None, alpha: float, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        losses, cut = kernels.class_loss_fused(z, target, kernels.LossOptions(alpha, mask, smoothing))
+        return losses.float(), cut
+
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         z, target, mask, cut = ctx.saved_tensors
@@ -60,7 +64,8 @@ class _FusedLoss(torch.autograd.Function):
             largest = torch.finfo(z.dtype).max
             grad = grad.clamp(-largest, largest).to(z.dtype)
         else:
-            grad = kernels.class_loss_fused_backward(z, target, ctx.alpha, mask, ctx.smoothing, cut, cotangent)
+            options = kernels.LossOptions(ctx.alpha, mask, ctx.smoothing)
+            grad = kernels.class_loss_fused_backward(z, target, options, cut, cotangent)
         return grad, None, None, None, None
 
     @staticmethod

@@ -42,7 +42,7 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 def losses_and_cuts(logits: Tensor, ids: Tensor, alpha: float, smoothing: float) -> tuple[Tensor, Tensor]:
     """Losses (T,) and cuts (T, 4) of tokens with all their classes; kernels may add columns for their own use."""
     if kernels.rows_are_fused(logits):
-        return kernels.class_loss_fused(logits, ids, alpha, None, smoothing)
+        return kernels.class_loss_fused(logits, ids, kernels.LossOptions(alpha, None, smoothing))
     z = logits.to(wide_dtype(logits.dtype))
     losses, p = class_losses(z, alpha, ids.unsqueeze(-1), None, smoothing, -1)
     top, p_max = z.amax(-1), p.amax(-1)

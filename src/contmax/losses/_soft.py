@@ -10,7 +10,7 @@ from contmax._autograd import apply
 from contmax._by_reference import gradients_by_reference, needs_reference, tangent_by_reference
 from contmax.deformed import tsallis_negentropy
 from contmax.losses._conjugate import Conjugate
-from contmax.losses._fused import fused_losses, is_fused
+from contmax.losses._fused import RowLoss, fused_losses, is_fused
 from contmax.maps._threshold import or_one
 
 
@@ -22,7 +22,7 @@ def fused_soft_losses(
     if dim not in (-1, z.dim() - 1):
         z, target = z.movedim(dim, -1), target.movedim(dim, -1)
         allowed = None if allowed is None else allowed.movedim(dim, -1)
-    losses, _ = apply(_FusedSoftLoss, z, target, allowed, alpha, smoothing)
+    losses, _ = apply(_SoftLoss, z, target, allowed, alpha, smoothing)
     return losses  # type: ignore[no-any-return]
 
 
@@ -47,25 +47,15 @@ def soft_losses(
     return losses + (losses.detach().clamp(min=0) - losses.detach()).nan_to_num()
 
 
-class _FusedSoftLoss(torch.autograd.Function):
-    """The losses and the cuts of the rows along the last axis."""
-
-    generate_vmap_rule = True
+class _SoftLoss(RowLoss):
+    """Against soft targets of the shape of the logits."""
 
     @staticmethod
     def forward(
         z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        losses, cut = kernels.soft_loss_fused(z, target, alpha, mask, smoothing)
+        losses, cut = kernels.soft_loss_fused(z, target, kernels.LossOptions(alpha, mask, smoothing))
         return losses.float(), cut
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        z, target, mask, ctx.alpha, ctx.smoothing = inputs
-        ctx.mark_non_differentiable(output[1])
-        saved = (z, target, mask, output[1])
-        ctx.save_for_backward(*saved)
-        ctx.save_for_forward(*saved)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
@@ -74,8 +64,8 @@ class _FusedSoftLoss(torch.autograd.Function):
         if needs_reference(cotangent):
             gradients = gradients_by_reference(_reference(ctx, mask), (z, target), needed, cotangent)
             return *gradients, None, None, None
-        options = (ctx.alpha, mask, ctx.smoothing, cut, cotangent)
-        return *kernels.soft_loss_fused_backward(z, target, *options, needed[1]), None, None, None
+        options = kernels.LossOptions(ctx.alpha, mask, ctx.smoothing)
+        return *kernels.soft_loss_fused_backward(z, target, options, cut, cotangent, needed[1]), None, None, None
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:

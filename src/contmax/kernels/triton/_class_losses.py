@@ -5,6 +5,7 @@ import functools
 import torch
 from torch import Tensor
 
+from contmax.kernels._loss_options import LossOptions
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._launch import (
@@ -35,17 +36,13 @@ def cut_width(columns: int) -> int:
     return 4 if columns <= CHUNK else 4 + blocks_of(columns, CHUNK)
 
 
-def row_losses(
-    z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float
-) -> tuple[Tensor, Tensor]:
+def row_losses(z: Tensor, target: Tensor | None, options: LossOptions) -> tuple[Tensor, Tensor]:
     """Losses of rows against class ids, or Ω* of the rows.
 
     Args:
         z: logits (*batch, n), float32 or half precision.
         target: class ids (*batch), or None.
-        alpha: α in (0, 2].
-        mask: boolean, broadcastable to the logits, or None.
-        smoothing: the mass of q that is spread over the allowed classes.
+        options: what comes with them.
 
     Returns:
         (*batch) in float64; the cut of each row, (*batch, `cut_width`) in float32, from which the backward makes p̂
@@ -56,6 +53,7 @@ def row_losses(
     if z.numel() == 0:
         return losses, cut
     z = side_by_side(z)
+    alpha, mask, smoothing = options
     tensors, rows = as_rows(z, byte_mask(mask, z))
     ids = cut if target is None else target.contiguous()
     kinds = (alpha, mask is not None, target is not None, smoothing)
@@ -72,15 +70,7 @@ def row_losses(
 
 
 def row_losses_backward(
-    z: Tensor,
-    target: Tensor | None,
-    alpha: float,
-    mask: Tensor | None,
-    smoothing: float,
-    cut: Tensor,
-    g: Tensor,
-    *,
-    out: Tensor | None = None,
+    z: Tensor, target: Tensor | None, options: LossOptions, cut: Tensor, g: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
     """The gradient of the logits, contiguous and of their dtype, from the cotangent g of the losses, (*batch).
 
@@ -91,6 +81,7 @@ def row_losses_backward(
     if z.numel() == 0:
         return grad
     z = side_by_side(z)
+    alpha, mask, smoothing = options
     tensors, rows = as_rows(z, byte_mask(mask, z))
     ids = cut if target is None else target.contiguous()
     cotangent, step = cotangents_of_rows(g)

@@ -5,6 +5,7 @@ import functools
 import torch
 from torch import Tensor
 
+from contmax.kernels._loss_options import LossOptions
 from contmax.kernels.triton import _class_losses
 from contmax.kernels.triton._class_losses import CHUNKS_OF_GRADIENT, cotangents_of_rows, cut_width, long_losses
 from contmax.kernels.triton._counting import blocks_of, power_of_two
@@ -30,17 +31,13 @@ def soft_cut_width(columns: int) -> int:
     return cut_width(columns) + 1
 
 
-def soft_row_losses(
-    z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float
-) -> tuple[Tensor, Tensor]:
+def soft_row_losses(z: Tensor, target: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
     """Losses of rows against soft targets.
 
     Args:
         z: logits (*batch, n), float32 or half precision.
         target: weights y ≥ 0 of the same shape, of any floating-point dtype; they count over their sum.
-        alpha: α in (0, 2].
-        mask: boolean, broadcastable to the logits, or None.
-        smoothing: the mass of q that is spread over the allowed classes.
+        options: what comes with them.
 
     Returns:
         (*batch) in float64; the cut of each row, (*batch, `soft_cut_width`) in float32, from which the backward makes
@@ -51,6 +48,7 @@ def soft_row_losses(
     if z.numel() == 0:
         return losses, cut
     z, target = side_by_side(z), target.contiguous()
+    alpha, mask, smoothing = options
     tensors, rows = as_rows(z, byte_mask(mask, z))
     if rows.columns > _class_losses.LONGEST_ON_CHIP:
         lists = lists_of(z, rows, keeps_places=False)
@@ -67,14 +65,7 @@ def soft_row_losses(
 
 
 def soft_row_losses_backward(
-    z: Tensor,
-    target: Tensor,
-    alpha: float,
-    mask: Tensor | None,
-    smoothing: float,
-    cut: Tensor,
-    g: Tensor,
-    needs_target: bool,
+    z: Tensor, target: Tensor, options: LossOptions, cut: Tensor, g: Tensor, needs_target: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The gradients of the logits and, where it is needed, of the targets, from that of the losses, g (*batch)."""
     grad = torch.empty(z.shape, dtype=z.dtype, device=z.device)
@@ -82,6 +73,7 @@ def soft_row_losses_backward(
     if z.numel() == 0:
         return grad, grad_target
     z, target = side_by_side(z), target.contiguous()
+    alpha, mask, smoothing = options
     tensors, rows = as_rows(z, byte_mask(mask, z))
     cotangent, step = cotangents_of_rows(g)
     gradient = _gradient(rows, step, alpha, mask is not None, smoothing, needs_target)

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax.kernels._loss_options import LossOptions
 from contmax.kernels.triton._class_losses import row_losses_backward
 from contmax.kernels.triton._counting import blocks_of
 from contmax.kernels.triton._launch import CHUNK, device_of, order_of, side_by_side
@@ -75,7 +76,8 @@ def support_products(
             classes, channels, weight.stride(0), cut.stride(0), smoothing,
             SMOOTHS=mean_row is not None, CAPACITY=capacity, ROWS=8, BLOCK=_CHANNELS, num_warps=4,
         )  # fmt: skip
-        residual = row_losses_backward(z, target, alpha, None, smoothing, cut, (counts > capacity).float(), out=z)
+        options = LossOptions(alpha, None, smoothing)
+        residual = row_losses_backward(z, target, options, cut, (counts > capacity).float(), out=z)
         _multiply_long_rows[(blocks_of(tokens, _TILE_ROWS), blocks_of(channels, _TILE_CHANNELS))](
             residual, counts, weight, products, tokens, classes, channels, weight.stride(0),
             CAPACITY=capacity, ROWS=_TILE_ROWS, BLOCK=_TILE_CHANNELS, CHUNK=32 if z.dtype == torch.float32 else 64,
