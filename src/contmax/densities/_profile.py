@@ -62,7 +62,7 @@ class Profile:
 
     def gap(self, like: Tensor) -> Scalar:
         """ε = α − 1."""
-        return self.coefficients(like)[0]
+        return self._of_gap(lambda gap: gap, like)
 
     def log_peak(self, half_log_det: Tensor) -> Tensor:
         """C = ln p at the mode."""

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from contmax.numerics import implicit_root, radial_density, radial_shares
+from contmax.numerics import implicit_root, log_gamma_ratio, radial_density, radial_shares
 
 from ._profile import Profile, UniformProfile
 
@@ -77,13 +77,14 @@ def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
     A derivative through the gamma variable would be right on average, but its variance grows without bound as α → 1.
     """
     fixed = radius.double()
+    log_gamma = log_gamma_ratio(gap, dim)
     with torch.no_grad():
-        inner, outer = radial_shares(fixed, gap, dim)
+        inner, outer = radial_shares(fixed, gap, dim, log_gamma=log_gamma)
         nearer_centre = inner < outer
 
     def residual(at: Tensor) -> tuple[Tensor, Tensor]:
-        below, beyond = radial_shares(at, gap, dim)
-        slope = radial_density(at, gap, dim)
+        below, beyond = radial_shares(at, gap, dim, log_gamma=log_gamma)
+        slope = radial_density(at, gap, dim, log_gamma=log_gamma)
         # The smaller of the two shares keeps its digits.
         return torch.where(nearer_centre, below - inner, outer - beyond), torch.where(slope > 0, slope, math.inf)
 

@@ -10,6 +10,7 @@ whole steps of Γ give logarithms, and the half step left over in odd N is a sho
 """
 
 import math
+from collections.abc import Callable
 from typing import overload
 
 import torch
@@ -88,9 +89,9 @@ def _half_step(gap: Scalar) -> Scalar:
     for coefficient in reversed(_HALF_STEP):
         value = (value + coefficient) * square
     value = value + 0.5 * _log1p(offset * size)
-    for j in range(1, _SHIFT + 1):
-        value = value - sign * _log1p(0.5 * sign * size / (1 + (j - (1 - sign) / 2) * size))
-    return value
+    return value - sign * _over_the_shift(
+        lambda j, sign, size: _log1p(0.5 * sign * size / (1 + (j - (1 - sign) / 2) * size)), sign, size
+    )
 
 
 def _half_step_slope(gap: Scalar) -> Scalar:
@@ -105,10 +106,18 @@ def _half_step_slope(gap: Scalar) -> Scalar:
     for j, coefficient in reversed(list(enumerate(_HALF_STEP, 1))):
         series = series * square + 2 * j * coefficient
     slope = series * inverse * scale * scale + 0.5 * offset * scale
-    for j in range(1, _SHIFT + 1):
-        below = j - (1 - sign) / 2
-        slope = slope - 0.5 / ((1 + below * size) * (1 + (below + 0.5 * sign) * size))
-    return sign * slope
+    return sign * slope - sign * _over_the_shift(
+        lambda j, sign, size: 0.5 / ((1 + (j - (1 - sign) / 2) * size) * (1 + (j + sign - 0.5) * size)), sign, size
+    )
+
+
+def _over_the_shift(term: Callable[..., Scalar], sign: Scalar, size: Scalar) -> Scalar:
+    """The sum of a term over the steps of the shift: of a tensor in a dimension of its own, a few operations."""
+    if isinstance(sign, Tensor) and isinstance(size, Tensor):
+        steps = torch.arange(1, _SHIFT + 1, dtype=size.dtype, device=size.device)
+        terms = term(steps, sign.unsqueeze(-1), size.unsqueeze(-1))
+        return torch.as_tensor(terms).sum(-1)
+    return sum(term(j, sign, size) for j in range(1, _SHIFT + 1))
 
 
 def _log1p(x: Scalar) -> Scalar:

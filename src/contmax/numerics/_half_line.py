@@ -68,7 +68,7 @@ class Tail:
         # The value of an integral does not depend on its nodes: derivatives never pass through their placement.
         y, c = y.detach(), c.detach()
         x = (c * y).clamp(-_EXPONENT_MAX, _EXPONENT_MAX)
-        ratio = 1 / expm1_over(x)
+        ratio = torch.where(x == 0, 1.0, x / torch.expm1(x))
         slope = 1 + (a - 1) * ratio - y
         bend = (y - (a - 1) * ratio * (1 - x - ratio)).abs().sqrt()
         self.is_lower = slope > 0

@@ -29,7 +29,7 @@ _NEWTON_STEPS = 4
 
 
 def radial_shares(
-    radius: Float[Tensor, "..."], gap: Float[Tensor, "..."], dim: int
+    radius: Float[Tensor, "..."], gap: Float[Tensor, "..."], dim: int, *, log_gamma: Tensor | None = None
 ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
     r"""P(‖t‖ ≤ r) and P(‖t‖ > r) for the standard β-Gaussian in N dimensions.
 
@@ -37,6 +37,7 @@ def radial_shares(
         radius: r ≥ 0, float64.
         gap: ε = α − 1 > −2/(N+2), float64.
         dim: N.
+        log_gamma: ``log_gamma_ratio(gap, dim)``, where it is known already.
 
     Returns:
         Two tensors of the broadcast shape that sum to one, each accurate where it is the smaller; differentiable in
@@ -47,6 +48,7 @@ def radial_shares(
         >>> round(inner.item(), 4)
         0.6827
     """
+    log_gamma = log_gamma_ratio(gap, dim) if log_gamma is None else log_gamma
     radius, gap = torch.broadcast_tensors(radius.clamp(max=_RADIUS_MAX), gap)
     u = 0.5 * radius.square()
     outside = gap * u >= 1
@@ -55,24 +57,27 @@ def radial_shares(
     y = alpha * torch.where(outside | centre, 0.5, u) * log1p_over(-gap * torch.where(outside | centre, 0.0, u))
     outside = outside | (y > _Y_MAX)
     y = torch.where(outside, 1.0, y)
-    log_total = math.lgamma(dim / 2) - log_gamma_ratio(gap, dim) + dim / 2 * torch.log1p(gap)
+    log_total = math.lgamma(dim / 2) - log_gamma + dim / 2 * torch.log1p(gap)
     inner, outer = half_line_shares(y, dim / 2, gap / alpha, log_total)
-    core = _central_share(torch.where(centre, radius, 0.0), gap, dim)
+    core = _central_share(torch.where(centre, radius, 0.0), gap, dim, _log_height(log_gamma, dim))
     inner = torch.where(centre, core, torch.where(outside, 1.0, inner))
     outer = torch.where(centre, 1 - core, torch.where(outside, 0.0, outer))
     return inner, outer
 
 
-def radial_density(radius: Float[Tensor, "..."], gap: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
+def radial_density(
+    radius: Float[Tensor, "..."], gap: Float[Tensor, "..."], dim: int, *, log_gamma: Tensor | None = None
+) -> Float[Tensor, "..."]:
     r"""Density of the radius, :math:`\propto r^{N-1}[1-\varepsilon r^2/2]_+^{1/\varepsilon}`.
 
     Arguments as :func:`radial_shares`.
     """
+    log_gamma = log_gamma_ratio(gap, dim) if log_gamma is None else log_gamma
     u = 0.5 * radius.square()
     outside = gap * u >= 1
     inner = torch.where(outside, 0.0, u)
     power = radius ** (dim - 1) if dim > 1 else torch.ones_like(radius)
-    log_profile = _log_height(gap, dim) - inner * log1p_over(-gap * inner)
+    log_profile = _log_height(log_gamma, dim) - inner * log1p_over(-gap * inner)
     return torch.where(outside, 0.0, power * torch.exp(log_profile))
 
 
@@ -90,22 +95,24 @@ def radial_quantile(tail: Float[Tensor, "..."], gap: Float[Tensor, "..."]) -> Fl
         >>> round(radial_quantile(torch.tensor(0.05).double(), torch.tensor(0.0).double()).item(), 4)
         1.96
     """
+    log_gamma = log_gamma_ratio(gap, 1)
     tail, gap = torch.broadcast_tensors(tail, gap)
     with torch.no_grad():
-        start = _quantile_without_gradient(tail.detach(), gap.detach())
+        start = _quantile_without_gradient(tail.detach(), gap.detach(), log_gamma.detach())
 
     def residual(radius: Tensor) -> tuple[Tensor, Tensor]:
-        slope = radial_density(radius, gap, 1)
+        slope = radial_density(radius, gap, 1, log_gamma=log_gamma)
+        outer = radial_shares(radius, gap, 1, log_gamma=log_gamma)[1]
         # A quantile that rounds to the edge of the support, where the density is zero, stays there.
-        return tail - radial_shares(radius, gap, 1)[1], torch.where(slope > 0, slope, math.inf)
+        return tail - outer, torch.where(slope > 0, slope, math.inf)
 
     return implicit_root(start, residual)
 
 
-def _quantile_without_gradient(tail: Tensor, gap: Tensor) -> Tensor:
+def _quantile_without_gradient(tail: Tensor, gap: Tensor, log_gamma: Tensor) -> Tensor:
     """Newton's method on ln P(|t| > r) in ξ = √(2y): there the law of every α looks like the normal one."""
     alpha = 1 + gap
-    log_total = 0.5 * math.log(math.pi) - log_gamma_ratio(gap, 1) + 0.5 * torch.log1p(gap)
+    log_total = 0.5 * math.log(math.pi) - log_gamma + 0.5 * torch.log1p(gap)
     goal = torch.log(tail)
     xi = -torch.special.ndtri(0.5 * tail)
     for _ in range(_NEWTON_STEPS):
@@ -117,15 +124,15 @@ def _quantile_without_gradient(tail: Tensor, gap: Tensor) -> Tensor:
     return torch.sqrt(2 * y * expm1_over(-gap * y))
 
 
-def _log_height(gap: Tensor, dim: int) -> Tensor:
+def _log_height(log_gamma: Tensor, dim: int) -> Tensor:
     """ln of the constant in the density of the radius."""
-    return log_gamma_ratio(gap, dim) - math.lgamma(dim / 2) - (dim / 2 - 1) * math.log(2)
+    return log_gamma - math.lgamma(dim / 2) - (dim / 2 - 1) * math.log(2)
 
 
-def _central_share(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
+def _central_share(radius: Tensor, gap: Tensor, dim: int, log_height: Tensor) -> Tensor:
     """P(‖t‖ ≤ r) for small r, from the binomial series of the profile."""
     u = 0.5 * radius.square()
-    term = radius**dim * torch.exp(_log_height(gap, dim))
+    term = radius**dim * torch.exp(log_height)
     total = term / dim
     for j in range(4):
         term = term * u * (j * gap - 1) / (j + 1)
