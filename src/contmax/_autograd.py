@@ -9,7 +9,8 @@ import inspect
 from typing import Any
 
 import torch
-from torch._functorch.utils import unwrap_dead_wrappers
+from torch import Tensor
+from torch._C._functorch import unwrap_if_dead
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
@@ -29,7 +30,8 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
         return twin.apply(*arguments)
     # What torch's `apply` does here too, after binding the arguments to the signature of `forward`: that takes longer
     # than a small map.
-    return super(torch.autograd.Function, twin).apply(*unwrap_dead_wrappers(arguments))
+    alive = [unwrap_if_dead(x) if isinstance(x, Tensor) else x for x in arguments]
+    return super(torch.autograd.Function, twin).apply(*alive)
 
 
 @functools.cache

@@ -46,7 +46,7 @@ def entmax_rows(
     Returns:
         p (*batch, n), contiguous; Ω* − max x (*batch, 1) in float64, or None.
     """
-    p = torch.empty(x.shape, dtype=dtype, device=x.device)
+    p = torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
     if mask is None and not needs_omega and not isinstance(alpha, Tensor):
         # The common case, with one look at what is kept.
         plain = _plain_forward(x.shape, x.stride(), alpha)
@@ -86,7 +86,7 @@ def entmax_rows_backward(
         (*batch, n), contiguous; (*batch, 1) in float32, or None.
     """
     p = p.contiguous()
-    grad = torch.empty(p.shape, dtype=dtype, device=p.device)
+    grad = torch.empty_like(p, dtype=dtype)
     if not isinstance(alpha, Tensor):
         plain = _plain_backward(g.shape, g.stride(), alpha)
         if plain is not None:
