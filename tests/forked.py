@@ -1,8 +1,10 @@
 """Processes that start at once: copies of one that has imported what tests of several processes need."""
 
 import multiprocessing
+import os
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 
 from torch.multiprocessing import start_processes
 
@@ -27,3 +29,14 @@ def run_on_two(function: Callable[..., None], *arguments: object) -> None:
     """Call ``function(rank, *arguments)`` in two processes; what one of them raises is raised here."""
     process_server()
     start_processes(function, arguments, nprocs=2, start_method="forkserver")
+
+
+def run_apart(source: str, folder: Path) -> None:
+    """Run a program in a folder and in a process that has only what the server has; what it raises is raised here."""
+    process_server()
+    start_processes(_run, (source, str(folder)), nprocs=1, start_method="forkserver")
+
+
+def _run(rank: int, source: str, folder: str) -> None:
+    os.chdir(folder)
+    exec(compile(source, "a program", "exec"), {"__name__": "__main__"})

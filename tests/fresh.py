@@ -13,6 +13,7 @@ import contextlib, importlib, io, json, os, sys, traceback, warnings
 job = json.load(sys.stdin)
 for name in job["imports"]:
     importlib.import_module(name)
+exec(job["before"], {})
 for name, source, folder, arguments, strict in job["programs"]:
     reading, writing = os.pipe()
     child = os.fork()
@@ -56,10 +57,11 @@ class Done:
     complaint: str
 
 
-def run_each(programs: list[Program], *, imports: tuple[str, ...] = ("torch",)) -> list[Done]:
-    """Run programs one after the other, each in a copy of one process."""
+def run_each(programs: list[Program], *, imports: tuple[str, ...] = ("torch",), before: str = "") -> list[Done]:
+    """Run programs one after the other, each in a copy of one process that has imported and done something before."""
     job = {
         "imports": imports,
+        "before": before,
         "programs": [(p.name, p.source, str(p.folder.resolve()), p.arguments, p.strict) for p in programs],
     }
     command = [sys.executable, "-c", _COPY_FOR_EACH]

@@ -23,6 +23,8 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 QUICK = {"quickstart": ("20",), "transformers_entmax": ("picture.png", "5")}
 IMPORTS = ("torch._dynamo", "torch._refs", "scipy.stats", "matplotlib.pyplot")
 IMPORTS += ("contmax.kernels.cpu", "contmax.viz", "contmax.nn", "contmax.losses")
+# The first call of a compiled kernel makes numba ready for all others, which takes a second.
+FIRST_CALL = "import torch, contmax; contmax.sparsemax(torch.zeros(1, 2))"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def done(tmp_path_factory):
         for script in EXAMPLES
         for arguments in [QUICK.get(script.stem, ())]
     ]
-    runs = run_each(programs, imports=IMPORTS)
+    runs = run_each(programs, imports=IMPORTS, before=FIRST_CALL)
     return {one.name: (run, one.folder) for one, run in zip(programs, runs, strict=True)}
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_transformers import BERT, MODELS, padded_inputs, states, tiny
 
-from fresh import Program, run_each
+from forked import run_apart
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -235,7 +235,8 @@ def test_a_configuration_with_alpha_and_softmax_is_noticed(capfd):
 
 
 LOADED = """
-import torch
+import sys, torch
+assert "transformers" not in sys.modules
 from transformers import BertForTokenClassification
 from contmax.integrations import transformers as entmax
 entmax.register()
@@ -260,8 +261,7 @@ def test_another_process_gets_the_same_numbers(annealed, integration, tmp_path):
     torch.save(hidden, tmp_path / "states.pt")
     model.save_pretrained(tmp_path / "model")
     pooling.save_pretrained(tmp_path / "pooling")
-    (done,) = run_each([Program("loaded", LOADED, tmp_path)])
-    assert done.code == 0, done.complaint
+    run_apart(LOADED, tmp_path)
 
 
 def test_pooling_on_an_encoder_learns_and_is_kept(integration, tmp_path):

@@ -6,6 +6,7 @@ branches that disagree. Run as a program, because the interpreter is chosen when
     python tests/kernels/front_end.py    # prints the kernels, and what the compiler says of those that it refuses
 """
 
+import functools
 import itertools
 import sys
 from typing import Any
@@ -101,8 +102,7 @@ def attention(dtype: torch.dtype) -> None:
     learned = torch.tensor([1.2, 1.8], requires_grad=True)
     cases: list[tuple[int, Any, dict[str, Any]]] = [(16, learned, everything), (20, 1.5, {"is_causal": True})]
     if dtype == torch.float32:
-        cases += [(16, 1.5, {}), (16, 2.0, everything), (128, 1.5, {"is_causal": True})]
-        cases += [(16, alpha, {"is_causal": True}) for alpha in (1.25, 4 / 3, 1.4)]
+        cases += [(16, 2.0, everything), (16, 1.25, {"is_causal": True}), (16, 4 / 3, {"is_causal": True})]
     for channels, alpha, options in cases:
         query = torch.zeros(1, 2, 64, channels, dtype=dtype, requires_grad=True)
         key, value = (torch.zeros(1, 2, 150, channels, dtype=dtype, requires_grad=True) for _ in range(2))
@@ -124,6 +124,7 @@ def continuous() -> None:
 
 def main() -> int:
     JITFunction.run = parsed
+    JITFunction.parse = functools.cache(JITFunction.parse)  # a helper is in many kernels, and its text is always the same
     _kept._may_be_kept = lambda kernel: False
     _backends.TRITON_DEVICES = {"cpu"}
     for dtype in (torch.float32, torch.bfloat16):

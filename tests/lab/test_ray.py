@@ -45,6 +45,7 @@ TASK = Slow()
 """
 KEYS = ["--data=weather.csv", "--data.valid=9", "--data.test=7", "--data.last=2015-12-31", "--training.batch_size=32"]
 KEYS += ["--training.epochs=5", "--training.checkpoint_seconds=0.5", "--training.patience=0"]
+TABLE = ["reproduce", "slow", "--task", "slow_task:TASK", *KEYS]
 CELLS = ("4-units/seed-0", "8-units/seed-0")
 
 
@@ -131,8 +132,7 @@ def test_robbed_of_a_machine_the_table_is_the_same(contmax, cluster, folder, ray
     # Trainings that are this short may all be over before the machines are looked at again.
     monkeypatch.setattr(_ray, "_LOOK", 0.0)
     monkeypatch.chdir(folder)
-    command = ["reproduce", "slow", "--task", "slow_task:TASK", *KEYS]
-    distant = [*command, "--runs", "distant", "--output", "distant.json", "--ray", cluster.address]
+    distant = [*TABLE, "--runs", "distant", "--output", "distant.json", "--ray", cluster.address]
     runs = [Run(folder / "distant" / cell) for cell in CELLS]
     unfinished = []
 
@@ -152,7 +152,7 @@ def test_robbed_of_a_machine_the_table_is_the_same(contmax, cluster, folder, ray
     # Of the local table the trainings run here: to start processes takes longer than to train.
     for cell, run in zip(CELLS, runs, strict=True):
         train(run.recipe(find_task("slow_task:TASK")), Run(folder / "alone" / cell), test=True)
-    code, alone, errors = contmax(*command, "--runs", "alone", "--output", "alone.json")
+    code, alone, errors = contmax(*TABLE, "--runs", "alone", "--output", "alone.json")
     assert (code, errors) == (0, [])
     assert printed.replace("distant", "alone") == alone
     for run in runs:
@@ -177,29 +177,29 @@ def test_robbed_of_a_machine_the_table_is_the_same(contmax, cluster, folder, ray
         ("localhost:99999", 1, "no cluster answers there"),
     ],
 )
-def test_an_address_where_nobody_answers_is_one_line(contmax, tmp_path, monkeypatch, address, code, says):
+def test_an_address_where_nobody_answers_is_one_line(contmax, folder, monkeypatch, address, code, says):
     pytest.importorskip("ray", reason="needs ray: pip install 'contmax[ray]'")
-    monkeypatch.chdir(tmp_path)
-    found, printed, errors = contmax("reproduce", "seattle", "--ray", address)
+    monkeypatch.chdir(folder)
+    found, printed, errors = contmax(*TABLE, "--ray", address)
     assert (found, printed, len(errors)) == (code, "", 1)
     assert says in errors[0]
 
 
-def test_a_machine_without_a_cluster_is_one_line(contmax, tmp_path, monkeypatch):
+def test_a_machine_without_a_cluster_is_one_line(contmax, folder, monkeypatch):
     ray = pytest.importorskip("ray", reason="needs ray: pip install 'contmax[ray]'")
 
     def init(address, **options):
         raise ConnectionError("Could not find any running Ray instance.\nPlease specify the one")
 
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.chdir(tmp_path)
-    code, printed, errors = contmax("reproduce", "seattle", "--ray", "auto")
+    monkeypatch.chdir(folder)
+    code, printed, errors = contmax(*TABLE, "--ray", "auto")
     assert (code, printed) == (1, "")
     assert errors == ["contmax: --ray auto: Could not find any running Ray instance. Please specify the one"]
 
 
-def test_without_ray_it_is_said_what_to_install(contmax, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_without_ray_it_is_said_what_to_install(contmax, folder, monkeypatch):
+    monkeypatch.chdir(folder)
     monkeypatch.setitem(sys.modules, "ray", None)
-    code, printed, errors = contmax("reproduce", "seattle", "--ray", "auto")
+    code, printed, errors = contmax(*TABLE, "--ray", "auto")
     assert (code, printed, errors) == (1, "", ["contmax: --ray needs ray, which is not installed: pip install ray"])
