@@ -11,11 +11,12 @@ from typing import Any
 
 from contmax_lab.contract import Cell, Recipe, Table, Task
 from contmax_lab.errors import Interrupted, LabError, UsageError
-from contmax_lab.files import make_folder, write_json
+from contmax_lab.files import make_folder
 from contmax_lab.provenance import provenance
 from contmax_lab.recipes import RecipeSource, task_recipe, with_variant
 from contmax_lab.registry import load_recipe
 from contmax_lab.runs import Run
+from contmax_lab.tables._file import write_results
 from contmax_lab.tables._outcome import Outcomes
 from contmax_lab.tables._resolved import shared_and_own
 from contmax_lab.tables._summarised import printed, summarised
@@ -71,7 +72,7 @@ def reproduce(job: Reproduction) -> str:
     complaint = _train_all(job, _ensembles(left) if job.table.together else left, deadline) if left else None
     outcomes = [(c, results) for c in job.table.cells() if (results := _scored(job, c))]
     content = _content(job, recipes, outcomes)
-    write_json(job.output, content)
+    write_results(job.output, content)
     if complaint is not None:
         raise complaint
     return printed(content)
