@@ -149,7 +149,8 @@ class Run:
 
     def _stored(self) -> dict[str, Any]:
         if not self.config.exists():
-            raise LabError(f"{self.folder} is not a run: it has no config.yaml")
+            lack = "it has no config.yaml" if self.folder.is_dir() else "there is no such folder"
+            raise LabError(f"{self.folder} is not a run: {lack}; pass the folder of a training, e.g. below runs/")
         return read_recipe(self.config)
 
     # -- metrics -------------------------------------------------------------------------------------------------------
