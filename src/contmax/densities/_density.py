@@ -12,11 +12,10 @@ from torch.types import _size
 from contmax._eager import is_eager_cpu
 from contmax._typing import Float
 from contmax.deformed import log_beta
-
-from ._landmarks import Landmarks, general_landmarks
-from ._region import EllipsoidRegion, Intervals, Region, given_region
-from ._support_overlap import intersection_over_union
-from ._validation import require_broadcastable
+from contmax.densities._landmarks import Landmarks, general_landmarks
+from contmax.densities._region import EllipsoidRegion, Intervals, Region, given_region
+from contmax.densities._support_overlap import intersection_over_union
+from contmax.densities._validation import require_broadcastable
 
 
 class Density(Distribution):

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from contmax._typing import Float
-
-from ._plane_cholesky import compiled_cholesky
-from ._validation import require_finite, require_positive
+from contmax.densities._plane_cholesky import compiled_cholesky
+from contmax.densities._validation import require_finite, require_positive
 
 # Forward substitution by hand is one fused multiply-add per entry of L; LAPACK and cuBLAS win for larger systems.
 _SUBSTITUTION_MAX = 4
