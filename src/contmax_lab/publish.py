@@ -1,6 +1,6 @@
 """``python -m contmax_lab.publish``: the tables of the README and the docs, written from the files under ``results/``.
 
-A table stands between two comments, of which the first says where its numbers come from::
+A table stands between two comments; the first says where its numbers come from::
 
     <!-- results/bench/maps.json: forward + backward: time / torch.softmax -->
     <!-- end of table -->

@@ -33,7 +33,7 @@ class Density(Distribution):
 
     loc: Tensor
     alpha: float | Tensor
-    """The index α of which the density is the Ω_α-map of its score; a mixture or a set of samples has none."""
+    """The index α: the density is the Ω_α-map of its score. A mixture or a set of samples has none."""
 
     def __init__(self, batch_shape: Size, event_shape: Size = torch.Size()) -> None:  # noqa: B008
         # Torch's checks would enforce the support on every point, so they stay off whatever the global default is.
@@ -68,7 +68,7 @@ class Density(Distribution):
         return torch.where(endless.any(-1) if self.event_shape else endless, -math.inf, log_density)
 
     def score(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        r"""f(t), the score of which the density is the Ω_α-map, :math:`p = \exp_{2-\alpha}(f - A)`.
+        r"""f(t), the score whose Ω_α-map is the density, :math:`p = \exp_{2-\alpha}(f - A)`.
 
         By default :math:`f = \log_{2-\alpha} p`, for which A = 0; off the support it is then the threshold λ.
 

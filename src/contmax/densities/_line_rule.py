@@ -14,7 +14,7 @@ from contmax._typing import Bool, Float
 from contmax.densities._landmarks import Landmarks
 from contmax.numerics import graded_rule
 
-# Nodes in all, as far as there are at least so many in each piece.
+# Nodes in all, and the fewest in each piece.
 _NODES, _NODES_IN_PIECE = 256, 32
 # Below this logarithm a density counts for nothing, whatever it multiplies.
 _LOG_TINY = -690.0

@@ -201,7 +201,7 @@ def scale_of_precision(name: str, precision: Float[Tensor, "*batch N N"], valida
 
 
 def scale_of_tril(name: str, tril: Float[Tensor, "*batch N N"], validate: bool) -> TriangularScale:
-    """The scale of a given factor, of which only the lower triangle is read."""
+    """The scale of a given factor; only its lower triangle is read."""
     if validate:
         require_finite(name, tril)
         hint = "Pass torch.linalg.cholesky(Σ), or a triangular matrix with softplus on its diagonal."

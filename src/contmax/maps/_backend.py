@@ -1,7 +1,7 @@
 """Which form of the map runs: a compiled kernel, the torch reference, or an opaque operator in a traced program.
 
 Tensors that hold numbers go to a compiled kernel where one fits, and to the torch reference elsewhere. In a trace, and
-under vmap, either of them is one operator, because neither a kernel nor hundreds of operations (α > 2) belong into a
+under vmap, either of them is one operator, because neither a kernel nor hundreds of operations (α > 2) belong in a
 graph. An exported program must not depend on our operators and gets the operations of the reference.
 """
 

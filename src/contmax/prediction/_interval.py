@@ -84,7 +84,7 @@ def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Ten
 
 
 def _no_mass(domain: Interval, misplaced: float | None, mass: Tensor, alpha: Tensor) -> ValueError:
-    """The error where no A gives the mass one: no density exists if the cells fit the score, else nobody knows."""
+    """The error where no A gives the mass one: no density exists if the cells fit the score; else it is not known."""
     fits = misplaced == 0 and bool((alpha < 1).any())
     return no_density(mass, alpha) if fits else no_mass(mass, alpha, domain, _ADVICE)
 

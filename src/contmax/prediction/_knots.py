@@ -90,7 +90,7 @@ class KnotsPrediction(LinePrediction):
         self._segments = _segments(self._scores, self._partition, self._unit.diff(), self._index)
 
     def _rule(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Nodes equidistant, but for their grading, in p^{α/4}: smooth in it are the mass, a cubic, and t.
+        """Nodes, equidistant up to their grading in p^{α/4}: the mass, a cubic, and t are smooth in it.
 
         However steep a segment is, its nodes lie where its mass does.
         """

@@ -132,7 +132,7 @@ def _module(command: str) -> ModuleType:
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """Keys of recipes with their values as one word, lest the value be taken for the RECIPE that follows it."""
+    """Keys of recipes with their values as one word, so that no value is taken for the RECIPE that follows it."""
     joined: list[str] = []
     for word in words:
         key = joined[-1] if joined else ""

@@ -66,7 +66,7 @@ class RecipeSource:
     name: str
 
     def recipe(self, overrides: Sequence[str] = ()) -> Recipe:
-        """The recipe, all of whose values have been checked against the types of the task's configurations.
+        """The recipe, with all values checked against the types of the task's configurations.
 
         Args:
             overrides: as on the command line, ``--model.hidden_dim=64`` or ``--model.hidden_dim 64``.
@@ -127,7 +127,7 @@ def _parser(data_config: type, model_config: type, prog: str) -> ArgumentParser:
 
 @functools.lru_cache(maxsize=16)
 def _shared_parser(data_config: type, model_config: type) -> ArgumentParser:
-    """One that nobody changes: to make it takes as long as to read a recipe with it, and a table has many recipes."""
+    """Shared, and never changed: making one takes as long as reading a recipe with it, and a table has many recipes."""
     return _parser(data_config, model_config, prog="contmax train")
 
 

@@ -143,7 +143,7 @@ def task_reference(task: Task) -> str:
 
 
 def find_table(name: str, named: Sequence[str] = ()) -> tuple[Task, Table]:
-    """A table by its name, with the task whose it is; tasks of the laboratory are asked before other installed ones.
+    """A table by its name, and the task it belongs to; tasks of the laboratory are asked before other installed ones.
 
     Args:
         name: of the table.

@@ -136,11 +136,11 @@ class Run:
         return str(self._stored()["task"])
 
     def task_class(self) -> str:
-        """``MODULE:CLASS`` of the task where the run was trained; empty if nobody knows."""
+        """``MODULE:CLASS`` of the task where the run was trained; empty if not known."""
         return str(self.provenance().get("task", ""))
 
     def provenance(self) -> dict[str, Any]:
-        """Commit, machine and versions that it was begun with; nothing if nobody knows."""
+        """Commit, machine and versions that it was begun with; nothing if not known."""
         try:
             found: dict[str, Any] = json.loads(self._provenance.read_text(encoding="utf-8"))
         except (OSError, ValueError):

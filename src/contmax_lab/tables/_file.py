@@ -15,7 +15,7 @@ def write_results(path: Path, content: dict[str, Any]) -> None:
 
     Args:
         path: of the file.
-        content: of which the last key is ``cells``, a list.
+        content: its last key is ``cells``, a list.
     """
     *_, last = content
     if last != "cells":

@@ -32,7 +32,7 @@ class Reproduction:
     """What is to be made, and with what.
 
     Args:
-        task: whose table it is.
+        task: the task that the table belongs to.
         table: the table.
         runs: folder for the trainings; those that are done are not done again.
         output: the file of results.
@@ -90,7 +90,7 @@ def cell_recipe(task: Task, cell: Cell, overrides: Sequence[str] = ()) -> Recipe
     """The recipe of one training of a table.
 
     Args:
-        task: whose table it is.
+        task: the task that the table belongs to.
         cell: the training.
         overrides: dotted, for all cells; those of the cell come after them, so that a row stays that row.
 
@@ -201,7 +201,7 @@ def _start_results(job: Reproduction) -> dict[str, Any] | None:
 
 
 def _command(job: Reproduction) -> str:
-    """What to type for the same table; where files lie here is nobody else's concern."""
+    """What to type for the same table, without the paths of this machine."""
     data = ["--data", "PATH"] if job.table.needs_data else []
     changed = [override for override in job.overrides if not override.startswith("--data.path=")]
     words = [word.partition("=")[0] + "=PATH" if "/" in word else word for word in changed]
