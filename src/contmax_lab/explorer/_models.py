@@ -148,7 +148,7 @@ class Models:
 
 
 def _folders(root: Path) -> list[tuple[Path, str]]:
-    """Folders of finished runs and of exported models inside the root, also by links, and their sign."""
+    """Folders of finished runs and of exported models, found without following links, and their sign."""
     found = []
     for place, inner, files in os.walk(root):
         folder = Path(place)
