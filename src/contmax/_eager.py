@@ -21,7 +21,7 @@ _REAL = (Tensor, Parameter)
 def constant_to_tracers(function: _Function) -> _Function:
     """A function that torch.compile calls once and does not look into.
 
-    It is torch.compiler.assume_constant_result, whose use would import the compiler: as long as torch itself takes.
+    As torch.compiler.assume_constant_result, without importing the compiler, which takes as long as torch itself.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
@@ -63,7 +63,7 @@ def is_eager_cpu(*values: object) -> bool:
 
 
 def carries_gradient(*values: object) -> bool:
-    """False if nobody can ask for a derivative with respect to the tensors among the arguments."""
+    """False if no derivative with respect to the tensors among the arguments can be asked for."""
     tensors = [v for v in values if isinstance(v, Tensor)]
     if not all_eager(*tensors):
         return True

@@ -12,7 +12,7 @@ def without_autocast(like: Tensor) -> AbstractContextManager[object]:
     if like.is_meta:
         return contextlib.nullcontext()
     kind = like.device.type
-    # A traced program says so always: it may be run under autocast later.
+    # A traced program always says so: it may be run under autocast later.
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return contextlib.nullcontext()

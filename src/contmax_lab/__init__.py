@@ -13,11 +13,13 @@ Layers from top to bottom; each imports only what is below it, which import-lint
 ``search``          optuna over a recipe
 ``tables``          `reproduce` trains what is missing of a `Table`: rows (variants of a recipe) × repetitions (seeds)
 ``report``          `sections` of runs, `write_page`: one HTML file with everything inside, light and dark
+``workers``         trainings side by side: processes of this machine, or a Ray cluster
 ``registry``        what there is: `find_task`, `load_recipe`, `open_trained`; nothing else knows which tasks exist
 ``tasks``           one folder each; they know nothing of each other, and import `contract` and the helpers below it
 ``training``        `train`: the loop; `evaluate`, and `evaluate_trained` for a run that is done
 ``runs``            `Run`: the folder; checkpoints, metrics, results. `load_trained` loads a done one
 ``recipes``         YAML with variants, dotted overrides → `Recipe`
+``labelled``        what the tasks share that learn classes or numbers from examples of your own
 ``contract``        what a task is: `Task`, `Splits`, `Recipe`, `TrainedRun`; `Table`, `Figure`, `Section` described
 ``drawing``         one look for all pictures; what several tasks draw alike
 ``files``           files that are whole or not there at all; checkpoints

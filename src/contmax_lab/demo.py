@@ -115,7 +115,7 @@ def _chapter(task: Task, table: Table, job: DemoJob) -> Section:
 
 
 def _forget_other_recipes(task: Task, table: Table, runs: Path, overrides: Sequence[str]) -> None:
-    """Remove trainings of an earlier version or of other keys: the folder is the demo's own, nobody should clear it."""
+    """Remove trainings of an earlier version or of other keys: the folder is the demo's own, not the user's."""
     for cell in table.cells():
         run = Run(runs / cell.folder)
         if run.config.exists() and not _is_of(run, cell_recipe(task, cell, overrides)):

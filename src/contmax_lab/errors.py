@@ -54,6 +54,25 @@ def nearest(word: str, known: Sequence[str]) -> str:
     """
     import difflib
 
-    same_end = [name for name in known if name.replace("/", ".").rpartition(".")[2] == word]
-    found = same_end or difflib.get_close_matches(word, known, n=3, cutoff=0.75)
+    def likeness(one: str, other: str) -> float:
+        return difflib.SequenceMatcher(None, one, other).ratio()
+
+    ends = {name: _split(name)[1] for name in known}
+    found = [name for name, end in ends.items() if end == word]
+    if not found:
+        # Names of one section are alike by its name alone: there only the rest counts.
+        section, rest = _split(word)
+        siblings = [name for name in ends if section and _split(name)[0] == section]
+        if siblings:
+            liked, least = {name: likeness(rest, ends[name]) for name in siblings}, 0.6
+        else:
+            liked, least = {name: likeness(word, name) for name in ends}, 0.75
+        least = max(least, max(liked.values(), default=0.0) - 0.1)
+        found = sorted((name for name in liked if liked[name] >= least), key=lambda name: -liked[name])[:3]
     return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+def _split(name: str) -> tuple[str, str]:
+    """What stands before the last "/" or ".", and after it."""
+    section, _, rest = name.replace("/", ".").rpartition(".")
+    return section, rest

@@ -31,7 +31,7 @@ def is_one_of_several() -> bool:
 
 
 def _command_of_launcher() -> list[str]:
-    # A requirement of accelerate, without which nobody comes here.
+    # accelerate requires it, and without accelerate this is never called.
     import psutil
 
     try:

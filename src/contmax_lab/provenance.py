@@ -17,7 +17,7 @@ def provenance(packages: Sequence[str]) -> dict[str, Any]:
     """Commit, date, machine and versions, for the head of a file of results.
 
     Args:
-        packages: whose versions matter, beside Python's own.
+        packages: those that matter, beside Python itself.
 
     Returns:
         `commit` and `dirty` (uncommitted changes outside `results/`; both None outside a checkout), `date` (UTC),

@@ -1,6 +1,6 @@
 """``python -m contmax_lab.publish``: the tables of the README and the docs, written from the files under ``results/``.
 
-A table stands between two comments, of which the first says where its numbers come from::
+A table stands between two comments; the first says where its numbers come from::
 
     <!-- results/bench/maps.json: forward + backward: time / torch.softmax -->
     <!-- end of table -->
@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from contmax_lab.bench import Figure, draw_growth
-from contmax_lab.files import write_json
 from contmax_lab.packages import version
 from contmax_lab.registry import find_table
-from contmax_lab.tables import summarised_again
+from contmax_lab.tables import summarised_again, write_results
 
 _ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(<!-- (results/\S+\.json)(?:: ([^\n]+?))? -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -35,7 +34,7 @@ def main() -> None:
         content = json.loads(path.read_text(encoding="utf-8"))
         fresh = resummarised(content)
         if fresh != content:
-            write_json(path, fresh)
+            write_results(path, fresh)
             print(f"rewrote {path.relative_to(_ROOT)}", file=sys.stderr)
     for page in pages():
         text = page.read_text(encoding="utf-8")

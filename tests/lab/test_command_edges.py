@@ -17,6 +17,10 @@ from contmax_lab.runs import Run
         ("intervals/parabol", "did you mean intervals/parabola"),
         ("imdb", "did you mean documents/imdb"),
         ("intervals/parabola.yaml", "did you mean intervals/parabola"),
+        ("texst", "did you mean texts?"),
+        ("vowels/contnuous", "did you mean vowels/continuous-softmax or vowels/continuous-sparsemax?"),
+        ("qwert", "pass a YAML file, a task (digits, "),
+        ("qwert.yaml", "qwert.yaml: no such file"),
     ],
 )
 def test_a_misspelt_recipe_is_answered_with_the_nearest(contmax, name, says):
@@ -35,14 +39,47 @@ def test_a_folder_is_no_recipe(contmax, tmp_path):
 @pytest.mark.parametrize(
     ("argument", "says"),
     [
-        ("--training.epoch=1", "there is no key training.epoch; did you mean training.epochs"),
+        ("--training.epoch=1", "there is no key training.epoch; did you mean training.epochs?"),
         ("--model.hiden_dim=1", "did you mean model.hidden_dim?"),
         ("--learning_rate=1", "did you mean training.learning_rate?"),
+        ("--data.x=1", "there is no key data.x; contmax train intervals/… --help lists all"),
     ],
 )
 def test_the_beginning_of_a_key_is_not_the_key(contmax, config, tmp_path, argument, says):
     code, _, errors = contmax("train", config, "--folder", tmp_path / "run", argument)
     assert (code, len(errors)) == (2, 1)
+    assert says in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("--training.epochs=many", "training.epochs must be a whole number above 0; got many"),
+        ("--training.learning_rate=-1", "training.learning_rate must be a number above 0; got -1"),
+        ("--training.compile=maybe", "training.compile must be true or false; got maybe"),
+        ("--training.workers=-1", "training.workers must be 0 or a whole number above it; got -1"),
+        ("--model.dropout=2", "model.dropout must be a number from 0 to 1; got 2"),
+        ("--seed=x", "seed must be a whole number; got x"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_to_pass(contmax, config, argument, says):
+    code, _, errors = contmax("train", config, argument)
+    assert (code, errors) == (2, [f"contmax: {says}"])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["trian"], "there is no command 'trian'; did you mean train?"),
+        (["reproduce", "digit"], "there is no table 'digit'; did you mean digits?"),
+        (["predict", "runs/nothing", "3"], "runs/nothing is not a run; pass the folder of a finished run"),
+        (["evaluate", "runs/nothing"], "runs/nothing is not a run: there is no such folder"),
+    ],
+)
+def test_misspelt_commands_tables_and_runs(contmax, words, says):
+    code, _, errors = contmax(*words)
+    assert code in (1, 2)
+    assert len(errors) == 1
     assert says in errors[0]
 
 

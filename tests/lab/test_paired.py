@@ -20,6 +20,7 @@ from contmax_lab.tables import (
     reproduce,
     student_quantile,
     summarised_again,
+    write_results,
 )
 
 METRICS = (Metric("test.mse", "MSE", compared=True), Metric("test.jaccard", "Jaccard"))
@@ -106,6 +107,19 @@ def test_a_file_of_results_holds_the_recipe_of_every_cell(trained):
     assert [cell["recipe"] for cell in stored["cells"]] == [
         {"seed": seed, "model.family": family} for seed in (0, 1) for family in ("midpoint", "parabola")
     ]
+
+
+def test_each_training_has_a_line_of_its_own(trained, tmp_path):
+    _, _, stored = trained
+    file = tmp_path / "results.json"
+    write_results(file, stored)
+    assert json.loads(file.read_text()) == stored
+    assert [line for line in file.read_text().splitlines() if line.startswith('  {"row": ')] == [
+        f"  {json.dumps(cell, ensure_ascii=False)}{'' if cell is stored['cells'][-1] else ','}"
+        for cell in stored["cells"]
+    ]
+    write_results(file, {"table": "empty", "cells": []})
+    assert json.loads(file.read_text()) == {"table": "empty", "cells": []}
 
 
 def test_differences_are_stored_printed_and_published(trained, tmp_path, monkeypatch):

@@ -113,7 +113,7 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
     if bias is not None:
         allowed = bias > -torch.inf if allowed is None else allowed & (bias > -torch.inf)
     assert allowed is not None
-    # Backends differ in what they make of a row of which all is masked.
+    # Backends differ in what they make of a row with every key masked.
     nothing = ~allowed.any(-1, keepdim=True)
     allowed = allowed | nothing
     if bias is not None:

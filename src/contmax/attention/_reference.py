@@ -50,7 +50,7 @@ def allowed_keys(inputs: Inputs) -> Tensor | None:
 
 
 def repeated_heads(x: Tensor, heads: int) -> Tensor:
-    """Keys or values (*batch, G, L, c) for so many heads of queries, neighbours sharing one."""
+    """Keys or values (*batch, G, L, c) for this many heads of queries, neighbours sharing one."""
     return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], -3)
 
 

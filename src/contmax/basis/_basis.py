@@ -16,8 +16,8 @@ from contmax._typing import Float
 
 # Measured on random signals, smooth and rough, at 50 to 1000 positions with penalties of 0.01 and 0.001, on the line
 # and in the plane. Below 0.6 the functions leave gaps: at 0.3 a fifth of a smooth signal is lost. From 0.7 to 1.0 they
-# follow all that so many functions can. The condition number grows from 3e2 at 0.8 over 1e4 at 1.0 to 6e5 at 1.2, from
-# where on the penalty smooths the signal.
+# follow all that their number allows. The condition number grows from 3e2 at 0.8 over 1e4 at 1.0 to 6e5 at 1.2; from
+# there on the penalty smooths the signal.
 _WIDTH_OF_SPACING = 0.8
 
 # By their numbers, for operators in graphs of torch.compile, which can be told a number but not a module.

@@ -15,16 +15,16 @@ The Laplace density (score −|t−μ|/b, α = 1) is torch's own ``Laplace``. Im
 Kullback–Leibler divergences with ``torch.distributions.kl_divergence``.
 """
 
-from . import _divergence as _divergence
-from ._beta_gaussian import BetaGaussian as BetaGaussian
-from ._density import Density as Density
-from ._empirical import Empirical as Empirical
-from ._landmarks import Landmarks as Landmarks
-from ._line import LineDensity as LineDensity
-from ._line import LineLaw as LineLaw
-from ._location_scale import LocationScale as LocationScale
-from ._mixture import Mixture as Mixture
-from ._multivariate import MultivariateBetaGaussian as MultivariateBetaGaussian
-from ._paraboloid import TruncatedParabola as TruncatedParabola
-from ._paraboloid import TruncatedParaboloid as TruncatedParaboloid
-from ._triangular import Triangular as Triangular
+from contmax.densities import _divergence as _divergence
+from contmax.densities._beta_gaussian import BetaGaussian as BetaGaussian
+from contmax.densities._density import Density as Density
+from contmax.densities._empirical import Empirical as Empirical
+from contmax.densities._landmarks import Landmarks as Landmarks
+from contmax.densities._line import LineDensity as LineDensity
+from contmax.densities._line import LineLaw as LineLaw
+from contmax.densities._location_scale import LocationScale as LocationScale
+from contmax.densities._mixture import Mixture as Mixture
+from contmax.densities._multivariate import MultivariateBetaGaussian as MultivariateBetaGaussian
+from contmax.densities._paraboloid import TruncatedParabola as TruncatedParabola
+from contmax.densities._paraboloid import TruncatedParaboloid as TruncatedParaboloid
+from contmax.densities._triangular import Triangular as Triangular

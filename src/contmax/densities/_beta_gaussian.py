@@ -10,15 +10,14 @@ from torch.distributions import constraints
 from torch.types import _size
 
 from contmax._typing import Float
-
-from ._density import Density
-from ._elliptical import Elliptical, escort_index
-from ._landmarks import Landmarks
-from ._line import LineDensity, offset_in
-from ._line_law import BetaLaw, line_law
-from ._moments import adjustable_profile, weighted_moments
-from ._sampling import draw_offsets
-from ._validation import (
+from contmax.densities._density import Density
+from contmax.densities._elliptical import Elliptical, escort_index
+from contmax.densities._landmarks import Landmarks
+from contmax.densities._line import LineDensity, offset_in
+from contmax.densities._line_law import BetaLaw, line_law
+from contmax.densities._moments import adjustable_profile, weighted_moments
+from contmax.densities._sampling import draw_offsets
+from contmax.densities._validation import (
     as_index,
     as_parameters,
     broadcast_batch,

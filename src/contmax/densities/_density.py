@@ -12,11 +12,10 @@ from torch.types import _size
 from contmax._eager import is_eager_cpu
 from contmax._typing import Float
 from contmax.deformed import log_beta
-
-from ._landmarks import Landmarks, general_landmarks
-from ._region import EllipsoidRegion, Intervals, Region, given_region
-from ._support_overlap import intersection_over_union
-from ._validation import require_broadcastable
+from contmax.densities._landmarks import Landmarks, general_landmarks
+from contmax.densities._region import EllipsoidRegion, Intervals, Region, given_region
+from contmax.densities._support_overlap import intersection_over_union
+from contmax.densities._validation import require_broadcastable
 
 
 class Density(Distribution):
@@ -34,7 +33,7 @@ class Density(Distribution):
 
     loc: Tensor
     alpha: float | Tensor
-    """The index α of which the density is the Ω_α-map of its score; a mixture or a set of samples has none."""
+    """The index α: the density is the Ω_α-map of its score. A mixture or a set of samples has none."""
 
     def __init__(self, batch_shape: Size, event_shape: Size = torch.Size()) -> None:  # noqa: B008
         # Torch's checks would enforce the support on every point, so they stay off whatever the global default is.
@@ -69,7 +68,7 @@ class Density(Distribution):
         return torch.where(endless.any(-1) if self.event_shape else endless, -math.inf, log_density)
 
     def score(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        r"""f(t), the score of which the density is the Ω_α-map, :math:`p = \exp_{2-\alpha}(f - A)`.
+        r"""f(t), the score whose Ω_α-map is the density, :math:`p = \exp_{2-\alpha}(f - A)`.
 
         By default :math:`f = \log_{2-\alpha} p`, for which A = 0; off the support it is then the threshold λ.
 

@@ -8,14 +8,13 @@ from torch import Tensor
 from torch.distributions import Distribution, Laplace, MultivariateNormal, Normal, StudentT, Uniform, register_kl
 
 from contmax._eager import is_eager_cpu
-
-from ._beta_gaussian import BetaGaussian
-from ._landmarks import landmarks_of
-from ._line import LineDensity
-from ._line_rule import LineRule
-from ._mixture import Mixture
-from ._multivariate import MultivariateBetaGaussian
-from ._unchecked import unchecked
+from contmax.densities._beta_gaussian import BetaGaussian
+from contmax.densities._landmarks import landmarks_of
+from contmax.densities._line import LineDensity
+from contmax.densities._line_rule import LineRule
+from contmax.densities._mixture import Mixture
+from contmax.densities._multivariate import MultivariateBetaGaussian
+from contmax.densities._unchecked import unchecked
 
 _ASCENT_STEPS = 50
 _SLACK_MAX = 1e-4

@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.distributions import constraints
 
-from ._scale import Scale
+from contmax.densities._scale import Scale
 
 
 class Ellipsoid(constraints.Constraint):

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from contmax._typing import Float
-
-from ._density import Density
-from ._profile import Profile, profile_of
+from contmax.densities._density import Density
+from contmax.densities._profile import Profile, profile_of
 
 
 class Elliptical(Density):

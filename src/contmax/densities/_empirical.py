@@ -9,10 +9,9 @@ from torch.distributions import constraints
 from torch.types import _size
 
 from contmax._typing import Float
-
-from ._density import Density
-from ._sampling import draw_indices
-from ._validation import checks_values, require_finite
+from contmax.densities._density import Density
+from contmax.densities._sampling import draw_indices
+from contmax.densities._validation import checks_values, require_finite
 
 
 class Empirical(Density):

@@ -11,14 +11,19 @@ from torch.types import _size
 
 from contmax._typing import Float
 from contmax.deformed import log_beta
+from contmax.densities._density import Density
+from contmax.densities._landmarks import Landmarks, stepped
+from contmax.densities._line_rule import LineRule
+from contmax.densities._region import Intervals
+from contmax.densities._unchecked import unchecked
+from contmax.densities._validation import (
+    as_parameters,
+    broadcast_batch,
+    checks_values,
+    require_finite,
+    require_positive,
+)
 from contmax.numerics import implicit_root, monotone_root
-
-from ._density import Density
-from ._landmarks import Landmarks, stepped
-from ._line_rule import LineRule
-from ._region import Intervals
-from ._unchecked import unchecked
-from ._validation import as_parameters, broadcast_batch, checks_values, require_finite, require_positive
 
 # How often a bracket is doubled in search of a quantile: enough for tails as heavy as those of a Cauchy density.
 _DOUBLINGS = 64

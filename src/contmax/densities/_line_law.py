@@ -9,10 +9,9 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from contmax.densities._line import LineLaw
+from contmax.densities._profile import Profile, UniformProfile
 from contmax.numerics import implicit_root, radial_quantile, radial_shares
-
-from ._line import LineLaw
-from ._profile import Profile, UniformProfile
 
 # Up to this degree the Bernstein sum is cheaper than the general integral.
 _POLYNOMIAL_MAX = 16

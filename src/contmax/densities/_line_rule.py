@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from contmax._typing import Bool, Float
+from contmax.densities._landmarks import Landmarks
 from contmax.numerics import graded_rule
 
-from ._landmarks import Landmarks
-
-# Nodes in all, as far as there are at least so many in each piece.
+# Nodes in all, and the fewest in each piece.
 _NODES, _NODES_IN_PIECE = 256, 32
 # Below this logarithm a density counts for nothing, whatever it multiplies.
 _LOG_TINY = -690.0

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from contmax._typing import Float
+from contmax.densities._generator import Generator, as_generator
+from contmax.densities._line import LineDensity, LineLaw
+from contmax.densities._validation import as_parameters, checks_values, require_positive
 from contmax.numerics import graded_rule, implicit_root, monotone_root
-
-from ._generator import Generator, as_generator
-from ._line import LineDensity, LineLaw
-from ._validation import as_parameters, checks_values, require_positive
 
 _NODES = 64
 

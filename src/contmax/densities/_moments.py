@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from contmax._typing import Float
-
-from ._profile import Profile
-from ._validation import as_index, checks_values, require_index
+from contmax.densities._profile import Profile
+from contmax.densities._validation import as_index, checks_values, require_index
 
 
 def weighted_moments(

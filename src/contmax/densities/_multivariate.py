@@ -8,16 +8,15 @@ from torch.distributions import constraints
 from torch.types import _size
 
 from contmax._typing import Float
-
-from ._ellipsoid import Ellipsoid
-from ._elliptical import Elliptical, escort_index
-from ._line_law import radial_cdf
-from ._moments import adjustable_profile, weighted_moments
-from ._region import EllipsoidRegion
-from ._sampling import draw_offsets
-from ._scale import Scale, scale_of_matrix, scale_of_precision
-from ._scale_input import common_dim, scale_of, the_one_given
-from ._validation import (
+from contmax.densities._ellipsoid import Ellipsoid
+from contmax.densities._elliptical import Elliptical, escort_index
+from contmax.densities._line_law import radial_cdf
+from contmax.densities._moments import adjustable_profile, weighted_moments
+from contmax.densities._region import EllipsoidRegion
+from contmax.densities._sampling import draw_offsets
+from contmax.densities._scale import Scale, scale_of_matrix, scale_of_precision
+from contmax.densities._scale_input import common_dim, scale_of, the_one_given
+from contmax.densities._validation import (
     as_index,
     as_parameters,
     broadcast_batch,

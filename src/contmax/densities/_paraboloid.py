@@ -4,9 +4,9 @@ from typing import Self
 
 from torch import Tensor
 
-from ._beta_gaussian import BetaGaussian
-from ._multivariate import MultivariateBetaGaussian
-from ._scale import Scale
+from contmax.densities._beta_gaussian import BetaGaussian
+from contmax.densities._multivariate import MultivariateBetaGaussian
+from contmax.densities._scale import Scale
 
 
 class TruncatedParabola(BetaGaussian):

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from contmax._typing import Float
+from contmax.densities._region import BoxRegion, EllipsoidRegion
 from contmax.numerics import principal_axes
-
-from ._region import BoxRegion, EllipsoidRegion
 
 # Twelve times into five parts: from a quarter of the circle to 6e-9, from where one step of Newton's does the rest.
 _CUTS, _ROUNDS = 4, 12

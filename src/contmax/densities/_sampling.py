@@ -13,9 +13,8 @@ import math
 import torch
 from torch import Tensor
 
+from contmax.densities._profile import Profile, UniformProfile
 from contmax.numerics import implicit_root, log_gamma_ratio, radial_density, radial_shares
-
-from ._profile import Profile, UniformProfile
 
 # Up to here a gamma variable is the sum of a few exponentials, five times faster than the rejection sampler.
 _ERLANG_MAX = 6.0

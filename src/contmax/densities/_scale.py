@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from contmax._typing import Float
-
-from ._plane_cholesky import compiled_cholesky
-from ._validation import require_finite, require_positive
+from contmax.densities._plane_cholesky import compiled_cholesky
+from contmax.densities._validation import require_finite, require_positive
 
 # Forward substitution by hand is one fused multiply-add per entry of L; LAPACK and cuBLAS win for larger systems.
 _SUBSTITUTION_MAX = 4
@@ -202,7 +201,7 @@ def scale_of_precision(name: str, precision: Float[Tensor, "*batch N N"], valida
 
 
 def scale_of_tril(name: str, tril: Float[Tensor, "*batch N N"], validate: bool) -> TriangularScale:
-    """The scale of a given factor, of which only the lower triangle is read."""
+    """The scale of a given factor; only its lower triangle is read."""
     if validate:
         require_finite(name, tril)
         hint = "Pass torch.linalg.cholesky(Σ), or a triangular matrix with softplus on its diagonal."

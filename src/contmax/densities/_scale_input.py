@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from ._scale import DiagonalScale, Scale, scale_of_matrix, scale_of_precision, scale_of_tril
-from ._validation import require_positive
+from contmax.densities._scale import DiagonalScale, Scale, scale_of_matrix, scale_of_precision, scale_of_tril
+from contmax.densities._validation import require_positive
 
 
 def the_one_given(given: dict[str, Tensor | None]) -> tuple[str, Tensor]:

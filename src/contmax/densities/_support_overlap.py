@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 
 from contmax._typing import Float
+from contmax.densities._plane_overlap import plane_overlap
+from contmax.densities._region import BoxRegion, EllipsoidRegion, Intervals, Region
 from contmax.numerics import gauss_legendre
-
-from ._plane_overlap import plane_overlap
-from ._region import BoxRegion, EllipsoidRegion, Intervals, Region
 
 # Sections of a body: a first look finds where the overlap is, a second integrates over it.
 _LOOK, _SECTIONS = 32, 48

@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.types import _size
 
 from contmax._typing import Float
-
-from ._line import LineDensity, LineLaw
-from ._validation import as_parameters, checks_values, require_positive
+from contmax.densities._line import LineDensity, LineLaw
+from contmax.densities._validation import as_parameters, checks_values, require_positive
 
 
 class _TriangularLaw(LineLaw):

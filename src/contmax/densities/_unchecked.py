@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from ._density import Density
+from contmax.densities._density import Density
 
 
 def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> Distribution:

@@ -23,8 +23,8 @@ class Fewest(NamedTuple):
     """Pairs of one chunk, at least: with fewer, overheads of torch's operations would count.
 
     Attributes:
-        on_cpu: so many.
-        elsewhere: so many on an accelerator.
+        on_cpu: how many on a CPU.
+        elsewhere: how many on an accelerator.
         kept: bytes that torch keeps of a pair for the backward pass, about; 0 if nothing but the result.
     """
 
@@ -33,7 +33,7 @@ class Fewest(NamedTuple):
     kept: int
 
     def densities_of_chunk(self, densities: int, functions: int, device: torch.device) -> int:
-        """How many densities of so many a chunk has."""
+        """How many of the densities one chunk has."""
         functions = max(functions, 1)
         fewest = self.on_cpu if device.type == "cpu" else self.elsewhere
         return max(1, max(fewest, densities * functions // _MOST_CHUNKS) // functions)

@@ -17,7 +17,7 @@ from contmax.densities._line_rule import LineRule
 from contmax.densities._unchecked import parameter_dtypes, unchecked
 from contmax.expectations._expectation import register_expectation
 
-# Nodes for functions of any form: this many in all, at least and at most so many in a piece.
+# Nodes for functions of any form: in all, and the fewest and the most in a piece.
 _NODES, _LEAST, _MOST = 768, 32, 256
 # Nodes in the part of a piece where a Gaussian is not negligible, and the standard deviations that it reaches.
 _WINDOW_NODES, _REACH = 96, 8.0

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from contmax import kernels
+from contmax._vmapped import Places, batch_first, one_by_one
 from contmax.expectations._line_scales_reference import scale_mean_reference
 from contmax.expectations._scale_law import path_rule
-
-_Batched = tuple[int | None, ...]
 
 
 @torch.library.custom_op("contmax::line_scale_means", mutates_args=())
@@ -37,23 +36,12 @@ def _(
 
 
 @line_scale_means_op.register_vmap
-def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
+    if in_dims[2] is not None or in_dims[3] is not None:  # each has a basis of its own
+        return one_by_one(line_scale_means_op, info, in_dims, arguments)
     loc, scale, centre, width, index, number = arguments
-    if in_dims[2] is None and in_dims[3] is None:
-        loc, scale, index = (
-            x if x is None else x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-            for x, dim in ((loc, in_dims[0]), (scale, in_dims[1]), (index, in_dims[4]))
-        )
-        return line_scale_means_op(loc, scale, centre, width, index, number), (0, 1)
-    # Each has a basis of its own: a call for each.
-    members = [
-        line_scale_means_op(
-            *(x if dim is None else x.select(dim, i) for x, dim in zip(arguments, in_dims, strict=True))
-        )
-        for i in range(info.batch_size)
-    ]
-    values, slopes = zip(*members, strict=True)
-    return (torch.stack(values), torch.stack(slopes)), (0, 0)
+    loc, scale, index = batch_first(info, (*in_dims[:2], in_dims[4]), (loc, scale, index))
+    return line_scale_means_op(loc, scale, centre, width, index, number), (0, 1)
 
 
 def _by_torch(

@@ -27,7 +27,7 @@ _FEWEST_PAIRS = Fewest(on_cpu=2**13, elsewhere=2**17, kept=0)
 
 
 class Nodes(NamedTuple):
-    """Where the integrand is looked at, each (*batch, K, q) but for `factor` and `narrow`, (*batch, K)."""
+    """Where the integrand is looked at, each (*batch, K, q), except `factor` and `narrow`, (*batch, K)."""
 
     y: Tensor  # position in the support, in [−1, 1]
     room: Tensor  # 1 − y², from the distances to the ends

@@ -13,7 +13,7 @@ from contmax.kernels._attention_options import AttentionOptions
 from contmax.kernels._backends import triton_takes
 from contmax.kernels._row_operators import tensor_or_number
 
-# Entries of all lists are numbered by 32 bits, and a grid of programs has so many heads at most.
+# Entries of all lists are numbered by 32 bits, and a grid of programs has at most this many heads.
 _MOST_ENTRIES, _MOST_HEADS = 2**31, 65535
 
 

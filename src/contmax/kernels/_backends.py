@@ -28,7 +28,7 @@ class _Compiler:
     Args:
         package: its name.
         kernels: the module with the kernels, which imports it.
-        tensors: whose tensors take them, in words.
+        tensors: the tensors that its kernels take, in words.
         extra: of contmax, which installs it.
         oldest: the first version, major and minor, that takes the kernels; an older one may abort the process.
     """

@@ -31,7 +31,7 @@ class Supports(NamedTuple):
 
 
 def empty_supports(like: Tensor, tokens: int) -> Supports:
-    """Memory for the supports of so many tokens, on the device of a tensor."""
+    """Memory for the supports of this many tokens, on the device of a tensor."""
     lists = like.new_empty((tokens, _LONGEST_LIST), dtype=torch.int32)
     return Supports(lists, torch.empty_like(lists, dtype=torch.float32), like.new_empty(tokens, dtype=torch.int32))
 

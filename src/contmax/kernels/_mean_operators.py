@@ -3,13 +3,12 @@
 They are known to torch from the start, while triton is imported only when one of them runs on real numbers.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_Batched = tuple[int | None, ...]
+from contmax._vmapped import Places, batch_first, one_by_one
 
 
 @torch.library.custom_op("contmax::line_values", mutates_args=())
@@ -26,11 +25,11 @@ def _(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: float, raise
 
 
 @line_values_op.register_vmap
-def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
     tensors, rest = arguments[:4], arguments[4:]
     if in_dims[2] is not None or in_dims[3] is not None:
-        return _one_by_one(line_values_op, info, in_dims, arguments)
-    densities = _batched_first(info, in_dims, tensors[:2])
+        return one_by_one(line_values_op, info, in_dims, arguments)
+    densities = batch_first(info, in_dims, tensors[:2])
     return line_values_op(*densities, *tensors[2:], *rest), 0
 
 
@@ -67,12 +66,12 @@ def _(
 
 
 @line_gradients_op.register_vmap
-def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
     tensors, rest = arguments[:5], arguments[5:]
     needs_basis = rest[-1]
     if needs_basis or in_dims[3] is not None or in_dims[4] is not None:
-        return _one_by_one(line_gradients_op, info, in_dims, arguments)
-    densities = _batched_first(info, in_dims, tensors[:3])
+        return one_by_one(line_gradients_op, info, in_dims, arguments)
+    densities = batch_first(info, in_dims, tensors[:3])
     return line_gradients_op(*densities, *tensors[3:], *rest), (0, 0, None, None)
 
 
@@ -92,10 +91,10 @@ def _(loc: Tensor, scale: Tensor, index: Tensor | None, number: float | None, ce
 
 
 @any_line_values_op.register_vmap
-def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
     if in_dims[4] is not None or in_dims[5] is not None:
-        return _one_by_one(any_line_values_op, info, in_dims, arguments)
-    densities = _batched_first(info, in_dims, arguments[:3])
+        return one_by_one(any_line_values_op, info, in_dims, arguments)
+    densities = batch_first(info, in_dims, arguments[:3])
     return any_line_values_op(*densities, *arguments[3:]), 0
 
 
@@ -133,11 +132,11 @@ def _(
 
 
 @any_line_gradients_op.register_vmap
-def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
     needs_basis = arguments[-1]
     if needs_basis or in_dims[5] is not None or in_dims[6] is not None:
-        return _one_by_one(any_line_gradients_op, info, in_dims, arguments)
-    densities = _batched_first(info, in_dims, arguments[:4])
+        return one_by_one(any_line_gradients_op, info, in_dims, arguments)
+    densities = batch_first(info, in_dims, arguments[:4])
     return any_line_gradients_op(*densities, *arguments[4:]), (0, 0, 0, None, None)
 
 
@@ -155,10 +154,10 @@ def _(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float) -
 
 
 @plane_values_op.register_vmap
-def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
     if in_dims[2] is not None or in_dims[3] is not None:
-        return _one_by_one(plane_values_op, info, in_dims, arguments)
-    densities = _batched_first(info, in_dims, arguments[:2])
+        return one_by_one(plane_values_op, info, in_dims, arguments)
+    densities = batch_first(info, in_dims, arguments[:2])
     return plane_values_op(*densities, *arguments[2:]), 0
 
 
@@ -193,11 +192,11 @@ def _(
 
 
 @plane_gradients_op.register_vmap
-def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
     needs_basis = arguments[-1]
     if needs_basis or in_dims[3] is not None or in_dims[4] is not None:
-        return _one_by_one(plane_gradients_op, info, in_dims, arguments)
-    densities = _batched_first(info, in_dims, arguments[:3])
+        return one_by_one(plane_gradients_op, info, in_dims, arguments)
+    densities = batch_first(info, in_dims, arguments[:3])
     return plane_gradients_op(*densities, *arguments[3:]), (0, 0, None, None)
 
 
@@ -215,7 +214,7 @@ def _(matrix: Tensor) -> Tensor:
 
 
 @plane_cholesky_op.register_vmap
-def _(info: Any, in_dims: _Batched, matrix: Tensor) -> Any:
+def _(info: Any, in_dims: Places, matrix: Tensor) -> Any:
     return plane_cholesky_op(matrix.movedim(in_dims[0] or 0, 0)), 0
 
 
@@ -233,29 +232,10 @@ def _(cotangent: Tensor, tril: Tensor) -> Tensor:
 
 
 @plane_cholesky_gradient_op.register_vmap
-def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
-    return plane_cholesky_gradient_op(*_batched_first(info, in_dims, arguments)), 0
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
+    return plane_cholesky_gradient_op(*batch_first(info, in_dims, arguments)), 0
 
 
 def _or_empty(gradients: tuple[Tensor | None, ...]) -> Any:
     """Operators return tensors: an empty one, (0,), where a gradient is not needed; that of the location always is."""
     return tuple(gradients[0].new_empty(0) if g is None else g for g in gradients)  # type: ignore[union-attr]
-
-
-def _batched_first(info: Any, in_dims: _Batched, tensors: tuple[Any, ...]) -> list[Any]:
-    """The tensors with vmap's axis in front of all others; None stays None."""
-    return [
-        x if x is None else x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-        for x, dim in zip(tensors, in_dims, strict=False)
-    ]
-
-
-def _one_by_one(operator: Callable[..., Any], info: Any, in_dims: _Batched, arguments: tuple[Any, ...]) -> Any:
-    """Where each has a basis, or a gradient of the basis, of its own: a call for each."""
-    results = [
-        operator(*(x if dim is None else x.select(dim, i) for x, dim in zip(arguments, in_dims, strict=True)))
-        for i in range(info.batch_size)
-    ]
-    if isinstance(results[0], Tensor):
-        return torch.stack(results), 0
-    return tuple(torch.stack(part) for part in zip(*results, strict=True)), (0,) * len(results[0])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_Batched = tuple[int | None, ...]
+from contmax._vmapped import Places
 
 
 @torch.library.custom_op("contmax::plane_means", mutates_args=())
@@ -26,5 +26,5 @@ def _(form: Tensor, order: float, rule: Sequence[float]) -> Tensor:
 
 
 @plane_means_op.register_vmap
-def _(info, in_dims: _Batched, form: Tensor, order: float, rule: Sequence[float]):  # type: ignore[no-untyped-def]
+def _(info, in_dims: Places, form: Tensor, order: float, rule: Sequence[float]):  # type: ignore[no-untyped-def]
     return plane_means_op(form.movedim(in_dims[0] or 0, 1), order, rule), 1

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from contmax._eager import all_eager
+from contmax._vmapped import Places, batch_first
 from contmax.kernels._loss_options import LossOptions
-
-_Batched = tuple[int | None, ...]
 
 
 def entmax_fused(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -90,8 +89,8 @@ def _(x: Tensor, alpha: Tensor | None, fixed_alpha: float, mask: Tensor | None, 
 
 
 @entmax_op.register_vmap
-def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
-    return entmax_op(*batch_first(info, arguments, in_dims)), 0
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
+    return entmax_op(*batch_first(info, in_dims, arguments)), 0
 
 
 @torch.library.custom_op("contmax::entmax_backward", mutates_args=())
@@ -112,8 +111,8 @@ def _(
 
 
 @entmax_backward_op.register_vmap
-def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
-    results = entmax_backward_op(*batch_first(info, arguments, in_dims))
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
+    results = entmax_backward_op(*batch_first(info, in_dims, arguments))
     return results, (0, 0 if arguments[-1] else None)
 
 
@@ -134,8 +133,8 @@ def _(z: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 
 @class_loss_op.register_vmap
-def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
-    return class_loss_op(*batch_first(info, arguments, in_dims)), (0, 0)
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
+    return class_loss_op(*batch_first(info, in_dims, arguments)), (0, 0)
 
 
 @torch.library.custom_op("contmax::class_loss_backward", mutates_args=())
@@ -152,20 +151,8 @@ def _(z: Tensor, *rest: Any) -> Tensor:
 
 
 @class_loss_backward_op.register_vmap
-def _(info: Any, in_dims: _Batched, *arguments: Any) -> Any:
-    return class_loss_backward_op(*batch_first(info, arguments, in_dims)), 0
-
-
-def batch_first(info: Any, arguments: tuple[Any, ...], places: _Batched) -> tuple[Any, ...]:
-    """Arguments of an operator with vmap's axis in front of the tensors; a tensor without it is expanded."""
-    return tuple(
-        x
-        if not isinstance(x, Tensor)
-        else x.expand(info.batch_size, *x.shape)
-        if place is None
-        else x.movedim(place, 0)
-        for x, place in zip(arguments, places, strict=True)
-    )
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
+    return class_loss_backward_op(*batch_first(info, in_dims, arguments)), 0
 
 
 def tensor_or_number(alpha: float | Tensor) -> tuple[Tensor | None, float]:

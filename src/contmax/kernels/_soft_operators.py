@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from contmax._eager import all_eager
+from contmax._vmapped import Places, batch_first
 from contmax.kernels._loss_options import LossOptions
-from contmax.kernels._row_operators import batch_first
 
 
 def soft_loss_fused(z: Tensor, target: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
@@ -65,8 +65,8 @@ def _(z: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 
 @soft_loss_op.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
-    return soft_loss_op(*batch_first(info, arguments, in_dims)), (0, 0)
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
+    return soft_loss_op(*batch_first(info, in_dims, arguments)), (0, 0)
 
 
 @torch.library.custom_op("contmax::soft_loss_backward", mutates_args=())
@@ -92,6 +92,6 @@ def _(z: Tensor, target: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 
 @soft_loss_backward_op.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
-    results = soft_loss_backward_op(*batch_first(info, arguments, in_dims))
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
+    results = soft_loss_backward_op(*batch_first(info, in_dims, arguments))
     return results, (0, 0 if arguments[-1] else None)

@@ -73,8 +73,7 @@ def entmax_loss(
     if target.is_floating_point():
         losses, sample_weight = _soft_losses(z, target, index, mask, weight, label_smoothing, axis)
     else:
-        options = (weight, ignore_index, label_smoothing)
-        losses, sample_weight = _class_losses(z, target, index, mask, options, axis)
+        losses, sample_weight = _class_losses(z, target, index, mask, weight, label_smoothing, axis, ignore_index)
     return reduced(losses, sample_weight, reduction).to(output_dtype(scores))
 
 
@@ -119,11 +118,12 @@ def _class_losses(
     target: Tensor,
     alpha: float | Tensor,
     mask: Tensor | None,
-    options: tuple[Tensor | None, int, float],
+    weight: Tensor | None,
+    smoothing: float,
     dim: int,
+    ignore_index: int,
 ) -> tuple[Tensor, Tensor]:
     """Loss of each example times its weight, and that weight; ignored ones have weight 0."""
-    weight, ignore_index, smoothing = options
     shape = z.shape[: dim % z.dim()] + z.shape[dim % z.dim() + 1 :]
     if target.shape != shape:
         raise ValueError(
@@ -210,13 +210,15 @@ def weighted(losses: Tensor, weight: Tensor) -> Tensor:
     return torch.where(weight == 0, 0, losses * weight)
 
 
-def reduced(weighted: Tensor, sample_weight: Tensor, reduction: str) -> Tensor:
+def reduced(losses: Tensor, sample_weight: Tensor, reduction: str) -> Tensor:
+    """Weighted losses as they are, their sum, or their sum over that of the weights."""
     if reduction == "none":
-        return weighted
-    return weighted.sum() if reduction == "sum" else weighted.sum() / or_one(sample_weight.sum())
+        return losses
+    return losses.sum() if reduction == "sum" else losses.sum() / or_one(sample_weight.sum())
 
 
 def check_options(weight: Tensor | None, smoothing: float, reduction: str, classes: int) -> None:
+    """Raise if an option is out of range or does not fit the number of classes."""
     if weight is not None and weight.shape != (classes,):
         raise ValueError(f"weight must have one entry per class, shape ({classes},); got shape {tuple(weight.shape)}.")
     if not 0 <= smoothing <= 1:

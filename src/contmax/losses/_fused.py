@@ -13,7 +13,7 @@ from contmax import kernels
 from contmax._autograd import apply
 from contmax._by_reference import needs_reference
 from contmax.losses._conjugate import less_target
-from contmax.maps._entmax import entmax
+from contmax.maps import entmax
 
 
 def is_fused(z: Tensor, alpha: float | Tensor) -> bool:

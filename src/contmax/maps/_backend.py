@@ -1,7 +1,7 @@
 """Which form of the map runs: a compiled kernel, the torch reference, or an opaque operator in a traced program.
 
 Tensors that hold numbers go to a compiled kernel where one fits, and to the torch reference elsewhere. In a trace, and
-under vmap, either of them is one operator, because neither a kernel nor hundreds of operations (α > 2) belong into a
+under vmap, either of them is one operator, because neither a kernel nor hundreds of operations (α > 2) belong in a
 graph. An exported program must not depend on our operators and gets the operations of the reference.
 """
 
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._eager import is_batch_of_cotangents, is_eager, is_exporting
-from contmax.kernels._row_operators import tensor_or_number
 from contmax.maps import _operators
 from contmax.maps._regularized import regularized_argmax_reference
 
@@ -18,7 +17,7 @@ from contmax.maps._regularized import regularized_argmax_reference
 def regularized_argmax(scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None) -> Tensor:
     """The maximiser p of ⟨x, p⟩ − Ω_α(p), of the shape of the scores; `weights` are the masses of the points."""
     if _is_operator(scores, alpha, weights):
-        return _operators.regularized_max_op(scores, *tensor_or_number(alpha), dim, weights)[0]  # type: ignore[no-any-return]
+        return _operators.regularized_max_op(scores, *kernels.tensor_or_number(alpha), dim, weights)[0]  # type: ignore[no-any-return]
     compiled = None if weights is not None else kernels.regularized_max_compiled(scores, alpha, dim)
     return regularized_argmax_reference(scores, alpha, dim, weights)[0] if compiled is None else compiled[0]
 
@@ -29,7 +28,7 @@ def regularized_max(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Te
     Large scores would swallow that excess, which is in float64, and −inf where nothing may be attended.
     """
     if _is_operator(scores, alpha, None):
-        return _operators.regularized_max_op(scores, *tensor_or_number(alpha), dim, None)  # type: ignore[no-any-return]
+        return _operators.regularized_max_op(scores, *kernels.tensor_or_number(alpha), dim, None)  # type: ignore[no-any-return]
     return _operators.regularized_max_untraced(scores, alpha, dim, None)
 
 
@@ -38,7 +37,7 @@ def pull_back(
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of the scores, and of α for each slice where it is needed, from the gradient of p."""
     if _is_operator(p, alpha, weights, cotangent):
-        arguments = (p, cotangent, *tensor_or_number(alpha), dim, weights, needs_alpha)
+        arguments = (p, cotangent, *kernels.tensor_or_number(alpha), dim, weights, needs_alpha)
         grad, grad_alpha = _operators.pull_back_op(*arguments)
         return grad, grad_alpha if needs_alpha else None
     return _operators.pull_back_untraced(p, cotangent, alpha, dim, weights, needs_alpha)

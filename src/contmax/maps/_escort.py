@@ -61,7 +61,7 @@ class Escort:
         r"""s (D − D_j), the movement of p with α before it is centred; 0 at the anchor j and off the support.
 
         D = (1 − (1 − y) e^y)/ε², y = ε ln p. Where |y| is not small, s (D − D_j) = p (expm1(d)(1 − y_j) − d)/ε² with
-        d = y_j − y: in this form s does not appear, which would overflow, nor 1, in which the difference would drown.
+        d = y_j − y: this form has no s, which would overflow, and no 1, in which the difference would be lost.
         """
         epsilon = self.alpha - 1
         y = epsilon * self.log_p

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from contmax import kernels
+from contmax._vmapped import Places
 from contmax.maps._jacobian import pull_back_reference
 from contmax.maps._regularized import regularized_max_reference
-
-_Batched = tuple[int | None, ...]
 
 
 def regularized_max_untraced(
@@ -48,7 +47,7 @@ def _(
 
 
 @regularized_max_op.register_vmap
-def _(info: Any, in_dims: _Batched, scores: Tensor, alpha: Any, fixed_alpha: float, dim: int, weights: Any) -> Any:
+def _(info: Any, in_dims: Places, scores: Tensor, alpha: Any, fixed_alpha: float, dim: int, weights: Any) -> Any:
     rank = scores.dim() - (in_dims[0] is not None)
     scores = _batch_first(scores, in_dims[0], rank, info.batch_size)
     alpha, weights = (_batch_first(t, d, rank) for t, d in ((alpha, in_dims[1]), (weights, in_dims[4])))
@@ -87,7 +86,7 @@ def _(
 @pull_back_op.register_vmap
 def _(
     info: Any,
-    in_dims: _Batched,
+    in_dims: Places,
     p: Tensor,
     cotangent: Tensor,
     alpha: Any,

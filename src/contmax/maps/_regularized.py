@@ -39,7 +39,7 @@ def _probabilities(scores: Tensor, shifted: Tensor, alpha: float | Tensor, dim: 
     beyond = alpha > 2
     if is_eager_cpu(alpha) and not bool(beyond.any()):
         return _newton(shifted, alpha, dim, weights)
-    # On an accelerator nobody asks which α there are: both answers are computed, each where it holds.
+    # Asking an accelerator which α there are would mean waiting: both answers are computed, each where it holds.
     low = _newton(shifted, torch.where(beyond, 2, alpha), dim, weights)
     return torch.where(beyond, _sorted(scores, torch.where(beyond, alpha, 3), dim, weights), low)
 

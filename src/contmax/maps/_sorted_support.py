@@ -98,7 +98,7 @@ def _grow_to_fill(log_base: Tensor, w: Tensor, last_weight: Tensor, epsilon: flo
 
 
 def _bits(length: int | torch.SymInt) -> int:
-    """Steps of a bisection over so many points; over an unknown number, those for the most there may be."""
+    """Steps of a bisection over this many points; over an unknown number, those for the most there may be."""
     if isinstance(length, int):
         return max(1, (length - 1).bit_length())
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # takes a while to import

@@ -168,7 +168,7 @@ class GateHead(PlacingHead):
         return self._density_in_space(weights, cells, least, alpha), weights, seen
 
     def _logits(self, values: Tensor, query: Tensor | None) -> Tensor:
-        """Logits of the gates but for their start, (B, L) or (B, Q, L), in at least float32."""
+        """Logits of the gates without their start, (B, L) or (B, Q, L), in at least float32."""
         hidden = self.key(values)
         if query is not None and self.query is not None:
             asked = self.query(query)

@@ -121,7 +121,7 @@ class PooledHead(torch.nn.Module):
         tril = _lower_triangular(half_width, spread[..., self.dim :])
         with without_autocast(tril):
             support = tril @ tril.mT
-        # A needle of an ellipsoid stays positive definite in spite of rounding.
+        # Even a very thin ellipsoid stays positive definite when rounded.
         support = support + _LEAST_SHARE * torch.diag_embed(support.diagonal(dim1=-2, dim2=-1))
         return density_of_moments(loc, support / (self.dim + 4), alpha, self.dim, "exact")
 

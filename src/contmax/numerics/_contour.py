@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from contmax._typing import Float
-
-from ._complex import Complex
-from ._quadrature import kept_table
+from contmax.numerics._complex import Complex
+from contmax.numerics._quadrature import kept_table
 
 
 class Hyperbola(NamedTuple):

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from contmax._typing import Float
 from contmax.deformed import expm1_over, log1p_over
-
-from ._gamma_ratio import log_gamma_ratio
-from ._half_line import half_line_shares, log_ratio
-from ._root import implicit_root
+from contmax.numerics._gamma_ratio import log_gamma_ratio
+from contmax.numerics._half_line import half_line_shares, log_ratio
+from contmax.numerics._root import implicit_root
 
 # Below this radius (in units of the smaller of the bulk and the support) the law is a polynomial to the last digit.
 _CENTRE = 0.02

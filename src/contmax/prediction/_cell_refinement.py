@@ -10,10 +10,9 @@ from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.maps._threshold import power_on_support
 from contmax.numerics import gauss_legendre, legendre_coefficients, legendre_slope, legendre_sum
-
-from ._live_parts import PART_NODES, Lines, level_of, live_masses
-from ._partition import UnitMeasure, partition_on_nodes
-from ._resolution import HeldOut, rounding_noise, spread_points
+from contmax.prediction._live_parts import PART_NODES, Lines, level_of, live_masses
+from contmax.prediction._partition import UnitMeasure, partition_on_nodes
+from contmax.prediction._resolution import HeldOut, rounding_noise, spread_points
 
 # Mass that one cell may misplace. Halving stops at 2⁻³⁶ of a cell, where even a jump misplaces less than this.
 _TOLERANCE = 1e-12

@@ -12,16 +12,22 @@ from contmax._typing import Float
 from contmax.deformed import exp_beta
 from contmax.domains import Interval
 from contmax.numerics import gauss_legendre, graded_rule, legendre_coefficients, legendre_slope, legendre_sum
-
-from ._cell_refinement import Noise, refined
-from ._live_parts import PART_NODES, Lines, live_parts, mass_slope
-from ._partition import UnitMeasure, bracket_of, carry_gradient, no_density, partition_on_nodes, solve_partition
-from ._prediction import LinePrediction
-from ._quantile import locate_quantile, mass_before, take
-from ._regularized_prediction import register_prediction
-from ._resolution import no_mass, refuse_if_lost, report
-from ._score import Score, broadcast_alpha, checked_alpha, read_score
-from ._support_intervals import joined, without_slivers
+from contmax.prediction._cell_refinement import Noise, refined
+from contmax.prediction._live_parts import PART_NODES, Lines, live_parts, mass_slope
+from contmax.prediction._partition import (
+    UnitMeasure,
+    bracket_of,
+    carry_gradient,
+    no_density,
+    partition_on_nodes,
+    solve_partition,
+)
+from contmax.prediction._prediction import LinePrediction
+from contmax.prediction._quantile import locate_quantile, mass_before, take
+from contmax.prediction._regularized_prediction import register_prediction
+from contmax.prediction._resolution import no_mass, refuse_if_lost, report
+from contmax.prediction._score import Score, broadcast_alpha, checked_alpha, read_score
+from contmax.prediction._support_intervals import joined, without_slivers
 
 # Share of the domain below which cells are not halved, and a jump of the score is only known to lie somewhere.
 _SLIVER = 2.0**-36
@@ -78,7 +84,7 @@ def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Ten
 
 
 def _no_mass(domain: Interval, misplaced: float | None, mass: Tensor, alpha: Tensor) -> ValueError:
-    """The error where no A gives the mass one: no density exists if the cells fit the score, else nobody knows."""
+    """The error where no A gives the mass one: no density exists if the cells fit the score; else it is not known."""
     fits = misplaced == 0 and bool((alpha < 1).any())
     return no_density(mass, alpha) if fits else no_mass(mass, alpha, domain, _ADVICE)
 

@@ -10,14 +10,13 @@ from contmax._eager import carries_gradient
 from contmax._typing import Float
 from contmax.domains import Knots
 from contmax.numerics import graded_rule
-
-from ._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
-from ._prediction import LinePrediction
-from ._quantile import bucket, take
-from ._regularized_prediction import register_prediction
-from ._score import Score, broadcast_alpha, checked_alpha, read_score
-from ._segments import Segments
-from ._support_intervals import joined
+from contmax.prediction._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
+from contmax.prediction._prediction import LinePrediction
+from contmax.prediction._quantile import bucket, take
+from contmax.prediction._regularized_prediction import register_prediction
+from contmax.prediction._score import Score, broadcast_alpha, checked_alpha, read_score
+from contmax.prediction._segments import Segments
+from contmax.prediction._support_intervals import joined
 
 # Nodes per segment, for expectations that have no closed form.
 _NODES = 20
@@ -91,7 +90,7 @@ class KnotsPrediction(LinePrediction):
         self._segments = _segments(self._scores, self._partition, self._unit.diff(), self._index)
 
     def _rule(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Nodes equidistant, but for their grading, in p^{α/4}: smooth in it are the mass, a cubic, and t.
+        """Nodes, equidistant up to their grading in p^{α/4}: the mass, a cubic, and t are smooth in it.
 
         However steep a segment is, its nodes lie where its mass does.
         """

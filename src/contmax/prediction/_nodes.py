@@ -10,11 +10,10 @@ from contmax._typing import Bool, Float
 from contmax.deformed import log_beta
 from contmax.domains import Nodes
 from contmax.maps._entmax import entmax_map
-
-from ._prediction import Prediction
-from ._quantile import bucket
-from ._regularized_prediction import register_prediction
-from ._score import Score, broadcast_alpha, checked_alpha, read_score
+from contmax.prediction._prediction import Prediction
+from contmax.prediction._quantile import bucket
+from contmax.prediction._regularized_prediction import register_prediction
+from contmax.prediction._score import Score, broadcast_alpha, checked_alpha, read_score
 
 
 @register_prediction(Nodes)

@@ -11,11 +11,9 @@ from torch.distributions import constraints
 from contmax._eager import is_eager_cpu
 from contmax._typing import Float
 from contmax.deformed import log1p_over, log_beta
-from contmax.densities import Landmarks
-from contmax.densities._density import Density
+from contmax.densities import Density, Landmarks
 from contmax.densities._region import Intervals
-
-from ._partition import UnitMeasure
+from contmax.prediction._partition import UnitMeasure
 
 
 class Prediction(Density):

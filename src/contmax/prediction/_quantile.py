@@ -13,8 +13,7 @@ from contmax.numerics import (
     legendre_coefficients,
     legendre_sum,
 )
-
-from ._live_parts import Parts
+from contmax.prediction._live_parts import Parts
 
 # From a bracket between two neighbouring nodes Newton's method arrives in three or four steps; beside the end of the
 # support, where the density vanishes, the bracket shrinks by half instead.

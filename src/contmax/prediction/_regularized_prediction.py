@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ._prediction import Prediction
-from ._score import Score
+from contmax.prediction._prediction import Prediction
+from contmax.prediction._score import Score
 
 Rule = Callable[[Any, Any, Any], Prediction]
 

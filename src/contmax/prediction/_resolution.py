@@ -14,8 +14,7 @@ from torch import Tensor
 
 from contmax._typing import Float
 from contmax.deformed import exp_beta
-
-from ._partition import farthest_from_one
+from contmax.prediction._partition import farthest_from_one
 
 # The share of the mass from which on a density is refused.
 _REFUSED = 0.1

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from contmax._typing import Bool, Float
 from contmax.deformed import expm1_over, log1p_over
-
-from ._prediction import log_exp
+from contmax.prediction._prediction import log_exp
 
 
 @dataclass(frozen=True)

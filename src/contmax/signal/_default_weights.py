@@ -13,8 +13,6 @@ from contmax.basis import Basis
 from contmax.basis._basis import constants_of
 from contmax.signal._kept_weights import Even, computed_weights, kept_weights
 
-_Batched = tuple[int | None, ...]
-
 
 def default_weights(basis: Basis, even: Even, mask: Tensor | None) -> Tensor:
     """G for observations at the centres of equal cells, of a grid or of the unit interval.

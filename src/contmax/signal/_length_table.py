@@ -67,7 +67,7 @@ class LengthTable:
         table._first = count * (count - 1) // 2
         table._known = self._known.union(lengths)
         if longest == len(self._first) - 1:
-            # Rows that are written to now are rows that nobody reads: they belong to other lengths.
+            # Rows that are written now are not being read: they belong to other lengths.
             table._rows = self._rows
         else:
             table._rows = self._rows.new_zeros(_first_row(longest + 1), width)

@@ -14,7 +14,7 @@ from contmax.viz._plane import MassEllipse, grid_heights, mass_ellipses
 from contmax.viz._png import png_address
 
 _WIDTH = 1000
-# Densities without ellipses are shaded on a grid of so many cells a side.
+# Densities without ellipses are shaded on a grid with this many cells a side.
 _GRID = 64
 
 _RULES = """

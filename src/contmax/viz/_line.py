@@ -113,7 +113,7 @@ class LineMember:
         try:
             mass = self._of(self.density.cdf(self._spread(edges))).diff().clamp(min=0)
         except NotImplementedError:
-            # The middles of so many parts of each cell are a rule of quadrature.
+            # The middles of this many parts of each cell are a rule of quadrature.
             parts = 32
             inner = edges[:-1, None] + edges.diff()[:, None] * (torch.arange(parts) + 0.5) / parts
             mass = self.heights(inner.flatten()).reshape(-1, parts).mean(-1) * edges.diff()

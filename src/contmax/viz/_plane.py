@@ -27,7 +27,7 @@ class MassEllipse:
         centre: in the order of the coordinates of the density.
         axis: the unit vector of the longer half axis, in the same order.
         half_axes: their lengths, the longer first.
-        weight: of the component of a mixture whose it is, that of the greatest being 1.
+        weight: of the mixture's component that it shows, relative to the largest.
     """
 
     share: float

@@ -22,7 +22,7 @@ _QUERY = "one of many queries, forward, microseconds of the device"
 _FIT = "fit of the signal, once for all queries, milliseconds"
 _OURS, _THEIRS = "a materialized signal, α = 2", "scaled_dot_product_attention"
 _LENGTHS = (4_096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304)
-# Beyond this many seconds for all queries nobody waits for the longer ones.
+# Where all queries take longer than this many seconds, longer sequences are not measured.
 _TOO_LONG = 2.0
 
 

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _models(named: list[Path] | None) -> list[Path]:
-    """Folders of models: those that were named, all of which can be looked with, or what contmax export writes."""
+    """Folders of models: those that were named, after a check that each can be used, or what contmax export writes."""
     from contmax_lab.registry import task_of_model
 
     if named is None:

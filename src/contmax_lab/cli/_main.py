@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from contmax_lab.errors import LabError
+from contmax_lab.errors import LabError, nearest
 from contmax_lab.packages import distribution, version
 
 # Subcommand → one line of help, and examples. The file _NAME.py has add_arguments(parser) and run(options).
@@ -104,6 +104,9 @@ _KEY = re.compile(r"--(seed|(data|model|training)\.\w+)")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a subcommand; exits with 0, 1 (cannot), 2 (not understood) or 130 (interrupted)."""
     words = _joined(sys.argv[1:] if arguments is None else arguments)
+    if words and not words[0].startswith("-") and words[0] not in _COMMANDS:
+        near = nearest(words[0], list(_COMMANDS)) or f"; choose from {', '.join(_COMMANDS)}."
+        sys.exit(_complain(f"there is no command {words[0]!r}{near} contmax --help explains them", 2))
     options, rest = _parser().parse_known_args(words)
     command = _module(options.command)
     try:
@@ -129,7 +132,7 @@ def _module(command: str) -> ModuleType:
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """Keys of recipes with their values as one word, lest the value be taken for the RECIPE that follows it."""
+    """Keys of recipes with their values as one word, so that no value is taken for the RECIPE that follows it."""
     joined: list[str] = []
     for word in words:
         key = joined[-1] if joined else ""

@@ -62,6 +62,8 @@ def _predicted(options: argparse.Namespace) -> "Prediction":
     if options.model is None and _is_run(first):
         trained = open_trained(first, options.overrides, named=options.task)
         return trained.task.predict(trained, _given(rest))
+    if options.model is None and rest and "/" in first and " " not in first:
+        raise UsageError(f"{first} is not a run; pass the folder of a finished run and an INPUT, or a TEXT in quotes")
     if options.overrides:
         raise UsageError(
             f"{' '.join(options.overrides)} changes a setting of a run, but no run was given; pass the folder of a RUN"

@@ -15,7 +15,7 @@ def attention_table(task: str, title: str, domain: str, about: str) -> Table:
     """One row for each kind of attention, three seeds, no data needed from outside.
 
     Args:
-        task: whose recipe has a variant for each kind, such as ``discrete-softmax``.
+        task: its recipe has a variant for each kind, such as ``discrete-softmax``.
         title: of the table.
         domain: what is attended to, in a word: "image".
         about: what the data and the models are.

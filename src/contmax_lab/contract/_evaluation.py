@@ -16,7 +16,7 @@ class Batches(abc.ABC):
     """The examples of a split in batches on the device. Of several processes each sees its own share.
 
     `final` says whether the weights are those that a training keeps. What takes long, such as generating texts, need
-    not be done in the evaluations on the way there, of which only the monitored metric matters.
+    not be done in the evaluations on the way there: of these only the monitored metric matters.
     """
 
     final: bool = True

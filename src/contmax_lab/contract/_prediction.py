@@ -12,7 +12,7 @@ class Prediction:
     Args:
         text: for the terminal; it may have several lines.
         figure: where the model looked, drawn only if somebody asks for it; None = there is nothing to see.
-        filename: PNG file in the current folder into which it is drawn although nobody asks; empty = none.
+        filename: PNG file in the current folder that it is drawn into without being asked for; empty = none.
     """
 
     text: str

@@ -79,7 +79,7 @@ class Cell:
     """One training of a table.
 
     Args:
-        row, repetition: whose it is.
+        row, repetition: those that it belongs to.
         folder: relative to that of the table.
     """
 
@@ -115,7 +115,7 @@ class Table:
         start: what all rows begin with.
         baseline: label of the row that the others are compared with, repetition by repetition; empty = none. Only what
             is the same in both rows, such as the seed or the split, may make up a repetition.
-        together: whether the repetitions of a row, alike but for data and seed, are trained as one ensemble.
+        together: whether the repetitions of a row, the same except for data and seed, are trained as one ensemble.
         shown: groups of repetitions that the text shows, each as a block of lines; empty = all, as columns. The file of
             results has all of them.
         readings: ways to read the paper's figures, name → metric of the paper → key of what was measured; for each of

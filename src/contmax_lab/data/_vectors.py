@@ -52,7 +52,7 @@ def read_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
     Args:
         path: ``NAME.npy``, (words, D), with ``NAME.vocab.txt``, a word per line; else a text file, in each line a word
             and D numbers, also with .gz behind.
-        words: whose vectors are wanted.
+        words: those to find vectors for.
 
     Raises:
         LabError: with the line, if one has more or fewer numbers than the first, or something that is not a number.

@@ -148,7 +148,7 @@ class Models:
 
 
 def _folders(root: Path) -> list[tuple[Path, str]]:
-    """Folders of finished runs and of exported models, none of which a link has led out of the root, and their sign."""
+    """Folders of finished runs and of exported models, found without following links, and their sign."""
     found = []
     for place, inner, files in os.walk(root):
         folder = Path(place)

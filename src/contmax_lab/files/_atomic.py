@@ -36,7 +36,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def make_folder(folder: Path) -> Path:
-    """Make a folder, if there is none: before hours of work of which the results go there.
+    """Make a folder, if there is none: before hours of work, not after them.
 
     Raises:
         CannotWrite: if it cannot be made.

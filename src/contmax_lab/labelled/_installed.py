@@ -17,7 +17,7 @@ class OnInstalledData(LabelledTask):
     table: ClassVar[Table]
 
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
-        """The label of a validation example, by its number: nobody has files of this kind."""
+        """The label of a validation example, by its number, because users have no files of this kind."""
         return Task.predict(self, trained, words)
 
     def tables(self) -> Sequence[Table]:

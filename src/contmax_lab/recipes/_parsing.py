@@ -11,6 +11,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from contmax_lab.contract import Recipe, Task, TrainingConfig
 from contmax_lab.errors import UsageError, nearest
 from contmax_lab.files import plain
+from contmax_lab.recipes._complaints import in_words
 from contmax_lab.recipes._reading import SECTIONS
 
 
@@ -65,7 +66,7 @@ class RecipeSource:
     name: str
 
     def recipe(self, overrides: Sequence[str] = ()) -> Recipe:
-        """The recipe, all of whose values have been checked against the types of the task's configurations.
+        """The recipe, with all values checked against the types of the task's configurations.
 
         Args:
             overrides: as on the command line, ``--model.hidden_dim=64`` or ``--model.hidden_dim 64``.
@@ -106,9 +107,9 @@ def _check_keys(origin: str, settings: Settings, keys: Iterable[Any]) -> None:
     """The parser would say less of a key it does not know, and take the beginning of a key for the key."""
     configs = zip(SECTIONS, (settings.data, settings.model, TrainingConfig), strict=True)
     known = [f"{section}.{field.name}" for section, config in configs for field in dataclasses.fields(config)]
-    known += [*SECTIONS, "seed", "search"]
+    known += ["seed", "search"]
     for key in keys:
-        if key not in known:
+        if key not in known and key not in SECTIONS:
             raise UsageError(
                 f"{origin}there is no key {key}{nearest(str(key), known) or ';'} contmax train {settings.name}/… "
                 "--help lists all"
@@ -126,7 +127,7 @@ def _parser(data_config: type, model_config: type, prog: str) -> ArgumentParser:
 
 @functools.lru_cache(maxsize=16)
 def _shared_parser(data_config: type, model_config: type) -> ArgumentParser:
-    """One that nobody changes: to make it takes as long as to read a recipe with it, and a table has many recipes."""
+    """Shared, and never changed: making one takes as long as reading a recipe with it, and a table has many recipes."""
     return _parser(data_config, model_config, prog="contmax train")
 
 
@@ -135,10 +136,6 @@ def _checked(origin: str, parse: Any, *arguments: Any, **keywords: Any) -> Names
         parsed: Namespace = parse(*arguments, **keywords)
         return parsed
     except (ArgumentError, TypeError, ValueError) as error:
-        raise UsageError(f"{origin}{_one_line(error)}") from None
+        raise UsageError(f"{origin}{in_words(str(error))}") from None
     except SystemExit as error:
-        raise UsageError(f"{origin}not understood: {_one_line(error)}") from None
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+        raise UsageError(f"{origin}not understood: {in_words(str(error))}") from None

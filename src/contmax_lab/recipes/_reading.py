@@ -14,7 +14,7 @@ _KEYS = (*(field.name for field in dataclasses.fields(Recipe)), "default", "vari
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """The content of a recipe, of which the keys of the first level are checked.
+    """The content of a recipe; the keys of its first level are checked.
 
     Raises:
         UsageError: if it is no recipe.

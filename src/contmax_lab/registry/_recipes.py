@@ -12,6 +12,7 @@ from contmax_lab.recipes import RecipeSource, read_recipe, task_recipe, variant_
 from contmax_lab.registry._tasks import SHIPPED, find_task, settings_of, task_names
 
 _TASKS = Path(contmax_lab.__file__).parent / "tasks"
+_SUFFIXES = (".yaml", ".yml")
 
 
 def shipped_recipes() -> list[str]:
@@ -89,7 +90,7 @@ class _Found:
 
 def _found(name: str | Path, variant: str) -> _Found:
     path = Path(name)
-    if path.suffix in (".yaml", ".yml") and path.is_file():
+    if path.suffix in _SUFFIXES and path.is_file():
         stored = read_recipe(path)
         keys = with_variant(stored, variant, str(path))
         return _Found(str(stored["task"]), keys, str(path), f"{path.stem}-{variant}".rstrip("-"))
@@ -115,10 +116,13 @@ def _file(shipped: str) -> Path:
 
 
 def _no_recipe(name: str | Path, own: Sequence[str] = ()) -> str:
-    path, known = Path(name), [*own, *shipped_recipes()]
-    found = "a folder is no recipe:" if path.is_dir() else "there is no recipe"
-    near = nearest(str(path.with_suffix("")), known)
-    choice = (
-        f"{near} contmax data list shows all" if near else f"; pass a YAML file, a task or one of {', '.join(known)}"
-    )
-    return f"{found} {name}{choice}"
+    path = Path(name)
+    near = nearest(str(path.with_suffix("")), [*task_names(), *own, *shipped_recipes()])
+    if path.is_dir():
+        found = f"a folder is no recipe: {name}"
+    elif path.suffix in _SUFFIXES:
+        found = f"{name}: no such file"
+    else:
+        found = f"there is no recipe {name}"
+    choices = near or f"; pass a YAML file, a task ({', '.join(task_names())}) or one of its variants;"
+    return f"{found}{choices} contmax data list shows all"

@@ -143,7 +143,7 @@ def task_reference(task: Task) -> str:
 
 
 def find_table(name: str, named: Sequence[str] = ()) -> tuple[Task, Table]:
-    """A table by its name, with the task whose it is; tasks of the laboratory are asked before other installed ones.
+    """A table by its name, and the task it belongs to; tasks of the laboratory are asked before other installed ones.
 
     Args:
         name: of the table.
@@ -158,7 +158,9 @@ def find_table(name: str, named: Sequence[str] = ()) -> tuple[Task, Table]:
             if table.name == name:
                 return task, table
             known.append(table.name)
-    raise UsageError(f"there is no table {name!r}; choose from {', '.join(known)}")
+    near = nearest(name, known)
+    choices = f"{near} contmax data list shows all" if near else f"; choose from {', '.join(known)}"
+    raise UsageError(f"there is no table {name!r}{choices}")
 
 
 def _module_of_shipped(name: str, module: str) -> ModuleType:

@@ -52,7 +52,7 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Names of files, of which those that were taken before have a number."""
+    """Names of files; a name that is taken already gets a number."""
     seen: Counter[str] = Counter()
     distinct = []
     for name in names:

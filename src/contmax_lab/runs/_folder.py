@@ -136,11 +136,11 @@ class Run:
         return str(self._stored()["task"])
 
     def task_class(self) -> str:
-        """``MODULE:CLASS`` of the task where the run was trained; empty if nobody knows."""
+        """``MODULE:CLASS`` of the task where the run was trained; empty if not known."""
         return str(self.provenance().get("task", ""))
 
     def provenance(self) -> dict[str, Any]:
-        """Commit, machine and versions that it was begun with; nothing if nobody knows."""
+        """Commit, machine and versions that it was begun with; nothing if not known."""
         try:
             found: dict[str, Any] = json.loads(self._provenance.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -149,7 +149,8 @@ class Run:
 
     def _stored(self) -> dict[str, Any]:
         if not self.config.exists():
-            raise LabError(f"{self.folder} is not a run: it has no config.yaml")
+            lack = "it has no config.yaml" if self.folder.is_dir() else "there is no such folder"
+            raise LabError(f"{self.folder} is not a run: {lack}; pass the folder of a training, e.g. below runs/")
         return read_recipe(self.config)
 
     # -- metrics -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Tables of results: many trainings become one file and one text. What a table is, `contmax_lab.contract` says."""
 
 from contmax_lab.tables._distance import distances_from_paper as distances_from_paper
+from contmax_lab.tables._file import write_results as write_results
 from contmax_lab.tables._outcome import as_lines as as_lines
 from contmax_lab.tables._outcome import as_text as as_text
 from contmax_lab.tables._outcome import summary as summary

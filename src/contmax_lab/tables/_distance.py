@@ -22,7 +22,7 @@ def distances_from_paper(table: Table, outcomes: Outcomes) -> list[dict[str, Any
     where :math:`\hat x` are the n figures that the paper prints, and x ours.
 
     Args:
-        table: of which these are the trainings, with readings.
+        table: the table that was trained, with its readings.
         outcomes: cells that are done, with the content of their results.json.
 
     Returns:

@@ -13,7 +13,7 @@ def summary(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
     """Mean, deviation and count of every metric, for each row and group.
 
     Args:
-        table: of which these are the trainings.
+        table: the table that was trained.
         outcomes: cells that are done, with the content of their results.json.
 
     Returns:

@@ -27,7 +27,7 @@ def paired_differences(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]
     where d are the n differences between the two rows in the same repetition, and s their deviation.
 
     Args:
-        table: of which these are the trainings.
+        table: the table that was trained.
         outcomes: cells that are done, with the content of their results.json.
 
     Returns:

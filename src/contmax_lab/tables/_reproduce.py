@@ -11,11 +11,12 @@ from typing import Any
 
 from contmax_lab.contract import Cell, Recipe, Table, Task
 from contmax_lab.errors import Interrupted, LabError, UsageError
-from contmax_lab.files import make_folder, write_json
+from contmax_lab.files import make_folder
 from contmax_lab.provenance import provenance
 from contmax_lab.recipes import RecipeSource, task_recipe, with_variant
 from contmax_lab.registry import load_recipe
 from contmax_lab.runs import Run
+from contmax_lab.tables._file import write_results
 from contmax_lab.tables._outcome import Outcomes
 from contmax_lab.tables._resolved import shared_and_own
 from contmax_lab.tables._summarised import printed, summarised
@@ -31,7 +32,7 @@ class Reproduction:
     """What is to be made, and with what.
 
     Args:
-        task: whose table it is.
+        task: the task that the table belongs to.
         table: the table.
         runs: folder for the trainings; those that are done are not done again.
         output: the file of results.
@@ -71,7 +72,7 @@ def reproduce(job: Reproduction) -> str:
     complaint = _train_all(job, _ensembles(left) if job.table.together else left, deadline) if left else None
     outcomes = [(c, results) for c in job.table.cells() if (results := _scored(job, c))]
     content = _content(job, recipes, outcomes)
-    write_json(job.output, content)
+    write_results(job.output, content)
     if complaint is not None:
         raise complaint
     return printed(content)
@@ -89,7 +90,7 @@ def cell_recipe(task: Task, cell: Cell, overrides: Sequence[str] = ()) -> Recipe
     """The recipe of one training of a table.
 
     Args:
-        task: whose table it is.
+        task: the task that the table belongs to.
         cell: the training.
         overrides: dotted, for all cells; those of the cell come after them, so that a row stays that row.
 
@@ -200,7 +201,7 @@ def _start_results(job: Reproduction) -> dict[str, Any] | None:
 
 
 def _command(job: Reproduction) -> str:
-    """What to type for the same table; where files lie here is nobody else's concern."""
+    """What to type for the same table, without the paths of this machine."""
     data = ["--data", "PATH"] if job.table.needs_data else []
     changed = [override for override in job.overrides if not override.startswith("--data.path=")]
     words = [word.partition("=")[0] + "=PATH" if "/" in word else word for word in changed]

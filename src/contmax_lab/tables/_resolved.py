@@ -11,7 +11,7 @@ _SECTIONS = ("data", "model", "training")
 
 
 def shared_and_own(recipes: Mapping[str, Recipe]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Dotted key → value, of all defaults too; of paths only the names, for where files lie is nobody else's concern.
+    """Dotted key → value, defaults included; of paths only the names, because folders differ between machines.
 
     Args:
         recipes: of the cells, by their folders.

@@ -13,7 +13,7 @@ def summarised(table: Table, outcomes: Outcomes) -> dict[str, Any]:
     """Means, deviations, differences and text.
 
     Args:
-        table: of which these are the trainings.
+        table: the table that was trained.
         outcomes: cells that are done, with the content of their results.json.
 
     Returns:
@@ -39,7 +39,7 @@ def summarised(table: Table, outcomes: Outcomes) -> dict[str, Any]:
 
 
 def summarised_again(table: Table, content: dict[str, Any]) -> dict[str, Any]:
-    """A file of results whose means, differences and text are made from its cells as the table says now.
+    """A file of results with its means, differences and text made anew from its cells, as the table says now.
 
     Nothing is trained, and what was noted when the cells were trained stays.
 

@@ -1,4 +1,4 @@
-"""Training: a plain loop on accelerate, whose every step is a function of the recipe and the step's number."""
+"""Training: a plain loop on accelerate; every step is a function of the recipe and the step's number."""
 
 from contmax_lab.training._batches import epoch_batches as epoch_batches
 from contmax_lab.training._batches import share as share

@@ -10,7 +10,7 @@ from contmax_lab.contract import TrainingConfig
 from contmax_lab.errors import UsageError
 from contmax_lab.training._randomness import generator_for
 
-# Examples are sorted by length within pools of so many batches: little padding, much chance.
+# Examples are sorted by length within pools of this many batches: little padding, and the order is still mostly random.
 _POOL = 50
 
 
@@ -45,7 +45,7 @@ def epoch_batches(
 
 
 def token_batches(lengths: Sequence[int], tokens: int, seed: int, epoch: int) -> list[list[int]]:
-    """The batches of an epoch, each of at most so many tokens with padding; every example is in exactly one.
+    """The batches of an epoch, each of at most `tokens` tokens with padding; every example is in exactly one.
 
     Examples of one length are shuffled, all are sorted by length and cut. So every epoch has as many batches as any
     other, which schedules rely on, and their order is shuffled too.
@@ -81,7 +81,7 @@ class Plan:
         lengths: of these, if their task says so.
 
     Raises:
-        UsageError: if batches are to be made by tokens, but nobody knows how many an example has.
+        UsageError: if batches are to be made by tokens, but the task does not say how many an example has.
     """
 
     config: TrainingConfig

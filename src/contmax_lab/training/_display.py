@@ -6,7 +6,7 @@ from typing import Any, Self
 
 
 class Display:
-    """A progress bar with time left, examples per second and the latest metrics; nothing where nobody looks.
+    """A progress bar with time left, examples per second and the latest metrics; nothing without a terminal.
 
     Args:
         title: of the run.

@@ -40,7 +40,7 @@ def train_together(recipes: Sequence[Recipe], runs: Sequence[Run], checkpoint: P
     The results of each run are those of `train`, for its best weights; those of its last weights are under ``last``.
 
     Args:
-        recipes: alike but for data and seed; full batches, no early stop, the validation loss as monitor.
+        recipes: the same except for data and seed; full batches, no early stop, the validation loss as monitor.
         runs: the folder of each.
         checkpoint: file that holds what is needed to go on; gone when all is done.
 

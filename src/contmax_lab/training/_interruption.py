@@ -24,7 +24,7 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Listen for SIGINT and SIGTERM, unless ignored; the second one acts as if nobody listened."""
+    """Listen for SIGINT and SIGTERM, unless ignored; the second one acts as usual."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request

@@ -92,7 +92,7 @@ class Learner:
         self._sums += torch.cat([summed, torch.stack([norm.double() / world, one / world])])
 
     def _scale(self, weight: Tensor) -> Tensor:
-        """What makes a mean over all processes of a sum; they average their gradients, hence the factor."""
+        """The factor that makes a sum a mean over all processes, which average their gradients by themselves."""
         world = self.accelerator.num_processes
         everywhere: Tensor = weight if world == 1 else self.accelerator.reduce(weight.clone(), "sum")
         # A batch without any weight has no loss either.

@@ -18,7 +18,7 @@ def make_optimizer(task: Task, model: nn.Module, training: TrainingConfig) -> to
 
     Args:
         task: says which learn at a pace of their own.
-        model: whose parameters are taught.
+        model: its parameters are trained.
         training: names the optimizer and its options.
 
     Raises:

@@ -31,7 +31,7 @@ class Saver:
 
         Args:
             step: of the training.
-            checkpoint: which nobody changes any more.
+            checkpoint: must not be changed any more.
 
         Raises:
             LabError: if the one before could not be written.

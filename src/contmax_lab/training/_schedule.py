@@ -60,7 +60,7 @@ class Schedule:
     stale: int = 0
 
     def rate(self, step: int, total: int) -> float:
-        """The learning rate of a step, from 0, of so many in all."""
+        """The learning rate of a step, counted from 0, out of `total`."""
         return learning_rate(self.config, step, total) * self.factor
 
     def epoch_done(self, epoch: int) -> None:

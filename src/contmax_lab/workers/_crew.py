@@ -41,7 +41,7 @@ class Ensemble:
     """Trainings that take every step together, and are tested at the end.
 
     Args:
-        runs: alike but for data and seed.
+        runs: the same except for data and seed.
         folder: what it is called, and where it keeps what it needs to go on.
     """
 

@@ -38,7 +38,7 @@ class LocalCrew:
     """The processes of one table or search.
 
     Args:
-        jobs: at most so many.
+        jobs: how many, at most.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -75,7 +75,7 @@ class LocalCrew:
         return [outcome for worker in list(self._busy) if (outcome := self._ended(worker)).problem is None]
 
     def dismiss(self) -> None:
-        """Idle workers leave when nobody can give them anything any more; others, after an error, save and leave."""
+        """Idle workers leave when no more work can come; others, after an error, save and leave."""
         for worker in self._busy:
             worker.ask_to_stop()
         for worker in [*self._idle, *self._busy]:

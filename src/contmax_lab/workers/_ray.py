@@ -51,7 +51,7 @@ class RayCluster:
         """Join the cluster, and leave it at the end.
 
         Raises:
-            LabError: if Ray is not installed, nobody answers, or the cluster has no such GPUs.
+            LabError: if Ray is not installed, the address does not answer, or the cluster has no such GPUs.
         """
         ray = require("ray", "--ray")
         _check_address(self.address)
@@ -84,7 +84,7 @@ class RayCrew:
         self._gpus = (1.0 if has else 0.0) if cluster.gpus is None else cluster.gpus
         if self._gpus > has:
             raise LabError(f"--gpus-per-cell {self._gpus:g}: no machine of the cluster {cluster.address} has that many")
-        # Ray begins a task whose worker or machine is lost again on another, by itself; one that raises it does not.
+        # If a worker or machine is lost, Ray itself starts its task again on another; not if the task raised an error.
         options = {"num_cpus": 1, "num_gpus": self._gpus, "max_retries": cluster.retries}
         self._train = ray.remote(**options)(train_ordered)
         self._under_way: dict[Any, Work] = {}

@@ -105,7 +105,7 @@ def _mask_and_bias(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tenso
     mask = mask[..., :keys]  # masks for a static cache may be longer
     if mask.dtype == torch.bool:
         return mask, None
-    # A masked key has the least finite number, and a row of which all is masked should get zeros, not a mean.
+    # A masked key has the least finite number, and a row with every key masked should get zeros, not a mean.
     return mask > torch.finfo(mask.dtype).min / 2, mask
 
 

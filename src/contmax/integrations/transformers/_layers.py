@@ -43,7 +43,7 @@ def heads_of(layer: Any) -> int:
 
 
 def require_interface(model: PreTrainedModel) -> None:
-    """Refuse a model that computes attention by itself: it would go on with softmax, and nobody would know.
+    """Refuse a model that computes attention by itself: it would silently go on with softmax.
 
     Raises:
         ValueError: if it does, in the model itself; models within it are asked by themselves.

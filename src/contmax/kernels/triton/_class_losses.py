@@ -23,7 +23,7 @@ from contmax.kernels.triton._lists import list_scores
 from contmax.kernels.triton._long_rows import solve_long_rows
 from contmax.kernels.triton._losses import loss_gradient, loss_rows
 
-# Longer rows are read in slices, of which few scores are listed.
+# Longer rows are read in slices, and the few scores that may have mass are listed.
 LONGEST_ON_CHIP = 4096
 # Registers of a thread that lists: with more, too few warps are there to read.
 _REGISTERS, _REGISTERS_WITH_SOFT_TARGETS = 80, 96
@@ -118,7 +118,7 @@ def long_losses(
     smoothing: float,
     is_soft: bool = False,
 ) -> tuple[Launch, Launch]:
-    """List what may have mass, and solve the lists; cuts are so wide."""
+    """List what may have mass, and solve the lists; a cut has `width` numbers."""
     kinds = _kinds(alpha, has_mask, has_target, smoothing)
     plain = {"K": kinds["K"], "PER_ROW": False, "HAS_MASK": has_mask, "IS_MAP": False, "IS_SOFT": is_soft}
     numbers = (rows.columns, alpha - 1, width, *rows.places)
@@ -134,7 +134,7 @@ def long_losses(
 def _gradient(
     rows: Rows, width: int, step: int, alpha: float, has_mask: bool, has_target: bool, smoothing: float
 ) -> Launch:
-    """Cuts are so wide; cotangents of neighbouring rows lie `step` apart."""
+    """A cut has `width` numbers; cotangents of neighbouring rows lie `step` apart."""
     chunk = min(CHUNK, max(power_of_two(rows.columns), 16))
     kinds = _kinds(alpha, has_mask, has_target, smoothing)
     kinds |= {"HAS_TOPS": width > 4, "CHUNKS": CHUNKS_OF_GRADIENT, "CHUNK": chunk}

@@ -2,7 +2,7 @@
 
 
 def blocks_of(count: int, size: int) -> int:
-    """How many blocks of a size hold so many things.
+    """How many blocks of a size hold this many things.
 
     Example:
         >>> blocks_of(9, 4)

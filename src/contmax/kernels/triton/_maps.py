@@ -24,7 +24,7 @@ from contmax.kernels.triton._lists import list_scores, list_support
 from contmax.kernels.triton._long_rows import backward_long_rows, solve_long_rows
 from contmax.kernels.triton._rows import backward_rows, forward_rows
 
-# Longer rows are read in slices, of which few scores are listed: with products for powers, with others, and backward.
+# Longer rows are read in slices, and few scores are listed: with products for powers, with others, and backward.
 _LONGEST_ON_CHIP, _LONGEST_WITH_LOGARITHMS, _LONGEST_BACKWARD = 32768, 16384, 8192
 # Of more rows than these a program looks after sixteen, where hardly one has α > 2.
 _MANY_ROWS = 2048

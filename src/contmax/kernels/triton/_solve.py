@@ -173,7 +173,7 @@ def floor_of_scores(epsilon):
 
 @triton.jit
 def bound_of_mean(mean, count, epsilon):
-    """A lower bound of A and its t, each (R,), from the mean of so many scores: p is convex, so 1/count ≥ p there."""
+    """A lower bound of A and its t, each (R,), from the mean of this many scores: p is convex, so 1/count ≥ p there."""
     reaches = epsilon > 1e-3  # else the bound is worth little
     t = tl.where(reaches, tl.exp(-epsilon * tl.log(count * 1.0)) - epsilon * mean, 1.0 + 0.0 * mean)
     t = tl.where(t > 1.0, 1.0, t)

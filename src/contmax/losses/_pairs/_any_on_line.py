@@ -15,9 +15,8 @@ from contmax.densities._landmarks import landmarks_of
 from contmax.densities._line_rule import LineRule
 from contmax.densities._unchecked import unchecked
 from contmax.losses._fenchel_young import loss_between, register_fenchel_young
-
-from ._differences import not_negative, tsallis_rate
-from ._scores import LOG_SCORE_MAX, finite_scores
+from contmax.losses._pairs._differences import not_negative, tsallis_rate
+from contmax.losses._pairs._scores import LOG_SCORE_MAX, finite_scores
 
 # The integral of a density that was resolved is this close to one, also if it computes its logarithm in float32.
 _MASS_SLACK = 1e-5

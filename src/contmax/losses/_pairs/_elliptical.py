@@ -28,11 +28,16 @@ from contmax.deformed import expm1_over
 from contmax.densities._elliptical import Elliptical
 from contmax.densities._scale import DiagonalScale, Scale
 from contmax.losses._fenchel_young import register_fenchel_young
-
-from . import _renyi
-from ._differences import EXPONENT_MAX, expm1_excess_over, log_ratio_and_excess, not_negative, tsallis_rate
-from ._renyi import Number
-from ._target_moments import SUMMARIES, Summary, deviations, points_of, scale_of, summary_of
+from contmax.losses._pairs import _renyi
+from contmax.losses._pairs._differences import (
+    EXPONENT_MAX,
+    expm1_excess_over,
+    log_ratio_and_excess,
+    not_negative,
+    tsallis_rate,
+)
+from contmax.losses._pairs._renyi import Number
+from contmax.losses._pairs._target_moments import SUMMARIES, Summary, deviations, points_of, scale_of, summary_of
 
 # Beyond this |ln τ| the member with the covariance of the target is too unlike it to help.
 _STRETCH_MAX = 16.0

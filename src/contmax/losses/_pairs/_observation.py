@@ -17,9 +17,8 @@ from contmax.densities._elliptical import Elliptical
 from contmax.densities._scale import DiagonalScale, Scale
 from contmax.densities._unchecked import unchecked
 from contmax.losses._fenchel_young import register_fenchel_young
-
-from ._scores import finite_scores
-from ._target_moments import points_of, scale_of
+from contmax.losses._pairs._scores import finite_scores
+from contmax.losses._pairs._target_moments import points_of, scale_of
 
 
 @register_fenchel_young(Elliptical, Tensor)

@@ -22,9 +22,8 @@ from contmax._typing import Float
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian, Triangular
 from contmax.densities._elliptical import Elliptical
 from contmax.densities._scale import DiagonalScale, Scale, TriangularScale
-
-from . import _renyi
-from ._renyi import Number
+from contmax.losses._pairs import _renyi
+from contmax.losses._pairs._renyi import Number
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,3 @@
 """Predictions on a box: the score as a piecewise polynomial, and a quadrature rule fitted to where it is positive."""
 
-from ._box_prediction import BoxPrediction as BoxPrediction
+from contmax.prediction._box._box_prediction import BoxPrediction as BoxPrediction

@@ -7,14 +7,13 @@ from torch import Tensor
 
 from contmax._typing import Float
 from contmax.domains import Box
-
-from .._partition import UnitMeasure
-from .._quantile import bucket, take
-from .._resolution import HeldOut, no_mass, refuse_if_lost, report, rounding_noise, spread_points
-from .._score import Score, broadcast_alpha, read_score
-from ._interpolant import Interpolant
-from ._panels import Panels
-from ._support_rule import with_more_nodes
+from contmax.prediction._box._interpolant import Interpolant
+from contmax.prediction._box._panels import Panels
+from contmax.prediction._box._support_rule import with_more_nodes
+from contmax.prediction._partition import UnitMeasure
+from contmax.prediction._quantile import bucket, take
+from contmax.prediction._resolution import HeldOut, no_mass, refuse_if_lost, report, rounding_noise, spread_points
+from contmax.prediction._score import Score, broadcast_alpha, read_score
 
 # Mass misplaced from which on a warning is given, by the dimension of the box: ten times what smooth scores have.
 _WARNED = {1: 1e-8, 2: 1e-4, 3: 1e-2}

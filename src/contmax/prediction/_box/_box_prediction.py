@@ -11,18 +11,17 @@ from contmax._eager import carries_gradient, is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.domains import Box
 from contmax.numerics import gauss_legendre
-
-from .._live_parts import level_of
-from .._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
-from .._prediction import ContinuousPrediction
-from .._regularized_prediction import register_prediction
-from .._score import Score, broadcast_alpha, checked_alpha, read_score
-from ._box_check import BoxCheck
-from ._box_support import highest_point
-from ._interpolant import Interpolant
-from ._panels import Panels
-from ._rejection_sampling import draw
-from ._support_rule import SupportRule, find_panels, fit_rule
+from contmax.prediction._box._box_check import BoxCheck
+from contmax.prediction._box._box_support import highest_point
+from contmax.prediction._box._interpolant import Interpolant
+from contmax.prediction._box._panels import Panels
+from contmax.prediction._box._rejection_sampling import draw
+from contmax.prediction._box._support_rule import SupportRule, find_panels, fit_rule
+from contmax.prediction._live_parts import level_of
+from contmax.prediction._partition import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
+from contmax.prediction._prediction import ContinuousPrediction
+from contmax.prediction._regularized_prediction import register_prediction
+from contmax.prediction._score import Score, broadcast_alpha, checked_alpha, read_score
 
 # The rule is fitted to the support, the equation solved, and again: the first guess is good to a few digits.
 _FITS = 3

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from contmax._typing import Float
 from contmax.deformed import log_beta
-
-from ._interpolant import Interpolant
+from contmax.prediction._box._interpolant import Interpolant
 
 Range = tuple[Tensor, Tensor]
 

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from contmax._typing import Float
 from contmax.numerics import legendre_basis, legendre_coefficients, legendre_slope
-
-from .._live_parts import Lines
-from .._quantile import take
+from contmax.prediction._live_parts import Lines
+from contmax.prediction._quantile import take
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from torch import Tensor
 from contmax._eager import carries_gradient
 from contmax._typing import Bool, Float
 from contmax.numerics import gauss_legendre, graded_rule
-
-from ._box_support import change_points, fractions, live_box, negligible, outermost
-from ._interpolant import Interpolant
+from contmax.prediction._box._box_support import change_points, fractions, live_box, negligible, outermost
+from contmax.prediction._box._interpolant import Interpolant
 
 # Panels per cell of the domain along an outer axis, by axes of the box and axes left, and nodes per half panel.
 _PANELS_PER_CELL = {2: {2: 1.0}, 3: {3: 0.75, 2: 0.375}}

@@ -8,10 +8,9 @@ from torch import Tensor
 from contmax._typing import Float
 from contmax.deformed import exp_beta
 from contmax.numerics import legendre_slope
-
-from .._quantile import take
-from ._box_support import highest_point, live_box, negligible
-from ._interpolant import Interpolant
+from contmax.prediction._box._box_support import highest_point, live_box, negligible
+from contmax.prediction._box._interpolant import Interpolant
+from contmax.prediction._quantile import take
 
 # Cells of the fine grid per axis, over the part of the box that holds the mass.
 _FINE_CELLS = {1: 256, 2: 64, 3: 24}

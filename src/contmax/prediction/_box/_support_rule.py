@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from contmax._typing import Float
-
-from .._live_parts import Lines, Parts, live_parts, mass_slope
-from ._box_support import negligible
-from ._interpolant import Interpolant
-from ._panels import Panels
+from contmax.prediction._box._box_support import negligible
+from contmax.prediction._box._interpolant import Interpolant
+from contmax.prediction._box._panels import Panels
+from contmax.prediction._live_parts import Lines, Parts, live_parts, mass_slope
 
 # Graded nodes per live part of a line, by the number of axes of the box.
 _PART_NODES = {1: 20, 2: 16, 3: 12}

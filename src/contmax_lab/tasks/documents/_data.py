@@ -112,7 +112,7 @@ def held_out_reviews(labels: Tensor, films: Tensor, share: float, seed: int) -> 
 
     Args:
         labels: 0 or 1, (B,).
-        films: numbers from 0 on, -1 where nobody says, (B,).
+        films: numbers from 0 on, -1 where not known, (B,).
         share: of each label; at least one review is held out.
         seed: of the choice.
 

@@ -1,6 +1,6 @@
 """The deletion test: is what a network attends to what it needs?
 
-The words that it selects are kept alone, and are left out; each time the rest is read as if nobody had written more.
+The words that it selects are kept alone, and are left out; each time the rest is read as if it were the whole review.
 Beside it the same with as many words chosen at random: a stretch of them where the attention is a density over the
 text, any words where it has weights alone.
 """

@@ -13,7 +13,7 @@ from contmax_lab.tasks.documents._prepared import FIRST_WORD
 from contmax_lab.tasks.documents._reading import Reading
 from contmax_lab.tasks.documents._settings import DocumentsModel
 
-# Reviews with about so many words fit on a page.
+# Reviews with about this many words fit on a page.
 _WORDS = 36
 _REVIEWS = 4
 _NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discrete + continuous"}

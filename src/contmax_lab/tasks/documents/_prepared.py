@@ -26,7 +26,7 @@ class Part:
         tokens: numbers of all words: 1 = unknown, 2 + i = word i of the vocabulary.
         starts: where each review begins, and the end of the last, (reviews + 1,).
         labels: 0 or 1, (reviews,).
-        films: number of the film, -1 where nobody says which, (reviews,).
+        films: number of the film, -1 where not known, (reviews,).
     """
 
     tokens: NDArray[np.int32]

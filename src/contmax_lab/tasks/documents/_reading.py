@@ -13,7 +13,7 @@ _MOST = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class Shortened:
-    """What the network says of reviews of which only some words are left.
+    """What the network says of reviews when only some of their words are left.
 
     Args:
         logits: of being positive, (B,); those of a review without words mean nothing.

@@ -23,7 +23,7 @@ class Review:
         label: 1 = positive, 0 = negative.
         text: as it was written.
         place: file and line, for complaints.
-        film: what it is about, the same for all reviews of one film; empty where nobody says.
+        film: what it is about, the same for all reviews of one film; empty where not known.
     """
 
     label: int

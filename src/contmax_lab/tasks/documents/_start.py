@@ -17,7 +17,7 @@ def take_over(network: nn.Module, start: Path, data: DocumentsData) -> None:
 
     Args:
         network: a fresh reader.
-        start: folder of the run, of which ``config.yaml`` and ``model.safetensors`` are read as plain data.
+        start: folder of the run; its ``config.yaml`` and ``model.safetensors`` are read as plain data.
         data: of the training to come.
 
     Raises:

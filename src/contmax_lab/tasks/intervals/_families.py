@@ -11,7 +11,7 @@ from torch.distributions import Distribution, Normal
 from contmax.densities import Triangular, TruncatedParabola
 from contmax.losses import fenchel_young
 
-# The central 95 % of a Gaussian lie within so many standard deviations.
+# The central 95 % of a Gaussian lie within this many standard deviations.
 _NORMAL_95 = 1.959963984540054
 
 

@@ -146,7 +146,7 @@ def _predicted(trained: TrainedRun, days: Days) -> tuple[Tensor, Tensor]:
 
 
 def _may_begin(trained: TrainedRun, days: Days) -> list[int]:
-    """Days of which no day before them, as far as the model looks back, is a test day."""
+    """Days with no test day among the days before them that the model sees."""
     lags, test = (trained.splits.info["num_features"] - 1) // 2, _test_days(trained)
     return [day for day in days.ordinal.tolist() if test.isdisjoint(range(day - lags, day))]
 

@@ -104,7 +104,7 @@ def _utterances(data: PlacesData) -> tuple[Utterances, Utterances, Utterances]:
 
 
 def _fixed(data: PlacesData, source: Utterances | Images, places: int, seed: int, *, deletion: bool = False) -> Fixed:
-    """The examples in so many places; with `deletion`, also what their parts are replaced by."""
+    """The examples in this many places; with `deletion`, also what their parts are replaced by."""
     moving = Moving(data, source, torch.zeros(len(source), dtype=torch.bool))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

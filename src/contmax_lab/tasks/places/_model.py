@@ -23,7 +23,7 @@ from contmax_lab.tasks.places._attention import (
 from contmax_lab.tasks.places._measures import looked
 from contmax_lab.tasks.places._settings import PlacesModel
 
-# A cell of the plane's feature map covers so many pixels along each axis.
+# A cell of the plane's feature map covers this many pixels along each axis.
 _STRIDE = 2
 # Input that the values in the support depend on lies at most so far outside, in frames and in pixels.
 _REACH = {1: 2, 2: 4}
@@ -37,7 +37,7 @@ class Answer:
         logits: shape (B, classes).
         scene: what the attention was given; None for an answer to the query alone.
         place: what it returned; None likewise.
-        kept: logits for the input of which only what was attended to is left; None without a background.
+        kept: logits for the input with all removed but what was attended to; None without a background.
         deleted: logits for the input without it; None likewise.
         span_weight: of the loss to a known span.
     """

@@ -12,7 +12,7 @@ from contmax_lab.drawing import Theme, new_axes, picture_width, plain_text
 from contmax_lab.labelled import Answer, said, truth
 from contmax_lab.tasks.texts._data import Texts
 
-# Texts with about so many words fit on a page.
+# Texts with about this many words fit on a page.
 _WORDS = 36
 _TEXTS = 4
 

@@ -28,7 +28,7 @@ from contmax_lab.tasks.translation._settings import TranslationModel
 from contmax_lab.tasks.translation._shares import shares
 from contmax_lab.tasks.translation._transformer import Transformer
 
-# Sentences of about so many pieces fit on a page, several side by side.
+# Sentences of about this many pieces fit on a page, several side by side.
 _PIECES = 11
 _SENTENCES = 3
 _INCHES_PER_PIECE = 0.24

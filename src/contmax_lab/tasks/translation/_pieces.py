@@ -18,7 +18,7 @@ TOKENIZER_FILE, PIECES_FILE = "tokenizer.json", "pieces.json"
 
 
 def learned_encoder(sentences: Iterable[str], merges: int) -> Any:
-    """A tokenizer whose pieces are the characters of the sentences and so many merged pairs, of both languages.
+    """A tokenizer whose pieces are the characters of the sentences and this many merged pairs, of both languages.
 
     Raises:
         LabError: if tokenizers is not installed.

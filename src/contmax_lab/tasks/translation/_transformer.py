@@ -1,4 +1,4 @@
-"""A small transformer: what people translate with today, every attention of which may be an α-entmax."""
+"""A small transformer, as is usual for translation today; each of its attentions may be an α-entmax."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from contmax_lab.tasks.translation._model import Guesses
 from contmax_lab.tasks.translation._pieces import PADDING
 from contmax_lab.tasks.translation._settings import TranslationModel
 
-# The slowest wave of the positions takes about 2π times so many pieces.
+# The slowest wave of the positions takes about 2π times this many pieces.
 _SLOWEST = 10000.0
 
 

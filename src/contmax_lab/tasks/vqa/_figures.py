@@ -38,7 +38,7 @@ class Look:
     Args:
         label: of the model.
         answer: it gives.
-        right: whether that is right; None if nobody knows.
+        right: whether that is right; None if not known.
         place: with a batch of one question; None if it did not look.
         grid: (H, W) of the cells.
     """
@@ -56,7 +56,7 @@ class Example:
 
     Args:
         question: in words.
-        truth: the right answer; empty if nobody knows.
+        truth: the right answer; empty if not known.
         pixels: bytes (3, H, W); None if the image is not at hand.
         looks: one for each model.
         boxes: low and high corner of objects to be outlined, (N, 2, 2), that which is asked for first.

@@ -83,7 +83,7 @@ class Scene:
 
 
 def scenes(photos: Sequence[str], copies: int, seed: int) -> dict[str, Scene]:
-    """Name of the new image → what is in it, for so many copies of each photo; a function of the seed.
+    """Name of the new image → what is in it, for this many copies of each photo; a function of the seed.
 
     Example:
         >>> made = scenes(["kitchen"], 2, seed=0)
