@@ -4,6 +4,7 @@ import functools
 import re
 import types
 from collections.abc import Callable
+from typing import Any
 
 import jaxtyping
 import torch
@@ -49,7 +50,9 @@ def once_per_kind(jaxtyped: Callable, function: Callable | None = None, *, typec
     @functools.wraps(function)
     def call(*arguments, **options):
         __tracebackhide__ = True
-        kinds = (*map(_kind, arguments), *options, *map(_kind, options.values()))
+        kinds = tuple([_reader(type(value))(value) for value in arguments])
+        if options:
+            kinds += (*options, *map(_kind, options.values()))
         results = passed.get(kinds)
         if results is None:
             sizes: dict[int, int] = {}
@@ -85,13 +88,19 @@ def _returning(result: object, like: Callable) -> Callable:
 
 def _kind(value: object) -> object:
     """What a check can see of a value, hashable: a tensor's dtype and shape, the kinds of members, or the type."""
-    if isinstance(value, torch.Tensor):
-        return type(value), value.dtype, value.shape
-    if isinstance(value, tuple | list):
-        return type(value), *map(_kind, value)
-    if isinstance(value, dict):
-        return type(value), *value, *map(_kind, value.values())
-    return (type(value), value) if isinstance(value, str | int) else type(value)
+    return _reader(type(value))(value)
+
+
+@functools.cache
+def _reader(kind: type) -> Callable[[Any], object]:
+    """How to read values of one type; found once, since every call of every function asks for it."""
+    if issubclass(kind, torch.Tensor):
+        return lambda value: (kind, value.dtype, value.shape)
+    if issubclass(kind, tuple | list):
+        return lambda value: (kind, *map(_kind, value))
+    if issubclass(kind, dict):
+        return lambda value: (kind, *value, *map(_kind, value.values()))
+    return (lambda value: (kind, value)) if issubclass(kind, str | int) else lambda _: kind
 
 
 def _pattern(kind: object, sizes: dict[int, int]) -> object:

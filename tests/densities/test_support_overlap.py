@@ -321,7 +321,7 @@ def test_compiles():
         return p.area, p.semi_axes, p.iou(Independent(spans, 1)), TruncatedParabola(loc[0], 1.0).iou(spans)
 
     arguments = (torch.zeros(2), torch.tensor([[1.0, 0.0], [0.2, 0.4]]), torch.zeros(2))
-    compiled = torch.compile(sizes, fullgraph=True, backend="aot_eager")(*arguments)
+    compiled = torch.compile(sizes, fullgraph=True, backend="eager")(*arguments)
     for result, expected in zip(compiled, sizes(*arguments), strict=True):
         torch.testing.assert_close(result, expected)
 
