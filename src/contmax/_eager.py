@@ -42,7 +42,7 @@ def all_eager(*values: object) -> bool:
     """True if all the tensors among the arguments are real as above."""
     if is_compiling():
         return False
-    for value in values:  # a loop: `all` takes twice as long, and this is asked at every call of a small map
+    for value in values:  # noqa: SIM110, `all` takes twice as long, and this is asked at every call of a small map
         if isinstance(value, Tensor) and not _holds_numbers(value):
             return False
     return True
