@@ -15,7 +15,7 @@ from contmax_lab.tasks.places._data import Fixed, Moving, load
 from contmax_lab.tasks.places._measures import agreement, looked
 from contmax_lab.tasks.places._model import Answer, Finder
 from contmax_lab.tasks.places._settings import PlacesData, PlacesModel
-from contmax_lab.tasks.places._table import CANVAS, PLACES, UTTERANCE
+from contmax_lab.tasks.places._table import CANVAS, PLACES, ROBUST, UTTERANCE
 
 
 class Places(Task):
@@ -78,7 +78,7 @@ class Places(Task):
 
     def tables(self) -> Sequence[Table]:
         """All attentions in all settings; and two for the demo."""
-        return PLACES, UTTERANCE, CANVAS
+        return PLACES, ROBUST, UTTERANCE, CANVAS
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """What is attended to, on the truth."""
