@@ -1,6 +1,7 @@
 """Shared by all tests: the run-time type checker, the golden values, Triton's interpreter where there is no GPU."""
 
 import functools
+import gc
 import importlib.util
 import json
 import os
@@ -72,6 +73,17 @@ def pytest_configure(config: pytest.Config) -> None:
         import typechecker
 
         typechecker.install([f"contmax.{name}" for name in CHECKED])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    # A million objects are imported, of which none is garbage: they are not looked through, neither now nor later.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

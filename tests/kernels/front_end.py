@@ -124,7 +124,7 @@ def continuous() -> None:
 
 def main() -> int:
     JITFunction.run = parsed
-    JITFunction.parse = functools.cache(JITFunction.parse)  # a helper is in many kernels
+    JITFunction.parse = functools.cache(JITFunction.parse)  # helpers are in many kernels
     _kept._may_be_kept = lambda kernel: False
     _backends.TRITON_DEVICES = {"cpu"}
     for dtype in (torch.float32, torch.bfloat16):

@@ -1,7 +1,9 @@
 """From keys of files and of the command line to typed recipes, and back."""
 
+import copy
 import dataclasses
 import functools
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -79,8 +81,9 @@ class RecipeSource:
         _check_keys(f"{self.origin}, search: ", settings, self.keys.get("search", {}))
         _check_keys("", settings, (word[2:].partition("=")[0] for word in overrides if word.startswith("--")))
         parser = _shared_parser(settings.data, settings.model)
-        base = _checked(origin, parser.parse_object, _nested(self.keys))
-        parsed = _checked("", parser.parse_args, list(overrides), namespace=base) if overrides else base
+        base = copy.deepcopy(_base(parser, origin, pickle.dumps(self.keys)))
+        # The base has a value for every key: defaults, which take half of the time, would change nothing.
+        parsed = _checked("", parser.parse_args, list(overrides), namespace=base, defaults=False) if overrides else base
         ready = parser.instantiate(parsed)
         sections = {key: ready[key] for key in SECTIONS}
         return Recipe(task=self.task, seed=ready.seed, search=ready.search or {}, **sections)
@@ -129,6 +132,12 @@ def _parser(data_config: type, model_config: type, prog: str) -> ArgumentParser:
 def _shared_parser(data_config: type, model_config: type) -> ArgumentParser:
     """Shared, and never changed: making one takes as long as reading a recipe with it, and a table has many recipes."""
     return _parser(data_config, model_config, prog="contmax train")
+
+
+@functools.lru_cache(maxsize=64)
+def _base(parser: ArgumentParser, origin: str, pickled_keys: bytes) -> Namespace:
+    """What a file says, which is the same for all cells of a row and all trials of a search."""
+    return _checked(origin, parser.parse_object, _nested(pickle.loads(pickled_keys)))
 
 
 def _checked(origin: str, parse: Any, *arguments: Any, **keywords: Any) -> Namespace:
