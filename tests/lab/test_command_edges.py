@@ -70,6 +70,7 @@ def test_a_wrong_value_is_answered_with_what_to_pass(contmax, config, argument, 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        ([], "pass a COMMAND, e.g. contmax doctor"),
         (["trian"], "there is no command 'trian'; did you mean train?"),
         (["reproduce", "digit"], "there is no table 'digit'; did you mean digits?"),
         (["predict", "runs/nothing", "3"], "runs/nothing is not a run; pass the folder of a finished run"),

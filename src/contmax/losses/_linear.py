@@ -8,7 +8,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from contmax._autograd import apply
-from contmax._eager import is_batch_of_cotangents, is_eager, is_exporting
+from contmax._by_reference import needs_reference
+from contmax._eager import is_eager, is_exporting
 from contmax._typing import Float, Shaped
 from contmax.losses._conjugate import ClassLoss
 from contmax.losses._finite import check_options, class_ids, entmax_loss, reduced, weighted
@@ -132,8 +133,7 @@ class _LinearLosses(torch.autograd.Function):
         others = (None, None, None, None, None)
         if g is None:
             return None, None, None, *others
-        # What torch.compile makes is never differentiated again.
-        if not torch.compiler.is_compiling() and (torch.is_grad_enabled() or is_batch_of_cotangents(g)):
+        if needs_reference(g):
             return *_differentiable_gradients(ctx, g), *others
         fixed = (ctx.alpha, ctx.smoothing)
         grads = linear_losses_backward(
@@ -193,7 +193,7 @@ def _as_linear_takes(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tup
 
 
 def _can_be_blocked(*arguments: object) -> bool:
-    """Whether our operators can take the tensors: they know nothing of torch.func's, and belong into no export."""
+    """Whether our operators can take the tensors: not those of torch.func, and not in an export."""
     if torch.compiler.is_compiling():
         return not is_exporting()
     return all(is_eager(x) for x in arguments if isinstance(x, Tensor))

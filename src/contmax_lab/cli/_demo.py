@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
         options.show_help()
         return
     if options.jobs < 1:
-        raise UsageError("--jobs must be at least 1")
+        raise UsageError(f"--jobs must be at least 1; got {options.jobs}")
     # Small models gain nothing from a second thread, and trainings side by side would fight for the cores. The setting
     # is for the processes that train, which read it when they import torch.
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -63,9 +63,10 @@ def _devices() -> list[list[str]]:
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    threads = torch.get_num_threads()
     bf16 = bool(gpus) and torch.cuda.is_bf16_supported()
     return [
-        ["CPU", f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"],
+        ["CPU", f"{threads} thread{'s' if threads > 1 else ''}, {torch.backends.cpu.get_cpu_capability()}"],
         ["GPU", ", ".join(gpus) + (" (bf16)" if bf16 else "") if gpus else "none"],
         ["backend torch", "yes, the reference"],
         ["backend cpu", _backend("numba", "cpu")],

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         metavar="FOLDER",
-        help="model folder made by contmax export; may be repeated (default: model, if there is one)",
+        help="model folder made by contmax export (can be repeated; default: model, if there is one)",
     )
     parser.add_argument("--export", type=Path, metavar="FOLDER", help="write densities.html and scores.html, and end")
 

@@ -104,7 +104,10 @@ _KEY = re.compile(r"--(seed|(data|model|training)\.\w+)")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a subcommand; exits with 0, 1 (cannot), 2 (not understood) or 130 (interrupted)."""
     words = _joined(sys.argv[1:] if arguments is None else arguments)
-    if words and not words[0].startswith("-") and words[0] not in _COMMANDS:
+    if not words:
+        _parser().print_help()
+        sys.exit(_complain("pass a COMMAND, e.g. contmax doctor", 2))
+    if not words[0].startswith("-") and words[0] not in _COMMANDS:
         near = nearest(words[0], list(_COMMANDS)) or f"; choose from {', '.join(_COMMANDS)}."
         sys.exit(_complain(f"there is no command {words[0]!r}{near} contmax --help explains them", 2))
     options, rest = _parser().parse_known_args(words)

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
     ]
     shortest = min(len(entry.splits.valid) for entry in trained)
     if not all(1 <= number <= shortest for number in options.examples):
-        raise UsageError(f"--examples must be from 1 to {shortest}, got {' '.join(map(str, options.examples))}")
+        raise UsageError(f"--examples must be from 1 to {shortest}; got {' '.join(map(str, options.examples))}")
     examples = [number - 1 for number in options.examples]
     lead = f"{len(trained)} run{'s' if len(trained) > 1 else ''}"
     files = write_page(options.output, "contmax report", lead, sections(trained, examples))

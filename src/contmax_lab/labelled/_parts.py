@@ -43,7 +43,7 @@ def read_parts(read: Callable[[Path], Sequence[E]], data: LabelledData, what: st
     Args:
         read: path → examples; complains with file and line.
         data: which files.
-        what: what --data.train is, for whom has not given it.
+        what: what --data.train should be, for the message where it is missing.
 
     Raises:
         LabError: if something is wrong with a file.

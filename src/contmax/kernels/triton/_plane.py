@@ -22,8 +22,6 @@ from contmax.numerics import SINGLE, hyperbola_nodes
 
 _BLOCK = 128
 _INVERSE_2PI = tl.constexpr(0.15915494309189535)
-# So that a sum over many functions is a number still: infinities of both signs would make it NaN.
-_STEEPEST = tl.constexpr(1e33)
 
 
 @triton.jit

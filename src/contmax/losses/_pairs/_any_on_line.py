@@ -15,15 +15,13 @@ from contmax.densities._landmarks import landmarks_of
 from contmax.densities._line_rule import LineRule
 from contmax.densities._unchecked import unchecked
 from contmax.losses._fenchel_young import loss_between, register_fenchel_young
-from contmax.losses._pairs._differences import not_negative, tsallis_rate
+from contmax.losses._pairs._differences import HEIGHT_SLACK, not_negative, tsallis_rate
 from contmax.losses._pairs._scores import LOG_SCORE_MAX, finite_scores
 
 # The integral of a density that was resolved is this close to one, also if it computes its logarithm in float32.
 _MASS_SLACK = 1e-5
 # What a power is known to, from two points close to where it begins.
 _GROWTH_SLACK = 1e-6
-# A density counts as bounded by one up to this: its logarithm may be rounded.
-_HEIGHT_SLACK = 1e-6
 
 
 @register_fenchel_young(Density, Distribution)
@@ -44,11 +42,8 @@ def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batc
     # The loss is infinite unless the density makes up for a score that is.
     overflown = (alive & ~counts & (rule.shares > 0) & (log_p > -LOG_SCORE_MAX)) | (rate == math.inf)
     rate = torch.where(rate == math.inf, 0.0, rate)
-    if _is_infinite(alpha):
-        unbounded = log_p.amax(0) > _HEIGHT_SLACK
-    else:
-        # ∫p^α of a density that grows like x⁻ˢ at an end of its support diverges from s = 1/α.
-        unbounded = rule.growth(target) * alpha > 1 - _GROWTH_SLACK
+    # ∫p^α of a density that grows like x⁻ˢ at an end of its support diverges from s = 1/α.
+    unbounded = log_p.amax(0) > HEIGHT_SLACK if _is_infinite(alpha) else rule.growth(target) * alpha > 1 - _GROWTH_SLACK
     infinite = overflown.any(0) | rule.diverges(density * value) | unbounded
     # Next to a pole the rule does not resolve the density, and there is no need to.
     mass = torch.where(unbounded, 1.0, (rule.shares * density).sum(0))
@@ -71,7 +66,7 @@ def _averaged_loss(prediction: Elliptical, target: Any) -> Tensor:
         return torch.where(alive, observed, 0.0).movedim(0, -1)
 
     loss = not_negative(target.expectation(cost).double())
-    return torch.where(target.log_prob(target.mode) > _HEIGHT_SLACK, math.inf, loss) if _is_infinite(alpha) else loss
+    return torch.where(target.log_prob(target.mode) > HEIGHT_SLACK, math.inf, loss) if _is_infinite(alpha) else loss
 
 
 def _negentropy_rate(log_p: Tensor, alpha: float | Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from contmax.deformed import expm1_over, mean_u_exp
 _ARTANH = tuple(1 / (2 * n + 1) for n in range(1, 20))
 #: Beyond this an exponential counts as infinite: room is left for what its derivatives multiply it with.
 EXPONENT_MAX = 600.0
+#: A density counts as bounded by one up to this: its logarithm may be rounded.
+HEIGHT_SLACK = 1e-6
 
 
 def log_ratio_and_excess(

@@ -31,6 +31,7 @@ from contmax.losses._fenchel_young import register_fenchel_young
 from contmax.losses._pairs import _renyi
 from contmax.losses._pairs._differences import (
     EXPONENT_MAX,
+    HEIGHT_SLACK,
     expm1_excess_over,
     log_ratio_and_excess,
     not_negative,
@@ -41,8 +42,6 @@ from contmax.losses._pairs._target_moments import SUMMARIES, Summary, deviations
 
 # Beyond this |ln τ| the member with the covariance of the target is too unlike it to help.
 _STRETCH_MAX = 16.0
-# A density counts as bounded by one up to this: its logarithm may be rounded.
-_HEIGHT_SLACK = 1e-6
 
 
 def elliptical_loss(prediction: Elliptical, target: Distribution) -> Float[Tensor, "*batch"]:
@@ -113,7 +112,7 @@ def _misshapen_uniform(prediction: Elliptical, scale: Scale, target: Summary) ->
     shrinking = (log_det - swelling) / dim
     excess = excess + swelling - dim * shrinking.square() * expm1_excess_over(shrinking)
     log_height = target.shape(math.inf) - half_log_det - 0.5 * dim * target.log_spread
-    return torch.where(log_height > _HEIGHT_SLACK, math.inf, not_negative(0.5 * _exp(target.log_spread) * excess))
+    return torch.where(log_height > HEIGHT_SLACK, math.inf, not_negative(0.5 * _exp(target.log_spread) * excess))
 
 
 def _relative(scale: Scale, other: Scale) -> tuple[Tensor, Tensor]:

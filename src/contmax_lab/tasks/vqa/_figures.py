@@ -95,13 +95,13 @@ def overlay(title: str, examples: Sequence[Example], caption: str = _CAPTION) ->
                 axis.set_title(_plain("\n".join(asked) + truth), fontsize=7)
                 _outline(axis, example.boxes)
             else:
-                _draw_look(axis, example.looks[column - 1], theme.colour(column - 1), theme)
+                _draw_look(axis, example.looks[column - 1], theme.colour(column - 1))
         return figure
 
     return Figure(title, draw, caption)
 
 
-def _draw_look(axis: Any, look: Look, colour: str, theme: Theme) -> None:
+def _draw_look(axis: Any, look: Look, colour: str) -> None:
     mark = {None: "", True: " ✓", False: " ✗"}[look.right]
     axis.set_title(_plain(f"{look.label}\n{textwrap.shorten(look.answer, 30)}{mark}"), fontsize=7.5)
     if look.place is None:
