@@ -2,6 +2,7 @@
 
 import functools
 import re
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +47,11 @@ def once_per_kind(jaxtyped: Callable, function: Callable | None = None, *, typec
     pattern = _exactly if _ARITHMETIC.search(repr(function.__annotations__)) else _pattern
     # Made when it is first needed: to make all takes seconds, and each process calls few of the functions.
     check_all = functools.cache(lambda: jaxtyped(function, typechecker=typechecker))
+    # The shape of a result may depend on what `self` holds. A function that draws must not be called again: what it
+    # returned, known by the thread that called it, goes through the check instead.
+    known: dict[int, object] = {}
+    recalled = functools.partial(_calling, lambda: known.pop(threading.get_ident()), like=function)
+    check_result = functools.cache(lambda: jaxtyped(recalled(), typechecker=typechecker))
 
     @functools.wraps(function)
     def call(*arguments, **options):
@@ -70,9 +76,8 @@ def once_per_kind(jaxtyped: Callable, function: Callable | None = None, *, typec
             alike = patterns[pattern(kinds, sizes)]
             found = pattern(kind, sizes)
             if found not in alike:
-                # A result's shape may depend on what `self` holds. A function that draws must not be called again.
-                again = _returning(result, like=function)
-                jaxtyped(again, typechecker=typechecker)(*arguments, **options)
+                known[threading.get_ident()] = result
+                check_result()(*arguments, **options)
                 alike.add(found)
             results.add(kind)
         return result
@@ -80,9 +85,9 @@ def once_per_kind(jaxtyped: Callable, function: Callable | None = None, *, typec
     return call
 
 
-def _returning(result: object, like: Callable) -> Callable:
-    """A function that returns a value already known, with the signature of another and the names its strings mean."""
-    given = lambda *_, **__: result  # noqa: E731
+def _calling(recall: Callable[[], object], like: Callable) -> Callable:
+    """A function that returns what is recalled, with the signature of another and the names its strings mean."""
+    given = lambda *_, **__: recall()  # noqa: E731
     return functools.wraps(like)(types.FunctionType(given.__code__, like.__globals__, closure=given.__closure__))
 
 
