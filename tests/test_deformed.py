@@ -301,7 +301,7 @@ def test_dtype_shape_and_device_follow_the_input():
 
 def test_bad_input_is_named():
     p = torch.tensor([0.5, 0.5])
-    for alpha in (0, -1.0, torch.tensor(-0.5), torch.tensor([[1.0], [0.0]])):
+    for alpha in (0, -1.0, INF, torch.nan, *(torch.tensor(a) for a in (-0.5, INF, torch.nan, [[1.0], [0.0]]))):
         with pytest.raises(ValueError, match="alpha must be positive"):
             tsallis_negentropy(p, alpha)
     for beta in (INF, -INF, torch.nan):

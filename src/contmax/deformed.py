@@ -283,12 +283,14 @@ def _axis(p: Tensor, dim: int, index: float | int | Tensor) -> int:
 
 
 def _require_positive(alpha: float | int | Tensor) -> None:
-    """α > 0, read from a tensor only where that is free: on the CPU, outside of tracing and transforms."""
+    """0 < α < ∞, read from a tensor only where that is free: on the CPU, outside of tracing and transforms."""
     if not isinstance(alpha, Tensor):
-        low = float(alpha)
-    elif is_eager_cpu(alpha) and alpha.numel() > 0:
-        low = float(alpha.detach().min())
+        bad = [] if 0 < alpha < math.inf else [float(alpha)]
+    elif is_eager_cpu(alpha):
+        bad = alpha.detach()[~((alpha > 0) & (alpha < math.inf))].tolist()
     else:
         return
-    if low <= 0:
-        raise ValueError(f"alpha must be positive; got {low}, where the negentropy is undefined. Pass alpha > 0.")
+    if bad:
+        raise ValueError(
+            f"alpha must be positive and finite; got {bad[0]}, where the negentropy is undefined. Pass 0 < alpha < inf."
+        )

@@ -1,6 +1,7 @@
 """Bases: values against torch.distributions and scipy, structure, constructors, contracts shared by all."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -128,6 +129,22 @@ def test_rectangles_integrate_to_one_and_break_at_their_edges():
 def test_bad_input_says_what_is_wrong(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        ("BSplineBasis", r"got shape \(\). BSplineBasis.clamped\(num\) makes"),
+        ("RectangularBasis", r"at least two increasing numbers; got shape \(\)"),
+        ("CosineBasis", r"Use CosineBasis.harmonics\(num\)"),
+    ],
+)
+def test_a_number_of_functions_is_not_mistaken_for_their_places(family, message, monkeypatch):
+    # Users have no run-time type checker, which would be the first to complain.
+    if "jaxtyping" in sys.modules:
+        monkeypatch.setattr(sys.modules["jaxtyping"].config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=message):
+        getattr(basis, family)(8)
 
 
 def test_splines_break_at_each_knot_once_whatever_their_multiplicity():

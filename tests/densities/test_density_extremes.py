@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import pytest
 import torch
 from torch.distributions import Categorical
@@ -156,3 +157,30 @@ def test_points_whose_squared_distance_overflows_leave_gradients_finite(alpha):
     for t in (1e30, -1e37):
         (slope,) = torch.autograd.grad(p.density(torch.tensor(t)), loc)
         assert slope == 0
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 7])
+def test_float64_index_next_to_its_bound(dim):
+    """In Student's form p = [c(A² + Δ)]⁻ᵐ, m = 1/(1−α), moments have the factor 1/(2m−N−2): every digit of α counts."""
+    half = mpmath.mpf(dim) / 2
+    alpha = torch.tensor(dim / (dim + 2), dtype=F64)
+    zero, eye = torch.zeros(dim, dtype=F64), 0.25 * torch.eye(dim, dtype=F64)
+    for ulps in (1, 1, 1, 3, 1000):
+        for _ in range(ulps):
+            alpha = torch.nextafter(alpha, torch.ones_like(alpha))
+        with mpmath.workdps(50):
+            index = mpmath.mpf(float(alpha))
+            if index * (dim + 2) <= dim:
+                continue
+            m, c = 1 / (1 - index), (1 - index) / 2
+            log_mass = half * mpmath.log(mpmath.pi / 4) + mpmath.loggamma(m - half) - mpmath.loggamma(m)
+            square = mpmath.exp(2 * (m * mpmath.log(c) - log_mass) / (dim - 2 * m))
+            variance = square / (2 * m - dim - 2)
+            negentropy = (c * (square + dim * variance) - 1) / (index * (index - 1))
+            wanted = [float(x) for x in (variance / 4, negentropy, -dim * variance / 2 - negentropy)]
+        for given in (alpha, float(alpha)):
+            p = MultivariateBetaGaussian(zero, eye, given)
+            got = torch.stack([p.variance[0], p.tsallis_negentropy(), p.conjugate()])
+            torch.testing.assert_close(got, torch.tensor(wanted, dtype=F64), rtol=1e-12, atol=0)
+            same = MultivariateBetaGaussian.from_moments(zero, wanted[0] * torch.eye(dim, dtype=F64), given)
+            torch.testing.assert_close(same.scale_matrix, eye, rtol=1e-9, atol=0)

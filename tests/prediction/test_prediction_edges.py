@@ -21,6 +21,31 @@ def test_a_mass_that_stays_below_one_is_no_density_even_if_the_rule_finds_one():
         contmax.regularized_prediction(lambda t: -20 * (t - 0.123).abs().sqrt(), LINE, 0.3)
 
 
+@pytest.mark.parametrize(("centre", "dtype"), [(0.0, torch.float32), (0.3, torch.float32), (0.3, F64)])
+def test_a_peak_as_sharp_as_a_fourth_root_has_a_density_or_is_refused(centre, dtype):
+    """p = 4/(c + h|t − centre|^¼)²: only for small h its mass reaches one; no short cell may hold the rest."""
+    domain = Interval(torch.tensor(-1.0, dtype=dtype), 1.0, resolution=2)
+
+    def prediction(height):
+        return contmax.regularized_prediction(lambda t: -height * (t - centre).abs() ** 0.25, domain, 0.5)
+
+    with pytest.raises(ValueError, match="no density exists"):
+        prediction(4.05)
+
+    def mass(c, height=3.8):
+        # ∫ du of 4·4u³/(c + hu)² from 0 to the root of each side's length, u = |t − centre|^¼.
+        return sum(
+            mpmath.quad(lambda u: 16 * u**3 / (c + height * u) ** 2, [0, side**0.25])
+            for side in (1 + centre, 1 - centre)
+        )
+
+    c = mpmath.findroot(lambda c: mass(c) - 1, (1e-3, 1.0), solver="anderson")
+    t = torch.tensor([-0.9, 0.5], dtype=dtype)
+    exact = [float(4 / (c + 3.8 * abs(float(x) - centre) ** 0.25) ** 2) for x in t]
+    expected = torch.tensor(exact, dtype=dtype)
+    torch.testing.assert_close(prediction(3.8).density(t), expected, rtol=1e-5 if dtype != F64 else 1e-8, atol=0)
+
+
 def test_quantiles_of_rare_values_move_with_the_probability():
     p = contmax.regularized_prediction(lambda t: -(t**2) / 2, Interval(torch.tensor(-8.0, dtype=F64), 8.0), 1.0)
     q = torch.tensor([1e-6, 1e-3, 0.5], dtype=F64, requires_grad=True)

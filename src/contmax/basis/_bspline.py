@@ -34,10 +34,11 @@ class BSplineBasis(Basis):
     def __init__(self, knots: Float[Tensor, " M"] | Sequence[float], degree: int = 3) -> None:
         super().__init__()
         values = floating(knots, "knots")
-        ordered = not can_be_read(values) or bool((values.diff() >= 0).all())
-        if degree < 0 or values.dim() != 1 or values.shape[0] < degree + 2 or not ordered:
+        ordered = values.dim() == 1 and (not can_be_read(values) or bool((values.diff() >= 0).all()))
+        if degree < 0 or not ordered or values.shape[0] < degree + 2:
             raise ValueError(
-                f"knots must be at least degree + 2 = {degree + 2} non-decreasing numbers; got {tuple(values.shape)}."
+                f"knots must be at least degree + 2 = {degree + 2} non-decreasing numbers; got shape "
+                f"{tuple(values.shape)}. BSplineBasis.clamped(num) makes the usual ones for an interval."
             )
         self.degree = degree
         self.num_functions = values.shape[0] - degree - 1

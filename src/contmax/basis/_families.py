@@ -29,7 +29,10 @@ class SineBasis(Basis):
         super().__init__()
         values = floating(frequency, "frequency")
         if values.dim() != 1:
-            raise ValueError(f"frequency must have shape (K,); got {tuple(values.shape)}.")
+            raise ValueError(
+                f"frequency must have shape (K,); got {tuple(values.shape)}. Use {type(self).__name__}.harmonics(num) "
+                "for the first harmonics of a period."
+            )
         self.num_functions = values.shape[0]
         self._keep("frequency", values, learnable, device_for(frequency))
 
@@ -115,9 +118,12 @@ class RectangularBasis(Basis):
     def __init__(self, edges: Float[Tensor, " M"] | Sequence[float]) -> None:
         super().__init__()
         values = floating(edges, "edges")
-        increasing = not can_be_read(values) or bool((values.diff() > 0).all())
-        if values.dim() != 1 or values.shape[0] < 2 or not increasing:
-            raise ValueError(f"edges must be at least two increasing numbers; got shape {tuple(values.shape)}.")
+        increasing = values.dim() == 1 and (not can_be_read(values) or bool((values.diff() > 0).all()))
+        if not increasing or values.shape[0] < 2:
+            raise ValueError(
+                f"edges must be at least two increasing numbers; got shape {tuple(values.shape)}. Pass for example "
+                "torch.linspace(0, 1, num + 1)."
+            )
         self.num_functions = values.shape[0] - 1
         self._keep("edges", values, False, device_for(edges))
 

@@ -60,6 +60,18 @@ class Profile:
         number: float = function(self.alpha - 1.0)
         return number
 
+    def _of_margin(self, function: Callable[[Any], Any], like: Tensor) -> Scalar:
+        """A function of `_margin`, as :meth:`_of_gap`."""
+        return self._of_gap(lambda gap: function(self._margin()), like)
+
+    def _margin(self) -> Scalar:
+        """1 + ε(s+1) = (s+1)α − s, zero where the variance becomes infinite: exact to the last digit of α."""
+        alpha = self.alpha.double() if isinstance(self.alpha, Tensor) else self.alpha
+        # The upper half of the digits, whose product with s + 1 needs no rounding (Dekker's splitting).
+        carried = 134217729.0 * alpha
+        upper = carried - (carried - alpha)
+        return ((self.half + 1) * upper - self.half) + (self.half + 1) * (alpha - upper)
+
     def gap(self, like: Tensor) -> Scalar:
         """ε = α − 1."""
         return self._of_gap(lambda gap: gap, like)
@@ -114,7 +126,7 @@ class Profile:
         gap, peak, weight = self.coefficients(variance)
         if isinstance(gap, Tensor):
             return self.half_log_det_of_covariance(0.5 * variance.log()).exp()
-        shift = gap * peak - math.log1p(gap * (self.half + 1))
+        shift = gap * peak - _log(self._margin())
         return (variance * math.exp(-shift)) ** (0.5 / weight)
 
     def threshold(self, half_log_det: Tensor) -> Tensor:
@@ -132,7 +144,7 @@ class Profile:
 
     def variance_factor(self, half_log_det: Tensor) -> Tensor:
         """v with Cov = vΣ."""
-        return self.log_rho(half_log_det).exp() / self._of_gap(lambda gap: 1 + (self.half + 1) * gap, half_log_det)
+        return self.log_rho(half_log_det).exp() / self._of_margin(lambda margin: margin, half_log_det)
 
     def negentropy(self, half_log_det: Tensor) -> Tensor:
         """Ω_α(p) = expm1(ln ρ − log1p(εs/α))/(αε)."""
@@ -144,14 +156,18 @@ class Profile:
     def _log1p_over_index(self, gap: Scalar) -> Scalar:
         """log1p(εs/α)/ε."""
         ratio = self.half / (1 + gap)
-        return ratio * _log1p_over(gap * ratio)
+        near = ratio * _log1p_over(gap * ratio)
+        if isinstance(gap, Tensor):
+            far = gap * ratio < -0.5
+            return torch.where(far, _log(self._margin() / self.alpha) / torch.where(far, gap, 1), near)
+        return _log(self._margin() / self.alpha) / gap if gap * ratio < -0.5 else near
 
     def conjugate(self, half_log_det: Tensor) -> Tensor:
         """Ω_α* of the centred score, εΩ_α(p) + A = ((1+εs)A − εs/α)/(α+εs): no two large terms of opposite sign."""
         s = self.half
-        share = self._of_gap(lambda gap: (1 + gap * s) / (1 + gap * (1 + s)), half_log_det)
-        shift = self._of_gap(lambda gap: gap * s / ((1 + gap) * (1 + gap * (1 + s))), half_log_det)
-        return share * self.normalizer(half_log_det) - shift
+        share = self._of_gap(lambda gap: 1 + gap * s, half_log_det)
+        shift = self._of_gap(lambda gap: gap * s / (1 + gap), half_log_det)
+        return (share * self.normalizer(half_log_det) - shift) / self._of_margin(lambda margin: margin, half_log_det)
 
     def entropy(self, half_log_det: Tensor) -> Tensor:
         """Shannon entropy, −C + s − εG'(ε)."""
@@ -188,7 +204,7 @@ class Profile:
     def half_log_det_of_covariance(self, half_log_det: Tensor) -> Tensor:
         """½ln|Σ| of the member whose covariance has this ½ln|V|."""
         gap, peak, weight = self.coefficients(half_log_det)
-        shift = gap * peak - self._of_gap(lambda gap: _log1p(gap * (self.half + 1)), half_log_det)
+        shift = gap * peak - self._of_margin(_log, half_log_det)
         return (half_log_det - self.half * shift) / weight
 
     def half_log_det_of_support(self, half_log_det: Tensor) -> Tensor:
@@ -282,10 +298,6 @@ def _log1p_over(y: Scalar) -> Scalar:
     if isinstance(y, Tensor):
         return log1p_over(y)
     return math.log1p(y) / y if y else 1.0
-
-
-def _log1p(y: Scalar) -> Scalar:
-    return torch.log1p(y) if isinstance(y, Tensor) else math.log1p(y)
 
 
 def _log(y: Scalar) -> Scalar:

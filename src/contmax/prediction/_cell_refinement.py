@@ -30,10 +30,14 @@ Read = Callable[[Float[Tensor, "n"]], Float[Tensor, "*batch n"]]
 
 @dataclass(frozen=True)
 class Noise:
-    """Relative precision of scores, and of points as a multiple of it in units of the domain's length."""
+    """Relative precision of scores and points, and where the domain begins in units of its length."""
 
     scores: float
-    points: float
+    begin: float
+
+    def points(self, unit: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """How far these points of [0, 1] lie from the number 0, beside which floating-point numbers are dense."""
+        return (self.begin + unit).abs().clamp(min=torch.finfo(unit.dtype).eps / self.scores)
 
 
 def refined(
@@ -58,7 +62,7 @@ def refined(
     new = torch.ones_like(left, dtype=torch.bool)
     while len(left) <= most:
         coarse, view = new & (right - left > shortest), View.of(values.detach(), right - left, volume, alpha)
-        coarse[coarse.clone()] = _too_coarse(values.detach(), right - left, view, noise, coarse)
+        coarse[coarse.clone()] = _too_coarse(values.detach(), left, right, view, noise, coarse)
         if not bool(coarse.any()):
             if bool(new.all()):
                 break
@@ -94,7 +98,7 @@ def _misplaced(
     held_out = HeldOut.between(
         view.scaled(exact).masked_fill(exact == -torch.inf, -torch.inf).flatten(-2),
         legendre_sum(coefficients[..., None, :], local).masked_fill(dead, -torch.inf).flatten(-2),
-        rounding_noise(size, noise.points * slope, noise.scores).flatten(-2),
+        rounding_noise(size, noise.points(points) * slope, noise.scores).flatten(-2),
     )
     weights = (length[:, None] / _HELD_OUT).expand(local.shape).flatten()
     between = held_out.misplaced_by_guess(view.partition, alpha, weights)
@@ -147,11 +151,23 @@ def _escort(scores: Float[Tensor, "*batch n"], partition: Float[Tensor, "*batch"
 
 
 def _too_coarse(
-    values: Float[Tensor, "*batch C q"], length: Float[Tensor, "C"], view: View, noise: Noise, asked: Bool[Tensor, "C"]
+    values: Float[Tensor, "*batch C q"],
+    left: Float[Tensor, "C"],
+    right: Float[Tensor, "C"],
+    view: View,
+    noise: Noise,
+    asked: Bool[Tensor, "C"],
 ) -> Bool[Tensor, "c"]:
     """Which of the cells asked about some score of the batch needs halved: for itself, its extrema, or its density."""
     gap = _gaps(view.scaled(values), values == -torch.inf)[..., asked]
-    values, length, alpha, partition = values[..., asked, :], length[asked], view.form.alpha, view.partition
+    values, left, right, alpha, partition = (
+        values[..., asked, :],
+        left[asked],
+        right[asked],
+        view.form.alpha,
+        view.partition,
+    )
+    length, reach = right - left, torch.maximum(noise.points(left), noise.points(right))
     masked = values == -torch.inf
     scores = view.scaled(values)
     coefficients = legendre_coefficients(scores)
@@ -165,7 +181,7 @@ def _too_coarse(
     highest = torch.maximum(scores.amax(-1), lines.heights.amax(-1))
     variation = highest - torch.minimum(scores.amin(-1), lines.heights.amin(-1))
     size = torch.where(masked, 0, values).abs().amax(-1) * view.form.factor[..., None]
-    floor = 8 * noise.scores * (size + noise.points * variation / length)
+    floor = 8 * noise.scores * (size + reach * variation / length)
     allowed = max(_TOLERANCE, 8 * noise.scores)
     may_live = highest + 2 * tail > level_of(partition, alpha)[..., None]
     rough = (tail > floor) & (tail * escort > allowed)
@@ -173,7 +189,7 @@ def _too_coarse(
     folded = (_turns(coefficients) > 1) & (variation > floor) & (variation * escort > allowed)
     # A density that overflows beside nodes that missed its peak has an error that is not a number.
     peaked = ~(_rule_error(lines, partition, alpha) <= allowed)
-    edge = ~masked.all(-1) & (length > noise.scores * noise.points)
+    edge = ~masked.all(-1) & (length > noise.scores * reach)
     split = torch.where(masked.any(-1), edge, may_live & (rough | torn | folded) | peaked)
     return split.flatten(0, -2).any(0) if split.dim() > 1 else split
 

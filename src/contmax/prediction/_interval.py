@@ -37,6 +37,8 @@ _ADVICE = (
     "Cells are halved until there are 4096, or 65536 divided by the number of scores: raise resolution, predict fewer "
     "scores at a time, or pass contmax.domains.Nodes with your own quadrature rule."
 )
+# Mass that may lie where the density could have a pole (α < 1), on cells of so many roundings of points.
+_DOUBTED, _ROUNDINGS = 1e-3, 256
 # Rounding of a cdf, and the density relative to the uniform one below which a quantile is as good as the end it is at.
 _ROUNDING, _LEAST_DENSITY = 1e-14, 1e-9
 
@@ -75,8 +77,7 @@ def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Ten
     broadcast_alpha(values, alpha)
     if isinstance(score, Tensor) or not is_eager_cpu(values, alpha):
         return edges, values.unflatten(-1, (-1, count)), dtype, None
-    reach = float(torch.maximum(low.abs(), high.abs()).clamp(min=high - low) / (high - low))
-    noise, volume = Noise(torch.finfo(dtype).eps, reach), domain.volume.double().detach()
+    noise, volume = Noise(torch.finfo(dtype).eps, float(low / (high - low))), domain.volume.double().detach()
     edges, values, misplaced = refined(at, edges, count, volume, alpha.detach(), noise)
     refuse_if_lost(misplaced, domain, _ADVICE)
     report(misplaced, _WARNED, domain, _ADVICE)
@@ -114,10 +115,26 @@ def _partition(
 
 
 def _require_no_pole(lines: Lines, partition: Tensor, alpha: Tensor, domain: Interval, misplaced: float | None) -> None:
-    """Mass at a few nodes beside a pole is no density: another rule would find other mass there."""
-    mass = live_parts(lines, partition, alpha, 2 * PART_NODES).mass.flatten(-3).sum(-1)
-    if bool(((alpha < 1) & (mass > 0) & ~((mass - 1).abs() < 1e-3)).any()):
-        raise _no_mass(domain, misplaced, mass, alpha)
+    """Mass at a few nodes beside a pole is no density: another rule or polynomial would find other mass there."""
+    by_cell = live_parts(lines, partition, alpha, 2 * PART_NODES).mass.flatten(-2).sum(-1)
+    mass = by_cell.sum(-1)
+    known = mass - torch.where(_short(lines, domain) & _rough(lines), by_cell, 0).sum(-1)
+    if bool(((alpha < 1) & (mass > 0) & ~((known - 1).abs() < _DOUBTED)).any()):
+        raise _no_mass(domain, misplaced, known, alpha)
+
+
+def _short(lines: Lines, domain: Interval) -> Tensor:
+    """Cells (C,) that were not to be halved further, since points are only that precise, or cells only that many."""
+    edges = domain.low.double() / domain.volume.double() + torch.nn.functional.pad(2 * lines.half.cumsum(0), (1, 0))
+    rounding = torch.finfo(domain.low.dtype).eps * edges.abs()
+    finest = (_ROUNDINGS * torch.maximum(rounding[:-1], rounding[1:])).clamp(min=1.5 * _SLIVER / domain.resolution)
+    return 2 * lines.half <= finest
+
+
+def _rough(lines: Lines) -> Tensor:
+    """Cells (*rows, C) on which the score does not look like a polynomial, or was read at one point only."""
+    variation = lines.heights.amax(-1) - lines.heights.amin(-1)
+    return lines.coefficients[..., -2:].abs().sum(-1) >= 0.01 * variation
 
 
 class IntervalPrediction(LinePrediction):
