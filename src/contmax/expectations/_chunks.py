@@ -16,7 +16,7 @@ from contmax._by_reference import Reference, gradients_by_reference, needs_refer
 
 _MOST_CHUNKS = 512
 # Bytes that an expectation may keep for its backward pass.
-_MOST_KEPT = 2**28
+_MOST_KEPT = 2**26
 
 
 class Fewest(NamedTuple):
