@@ -220,6 +220,17 @@ def test_every_table_names_recipes_and_keys_that_exist():
             assert len(set(folders)) == len(folders)
 
 
+def test_a_recipe_knows_nothing_of_how_others_were_changed():
+    first = load_recipe("intervals/parabola")
+    choices = copy.deepcopy(first.search)
+    assert load_recipe("intervals/parabola", ["--model.hidden_dim=3"]).model.hidden_dim == 3
+    for values in first.search.values():
+        values.clear()
+    again = load_recipe("intervals/parabola")
+    assert (again.model, again.search) == (first.model, choices)
+    assert choices
+
+
 @pytest.mark.parametrize("name", [name for name in shipped_recipes() if name.startswith("intervals/")])
 def test_every_recipe_takes_a_step(tmp_path, name):
     quick = ["--training.epochs=1", "--model.hidden_dim=4"]

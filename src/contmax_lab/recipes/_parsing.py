@@ -1,6 +1,5 @@
 """From keys of files and of the command line to typed recipes, and back."""
 
-import copy
 import dataclasses
 import functools
 import pickle
@@ -81,7 +80,7 @@ class RecipeSource:
         _check_keys(f"{self.origin}, search: ", settings, self.keys.get("search", {}))
         _check_keys("", settings, (word[2:].partition("=")[0] for word in overrides if word.startswith("--")))
         parser = _shared_parser(settings.data, settings.model)
-        base = copy.deepcopy(_base(parser, origin, pickle.dumps(self.keys)))
+        base = _base(parser, origin, pickle.dumps(self.keys))
         # The base has a value for every key: defaults, which take half of the time, would change nothing.
         parsed = _checked("", parser.parse_args, list(overrides), namespace=base, defaults=False) if overrides else base
         ready = parser.instantiate(parsed)
@@ -136,7 +135,7 @@ def _shared_parser(data_config: type, model_config: type) -> ArgumentParser:
 
 @functools.lru_cache(maxsize=64)
 def _base(parser: ArgumentParser, origin: str, pickled_keys: bytes) -> Namespace:
-    """What a file says, which is the same for all cells of a row and all trials of a search."""
+    """What a file says, which is the same for all cells of a row and all trials of a search; the parser copies it."""
     return _checked(origin, parser.parse_object, _nested(pickle.loads(pickled_keys)))
 
 

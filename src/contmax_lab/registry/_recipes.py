@@ -9,7 +9,7 @@ import contmax_lab
 from contmax_lab.contract import Recipe
 from contmax_lab.errors import UsageError, nearest
 from contmax_lab.recipes import RecipeSource, read_recipe, task_recipe, variant_names, with_variant
-from contmax_lab.registry._tasks import SHIPPED, find_task, settings_of, task_names
+from contmax_lab.registry._tasks import SHIPPED, find_task, is_installed, settings_of
 
 _TASKS = Path(contmax_lab.__file__).parent / "tasks"
 _SUFFIXES = (".yaml", ".yml")
@@ -95,7 +95,7 @@ def _found(name: str | Path, variant: str) -> _Found:
         keys = with_variant(stored, variant, str(path))
         return _Found(str(stored["task"]), keys, str(path), f"{path.stem}-{variant}".rstrip("-"))
     reference, _, inline = str(name).partition("/")
-    if path.is_dir() or not (":" in reference or reference in task_names()):
+    if path.is_dir() or not (":" in reference or is_installed(reference)):
         raise UsageError(_no_recipe(name))
     if inline and variant and inline != variant:
         raise UsageError(f"{name} names the variant {inline}, but --variant names {variant}; pass only one of them")
