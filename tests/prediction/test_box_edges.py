@@ -5,6 +5,7 @@ import torch
 
 import contmax
 from contmax.domains import Box
+from contmax.prediction._box._rejection_sampling import Envelope
 
 F64 = torch.float64
 
@@ -17,3 +18,19 @@ def test_a_cell_with_a_single_node_without_score_has_no_mass(axes):
     t = torch.full((3, axes), 0.6, dtype=F64)
     t[:, 0] = torch.tensor([0.1, 0.45, 0.8], dtype=F64)
     torch.testing.assert_close(p.density(t), torch.tensor([0.0, 0.0, 2.0], dtype=F64), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_draws_are_proposed_under_a_bound_of_the_density(axes):
+    domain = Box(torch.zeros(axes, dtype=F64), torch.ones(axes, dtype=F64), resolution=5)
+    x, y = domain.nodes[:, 0], domain.nodes[:, -1]
+    slopes, borders = torch.tensor([[0.0], [6.0], [-9.0]], dtype=F64), torch.tensor([[0.15], [0.35], [0.7]], dtype=F64)
+    scores = torch.where(x < borders, -torch.inf, slopes * x + torch.sin(7 * y))
+    p = contmax.regularized_prediction(scores, domain, 1.5)
+    envelope = Envelope.over(p._interpolant, p._partition, p._index)
+    count = round(envelope.bound.shape[-1] ** (1 / axes))
+    place = torch.rand(20_000, 3, axes, dtype=F64, generator=torch.Generator().manual_seed(0)) * count
+    cell = (place.long() * torch.tensor([1, count])[:axes]).sum(-1)
+    bound = envelope.bound.gather(-1, cell.T).T
+    density = p.density((envelope.low + envelope.step * place).clamp(0, 1))
+    assert bool((density <= bound * (1 + 1e-9)).all())
