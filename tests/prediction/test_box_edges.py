@@ -34,3 +34,11 @@ def test_draws_are_proposed_under_a_bound_of_the_density(axes):
     bound = envelope.bound.gather(-1, cell.T).T
     density = p.density((envelope.low + envelope.step * place).clamp(0, 1))
     assert bool((density <= bound * (1 + 1e-9)).all())
+
+
+def test_a_small_support_is_checked_where_it_lies():
+    """Of points all over the box hardly one falls into a support this small: the density's own points see the cone."""
+    box = Box(torch.full((2,), -1.0, dtype=F64), torch.full((2,), 1.0, dtype=F64))
+    centre = torch.tensor([0.05, -0.03], dtype=F64)
+    with pytest.raises(ValueError, match="of its mass would be misplaced"):
+        contmax.regularized_prediction(lambda t: -3e5 * ((t - centre).square().sum(-1) + 1e-6).sqrt(), box, 2.0)
