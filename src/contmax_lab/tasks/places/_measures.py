@@ -45,7 +45,7 @@ def looked(scene: Scene, place: Place) -> Looked:
     """
     where, mask, weights, density = scene.where, scene.mask, place.weights, place.density
     dim = where.shape[-1]
-    line = (torch.arange(_POINTS[dim]) + 0.5) / _POINTS[dim]
+    line = (torch.arange(_POINTS[dim], device=where.device) + 0.5) / _POINTS[dim]
     points = torch.cartesian_prod(*[line] * dim).reshape(-1, dim)
     parts = []
     if weights is not None:
@@ -107,7 +107,7 @@ def _smallest(mass: Tensor) -> Tensor:
 def _cells(points: Tensor, where: Tensor, mask: Tensor, grid: tuple[int, ...] | None) -> Tensor:
     """The observation in whose cell each point lies, (B, P)."""
     if grid is not None:
-        index = torch.zeros(len(points), dtype=torch.long)
+        index = torch.zeros(len(points), dtype=torch.long, device=points.device)
         for axis, size in enumerate(grid):
             index = index * size + (points[:, axis] * size).long()
         return index.expand(len(where), -1)

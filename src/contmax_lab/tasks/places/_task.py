@@ -77,7 +77,7 @@ class Places(Task):
         return metrics
 
     def tables(self) -> Sequence[Table]:
-        """All attentions in all settings; and two for the demo."""
+        """All attentions in all settings; some with other learning and frame rates; and two for the demo."""
         return PLACES, ROBUST, UTTERANCE, CANVAS
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
