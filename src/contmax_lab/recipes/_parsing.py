@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import pickle
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -80,7 +80,7 @@ class RecipeSource:
         _check_keys(f"{self.origin}, search: ", settings, self.keys.get("search", {}))
         _check_keys("", settings, (word[2:].partition("=")[0] for word in overrides if word.startswith("--")))
         parser = _shared_parser(settings.data, settings.model)
-        base = _base(parser, origin, pickle.dumps(self.keys))
+        base = _base(parser, origin, json.dumps(self.keys, default=str))
         # The base has a value for every key: defaults, which take half of the time, would change nothing.
         parsed = _checked("", parser.parse_args, list(overrides), namespace=base, defaults=False) if overrides else base
         ready = parser.instantiate(parsed)
@@ -134,9 +134,9 @@ def _shared_parser(data_config: type, model_config: type) -> ArgumentParser:
 
 
 @functools.lru_cache(maxsize=64)
-def _base(parser: ArgumentParser, origin: str, pickled_keys: bytes) -> Namespace:
-    """What a file says, which is the same for all cells of a row and all trials of a search; the parser copies it."""
-    return _checked(origin, parser.parse_object, _nested(pickle.loads(pickled_keys)))
+def _base(parser: ArgumentParser, origin: str, keys: str) -> Namespace:
+    """What a file says, as JSON, which is the same for all cells of a row and all trials of a search; it is copied."""
+    return _checked(origin, parser.parse_object, _nested(json.loads(keys)))
 
 
 def _checked(origin: str, parse: Any, *arguments: Any, **keywords: Any) -> Namespace:

@@ -9,7 +9,7 @@ import contmax_lab
 from contmax_lab.contract import Recipe
 from contmax_lab.errors import UsageError, nearest
 from contmax_lab.recipes import RecipeSource, read_recipe, task_recipe, variant_names, with_variant
-from contmax_lab.registry._tasks import SHIPPED, find_task, is_installed, settings_of
+from contmax_lab.registry._tasks import SHIPPED, find_task, is_installed, settings_of, task_names
 
 _TASKS = Path(contmax_lab.__file__).parent / "tasks"
 _SUFFIXES = (".yaml", ".yml")
