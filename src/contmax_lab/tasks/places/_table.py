@@ -65,8 +65,7 @@ PLACES = Table(
         *(row for labelled in (0.01, 0.1, 1.0) for row in _spans(labelled)),
         Row("(b) pair: Query only", "pair", ("--model.attention=query",)),
         *_rows("(b) pair", "pair"),
-        # A learned α has no compiled kernel on the plane: minutes for one training.
-        *(row for row in _rows("(c) digit", "digit") if "Continuous, learned α" not in row.label),
+        *_rows("(c) digit", "digit"),
         _row(
             "(c) digit",
             "digit",
