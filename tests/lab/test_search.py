@@ -7,7 +7,7 @@ import shutil
 import pytest
 from weather import tiny_recipe
 
-from contmax_lab.errors import Diverged, LabError
+from contmax_lab.errors import Diverged, LabError, UsageError
 from contmax_lab.registry import find_recipe
 from contmax_lab.runs import Run
 from contmax_lab.search import Search, search
@@ -137,3 +137,10 @@ def test_a_range_with_one_end_that_is_not_whole_is_continuous_and_its_logarithm_
     rates = [recipe.training.learning_rate for recipe in trained]
     assert any(rate != round(rate) for rate in rates)
     assert 3 <= sum(rate < 32 for rate in rates) <= 8
+
+
+def test_search_without_choices_or_with_strange_ones(tmp_path):
+    for space, says in (({}, "no section search"), ({"seed": 3}, "must be a list of values")):
+        source, keys = find_recipe("intervals/parabola"), (f"--search={json.dumps(space)}",)
+        with pytest.raises(UsageError, match=says):
+            search(Search(source, keys, tmp_path / "s", f"sqlite:///{tmp_path}/s.db", 1))

@@ -325,15 +325,6 @@ def test_search_over_what_is_no_list_of_values(tmp_path, capsys, over):
     assert f"--over {over} is not KEY=VALUE" in capsys.readouterr().err
 
 
-def test_search_without_choices_or_with_strange_ones(tmp_path):
-    from contmax_lab.search import Search, search
-
-    for space, says in (({}, "no section search"), ({"seed": 3}, "must be a list of values")):
-        source, keys = find_recipe("intervals/parabola"), (f"--search={json.dumps(space)}",)
-        with pytest.raises(UsageError, match=says):
-            search(Search(source, keys, tmp_path / "s", f"sqlite:///{tmp_path}/s.db", 1))
-
-
 @pytest.mark.usefixtures("trained_here")
 def test_a_table_never_mixes_recipes(tmp_path, task):
     table, output = small_table(seeds=1, rows=("parabola",)), tmp_path / "small.json"

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,59 +25,49 @@ _LIMITS = {torch.float32: 0.5, torch.bfloat16: 0.8}
 def losses_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     """The figures of the suite, by a clock."""
     bandwidth = copy_bandwidth(clock, effort)
-    for shape in ((64, 1000),) if effort.small else ((4096, 32000), (8192, 128256)):
+    shapes = ((64, 1000),) if effort.small else ((4096, 32000), (8192, 128256))
+    for shape, targets in (*((shape, _class_ids) for shape in shapes), (shapes[0], _soft_targets)):
         for dtype, limit in _LIMITS.items():
             for alpha in (1.5, 2.0):
-                contest = _contest(shape, dtype, alpha, limit, clock.device)
+                contest = _contest(shape, targets, dtype, alpha, limit, clock.device)
                 yield from contest.figures(clock, bandwidth, effort)
                 yield _memory(contest, clock)
-    shape = (64, 1000) if effort.small else (4096, 32000)
-    for dtype, limit in _LIMITS.items():
-        for alpha in (1.5, 2.0):
-            contest = _soft_contest(shape, dtype, alpha, limit, clock.device)
-            yield from contest.figures(clock, bandwidth, effort)
-            yield _memory(contest, clock)
     # A linear layer that never holds all its logits at once.
-    if hasattr(contmax.losses, "linear_entmax_loss"):
-        sizes = (64, 32, 1000) if effort.small else (8192, 4096, 128256)
-        yield from _linear(*sizes, clock, bandwidth, effort)
+    sizes = (64, 32, 1000) if effort.small else (8192, 4096, 128256)
+    yield from _linear(*sizes, clock, bandwidth, effort)
 
 
-def _contest(shape: tuple[int, int], dtype: torch.dtype, alpha: float, limit: float, device: str) -> Contest:
+Shape = tuple[int, int]
+Targets = Callable[[Shape, torch.Generator], Tensor]
+
+
+def _class_ids(shape: Shape, generator: torch.Generator) -> Tensor:
+    return torch.randint(0, shape[1], shape[:1], device=generator.device, generator=generator)
+
+
+def _soft_targets(shape: Shape, generator: torch.Generator) -> Tensor:
+    """A probability for every class, a third of them zero."""
+    target = (2 * torch.randn(shape, device=generator.device, generator=generator)).exp()
+    target[:, ::3] = 0
+    return target / target.sum(-1, keepdim=True)
+
+
+def _contest(shape: Shape, targets: Targets, dtype: torch.dtype, alpha: float, limit: float, device: str) -> Contest:
     generator = torch.Generator(device).manual_seed(0)
     logits = (2 * torch.randn(shape, device=device, generator=generator)).to(dtype).requires_grad_()
-    target = torch.randint(0, shape[1], shape[:1], device=device, generator=generator)
-    one = torch.ones((), dtype=dtype, device=device)
+    target, one = targets(shape, generator), torch.ones((), dtype=dtype, device=device)
+    soft = target.is_floating_point()
+    target = target.to(dtype) if soft else target
     return Contest(
         table=_TABLE,
-        row=f"{shape} {str(dtype).removeprefix('torch.')}",
+        row=f"{'soft targets, ' if soft else ''}{shape} {str(dtype).removeprefix('torch.')}",
         column=f"entmax_loss α={alpha:g}",
         ours=Work(lambda z, y: contmax.losses.entmax_loss(z, y, alpha), (logits, target), one),
         unit=Work(cross_entropy, (logits, target), one),
-        # The logits once, their gradient once.
-        moved_bytes=2 * logits.numel() * logits.element_size(),
+        # The logits once, soft targets once, the gradient of the logits once.
+        moved_bytes=(3 if soft else 2) * logits.numel() * logits.element_size(),
         at_most=limit,
-        peers=_peers(logits, target, one, alpha),
-    )
-
-
-def _soft_contest(shape: tuple[int, int], dtype: torch.dtype, alpha: float, limit: float, device: str) -> Contest:
-    """The loss against a probability for every class, a third of them zero."""
-    generator = torch.Generator(device).manual_seed(0)
-    logits = (2 * torch.randn(shape, device=device, generator=generator)).to(dtype).requires_grad_()
-    target = (2 * torch.randn(shape, device=device, generator=generator)).exp()
-    target[:, ::3] = 0
-    target = (target / target.sum(-1, keepdim=True)).to(dtype)
-    one = torch.ones((), dtype=dtype, device=device)
-    return Contest(
-        table=_TABLE,
-        row=f"soft targets, {shape} {str(dtype).removeprefix('torch.')}",
-        column=f"entmax_loss α={alpha:g}",
-        ours=Work(lambda z, q: contmax.losses.entmax_loss(z, q, alpha), (logits, target), one),
-        unit=Work(cross_entropy, (logits, target), one),
-        # The logits and the targets once, the gradient of the logits once.
-        moved_bytes=3 * logits.numel() * logits.element_size(),
-        at_most=limit,
+        peers={} if soft else _peers(logits, target, one, alpha),
     )
 
 
@@ -111,7 +100,6 @@ def _beyond_gradients(work: Work, clock: Clock) -> float:
 def _linear(
     tokens: int, channels: int, classes: int, clock: Clock, bandwidth: float, effort: Effort
 ) -> Iterator[Figure]:
-    loss: Any = getattr(contmax.losses, "linear_entmax_loss", None)
     generator = torch.Generator(clock.device).manual_seed(0)
     hidden, weight = (
         (size * torch.randn(rows, channels, device=clock.device, generator=generator)).bfloat16().requires_grad_()
@@ -124,7 +112,7 @@ def _linear(
         table=_LINEAR,
         row=f"{tokens} × {channels} × {classes} bfloat16",
         column="linear_entmax_loss α=1.5",
-        ours=Work(lambda h, w, y: loss(h, w, y, 1.5), inputs, one, **options),
+        ours=Work(lambda h, w, y: contmax.losses.linear_entmax_loss(h, w, y, 1.5), inputs, one, **options),
         unit=Work(lambda h, w, y: contmax.losses.entmax_loss(h @ w.mT, y, 1.5), inputs, one, **options),
         moved_bytes=4 * (hidden.numel() + weight.numel()) * hidden.element_size(),
         at_most=1.1,
