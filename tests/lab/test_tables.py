@@ -18,7 +18,7 @@ from contmax_lab import recipes
 from contmax_lab.cli import main
 from contmax_lab.contract import Cell, Metric, Repetition, Row, Table
 from contmax_lab.errors import Interrupted, LabError, UsageError
-from contmax_lab.registry import find_recipe, find_task, load_recipe, open_trained, shipped_recipes, task_names
+from contmax_lab.registry import find_task, load_recipe, open_trained, shipped_recipes, task_names
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, as_text, cell_recipe, reproduce, summary
 from contmax_lab.training import train
