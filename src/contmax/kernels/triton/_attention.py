@@ -163,7 +163,7 @@ def _list(call: _Call, lists: AttentionLists) -> None:
             call.query, call.key, call.mask, call.bias, call.lengths, tops, *found, begin, last, tiles, call.queries,
             *arguments, *call.strides(call.query, call.key), *call.places, **call.kinds,
             EXACT=call.query.dtype == torch.float32, **call.widths, **sizes, TOGETHER=16, num_warps=1,
-            num_stages=call.tuning.doubted_stages,
+            num_stages=call.tuning.doubted_stages, maxnreg=call.tuning.doubted_registers,
         )  # fmt: skip
 
 

@@ -1,19 +1,18 @@
-r"""Keys of tiles of which more than one may have mass: they are multiplied again, and what is above the bound listed.
+r"""Keys of tiles of which more than one may have mass: both tops are listed, and what else is above the bound.
 
-A program takes sixteen rows and the tiles that any of them doubts, since rows that are neighbours often doubt the same.
+For that the keys are multiplied again. Mostly there is no third. A program takes sixteen rows and the tiles that any of
+them doubts, since rows that are neighbours often doubt the same.
 """
 
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_lists import distance_of, first_key_of, mark_dense
+from contmax.kernels.triton._attention_lists import distance_of, first_key_of, mark_dense, place_of
 from contmax.kernels.triton._attention_tops import ANY_SIZE, end_of, keys_of, with_extras
 from contmax.kernels.triton._solve import NOTHING
 
 # Keys of a row that are scored again at a time.
 _AGAIN = tl.constexpr(4)
-# Neighbours of which a tile is a quarter, from here on in many parts.
-_LONG_TILE = tl.constexpr(256)
 
 
 @triton.jit
@@ -42,7 +41,7 @@ def _appended(to_keys, to_scores, found, j, y, keep, order, CAPACITY: tl.constex
     """Put the kept ones of keys j (n,) and their scores (R, n) behind the first `found` of lists, (R,); new counts."""
     # How many are kept up to each, by a product, whose layout is that of the scores.
     slot = found[:, None] + tl.dot(keep.to(tl.float16), order).to(tl.int32) - 1
-    slot = tl.minimum(slot, CAPACITY - 1)  # a list that is too long will not be used
+    slot = tl.minimum(slot, CAPACITY - 1)
     tl.store(to_keys[:, None] + slot, tl.broadcast_to(j[None, :], slot.shape), mask=keep)
     tl.store(to_scores[:, None] + slot, y, mask=keep)
     return found + tl.sum(keep.to(tl.int32), 1)
@@ -81,16 +80,28 @@ def list_doubted(
         q = tl.load(Q + at_query, mask=inside[:, None] & (d < D)[None, :], other=0.0)
         K += b * kb + (h // group) * kh
         at_mask, at_bias = b * mb + h * mh + far * mi, b * bb + h * bh + far * bi
-        seconds = TOPS + (head * (last - begin) + (rows - begin)) * (tiles * 2) + tiles
+        tops = TOPS + (head * (last - begin) + (rows - begin)) * (tiles * 2)
+        unit = 1.0 if HAS_BIAS else scale
         to_keys, to_scores = KEYS + at_row * CAPACITY, SCORES + at_row * CAPACITY
         place = tl.arange(0, TOGETHER)
         at_key = distance_of(place).to(tl.int64)[None, :] * kj + d[:, None]
         order = (place[:, None] <= place[None, :]).to(tl.float16)
         for m in range(0, number * (WIDE // 4) // TOGETHER):
-            tile = tl.load(SOME + program * T + m // (WIDE // 4 // TOGETHER))
-            second = tl.load(seconds + tile, mask=inside, other=NOTHING)
-            least = tl.where(second > bound, below, float("inf"))
-            origin = first_key_of(tile, WIDE) + m % (WIDE // 4 // TOGETHER) * (TOGETHER * 4)
+            tile, part = tl.load(SOME + program * T + m // (WIDE // 4 // TOGETHER)), m % (WIDE // 4 // TOGETHER)
+            first = tl.load(tops + tile, mask=inside, other=NOTHING)
+            second = tl.load(tops + tiles + tile, mask=inside, other=NOTHING)
+            doubts = second > bound
+            least = tl.where(doubts, below, float("inf"))
+            high, low = place_of(first, WIDE), place_of(second, WIDE)
+            origin = first_key_of(tile, WIDE)
+            if part == 0:
+                slot = tl.minimum(found, CAPACITY - 2)  # a list that is too long will not be used
+                tl.store(to_keys + slot, origin + distance_of(high), mask=doubts)
+                tl.store(to_keys + slot + 1, origin + distance_of(low), mask=doubts)
+                tl.store(to_scores + slot, first * unit - base, mask=doubts)
+                tl.store(to_scores + slot + 1, second * unit - base, mask=doubts)
+                found += tl.where(doubts, 2, 0)
+            origin += part * (TOGETHER * 4)
             j = origin + distance_of(place)
             k = tl.load(
                 K + origin.to(tl.int64) * kj + at_key, mask=(j < last_end)[None, :] & (d < D)[:, None], other=0.0
@@ -103,12 +114,9 @@ def list_doubted(
                 y = with_extras(z, M, B, at_masks, at_biases, allowed, scale, HAS_MASK, HAS_BIAS) - base[:, None]
             else:
                 y = tl.where(allowed, z * scale - base[:, None], NOTHING)
-            keep = y > least[:, None]
-            if WIDE >= _LONG_TILE:
-                # Most parts of a long tile have none.
-                if tl.max(tl.max(keep.to(tl.int32), 1), 0) > 0:
-                    found = _appended(to_keys, to_scores, found, j, y, keep, order, CAPACITY)
-            else:
+            here = (part * TOGETHER + place)[None, :]
+            keep = (y > least[:, None]) & (here != high[:, None]) & (here != low[:, None])
+            if tl.max(tl.max(keep.to(tl.int32), 1), 0) > 0:
                 found = _appended(to_keys, to_scores, found, j, y, keep, order, CAPACITY)
         if EXACT:
             _score_again(

@@ -109,6 +109,12 @@ def first_key_of(tile, WIDE: tl.constexpr):
 
 
 @triton.jit
+def place_of(top, WIDE: tl.constexpr):
+    """The place of a top in its tile."""
+    return top.to(tl.int32, bitcast=True) & (WIDE // 4 - 1)
+
+
+@triton.jit
 def distance_of(place):
     """How far from the first key of its tile the one at a place is: eight for every two."""
     return (place & -2) * 4 + (place & 1)
@@ -184,8 +190,7 @@ def list_keys(
     # Tiles with one key are listed, those of which more may have mass are noted for the program.
     fitting = fits[None, :, None]
     slot = ((tl.cumsum(sums, 0) - sums)[:, :, None] + tl.cumsum(kinds, 2) - kinds) & 65535
-    place = first.to(tl.int32, bitcast=True) & (WIDE // 4 - 1)
-    key = first_key_of(tile, WIDE) + distance_of(place)
+    key = first_key_of(tile, WIDE) + distance_of(place_of(first, WIDE))
     at_row = head * queries + rows
     single = (kinds == 1) & fitting
     tl.store((KEYS + at_row * CAPACITY)[None, :, None] + slot, key, mask=single)

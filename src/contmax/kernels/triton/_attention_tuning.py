@@ -40,7 +40,8 @@ class Tuning:
         list_warps: of a program that lists keys,
         list_registers: and of each of its threads at most,
         many_registers: or of those that share a row of many tops.
-        doubted_stages: of a program that multiplies tiles again.
+        doubted_stages: of a program that multiplies tiles again,
+        doubted_registers: and of each of its threads at most.
         listed_rows: queries of a program that solves lists.
         gradient_rows: queries of one that makes their gradients.
         together: entries of lists that are multiplied at a time for the gradients of keys,
@@ -57,7 +58,8 @@ class Tuning:
     list_warps: int = 4
     list_registers: int = 168
     many_registers: int = 128
-    doubted_stages: int = 3
+    doubted_stages: int = 2
+    doubted_registers: int = 128
     listed_rows: int = 4
     gradient_rows: int = 8
     together: int = 128
@@ -72,7 +74,7 @@ class Tuning:
         if size > 128:
             chosen = dataclasses.replace(chosen, listed_rows=2, gradient_rows=4, key_warps=8, dense_warps=8)
         if size > 256:
-            chosen = dataclasses.replace(chosen, together=32, dense_columns=32)
+            chosen = dataclasses.replace(chosen, together=32, dense_columns=32, doubted_registers=255)
         if size <= 256 and _is_large(like.device):
             return chosen
         small = {"columns": min(self.columns, 64), "together": min(chosen.together, 64)}
