@@ -98,8 +98,8 @@ def _iou(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _smallest(mass: Tensor) -> Tensor:
-    """The points of highest mass that hold 95 % together."""
-    ordered, order = mass.sort(-1, descending=True)
+    """The points of highest mass that hold 95 % together; of equal ones, as in a cell, the first."""
+    ordered, order = mass.sort(dim=-1, descending=True, stable=True)
     held = ordered.cumsum(-1) - ordered < _MASS
     return torch.zeros_like(held).scatter(-1, order, held)
 
