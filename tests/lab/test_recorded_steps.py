@@ -8,7 +8,8 @@ import torch
 from weather import tiny_recipe
 
 from contmax_lab.contract import TrainingConfig
-from contmax_lab.training import _ensemble, _recorded
+from contmax_lab.recorded import RecordedStep
+from contmax_lab.training import _ensemble, _recordable
 
 FULL = ("--training.batch_size=0", "--training.epochs=24", "--training.evaluate_every=8")
 
@@ -36,7 +37,7 @@ def events(monkeypatch):
             asked.append("wait")
 
     @contextlib.contextmanager
-    def recording(graph):
+    def recording(graph, pool):
         asked.append("record")
         yield
         asked.append("recorded")
@@ -53,7 +54,7 @@ def events(monkeypatch):
 
 
 def test_a_step_is_rehearsed_then_recorded_once_and_played_every_time(events):
-    step = _recorded.RecordedStep(lambda: events.append("step"))
+    step = RecordedStep(lambda: events.append("step"))
     for _ in range(3):
         step()
     assert events == ["wait", "step", "wait"] * 3
@@ -69,13 +70,13 @@ def test_a_step_is_rehearsed_then_recorded_once_and_played_every_time(events):
     [("cuda", "adam", True), ("cuda", "AdamW", True), ("cuda", "sgd", False), ("cpu", "adam", False)],
 )
 def test_what_can_be_recorded(device, optimizer, can):
-    assert _recorded.can_be_recorded(TrainingConfig(optimizer=optimizer), torch.device(device)) == can
+    assert _recordable.can_be_recorded(TrainingConfig(optimizer=optimizer), torch.device(device)) == can
 
 
 def test_a_learning_rate_on_the_device_changes_in_place():
     recorded, plain = {"lr": (rate := torch.tensor(1.0))}, {"lr": 1.0}
     for group in (recorded, plain):
-        _recorded.set_rate(group, 0.5)
+        _recordable.set_rate(group, 0.5)
     assert recorded["lr"] is rate
     assert float(rate) == plain["lr"] == 0.5
 

@@ -97,7 +97,7 @@ def translation_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     yield from _ratios(_STEP.format(clock="device time"), row, clock.device_times(steps, effort))
     yield from _ratios(_STEP.format(clock="wall clock of eager calls"), row, clock.wall_times(steps, effort))
     times = clock.wall_times(searches, effort)
-    yield from _rates(_DECODE.format(clock="wall clock of eager calls"), f"{row}, beam 5", times)
+    yield from _rates(_DECODE.format(clock="wall clock"), f"{row}, beam 5", times)
 
 
 def _ratios(table: str, row: str, times: Mapping[str, list[float]]) -> Iterator[Figure]:

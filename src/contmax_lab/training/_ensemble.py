@@ -20,12 +20,13 @@ from torch.func import functional_call, stack_module_state
 from contmax_lab.contract import Batch, Recipe, Splits
 from contmax_lab.errors import Diverged, Interrupted, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint, write_checkpoint
+from contmax_lab.recorded import RecordedStep
 from contmax_lab.runs import Run
 from contmax_lab.training._interruption import stop_requests
 from contmax_lab.training._optimizer import make_optimizer
 from contmax_lab.training._processes import accelerator_for
 from contmax_lab.training._randomness import seed_everything, seed_for
-from contmax_lab.training._recorded import RecordedStep, can_be_recorded, recordable_optimizer, set_rate
+from contmax_lab.training._recordable import can_be_recorded, recordable_optimizer, set_rate
 from contmax_lab.training._schedule import learning_rate
 from contmax_lab.training._stacked import StackedCurves, StackedExamples, replica_means
 

@@ -1,10 +1,13 @@
 """Beam search over all sentences of a batch at once."""
 
+import functools
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from contmax_lab.recorded import RecordedStep
 from contmax_lab.tasks.translation._pieces import END, PADDING, START
 
 # Steps between two looks at whether all sentences are done; each makes the host wait for the device.
@@ -42,62 +45,95 @@ def beam_search(
     Returns:
         Pieces (B, T), with the end and padding behind it, and the score of each sentence, (B,).
     """
-    search = _Search(len(source), beam, max_output, length_penalty, source.device)
-    memory = model.memory(source)
-    state = model.first(memory)
-    # All hypotheses but one of each sentence are impossible at first.
-    state = {name: part.expand(-1, beam, *part.shape[2:]) for name, part in state.items()}
-    last = torch.full((len(source), beam), START, device=source.device)
-    for length in range(1, max_output + 2):
-        logits, state = model.step(last, state, memory)
-        parents, last = search.advance(logits, length)
-        state = {name: _taken(part, parents) for name, part in state.items()}
+    search = _Search(model, source, beam, max_output, length_penalty)
+    search.step()
+    step: Callable[[], None] = search.step
+    if source.is_cuda and search.keeps_its_sizes:
+        step = RecordedStep(search.step, rehearsals=1, pool=_shared_memory())
+    for length in range(2, max_output + 1):
+        step()
         if length % _LOOK_EVERY == 0 and search.is_done():
             break
+    else:
+        search.step(must_end=True)
     return search.best, search.best_scores
 
 
-class _Search:
-    """Hypotheses under way, and the best finished one of each sentence."""
+@functools.cache
+def _shared_memory() -> Any:
+    """Of all recorded searches: one is over when the next begins."""
+    return torch.cuda.graph_pool_handle()
 
-    def __init__(self, sentences: int, beam: int, max_output: int, penalty: float, device: torch.device) -> None:
-        self.beam, self.max_output, self.penalty = beam, max_output, penalty
+
+class _Search:
+    """Hypotheses under way, and the best finished one of each sentence. A step changes them in place."""
+
+    def __init__(self, model: Decoding, source: Tensor, beam: int, max_output: int, penalty: float) -> None:
+        self.model, self.beam, self.penalty = model, beam, penalty
+        sentences, device = len(source), source.device
+        self.memory = model.memory(source)
+        # All hypotheses but one of each sentence are impossible at first.
+        state = {name: part.expand(-1, beam, *part.shape[2:]) for name, part in model.first(self.memory).items()}
+        self.state = {name: part.clone() for name, part in state.items()}
         self.scores = torch.full((sentences, beam), -torch.inf, device=device)
         self.scores[:, 0] = 0.0
+        self.last = torch.full((sentences, beam), START, device=device)
         self.said = torch.full((sentences, beam, max_output + 1), PADDING, device=device)
         self.best = torch.full((sentences, max_output + 1), PADDING, device=device)
         self.best_scores = torch.full((sentences,), -torch.inf, device=device)
         self.finished = torch.zeros(sentences, dtype=torch.long, device=device)
+        # On the device, so that a step does the same every time.
+        self.length = torch.zeros((), dtype=torch.long, device=device)
+        self.keeps_its_sizes = True
 
-    def advance(self, logits: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Take the best continuations; hypotheses that these continue, and their new pieces, both (B, k)."""
+    def step(self, must_end: bool = False) -> None:
+        """Every hypothesis says one piece more, or the end where it must."""
+        logits, state = self.model.step(self.last, self.state, self.memory)
+        self.length += 1
+        parents = self._advance(logits, must_end)
+        for name, part in state.items():
+            self._keep(name, _taken(part, parents))
+
+    def _keep(self, name: str, part: Tensor) -> None:
+        if self.state[name].shape == part.shape:
+            self.state[name].copy_(part)
+        else:
+            self.state[name], self.keeps_its_sizes = part, False
+
+    def _advance(self, logits: Tensor, must_end: bool) -> Tensor:
+        """Take the best continuations; the hypotheses that these continue, (B, k)."""
         chances = logits.float().log_softmax(-1)
         for piece in (PADDING, START):
             chances[..., piece] = -torch.inf
-        if length > self.max_output:
+        if must_end:
             chances[..., :END] = chances[..., END + 1 :] = -torch.inf
         totals = self.scores.unsqueeze(-1) + chances
         # One continuation of each hypothesis ends, so that among twice as many there are enough that do not.
         scores, flat = totals.flatten(1).topk(min(2 * self.beam, totals[0].numel()), dim=-1)
         parents, pieces = flat // totals.shape[-1], flat % totals.shape[-1]
         ends = pieces == END
-        self._finish(scores.where(ends, -torch.inf)[:, : self.beam], parents[:, : self.beam], length)
+        self._finish(scores.where(ends, -torch.inf)[:, : self.beam], parents[:, : self.beam])
         order = ends.int().argsort(dim=-1, stable=True)[:, : self.beam]
-        parents, pieces = parents.gather(-1, order), pieces.gather(-1, order)
-        self.scores = scores.where(~ends, -torch.inf).gather(-1, order)
-        self.said = _taken(self.said, parents)
-        self.said[..., length - 1] = pieces
-        return parents, pieces
+        parents = parents.gather(-1, order)
+        self.last.copy_(pieces.gather(-1, order))
+        self.scores.copy_(scores.where(~ends, -torch.inf).gather(-1, order))
+        self.said.copy_(self._with_last(_taken(self.said, parents), self.last))
+        return parents
 
-    def _finish(self, scores: Tensor, parents: Tensor, length: int) -> None:
+    def _finish(self, scores: Tensor, parents: Tensor) -> None:
         """Hypotheses that end among the best; a sentence takes no more of them than there is room in its beam."""
-        score, place = (scores / length**self.penalty).max(-1)
+        score, place = (scores / self.length**self.penalty).max(-1)
         ended = _taken(self.said, parents.gather(-1, place.unsqueeze(-1))).squeeze(1)
-        ended[:, length - 1] = END
+        ended = self._with_last(ended, torch.full_like(place, END))
         better = (score > self.best_scores) & (self.finished < self.beam)
-        self.best = torch.where(better.unsqueeze(-1), ended, self.best)
-        self.best_scores = torch.where(better, score, self.best_scores)
+        self.best.copy_(torch.where(better.unsqueeze(-1), ended, self.best))
+        self.best_scores.copy_(torch.where(better, score, self.best_scores))
         self.finished += scores.isfinite().sum(-1)
+
+    def _with_last(self, said: Tensor, pieces: Tensor) -> Tensor:
+        """What was said, (…, T), with the last pieces, (…)."""
+        at = (self.length - 1).expand(pieces.shape).unsqueeze(-1)
+        return said.scatter(-1, at, pieces.unsqueeze(-1))
 
     def is_done(self) -> bool:
         """Whether as many hypotheses of each sentence have ended as are followed."""

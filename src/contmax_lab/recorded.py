@@ -1,0 +1,48 @@
+"""A step that is recorded once and played back: a GPU then waits for no launch of its many small kernels."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# Libraries are loaded, kernels compiled and the state of an optimizer is made at the first use.
+REHEARSALS = 3
+
+
+class RecordedStep:
+    """A step that always works on the same tensors, as a CUDA graph after the first few.
+
+    The first calls take the step as it is; then it is recorded, which takes no step, and every later call plays it.
+    Random numbers are those of the generator of the device, as if nothing had been recorded.
+
+    Args:
+        step: changes tensors in place, looks at none of their values, and leaves gradients of its own behind.
+        rehearsals: how many calls take it as it is.
+        pool: memory that recordings share of which only the last is played: ``torch.cuda.graph_pool_handle()``.
+    """
+
+    def __init__(self, step: Callable[[], None], rehearsals: int = REHEARSALS, pool: Any = None) -> None:
+        self._step = step
+        self._rehearsals = rehearsals
+        self._pool = pool
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        """Take the step."""
+        if self._rehearsals > 0:
+            self._rehearse()
+            return
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, pool=self._pool):
+                self._step()
+        self._graph.replay()
+
+    def _rehearse(self) -> None:
+        """On a stream of its own, as what autograd remembers of the stream must not be in the recording."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._step()
+        torch.cuda.current_stream().wait_stream(side)
+        self._rehearsals -= 1
