@@ -6,7 +6,7 @@ A table stands between two comments; the first says where its numbers come from:
     <!-- end of table -->
 
 The numbers in between are never typed by hand: this command writes them, with the commit, machine and versions that
-made them, and a test compares. Before that it makes the means and differences of ``results/*.json`` anew from the
+made them, and a test compares. Behind «; without peers» rows of other packages are left out. Before that it makes the means and differences of ``results/*.json`` anew from the
 cells in the same files, as the tables of the tasks say now; nothing is trained. What needs a GPU may be missing; the
 page then says how to measure it. The picture of the suite `growth` is drawn too, where matplotlib is installed.
 """
@@ -25,6 +25,7 @@ from contmax_lab.tables import summarised_again, write_results
 _ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(<!-- (results/\S+\.json)(?:: ([^\n]+?))? -->\n).*?(<!-- end of table -->)", re.DOTALL)
 _PAGES = ("README.md", "docs/**/*.md")
+_ALONE = "; without peers"
 _GROWTH = "results/bench/gpu-growth"
 
 
@@ -95,13 +96,14 @@ def _reproduced_table(results: dict[str, Any]) -> str:
 
 def _bench_table(results: dict[str, Any], file: str, title: str) -> str:
     names = ("table", "row", "column", "value", "at_most", "at_least")
+    alone, title = title.endswith(_ALONE), title.removesuffix(_ALONE)
     figures = [Figure(**{name: f[name] for name in names}) for f in results["figures"] if f["table"] == title]
     if not figures:
         known = "; ".join(dict.fromkeys(f["table"] for f in results["figures"]))
         raise ValueError(f"{file} has no table «{title}»; it has: {known}.")
     columns = list(dict.fromkeys(f.column for f in figures))
     cells = {(f.row, f.column): _cell(f) for f in figures}
-    rows = dict.fromkeys(f.row for f in figures)
+    rows = dict.fromkeys(f.row for f in figures if not (alone and " by " in f.row))
     lines = [[row, *(cells.get((row, column), "–") for column in columns)] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in [["", *columns], ["---"] * (len(columns) + 1), *lines])
 

@@ -22,6 +22,7 @@ def folder(tmp_path, monkeypatch):
         {"table": "time", "row": "small", "column": "ours", "value": 1.234, "at_most": 2.0, "at_least": None},
         {"table": "time", "row": "large", "column": "ours", "value": 3.5, "at_most": 2.0, "at_least": None},
         {"table": "time", "row": "large", "column": "theirs", "value": None, "at_most": None, "at_least": None},
+        {"table": "time", "row": "small by peer", "column": "ours", "value": 9.0, "at_most": None, "at_least": None},
     ]
     record = {
         "command": "python -m bench",
@@ -44,6 +45,13 @@ def test_a_table_is_written_with_where_it_came_from(folder):
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert publish.published(text) == text
+
+
+def test_rows_of_peers_may_be_left_out(folder):
+    shown, hidden = (f"<!-- results/speed.json: time{more} -->\n<!-- end of table -->" for more in ("", publish._ALONE))
+    assert "| small by peer | 9 | – |" in publish.published(shown)
+    assert "peer |" not in publish.published(hidden)
+    assert "| small | 1.23 | – |" in publish.published(hidden)
 
 
 def test_a_reproduced_table_is_shown_with_its_notes(folder):
