@@ -40,13 +40,22 @@ def scipy_twin(p: BetaGaussian) -> stats.rv_continuous:
     return stats.beta(k + 1, k + 1, low, width)
 
 
+def quantiles(twin: stats.rv_continuous, level: np.ndarray) -> np.ndarray:
+    """scipy's quantiles after a step of Newton's method with scipy's own cdf.
+
+    Its search stops early: on ARM the median at α = 1.9 is 1e-10 away from the centre, where it is by symmetry.
+    """
+    t = twin.ppf(level)
+    return t - (twin.cdf(t) - level) / twin.pdf(t)
+
+
 @pytest.mark.parametrize("alpha", [0.4, 0.7, 0.95, 1.0, 1.05, 4 / 3, 1.5, 1.9, 2.0, 3.0, 8.0, math.inf])
 def test_beta_gaussian_is_a_known_law(alpha):
     p = line(alpha)
     twin = scipy_twin(p)
     torch.testing.assert_close(p.density(T), torch.from_numpy(twin.pdf(T.numpy())), rtol=1e-11, atol=1e-13)
     torch.testing.assert_close(p.cdf(T), torch.from_numpy(twin.cdf(T.numpy())), rtol=1e-11, atol=1e-14)
-    torch.testing.assert_close(p.icdf(Q), torch.from_numpy(twin.ppf(Q.numpy())), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(p.icdf(Q), torch.from_numpy(quantiles(twin, Q.numpy())), rtol=1e-10, atol=1e-12)
     assert math.isclose(float(p.variance), twin.var(), rel_tol=1e-12)
     assert math.isclose(float(p.entropy()), float(twin.entropy()), rel_tol=1e-9, abs_tol=1e-9)
 

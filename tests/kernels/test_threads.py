@@ -117,11 +117,14 @@ class _Attended(Dataset):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # "may deadlock", says Python 3.12: hence the test
 def test_forked_workers_after_the_parent_used_its_threads(two_threads):
-    data = _Attended()
-    expected = [data[i] for i in range(6)]
+    data, flat = _Attended(), torch.zeros(200, 400)
+    expected, before = [data[i] for i in range(6)], contmax.entmax(flat, 1.5)
     loader = DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60)
     assert all(torch.equal(a, b) for a, b in zip(loader, expected, strict=True))
-    assert torch.equal(contmax.entmax(torch.zeros(200, 400), 1.5), torch.full((200, 400), 1 / 400))
+    # The parent's threads have outlived the fork. How 1/400 is rounded is for the vectors of a processor to say.
+    after = contmax.entmax(flat, 1.5)
+    assert torch.equal(after, before)
+    torch.testing.assert_close(after, torch.full((200, 400), 1 / 400), rtol=4e-7, atol=0)
 
 
 _USES_KERNELS = """

@@ -17,8 +17,8 @@ ALPHAS = [1.0, 2.0, 1.5, 4 / 3, 1.25, math.inf]
 ON_TRITON, ON_TORCH = {"cpu"}, {"cuda"}
 
 
-def drawn(count, functions):
-    generator = torch.Generator().manual_seed(7)
+def drawn(count, functions, seed=7):
+    generator = torch.Generator().manual_seed(seed)
 
     def uniform(size, low, high):
         return low + (high - low) * torch.rand(size, generator=generator)
@@ -41,9 +41,10 @@ def is_a_kernel(r):
     return type(r.grad_fn).__name__.startswith("LineExpectation")
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_errs_at_most_twice_as_much_as_torch(alpha, monkeypatch):
-    inputs = drawn(count=19, functions=13)
+# With seed 14 there is a density whose slope in σ is small beside the integrals that it can be made of.
+@pytest.mark.parametrize(("alpha", "seed"), [*((alpha, 7) for alpha in ALPHAS), (1.5, 14), (4 / 3, 14)])
+def test_errs_at_most_twice_as_much_as_torch(alpha, seed, monkeypatch):
+    inputs = drawn(count=19, functions=13, seed=seed)
     compiled = value_and_gradients(alpha, *inputs)
     monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
     monkeypatch.setattr(_backends.NUMBA, "works", False)

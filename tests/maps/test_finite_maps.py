@@ -76,7 +76,22 @@ def test_float32_within_a_millionth_of_float64(alpha, n):
     x = 3 * torch.randn(16, n)
     p = contmax.entmax(x, alpha)
     assert (p.double() - contmax.entmax(x.double(), alpha)).abs().max() <= 1e-6
-    assert (p.double().sum(-1) - 1).abs().max() <= 1e-6
+    # α = 1 is torch.softmax to the last bit, which on ARM misses a sum of one by 1.1e-6 here.
+    allowed = max(1e-6, _miss(torch.softmax(x, -1))) if alpha == 1 else 1e-6
+    assert _miss(p) <= allowed
+
+
+def _miss(p):
+    """By how much the sum of a row misses one."""
+    return float((p.double().sum(-1) - 1).abs().max())
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.25, 4 / 3, 1.5, 1.75, 2.0, 3.0])
+@pytest.mark.parametrize("n", [100, 400, 1000, 4095])
+def test_equal_scores_get_equal_shares_to_a_few_units_in_the_last_place(alpha, n):
+    """A sum of equal terms is where rounding errors add up instead of cancelling."""
+    p = contmax.entmax(torch.zeros(2, n), alpha)
+    torch.testing.assert_close(p.double(), torch.full((2, n), 1 / n, dtype=F64), rtol=3e-7, atol=0)
 
 
 def test_alpha_one_is_exactly_softmax():

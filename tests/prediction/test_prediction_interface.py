@@ -184,6 +184,16 @@ def test_live_cells_of_a_plane_find_a_small_island():
     torch.testing.assert_close(p.mode, torch.tensor([0.3, -0.6], dtype=F64), rtol=0, atol=1e-5)
 
 
+def test_rounding_does_not_choose_among_the_points_of_a_ridge():
+    """Scores of x + y are highest along a line. The mode is one of its points, the same one on every processor."""
+    noise = torch.randn(20, 1, len(PLANE.nodes), dtype=F64)
+    scores = wave(PLANE.nodes)
+    expected = contmax.regularized_prediction(scores, PLANE, 2.0).mode
+    rounded = contmax.regularized_prediction(scores * (1 + 2e-16 * noise), PLANE, 2.0).mode
+    torch.testing.assert_close(rounded, expected.expand_as(rounded), rtol=0, atol=1e-6)
+    torch.testing.assert_close(expected[1].sum(), torch.tensor(0.2, dtype=F64), rtol=0, atol=1e-6)
+
+
 def test_a_batch_of_scores_and_indices():
     alpha = torch.tensor([[1.0], [1.5], [2.0]], dtype=F64)
     p = contmax.regularized_prediction(wave, LINE, alpha)

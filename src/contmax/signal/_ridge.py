@@ -43,10 +43,12 @@ def solve_gram(gram: Tensor, right: Tensor, penalty: float) -> Tensor:
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     tril, failed = torch.linalg.cholesky_ex(gram + penalty * eye)
     if is_eager_cpu(gram):
-        # A dependent basis may still factor by rounding, with pivots of the size of the rounding.
+        # A dependent basis may still factor by rounding, with pivots of the size of the rounding. Not every LAPACK
+        # calls NaN a failure: OpenBLAS goes on, and leaves NaN among the pivots.
         pivots = tril.diagonal(dim1=-2, dim2=-1)
         floor = 1e-7 * pivots.amax(-1, keepdim=True)
-        if bool(failed.any()) or (penalty == 0 and bool((pivots < floor).any())):
+        broken = bool(failed.any()) or not bool(pivots.isfinite().all())
+        if broken or (penalty == 0 and bool((pivots < floor).any())):
             if not bool(gram.isfinite().all()):
                 raise ValueError(
                     "Some positions, or constants of the basis, are NaN or infinite: the basis functions have no "

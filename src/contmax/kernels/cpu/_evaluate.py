@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from contmax.kernels.cpu import _elementary as fast
-from contmax.kernels.cpu._lanes import wide_vectors
+from contmax.kernels.cpu._lanes import PROCESSOR_LANES, wide_vectors
 
 # Reassociation lets a reduction use vector lanes. It is only applied to sums: x − max − A in another order would cost
 # digits, so what is summed comes from functions that allow contraction only.
@@ -16,6 +16,9 @@ REDUCTION = {"reassoc", "nsz", "contract"}
 ZERO = np.uint64(0)
 # A sum in the precision of the scores stays accurate within a chunk; across chunks it is in float64.
 CHUNK = np.uint64(512)
+# Newton's method forgives what rounding does to a sum; by the last one all probabilities are divided. Equal terms, as
+# of a flat row, are all rounded to the same side: however short its vectors, a processor adds few of them in one lane.
+LAST_CHUNK = np.uint64(32) * PROCESSOR_LANES
 
 
 @njit(fastmath=REDUCTION | {"nnan"})
@@ -139,8 +142,8 @@ def weights(v, j, row, p):  # type: ignore[no-untyped-def]
     rest, e, power = v.dtype.type(row.origin - t), v.dtype.type(row.epsilon), v.dtype.type(row.k - 1.0)
     n, order, epsilon = row.n, row.order, row.epsilon
     mass, product = 0.0, 0.0
-    for start in range(ZERO, n, CHUNK):
-        stop = min(n, start + CHUNK)
+    for start in range(ZERO, n, LAST_CHUNK):
+        stop = min(n, start + LAST_CHUNK)
         mass_part, product_part = v.dtype.type(0), v.dtype.type(0)
         if order > 0:
             for i in range(start, stop):

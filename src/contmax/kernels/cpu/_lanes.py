@@ -6,6 +6,7 @@ short scalar sequence. A `mask` is an integer with one bit for each lane; arrays
 offset of an element in memory.
 """
 
+import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import njit
@@ -16,6 +17,9 @@ _VECTOR_BITS = 512
 # The most lanes a vector has. Compressed arrays need that much room behind their last entry: a whole vector is
 # written, of which only a part counts.
 LANES = np.uint64(_VECTOR_BITS // 32)
+# Those of float32 that a vector has on this processor, at least: ARM and old x86 have 128 bits.
+_FEATURES = llvm.get_host_cpu_features()
+PROCESSOR_LANES = np.uint64(16 if _FEATURES.get("avx512f") else 8 if _FEATURES.get("avx") else 4)
 _BOOL, _INT32, _INT64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 
 

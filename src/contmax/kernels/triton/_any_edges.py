@@ -48,7 +48,7 @@ def edge_slopes(mu, a, centre, width, k, log_slope, rule, NODES: tl.constexpr):
     inverse_width = 1.0 / width
     z, dz, left, right, span, narrow = _edge_window(mu, a, centre, width, inverse_width, k)
     masses, by_loc, by_a, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
-    wide_loc, escorts, logs = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
+    wide_loc, squares, logs = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
     for n in range(NODES):
         u, twice, log_room, mass, log_mass = _edge_at(z, dz, left, right, span, rule, n, k, NODES)
         # A power costs less than a division by 1 − y².
@@ -57,14 +57,15 @@ def edge_slopes(mu, a, centre, width, k, log_slope, rule, NODES: tl.constexpr):
         by_loc += moved
         by_a += moved * twice
         by_width += moved * u
-        wide_loc += escort * twice
-        escorts += escort
+        tilted = escort * twice
+        wide_loc += tilted
+        squares += tilted * twice
         logs += mass * log_room
     # Below k = 1 the escort has a pole at the ends, and E[ψ′] is the better form wherever they are in the window.
     narrow = narrow | (tl.minimum(left, right) < tl.where(k < 1.0, 1e-6, -1.0))
     size = span * inverse_width
     share = size * tl.where(narrow, inverse_width * -INVERSE_ROOT, 1.0 / a)
     by_loc = tl.where(narrow, by_loc, k * wide_loc) * share
-    by_a = tl.where(narrow, 0.5 * by_a, 2.0 * k * escorts - (2.0 * k + 1.0) * masses) * share
+    by_a = tl.where(narrow, 0.5 * by_a, 0.5 * k * squares - masses) * share
     by_width = (by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses) * size * inverse_width
     return by_loc, by_a, by_width, (masses * log_slope - (k * k * _LN2) * logs) * size

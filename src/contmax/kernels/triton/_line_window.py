@@ -93,7 +93,7 @@ def sum_of_values(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.con
 def sums_of_slopes(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
     """Of mass·z, mass·z·y and mass·(z² − 1), then of escort·y and escort·((2k+1)y² − 1)."""
     by_loc, by_half, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
-    wide_loc, masses, escorts = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
+    wide_loc, masses, squares = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
     for n in tl.static_range(PAIRS):
         for mirrored in tl.static_range(2):
             x, rest, log_weight = node(rule, n, mirrored, PAIRS)
@@ -105,9 +105,10 @@ def sums_of_slopes(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.co
             by_width += moved * u
             masses += mass
             if K > 0:
-                wide_loc += escort * twice
-                escorts += escort
+                tilted = escort * twice
+                wide_loc += tilted
+                squares += tilted * twice
     by_loc, by_half = by_loc * INVERSE_ROOT, by_half * (0.5 * INVERSE_ROOT)
     by_width = by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses
-    # y² = 1 − (1 − y²).
-    return by_loc, by_half, by_width, 0.5 * wide_loc, 2 * K * escorts - (2 * K + 1) * masses
+    # (2k+1)y² − 1 = 2k y² − (1 − y²). With y² = 1 − (1 − y²) sums 4k + 1 times as large as the result would cancel.
+    return by_loc, by_half, by_width, 0.5 * wide_loc, (0.5 * K) * squares - masses

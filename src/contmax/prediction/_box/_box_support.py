@@ -60,11 +60,10 @@ def outermost(
 
 
 def highest_point(interpolant: Interpolant) -> Float[Tensor, "..."]:
-    """Coordinates (*rows, N) of the highest score."""
+    """Coordinates (*rows, N) of the highest score; of several that are equal but for rounding, the most central."""
     grids, values = _grid_over(interpolant, _whole(interpolant), _GRID[interpolant.axes])
     for _ in range(_PEAK_STEPS):
-        ranges = _around(grids, values.flatten(0, interpolant.axes - 1).argmax(0))
-        grids, values = _grid_over(interpolant, ranges, _SMALL_GRID)
+        grids, values = _grid_over(interpolant, _around(grids, _highest(interpolant, grids, values)), _SMALL_GRID)
     return torch.stack([grid[len(grid) // 2] for grid in grids], -1)
 
 
@@ -120,6 +119,26 @@ def _grid_over(interpolant: Interpolant, ranges: list[Range], count: int) -> tup
     """Grids (G, *rows) over the ranges and the values there, (G_N, …, G_1, *rows)."""
     grids = [low + (high - low) * fractions(count, low) for low, high in ranges]
     return grids, interpolant.on_grid(grids)
+
+
+def _highest(interpolant: Interpolant, grids: list[Tensor], values: Tensor) -> Tensor:
+    """Place (*rows) of the highest value on a grid, among all values flattened.
+
+    Rounding has no say where scores are equal, as along a ridge: it differs from processor to processor and with the
+    shape of the batch.
+    """
+    values = values.flatten(0, interpolant.axes - 1)
+    height, place = values.max(0)
+    points = []
+    for grid in grids:
+        points.append(_pick(grid, place % len(grid)))
+        place = place // len(grid)
+    equal = values >= height - interpolant.rounding(torch.stack(points, -1))
+    offset = values.new_zeros(1)
+    for grid in grids:
+        along = torch.arange(len(grid), dtype=values.dtype, device=values.device) - (len(grid) - 1) / 2
+        offset = (along.square()[:, None] + offset).flatten()
+    return torch.where(equal, offset.reshape((-1,) + (1,) * len(interpolant.rows)), torch.inf).argmin(0)
 
 
 def _highest_across(values: Tensor, interpolant: Interpolant, axis: int) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,9 @@ from contmax.numerics import legendre_basis, legendre_coefficients, legendre_slo
 from contmax.prediction._live_parts import Lines
 from contmax.prediction._quantile import take
 
+# Roundings, all to one side, that a value may have met: one per polynomial of three axes, and a margin.
+_ROUNDINGS = 64
+
 
 @dataclass(frozen=True)
 class Interpolant:
@@ -105,6 +108,11 @@ class Interpolant:
         """Values at points (*more, *rows, N) of the unit box, and whether their cells are alive."""
         cell, bases = self._bases(points)
         return _contracted(self._columns(cell), bases), take(self.alive.flatten(len(self.rows)), cell, self.rows)
+
+    def rounding(self, points: Float[Tensor, "..."]) -> Tensor:
+        """By how much rounding may change values at points (*more, *rows, N) of the unit box, and their neighbours."""
+        cell, _ = self._bases(points)
+        return _ROUNDINGS * torch.finfo(self.table.dtype).eps * self._columns(cell).abs().flatten(-self.axes).sum(-1)
 
     def derivatives(self, points: Float[Tensor, "..."]) -> tuple[Tensor, list[Tensor], list[list[Tensor]]]:
         """Values f, slopes ∂f/∂tᵢ and curvatures ∂²f/∂tᵢ∂tⱼ at points (*more, *rows, N) of the unit box."""
