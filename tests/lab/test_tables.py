@@ -124,7 +124,8 @@ def test_ctrl_c_at_a_terminal_stops_a_table_cleanly(tmp_path):
 def test_a_cell_that_fails_is_named_and_the_others_are_kept(tmp_path, task):
     good, bad = small_table(seeds=1).rows
     broken = Row("Broken", bad.variant, ("--data.path=/nowhere.csv",))
-    huge = Row("Huge", bad.variant, ("--model.hidden_dim=1000000000000",))
+    # More bytes than there are addresses: torch on ARM is given any fewer, and fills them until memory runs out.
+    huge = Row("Huge", bad.variant, ("--model.hidden_dim=1000000000000000",))
     rows, parts = (broken, huge, good), small_table(seeds=1)
     table = Table("small", "", rows, parts.repetitions, parts.metrics)
     says = r"broken/seed-0: /nowhere.csv: no such file.* \(2 of 3 trainings failed; the others are kept\)"
