@@ -80,6 +80,18 @@ def test_one_step_of_every_variant(splits, name):
     one_step(load_recipe(name, SMALL).model, splits)
 
 
+@pytest.mark.parametrize("kind", ["question", "discrete", "continuous"])
+def test_one_step_in_bfloat16(splits, kind):
+    model, full = replace(SMALL_MODEL, attention=kind, dropout=0.0), []
+    with torch.autocast("cpu", torch.bfloat16):
+        network, batch, output = one_step(model, splits)
+        network.lstm.register_forward_hook(lambda *call: full.append(call[-1][0]))
+        network(batch)
+    assert network(batch).logits.sub(output.logits).abs().max() < 0.1
+    # The question is read in float32, on this processor as on any other.
+    assert torch.equal(*full)
+
+
 def test_the_default_is_of_the_papers_size():
     model = load_recipe("vqa").model
     assert (model.layers, model.heads, model.hidden_dim, model.fused_dim, model.flat_dim) == (6, 8, 512, 1024, 512)

@@ -1,8 +1,10 @@
 """Peak memory of a piece of work: the resident high-water mark of a fresh process, whoever allocates."""
 
+import contextlib
 import multiprocessing
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,9 @@ from typing import Any
 import torch
 
 _BALLAST_BLOCK = 256 * 1024
+# On ARM torch allocates with mimalloc, which keeps freed pages for later and takes pages of 2 MB. What lives in kept
+# pages would not raise the mark, and 2 MB is too coarse. Other allocators do not read these variables.
+_PAGES_GO_BACK = {"MIMALLOC_PURGE_DELAY": "0", "MIMALLOC_ALLOW_THP": "0"}
 METHOD = (
     "peak extra memory: rise of the resident high-water mark (VmHWM, elsewhere ru_maxrss) of a fresh process over one "
     "forward and backward pass, inputs and cotangent already there, code already compiled"
@@ -35,8 +40,25 @@ def peak_extra_memory(prepare: Prepare, arguments: tuple[Any, ...], rehearsal: t
     if _high_water_mark() is None:
         return None
     # Spawned, not forked: a fork would start with the parent's pages.
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+    spawn = multiprocessing.get_context("spawn")
+    # The allocator reads its environment when torch is imported, so the process has to start with it.
+    with _environment(_PAGES_GO_BACK), ProcessPoolExecutor(1, mp_context=spawn) as process:
         return process.submit(_measured, prepare, arguments, rehearsal).result()
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Processes started inside have these environment variables as well."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _measured(prepare: Prepare, arguments: tuple[Any, ...], rehearsal: tuple[Any, ...]) -> int:

@@ -11,6 +11,7 @@ from contmax.densities import BetaGaussian
 from contmax.nn import CombinedAttention, ContinuousAttention, DiscreteAttention, GateHead, PooledHead
 from contmax_lab.attention import Attended
 from contmax_lab.contract import Batch
+from contmax_lab.recurrent import LSTM
 from contmax_lab.tasks.documents._deletion import deletion_test
 from contmax_lab.tasks.documents._prepared import PADDING, UNKNOWN
 from contmax_lab.tasks.documents._reading import Reading
@@ -106,7 +107,7 @@ class Encoder(nn.Module):
 
     def __init__(self, input_dim: int, hidden_dim: int) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(input_dim + 1, hidden_dim, batch_first=True, bidirectional=True)
+        self.lstm = LSTM(input_dim + 1, hidden_dim, batch_first=True, bidirectional=True)
         with torch.no_grad():
             for name, weight in self.lstm.named_parameters():
                 if name.startswith("weight_ih"):

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 import contmax
 from contmax_lab.attention import Attended
 from contmax_lab.contract import Batch
+from contmax_lab.recurrent import LSTM
 from contmax_lab.tasks.vqa._data import FIRST_WORD
 from contmax_lab.tasks.vqa._features import Features, GridFile
 from contmax_lab.tasks.vqa._reduction import Kind, Reduction, Scores
@@ -129,7 +130,7 @@ class CoAttentionNetwork(nn.Module):
         if vectors is not None:
             with torch.no_grad():
                 self.words.weight[FIRST_WORD:] = vectors
-        self.lstm = nn.LSTM(word_dim, width, batch_first=True)
+        self.lstm = LSTM(word_dim, width, batch_first=True)
         self.encoder = nn.ModuleList(CoAttentionLayer(model, guided=False) for _ in range(model.layers))
         self.word_scores = Scores(width, model.flat_dim, model.dropout)
         self.word_merge = nn.Linear(width, model.fused_dim)
