@@ -130,6 +130,10 @@ def half_line_shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple
         Two tensors that sum to one; differentiable to any order in y and c, if ``log_total`` is the function of c that
         it claims to be.
     """
+    if a == 1:
+        # The integrand is e^{−y} whatever c is, and its integral is one: so it is on every plane.
+        y = y.expand(torch.broadcast_shapes(y.shape, c.shape, log_total.shape))
+        return -torch.expm1(-y), torch.exp(-y)
     # torch.compile refuses a function that defines forward-mode derivatives.
     function = _Shares if torch.compiler.is_compiling() else _SharesWithJvp
     y, c, log_total = torch.broadcast_tensors(y, c, log_total)
