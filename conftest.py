@@ -8,14 +8,11 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-# Triton decides when it is imported, which torch does late, whether kernels are compiled or interpreted.
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
+# torch and numpy are imported where they are used: the process that hands out tests to others needs neither.
 
 # What torch.compile makes here runs once on a few numbers. The C++ compiler is asked neither to optimise it nor which
 # vector instructions it knows, each of which takes longer than all else that a test does.
@@ -69,6 +66,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return  # other processes run the tests
+    import torch
+
+    # Triton decides when it is imported, which torch does late, whether kernels are compiled or interpreted.
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"
     if HAS_TYPECHECKER and not config.getoption("--without-typechecker"):
         import typechecker
 
@@ -102,6 +106,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _reproducible() -> None:
+    import torch
+
     # torch.manual_seed keeps a stack trace for every kind of device that has not started yet: a millisecond a test.
     torch.default_generator.manual_seed(0)
     if torch.cuda.is_available():
@@ -111,6 +117,8 @@ def _reproducible() -> None:
 @pytest.fixture
 def triton_takes_cpu_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Send CPU tensors through the kernels for the GPU, in Triton's interpreter."""
+    import numpy as np
+
     pytest.importorskip("triton", reason="Triton's kernels need triton: pip install 'contmax[gpu]'")
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("on a GPU the kernels are compiled, and cannot take CPU tensors")
@@ -148,7 +156,7 @@ def _patch_the_language_once(monkeypatch: pytest.MonkeyPatch) -> None:
 # What Triton's interpreter has found out about types, by their names.
 _BLOCKS: dict[tuple, tuple] = {}
 _SHAPES: dict[str, tuple] = {}
-_NUMPY_TYPES: dict[str, np.dtype] = {}
+_NUMPY_TYPES: dict[str, Any] = {}
 
 
 def _make_types_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,5 +80,5 @@ import torch, contmax
 compiled = torch.compile(lambda x: contmax.entmax(x, 1.5) + contmax.maps.sparsemax(x), backend="eager", fullgraph=True)
 print(compiled(torch.tensor([[3.0, 0.0]])).tolist())
 """
-    (run,) = run_each([Program("compiled", program)])
+    (run,) = run_each([Program("compiled", program)], imports=("torch", "torch._dynamo"))
     assert (run.code, run.printed) == (0, "[[2.0, 0.0]]\n"), run.complaint

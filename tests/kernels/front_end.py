@@ -7,6 +7,7 @@ branches that disagree. Run as a program, because the interpreter is chosen when
 """
 
 import functools
+import gc
 import itertools
 import sys
 from typing import Any
@@ -123,6 +124,7 @@ def continuous() -> None:
 
 
 def main() -> int:
+    gc.disable()  # trees and types by the million, of which little is garbage
     JITFunction.run = parsed
     JITFunction.parse = functools.cache(JITFunction.parse)  # helpers are in many kernels
     _kept._may_be_kept = lambda kernel: False

@@ -1,7 +1,5 @@
 """numba that is missing, broken or too old: contmax can be imported, torch takes over, and one line says why."""
 
-import subprocess
-import sys
 import textwrap
 import tomllib
 from pathlib import Path
@@ -13,10 +11,12 @@ from fresh import Program, run_each
 
 REASON = "Numba needs NumPy 2.3 or less. Got NumPy 2.4."
 ROOT = Path(__file__).parents[2]
+# What torch imports to trace, before it looks at the first line of what it traces.
+DYNAMO = ("torch._dynamo",)
 
 
-def python(tmp_path, program: str, *, numba: str = f"raise ImportError({REASON!r})", version: str = ""):
-    """Run a program in a fresh interpreter that finds this text as numba, of the given version."""
+def python(tmp_path, program: str, *, numba: str = f"raise ImportError({REASON!r})", version: str = "", imports=()):
+    """Run a program in an interpreter with torch that finds this text as numba, of the given version."""
     package = tmp_path / "numba"
     package.mkdir()
     (package / "__init__.py").write_text(numba + "\n")
@@ -25,8 +25,8 @@ def python(tmp_path, program: str, *, numba: str = f"raise ImportError({REASON!r
         metadata.parent.mkdir()
         metadata.write_text(f"Metadata-Version: 2.1\nName: numba\nVersion: {version}\n")
     path = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT / 'src')!r}]\n"
-    command = [sys.executable, "-c", path + textwrap.dedent(program)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    (done,) = run_each([Program("a program", path + textwrap.dedent(program))], imports=("torch", *imports))
+    return done
 
 
 def test_every_map_and_expectation_runs_and_one_warning_says_why(tmp_path):
@@ -53,9 +53,9 @@ def test_every_map_and_expectation_runs_and_one_warning_says_why(tmp_path):
         print(ours[0])
         """,
     )
-    assert done.returncode == 0, done.stderr
-    assert REASON in done.stdout
-    assert "pip install" in done.stdout
+    assert done.code == 0, done.complaint
+    assert REASON in done.printed
+    assert "pip install" in done.printed
 
 
 # What an LLVM that cannot compile the kernels does, and nothing can catch.
@@ -69,11 +69,11 @@ print(contmax.sparsemax(torch.tensor([[1.0, 0.5, -1.0]])).tolist())
 def test_a_numba_that_is_too_old_is_never_imported_and_the_doctor_says_so_in_one_line(tmp_path):
     doctor = "from contmax_lab.cli import main; main(['doctor'])\n"
     done = python(tmp_path, SPARSEMAX + doctor, numba=ABORT, version="0.61.2")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("[[0.75, 0.25, 0.0]]\n")
-    assert "numba 0.61.2 is older than 0.62, which the kernels need" in done.stderr
-    assert "pip install --upgrade 'contmax[cpu]'" in done.stderr
-    line = next(line for line in done.stdout.splitlines() if line.startswith("backend cpu"))
+    assert done.code == 0, done.complaint
+    assert done.printed.startswith("[[0.75, 0.25, 0.0]]\n")
+    assert "numba 0.61.2 is older than 0.62, which the kernels need" in done.told
+    assert "pip install --upgrade 'contmax[cpu]'" in done.told
+    line = next(line for line in done.printed.splitlines() if line.startswith("backend cpu"))
     assert line.endswith(
         "no: numba 0.61.2 is older than 0.62, which the kernels need; pip install --upgrade 'contmax[cpu]'"
     )
@@ -96,9 +96,10 @@ def test_a_compiled_program_meets_it_first(tmp_path):
         compiled = torch.compile(contmax.entmax, fullgraph=True, backend="eager")
         assert torch.allclose(compiled(torch.tensor([[1.0, 0.5, -1.0]]), 2.0), torch.tensor([[0.75, 0.25, 0.0]]))
         """,
+        imports=DYNAMO,
     )
-    assert done.returncode == 0, done.stderr
-    assert REASON in done.stderr
+    assert done.code == 0, done.complaint
+    assert REASON in done.told
 
 
 EXPORT = """
@@ -119,5 +120,5 @@ print(exported(scores).tolist(), contmax.sparsemax(scores).tolist(), _backends.n
 
 @pytest.mark.graph
 def test_an_export_that_comes_first_leaves_the_kernels_for_later():
-    (run,) = run_each([Program("export", EXPORT)])
+    (run,) = run_each([Program("export", EXPORT)], imports=("torch", *DYNAMO))
     assert (run.code, run.printed) == (0, "[[0.75, 0.25, 0.0]] [[0.75, 0.25, 0.0]] True\n"), run.complaint
