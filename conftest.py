@@ -110,6 +110,8 @@ def _reproducible() -> None:
 
     # torch.manual_seed keeps a stack trace for every kind of device that has not started yet: a millisecond a test.
     torch.default_generator.manual_seed(0)
+    # Where a processor has no instructions for bfloat16, torch gives up oneDNN for good at the first product of these.
+    torch.backends.mkldnn.set_flags(True)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(0)
 
