@@ -3,9 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Bytecode is kept even where the environment says not to: without it every process compiles torch anew, ten seconds.
 export PYTHONDONTWRITEBYTECODE :=
-# Three workers with one thread each fill two cores, since some tests wait. What tests of a file share is made once.
+# Two workers with one thread each fill two cores. What tests of a file share (trainings, processes) is made once.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-CHECKED := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m 'not graph'
+CHECKED := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m 'not graph'
 TRACED = $(PYTEST) -m graph --without-typechecker $(shell grep -rl --include='*.py' mark.graph tests)
 
 # A GPU's machine may have torch, triton, numpy and pytest and no network: an interpreter that is named is taken as it is.

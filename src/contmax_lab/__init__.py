@@ -26,6 +26,7 @@ Layers from top to bottom; each imports only what is below it, which import-lint
 ``data``            reading other people's files with complaints that name the line; data that comes inside packages
 ``attention``       `Attention`: the kinds that tasks compare, with one face; `attended_share`: how much they look at
 ``recurrent``       `LSTM`: trains in bfloat16 on every processor
+``recorded``        `RecordedStep`: kernels of a GPU that are launched together
 ``provenance``      commit, machine, versions
 ``launchers``       what a launcher has started, and what it should have
 ``settings``        settings that several tasks share
