@@ -5,6 +5,7 @@ import torch
 
 import contmax
 from contmax.domains import Box
+from contmax.prediction._box import _box_check
 from contmax.prediction._box._rejection_sampling import Envelope
 
 F64 = torch.float64
@@ -42,3 +43,30 @@ def test_a_small_support_is_checked_where_it_lies():
     centre = torch.tensor([0.05, -0.03], dtype=F64)
     with pytest.raises(ValueError, match="of its mass would be misplaced"):
         contmax.regularized_prediction(lambda t: -3e5 * ((t - centre).square().sum(-1) + 1e-6).sqrt(), box, 2.0)
+
+
+def test_derivatives_of_an_interpolant_are_those_of_the_polynomial():
+    domain = Box(torch.zeros(3, dtype=F64), torch.ones(3, dtype=F64), resolution=2)
+
+    def score(t):
+        x, y, z = t.unbind(-1)
+        return x**3 * y**2 - 2 * x * y * z + z**2 * y
+
+    interpolant = contmax.regularized_prediction(score(domain.nodes), domain, 2.0)._interpolant
+    t = torch.rand(4, 3, dtype=F64)
+    _, slopes, curvatures = interpolant.derivatives(t)
+    torch.testing.assert_close(torch.stack(slopes, -1), torch.func.vmap(torch.func.grad(score))(t))
+    curvature = torch.stack([torch.stack(row, -1) for row in curvatures], -2)
+    torch.testing.assert_close(curvature, torch.func.vmap(torch.func.hessian(score))(t))
+
+
+@pytest.mark.parametrize("mass", [0.99, 1.01])
+def test_a_rule_that_disagrees_with_a_finer_one_is_reported(monkeypatch, mass):
+    class Finer:
+        def mass(self, partition, alpha):
+            return torch.full_like(partition, mass)
+
+    monkeypatch.setattr(_box_check, "with_more_nodes", lambda *_: Finer())
+    domain = Box(-torch.ones(2, dtype=F64), torch.ones(2, dtype=F64), resolution=4)
+    with pytest.warns(RuntimeWarning, match="about 1 % of its mass is misplaced"):
+        contmax.regularized_prediction(lambda t: -t.square().sum(-1), domain, 2.0)
