@@ -5,12 +5,16 @@ import contextlib
 import dataclasses
 import functools
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from pathlib import Path
 
+# Seconds that a program has.
+_LIMIT = 600
 # A process that has imported torch and what is named, nothing else, is copied for each program. It starts no thread.
 _COPY_FOR_EACH = """
 import contextlib, importlib, io, json, os, sys, traceback, warnings
@@ -82,13 +86,14 @@ class _Copied:
             stdout=subprocess.PIPE,
             stderr=self._told,
             text=True,
+            start_new_session=True,  # so that what it started can be ended with it
         )
         atexit.register(self._end)
         self._send({"imports": imports, "before": before})
 
     def run(self, program: Program) -> Done:
         # One that hangs does not keep the others waiting for ever.
-        limit = threading.Timer(600, self._process.kill)
+        limit = threading.Timer(_LIMIT, os.killpg, (self._process.pid, signal.SIGKILL))
         limit.start()
         try:
             p = program
@@ -97,6 +102,7 @@ class _Copied:
         finally:
             limit.cancel()
         if not answer:
+            _copied.cache_clear()  # the next ones need another process
             self._told.seek(0)
             raise AssertionError(f"there is no process to copy for {program.name}: {self._told.read()}")
         return Done(*json.loads(answer))

@@ -6,10 +6,10 @@ A table stands between two comments; the first says where its numbers come from:
     <!-- end of table -->
 
 The numbers in between are never typed by hand: this command writes them, with the commit, machine and versions that
-made them, and a test compares. Where the title ends with «; without peers», rows of other packages are left out. Before
-that it makes the means and differences of ``results/*.json`` anew from the cells in the same files, as the tables of
-the tasks say now; nothing is trained. What needs a GPU may be missing; the page then says how to measure it. The
-picture of the suite `growth` is drawn too, where matplotlib is installed.
+made them, and a test compares. Where the title ends with «; without peers», rows «… by …» of others are left out.
+Before that it makes the means and differences of ``results/*.json`` anew from the cells in the same files, as the
+tables of the tasks say now; nothing is trained. What needs a GPU may be missing; the page then says how to measure it.
+The picture of the suite `growth` is drawn too, where matplotlib is installed.
 """
 
 import json

@@ -1,7 +1,6 @@
 """A step that is recorded once and played back: a GPU then waits for no launch of its many small kernels."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -18,13 +17,11 @@ class RecordedStep:
     Args:
         step: changes tensors in place, looks at none of their values, and leaves gradients of its own behind.
         rehearsals: how many calls take it as it is.
-        pool: memory that recordings share of which only the last is played: ``torch.cuda.graph_pool_handle()``.
     """
 
-    def __init__(self, step: Callable[[], None], rehearsals: int = REHEARSALS, pool: Any = None) -> None:
+    def __init__(self, step: Callable[[], None], rehearsals: int = REHEARSALS) -> None:
         self._step = step
         self._rehearsals = rehearsals
-        self._pool = pool
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
@@ -34,7 +31,8 @@ class RecordedStep:
             return
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, pool=self._pool):
+            # Another thread may hand batches to the device meanwhile.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._step()
         self._graph.replay()
 

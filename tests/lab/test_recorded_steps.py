@@ -37,7 +37,7 @@ def events(monkeypatch):
             asked.append("wait")
 
     @contextlib.contextmanager
-    def recording(graph, pool):
+    def recording(graph, capture_error_mode):
         asked.append("record")
         yield
         asked.append("recorded")

@@ -93,6 +93,14 @@ def test_radial_law_is_smooth_in_everything(dim):
     torch.testing.assert_close(slope, radial_density(start, gap, dim))
 
 
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_slopes_of_the_radial_law_keep_their_digits_far_out(dim):
+    r, gap = tensor(0.2, 0.9, 1.1, 6.0, 8.5).requires_grad_(), tensor(0.0)
+    for share, sign in zip(radial_shares(r, gap, dim), (1, -1), strict=True):
+        (slope,) = torch.autograd.grad(share.sum(), r, retain_graph=True)
+        torch.testing.assert_close(slope, sign * radial_density(r, gap, dim), rtol=1e-12, atol=0)
+
+
 def test_radial_quantile():
     gap = tensor(-0.6, -0.4, -0.1, 0.0, 1e-9, 0.1, 0.5, 1.0, 3.0)
     for tail in (1.0, 0.999, 0.5, 0.05, 1e-5, 1e-8):

@@ -133,7 +133,9 @@ def half_line_shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple
     if a == 1:
         # The integrand is e^{−y} whatever c is, and its integral is one: so it is on every plane.
         y = y.expand(torch.broadcast_shapes(y.shape, c.shape, log_total.shape))
-        return -torch.expm1(-y), torch.exp(-y)
+        above = torch.exp(-y)
+        # The slope of expm1 is torch's expm1 + 1, which has no digits left where it is small.
+        return torch.where(y > 0.5, 1 - above, -torch.expm1(-y)), above
     # torch.compile refuses a function that defines forward-mode derivatives.
     function = _Shares if torch.compiler.is_compiling() else _SharesWithJvp
     y, c, log_total = torch.broadcast_tensors(y, c, log_total)

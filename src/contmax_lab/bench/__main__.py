@@ -15,6 +15,7 @@ from contmax_lab.bench._gpu_timing import GPU_THOROUGH
 from contmax_lab.bench._gpu_timing import METHOD as GPU_METHOD
 from contmax_lab.bench._memory import METHOD as MEMORY_METHOD
 from contmax_lab.bench._table import MISSED
+from contmax_lab.packages import version
 
 _STANDARD_OUTPUT = Path("results/bench")
 _METHOD = (
@@ -113,6 +114,7 @@ def _results(suite: Suite, figures: Sequence[Figure], missing: Sequence[str], se
         "suite": suite.name,
         "command": command + (" --quick" if session.effort.small else ""),
         **session.provenance,
+        "versions": {**session.provenance["versions"], **{name: version(name) for name in suite.peers}},
         "method": [GPU_METHOD] if on_gpu else [_METHOD, MEMORY_METHOD],
         "missing_peers": list(missing),
         "figures": [figure.as_json() for figure in figures],

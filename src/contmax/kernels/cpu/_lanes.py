@@ -17,9 +17,18 @@ _VECTOR_BITS = 512
 # The most lanes a vector has. Compressed arrays need that much room behind their last entry: a whole vector is
 # written, of which only a part counts.
 LANES = np.uint64(_VECTOR_BITS // 32)
-# Those of float32 that a vector has on this processor, at least: ARM and old x86 have 128 bits.
-_FEATURES = llvm.get_host_cpu_features()
-PROCESSOR_LANES = np.uint64(16 if _FEATURES.get("avx512f") else 8 if _FEATURES.get("avx") else 4)
+
+
+def _lanes_of_the_processor() -> int:
+    """Those of float32 that a vector has here, at least: ARM and old x86 have 128 bits."""
+    try:
+        features = llvm.get_host_cpu_features()
+    except RuntimeError:  # LLVM does not know every system
+        return 4
+    return 16 if features.get("avx512f") else 8 if features.get("avx") else 4
+
+
+PROCESSOR_LANES = np.uint64(_lanes_of_the_processor())
 _BOOL, _INT32, _INT64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 
 

@@ -41,7 +41,7 @@ def _appended(to_keys, to_scores, found, j, y, keep, order, CAPACITY: tl.constex
     """Put the kept ones of keys j (n,) and their scores (R, n) behind the first `found` of lists, (R,); new counts."""
     # How many are kept up to each, by a product, whose layout is that of the scores.
     slot = found[:, None] + tl.dot(keep.to(tl.float16), order).to(tl.int32) - 1
-    slot = tl.minimum(slot, CAPACITY - 1)
+    slot = tl.minimum(slot, CAPACITY - 1)  # a list that is too long will not be used
     tl.store(to_keys[:, None] + slot, tl.broadcast_to(j[None, :], slot.shape), mask=keep)
     tl.store(to_scores[:, None] + slot, y, mask=keep)
     return found + tl.sum(keep.to(tl.int32), 1)
@@ -95,7 +95,7 @@ def list_doubted(
             high, low = place_of(first, WIDE), place_of(second, WIDE)
             origin = first_key_of(tile, WIDE)
             if part == 0:
-                slot = tl.minimum(found, CAPACITY - 2)  # a list that is too long will not be used
+                slot = tl.minimum(found, CAPACITY - 2)
                 tl.store(to_keys + slot, origin + distance_of(high), mask=doubts)
                 tl.store(to_keys + slot + 1, origin + distance_of(low), mask=doubts)
                 tl.store(to_scores + slot, first * unit - base, mask=doubts)

@@ -3,7 +3,7 @@ r"""The two largest scores of every tile of a row of attention: all that is kept
 A *tile* is the sixteen keys of 64 neighbours that one thread holds of a row in the layout of a matrix product: keys
 8i + 2l + e, i < 8, e < 2, for l = 0 … 3. So no thread has to ask another. For long rows a tile has as many of several
 neighbouring 64s. The place of a score in its tile is written over the last bits of the score: of 24 bits 15 or more are
-left, and what depends on their being exact is computed again (`_attention_lists`).
+left. That is enough for half precision; scores of float32 are computed again (`_attention_doubted`).
 """
 
 import triton

@@ -124,8 +124,8 @@ def _grid_over(interpolant: Interpolant, ranges: list[Range], count: int) -> tup
 def _highest(interpolant: Interpolant, grids: list[Tensor], values: Tensor) -> Tensor:
     """Place (*rows) of the highest value on a grid, among all values flattened.
 
-    Rounding has no say where scores are equal, as along a ridge: it differs from processor to processor and with the
-    shape of the batch.
+    Rounding of float64 has no say where scores are equal, as along a ridge: it differs from processor to processor and
+    with the shape of the batch. Scores that were rounded to float32 are taken as they are.
     """
     values = values.flatten(0, interpolant.axes - 1)
     height, place = values.max(0)

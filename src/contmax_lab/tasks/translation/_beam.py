@@ -1,6 +1,5 @@
 """Beam search over all sentences of a batch at once."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -24,7 +23,11 @@ class Decoding(Protocol):
         """The state of one hypothesis for each sentence, tensors (B, 1, …)."""
 
     def step(self, pieces: Tensor, state: dict[str, Tensor], memory: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Logits (B, Q, V) of the next piece, and the state, after the last pieces (B, Q)."""
+        """Logits (B, Q, V) of the next piece, and the state, after the last pieces (B, Q).
+
+        A state whose tensors keep their shapes in the first step keeps them in all. On a GPU such a step is recorded:
+        it must not look at the values of tensors.
+        """
 
 
 @torch.no_grad()
@@ -49,7 +52,7 @@ def beam_search(
     search.step()
     step: Callable[[], None] = search.step
     if source.is_cuda and search.keeps_its_sizes:
-        step = RecordedStep(search.step, rehearsals=1, pool=_shared_memory())
+        step = RecordedStep(search.step, rehearsals=1)
     for length in range(2, max_output + 1):
         step()
         if length % _LOOK_EVERY == 0 and search.is_done():
@@ -57,12 +60,6 @@ def beam_search(
     else:
         search.step(must_end=True)
     return search.best, search.best_scores
-
-
-@functools.cache
-def _shared_memory() -> Any:
-    """Of all recorded searches: one is over when the next begins."""
-    return torch.cuda.graph_pool_handle()
 
 
 class _Search:
@@ -91,8 +88,10 @@ class _Search:
         logits, state = self.model.step(self.last, self.state, self.memory)
         self.length += 1
         parents = self._advance(logits, must_end)
-        for name, part in state.items():
-            self._keep(name, _taken(part, parents))
+        # All are taken before any is changed: parts of a new state may be parts of the old one.
+        taken = {name: _taken(part, parents) for name, part in state.items()}
+        for name, part in taken.items():
+            self._keep(name, part)
 
     def _keep(self, name: str, part: Tensor) -> None:
         if self.state[name].shape == part.shape:
