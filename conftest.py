@@ -87,8 +87,8 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
-        # Tracing makes objects by the hundred thousand that die by themselves: looked through as often as usual,
-        # they take a tenth of its time.
+        # Tracing makes objects by the hundred thousand that die by themselves: to look through them as often as usual
+        # takes a good part of its time.
         gc.set_threshold(50_000, 20, 20)
         gc.enable()
 

@@ -1,5 +1,6 @@
 """The benchmark harness: that its clock, its scales and its record are right. Speed itself is never tested."""
 
+import dataclasses
 import json
 import math
 import os
@@ -7,6 +8,7 @@ import sys
 
 import mpmath
 import pytest
+import scipy
 import torch
 
 import contmax
@@ -313,12 +315,14 @@ def test_a_missing_peer_leaves_its_figures_empty(monkeypatch, capsys, tmp_path):
 
 
 def test_a_new_suite_is_one_line_in_the_list(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(bench, "SUITES", [one_figure(3.0, at_most=2.0)])
-    monkeypatch.setattr("contmax_lab.bench.__main__.SUITES", bench.SUITES)
+    suite = dataclasses.replace(one_figure(3.0, at_most=2.0), peers=("scipy",))
+    monkeypatch.setattr("contmax_lab.bench.__main__.SUITES", [suite])
     main(["--output", str(tmp_path)])
     printed = capsys.readouterr().out
     assert "0 of 1 targets reached" in printed
-    assert json.loads((tmp_path / "tiny.json").read_text())["command"] == "python -m contmax_lab.bench tiny"
+    stored = json.loads((tmp_path / "tiny.json").read_text())
+    assert stored["command"] == "python -m contmax_lab.bench tiny"
+    assert stored["versions"]["scipy"] == scipy.__version__
 
 
 @pytest.mark.parametrize(("arguments", "stores"), [([], True), (["--quick"], False)])

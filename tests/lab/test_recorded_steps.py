@@ -65,6 +65,13 @@ def test_a_step_is_rehearsed_then_recorded_once_and_played_every_time(events):
     assert events == ["record", "step", "recorded", "play", "play", "play"]
 
 
+def test_one_rehearsal_may_be_enough(events):
+    step = RecordedStep(lambda: events.append("step"), rehearsals=1)
+    step()
+    step()
+    assert events == ["wait", "step", "wait", "record", "step", "recorded", "play"]
+
+
 @pytest.mark.parametrize(
     ("device", "optimizer", "can"),
     [("cuda", "adam", True), ("cuda", "AdamW", True), ("cuda", "sgd", False), ("cpu", "adam", False)],

@@ -71,6 +71,30 @@ def test_a_beam_of_one_takes_the_likeliest_piece_each_time():
         assert found[sentence].tolist() == [*said, *[PADDING] * (LONGEST + 1 - len(said))]
 
 
+class Remembering(Table):
+    """Hands on a part of its state as another part, and says what it said two pieces ago."""
+
+    def first(self, memory):
+        none = torch.full((len(memory), 1), 4)
+        return {"last": none, "before": none}
+
+    def step(self, pieces, state, memory):
+        logits = 9.0 * torch.nn.functional.one_hot(state["before"], PIECES)
+        # The part that is handed on comes last: by then the state must still be the old one.
+        return logits, {"last": (pieces.clamp(min=4) - 3) % 3 + 4, "before": state["last"]}
+
+
+@pytest.mark.parametrize("most", [1, 2, 6])
+def test_a_part_of_the_state_may_become_another_part(most):
+    found, _ = beam_search(Remembering(1), torch.zeros(1, 1, dtype=torch.long), beam=1, max_output=most)
+    last, before, said, pieces = 4, 4, [], START
+    for _ in range(most):
+        said.append(before)
+        last, before = (max(pieces, 4) - 3) % 3 + 4, last
+        pieces = said[-1]
+    assert found[0].tolist() == [*said, END]
+
+
 def test_a_sentence_is_translated_as_if_alone():
     table = Table(6)
     together, scores = beam_search(table, torch.arange(6)[:, None], beam=3, max_output=LONGEST)

@@ -1,13 +1,13 @@
 """Peak memory of a piece of work: the resident high-water mark of a fresh process, whoever allocates."""
 
-import contextlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -42,23 +42,8 @@ def peak_extra_memory(prepare: Prepare, arguments: tuple[Any, ...], rehearsal: t
     # Spawned, not forked: a fork would start with the parent's pages.
     spawn = multiprocessing.get_context("spawn")
     # The allocator reads its environment when torch is imported, so the process has to start with it.
-    with _environment(_PAGES_GO_BACK), ProcessPoolExecutor(1, mp_context=spawn) as process:
+    with mock.patch.dict(os.environ, _PAGES_GO_BACK), ProcessPoolExecutor(1, mp_context=spawn) as process:
         return process.submit(_measured, prepare, arguments, rehearsal).result()
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Processes started inside have these environment variables as well."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _measured(prepare: Prepare, arguments: tuple[Any, ...], rehearsal: tuple[Any, ...]) -> int:
