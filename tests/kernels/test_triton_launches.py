@@ -66,7 +66,7 @@ def _launch(kernel, x=None, y=None, n=48, epsilon=0.5, kind=2, warps=4, grid=(3,
 def test_the_second_launch_is_that_of_the_compiled_kernel(kernel):
     x, y = torch.zeros(64), torch.zeros(64, dtype=torch.float16)
     Launch(kernel, (3, 2), (48, 0.5), {"K": 2, "B": 64}, 8)(x, None)
-    Launch(kernel, (5,), (80, 0.25), {"K": 2, "B": 64}, 8)(x + 1, None)
+    Launch(kernel, (5,), (80, 0.25), {"K": 2, "B": 64}, 8)(z := x + 1, None)
     Launch(kernel, (5,), (80, 0.25), {"K": 2, "B": 64}, 8)(x, y)
     first, second = kernel.plain
     assert first.grid == (3, 2, 1)
@@ -75,8 +75,7 @@ def test_the_second_launch_is_that_of_the_compiled_kernel(kernel):
     assert first.options == {"K": 2, "B": 64, "num_warps": 8}
     (grid, arguments), *rest = first.compiled.calls
     assert grid == (5, 1, 1)
-    assert arguments[0].equal(x + 1)
-    assert arguments[1:] == (None, 80, 0.25, 2, 64)
+    assert arguments == (z.data_ptr(), None, 80, 0.25, 2, 64)
     assert not rest
     assert second.arguments[1] is y
 
@@ -216,6 +215,17 @@ def test_another_device_becomes_the_current_one(kernel, monkeypatch):
     _launch(kernel)
     assert seen == [-1]
     assert current == [3]
+
+
+def test_a_tensor_that_is_elsewhere_is_left_to_triton_which_refuses_it(kernel):
+    class Elsewhere(torch.Tensor):
+        def get_device(self):
+            return 1
+
+    _launch(kernel, y=torch.zeros(64))
+    _launch(kernel, y=torch.zeros(64).as_subclass(Elsewhere))
+    assert len(kernel.plain) == 2
+    assert not kernel.plain[0].compiled.calls
 
 
 def test_launch_hooks_are_called_with_the_names_of_kernels(kernel, monkeypatch):

@@ -76,6 +76,10 @@ def test_the_cache_is_only_touched_by_one_thread_at_a_time(monkeypatch):
     basis, held = GaussianBasis.linspace(4, 0.3), []
 
     class Watched(dict):
+        def get(self, *arguments):
+            held.append(_kept_weights._lock.locked())
+            return super().get(*arguments)
+
         def setdefault(self, *arguments):
             held.append(_kept_weights._lock.locked())
             return super().setdefault(*arguments)

@@ -23,6 +23,10 @@ def checks_values(validate_args: bool | None, *parameters: Tensor) -> bool:
 
 def as_parameters(**given: float | int | Tensor) -> list[Tensor]:
     """The parameters as floating-point tensors of one dtype; numbers join the dtype and device of the tensors."""
+    tensors = [value for value in given.values() if isinstance(value, Tensor)]
+    first = tensors[0].dtype if tensors else torch.bool
+    if len(tensors) == len(given) and first.is_floating_point and all(x.dtype == first for x in tensors):
+        return tensors  # as they nearly always are
     for name, value in given.items():
         if not isinstance(value, Tensor | float | int):
             raise TypeError(
@@ -30,7 +34,6 @@ def as_parameters(**given: float | int | Tensor) -> list[Tensor]:
             )
         if isinstance(value, Tensor) and value.is_complex():
             raise TypeError(f"{name} must be real; got {value.dtype}. Pass a floating-point tensor.")
-    tensors = [value for value in given.values() if isinstance(value, Tensor)]
     floating = [tensor.dtype for tensor in tensors if tensor.is_floating_point()] or [torch.get_default_dtype()]
     dtype = floating[0]
     for other in floating[1:]:

@@ -4,11 +4,13 @@
 is then made of torch's own.
 """
 
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
 import os
 import warnings
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -101,6 +103,12 @@ def numba_works() -> bool:
 def triton_works() -> bool:
     """Whether kernels for CUDA tensors can be imported."""
     return TRITON.can_run()
+
+
+@functools.cache
+def triton_kernels() -> ModuleType:
+    """The module with the kernels for CUDA tensors: it takes a while to import, so only when it is needed."""
+    return importlib.import_module("contmax.kernels.triton")
 
 
 def numba_takes(x: Tensor) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contmax._eager import all_eager, is_exporting
 from contmax.kernels import _mean_operators
-from contmax.kernels._backends import triton_takes
+from contmax.kernels._backends import triton_kernels, triton_takes
 
 
 def means_are_compiled(*tensors: Tensor) -> bool:
@@ -96,7 +96,5 @@ def plane_cholesky_gradient(cotangent: Tensor, tril: Tensor) -> Tensor:
 
 def _called(name: str, *arguments: Any) -> Any:
     if all_eager(*arguments):
-        from contmax.kernels import triton  # takes a while to import: only when it is needed
-
-        return getattr(triton, name)(*arguments)
+        return getattr(triton_kernels(), name)(*arguments)
     return getattr(_mean_operators, f"{name}_op")(*arguments)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from contmax._eager import all_eager
 from contmax._vmapped import Places, batch_first
+from contmax.kernels._backends import triton_kernels
 from contmax.kernels._loss_options import LossOptions
 
 
@@ -52,29 +53,27 @@ def class_loss_fused_backward(z: Tensor, target: Tensor | None, options: LossOpt
 
 
 def _entmax(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-    from contmax.kernels import triton
-
-    return triton.entmax_rows(x, alpha, mask, dtype, needs_omega=False)[0]
+    result: tuple[Tensor, Tensor | None] = triton_kernels().entmax_rows(x, alpha, mask, dtype, needs_omega=False)
+    return result[0]
 
 
 def _entmax_backward(
     p: Tensor, cotangent: Tensor, alpha: float | Tensor, dtype: torch.dtype, needs_alpha: bool
 ) -> tuple[Tensor, Tensor | None]:
-    from contmax.kernels import triton
-
-    return triton.entmax_rows_backward(p, cotangent, alpha, dtype, needs_alpha)
+    result: tuple[Tensor, Tensor | None] = triton_kernels().entmax_rows_backward(
+        p, cotangent, alpha, dtype, needs_alpha
+    )
+    return result
 
 
 def _class_loss(z: Tensor, target: Tensor | None, options: LossOptions) -> tuple[Tensor, Tensor]:
-    from contmax.kernels import triton
-
-    return triton.row_losses(z, target, options)
+    result: tuple[Tensor, Tensor] = triton_kernels().row_losses(z, target, options)
+    return result
 
 
 def _class_loss_backward(z: Tensor, target: Tensor | None, options: LossOptions, cut: Tensor, g: Tensor) -> Tensor:
-    from contmax.kernels import triton
-
-    return triton.row_losses_backward(z, target, options, cut, g)
+    result: Tensor = triton_kernels().row_losses_backward(z, target, options, cut, g)
+    return result
 
 
 @torch.library.custom_op("contmax::entmax", mutates_args=())
@@ -126,9 +125,7 @@ def class_loss_op(
 
 @class_loss_op.register_fake
 def _(z: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    from contmax.kernels import triton
-
-    batch, width = z.shape[:-1], triton.cut_width(z.shape[-1])
+    batch, width = z.shape[:-1], triton_kernels().cut_width(z.shape[-1])
     return z.new_empty(batch, dtype=torch.float64), z.new_empty((*batch, width), dtype=torch.float32)
 
 

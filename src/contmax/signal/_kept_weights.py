@@ -156,9 +156,9 @@ class _Shelf(Generic[_Content]):
 
     def find(self, basis: Basis, key: Even, constants: Constants) -> _Content | None:
         with _lock:
-            known = self.kept.setdefault(basis, OrderedDict())
-            found = known.get(key)
-            if found is None or not found.holds_for(constants):
+            known = self.kept.get(basis)
+            found = None if known is None else known.get(key)
+            if known is None or found is None or not found.holds_for(constants):
                 return None
             known.move_to_end(key)
             if _is_captured(key.device):

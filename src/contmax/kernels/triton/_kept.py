@@ -61,19 +61,34 @@ class Launch:
             with torch.cuda.device(device):  # where Triton launches
                 self(*tensors)
             return
-        key = (device, *[None if x is None else (x.dtype, x.data_ptr() % 16 == 0) for x in tensors])
+        dtypes: list[torch.dtype | None] = []
+        addresses: list[int | None] = []
+        joined, elsewhere = 0, False
+        for x in tensors:
+            if x is None:
+                dtypes.append(None)
+                addresses.append(None)
+            else:
+                address = x.data_ptr()
+                dtypes.append(x.dtype)
+                addresses.append(address)
+                joined |= address
+                elsewhere |= x.get_device() != device
+        # Which of them are aligned to 16 bytes is asked only where not all are.
+        key = (device, *dtypes, *([not a or a % 16 == 0 for a in addresses] if joined % 16 else ()))
         compiled = self._compiled.get(key)
-        if compiled is not None:
-            if not _LAUNCHES_DIRECTLY or _has_hooks():
-                compiled[self._grid](*tensors, *self._after_tensors)
-                return
+        # Triton refuses a tensor on another device when it is given the tensor.
+        if compiled is None or elsewhere:
+            compiled = self._plain(tensors)
+            if isinstance(compiled, CompiledKernel):
+                self._compiled[key] = compiled
+        elif not _LAUNCHES_DIRECTLY or _has_hooks():
+            compiled[self._grid](*tensors, *self._after_tensors)
+        else:
+            # An address is taken as it is. Of a tensor the launcher would ask for it, and the driver whether it is one.
             stream = torch._C._cuda_getCurrentRawStream(device)
             known = (stream, compiled.function, compiled.packed_metadata, None, None, None)
-            compiled.run(*self._grid, *known, *tensors, *self._after_tensors)
-            return
-        compiled = self._plain(tensors)
-        if isinstance(compiled, CompiledKernel):
-            self._compiled[key] = compiled
+            compiled.run(*self._grid, *known, *addresses, *self._after_tensors)
 
     def _plain(self, tensors: tuple[Tensor | None, ...]) -> Any:
         return self._kernel[self._grid](*tensors, *self._numbers, **self._kinds, **self._options)
