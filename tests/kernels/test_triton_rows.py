@@ -57,6 +57,7 @@ def length(request, monkeypatch):
         for module in (_launch, _class_losses, _soft_losses):
             monkeypatch.setattr(module, "CHUNK", 32)
         monkeypatch.setattr(_launch, "_SLICES_OF_FEW", (64, 12))
+        monkeypatch.setattr(_launch, "_SHORT", 8)
     yield 70
     for launches in kept:
         launches.cache_clear()

@@ -66,6 +66,8 @@ class Block(NamedTuple):
 CHUNK = 512
 # Columns of a slice and how many of them its list holds: measured on an H200 for few rows and for many.
 _SLICES_OF_FEW, _SLICES_OF_MANY = (8192, 256), (32768, 512)
+# Slots that are enough for most lists, where some are longer.
+_SHORT = 128
 # Where rows have an α of their own, some may be next to 1, and have a larger support than others: lists are longer.
 _LONGER = 4
 _MANY = 2048
@@ -78,6 +80,7 @@ class Sizes(NamedTuple):
     columns: int  # of a slice
     capacity: int  # of a list
     vector: int  # how many numbers a thread reads at once
+    varied: bool  # whether rows have an α of their own
 
     @property
     def when_listing(self) -> dict[str, int]:
@@ -88,7 +91,15 @@ class Sizes(NamedTuple):
     def when_solving(self) -> dict[str, int]:
         """What kernels that read the lists are told, with powers of two that hold the slices and the slots."""
         powers = {"SLICES": power_of_two(self.slices), "SLOTS": power_of_two(self.capacity)}
-        return {"SLICE": self.columns, "CHUNK": 4 * CHUNK, "CAPACITY": self.capacity, **powers}
+        powers["SHORT"] = _SHORT if powers["SLOTS"] > 2 * _SHORT else powers["SLOTS"]
+        # Of rows with an α of their own a few are read whole again, while the rest is done: by many threads at a time.
+        chunk = (16 if self.varied else 4) * CHUNK
+        return {"SLICE": self.columns, "CHUNK": chunk, "CAPACITY": self.capacity, **powers}
+
+    @property
+    def warps_when_solving(self) -> int:
+        """Of a program that reads the lists of a row."""
+        return 16 if self.varied else 8
 
 
 class Lists(NamedTuple):
@@ -110,7 +121,7 @@ def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool, varied: bool = False)
     columns, capacity = _SLICES_OF_MANY if rows.total >= _MANY else _SLICES_OF_FEW
     capacity *= _LONGER if varied else 1
     slices = blocks_of(rows.columns, columns)
-    sizes = Sizes(slices, columns, capacity, min(16 // x.element_size(), CHUNK // 32))
+    sizes = Sizes(slices, columns, capacity, min(16 // x.element_size(), CHUNK // 32), varied)
     count = rows.total * slices
     values = x.new_empty(count * capacity)
     places = x.new_empty(count * capacity if keeps_places else 0, dtype=torch.int16)

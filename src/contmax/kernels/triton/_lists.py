@@ -32,6 +32,19 @@ def largest_of_threads(x, CHUNK: tl.constexpr, VECTOR: tl.constexpr):
 
 
 @triton.jit
+def bound_of_rows(y, epsilon, partition, t, K: tl.constexpr, PER_ROW: tl.constexpr):
+    """A of rows y ≤ 0, roughly, from a lower bound of it and its t; K as `solve_long_rows` chooses it."""
+    if PER_ROW:
+        if tl.min(tl.abs(epsilon), 0) >= 0.1:
+            partition, t = climb(y, epsilon, partition, t, 0, True)
+        else:
+            partition, t = climb(y, epsilon, partition, t, -1, True)
+    else:
+        partition, t = climb(y, epsilon, partition, t, K, True)
+    return partition
+
+
+@triton.jit
 def list_scores(
     X, M, A, P, Q, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, n, fixed_epsilon, width,
     size_b, size_c, xa, xb, xc, ma, mb, mc,
@@ -81,13 +94,14 @@ def list_scores(
             mass += more[0]
             bits += more[1]
             impossible = tl.maximum(impossible, more[3])
-        if chunk_top > bound:
+        top = tl.maximum(top, chunk_top)
+        # What a list that is full leaves out, nobody will look for in it.
+        if (chunk_top > bound) & (count <= CAPACITY):
             largest = tl.maximum(largest, of_threads)
-            top = tl.maximum(top, chunk_top)
             y = largest - top
             y = tl.where(y < NOTHING, NOTHING, y)[None, :]
             partition = tl.maximum(level - top, 0.0)
-            partition, _ = climb(y, epsilon, partition, 1.0 - epsilon * partition, K, True)
+            partition = bound_of_rows(y, epsilon, partition, 1.0 - epsilon * partition, K, PER_ROW)
             level = top + partition
             # A little lower, so that rounding and rough powers lose nothing.
             below = level - reach - (1e-5 if K > 0 else 1e-3) * (1.0 + partition)
@@ -137,3 +151,14 @@ def list_support(
             if top == float("inf"):
                 count += CAPACITY + 1
     tl.store(COUNTS + slice_, count)
+
+
+@triton.jit
+def listed_slots(COUNTS, r, slices, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr):
+    """The slots of all lists of row r, each (SLICES·SLOTS,): whether one is taken, its index, the slice it is of."""
+    slot = tl.arange(0, SLICES * SLOTS)
+    slice_ = slot // SLOTS
+    count = tl.load(COUNTS + r * slices + slice_, mask=slice_ < slices, other=0)
+    # Of a list that overflowed the count is larger than what it holds.
+    taken = slot % SLOTS < tl.minimum(count, CAPACITY)
+    return taken, (r.to(tl.int64) * slices + slice_) * CAPACITY + slot % SLOTS, slice_

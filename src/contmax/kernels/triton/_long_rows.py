@@ -3,15 +3,13 @@
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._lists import load_chunk
+from contmax.kernels.triton._lists import listed_slots, load_chunk
 from contmax.kernels.triton._row_loss import smoothed, store_cut, store_loss, target_score
-from contmax.kernels.triton._rows import curvature, epsilon_of_rows, escort_of, row_offsets, saturated, unbiased
+from contmax.kernels.triton._rows import epsilon_of_rows, row_offsets
 from contmax.kernels.triton._soft_rows import store_soft_loss
 from contmax.kernels.triton._soft_targets import soft_terms
 from contmax.kernels.triton._solve import (
     NOTHING,
-    bound_of_mean,
-    floor_of_scores,
     is_climbing,
     newton_step,
     relative_weights,
@@ -23,37 +21,44 @@ from contmax.kernels.triton._solve import (
 @triton.jit
 def chunk_sums(X, M, at, mask_at, n, top, t, epsilon, K: tl.constexpr, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr):
     """Sums of weights, of escorts and of weights times y over a row, each (1,), by reading it again."""
-    total = tl.zeros([1], tl.float32)
-    slope = tl.zeros([1], tl.float32)
-    product = tl.zeros([1], tl.float32)
+    # Threads wait for each other once, at the end.
+    total = tl.zeros([1, CHUNK], tl.float32)
+    slope = tl.zeros([1, CHUNK], tl.float32)
+    product = tl.zeros([1, CHUNK], tl.float32)
     for start in range(0, n, CHUNK):
         y = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK) - top
         y = tl.where(y < NOTHING, NOTHING, y)[None, :]
         weight, escort = relative_weights(y, t, epsilon, K)
-        total += tl.sum(weight, 1)
-        slope += tl.sum(escort, 1)
-        product += tl.sum(tl.where(weight > 0.0, weight * y, 0.0), 1)
-    return total, slope, product
+        total += weight
+        slope += escort
+        product += tl.where(weight > 0.0, weight * y, 0.0)
+    return tl.sum(total, 1), tl.sum(slope, 1), tl.sum(product, 1)
 
 
 @triton.jit
-def mean_bound(X, M, at, mask_at, n, top, epsilon, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr):
-    """`first_bound` of a row, (1,), by reading it: close where it is flat."""
-    lowest = floor_of_scores(epsilon)
-    total = tl.zeros([1], tl.float32)
-    for start in range(0, n, CHUNK):
-        y = (load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK) - top)[None, :]
-        total += tl.sum(tl.where(start + tl.arange(0, CHUNK) < n, tl.maximum(y, lowest[:, None]), 0.0), 1)
-    return bound_of_mean(total / n, n, epsilon)
+def listed_scores(SCORES, listed, slot, top):
+    """The scores in these slots less their maximum, (1, slots)."""
+    y = tl.load(SCORES + slot, mask=listed, other=-float("inf")).to(tl.float32) - top
+    return tl.where(y < NOTHING, NOTHING, y)[None, :]
 
 
 @triton.jit
-def listed_slots(COUNTS, r, slices, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr):
-    """The slots of all lists of row r, each (SLICES·SLOTS,): whether one is taken, its index, the slice it is of."""
-    slot = tl.arange(0, SLICES * SLOTS)
-    slice_ = slot // SLOTS
-    count = tl.load(COUNTS + r * slices + slice_, mask=slice_ < slices, other=0)
-    return slot % SLOTS < count, (r.to(tl.int64) * slices + slice_) * CAPACITY + slot % SLOTS, slice_
+def solve_listed(
+    P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, partition, t, K: tl.constexpr, IS_MAP: tl.constexpr,
+    SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """A and t of row r from its lists, and the sums of `chunk_sums`, each (1,); of a map p is stored."""
+    listed, slot, slice_ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
+    y = listed_scores(SCORES, listed, slot, top)
+    partition, t = solve(y, epsilon, partition, t, K, False)
+    weight, escort = relative_weights(y, t, epsilon, K)
+    total, slope = sums(weight, escort)
+    product = tl.sum(tl.where(weight > 0.0, weight * y, 0.0), 1)
+    if IS_MAP:
+        place = tl.load(PLACES + slot, mask=listed, other=0).to(tl.int32) + slice_ * SLICE
+        p = tl.sum(weight / tl.where(total > 0.0, total, 1.0)[:, None], 0)
+        tl.store(P + r.to(tl.int64) * n + place, p.to(P.dtype.element_ty), mask=listed)
+    return partition, t, total, slope, product
 
 
 @triton.jit
@@ -78,17 +83,51 @@ def solve_long_rows(
     K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, HAS_TARGET: tl.constexpr, SMOOTHS: tl.constexpr,
     IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr, NEEDS_LOSS: tl.constexpr,
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
+    SHORT: tl.constexpr,
 ):  # fmt: skip
-    """p of each row into what is cleared, or the cut of each row; and its loss or Ω* where asked for.
+    """`solve_long_row` of each; one with an α of its own, not next to 1, by the arithmetic that costs less."""
+    row = tl.program_id(0) + tl.arange(0, 1)
+    epsilon = epsilon_of_rows(A, fixed_epsilon, row, row >= 0, PER_ROW, 1)
+    if PER_ROW:
+        if tl.min(tl.abs(epsilon), 0) >= 0.1:
+            solve_long_row(
+                X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, LOSS, n, slices, epsilon, smoothing, width,
+                size_b, size_c, xa, xb, xc, ma, mb, mc, 0, HAS_MASK, HAS_TARGET, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_LOSS,
+                CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
+            )  # fmt: skip
+        else:
+            solve_long_row(
+                X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, LOSS, n, slices, epsilon, smoothing, width,
+                size_b, size_c, xa, xb, xc, ma, mb, mc, -1, HAS_MASK, HAS_TARGET, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_LOSS,
+                CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
+            )  # fmt: skip
+    else:
+        solve_long_row(
+            X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, LOSS, n, slices, epsilon, smoothing, width,
+            size_b, size_c, xa, xb, xc, ma, mb, mc, K, HAS_MASK, HAS_TARGET, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_LOSS,
+            CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
+        )  # fmt: skip
 
-    SLICES and SLOTS are powers of two that hold the slices of a row and the slots of a list.
+
+@triton.jit
+def solve_long_row(
+    X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, LOSS, n, slices, epsilon, smoothing, width,
+    size_b, size_c, xa, xb, xc, ma, mb, mc,
+    K: tl.constexpr, HAS_MASK: tl.constexpr, HAS_TARGET: tl.constexpr, SMOOTHS: tl.constexpr,
+    IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr, NEEDS_LOSS: tl.constexpr,
+    CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
+    SHORT: tl.constexpr,
+):  # fmt: skip
+    """p of a row into what is cleared, or the cut of the row; and its loss or Ω* where asked for.
+
+    SLICES and SLOTS are powers of two that hold the slices of a row and the slots of a list; SHORT of these are enough
+    for most lists.
     """
     r = tl.program_id(0)
     row = r + tl.arange(0, 1)
     ats = row_offsets(row, size_b, size_c, xa, xb, xc)
     mask_ats = row_offsets(row, size_b, size_c, ma, mb, mc)
     at, mask_at = tl.max(ats, 0), tl.max(mask_ats, 0)
-    epsilon = epsilon_of_rows(A, fixed_epsilon, row, row >= 0, PER_ROW, 1)
     each = tl.arange(0, SLICES)
     tops = tl.load(PEAKS + 2 * (r * slices + each), mask=each < slices, other=-float("inf"))
     levels = tl.load(PEAKS + 2 * (r * slices + each) + 1, mask=each < slices, other=-float("inf"))
@@ -100,23 +139,20 @@ def solve_long_rows(
     t = 1.0 - epsilon * partition
     total, slope = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
     product = tl.zeros([1], tl.float32)
-    if longest <= CAPACITY:
-        listed, slot, slice_ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
-        x = tl.load(SCORES + slot, mask=listed, other=-float("inf")).to(tl.float32)
-        y = x - top
-        y = tl.where(y < NOTHING, NOTHING, y)[None, :]
-        partition, t = solve(y, epsilon, partition, t, K, False)
-        weight, escort = relative_weights(y, t, epsilon, K)
-        total, slope = sums(weight, escort)
-        product = tl.sum(tl.where(weight > 0.0, weight * y, 0.0), 1)
-        if IS_MAP:
-            place = tl.load(PLACES + slot, mask=listed, other=0).to(tl.int32) + slice_ * SLICE
-            p = tl.sum(weight / tl.where(total > 0.0, total, 1.0)[:, None], 0)
-            tl.store(P + r.to(tl.int64) * n + place, p.to(P.dtype.element_ty), mask=listed)
+    if longest <= tl.minimum(SHORT, CAPACITY):
+        partition, t, total, slope, product = solve_listed(
+            P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, partition, t, K, IS_MAP, SLICE, CAPACITY, SLICES,
+            SHORT,
+        )  # fmt: skip
+    elif (SHORT < SLOTS) & (longest <= CAPACITY):
+        partition, t, total, slope, product = solve_listed(
+            P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, partition, t, K, IS_MAP, SLICE, CAPACITY, SLICES,
+            SLOTS,
+        )  # fmt: skip
     else:
-        started, _ = mean_bound(X, M, at, mask_at, n, top, epsilon, HAS_MASK, CHUNK)
-        partition = tl.maximum(partition, started) + broken
-        t = 1.0 - epsilon * partition
+        # The threshold of those that found a place is a lower bound, close to that of all.
+        listed, slot, _ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
+        partition, t = solve(listed_scores(SCORES, listed, slot, top), epsilon, partition, t, K, False)
         steps = 0
         climbing, arriving = True, False
         while climbing:
@@ -166,70 +202,3 @@ def solve_long_rows(
             tl.store(LOSS + row, gain.to(tl.float64), mask=row >= 0)
         else:
             store_loss(LOSS, row, row >= 0, row_top, gain, linear, HAS_TARGET)
-
-
-@triton.jit
-def backward_long_rows(
-    P, G, A, DX, DA, MASSES, PLACES, COUNTS, n, slices, fixed_epsilon, size_b, size_c, ga, gb, gc, gn,
-    K: tl.constexpr, PER_ROW: tl.constexpr, NEEDS_ALPHA: tl.constexpr,
-    CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
-):  # fmt: skip
-    """s (g − ⟨g⟩) as in `backward_rows`, into what is cleared."""
-    r = tl.program_id(0)
-    row = r + tl.arange(0, 1)
-    here = r.to(tl.int64) * n
-    at = tl.max(row_offsets(row, size_b, size_c, ga, gb, gc), 0)
-    epsilon = epsilon_of_rows(A, fixed_epsilon, row, row >= 0, PER_ROW, 1)
-    ROUGH: tl.constexpr = P.dtype.element_ty.primitive_bitwidth == 16
-    each = tl.arange(0, SLICES)
-    longest = tl.max(tl.load(COUNTS + r * slices + each, mask=each < slices, other=0), 0)
-    slope = tl.zeros([1], tl.float32)
-    if longest <= CAPACITY:
-        listed, slot, slice_ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
-        p = tl.load(MASSES + slot, mask=listed, other=0.0).to(tl.float32)
-        place = tl.load(PLACES + slot, mask=listed, other=0).to(tl.int32) + slice_ * SLICE
-        g = tl.load(G + at + place * gn, mask=listed, other=0.0).to(tl.float32)
-        s = tl.max(escort_of(p[None, :], epsilon, K, ROUGH), 0)
-        anchor = tl.max(tl.where(p == tl.max(p, 0), g, -float("inf")), 0)
-        centred = tl.where(listed, g - anchor, 0.0)
-        mass = tl.sum(s, 0)
-        deviation = centred - tl.sum(s * centred, 0) / tl.where(mass > 0.0, mass, 1.0)
-        tl.store(DX + here + place, saturated(s * deviation, DX), mask=listed)
-        if NEEDS_ALPHA:
-            rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon, ROUGH), 0)
-            moved = tl.where(listed, s * deviation, 0.0)
-            slope -= unbiased(tl.sum(moved * rate, 0), tl.sum(moved, 0), tl.sum(s * rate, 0), mass)
-    else:
-        top, anchor, mass, moment, broken = 0.0, 0.0, 0.0, 0.0, 0.0  # moment: Σ s (g − anchor)
-        for start in range(0, n, CHUNK):
-            columns = start + tl.arange(0, CHUNK)
-            p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float32)
-            g = tl.load(G + at + columns * gn, mask=(columns < n) & (p > 0.0), other=0.0).to(tl.float32)
-            s = tl.max(escort_of(p[None, :], epsilon, K, ROUGH), 0)
-            broken += tl.sum(tl.where(p == p, 0.0, p), 0)
-            chunk_top = tl.max(p, 0)
-            if chunk_top > top:
-                # The sums so far move to the new anchor, the point of largest weight.
-                next_anchor = tl.max(tl.where(p == chunk_top, g, -float("inf")), 0)
-                moment += mass * (anchor - next_anchor)
-                anchor = next_anchor
-                top = chunk_top
-            mass += tl.sum(s, 0)
-            moment += tl.sum(tl.where(p > 0.0, s * (g - anchor), 0.0), 0)
-        mean = moment / tl.where(mass > 0.0, mass, 1.0)
-        along, rest, rates = 0.0, 0.0, 0.0
-        for start in range(0, n, CHUNK):
-            columns = start + tl.arange(0, CHUNK)
-            p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float32)
-            g = tl.load(G + at + columns * gn, mask=(columns < n) & (p > 0.0), other=0.0).to(tl.float32)
-            s = tl.max(escort_of(p[None, :], epsilon, K, ROUGH), 0)
-            deviation = tl.where(p > 0.0, g - anchor - mean, 0.0)
-            tl.store(DX + here + columns, saturated(s * deviation, DX) + broken, mask=columns < n)
-            if NEEDS_ALPHA:
-                rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon, ROUGH), 0)
-                along += tl.sum(s * rate * deviation, 0)
-                rest += tl.sum(s * deviation, 0)
-                rates += tl.sum(s * rate, 0)
-        slope += broken - unbiased(along, rest, rates, mass)
-    if NEEDS_ALPHA:
-        tl.store(DA + row, slope)

@@ -21,7 +21,8 @@ from contmax.kernels.triton._launch import (
     side_by_side,
 )
 from contmax.kernels.triton._lists import list_scores, list_support
-from contmax.kernels.triton._long_rows import backward_long_rows, solve_long_rows
+from contmax.kernels.triton._long_rows import solve_long_rows
+from contmax.kernels.triton._long_rows_backward import backward_long_rows
 from contmax.kernels.triton._rows import backward_rows, forward_rows
 
 # Longer rows are read in slices, and few scores are listed: with products for powers, with others, and backward.
@@ -197,7 +198,7 @@ def _long_launches(
     list_them = Launch(list_scores, (rows.total, sizes.slices), numbers, kinds | sizes.when_listing, 1)
     kinds |= {"HAS_TARGET": False, "SMOOTHS": False, "NEEDS_LOSS": needs_omega} | sizes.when_solving
     numbers = (rows.columns, sizes.slices, epsilon, 0.0, 0, *rows.places)
-    return list_them, Launch(solve_long_rows, (rows.total,), numbers, kinds, 8)
+    return list_them, Launch(solve_long_rows, (rows.total,), numbers, kinds, sizes.warps_when_solving)
 
 
 def _backward_long(
@@ -229,7 +230,7 @@ def _long_backward_launches(
     list_them = Launch(list_support, (rows.total, sizes.slices), (rows.columns,), sizes.when_listing, 1)
     kinds = {"K": order, "PER_ROW": alpha is None, "NEEDS_ALPHA": needs_alpha} | sizes.when_solving
     numbers = (rows.columns, sizes.slices, epsilon, *rows.places, step)
-    return list_them, Launch(backward_long_rows, (rows.total,), numbers, kinds, 8)
+    return list_them, Launch(backward_long_rows, (rows.total,), numbers, kinds, sizes.warps_when_solving)
 
 
 def _order_and_epsilon(alpha: float | None) -> tuple[int, float]:
