@@ -106,7 +106,7 @@ def chromium():
 
 @pytest.fixture(scope="module")
 def left_pages(chromium):
-    """Options → blank pages of earlier tests: a new one takes five times as long as another address in an old one."""
+    """Options → pages of earlier tests: a new one takes five times as long as another address in an old one."""
     return {}
 
 
@@ -134,8 +134,8 @@ def opened(chromium, explorer_port, left_pages):
     open_page.expected = []
     yield open_page
     for page, left in pages:
-        # The explorer keeps nothing in the browser: all that a test did to a page goes with the address.
-        page.goto("about:blank")
+        # The explorer keeps nothing in the browser: all that a test did to a page goes when the next one opens it. A
+        # blank page in between would be another origin, and take a process of its own.
         for event, listener in listeners.items():
             page.remove_listener(event, listener)
         left.append(page)
