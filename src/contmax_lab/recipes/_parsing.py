@@ -136,7 +136,15 @@ def _shared_parser(data_config: type, model_config: type) -> ArgumentParser:
 @functools.lru_cache(maxsize=64)
 def _base(parser: ArgumentParser, origin: str, keys: str) -> Namespace:
     """What a file says, as JSON, which is the same for all cells of a row and all trials of a search; it is copied."""
-    return _checked(origin, parser.parse_object, _nested(json.loads(keys)))
+    # The parser would check the defaults apart, which takes as long as what is given.
+    filled = {**_defaults(parser), **json.loads(keys)}
+    return _checked(origin, parser.parse_object, _nested(filled), defaults=False)
+
+
+@functools.lru_cache(maxsize=16)
+def _defaults(parser: ArgumentParser) -> dict[str, Any]:
+    """Dotted key → what it is where nothing is said."""
+    return dict(parser.get_defaults(skip_validation=True).items())
 
 
 def _checked(origin: str, parse: Any, *arguments: Any, **keywords: Any) -> Namespace:
