@@ -120,9 +120,9 @@ def _panel(
 def _last_year(trained: TrainedRun) -> Days:
     """The examples of the last 365 days that are no test examples."""
     days, test = cast(Days, trained.splits.info["days"]), _test_days(trained)
-    others = [place for place, day in enumerate(days.ordinal.tolist()) if day not in test]
-    last = days.ordinal[others[-1]]
-    return days[[place for place in others if days.ordinal[place] > last - _YEAR]]
+    others = [(place, day) for place, day in enumerate(days.ordinal.tolist()) if day not in test]
+    _, last = others[-1]
+    return days[[place for place, day in others if day > last - _YEAR]]
 
 
 def _test_days(trained: TrainedRun) -> set[int]:
