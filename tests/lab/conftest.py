@@ -15,6 +15,14 @@ def ctrl_c_is_heard():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def coarse_pictures():
+    """Pictures have a quarter of their dots, and are made sooner; all else in them is as large as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("contmax_lab.drawing._picture._DOTS_PER_INCH", 80)
+        yield
+
+
 @pytest.fixture
 def contmax(capsys):
     """Runs the command; gives exit code, output and the lines of errors."""

@@ -222,8 +222,6 @@ def demo(tmp_path_factory):
     with few_digits(), pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
         patch.setattr(LocalProcesses, "open", opened)
         patch.setattr("contmax_lab.report._page.rendered_twice", one_of_a_kind)
-        # Coarser pictures are drawn sooner.
-        patch.setattr("contmax_lab.drawing._picture._DOTS_PER_INCH", 80)
         main(["demo", "--output", str(folder), "--seeds", "1", "--jobs", "3", *small])
     return Demo(folder, printed.getvalue(), asked)
 

@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
-import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from contmax_lab.contract import Recipe, Task, TrainingConfig
 from contmax_lab.errors import UsageError, nearest
-from contmax_lab.files import plain
+from contmax_lab.files import plain, yaml_text
 from contmax_lab.recipes._complaints import in_words
 from contmax_lab.recipes._reading import SECTIONS
 
@@ -90,7 +89,7 @@ class RecipeSource:
 
 def as_yaml(recipe: Recipe) -> str:
     """The whole recipe as YAML; the task is in it by its name."""
-    return yaml.safe_dump({**plain(recipe), "task": recipe.task.name}, sort_keys=False, allow_unicode=True)
+    return yaml_text({**plain(recipe), "task": recipe.task.name})
 
 
 def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:
