@@ -15,6 +15,14 @@ def ctrl_c_is_heard():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def coarse_pictures():
+    """Pictures have a quarter of their dots, and are made sooner; all else in them is as large as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("contmax_lab.drawing._picture._DOTS_PER_INCH", 80)
+        yield
+
+
 @pytest.fixture
 def contmax(capsys):
     """Runs the command; gives exit code, output and the lines of errors."""
@@ -106,7 +114,7 @@ def chromium():
 
 @pytest.fixture(scope="module")
 def left_pages(chromium):
-    """Options → blank pages of earlier tests: a new one takes five times as long as another address in an old one."""
+    """Options → pages of earlier tests: a new one takes five times as long as another address in an old one."""
     return {}
 
 
@@ -134,8 +142,8 @@ def opened(chromium, explorer_port, left_pages):
     open_page.expected = []
     yield open_page
     for page, left in pages:
-        # The explorer keeps nothing in the browser: all that a test did to a page goes with the address.
-        page.goto("about:blank")
+        # The explorer keeps nothing in the browser: all that a test did to a page goes when the next one opens it. A
+        # blank page in between would be another origin, and take a process of its own.
         for event, listener in listeners.items():
             page.remove_listener(event, listener)
         left.append(page)

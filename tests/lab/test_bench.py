@@ -170,7 +170,7 @@ def test_the_exact_map_takes_one_alpha_per_row():
 
 def test_errors_see_a_wrong_probability_and_a_wrong_sum():
     x = torch.randn(4, 9)
-    found = bench.errors(lambda scores, alpha: contmax.entmax(scores.double(), alpha) + 0.25, x, 1.5)
+    found = bench.errors(lambda scores, alpha: contmax.entmax(scores.double(), alpha) + 0.25, bench.Solved.of(x, 1.5))
     assert found.float32 == pytest.approx(0.25, abs=1e-6)
     assert found.float32_sum == pytest.approx(9 * 0.25, abs=1e-6)
 
@@ -185,8 +185,9 @@ def test_rounding_to_the_nearest_is_free_and_to_the_other_side_is_not():
         p, nearest = contmax.entmax(scores.double(), alpha), rounded(scores, alpha)
         return torch.nextafter(nearest, (nearest < p).bfloat16())
 
-    assert bench.errors(rounded, x, 1.5).bfloat16 <= 1e-8
-    assert bench.errors(rounded_to_the_wrong_side, x, 1.5).bfloat16 > 1e-4
+    solved = bench.Solved.of(x, 1.5)
+    assert bench.errors(rounded, solved).bfloat16 <= 1e-8
+    assert bench.errors(rounded_to_the_wrong_side, solved).bfloat16 > 1e-4
 
 
 # -- figures and tables ------------------------------------------------------------------------------------------------

@@ -34,7 +34,6 @@ from contmax_lab.training import train
 from contmax_lab.workers import LocalProcesses
 
 PHONE = {"width": 390, "height": 800}
-REPEATED = ("contmax_lab.report", "contmax_lab.tasks.documents")
 KINDS = [name for name in shipped_recipes() if name.startswith(("vowels/", "digits/"))]
 
 
@@ -166,7 +165,8 @@ def test_the_head_is_the_one_that_is_recommended(basis):
 
 
 def test_speakers_are_told_apart(tmp_path):
-    recipe = load_recipe("vowels/continuous-sparsemax", ["--training.epochs=12", "--model.functions=8"])
+    words = ["--training.epochs=10", "--training.evaluate_every=5", "--model.functions=8"]
+    recipe = load_recipe("vowels/continuous-sparsemax", words)
     results = train(recipe, Run(tmp_path / "run"), test=True)
     assert results["test"]["accuracy"] > 0.85
     assert results["test"]["attended"] < 0.98
@@ -189,8 +189,8 @@ def few_digits():
     digits = _digits._read()[range(700)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_digits, "_read", lambda: digits)
-        patch.setattr("contmax_lab.tasks.places._data._VALID", 50)
-        patch.setattr("contmax_lab.tasks.places._data._TEST", 50)
+        patch.setattr("contmax_lab.tasks.places._data._VALID", 30)
+        patch.setattr("contmax_lab.tasks.places._data._TEST", 30)
         yield
 
 
@@ -211,9 +211,9 @@ def demo(tmp_path_factory):
     made = {}
 
     def one_of_a_kind(draw):
-        """All learning curves and sentences are drawn; one of each kind is made into files, which takes longer."""
+        """All pictures are drawn; one of each kind, by who draws it, is made into files, which takes longer."""
         kind = draw.__module__
-        if kind in made and kind.startswith(REPEATED):
+        if kind in made:
             assert draw(LIGHT).axes
         else:
             made[kind] = rendered_twice(draw)
@@ -222,8 +222,6 @@ def demo(tmp_path_factory):
     with few_digits(), pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
         patch.setattr(LocalProcesses, "open", opened)
         patch.setattr("contmax_lab.report._page.rendered_twice", one_of_a_kind)
-        # Coarser pictures are drawn sooner.
-        patch.setattr("contmax_lab.drawing._picture._DOTS_PER_INCH", 80)
         main(["demo", "--output", str(folder), "--seeds", "1", "--jobs", "3", *small])
     return Demo(folder, printed.getvalue(), asked)
 

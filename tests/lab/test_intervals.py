@@ -38,8 +38,8 @@ def test_temperatures_of_all_days_span_the_unit_whatever_the_split(tmp_path):
     assert len(set(infos)) == 1
 
 
-class _Constant(nn.Module):
-    """The same forecast whatever it is asked; remembers what that was."""
+class _OfTheDay(nn.Module):
+    """A forecast that depends on the day alone, whatever else it is told; remembers what that was."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ class _Constant(nn.Module):
 
     def forward(self, batch):
         self.asked.append(batch["features"])
-        return Forecast(batch["features"].new_full((len(batch["features"]),), 0.3), torch.tensor(0.1))
+        return Forecast(batch["features"][:, -1], torch.tensor(0.1))
 
 
 def test_a_forecast_goes_on_from_itself_over_days_that_were_not_observed(tmp_path):
@@ -57,23 +57,30 @@ def test_a_forecast_goes_on_from_itself_over_days_that_were_not_observed(tmp_pat
     train(tiny_recipe(tmp_path, "--training.epochs=1"), Run(tmp_path / "run"))
     trained = open_trained(tmp_path / "run")
     untested = dataclasses.replace(trained.splits, test=trained.splits.test[:0])
-    trained = dataclasses.replace(trained, model=_Constant(), splits=untested)
+    trained = dataclasses.replace(trained, model=_OfTheDay(), splits=untested)
     figures = trained.task.figures([trained])
     assert {rendered(figure.draw, LIGHT)[:4] for figure in figures} == {b"\x89PNG"}
-    alone = torch.cat([features for features in trained.model.asked if len(features) == 1])
+    # First, it was asked for the days ahead of those that were observed.
+    alone = torch.cat(trained.model.asked[1:])
+    alone = alone[alone[:, -1].argsort()]
     days = trained.splits.info["days"]
     assert len(alone) == int(days.ordinal[-1] - days.ordinal[0]) + 1 > len(days)
     torch.testing.assert_close(alone[0], days.features[0])
-    torch.testing.assert_close(alone[1, :-1], torch.cat([days.features[0, 2:4], torch.tensor([0.2, 0.4])]))
-    own = torch.tensor([0.2, 0.4, 0.2, 0.4])
-    torch.testing.assert_close(alone[2:14, :-1], own.expand(12, 4))
+    own = torch.stack([alone[:, -1] - 0.1, alone[:, -1] + 0.1], -1)
+    torch.testing.assert_close(alone[1, :-1], torch.cat([days.features[0, 2:4], own[0]]))
+    torch.testing.assert_close(alone[2:14, :-1], torch.cat([own[:12], own[1:13]], -1))
     # After a fortnight it is told two observed days again.
     torch.testing.assert_close(alone[14], days.features[14])
     missing = torch.ones(len(alone), dtype=torch.bool)
     missing[days.ordinal - days.ordinal[0]] = False
     assert int(missing.sum()) >= 10
-    torch.testing.assert_close(alone[missing][:, 2:4], own[2:].expand(int(missing.sum()), 2))
+    before = own[missing.nonzero().flatten() - 1]
+    torch.testing.assert_close(alone[missing][:, 2:4], before)
     torch.testing.assert_close(alone[(days.ordinal - days.ordinal[0]), -1], days.features[:, -1])
+    # Each forecast is drawn on its day.
+    low = figures[1].draw(LIGHT).axes[0].lines[0].get_ydata()
+    shown = (torch.as_tensor(low) - trained.splits.info["center"]) / trained.splits.info["half_range"]
+    torch.testing.assert_close(shown, own[:, 0])
 
 
 def _with_other_test_days(trained):

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 import torch
-from reviews import tiny_recipe
+from reviews import texts, tiny_recipe, write_table, write_text_vectors
 
 from contmax_lab.contract import Table
 from contmax_lab.errors import Interrupted, LabError
@@ -194,8 +194,9 @@ def test_a_key_that_does_not_exist_is_said_before_the_start_is_trained(start, tm
 def test_a_table_trains_its_start_once_or_takes_one(start, tmp_path):
     full = IMDB
     table = Table("t", "", full.rows[:1], full.repetitions[:1], full.metrics, start=full.start)
-    # The start has the sizes of its own recipe where nothing else is said.
-    overrides = [f"--data.path={start.parent}", "--training.epochs=1"]
+    # The start has the sizes of its own recipe where nothing else is said: with few reviews it takes few steps.
+    few = write_text_vectors(write_table(tmp_path / "few", texts(24, 0), texts(10, 1))).parent
+    overrides = [f"--data.path={few}", "--training.epochs=1"]
     job = Reproduction(DOCUMENTS, table, tmp_path / "runs", tmp_path / "out.json", overrides)
     reproduce(job)
     stored = json.loads((tmp_path / "out.json").read_text())
@@ -204,6 +205,6 @@ def test_a_table_trains_its_start_once_or_takes_one(start, tmp_path):
     stamp = Run(tmp_path / "runs" / "start").weights.stat().st_mtime_ns
     reproduce(job)
     assert Run(tmp_path / "runs" / "start").weights.stat().st_mtime_ns == stamp
-    own = [*overrides, "--model.hidden_dim=8", f"--model.start={start}"]
+    own = [f"--data.path={start.parent}", "--training.epochs=1", "--model.hidden_dim=8", f"--model.start={start}"]
     reproduce(Reproduction(DOCUMENTS, table, tmp_path / "other", tmp_path / "other.json", own))
     assert not (tmp_path / "other" / "start").exists()

@@ -70,7 +70,7 @@ def test_two_processes_share_a_search(tmp_path, config):
 def test_a_search_that_is_stopped_goes_on_with_the_trial_that_was_under_way(contmax, config, tmp_path, monkeypatch):
     runs = tmp_path / "runs"
     run, wait = Run(runs / "trial-0000"), _local.LocalCrew.outcomes
-    arguments = ["search", config, "--runs", runs, "--trials", "1", "--training.epochs", "60"]
+    arguments = ["search", config, "--runs", runs, "--trials", "1", "--training.epochs", "40"]
 
     def waited(crew, seconds):
         if run.history():

@@ -9,6 +9,7 @@ needs). There a pass is first compared with float64, and then timed by a `Clock`
 calls.
 """
 
+from contmax_lab.bench._accuracy import Solved as Solved
 from contmax_lab.bench._accuracy import errors as errors
 from contmax_lab.bench._accuracy import exact_entmax as exact_entmax
 from contmax_lab.bench._attention import ATTENTION as ATTENTION

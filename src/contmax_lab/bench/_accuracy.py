@@ -54,15 +54,37 @@ class Errors:
     bfloat16: float
 
 
-def errors(function: Callable[[Tensor, Any], Tensor], scores: Tensor, alpha: float | Tensor) -> Errors:
+@dataclasses.dataclass(frozen=True)
+class Solved:
+    """Scores with their exact probabilities, which take longer than all that is compared with them.
+
+    Args:
+        scores: float32.
+        alpha: α > 1.
+        exact: at the scores.
+        exact_of_rounded: at the scores rounded to bfloat16.
+    """
+
+    scores: Tensor
+    alpha: float | Tensor
+    exact: Tensor
+    exact_of_rounded: Tensor
+
+    @classmethod
+    def of(cls, scores: Tensor, alpha: float | Tensor) -> "Solved":
+        """Solve for the probabilities."""
+        return cls(scores, alpha, exact_entmax(scores, alpha), exact_entmax(scores.bfloat16(), alpha))
+
+
+def errors(function: Callable[[Tensor, Any], Tensor], solved: Solved) -> Errors:
     """Errors of a map at float32 scores and at the same scores rounded to bfloat16."""
+    scores, alpha, expected = solved.scores, solved.alpha, solved.exact_of_rounded
     with torch.no_grad():
         p, rounded = function(scores, alpha).double(), function(scores.bfloat16(), alpha).double()
-    expected = exact_entmax(scores.bfloat16(), alpha)
     # frexp has mantissas in [½, 1), of which bfloat16 keeps 8 bits: half a unit in the last place is 2^(exponent − 9).
     one_rounding = torch.ldexp(torch.ones_like(expected), torch.frexp(expected).exponent - 9)
     return Errors(
-        float32=float((p - exact_entmax(scores, alpha)).abs().max()),
+        float32=float((p - solved.exact).abs().max()),
         float32_sum=float((p.sum(-1) - 1).abs().max()),
         bfloat16=float(((rounded - expected).abs() - one_rounding).clamp(min=0).max()),
     )

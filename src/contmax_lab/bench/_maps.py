@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from contmax_lab.bench._accuracy import errors
+from contmax_lab.bench._accuracy import Solved, errors
 from contmax_lab.bench._figure import Figure
 from contmax_lab.bench._memory import peak_extra_memory
 from contmax_lab.bench._passes import (
@@ -54,10 +54,10 @@ _FULL = _Sizes(
     ),
 )
 _SMALL = _Sizes(
-    timed=((64, 280), (512, 128)),
+    timed=((64, 280), (128, 128)),
     loss=(32, 1000),
     memory=(),
-    accuracy=(((64, 280), "normal"), ((64, 280), "flat"), ((64, 280), "ties")),
+    accuracy=(((16, 280), "normal"), ((16, 280), "flat"), ((16, 280), "ties")),
 )
 
 
@@ -145,11 +145,12 @@ def _memory_in_scores(library: Library, name: str, shape: Shape) -> float | None
 
 
 def _errors(shape: Shape, draw: str) -> Iterator[Figure]:
+    solved = {name: Solved.of(*drawn(name, shape, draw)) for name in MAP_OPERATIONS}
     for library, row, limit in _compared(f"{shape} {draw}", 1e-6):
         for name, operation in MAP_OPERATIONS.items():
             found: dict[str, float] = {}
             if peer(library) is not None:
-                found = dataclasses.asdict(errors(operation.by(library), *drawn(name, shape, draw)))
+                found = dataclasses.asdict(errors(operation.by(library), solved[name]))
             for kind, title in _ERRORS.items():
                 yield Figure(title, row, name, found.get(kind), at_most=limit)
 

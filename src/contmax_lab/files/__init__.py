@@ -10,3 +10,4 @@ from contmax_lab.files._plain import plain as plain
 from contmax_lab.files._prepared_folder import fingerprint as fingerprint
 from contmax_lab.files._prepared_folder import prepared_folder as prepared_folder
 from contmax_lab.files._yaml import read_yaml as read_yaml
+from contmax_lab.files._yaml import yaml_text as yaml_text

@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
-import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from contmax_lab.contract import Recipe, Task, TrainingConfig
 from contmax_lab.errors import UsageError, nearest
-from contmax_lab.files import plain
+from contmax_lab.files import plain, yaml_text
 from contmax_lab.recipes._complaints import in_words
 from contmax_lab.recipes._reading import SECTIONS
 
@@ -90,7 +89,7 @@ class RecipeSource:
 
 def as_yaml(recipe: Recipe) -> str:
     """The whole recipe as YAML; the task is in it by its name."""
-    return yaml.safe_dump({**plain(recipe), "task": recipe.task.name}, sort_keys=False, allow_unicode=True)
+    return yaml_text({**plain(recipe), "task": recipe.task.name})
 
 
 def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +135,15 @@ def _shared_parser(data_config: type, model_config: type) -> ArgumentParser:
 @functools.lru_cache(maxsize=64)
 def _base(parser: ArgumentParser, origin: str, keys: str) -> Namespace:
     """What a file says, as JSON, which is the same for all cells of a row and all trials of a search; it is copied."""
-    return _checked(origin, parser.parse_object, _nested(json.loads(keys)))
+    # The parser would check the defaults apart, which takes as long as what is given.
+    filled = {**_defaults(parser), **json.loads(keys)}
+    return _checked(origin, parser.parse_object, _nested(filled), defaults=False)
+
+
+@functools.lru_cache(maxsize=16)
+def _defaults(parser: ArgumentParser) -> dict[str, Any]:
+    """Dotted key → what it is where nothing is said."""
+    return dict(parser.get_defaults(skip_validation=True).items())
 
 
 def _checked(origin: str, parse: Any, *arguments: Any, **keywords: Any) -> Namespace:

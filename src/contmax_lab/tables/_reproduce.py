@@ -188,11 +188,16 @@ def _provenance(job: Reproduction, outcomes: list[tuple[Cell, dict[str, Any]]]) 
     """Of this machine; or of the one machine that trained all cells, where these were only brought together here."""
     here = provenance(_PACKAGES)
     trained = [Run(job.runs / cell.folder).provenance() for cell, _ in outcomes]
-    machines = [found.get("machine") for found in trained]
-    if not machines or machines[0] in (None, here["machine"]) or machines.count(machines[0]) < len(machines):
+    machines = [_lasting(found.get("machine")) for found in trained]
+    if not machines or machines[0] in ({}, _lasting(here["machine"])) or machines.count(machines[0]) < len(machines):
         return here
     versions = {name: version for name, version in trained[0]["versions"].items() if name in here["versions"]}
     return {**{key: trained[0][key] for key in here}, "versions": versions}
+
+
+def _lasting(machine: dict[str, Any] | None) -> dict[str, Any]:
+    """What tells machines apart, without how busy one was."""
+    return {key: value for key, value in (machine or {}).items() if key != "load_at_start"}
 
 
 def _start_results(job: Reproduction) -> dict[str, Any] | None:

@@ -120,9 +120,9 @@ def _panel(
 def _last_year(trained: TrainedRun) -> Days:
     """The examples of the last 365 days that are no test examples."""
     days, test = cast(Days, trained.splits.info["days"]), _test_days(trained)
-    others = [place for place, day in enumerate(days.ordinal.tolist()) if day not in test]
-    last = days.ordinal[others[-1]]
-    return days[[place for place in others if days.ordinal[place] > last - _YEAR]]
+    others = [(place, day) for place, day in enumerate(days.ordinal.tolist()) if day not in test]
+    _, last = others[-1]
+    return days[[place for place, day in others if day > last - _YEAR]]
 
 
 def _test_days(trained: TrainedRun) -> set[int]:
@@ -169,17 +169,22 @@ def _starts(trained: TrainedRun, days: Days) -> list[int]:
 
 @torch.no_grad()
 def _rolled_out(trained: TrainedRun, days: Days, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """From the days before each start and from there on from itself, without a gap."""
+    """From the days before each start and from there on from itself, without a gap; the first day is a start.
+
+    The forecasts from all starts are made side by side, each until the next one begins.
+    """
     first, last = int(days.ordinal[0]), int(days.ordinal[-1])
     observed = dict(zip(days.ordinal.tolist(), days.features[:, :-1], strict=True))
     indices = torch.linspace(float(days.features[0, -1]), float(days.features[-1, -1]), last - first + 1)
-    window = observed[first]
-    edges = []
-    for day, index in enumerate(indices, start=first):
-        window = observed[day] if day in starts else window
-        forecast = trained.model({"features": torch.cat([window, index[None]])[None]})
-        edge = torch.cat([forecast.loc - forecast.half_width, forecast.loc + forecast.half_width])
-        edges.append(edge)
-        window = torch.cat([window[2:], edge])
-    low, high = torch.stack(edges).unbind(-1)
+    window = torch.stack([observed[start] for start in starts])
+    day, end = torch.tensor(starts) - first, torch.tensor([*starts[1:], last + 1]) - first
+    edges = torch.empty(last - first + 1, 2)
+    while len(day):
+        forecast = trained.model({"features": torch.cat([window, indices[day].unsqueeze(-1)], -1)})
+        edge = torch.stack([forecast.loc - forecast.half_width, forecast.loc + forecast.half_width], -1)
+        edges[day] = edge
+        going = day + 1 < end
+        window = torch.cat([window[:, 2:], edge], -1)[going]
+        day, end = day[going] + 1, end[going]
+    low, high = edges.unbind(-1)
     return low, high

@@ -58,19 +58,27 @@ class Scale:
         columns = Columns(**{**stored["columns"], "channels": tuple(stored["columns"]["channels"])})
         return cls(columns, tuple(stored["centres"]), tuple(stored["deviations"]), float(stored["duration"]))
 
-    def inputs(self, series: OneSeries) -> tuple[Tensor, Tensor]:
+    def inputs(self, series: Sequence[OneSeries]) -> tuple[list[Tensor], list[Tensor]]:
         """Channels and the time since the first observation, (L, C + 1); and positions in the unit interval, (L,).
 
         Every series spans the unit interval; how long that took is told by the last channel.
         """
-        centres, deviations = series.values.new_tensor(self.centres), series.values.new_tensor(self.deviations)
-        since = series.time - series.time[0]
-        span = since[-1]
-        positions = since / span if span > 0 else torch.full_like(since, 0.5)
+        if not series:
+            return [], []
+        # All series at once, as operations on a few numbers take as long as on many.
+        lengths = [len(each.time) for each in series]
+        values, times = torch.cat([each.values for each in series]), torch.cat([each.time for each in series])
+        counts = torch.tensor(lengths)
+        ends = counts.cumsum(0)
+        since = times - times[ends - counts].repeat_interleave(counts)
+        spans = since[ends - 1].repeat_interleave(counts)
+        positions = torch.where(spans > 0, since / spans, 0.5)
         # What lies far outside of the training data is as good as at its rim, and must not overflow.
-        channels = ((series.values - centres) / deviations).clamp(-100, 100)
+        centres, deviations = values.new_tensor(self.centres), values.new_tensor(self.deviations)
+        channels = ((values - centres) / deviations).clamp(-100, 100)
         elapsed = (since / self.duration).clamp(max=100).unsqueeze(-1)
-        return torch.cat([channels, elapsed], -1).float(), positions.float()
+        inputs = torch.cat([channels, elapsed], -1).float()
+        return list(inputs.split(lengths)), list(positions.float().split(lengths))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +119,8 @@ def splits_of(parts: Parts[OneSeries], columns: Columns) -> Splits:
     scale = Scale.of(columns, parts.train)
 
     def part(series: Sequence[OneSeries]) -> Series:
-        inputs = [scale.inputs(each) for each in series]
         target = parts.targets.encoded([each.label for each in series])
-        return Series([v for v, _ in inputs], [p for _, p in inputs], target, [each.name for each in series])
+        return Series(*scale.inputs(series), target, [each.name for each in series])
 
     info = {"classes": parts.targets.classes, "targets": parts.targets, "scale": scale}
     info["channels"] = ", ".join(columns.channels)

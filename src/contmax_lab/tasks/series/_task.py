@@ -58,7 +58,7 @@ class SeriesTask(LabelledTask):
             raise UsageError("pass the path of a table with one series, e.g. contmax predict RUN new.csv")
         scale, path = cast(Scale, info["scale"]), Path(words[0])
         series = only(read_series(path, scale.columns, labelled=False), path)
-        values, positions = scale.inputs(series)
+        (values,), (positions,) = scale.inputs([series])
         answer = model(_padded([values], [positions]))
         seen = series.time[answer.inside[0]]
         text = said(answer, info)
