@@ -9,6 +9,7 @@ import math
 import torch
 from torch import Tensor
 
+from contmax._eager import carries_gradient
 from contmax._typing import Float
 
 # artanh(w)/w = Σ w²ⁿ/(2n+1), used for |w| ≤ 1/3. sinh(x)/x = Σ x²ⁿ/(2n+1)!, used for |x| ≤ 1, and its derivative
@@ -37,6 +38,9 @@ def log1p_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         :math:`\ln(1+y) = 2\operatorname{artanh}\frac{y}{2+y}`, Abramowitz & Stegun 4.1.27.
     """
     (y,), dtype = promote(0.0, y)
+    if not carries_gradient(y):
+        value = torch.where(y == 0, 1.0, torch.log1p(y.clamp(min=-1)) / y)
+        return torch.where(y == math.inf, 0.0, value).to(dtype)
     below, infinite = y <= -1, y == math.inf
     near = near_log1p(y)
     far = torch.where(near | below | infinite, 1.0, y)
@@ -63,6 +67,9 @@ def expm1_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         :math:`(e^y-1)/y = e^{y/2}\,\sinh(y/2)/(y/2)`.
     """
     (y,), dtype = promote(0.0, y)
+    if not carries_gradient(y):
+        value = torch.where(y == 0, 1.0, torch.expm1(y) / y)
+        return torch.where(y > exponent_range(y.dtype)[1], math.inf, value).to(dtype)
     near, far, over = split_exp(y)
     # exp − 1, not expm1: out here nothing cancels in the value, but the derivative of expm1, expm1 + 1, would.
     value = torch.where(near, expm1_over_series(torch.where(near, y, 0.0)), (torch.exp(far) - 1) / far)

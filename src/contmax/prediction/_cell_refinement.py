@@ -42,10 +42,11 @@ class Noise:
 
 def refined(
     read: Read, edges: Float[Tensor, "E"], count: int, volume: Tensor, alpha: Tensor, noise: Noise
-) -> tuple[Float[Tensor, "F"], Float[Tensor, "*batch C q"], Float[Tensor, "*batch"]]:
+) -> tuple[Float[Tensor, "F"], Float[Tensor, "*batch C q"], Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
     """Edges on [0, 1] and values at the Gauss nodes of the cells between them, after halving what is too coarse.
 
-    The third result is the mass that remains misplaced where the limit of cells was reached, and 0 elsewhere.
+    The third result is the mass that remains misplaced where the limit of cells was reached, and 0 elsewhere; the last
+    is Ã as the values at the nodes tell it.
 
     Args:
         read: points on [0, 1] ↦ scores, (n,) ↦ (*batch, n).
@@ -78,16 +79,17 @@ def refined(
         left, right, values, new = left[order], right[order], values[..., order, :], new[order]
     misplaced = torch.zeros_like(values[..., 0, 0])
     if len(left) > most:
-        misplaced = _misplaced(read, values.detach(), left, right, volume, alpha, noise)
-    return torch.cat([left, right[-1:]]), values, misplaced
+        view = View.of(values.detach(), right - left, volume, alpha)
+        misplaced = _misplaced(read, values.detach(), left, right, view, alpha, noise)
+    return torch.cat([left, right[-1:]]), values, misplaced, view.partition
 
 
 @torch.no_grad()
 def _misplaced(
-    read: Read, values: Tensor, left: Tensor, right: Tensor, volume: Tensor, alpha: Tensor, noise: Noise
+    read: Read, values: Tensor, left: Tensor, right: Tensor, view: "View", alpha: Tensor, noise: Noise
 ) -> Float[Tensor, "*batch"]:
     """Mass by which the density of the score differs from that of its interpolant, from points between the nodes."""
-    length, view = right - left, View.of(values, right - left, volume, alpha)
+    length = right - left
     local = 2 * spread_points(_HELD_OUT * len(left), 1, left.device).reshape(len(left), _HELD_OUT) - 1
     points = left[:, None] + length[:, None] * (1 + local) / 2
     exact = read(points.flatten()).unflatten(-1, local.shape)
@@ -108,7 +110,7 @@ def _misplaced(
     density = exp_beta(view.scaled(values) - view.partition[..., None, None], 2 - alpha[..., None, None])
     by_nodes = torch.where(lines.alive, length * (rule / 2 * density).sum(-1), 0)
     # Live parts are found where the score turns at most once in a cell.
-    folded = torch.where(_turns(coefficients) > 1, (by_parts - by_nodes).abs(), 0).sum(-1)
+    folded = torch.where(lines.turns > 1, (by_parts - by_nodes).abs(), 0).sum(-1)
     return between + folded.nan_to_num(0)
 
 
@@ -186,7 +188,7 @@ def _too_coarse(
     may_live = highest + 2 * tail > level_of(partition, alpha)[..., None]
     rough = (tail > floor) & (tail * escort > allowed)
     torn = (gap > _EXTRAPOLATION * floor) & (gap * escort > allowed)
-    folded = (_turns(coefficients) > 1) & (variation > floor) & (variation * escort > allowed)
+    folded = (lines.turns > 1) & (variation > floor) & (variation * escort > allowed)
     # A density that overflows beside nodes that missed its peak has an error that is not a number.
     peaked = ~(_rule_error(lines, partition, alpha) <= allowed)
     edge = ~masked.all(-1) & (length > noise.scores * reach)
@@ -207,11 +209,3 @@ def _gaps(scores: Float[Tensor, "*batch C q"], masked: Bool[Tensor, "*batch C q"
     jump = ((even - odd)[..., 1:] - (even + odd)[..., :-1]).abs()
     jump = torch.where(alive[..., 1:] & alive[..., :-1], jump, 0)
     return torch.maximum(torch.nn.functional.pad(jump, (1, 0)), torch.nn.functional.pad(jump, (0, 1)))
-
-
-def _turns(coefficients: Float[Tensor, "*batch C q"]) -> Tensor:
-    """How often the derivative changes sign in a cell."""
-    count = coefficients.shape[-1]
-    grid = torch.linspace(-1, 1, count + 1, dtype=coefficients.dtype, device=coefficients.device)
-    rises = legendre_sum(legendre_slope(coefficients)[..., None, :], grid) > 0
-    return (rises[..., 1:] != rises[..., :-1]).sum(-1)
