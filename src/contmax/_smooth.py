@@ -12,11 +12,38 @@ from torch import Tensor
 from contmax._eager import carries_gradient
 from contmax._typing import Float
 
-# artanh(w)/w = Σ w²ⁿ/(2n+1), used for |w| ≤ 1/3. sinh(x)/x = Σ x²ⁿ/(2n+1)!, used for |x| ≤ 1, and its derivative
-# in x². The lengths leave the truncation error of the *second* derivative below one rounding in float64.
-_ARTANH_OVER = tuple(1.0 / (2 * n + 1) for n in range(21))
-_SINH_OVER = tuple(1.0 / math.factorial(2 * n + 1) for n in range(12))
-_SINH_OVER_SLOPE = tuple(n / math.factorial(2 * n + 1) for n in range(1, 13))
+# artanh(w)/w − 1 = Σ cₙ w²ⁿ, n ≥ 1, for |w| ≤ 1/3: the polynomial through the zeros of a Chebyshev polynomial in w²,
+# which needs two thirds of the terms 1/(2n+1) of the power series. sinh(x)/x = Σ x²ⁿ/(2n+1)!, used for |x| ≤ 1, and its
+# derivative in x². The lengths leave the truncation error of the *second* derivative below one rounding in float64.
+ARTANH_EXCESS = (
+    0.3333333333333333,
+    0.2,
+    0.1428571428571441,
+    0.11111111111086394,
+    0.09090909093440278,
+    0.07692307538354587,
+    0.06666672661652989,
+    0.05882197051336885,
+    0.05265918906019942,
+    0.04728581603605742,
+    0.04615972136684124,
+    0.026417061140686357,
+    0.07469414242989923,
+)
+_ARTANH_OVER = (1.0, *ARTANH_EXCESS)
+# The same for float32, where seven terms do.
+_ARTANH_OVER_SINGLE = (
+    1.0,
+    0.33333333333549087,
+    0.1999999980990146,
+    0.1428574151703626,
+    0.11109655860158806,
+    0.0912765172439636,
+    0.07223047417690645,
+    0.09532894472904432,
+)
+_SINH_OVER = tuple(1.0 / math.factorial(2 * n + 1) for n in range(10))
+_SINH_OVER_SLOPE = tuple(n / math.factorial(2 * n + 1) for n in range(1, 11))
 
 
 def log1p_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -112,7 +139,7 @@ def near_log1p(y: Tensor) -> Tensor:
 def log1p_over_series(y: Tensor) -> Tensor:
     """log1p(y)/y = (1 − w)·artanh(w)/w with w = y/(2+y), for |w| ≤ 1/3."""
     w = y / (2 + y)
-    terms = _ARTANH_OVER if y.dtype == torch.float64 else _ARTANH_OVER[:12]
+    terms = _ARTANH_OVER if y.dtype == torch.float64 else _ARTANH_OVER_SINGLE
     return (1 - w) * _polynomial(w * w, terms)
 
 
