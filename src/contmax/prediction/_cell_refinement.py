@@ -21,6 +21,8 @@ _MOST_HALVINGS = 36
 _MOST_CELLS, _MOST_CELLS_OF_BATCH = 4096, 2**16
 # Points per cell at which the score is read again when the limit was reached.
 _HELD_OUT = 2
+# A change of Ã that is too small to tell live cells from others.
+_SETTLED = 1e-4
 # By how much noise at the nodes may grow on the way to the edge of a cell.
 _EXTRAPOLATION = 16
 
@@ -61,14 +63,16 @@ def refined(
     most = min(_MOST_CELLS, _MOST_CELLS_OF_BATCH // max(1, values.shape[:-2].numel()))
     shortest = (right - left).min() * 2.0**-_MOST_HALVINGS
     new = torch.ones_like(left, dtype=torch.bool)
+    view, stale, settled = View.of(values.detach(), right - left, volume, alpha), False, False
     while len(left) <= most:
-        coarse, view = new & (right - left > shortest), View.of(values.detach(), right - left, volume, alpha)
+        coarse = new & (right - left > shortest)
         coarse[coarse.clone()] = _too_coarse(values.detach(), left, right, view, noise, coarse)
         if not bool(coarse.any()):
             if bool(new.all()):
                 break
             # Older cells were judged by what was known then; a last look at all of them.
             new = torch.ones_like(new)
+            view, stale = View.of(values.detach(), right - left, volume, alpha) if stale else view, False
             continue
         middle = (left + right)[coarse] / 2
         new_left, new_right = torch.cat([left[coarse], middle]), torch.cat([middle, right[coarse]])
@@ -77,9 +81,14 @@ def refined(
         new = torch.arange(len(left)) >= len(left) - len(new_left)
         order = left.argsort()
         left, right, values, new = left[order], right[order], values[..., order, :], new[order]
+        # Once halving no longer changes what is known about the density, it is enough to ask again at the end.
+        stale = settled
+        if not settled:
+            last, view = view, View.of(values.detach(), right - left, volume, alpha)
+            settled = view.agrees_with(last)
     misplaced = torch.zeros_like(values[..., 0, 0])
     if len(left) > most:
-        view = View.of(values.detach(), right - left, volume, alpha)
+        view = View.of(values.detach(), right - left, volume, alpha) if stale else view
         misplaced = _misplaced(read, values.detach(), left, right, view, alpha, noise)
     return torch.cat([left, right[-1:]]), values, misplaced, view.partition
 
@@ -140,6 +149,11 @@ class View:
         scores = form.scaled(values.flatten(-2)).masked_fill(values.flatten(-2) == -torch.inf, -torch.inf)
         partition = partition_on_nodes(scores, weights, alpha)
         return cls(form, partition, (weights * _escort(scores, partition, alpha)).sum(-1))
+
+    def agrees_with(self, other: "View") -> bool:
+        """Whether both tell the same cells to be live; never for α < 1, where the least change moves a pole."""
+        shift = (self.form.top - other.form.top) * self.form.factor + self.partition - other.partition
+        return bool(((shift.abs() < _SETTLED) & (self.form.alpha >= 1)).all())
 
     def scaled(self, values: Float[Tensor, "*batch C q"]) -> Float[Tensor, "*batch C q"]:
         """Scores on the domain of measure one."""

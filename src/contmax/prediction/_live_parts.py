@@ -205,7 +205,7 @@ def _closed_root(
         excess = value - level
         above = excess > 0
         inside, outside = torch.where(above, x, inside), torch.where(above, outside, x)
-        newton = x - excess * _reciprocal(slope, slope != 0)
+        newton = x - torch.where(slope == 0, 0, excess / slope)
         within = (newton - inside) * (newton - outside) <= 0
         moved = torch.where(within, newton, (inside + outside) / 2)
         change = (moved - x).abs()

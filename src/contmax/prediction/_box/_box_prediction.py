@@ -23,9 +23,10 @@ from contmax.prediction._prediction import ContinuousPrediction
 from contmax.prediction._regularized_prediction import register_prediction
 from contmax.prediction._score import Score, broadcast_alpha, checked_alpha, read_score
 
-# The rule is fitted to the support, the equation solved, and again: the first guess is good to a few digits. A rule
-# for a solution that has not moved by more than this would be the same to all digits that count.
-_FITS, _FITTED = 3, 1e-7
+# The rule is fitted to the support, the equation solved, and again: the first guess is good to a few digits. Each time
+# so many steps are taken where values cannot be looked at; where they can, a solution that has moved by less than this
+# would have the same rule to all digits that count.
+_FITS, _FITTED = (4, 4, 12), 1e-7
 # How far from the edge of a cell its score there is read, as a share of the cell.
 _INSET = 1e-9
 
@@ -62,13 +63,12 @@ def _fitted(
     alpha = check.form.alpha
     bracket = bracket_of(*interpolant.bounds(), interpolant.measure, alpha)
     solution = start
-    for _ in range(_FITS):
+    for steps in _FITS if interpolant.axes > 1 else _FITS[-1:]:
         guess = solution
         panels = find_panels(interpolant, guess, alpha)
         rule = fit_rule(interpolant, panels, guess, alpha)
-        solution = solve_partition(partial(rule.mass_and_slope, alpha=alpha), guess, bracket, alpha, check.no_mass)
-        if not panels:
-            break
+        equation = partial(rule.mass_and_slope, alpha=alpha)
+        solution = solve_partition(equation, guess, bracket, alpha, check.no_mass, steps=steps)
         if is_eager_cpu(solution) and not bool(((solution - guess).abs() > _FITTED).any()):
             break
     return panels, rule, solution
