@@ -131,9 +131,12 @@ def partition_on_nodes(
 def bracket_of(
     lowest: Float[Tensor, "*batch"], highest: Float[Tensor, "*batch"], measure: Tensor, alpha: Tensor
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """A lies between where a constant score would put it; widened, since scores between samples may exceed them."""
+    """A lies between where a constant score would put it; widened, since scores between samples may exceed them.
+
+    Where there is nothing to normalise, no A is worth looking for.
+    """
     shift = -log_beta(1 / torch.where(measure > 0, measure, 1), 2 - alpha)
-    margin = 1e-3 + 0.1 * (highest - lowest)
+    margin = torch.where(measure > 0, 1e-3 + 0.1 * (highest - lowest), 0)
     return lowest + shift - margin, highest + shift + margin
 
 
