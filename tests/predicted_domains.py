@@ -1,5 +1,7 @@
 """One domain of each kind, with scores and predictions on them, for the tests of predictions."""
 
+import functools
+
 import torch
 
 import contmax
@@ -21,5 +23,6 @@ def wave(t):
     return torch.stack([2 * (3 * x).sin() + 0.3 * x, -1.5 * (x - 0.2).square()])
 
 
+@functools.cache  # several tests look at the same prediction, which none of them changes
 def predict(domain, alpha):
     return contmax.regularized_prediction(wave, domain, alpha)

@@ -9,13 +9,41 @@ import math
 import torch
 from torch import Tensor
 
+from contmax._eager import carries_gradient
 from contmax._typing import Float
 
-# artanh(w)/w = Σ w²ⁿ/(2n+1), used for |w| ≤ 1/3. sinh(x)/x = Σ x²ⁿ/(2n+1)!, used for |x| ≤ 1, and its derivative
-# in x². The lengths leave the truncation error of the *second* derivative below one rounding in float64.
-_ARTANH_OVER = tuple(1.0 / (2 * n + 1) for n in range(21))
-_SINH_OVER = tuple(1.0 / math.factorial(2 * n + 1) for n in range(12))
-_SINH_OVER_SLOPE = tuple(n / math.factorial(2 * n + 1) for n in range(1, 13))
+# artanh(w)/w − 1 = Σ cₙ w²ⁿ, n ≥ 1, for |w| ≤ 1/3: the polynomial through the zeros of a Chebyshev polynomial in w²,
+# which needs two thirds of the terms 1/(2n+1) of the power series. sinh(x)/x = Σ x²ⁿ/(2n+1)!, used for |x| ≤ 1, and its
+# derivative in x². The lengths leave the truncation error of the *second* derivative below one rounding in float64.
+ARTANH_EXCESS = (
+    0.3333333333333333,
+    0.2,
+    0.1428571428571441,
+    0.11111111111086394,
+    0.09090909093440278,
+    0.07692307538354587,
+    0.06666672661652989,
+    0.05882197051336885,
+    0.05265918906019942,
+    0.04728581603605742,
+    0.04615972136684124,
+    0.026417061140686357,
+    0.07469414242989923,
+)
+_ARTANH_OVER = (1.0, *ARTANH_EXCESS)
+# The same for float32, where seven terms do.
+_ARTANH_OVER_SINGLE = (
+    1.0,
+    0.33333333333549087,
+    0.1999999980990146,
+    0.1428574151703626,
+    0.11109655860158806,
+    0.0912765172439636,
+    0.07223047417690645,
+    0.09532894472904432,
+)
+_SINH_OVER = tuple(1.0 / math.factorial(2 * n + 1) for n in range(10))
+_SINH_OVER_SLOPE = tuple(n / math.factorial(2 * n + 1) for n in range(1, 11))
 
 
 def log1p_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -37,6 +65,9 @@ def log1p_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         :math:`\ln(1+y) = 2\operatorname{artanh}\frac{y}{2+y}`, Abramowitz & Stegun 4.1.27.
     """
     (y,), dtype = promote(0.0, y)
+    if not carries_gradient(y):
+        value = torch.where(y == 0, 1.0, torch.log1p(y.clamp(min=-1)) / y)
+        return torch.where(y == math.inf, 0.0, value).to(dtype)
     below, infinite = y <= -1, y == math.inf
     near = near_log1p(y)
     far = torch.where(near | below | infinite, 1.0, y)
@@ -63,6 +94,9 @@ def expm1_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         :math:`(e^y-1)/y = e^{y/2}\,\sinh(y/2)/(y/2)`.
     """
     (y,), dtype = promote(0.0, y)
+    if not carries_gradient(y):
+        value = torch.where(y == 0, 1.0, torch.expm1(y) / y)
+        return torch.where(y > exponent_range(y.dtype)[1], math.inf, value).to(dtype)
     near, far, over = split_exp(y)
     # exp − 1, not expm1: out here nothing cancels in the value, but the derivative of expm1, expm1 + 1, would.
     value = torch.where(near, expm1_over_series(torch.where(near, y, 0.0)), (torch.exp(far) - 1) / far)
@@ -105,7 +139,7 @@ def near_log1p(y: Tensor) -> Tensor:
 def log1p_over_series(y: Tensor) -> Tensor:
     """log1p(y)/y = (1 − w)·artanh(w)/w with w = y/(2+y), for |w| ≤ 1/3."""
     w = y / (2 + y)
-    terms = _ARTANH_OVER if y.dtype == torch.float64 else _ARTANH_OVER[:12]
+    terms = _ARTANH_OVER if y.dtype == torch.float64 else _ARTANH_OVER_SINGLE
     return (1 - w) * _polynomial(w * w, terms)
 
 

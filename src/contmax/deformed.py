@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import carries_gradient, is_eager_cpu
 from contmax._smooth import (
     expm1_over,
     expm1_over_series,
@@ -58,20 +58,25 @@ def exp_beta(u: Float[Tensor, "..."], beta: float | int | Tensor) -> Float[Tenso
     (u,), dtype = promote(beta, u)
     gap = _distance_from_one(beta, u)
     y = gap * u
+    if not carries_gradient(u, gap):
+        return _bent(y.clamp(min=-1).log1p(), u, gap).exp().to(dtype)
     outside = torch.isinf(u) | torch.isinf(y) | (y <= -1)
     inner = torch.where(outside, 0.0, u)
     y = gap * inner
-    # Near zero u·log1p(y)/y is smooth in β; further out log1p(y)/(1−β) has the simpler, exact derivative in u.
-    near = near_log1p(y)
-    exponent = torch.where(
-        near,
-        inner * log1p_over_series(torch.where(near, y, 0.0)),
-        torch.log1p(torch.where(near, 0.0, y)) / torch.where(near, 1.0, gap),
-    )
     lowest, highest = exponent_range(u.dtype)
-    # Where the derivative in β would overflow, keep the one in u, 1/(1+y), clear of it.
-    tangent = exponent.detach() + (inner - inner.detach()) / (1 + y.detach())
-    exponent = torch.where(exponent > highest - 2 * math.log(highest) - 4, tangent, exponent)
+    if isinstance(beta, Tensor) and carries_gradient(beta):
+        # Near zero u·log1p(y)/y is smooth in β; further out log1p(y)/(1−β) has the simpler, exact derivative in u.
+        near = near_log1p(y)
+        exponent = torch.where(
+            near,
+            inner * log1p_over_series(torch.where(near, y, 0.0)),
+            torch.log1p(torch.where(near, 0.0, y)) / torch.where(near, 1.0, gap),
+        )
+        # Where the derivative in β would overflow, keep the one in u, 1/(1+y), clear of it.
+        tangent = exponent.detach() + (inner - inner.detach()) / (1 + y.detach())
+        exponent = torch.where(exponent > highest - 2 * math.log(highest) - 4, tangent, exponent)
+    else:
+        exponent = _bent(torch.log1p(y), inner, gap)
     outside = outside | (exponent < lowest) | (exponent > highest)
     value = torch.exp(torch.where(outside, 0.0, exponent))
     # The exponent has the sign of u, so that sign alone tells +∞ from 0.
@@ -225,6 +230,9 @@ def escort(
 
 def _log_with_gap(u: Tensor, gap: Tensor) -> Tensor:
     """log_β(u) from gap = 1 − β, which a β close to 1 would have rounded away."""
+    if not carries_gradient(u, gap):
+        log = torch.log(u)
+        return torch.where(u < 0, -math.inf, _bent(torch.expm1(gap * log), log, gap))
     edge = (u <= 0) | (u == math.inf)
     log = torch.log(torch.where(edge, 1.0, _without_subnormal_slope(u)))
     y = gap * log
@@ -241,6 +249,15 @@ def _log_with_gap(u: Tensor, gap: Tensor) -> Tensor:
     value = torch.where(outside & (u > 1), math.inf, value)
     value = torch.where(outside & (u < 1), -math.inf, value)
     return torch.where(bounded, -1 / torch.where(bounded, gap, 1.0), value)
+
+
+def _bent(bent: Tensor, straight: Tensor, gap: Tensor) -> Tensor:
+    """A function of gap·straight divided by the gap, 1 − β; its limit, the argument, where β is as good as 1.
+
+    Without a derivative in β nothing cancels in the quotient, and no series is needed.
+    """
+    none = gap.abs() < torch.finfo(gap.dtype).tiny / torch.finfo(gap.dtype).eps
+    return torch.where(none, straight, bent / torch.where(none, 1.0, gap))
 
 
 def _without_subnormal_slope(u: Tensor) -> Tensor:

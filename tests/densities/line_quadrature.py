@@ -28,10 +28,12 @@ def expectation(p: Density, function: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def integral(function: Callable[[Tensor], Tensor], points: list[float]) -> float:
-    """∫ of a function of t, smooth between the points, from the first of them to the last."""
-    edges = torch.tensor(points, dtype=torch.float64)
-    nodes, weights = _interval(edges[:-1], edges[1:])
-    return float((weights * function(nodes)).sum())
+    """∫ of a function of t, smooth between the points, from the first of them to the last, which may be infinite."""
+    edges = torch.tensor([point for point in points if math.isfinite(point)], dtype=torch.float64)
+    pieces = [_interval(edges[:-1], edges[1:])]
+    pieces += [_half_line(edges[:1], -torch.ones(1).double())] if points[0] == -math.inf else []
+    pieces += [_half_line(edges[-1:], torch.ones(1).double())] if points[-1] == math.inf else []
+    return sum(float((weights * function(nodes)).sum()) for nodes, weights in pieces)
 
 
 def mass_below(p: Density, points: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Laplace, MultivariateNormal, Normal, StudentT, Uniform, register_kl
 
 from contmax._eager import is_eager_cpu
+from contmax._smooth import ARTANH_EXCESS
 from contmax.densities._beta_gaussian import BetaGaussian
 from contmax.densities._landmarks import landmarks_of
 from contmax.densities._line import LineDensity
@@ -18,8 +19,6 @@ from contmax.densities._unchecked import unchecked
 
 _ASCENT_STEPS = 50
 _SLACK_MAX = 1e-4
-# artanh(w) = Σ w²ⁿ⁺¹/(2n+1), used for |w| ≤ 1/3.
-_ARTANH = tuple(1 / (2 * n + 1) for n in range(1, 18))
 
 
 def kl_line(p: Distribution, q: Distribution) -> Tensor:
@@ -134,7 +133,7 @@ def _excess(ratio: Tensor) -> Tensor:
     w = torch.where(near, x / (2 + torch.where(near, x, 0.0)), 0.0)
     square = w * w
     series = torch.zeros_like(w)
-    for coefficient in reversed(_ARTANH):
+    for coefficient in reversed(ARTANH_EXCESS):
         series = (series + coefficient) * square
     # Not log1p(x): a small ratio leaves x = −1.
     return torch.where(near, 2 * w * (w / (1 - w) - series), x - 2 * torch.where(near, 1.0, ratio).log())

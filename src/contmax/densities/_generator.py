@@ -74,7 +74,7 @@ class CallableGenerator(Generator):
         return self._function(x)
 
     def slope(self, x: Tensor) -> Tensor:
-        slope: Tensor = torch.func.grad(lambda at: self._function(at).sum())(x)
+        slope: Tensor = torch.func.grad(self._summed_value, has_aux=True)(x)[0]
         return slope
 
     def reach(self, device: torch.device) -> Tensor:
@@ -82,8 +82,17 @@ class CallableGenerator(Generator):
 
     def _residual(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """a g'(a) − g(a) + g(0) − ½, and its derivative a g''(a)."""
-        bend = torch.func.grad(lambda at: self.slope(at).sum())(a)
-        return a * self.slope(a) - self.value(a) + self.value(torch.zeros_like(a)) - 0.5, a * bend
+        bend, (slope, value) = torch.func.grad(self._summed_slope, has_aux=True)(a)
+        return a * slope - value + self.value(torch.zeros_like(a)) - 0.5, a * bend
+
+    def _summed_slope(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Σ g'(x), with g'(x) and g(x), for which g is called once."""
+        slope, value = torch.func.grad(self._summed_value, has_aux=True)(x)
+        return slope.sum(), (slope, value)
+
+    def _summed_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value = self._function(x)
+        return value.sum(), value
 
     def _search(self, device: torch.device) -> Tensor:
         # All powers of two at once: what g does beyond the first that is too large, even overflow, does not matter.

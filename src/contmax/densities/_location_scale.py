@@ -39,10 +39,10 @@ class _GeneratedLaw(LineLaw):
 
     def depth(self, tail: Tensor) -> Tensor:
         a = self.reach.to(tail.dtype)
+        top, end = self._g.slope(a), self._g.value(a)
 
         def residual(depth: Tensor) -> tuple[Tensor, Tensor]:
-            top = self._g.slope(a)
-            value = top * (a - depth) - (self._g.value(a) - self._g.value(depth))
+            value = top * (a - depth) - (end - self._g.value(depth))
             slope = top - self._g.slope(depth)
             return tail - value, torch.where(slope > 0, slope, math.inf)
 

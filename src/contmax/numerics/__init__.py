@@ -19,6 +19,8 @@ from contmax.numerics._quadrature import legendre_basis as legendre_basis
 from contmax.numerics._quadrature import legendre_coefficients as legendre_coefficients
 from contmax.numerics._quadrature import legendre_slope as legendre_slope
 from contmax.numerics._quadrature import legendre_sum as legendre_sum
+from contmax.numerics._quadrature import legendre_to_chebyshev as legendre_to_chebyshev
+from contmax.numerics._quadrature import slope_on_grid as slope_on_grid
 from contmax.numerics._quadrature import unit_gauss_legendre as unit_gauss_legendre
 from contmax.numerics._radial import radial_density as radial_density
 from contmax.numerics._radial import radial_quantile as radial_quantile

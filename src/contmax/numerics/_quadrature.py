@@ -71,6 +71,21 @@ def legendre_antiderivative(coefficients: Float[Tensor, "... n"]) -> Float[Tenso
     return coefficients @ kept_table("antiderivative", coefficients.shape[-1], coefficients.device)
 
 
+def legendre_to_chebyshev(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
+    """Coefficients c with Σ cₘ cos(m·arccos x) equal to the Legendre series at x in [−1, 1].
+
+    Example:
+        >>> legendre_to_chebyshev(torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
+        tensor([0.2500, 0.0000, 0.7500], dtype=torch.float64)
+    """
+    return coefficients @ kept_table("chebyshev", coefficients.shape[-1], coefficients.device)
+
+
+def slope_on_grid(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... m"]:
+    """The derivative at n + 1 equidistant points from −1 to 1."""
+    return coefficients @ kept_table("slope_on_grid", coefficients.shape[-1], coefficients.device)
+
+
 def legendre_sum(coefficients: Float[Tensor, "... n"], x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Σ cₘ Pₘ(x) by Clenshaw's recurrence; x broadcasts with the coefficients without their last dimension.
 
@@ -156,9 +171,17 @@ def _table(kind: str, count: int) -> Any:
     if kind == "transform":
         # Orthogonality under the rule itself: cₘ = (m + ½) Σ w f Pₘ.
         return (legendre.legvander(nodes, count - 1) * weights[:, None]) * (np.arange(count) + 0.5)
+    if kind == "chebyshev":
+        # By values at the zeros of a Chebyshev polynomial, where cosines are orthogonal.
+        order = np.arange(count)
+        angles = (order + 0.5) * (np.pi / count)
+        cosines = np.cos(np.outer(angles, order)) * np.where(order == 0, 1, 2) / count
+        return legendre.legvander(np.cos(angles), count - 1).T @ cosines
     identity = np.eye(count)
-    if kind == "slope":
-        rows = [legendre.legder(row) for row in identity]
-        return np.stack([np.pad(row[:count], (0, count - len(row[:count]))) for row in rows])
+    if kind.startswith("slope"):
+        slopes = np.stack([np.pad(legendre.legder(row), (0, 1))[:count] for row in identity])
+        if kind == "slope":
+            return slopes
+        return slopes @ legendre.legvander(np.linspace(-1, 1, count + 1), count - 1).T
     rows = [legendre.legint(row, lbnd=-1) for row in identity]
     return np.stack([np.pad(row, (0, count + 1 - len(row))) for row in rows])

@@ -21,6 +21,8 @@ _MOST_HALVINGS = 36
 _MOST_CELLS, _MOST_CELLS_OF_BATCH = 4096, 2**16
 # Points per cell at which the score is read again when the limit was reached.
 _HELD_OUT = 2
+# A change of Ã that is too small to tell live cells from others.
+_SETTLED = 1e-4
 # By how much noise at the nodes may grow on the way to the edge of a cell.
 _EXTRAPOLATION = 16
 
@@ -42,10 +44,11 @@ class Noise:
 
 def refined(
     read: Read, edges: Float[Tensor, "E"], count: int, volume: Tensor, alpha: Tensor, noise: Noise
-) -> tuple[Float[Tensor, "F"], Float[Tensor, "*batch C q"], Float[Tensor, "*batch"]]:
+) -> tuple[Float[Tensor, "F"], Float[Tensor, "*batch C q"], Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
     """Edges on [0, 1] and values at the Gauss nodes of the cells between them, after halving what is too coarse.
 
-    The third result is the mass that remains misplaced where the limit of cells was reached, and 0 elsewhere.
+    The third result is the mass that remains misplaced where the limit of cells was reached, and 0 elsewhere; the last
+    is Ã as the values at the nodes tell it.
 
     Args:
         read: points on [0, 1] ↦ scores, (n,) ↦ (*batch, n).
@@ -60,14 +63,16 @@ def refined(
     most = min(_MOST_CELLS, _MOST_CELLS_OF_BATCH // max(1, values.shape[:-2].numel()))
     shortest = (right - left).min() * 2.0**-_MOST_HALVINGS
     new = torch.ones_like(left, dtype=torch.bool)
+    view, stale, settled = View.of(values.detach(), right - left, volume, alpha), False, False
     while len(left) <= most:
-        coarse, view = new & (right - left > shortest), View.of(values.detach(), right - left, volume, alpha)
+        coarse = new & (right - left > shortest)
         coarse[coarse.clone()] = _too_coarse(values.detach(), left, right, view, noise, coarse)
         if not bool(coarse.any()):
             if bool(new.all()):
                 break
             # Older cells were judged by what was known then; a last look at all of them.
             new = torch.ones_like(new)
+            view, stale = View.of(values.detach(), right - left, volume, alpha) if stale else view, False
             continue
         middle = (left + right)[coarse] / 2
         new_left, new_right = torch.cat([left[coarse], middle]), torch.cat([middle, right[coarse]])
@@ -76,18 +81,24 @@ def refined(
         new = torch.arange(len(left)) >= len(left) - len(new_left)
         order = left.argsort()
         left, right, values, new = left[order], right[order], values[..., order, :], new[order]
+        # Once halving no longer changes what is known about the density, it is enough to ask again at the end.
+        stale = settled
+        if not settled:
+            last, view = view, View.of(values.detach(), right - left, volume, alpha)
+            settled = view.agrees_with(last)
     misplaced = torch.zeros_like(values[..., 0, 0])
     if len(left) > most:
-        misplaced = _misplaced(read, values.detach(), left, right, volume, alpha, noise)
-    return torch.cat([left, right[-1:]]), values, misplaced
+        view = View.of(values.detach(), right - left, volume, alpha) if stale else view
+        misplaced = _misplaced(read, values.detach(), left, right, view, alpha, noise)
+    return torch.cat([left, right[-1:]]), values, misplaced, view.partition
 
 
 @torch.no_grad()
 def _misplaced(
-    read: Read, values: Tensor, left: Tensor, right: Tensor, volume: Tensor, alpha: Tensor, noise: Noise
+    read: Read, values: Tensor, left: Tensor, right: Tensor, view: "View", alpha: Tensor, noise: Noise
 ) -> Float[Tensor, "*batch"]:
     """Mass by which the density of the score differs from that of its interpolant, from points between the nodes."""
-    length, view = right - left, View.of(values, right - left, volume, alpha)
+    length = right - left
     local = 2 * spread_points(_HELD_OUT * len(left), 1, left.device).reshape(len(left), _HELD_OUT) - 1
     points = left[:, None] + length[:, None] * (1 + local) / 2
     exact = read(points.flatten()).unflatten(-1, local.shape)
@@ -108,7 +119,7 @@ def _misplaced(
     density = exp_beta(view.scaled(values) - view.partition[..., None, None], 2 - alpha[..., None, None])
     by_nodes = torch.where(lines.alive, length * (rule / 2 * density).sum(-1), 0)
     # Live parts are found where the score turns at most once in a cell.
-    folded = torch.where(_turns(coefficients) > 1, (by_parts - by_nodes).abs(), 0).sum(-1)
+    folded = torch.where(lines.turns > 1, (by_parts - by_nodes).abs(), 0).sum(-1)
     return between + folded.nan_to_num(0)
 
 
@@ -138,6 +149,11 @@ class View:
         scores = form.scaled(values.flatten(-2)).masked_fill(values.flatten(-2) == -torch.inf, -torch.inf)
         partition = partition_on_nodes(scores, weights, alpha)
         return cls(form, partition, (weights * _escort(scores, partition, alpha)).sum(-1))
+
+    def agrees_with(self, other: "View") -> bool:
+        """Whether both tell the same cells to be live; never for α < 1, where the least change moves a pole."""
+        shift = (self.form.top - other.form.top) * self.form.factor + self.partition - other.partition
+        return bool(((shift.abs() < _SETTLED) & (self.form.alpha >= 1)).all())
 
     def scaled(self, values: Float[Tensor, "*batch C q"]) -> Float[Tensor, "*batch C q"]:
         """Scores on the domain of measure one."""
@@ -186,7 +202,7 @@ def _too_coarse(
     may_live = highest + 2 * tail > level_of(partition, alpha)[..., None]
     rough = (tail > floor) & (tail * escort > allowed)
     torn = (gap > _EXTRAPOLATION * floor) & (gap * escort > allowed)
-    folded = (_turns(coefficients) > 1) & (variation > floor) & (variation * escort > allowed)
+    folded = (lines.turns > 1) & (variation > floor) & (variation * escort > allowed)
     # A density that overflows beside nodes that missed its peak has an error that is not a number.
     peaked = ~(_rule_error(lines, partition, alpha) <= allowed)
     edge = ~masked.all(-1) & (length > noise.scores * reach)
@@ -207,11 +223,3 @@ def _gaps(scores: Float[Tensor, "*batch C q"], masked: Bool[Tensor, "*batch C q"
     jump = ((even - odd)[..., 1:] - (even + odd)[..., :-1]).abs()
     jump = torch.where(alive[..., 1:] & alive[..., :-1], jump, 0)
     return torch.maximum(torch.nn.functional.pad(jump, (1, 0)), torch.nn.functional.pad(jump, (0, 1)))
-
-
-def _turns(coefficients: Float[Tensor, "*batch C q"]) -> Tensor:
-    """How often the derivative changes sign in a cell."""
-    count = coefficients.shape[-1]
-    grid = torch.linspace(-1, 1, count + 1, dtype=coefficients.dtype, device=coefficients.device)
-    rises = legendre_sum(legendre_slope(coefficients)[..., None, :], grid) > 0
-    return (rises[..., 1:] != rises[..., :-1]).sum(-1)

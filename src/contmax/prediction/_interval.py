@@ -47,7 +47,7 @@ _ROUNDING, _LEAST_DENSITY = 1e-14, 1e-9
 def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Tensor) -> "IntervalPrediction":
     """The prediction; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.low.device)
-    edges, values, dtype, misplaced = _sampled(score, domain, index)
+    edges, values, dtype, misplaced, start = _sampled(score, domain, index)
     cells = values.shape[-2]
     values = broadcast_alpha(values.flatten(-2), index)
     form = UnitMeasure.of(values, domain.volume.double(), index)
@@ -56,16 +56,19 @@ def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Ten
     scaled = torch.where(alive[..., None], scaled, 0)
     lines = Lines.over(legendre_coefficients(scaled), alive, edges.diff() / 2)
     solve = partial(solve_partition, explain=partial(_no_mass, domain, misplaced), slack=misplaced or 0.0)
-    partition = _partition(lines, scaled.detach(), index, solve)
+    start = _first_guess(lines, scaled.detach(), index.detach()) if start is None else start
+    partition = _partition(lines, start, index, solve)
     if is_eager_cpu(partition, index) and bool((index < 1).any()):
         _require_no_pole(lines.detach(), partition.detach(), index.detach(), domain, misplaced)
     return IntervalPrediction(alpha, form, lines, partition, domain, dtype)
 
 
-def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Tensor, torch.dtype, float | None]:
-    """Edges on [0, 1], values (*batch, C, q), the dtype of the result, and the mass misplaced for want of cells.
+def _sampled(
+    score: Score, domain: Interval, alpha: Tensor
+) -> tuple[Tensor, Tensor, torch.dtype, float | None, Tensor | None]:
+    """Edges on [0, 1], values (*batch, C, q), the dtype of the result, the mass misplaced for want of cells, and Ã.
 
-    That mass is None where cells could not be fitted to the score.
+    That mass and Ã, as the values alone tell it, are None where cells could not be fitted to the score.
     """
     edges = torch.arange(domain.resolution + 1, dtype=torch.float64, device=domain.low.device) / domain.resolution
     low, high, count = domain.low.double(), domain.high.double(), domain.nodes_per_cell
@@ -76,12 +79,12 @@ def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Ten
     values, dtype = read_score(score, domain.nodes, domain)
     broadcast_alpha(values, alpha)
     if isinstance(score, Tensor) or not is_eager_cpu(values, alpha):
-        return edges, values.unflatten(-1, (-1, count)), dtype, None
+        return edges, values.unflatten(-1, (-1, count)), dtype, None, None
     noise, volume = Noise(torch.finfo(dtype).eps, float(low / (high - low))), domain.volume.double().detach()
-    edges, values, misplaced = refined(at, edges, count, volume, alpha.detach(), noise)
+    edges, values, misplaced, start = refined(at, edges, count, volume, alpha.detach(), noise)
     refuse_if_lost(misplaced, domain, _ADVICE)
     report(misplaced, _WARNED, domain, _ADVICE)
-    return edges, values, dtype, float(misplaced.max()) if misplaced.numel() else 0.0
+    return edges, values, dtype, float(misplaced.max()) if misplaced.numel() else 0.0, start
 
 
 def _no_mass(domain: Interval, misplaced: float | None, mass: Tensor, alpha: Tensor) -> ValueError:
@@ -90,16 +93,20 @@ def _no_mass(domain: Interval, misplaced: float | None, mass: Tensor, alpha: Ten
     return no_density(mass, alpha) if fits else no_mass(mass, alpha, domain, _ADVICE)
 
 
+def _first_guess(lines: Lines, samples: Float[Tensor, "*batch C q"], alpha: Tensor) -> Float[Tensor, "*batch"]:
+    """Ã as the samples alone tell it."""
+    _, rule = gauss_legendre(samples.shape[-1], samples.device)
+    weights = (lines.half[:, None] * rule).flatten()
+    known = samples.masked_fill(~lines.alive[..., None], -torch.inf)
+    return partition_on_nodes(known.flatten(-2), weights, alpha)
+
+
 def _partition(
-    lines: Lines, samples: Float[Tensor, "*batch C q"], alpha: Tensor, solve: Callable[..., Tensor]
+    lines: Lines, start: Float[Tensor, "*batch"], alpha: Tensor, solve: Callable[..., Tensor]
 ) -> Float[Tensor, "*batch"]:
     """Ã with its derivatives."""
     fixed, index = lines.detach(), alpha.detach()
-    _, rule = gauss_legendre(samples.shape[-1], samples.device)
-    weights = (lines.half[:, None] * rule).flatten()
-    alive = lines.alive[..., None].expand(samples.shape).flatten(-2)
-    start = partition_on_nodes(samples.flatten(-2).masked_fill(~alive, -torch.inf), weights, index)
-    bracket = bracket_of(*fixed.bounds(), (alive * weights).sum(-1), index)
+    bracket = bracket_of(*fixed.bounds(), 2 * (lines.alive * lines.half).sum(-1), index)
 
     def mass_and_slope(partition: Tensor) -> tuple[Tensor, Tensor]:
         parts = live_parts(fixed, partition, index, PART_NODES)

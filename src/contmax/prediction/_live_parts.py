@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from contmax._eager import carries_gradient, is_eager_cpu
-from contmax._typing import Bool, Float
+from contmax._typing import Bool, Float, Int
 from contmax.deformed import exp_beta
 from contmax.maps._threshold import power_on_support
-from contmax.numerics import graded_rule, legendre_slope, legendre_sum
+from contmax.numerics import graded_rule, legendre_slope, legendre_sum, legendre_to_chebyshev, slope_on_grid
 
 # Graded nodes per live part: :math:`\int x^k` to 1e-10 for every k ≥ 1/9.
 PART_NODES = 24
@@ -40,14 +40,16 @@ class Lines:
     """Local coordinate of the extremum in each cell, or 0."""
     heights: Float[Tensor, "*rows C 3"]
     """Score at −1, at the split and at 1; not differentiated."""
+    turns: Int[Tensor, "*rows C"]
+    """How often the derivative changes sign in each cell, as far as a grid shows it."""
 
     @classmethod
     def over(cls, coefficients: Tensor, alive: Tensor, half: Tensor) -> "Lines":
         """Lines with their monotone pieces found."""
         fixed = coefficients.detach()
-        split = _extremum(fixed)
+        split, turns = _extremum(fixed)
         ends = torch.stack([-torch.ones_like(split), split, torch.ones_like(split)], -1)
-        return cls(coefficients, alive, half, split, legendre_sum(fixed[..., None, :], ends))
+        return cls(coefficients, alive, half, split, legendre_sum(fixed[..., None, :], ends), turns)
 
     def bounds(self) -> tuple[Float[Tensor, "*rows"], Float[Tensor, "*rows"]]:
         """Lower and upper bounds of the scores: a Legendre polynomial is nowhere larger than one."""
@@ -56,16 +58,16 @@ class Lines:
 
     def expand(self, rows: torch.Size) -> "Lines":
         """The same lines for more rows."""
-        fields = (self.coefficients, self.alive, self.split, self.heights)
-        coefficients, alive, split, heights = (
+        fields = (self.coefficients, self.alive, self.split, self.heights, self.turns)
+        coefficients, alive, split, heights, turns = (
             field.expand(*rows, *field.shape[field.dim() - rest :])
-            for field, rest in zip(fields, (2, 1, 1, 2), strict=True)
+            for field, rest in zip(fields, (2, 1, 1, 2, 1), strict=True)
         )
-        return Lines(coefficients, alive, self.half, split, heights)
+        return Lines(coefficients, alive, self.half, split, heights, turns)
 
     def detach(self) -> "Lines":
         """The same lines without gradient."""
-        return Lines(self.coefficients.detach(), self.alive, self.half, self.split, self.heights)
+        return Lines(self.coefficients.detach(), self.alive, self.half, self.split, self.heights, self.turns)
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ def _ends(lines: Lines, level: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     above_left, above_right = above[..., :2], above[..., 1:]
     crossed = above_left ^ above_right
     inside, outside = torch.where(above_left, left, right), torch.where(above_left, right, left)
-    root = _root(lines.coefficients[..., None, :], torch.where(crossed, level, 0), inside, outside, crossed)
+    root = _root(lines.coefficients, torch.where(crossed, level, 0), inside, outside, crossed)
     start = torch.where(crossed & above_right, root, left)
     stop = torch.where(crossed & above_left, root, torch.where(above_right, right, left))
     return start, stop, crossed & above_right, crossed & above_left
@@ -162,17 +164,17 @@ def _root(coefficients: Tensor, level: Tensor, inside: Tensor, outside: Tensor, 
 
     A Newton step is exact to first order in a perturbation of the score, two of them to third order.
     """
-    both = torch.stack([coefficients, legendre_slope(coefficients)], -2).detach()
-    both, height = both.expand(*crossed.shape, *both.shape[-2:]), level.detach().expand(crossed.shape)
+    both, height = _value_and_slope(coefficients.detach()), level.detach().expand(crossed.shape)
     if is_eager_cpu(both):
         # Few pieces are crossed; only those are worth iterating over.
-        found = _closed_root(both[crossed], height[crossed], inside[crossed], outside[crossed], _MOST_ROOT_STEPS)
-        x = inside.masked_scatter(crossed, found)
+        each = both[..., None, :, :].expand(*crossed.shape, *both.shape[-2:])[crossed]
+        goal, near, far = (field[crossed][:, None] for field in (height, inside, outside))
+        x = inside.masked_scatter(crossed, _closed_root(each, goal, near, far, _MOST_ROOT_STEPS))
         if not carries_gradient(coefficients, level):
             return x
     else:
         x = torch.where(crossed, _closed_root(both, height, inside, outside, _ROOT_STEPS), inside)
-    slope = legendre_slope(coefficients)
+    coefficients, slope = coefficients[..., None, :], legendre_slope(coefficients)[..., None, :]
     for _ in range(2):
         excess = legendre_sum(coefficients, x) - level
         # The value is as good as it gets; only the derivative is taken from the step.
@@ -180,23 +182,30 @@ def _root(coefficients: Tensor, level: Tensor, inside: Tensor, outside: Tensor, 
     return x
 
 
+def _value_and_slope(coefficients: Float[Tensor, "... q"]) -> Float[Tensor, "... 2 q"]:
+    """A Legendre series and its derivative as sums of cosines."""
+    return legendre_to_chebyshev(torch.stack([coefficients, legendre_slope(coefficients)], -2))
+
+
 def _closed_root(
-    value_and_slope: Tensor,
+    value_and_slope: Float[Tensor, "... 2 q"],
     level: Tensor | float,
-    inside: Tensor,
-    outside: Tensor,
+    inside: Float[Tensor, "... p"],
+    outside: Float[Tensor, "... p"],
     steps: int,
     tolerance: float = _ROOT_TOLERANCE,
-) -> Tensor:
+) -> Float[Tensor, "... p"]:
     """Newton's method between two ends, one above the level and one not; bisection where it would leave them."""
     x = (inside + outside) / 2
     eager = is_eager_cpu(x)
+    order = torch.arange(value_and_slope.shape[-1], dtype=x.dtype, device=x.device)
     for _ in range(steps):
-        value, slope = legendre_sum(value_and_slope, x[..., None]).unbind(-1)
+        # Cosines and one product: a fraction of the operations of a recurrence, of which steps consist otherwise.
+        value, slope = ((x.acos()[..., None] * order).cos() @ value_and_slope.mT).unbind(-1)
         excess = value - level
         above = excess > 0
         inside, outside = torch.where(above, x, inside), torch.where(above, outside, x)
-        newton = x - excess * _reciprocal(slope, slope != 0)
+        newton = x - torch.where(slope == 0, 0, excess / slope)
         within = (newton - inside) * (newton - outside) <= 0
         moved = torch.where(within, newton, (inside + outside) / 2)
         change = (moved - x).abs()
@@ -206,23 +215,25 @@ def _closed_root(
     return x
 
 
-def _extremum(coefficients: Tensor) -> Tensor:
-    """Local coordinate where the derivative first changes sign; 0 where it does not."""
-    slope = legendre_slope(coefficients)
-    grid = torch.linspace(-1, 1, coefficients.shape[-1] + 1, dtype=slope.dtype, device=slope.device)
-    rises = legendre_sum(slope[..., None, :], grid) > 0
+def _extremum(coefficients: Tensor) -> tuple[Tensor, Tensor]:
+    """Local coordinate where the derivative first changes sign, 0 where it does not; and how often it does."""
+    count = coefficients.shape[-1]
+    rises = slope_on_grid(coefficients) > 0
+    grid = torch.linspace(-1, 1, count + 1, dtype=coefficients.dtype, device=coefficients.device)
     turns = rises[..., 1:] != rises[..., :-1]
-    first = turns.to(torch.int8).argmax(-1)
+    first = turns.to(torch.int8).argmax(-1, keepdim=True)
     low, high = grid[first], grid[first + 1]
-    rising = torch.gather(rises, -1, first[..., None])[..., 0]
+    rising = torch.gather(rises, -1, first)
     inside, outside = torch.where(rising, low, high), torch.where(rising, high, low)
-    both = torch.stack([slope, legendre_slope(slope)], -2)
-    turned = turns.any(-1)
+    both = _value_and_slope(legendre_slope(coefficients))
+    often = turns.sum(-1)
+    turned = often > 0
     if is_eager_cpu(both):
         ends = inside[turned], outside[turned]
         found = _closed_root(both[turned], 0.0, *ends, _MOST_ROOT_STEPS, _EXTREMUM_TOLERANCE)
-        return torch.zeros_like(inside).masked_scatter(turned, found)
-    return torch.where(turned, _closed_root(both, 0.0, inside, outside, _EXTREMUM_STEPS), 0)
+        return torch.zeros_like(inside[..., 0]).masked_scatter(turned, found), often
+    found = _closed_root(both, 0.0, inside, outside, _EXTREMUM_STEPS)[..., 0]
+    return torch.where(turned, found, 0), often
 
 
 def _reciprocal(value: Tensor, where: Tensor) -> Tensor:

@@ -50,6 +50,7 @@ def solve_partition(
     alpha: Float[Tensor, "..."],
     explain: Callable[[Tensor, Tensor], ValueError] = no_density,
     slack: float = 0.0,
+    steps: int = _STEPS,
 ) -> Float[Tensor, "*batch"]:
     r"""A with mass S(A) = 1, by Newton's method on the power mean :math:`S^{\alpha-1}`, kept inside a bracket.
 
@@ -66,13 +67,14 @@ def solve_partition(
         alpha: α, broadcastable to the batch.
         explain: the error for masses that are not one at any A, given masses and α.
         slack: how far from one the mass may stay, where S jumps because the score is not resolved.
+        steps: how many to take where values cannot be looked at.
     """
     low, high = bracket
     partition = start.clamp(low, high)
     eager = is_eager_cpu(partition)
     tolerance = 4 * torch.finfo(partition.dtype).eps
     last = torch.full_like(partition, torch.inf)
-    for _ in range(_MOST_STEPS if eager else _STEPS):
+    for _ in range(_MOST_STEPS if eager else steps):
         mass, slope = mass_and_slope(partition)
         low, high = torch.where(mass >= 1, partition, low), torch.where(mass <= 1, partition, high)
         usable = (mass > 0) & (mass < torch.inf) & (slope > 0)
@@ -129,9 +131,12 @@ def partition_on_nodes(
 def bracket_of(
     lowest: Float[Tensor, "*batch"], highest: Float[Tensor, "*batch"], measure: Tensor, alpha: Tensor
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """A lies between where a constant score would put it; widened, since scores between samples may exceed them."""
+    """A lies between where a constant score would put it; widened, since scores between samples may exceed them.
+
+    Where there is nothing to normalise, no A is worth looking for.
+    """
     shift = -log_beta(1 / torch.where(measure > 0, measure, 1), 2 - alpha)
-    margin = 1e-3 + 0.1 * (highest - lowest)
+    margin = torch.where(measure > 0, 1e-3 + 0.1 * (highest - lowest), 0)
     return lowest + shift - margin, highest + shift + margin
 
 

@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor
 
+from contmax._smooth import ARTANH_EXCESS
 from contmax._typing import Float
 from contmax.deformed import expm1_over, mean_u_exp
 
-# artanh(w)/w = 1 + Σ w²ⁿ/(2n+1), used for |w| ≤ 1/3 in float64.
-_ARTANH = tuple(1 / (2 * n + 1) for n in range(1, 20))
 #: Beyond this an exponential counts as infinite: room is left for what its derivatives multiply it with.
 EXPONENT_MAX = 600.0
 #: A density counts as bounded by one up to this: its logarithm may be rounded.
@@ -40,7 +39,7 @@ def log_ratio_and_excess(
     w = inner / (2 + inner)
     square = w * w
     series = torch.zeros_like(w)
-    for coefficient in reversed(_ARTANH):
+    for coefficient in reversed(ARTANH_EXCESS):
         series = (series + coefficient) * square
     log = numerator.log() - denominator.log()
     return torch.where(near, 2 * w * (1 + series), log), torch.where(near, w * (inner - 2 * series), x - log)

@@ -23,8 +23,10 @@ from contmax.prediction._prediction import ContinuousPrediction
 from contmax.prediction._regularized_prediction import register_prediction
 from contmax.prediction._score import Score, broadcast_alpha, checked_alpha, read_score
 
-# The rule is fitted to the support, the equation solved, and again: the first guess is good to a few digits.
-_FITS = 3
+# The rule is fitted to the support, the equation solved, and again: the first guess is good to a few digits. Each time
+# so many steps are taken where values cannot be looked at; where they can, a solution that has moved by less than this
+# would have the same rule to all digits that count.
+_FITS, _FITTED = (4, 4, 12), 1e-7
 # How far from the edge of a cell its score there is read, as a share of the cell.
 _INSET = 1e-9
 
@@ -46,35 +48,39 @@ def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "B
     between = check.read_all_over(score) if looked_at else None
     if between is not None:
         check.refuse_if_lost(between, start)
-    panels, solution = _panels(interpolant.detach(), start, check)
-    partition, rule = _partition(interpolant, panels, solution, index)
+    panels, found, solution = _fitted(interpolant.detach(), start, check)
+    partition, rule = _partition(interpolant, panels, found, solution, index)
     prediction = BoxPrediction(alpha, form, interpolant, partition, rule, domain, dtype)
     if between is not None:
         check.report(score, between, (prediction._nodes, prediction._masses), panels, solution)
     return prediction
 
 
-def _panels(
+def _fitted(
     interpolant: Interpolant, start: Float[Tensor, "*batch"], check: BoxCheck
-) -> tuple[list[Panels], Float[Tensor, "*batch"]]:
-    """Panels fitted to the support, and Ã, both without gradient."""
-    solution, panels, alpha = start, [], check.form.alpha
+) -> tuple[list[Panels], SupportRule, Float[Tensor, "*batch"]]:
+    """Panels fitted to the support, the rule on them, and Ã, all without gradient."""
+    alpha = check.form.alpha
     bracket = bracket_of(*interpolant.bounds(), interpolant.measure, alpha)
-    for _ in range(_FITS):
-        panels = find_panels(interpolant, solution, alpha)
-        rule = fit_rule(interpolant, panels, solution, alpha)
-        solution = solve_partition(partial(rule.mass_and_slope, alpha=alpha), solution, bracket, alpha, check.no_mass)
-    return panels, solution
+    solution = start
+    for steps in _FITS if interpolant.axes > 1 else _FITS[-1:]:
+        guess = solution
+        panels = find_panels(interpolant, guess, alpha)
+        rule = fit_rule(interpolant, panels, guess, alpha)
+        equation = partial(rule.mass_and_slope, alpha=alpha)
+        solution = solve_partition(equation, guess, bracket, alpha, check.no_mass, steps=steps)
+        if is_eager_cpu(solution) and not bool(((solution - guess).abs() > _FITTED).any()):
+            break
+    return panels, rule, solution
 
 
 def _partition(
-    interpolant: Interpolant, panels: list[Panels], solution: Float[Tensor, "*batch"], alpha: Tensor
+    interpolant: Interpolant, panels: list[Panels], rule: SupportRule, solution: Float[Tensor, "*batch"], alpha: Tensor
 ) -> tuple[Float[Tensor, "*batch"], SupportRule]:
-    """Ã with its derivatives, and the rule fitted to its support."""
+    """Ã with its derivatives, and the rule fitted to its support, which was found without."""
     if not carries_gradient(interpolant.table, alpha):
-        return solution, fit_rule(interpolant, panels, solution, alpha)
-    fixed, index = interpolant.detach(), alpha.detach()
-    _, slope = fit_rule(fixed, panels, solution, index).mass_and_slope(solution, index)
+        return solution, rule
+    _, slope = rule.mass_and_slope(solution, alpha.detach())
     partition = carry_gradient(
         lambda guess: fit_rule(interpolant, panels, guess, alpha).mass(guess, alpha), solution, slope
     )

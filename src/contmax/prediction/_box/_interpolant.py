@@ -83,8 +83,12 @@ class Interpolant:
         return Interpolant(table, self.alive, self.axes)
 
     def at(self, x: Float[Tensor, "..."]) -> "Interpolant":
-        """The slice at a first coordinate x (*more, *rows): an interpolant with these rows and one axis less."""
+        """The slice at a first coordinate x (*more, *rows): an interpolant with these rows and one axis less.
+
+        The coordinate may have size one where all rows share it.
+        """
         cell, basis = self._place(x)
+        cell = cell.expand(*x.shape[: x.dim() - len(self.rows)], *self.rows)
         columns = take(self.table, cell, self.rows).movedim(-self.axes, -1)
         rest = columns.dim() - basis.dim()
         table = (columns * basis.reshape(basis.shape[:-1] + (1,) * rest + basis.shape[-1:])).sum(-1)
@@ -94,9 +98,7 @@ class Interpolant:
         """Values (G_N, …, G_1, *rows) at all combinations of coordinates, each (G, *rows); −inf where dead."""
         interpolant = self
         for axis, grid in enumerate(grids):
-            interpolant = interpolant.at(
-                grid.reshape(grid.shape[:1] + (1,) * axis + grid.shape[1:]).expand(-1, *interpolant.rows)
-            )
+            interpolant = interpolant.at(grid.reshape(grid.shape[:1] + (1,) * axis + grid.shape[1:]))
         return torch.where(interpolant.alive, interpolant.table, -torch.inf)
 
     def lines(self) -> Lines:
