@@ -155,8 +155,10 @@ def test_root_where_newton_fails():
 
 
 @pytest.mark.graph
-def test_shares_compile_with_their_derivatives():
-    # On a plane they are elementary. The quantile compiles inside those of densities, in test_density_graphs.
+def test_shares_compile_with_their_derivatives(monkeypatch):
+    # On a plane they are elementary. The quantile compiles inside those of densities, in test_density_graphs. There
+    # they are one node each, and here traced through, as on accelerators.
+    monkeypatch.setattr("contmax._eager._ONE_NODE_DEVICES", ())
     torch._dynamo.reset()
     r = tensor(0.1, 0.6).requires_grad_()
     gap = tensor(0.0, 0.5)
