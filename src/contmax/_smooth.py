@@ -9,6 +9,7 @@ import math
 import torch
 from torch import Tensor
 
+from contmax._precision import common_dtype, in_dtype, wide_dtype
 from contmax._typing import Float
 
 # artanh(w)/w = Σ w²ⁿ/(2n+1), used for |w| ≤ 1/3. sinh(x)/x = Σ x²ⁿ/(2n+1)!, used for |x| ≤ 1, and its derivative
@@ -41,7 +42,7 @@ def log1p_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     near = near_log1p(y)
     far = torch.where(near | below | infinite, 1.0, y)
     value = torch.where(near, log1p_over_series(torch.where(near, y, 0.0)), torch.log1p(far) / far)
-    return torch.where(below, math.inf, torch.where(infinite, 0.0, value)).to(dtype)
+    return in_dtype(torch.where(below, math.inf, torch.where(infinite, 0.0, value)), dtype)
 
 
 def expm1_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -66,7 +67,7 @@ def expm1_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     near, far, over = split_exp(y)
     # exp − 1, not expm1: out here nothing cancels in the value, but the derivative of expm1, expm1 + 1, would.
     value = torch.where(near, expm1_over_series(torch.where(near, y, 0.0)), (torch.exp(far) - 1) / far)
-    return torch.where(over, math.inf, value).to(dtype)
+    return in_dtype(torch.where(over, math.inf, value), dtype)
 
 
 def mean_u_exp(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -94,7 +95,7 @@ def mean_u_exp(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     series = torch.exp(half) * (_polynomial(square, _SINH_OVER) / 2 + half * _polynomial(square, _SINH_OVER_SLOPE))
     grown = torch.exp(far)
     value = torch.where(near, series, (grown - (grown - 1) / far) / far)
-    return torch.where(over, math.inf, value).to(dtype)
+    return in_dtype(torch.where(over, math.inf, value), dtype)
 
 
 def near_log1p(y: Tensor) -> Tensor:
@@ -146,6 +147,6 @@ def promote(index: float | int | Tensor, *tensors: Tensor | None) -> tuple[tuple
     shaped = [tensor for tensor in floating if tensor.ndim > 0] or floating
     dtype = shaped[0].dtype
     for tensor in shaped[1:]:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    wide = torch.promote_types(dtype, torch.float32)
-    return tuple(tensor.to(wide) for tensor in given), dtype
+        dtype = common_dtype(dtype, tensor.dtype)
+    wide = wide_dtype(dtype)
+    return tuple(in_dtype(tensor, wide) for tensor in given), dtype
