@@ -18,6 +18,8 @@ import pytest
 # vector instructions it knows, each of which takes longer than all else that a test does.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 os.environ.setdefault("TORCHINDUCTOR_DEBUG_COMPILE", "1")
+# After every program torch would look for garbage in what all programs before it have left.
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 
 # Tests on a GPU also run where nothing but torch, triton, numpy and pytest is installed.
 HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None
@@ -73,10 +75,20 @@ def pytest_configure(config: pytest.Config) -> None:
     # Triton decides when it is imported, which torch does late, whether kernels are compiled or interpreted.
     if not torch.cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"
-    if HAS_TYPECHECKER and not config.getoption("--without-typechecker"):
+    if config.getoption("--without-typechecker"):
+        _trace_without_notes()
+    elif HAS_TYPECHECKER:
         import typechecker
 
         typechecker.install([f"contmax.{name}" for name in CHECKED])
+
+
+def _trace_without_notes() -> None:
+    """Let torch trace without what nobody reads: where each node comes from, and Python code of every stage."""
+    from torch.fx import _lazy_graph_module, config
+
+    config.do_not_emit_stack_traces = True
+    _lazy_graph_module._use_lazy_graph_module_flag = True
 
 
 @pytest.hookimpl(wrapper=True)

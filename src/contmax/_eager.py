@@ -16,6 +16,8 @@ from torch.nn import Parameter
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _REAL = (Tensor, Parameter)
+# Elsewhere the compiler fuses hundreds of operations into a few launches, which is worth the wait.
+_ONE_NODE_DEVICES = ("cpu",)
 
 
 def constant_to_tracers(function: _Function) -> _Function:
@@ -31,6 +33,14 @@ def constant_to_tracers(function: _Function) -> _Function:
 def is_exporting() -> bool:
     """`torch.compiler.is_exporting()`: true inside torch.export, not inside torch.compile."""
     return torch.compiler.is_exporting()
+
+
+def is_one_node(tensor: Tensor) -> bool:
+    """Whether what has hundreds of operations is one opaque operator of ours: in torch.compile on a CPU.
+
+    There they take seconds to trace and run no faster for it. An exported program must not depend on our operators.
+    """
+    return is_compiling() and not is_exporting() and tensor.device.type in _ONE_NODE_DEVICES
 
 
 def is_eager(tensor: Tensor) -> bool:

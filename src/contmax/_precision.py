@@ -1,4 +1,4 @@
-"""Products that must not be rounded on the way, whatever autocast says."""
+"""The dtypes to compute in, and products that must not be rounded on the way, whatever autocast says."""
 
 import contextlib
 from contextlib import AbstractContextManager
@@ -16,3 +16,18 @@ def without_autocast(like: Tensor) -> AbstractContextManager[object]:
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return contextlib.nullcontext()
+
+
+def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """``tensor.to(dtype)``; a tensor of that dtype is not asked, for which an exported program has two nodes."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
+def common_dtype(first: torch.dtype, second: torch.dtype) -> torch.dtype:
+    """``torch.promote_types``, which in an exported program is a node, also for two that are the same."""
+    return first if first == second else torch.promote_types(first, second)
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to compute in: at least float32."""
+    return dtype if dtype in (torch.float32, torch.float64) else torch.promote_types(dtype, torch.float32)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import carries_gradient
+from contmax._precision import common_dtype, in_dtype, wide_dtype
 from contmax._typing import Float
 
 # artanh(w)/w − 1 = Σ cₙ w²ⁿ, n ≥ 1, for |w| ≤ 1/3: the polynomial through the zeros of a Chebyshev polynomial in w²,
@@ -72,7 +73,7 @@ def log1p_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     near = near_log1p(y)
     far = torch.where(near | below | infinite, 1.0, y)
     value = torch.where(near, log1p_over_series(torch.where(near, y, 0.0)), torch.log1p(far) / far)
-    return torch.where(below, math.inf, torch.where(infinite, 0.0, value)).to(dtype)
+    return in_dtype(torch.where(below, math.inf, torch.where(infinite, 0.0, value)), dtype)
 
 
 def expm1_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -100,7 +101,7 @@ def expm1_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     near, far, over = split_exp(y)
     # exp − 1, not expm1: out here nothing cancels in the value, but the derivative of expm1, expm1 + 1, would.
     value = torch.where(near, expm1_over_series(torch.where(near, y, 0.0)), (torch.exp(far) - 1) / far)
-    return torch.where(over, math.inf, value).to(dtype)
+    return in_dtype(torch.where(over, math.inf, value), dtype)
 
 
 def mean_u_exp(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -128,7 +129,7 @@ def mean_u_exp(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     series = torch.exp(half) * (_polynomial(square, _SINH_OVER) / 2 + half * _polynomial(square, _SINH_OVER_SLOPE))
     grown = torch.exp(far)
     value = torch.where(near, series, (grown - (grown - 1) / far) / far)
-    return torch.where(over, math.inf, value).to(dtype)
+    return in_dtype(torch.where(over, math.inf, value), dtype)
 
 
 def near_log1p(y: Tensor) -> Tensor:
@@ -180,6 +181,6 @@ def promote(index: float | int | Tensor, *tensors: Tensor | None) -> tuple[tuple
     shaped = [tensor for tensor in floating if tensor.ndim > 0] or floating
     dtype = shaped[0].dtype
     for tensor in shaped[1:]:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    wide = torch.promote_types(dtype, torch.float32)
-    return tuple(tensor.to(wide) for tensor in given), dtype
+        dtype = common_dtype(dtype, tensor.dtype)
+    wide = wide_dtype(dtype)
+    return tuple(in_dtype(tensor, wide) for tensor in given), dtype

@@ -26,7 +26,9 @@ def test_compiles_without_breaks(family):
         return family.build(**dict(zip(parameters, values, strict=True))).log_prob(t)
 
     torch._dynamo.reset()
-    compiled = torch.compile(log_prob, fullgraph=True, backend="aot_eager" if family.name in TRACED_TWICE else "eager")
+    compiled = torch.compile(
+        log_prob, fullgraph=True, backend="aot_eager_default_partitioner" if family.name in TRACED_TWICE else "eager"
+    )
     torch.testing.assert_close(compiled(*values), log_prob(*values))
     weights = torch.randn_like(log_prob(*values))
     got = torch.autograd.grad((weights * compiled(*values)).sum(), values, allow_unused=True)

@@ -194,7 +194,7 @@ def test_vmap_and_forward_mode(name, kwargs):
 def test_maps_compile_without_graph_breaks(name, kwargs):
     scores = torch.randn(4, 6, requires_grad=True)
     function = getattr(ours, name)
-    compiled = torch.compile(lambda x: function(x, **kwargs), fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(lambda x: function(x, **kwargs), fullgraph=True, backend="aot_eager_default_partitioner")
     cotangent = torch.randn(4, 6)
     for version in (function(scores, **kwargs), compiled(scores)):
         torch.testing.assert_close(version, function(scores, **kwargs))
@@ -208,7 +208,7 @@ def test_maps_compile_without_graph_breaks(name, kwargs):
 def test_loss_modules_compile_without_graph_breaks(name):
     scores, target = torch.randn(4, 6, requires_grad=True), torch.tensor([1, 2, -100, 0])
     module = getattr(ours, name)()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")(scores, target)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager_default_partitioner")(scores, target)
     torch.testing.assert_close(compiled, module(scores, target))
     (gradient,) = torch.autograd.grad(compiled, scores)
     (expected,) = torch.autograd.grad(module(scores, target), scores)

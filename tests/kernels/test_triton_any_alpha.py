@@ -148,7 +148,7 @@ def test_one_graph():
         return contmax.expectation(BetaGaussian(mu, scale, alpha, validate_args=False), basis).sin().sum()
 
     arguments = [torch.tensor(x, requires_grad=True) for x in ([0.2, 0.7], [0.1, 0.3], [0.9, 1.4])]
-    traced = torch.compile(total, fullgraph=True, backend="aot_eager")
+    traced = torch.compile(total, fullgraph=True, backend="aot_eager_default_partitioner")
     wanted = (*arguments, *basis.parameters())
     torch.testing.assert_close(
         torch.autograd.grad(traced(*arguments), wanted), torch.autograd.grad(total(*arguments), wanted)

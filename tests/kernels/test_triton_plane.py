@@ -131,7 +131,7 @@ def test_one_graph(alpha):
         return contmax.expectation(MultivariateBetaGaussian(loc, matrix, alpha, validate_args=False), basis).sin().sum()
 
     wanted = (loc.requires_grad_(), matrix.requires_grad_(), *basis.parameters())
-    traced = torch.compile(total, fullgraph=True, backend="aot_eager")
+    traced = torch.compile(total, fullgraph=True, backend="aot_eager_default_partitioner")
     torch.testing.assert_close(
         torch.autograd.grad(traced(loc, matrix), wanted), torch.autograd.grad(total(loc, matrix), wanted)
     )

@@ -92,7 +92,7 @@ def test_a_learning_rate_on_the_device_changes_in_place():
 def test_compiled_losses_teach_the_same(tmp_path, monkeypatch):
     without = trained(tmp_path, "--model.dropout=0", "--model.family=midpoint")
     used = []
-    compiled = functools.partial(torch.compile, backend="aot_eager")
+    compiled = functools.partial(torch.compile, backend="aot_eager_default_partitioner")
     monkeypatch.setattr(torch, "compile", lambda *args, **options: used.append(options) or compiled(*args, **options))
     found = trained(tmp_path, "--model.dropout=0", "--model.family=midpoint", "--training.compile=true")
     assert used == [{"dynamic": False}]
@@ -101,7 +101,7 @@ def test_compiled_losses_teach_the_same(tmp_path, monkeypatch):
 
 @pytest.mark.graph
 def test_compiled_dropout_differs_between_replicas_and_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager_default_partitioner"))
     overrides = (*FULL, "--model.dropout=0.5", "--model.family=midpoint", "--training.compile=true")
     ensemble = _ensemble._Ensemble([tiny_recipe(tmp_path, *overrides)] * 2)
     assert all(torch.equal(one, other) for one, other in ensemble.parameters.values())

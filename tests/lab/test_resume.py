@@ -180,7 +180,9 @@ def test_a_worker_does_not_keep_the_claim_of_a_process_that_was_killed(tmp_path)
 @pytest.mark.graph
 def test_a_compiled_model_goes_on_to_the_same_bits(tmp_path, monkeypatch, last_states):
     # The default backend calls a C++ compiler; how steps are repeated does not depend on it.
-    monkeypatch.setattr(nn.Module, "compile", functools.partialmethod(nn.Module.compile, backend="aot_eager"))
+    monkeypatch.setattr(
+        nn.Module, "compile", functools.partialmethod(nn.Module.compile, backend="aot_eager_default_partitioner")
+    )
     options = {"compile": True, "batch_size": 23}
     whole = Run(tmp_path / "whole")
     train(recipe(**options), whole)

@@ -169,7 +169,7 @@ def test_transforms_of_torch_func(function):
 @pytest.mark.parametrize(
     ("function", "backend"),
     [
-        (axes, "aot_eager"),
+        (axes, "aot_eager_default_partitioner"),
         (plane_of_one_index, "eager"),
         (triangles, "eager"),
         (uniform, "eager"),

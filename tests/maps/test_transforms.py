@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
-from torch._dynamo.backends.common import aot_autograd
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import contmax
@@ -63,7 +61,7 @@ def test_compiles_whole_with_dynamic_shapes():
         return [contmax.entmax(x, alpha, mask=mask, temperature=0.7) for alpha in (1.0, 1.5, index)]
 
     torch._dynamo.reset()
-    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager_default_partitioner")
     for shape in ((4, 7), (3, 19)):
         x = torch.randn(shape, dtype=F64, requires_grad=True)
         index = torch.full((shape[0], 1), 1.4, dtype=F64, requires_grad=True)
@@ -78,6 +76,9 @@ def test_compiles_whole_with_dynamic_shapes():
 @pytest.mark.graph
 @pytest.mark.parametrize("alpha", [4.0, "tensor", "vmapped"])
 def test_a_compiled_map_beyond_two_is_a_few_nodes(alpha, backend):
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd  # the compiler takes a second to import
+
     nodes = []
 
     def counted(graph, _):

@@ -204,7 +204,7 @@ def test_representations_say_what_they_are(case):
 def test_compiled_in_one_graph(case):
     torch._dynamo.reset()
     attend, arguments = case.make(), inputs()
-    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager_default_partitioner")
     mask = torch.arange(7) < torch.tensor([[7], [4]])
     got, none = compiled(*arguments, mask=mask, need_density=False)
     expected = attend(*arguments, mask=mask)[0]

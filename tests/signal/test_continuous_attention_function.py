@@ -258,7 +258,7 @@ def test_compiled_is_the_same(basis):
         return contmax.continuous_attention(values, BetaGaussian(loc, scale, 1.5, validate_args=False), basis)
 
     inputs = [torch.randn(3, 9, 2, requires_grad=True), torch.rand(3, requires_grad=True), torch.rand(3) + 0.1]
-    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager_default_partitioner")
     got, expected = compiled(*inputs), attend(*inputs)
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.types import _size
 
+from contmax._precision import in_dtype
 from contmax._typing import Float
 from contmax.densities._density import Density
 from contmax.densities._elliptical import Elliptical, escort_index
@@ -173,7 +174,7 @@ class BetaGaussian(Elliptical, LineDensity):
         if checks_values(validate_args, variance):
             require_positive("variance", variance, "Pass the square of a standard deviation.")
         profile = adjustable_profile(alpha, 1, "variance", validate_args)
-        scale = profile.scale_of_variance(cls._wide(variance)).to(variance.dtype)
+        scale = in_dtype(profile.scale_of_variance(cls._wide(variance)), variance.dtype)
         return cls._with_index(mean, scale, alpha, validate_args=validate_args)
 
     @classmethod

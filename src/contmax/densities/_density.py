@@ -10,6 +10,7 @@ from torch.distributions import Distribution, constraints
 from torch.types import _size
 
 from contmax._eager import is_eager_cpu
+from contmax._precision import common_dtype, in_dtype, wide_dtype
 from contmax._typing import Float
 from contmax.deformed import log_beta
 from contmax.densities._landmarks import Landmarks, general_landmarks
@@ -244,16 +245,16 @@ class Density(Distribution):
 
     def _result_dtype(self, value: Tensor) -> torch.dtype:
         """The dtype in which a function of these points is returned."""
-        return torch.promote_types(value.dtype, self.dtype)
+        return common_dtype(value.dtype, self.dtype)
 
     @staticmethod
     def _wide(tensor: Tensor) -> Tensor:
         """The tensor in the dtype to compute in: at least float32."""
-        return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+        return in_dtype(tensor, wide_dtype(tensor.dtype))
 
     def _round(self, tensor: Tensor) -> Tensor:
         """The result in the dtype of the parameters."""
-        return tensor.to(self.dtype)
+        return in_dtype(tensor, self.dtype)
 
     def __repr__(self) -> str:
         named = {name: self.__dict__.get(name) for name in self._batched}

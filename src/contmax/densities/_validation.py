@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import is_eager_cpu
+from contmax._precision import common_dtype, in_dtype
 from contmax._typing import Float
 
 
@@ -37,10 +38,10 @@ def as_parameters(**given: float | int | Tensor) -> list[Tensor]:
     floating = [tensor.dtype for tensor in tensors if tensor.is_floating_point()] or [torch.get_default_dtype()]
     dtype = floating[0]
     for other in floating[1:]:
-        dtype = torch.promote_types(dtype, other)
+        dtype = common_dtype(dtype, other)
     device = tensors[0].device if tensors else None
     return [
-        value.to(dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=dtype, device=device)
+        in_dtype(value, dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=dtype, device=device)
         for value in given.values()
     ]
 

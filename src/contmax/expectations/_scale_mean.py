@@ -1,6 +1,7 @@
 """The mean of a Gaussian over the law of its scale, with derivatives to every order."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
+from contmax._eager import is_one_node
+from contmax._vmapped import batch_first
 from contmax.expectations._matrix_form import MatrixForm
 from contmax.expectations._plane_form import PlaneForm
 from contmax.expectations._scale_law import Law, count_nodes, place_scales, scale_nodes, stirling_factor
@@ -122,6 +125,8 @@ def _in_blocks(
         compiled = kernels.plane_means_compiled(torch.stack(inputs), order, SINGLE)
         if compiled is not None:
             return compiled.unbind(0)
+    if is_one_node(inputs[0]):
+        return tuple(_means_op(inputs, kind is PlaneForm, order, single, with_slopes))
     law = _place(kind, order, single, inputs)
     # A trace has sizes that are not known yet, and is not cut into blocks.
     if torch.compiler.is_compiling():
@@ -140,6 +145,27 @@ def _in_blocks(
         parts.append(_integrate(kind, order, single, tuple(x[block] for x in flat), part, with_slopes))
     joined = (torch.cat(piece) for piece in zip(*parts, strict=True))
     return tuple(x.reshape(*shape, *x.shape[1:]) for x in joined)
+
+
+@torch.library.custom_op("contmax::scale_means", mutates_args=())
+def _means_op(
+    inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool, with_slopes: bool
+) -> list[Tensor]:
+    """`_in_blocks` as one opaque node."""
+    results = _in_blocks(PlaneForm if plane else MatrixForm, order, single, tuple(inputs), with_slopes)
+    return [x.contiguous() for x in results]
+
+
+@_means_op.register_fake
+def _(inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool, with_slopes: bool) -> list[Tensor]:
+    pairs = (PlaneForm if plane else MatrixForm)(*inputs[: 5 if plane else 2]).pairs
+    return [x.new_empty(x.shape) for x in (pairs, *(inputs if with_slopes else ()))]
+
+
+@_means_op.register_vmap
+def _(info: Any, in_dims: Any, inputs: Sequence[Tensor], *options: Any) -> Any:
+    results = _means_op(batch_first(info, in_dims[0], inputs), *options)
+    return results, [0] * len(results)
 
 
 def _integrate(

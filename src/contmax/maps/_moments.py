@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from contmax._mask import require_boolean
-from contmax._precision import without_autocast
+from contmax._precision import common_dtype, in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 
 
@@ -48,15 +48,15 @@ def moments(
     on_line = on_line and positions.dim() <= weights.dim()
     points = positions.unsqueeze(-1) if on_line else positions
     _check(weights, positions, points, grid)
-    dtype = torch.promote_types(weights.dtype, positions.dtype)
-    wide = torch.promote_types(dtype, torch.float32)
-    p, points = weights.unsqueeze(-1).to(wide), points.to(wide)
+    dtype = common_dtype(weights.dtype, positions.dtype)
+    wide = wide_dtype(dtype)
+    p, points = in_dtype(weights.unsqueeze(-1), wide), in_dtype(points, wide)
     mean = (p * points).sum(-2)
     offset = points - mean.unsqueeze(-2)
     with without_autocast(weights):
         covariance = (p * offset).mT @ offset
     covariance = covariance + torch.diag_embed(_cell_spread(p, grid, mask, mean))
-    mean, covariance = mean.to(dtype), covariance.to(dtype)
+    mean, covariance = in_dtype(mean, dtype), in_dtype(covariance, dtype)
     return (mean.squeeze(-1), covariance[..., 0, 0]) if on_line else (mean, covariance)
 
 

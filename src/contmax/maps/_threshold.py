@@ -35,19 +35,16 @@ def newton_partition(shifted: Tensor, alpha: float | Tensor, dim: int, weights: 
     Returns:
         A with size 1 along `dim`; 0 in slices without any finite score.
     """
-    epsilon = alpha - 1
     partition = _left_end(shifted, alpha, dim, weights)
     eager = is_eager_cpu(shifted, alpha, weights)
-    tolerance = 4 * torch.finfo(shifted.dtype).eps
+    info = torch.finfo(shifted.dtype)
     for _ in range(_MOST_STEPS if eager else _FIXED_STEPS[shifted.dtype]):
-        p = deformed_exp(shifted - partition, epsilon)
-        total = _sum(p, weights, dim)
-        log_total = torch.where(total > 0, total, 1).log()
-        slope = _sum(power_on_support(p, 2 - alpha), weights, dim)
-        step = total / torch.where(slope > 0, slope, 1) * _shrunk(log_total, epsilon)
-        partition = partition + step
+        p, power = _with_power(shifted - partition, alpha)
+        total, slope = _sum(p, weights, dim), _sum(power, weights, dim)
+        # Where nothing may be attended the total is zero, and so is the step.
+        previous, partition = partition, _climbed(partition, total, slope.clamp(min=info.tiny), alpha - 1)
         # Rounding ends the climb: a row has arrived when it no longer moves right.
-        if eager and not bool((step > tolerance * (1 + partition.abs())).any()):
+        if eager and not bool((partition - previous > 4 * info.eps * (1 + partition.abs())).any()):
             break
     return partition
 
@@ -73,12 +70,28 @@ def deformed_exp(v: Tensor, epsilon: float | Tensor) -> Tensor:
     return v.exp() if epsilon == 0 else ((epsilon * v).clamp(min=-1).log1p() / epsilon).exp()
 
 
-def _shrunk(log_total: Tensor, epsilon: float | Tensor) -> Tensor:
-    """(1 − S^{−ε})/ε from ln S; ln S itself at ε = 0."""
+def _with_power(v: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+    """p = exp_{2−α}(v), and p^{2−α} from the same logarithm where α is a number."""
+    if isinstance(alpha, Tensor):
+        p = deformed_exp(v, alpha - 1)
+        return p, power_on_support(p, 2 - alpha)
+    if alpha == 1:
+        p = v.exp()
+        return p, p
+    log = ((alpha - 1) * v).clamp(min=-1).log1p()
+    p = (log / (alpha - 1)).exp()
+    return p, p.sign() if alpha == 2 else (log * ((2 - alpha) / (alpha - 1))).exp()
+
+
+def _climbed(partition: Tensor, total: Tensor, slope: Tensor, epsilon: float | Tensor) -> Tensor:
+    """A + S/Σ w p^{2−α} · (1 − S^{−ε})/ε."""
+    log_total = total.clamp(min=torch.finfo(total.dtype).tiny).log()
     if isinstance(epsilon, Tensor):
         curved = -torch.expm1(-epsilon * log_total) / torch.where(epsilon == 0, 1, epsilon)
-        return torch.where(epsilon == 0, log_total, curved)
-    return log_total if epsilon == 0 else -torch.expm1(-epsilon * log_total) / epsilon
+        return partition + total / slope * torch.where(epsilon == 0, log_total, curved)
+    if epsilon == 0:
+        return partition + total / slope * log_total
+    return torch.addcmul(partition, total / slope, torch.expm1(-epsilon * log_total), value=-1 / epsilon)
 
 
 def _sum(values: Tensor, weights: Tensor | None, dim: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from contmax._precision import without_autocast
+from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.densities import Mixture
@@ -70,7 +70,7 @@ class Anchors(torch.nn.Module):
 
     def _box(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Corner and sides, () on the line, (N,) in N > 1 dimensions."""
-        low, size = self.low.to(like.dtype), self.size.to(like.dtype)
+        low, size = in_dtype(self.low, like.dtype), in_dtype(self.size, like.dtype)
         return (low[0], size[0]) if self.grid is None else (low, size)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *arguments: Any) -> None:
@@ -223,16 +223,17 @@ class MultiheadContinuousAttention(AlphaModule):
     def _output(self, r: Tensor, contents: Tensor, dtype: torch.dtype) -> Tensor:
         """E_p[V] of all heads, projected; coefficients cancel, so they are mixed in full precision."""
         with without_autocast(r):
-            mixed = (r.to(contents.dtype) @ contents).to(dtype)
+            mixed = in_dtype(in_dtype(r, contents.dtype) @ contents, dtype)
         output: Tensor = self.output_projection(self.dropout(mixed.transpose(1, 2).flatten(2)))
         return output
 
     def _density(self, query: Tensor, keys: Tensor) -> Distribution:
         """Densities of batch shape (B, H, Q) for queries (B, Q, E) and keys at the anchors (B, H, A, d)."""
         asked = self.query_projection(query).unflatten(-1, (self.num_components, self.num_heads, -1))
-        wide = torch.promote_types(keys.dtype, torch.float32)
+        wide = wide_dtype(keys.dtype)
         with without_autocast(query):
-            scores = torch.einsum("bqmhd,bhad->bhqma", asked.to(wide), keys.to(wide)) / math.sqrt(keys.shape[-1])
+            products = torch.einsum("bqmhd,bhad->bhqma", in_dtype(asked, wide), in_dtype(keys, wide))
+            scores = products / math.sqrt(keys.shape[-1])
             scores = scores + self.places(self.anchors.cells(scores)).unsqueeze(1)
         mean, covariance = self.anchors.moments(torch.softmax(scores, -1))
         # (H,) → (H, Q, M); the axis of the components stays until the densities are made.

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from contmax._mask import require_boolean
-from contmax._precision import without_autocast
+from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.maps import moments
 from contmax.signal import observation_positions
@@ -53,8 +53,8 @@ def moments_of_weights(
     weights: Tensor, dim: int, *, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Mean and (co)variance of the positions of L observations under weights (B, L) or (B, Q, L)."""
-    wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    where = observation_positions(weights.shape[-1], positions, grid, mask, wide).to(wide.dtype)
+    wide = in_dtype(weights, wide_dtype(weights.dtype))
+    where = in_dtype(observation_positions(weights.shape[-1], positions, grid, mask, wide), wide.dtype)
     if dim == 1 and grid is not None:
         # A grid with one axis is the line.
         where = where.squeeze(-1)
@@ -164,13 +164,13 @@ def checked_matching(matching: Matching) -> Matching:
 
 def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
     """Σ p_ℓ h_ℓ: (B, D) for weights (B, L), (B, Q, D) for weights (B, Q, L)."""
-    mixed = (weights.unsqueeze(1) if weights.dim() == 2 else weights).to(values.dtype) @ values
+    mixed = in_dtype(weights.unsqueeze(1) if weights.dim() == 2 else weights, values.dtype) @ values
     return mixed.squeeze(1) if weights.dim() == 2 else mixed
 
 
 def wide_linear(linear: torch.nn.Linear, x: Tensor) -> Tensor:
     """An affine map in at least float32, under autocast too: three digits are too few to say where to look."""
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    bias = None if linear.bias is None else linear.bias.to(dtype)
+    dtype = wide_dtype(x.dtype)
+    bias = None if linear.bias is None else in_dtype(linear.bias, dtype)
     with without_autocast(x):
-        return torch.nn.functional.linear(x.to(dtype), linear.weight.to(dtype), bias)
+        return torch.nn.functional.linear(in_dtype(x, dtype), in_dtype(linear.weight, dtype), bias)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from contmax._precision import in_dtype
 from contmax._typing import Bool, Float
 from contmax.signal import observation_positions
 
@@ -83,7 +84,7 @@ def observed_cells(
         ValueError: if positions or grid do not fit.
     """
     _check(shape, dim, positions, grid)
-    where = observation_positions(shape[1], positions, grid, mask, like).to(like.dtype)
+    where = in_dtype(observation_positions(shape[1], positions, grid, mask, like), like.dtype)
     centers = (where.unsqueeze(-1) if dim == 1 and grid is None else where).expand(*shape, dim)
     if grid is not None:
         # Filled on the device: a tensor made of a list would be copied there, and the host would wait.

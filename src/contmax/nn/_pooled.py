@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from contmax._mask import require_boolean
-from contmax._precision import without_autocast
+from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.densities import MultivariateBetaGaussian
 from contmax.nn._parameters import check_query, check_values, density_of_moments, density_of_scale, wide_linear
@@ -108,7 +108,7 @@ class PooledHead(torch.nn.Module):
         if query is not None:
             if query.dim() == 3:
                 summary = summary.unsqueeze(1).expand(-1, query.shape[1], -1)
-            summary = torch.cat([summary, query.to(summary.dtype)], -1)
+            summary = torch.cat([summary, in_dtype(query, summary.dtype)], -1)
         loc, spread = torch.sigmoid(wide_linear(self.location, summary)), wide_linear(self.scale, summary)
         make = self._with_scale if self.init_half_width is None else self._with_half_width
         return make(loc, spread, alpha)
@@ -158,10 +158,10 @@ class PooledHead(torch.nn.Module):
         self, values: Tensor, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
     ) -> Tensor:
         """t, (B, L, N), computed in at least float32 and rounded once."""
-        like = values.new_empty(0, dtype=torch.promote_types(values.dtype, torch.float32))
+        like = values.new_empty(0, dtype=wide_dtype(values.dtype))
         shape = (values.shape[0], values.shape[1])
         cells = observed_cells(shape, self.dim, positions=positions, grid=grid, mask=mask, like=like)
-        return cells.centers.to(values.dtype)
+        return in_dtype(cells.centers, values.dtype)
 
     def _load_from_state_dict(
         self,

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contmax._precision import in_dtype
+
 # Preferences are no narrower than this share of an axis, however many there are: content must be able to win.
 _NARROWEST = 1 / 4
 
@@ -41,7 +43,7 @@ class PreferredPlaces(torch.nn.Module):
 
     def forward(self, points: Tensor) -> Tensor:
         """What the places add to the scores of points of the unit cube, (A,) or (A, N): (H, M, A)."""
-        centers, closeness = self.centers.to(points.dtype), self.closeness.to(points.dtype)
+        centers, closeness = in_dtype(self.centers, points.dtype), in_dtype(self.closeness, points.dtype)
         points = points if points.dim() == 2 else points.unsqueeze(-1)
         distances = (points - centers.unsqueeze(-2)).square().sum(-1)
         return -0.5 * closeness.unsqueeze(-1) * distances

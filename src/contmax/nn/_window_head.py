@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
+from contmax._precision import in_dtype, wide_dtype
 from contmax._typing import Bool, Float
 from contmax.densities import Mixture
 from contmax.nn._parameters import density_of_moments, moments_of_weights
@@ -64,8 +65,8 @@ class WindowHead(PlacingHead):
     ) -> Place:
         """The mixture, and the weights and the context of the discrete attention."""
         context, weights = self.discrete(values, query, mask=mask)
-        wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
-        where = observation_positions(weights.shape[-1], positions, grid, mask, wide).to(wide.dtype)
+        wide = in_dtype(weights, wide_dtype(weights.dtype))
+        where = in_dtype(observation_positions(weights.shape[-1], positions, grid, mask, wide), wide.dtype)
         windows = self._windows(where.unsqueeze(-1) if self.dim == 1 and grid is None else where)
         if weights.dim() == 3 and windows.dim() == 3:
             # Positions belong to a sequence, and are shared by its queries.

@@ -14,5 +14,5 @@ def float64_of(value: Tensor | float, like: Tensor) -> Tensor:
         tensor(0.5000, dtype=torch.float64)
     """
     if isinstance(value, Tensor):
-        return value.double()
+        return value if value.dtype == torch.float64 else value.double()
     return torch.full((), value, dtype=torch.float64, device=like.device)

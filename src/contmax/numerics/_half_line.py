@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contmax._eager import is_one_node
+from contmax._vmapped import Places, batch_first
 from contmax.deformed import expm1_over, mean_u_exp
 
 _Function = Callable[[Tensor, Tensor], Tensor]
@@ -148,9 +150,7 @@ class _Shares(torch.autograd.Function):
 
     @staticmethod
     def forward(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
-        tail = Tail(y, a, c)
-        share = torch.exp(log_mass(y, a, c) - log_total) * tail.integral(y, a, c, _log_ratio_value)
-        return torch.where(tail.is_lower, share, 1 - share), torch.where(tail.is_lower, 1 - share, share)
+        return _shares_op(y, a, c, log_total) if is_one_node(y) else _shares(y, a, c, log_total)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -172,6 +172,30 @@ class _SharesWithJvp(_Shares):
         terms = [s * t for s, t in zip(slopes, tangents, strict=True) if s is not None and t is not None]
         change = torch.stack(terms).sum(0)
         return change, -change
+
+
+def _shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
+    """The shares without derivatives, of tensors of one shape."""
+    tail = Tail(y, a, c)
+    share = torch.exp(log_mass(y, a, c) - log_total) * tail.integral(y, a, c, _log_ratio_value)
+    return torch.where(tail.is_lower, share, 1 - share), torch.where(tail.is_lower, 1 - share, share)
+
+
+@torch.library.custom_op("contmax::half_line_shares", mutates_args=())
+def _shares_op(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
+    """`_shares` as one opaque node."""
+    lower, upper = _shares(y, a, c, log_total)
+    return lower.contiguous(), upper.contiguous()
+
+
+@_shares_op.register_fake
+def _(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
+    return y.new_empty(y.shape), y.new_empty(y.shape)
+
+
+@_shares_op.register_vmap
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
+    return _shares_op(*batch_first(info, in_dims, arguments)), (0, 0)
 
 
 def _slopes(

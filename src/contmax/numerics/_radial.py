@@ -11,11 +11,14 @@ and a law of the F family for ε < 0, all smooth in ε.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from contmax._eager import is_one_node
 from contmax._typing import Float
+from contmax._vmapped import Places, batch_first
 from contmax.deformed import expm1_over, log1p_over
 from contmax.numerics._gamma_ratio import log_gamma_ratio
 from contmax.numerics._half_line import half_line_shares, log_ratio
@@ -97,7 +100,11 @@ def radial_quantile(tail: Float[Tensor, "..."], gap: Float[Tensor, "..."]) -> Fl
     log_gamma = log_gamma_ratio(gap, 1)
     tail, gap = torch.broadcast_tensors(tail, gap)
     with torch.no_grad():
-        start = _quantile_without_gradient(tail.detach(), gap.detach(), log_gamma.detach())
+        known = (tail.detach(), gap.detach(), log_gamma.detach())
+        if is_one_node(tail):
+            start = _quantile_op(*torch.broadcast_tensors(*known))
+        else:
+            start = _quantile_without_gradient(*known)
 
     def residual(radius: Tensor) -> tuple[Tensor, Tensor]:
         slope = radial_density(radius, gap, 1, log_gamma=log_gamma)
@@ -121,6 +128,22 @@ def _quantile_without_gradient(tail: Tensor, gap: Tensor, log_gamma: Tensor) -> 
         xi = (xi + (torch.log(outer) - goal) * outer / torch.exp(log_height)).clamp(min=0)
     y = 0.5 * xi.square() / alpha
     return torch.sqrt(2 * y * expm1_over(-gap * y))
+
+
+@torch.library.custom_op("contmax::radial_quantile", mutates_args=())
+def _quantile_op(tail: Tensor, gap: Tensor, log_gamma: Tensor) -> Tensor:
+    """`_quantile_without_gradient` of tensors of one shape, as one opaque node."""
+    return _quantile_without_gradient(tail, gap, log_gamma).contiguous()
+
+
+@_quantile_op.register_fake
+def _(tail: Tensor, gap: Tensor, log_gamma: Tensor) -> Tensor:
+    return tail.new_empty(tail.shape)
+
+
+@_quantile_op.register_vmap
+def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
+    return _quantile_op(*batch_first(info, in_dims, arguments)), 0
 
 
 def _log_height(log_gamma: Tensor, dim: int) -> Tensor:

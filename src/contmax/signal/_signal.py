@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from contmax._precision import without_autocast
+from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.expectations import expectation
@@ -64,14 +64,14 @@ class Signal:
             return self._coefficients
         values, weights = self._given()
         with without_autocast(values):
-            return weights.mT @ self._seen(values).to(weights.dtype)
+            return weights.mT @ in_dtype(self._seen(values), weights.dtype)
 
     def __call__(self, t: Float[Tensor, "..."]) -> Float[Tensor, "*batch T D"]:
         """V(t) at points t: (T,) or (*batch, T) for N = 1, (T, N) or (*batch, T, N) for N > 1."""
         coefficients = self.coefficients
         functions: Tensor = self._basis(t)
         with without_autocast(coefficients):
-            return (functions.to(coefficients.dtype) @ coefficients).to(self._dtype)
+            return in_dtype(in_dtype(functions, coefficients.dtype) @ coefficients, self._dtype)
 
     def expectation(self, density: "Distribution") -> Float[Tensor, "... D"]:
         """E_p[V], of shape (*batch, *Q, D), for a signal of batch (*batch) and a density of batch (*batch, *Q).
@@ -91,10 +91,10 @@ class Signal:
                 f"A density of batch shape {tuple(r.shape[:-1])} does not fit a signal of batch shape {tuple(batch)}: "
                 "pass one density per sequence, (*batch), many, (*batch, *Q), or one for all, ()."
             )
-        wide = torch.promote_types(self._dtype, torch.float32)
+        wide = wide_dtype(self._dtype)
         with without_autocast(r):
-            mixed = self._mixed(r if r.dtype == wide else r.to(wide), len(batch))
-        mixed = mixed if mixed.dtype == self._dtype else mixed.to(self._dtype)
+            mixed = self._mixed(in_dtype(r, wide), len(batch))
+        mixed = in_dtype(mixed, self._dtype)
         queries = r.shape[len(batch) : -1]
         return mixed.squeeze(-2) if not queries else mixed.reshape(*mixed.shape[:-2], *queries, mixed.shape[-1])
 
@@ -263,7 +263,7 @@ def fit_signal(
     Reference: Martins et al. 2020, Eq. B_regression.
     """
     check_observations(values, basis, positions, grid, mask, penalty)
-    wide = torch.promote_types(values.dtype, torch.float32)
+    wide = wide_dtype(values.dtype)
     if positions is None:
         weights = default_weights(basis, Even(values.shape[-2], grid, penalty, wide, values.device), mask)
         sites = Sites(None, grid, mask)

@@ -7,12 +7,14 @@ between 0 and 1; given those, τ has a closed form, and only that closed form is
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import is_eager_cpu, is_exporting
 from contmax._typing import Float
+from contmax._vmapped import Places, batch_first
 from contmax.maps._arguments import checked_scores, output_dtype
 
 # Steps of the search where their number must be fixed (traced graphs, accelerators). Six are typical; the worst case
@@ -41,7 +43,9 @@ def budgeted_sparsemax(scores: Float[Tensor, "..."], budget: float | Tensor, dim
     # Differences to a score at the threshold are exact where it matters; differences to the maximum need not be.
     # Nothing of 2 or more below the pivot gets mass.
     centred = torch.where(present, x - pivot, -4)
-    p = (centred.detach() - _threshold(centred.detach(), budget.detach(), dim)).clamp(0, 1)
+    # Hundreds of operations do not belong in a compiled graph, and an exported one must not depend on our operators.
+    search = _threshold_op if torch.compiler.is_compiling() and not is_exporting() else _threshold
+    p = (centred.detach() - search(centred.detach(), budget.detach(), dim)).clamp(0, 1)
     # Said in the negative so that a NaN counts as active and reaches the result.
     active = ~((p <= 0) | (p >= 1))
     spare = budget - (p >= 1).sum(dim, keepdim=True)
@@ -96,3 +100,20 @@ def _threshold(x: Tensor, budget: Tensor, dim: int) -> Tensor:
         halve = (newton <= low) | (newton >= high) | (step % 8 == 7)
         threshold = torch.where(open_rows, torch.where(halve, (low + high) / 2, newton), threshold)
     return threshold
+
+
+@torch.library.custom_op("contmax::budget_threshold", mutates_args=())
+def _threshold_op(x: Tensor, budget: Tensor, dim: int) -> Tensor:
+    """`_threshold` as one opaque node; the budget has the shape of x with size 1 along `dim`."""
+    return _threshold(x, budget, dim).contiguous()
+
+
+@_threshold_op.register_fake
+def _(x: Tensor, budget: Tensor, dim: int) -> Tensor:
+    return budget.new_empty(budget.shape)
+
+
+@_threshold_op.register_vmap
+def _(info: Any, in_dims: Places, x: Tensor, budget: Tensor, dim: int) -> Any:
+    rank = x.dim() - (in_dims[0] is not None)
+    return _threshold_op(*batch_first(info, in_dims, (x, budget)), dim % rank + 1), 0
