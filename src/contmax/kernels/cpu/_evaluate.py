@@ -81,15 +81,17 @@ def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-def]
     """(s, u) for c = 1, accurate as α → 1."""
-    zero, one = type(distance)(0), type(distance)(1)
-    y = e * distance
+    kind = type(distance)
+    zero, one = kind(0), kind(1)
+    # −inf would be y = +inf for ε < 0; any number that is as far away has the probability 0.
+    y = e * fast.maximum(distance, np.finfo(kind).min)
+    inside = y > -one
+    y = y if inside else zero
     u = one + y
-    inside = (u > zero) & (distance > -np.inf)
-    inner = u if inside else one
     # What rounding 1 + y lost, over u: together they are log1p(y). It matters where u ≈ 1, and there 1/u ≈ 2 − u.
-    lost = (y - (inner - one)) * fast.maximum(one + one - inner, zero)
-    w = fast.exp(power * (fast.log(inner) + (lost if inside else zero)))
-    return (w if inside else zero), inner
+    lost = (y - (u - one)) * fast.maximum(one + one - u, zero)
+    w = fast.exp(power * (fast.log(u) + lost))
+    return (w if inside else zero), u
 
 
 @njit(fastmath=REDUCTION)

@@ -6,6 +6,7 @@ from numba import njit
 from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._evaluate import CHUNK, REDUCTION, ZERO, weights
 from contmax.kernels.cpu._lanes import compress_with, expand_above, wide_vectors
+from contmax.kernels.cpu._peaked import is_delicate, sharpen
 from contmax.kernels.cpu._solve import (
     ROOM,
     ROW,
@@ -33,6 +34,8 @@ def forward_rows(x, alpha, p, gain, start, stop):  # type: ignore[no-untyped-def
     shape = (together, columns + ROOM)
     scores, candidates, w = np.empty(shape, x.dtype), np.empty(shape, x.dtype), np.empty(shape, x.dtype)
     rows, flat, eps = np.empty(together, ROW), flat_partitions(x.shape[1]), np.finfo(x.dtype).eps
+    listed, places = np.empty(shape[1], x.dtype), np.empty(shape[1], np.uint32)
+    distances, shares = np.empty((np.uint64(1), shape[1])), np.empty((np.uint64(1), shape[1]))
     for first in range(np.uint64(start), np.uint64(stop), together):
         count = min(together, np.uint64(stop) - first)
         for j in range(count):
@@ -44,12 +47,12 @@ def forward_rows(x, alpha, p, gain, start, stop):  # type: ignore[no-untyped-def
             narrow(scores, j, candidates, rows[j])
         climb(candidates, rows, count)
         for j in range(count):
-            if rows[j].order > 0:
-                weights(scores, j, rows[j], w)
+            solved = scores if rows[j].order > 0 else candidates
+            if is_delicate(solved, j, rows[j]):
+                gain[first + j] = sharpen(x, first + j, rows[j], listed, places, distances, shares, p)
             else:
-                weights(candidates, j, rows[j], w)
-        for j in range(count):
-            gain[first + j] = _finish(scores, j, rows[j], w, p, first + j)
+                weights(solved, j, rows[j], w)
+                gain[first + j] = _finish(scores, j, rows[j], w, p, first + j)
 
 
 @njit
@@ -123,7 +126,7 @@ def _escort(p, n, epsilon, s):  # type: ignore[no-untyped-def]
     """s ← p^{2−α} on the support, 0 elsewhere."""
     wide_vectors()
     zero, one = p.dtype.type(0), p.dtype.type(1)
-    whole, power = _whole_and_rest(1.0 - epsilon, p)
+    quarters, power = _quarters_and_rest(1.0 - epsilon, p)
     order = integer_order(epsilon, np.finfo(p.dtype).eps)
     if order == 1:
         for i in range(n):
@@ -134,20 +137,28 @@ def _escort(p, n, epsilon, s):  # type: ignore[no-untyped-def]
     else:
         for i in range(n):
             inside = p[ZERO, i] > zero
-            w = fast.exp(power * fast.log(p[ZERO, i] if inside else one)) * _whole_power(p[ZERO, i], whole)
+            w = fast.exp(power * fast.log(p[ZERO, i] if inside else one)) * _quarter_power(p[ZERO, i], quarters)
             s[ZERO, i] = w if inside else zero
 
 
 @njit
-def _whole_and_rest(power, p):  # type: ignore[no-untyped-def]
-    """The integer closest to a power in [0, 2), and the rest: e^{power·ln p} would lose digits in the exponent."""
-    whole = int(power + 0.5)
-    return whole, p.dtype.type(power - whole)
+def _quarters_and_rest(power, p):  # type: ignore[no-untyped-def]
+    """How many quarters a power in [0, 2) is, and the rest: e^{power·ln p} would lose digits in the exponent."""
+    quarters = int(4.0 * power + 0.5)
+    return quarters, p.dtype.type(power - quarters / 4.0)
 
 
 @njit
-def _whole_power(p, whole):  # type: ignore[no-untyped-def]
-    return type(p)(1) if whole == 0 else (p if whole == 1 else p * p)
+def _quarter_power(p, quarters):  # type: ignore[no-untyped-def]
+    """p^{quarters/4} by products and roots, for up to 8 quarters."""
+    power = type(p)(1)
+    if quarters & 1:
+        power = np.sqrt(np.sqrt(p))
+    if quarters & 2:
+        power *= np.sqrt(p)
+    if quarters >= 4:
+        power *= p
+    return power * p if quarters == 8 else power
 
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
@@ -155,7 +166,7 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
     """s ← p^{2−α} and d ← ln²p ∫₀¹ u p^{εu} du = (y e^y − e^y + 1)/ε², y = ε ln p, on the support; s is 0 elsewhere."""
     wide_vectors()
     kind = p.dtype.type
-    whole, rest = _whole_and_rest(1.0 - epsilon, p)
+    quarters, rest = _quarters_and_rest(1.0 - epsilon, p)
     zero, one, e, inverse_square = kind(0), kind(1), kind(epsilon), kind(1.0 / epsilon**2)
     # Small y would cancel; there the series is exact to the precision of the dtype.
     near = kind(1.0 if p.itemsize == 4 else 0.25)
@@ -165,7 +176,7 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
         inside = p[ZERO, i] > zero
         log_p = fast.log(p[ZERO, i] if inside else one)
         y = e * log_p
-        w, power = fast.exp(rest * log_p) * _whole_power(p[ZERO, i], whole), fast.exp(y)
+        w, power = fast.exp(rest * log_p) * _quarter_power(p[ZERO, i], quarters), fast.exp(y)
         tail = c5 + y * (c6 + y * (c7 + y * (c8 + y * c9)))
         series = log_p * log_p * (c0 + y * (c1 + y * (c2 + y * (c3 + y * (c4 + y * tail)))))
         direct = (y * power - power + one) * inverse_square
