@@ -3,8 +3,6 @@
 What is compared is relative to its largest entry, so the probabilities that it hangs on must have all their digits.
 """
 
-import functools
-
 import mpmath
 import numpy as np
 import pytest
@@ -59,20 +57,17 @@ def _exact(x, alpha):
     return [float(b) for b in p], [float(b) for b in grad], float(loss)
 
 
-@functools.cache
-def _rows_and_oracles(alpha):
-    with mpmath.workdps(60):
-        return [(row, *_exact(np.float32(row), alpha)) for row in _rows(alpha)]
-
-
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("dtype", LIMITS, ids=str)
 def test_gradients_are_right_to_the_digits_of_their_largest_entry(alpha, dtype):
     tolerance, smallest = LIMITS[dtype]
-    for row, exact_p, exact_grad, _ in _rows_and_oracles(alpha):
+    for row in _rows(alpha):
+        # In float64 the scores have more digits than float32 holds, so that differences are rounded there, too.
+        x = torch.tensor(row, dtype=dtype, requires_grad=True)
+        with mpmath.workdps(60):
+            exact_p, exact_grad, _ = _exact(x.tolist(), alpha)
         if min(v for v in exact_p if v > 0) < smallest:
             continue
-        x = torch.tensor(np.float32(row), dtype=dtype, requires_grad=True)
         p = contmax.entmax(x, alpha)
         (grad,) = torch.autograd.grad(p, x, torch.tensor(COTANGENT[: len(row)], dtype=dtype))
         size = max(abs(v) for v in exact_grad)
