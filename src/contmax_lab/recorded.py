@@ -1,6 +1,7 @@
 """A step that is recorded once and played back: a GPU then waits for no launch of its many small kernels."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -17,10 +18,12 @@ class RecordedStep:
     Args:
         step: changes tensors in place, looks at none of their values, and leaves gradients of its own behind.
         rehearsals: how many calls take it as it is.
+        pool: memory for what is made on the way, from `torch.cuda.graph_pool_handle`, for steps of which one ends
+            before another begins; by default memory of its own.
     """
 
-    def __init__(self, step: Callable[[], None], rehearsals: int = REHEARSALS) -> None:
-        self._step = step
+    def __init__(self, step: Callable[[], None], rehearsals: int = REHEARSALS, pool: Any = None) -> None:
+        self._step, self._pool = step, pool
         self._rehearsals = rehearsals
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -32,7 +35,7 @@ class RecordedStep:
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
             # Another thread may hand batches to the device meanwhile.
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(self._graph, pool=self._pool, capture_error_mode="thread_local"):
                 self._step()
         self._graph.replay()
 

@@ -37,7 +37,7 @@ def events(monkeypatch):
             asked.append("wait")
 
     @contextlib.contextmanager
-    def recording(graph, capture_error_mode):
+    def recording(graph, pool, capture_error_mode):
         asked.append("record")
         yield
         asked.append("recorded")

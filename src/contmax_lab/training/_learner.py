@@ -15,6 +15,7 @@ from contmax_lab.errors import Diverged, LabError
 from contmax_lab.training._loading import Loaded, Loader
 from contmax_lab.training._optimizer import make_optimizer
 from contmax_lab.training._randomness import seed_everything, seed_for
+from contmax_lab.training._repeated import RepeatedParts
 from contmax_lab.training._schedule import Schedule
 
 # What is summed over the steps of an epoch.
@@ -43,6 +44,8 @@ class Learner:
         self.optimizer = make_optimizer(self.task, self.bare_model, recipe.training)
         self.schedule = Schedule(recipe.training)
         rank, world = accelerator.process_index, accelerator.num_processes
+        repeats = self.task.repeats_steps and accelerator.device.type == "cuda" and world == 1
+        self._repeated = RepeatedParts(self._learn_from, accelerator.device) if repeats else None
         self.loader = Loader(self.task, splits.train, recipe.seed, recipe.training.accumulate, rank, world)
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=accelerator.device)
 
@@ -70,26 +73,35 @@ class Learner:
         torch.default_generator.set_state(loaded.chance)
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.rate(number, total) * group["pace"]
-        self.optimizer.zero_grad()
-        whole = training.accumulate == 1
+        # What is recorded adds to the gradients where they are.
+        self.optimizer.zero_grad(set_to_none=self._repeated is None)
         totals = []
         for place, part in enumerate(loaded.parts, start=1):
             # Processes exchange their gradients with the last part.
             with contextlib.nullcontext() if place == len(loaded.parts) else accelerator.no_sync(self.model):
-                # The host goes on while the batch travels: it must not wait for the step before.
-                batch = send_to_device(part, accelerator.device, non_blocking=True)
-                losses, weights = self._loss(batch)
-                counted = 1.0 if loaded.counted else 0.0
-                loss, weight = losses.sum() * counted, weights.detach().double().sum() * counted
-                (loss * self._scale(weight).to(loss.dtype) if whole else loss).backward()
-                totals.append(torch.stack([loss.detach().double(), weight]))
+                totals.append(self._taken(part, 1.0 if loaded.counted else 0.0))
         summed = torch.stack(totals).sum(0)
-        if not whole:
+        if training.accumulate > 1:
             self._scale_gradients(self._scale(summed[1]))
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), training.clip_norm or math.inf)
         self.optimizer.step()
         one = norm.new_ones(()).double()
         self._sums += torch.cat([summed, torch.stack([norm.double() / world, one / world])])
+
+    def _taken(self, part: Batch, counted: float) -> Tensor:
+        """`_learn_from` a part that is on the host."""
+        if self._repeated is not None:
+            return self._repeated(part)
+        # The host goes on while the batch travels: it must not wait for the step before.
+        return self._learn_from(send_to_device(part, self.accelerator.device, non_blocking=True), counted)
+
+    def _learn_from(self, batch: Batch, counted: float = 1.0) -> Tensor:
+        """Add the gradient of a part of a batch; returns its loss and its weight, (2,)."""
+        losses, weights = self._loss(batch)
+        loss, weight = losses.sum() * counted, weights.detach().double().sum() * counted
+        whole = self.recipe.training.accumulate == 1
+        (loss * self._scale(weight).to(loss.dtype) if whole else loss).backward()
+        return torch.stack([loss.detach().double(), weight])
 
     def _scale(self, weight: Tensor) -> Tensor:
         """The factor that makes a sum a mean over all processes, which average their gradients by themselves."""

@@ -115,13 +115,13 @@ def _measure(listed, kept, row, near, distances):  # type: ignore[no-untyped-def
     for i in range(kept):
         x = np.float64(listed[i])
         v = x - top
+        distances[ZERO, i] = v
         if x == top:
             maxima += 1
-            v = -np.inf
+            distances[ZERO, i] = -np.inf
         elif near:
             d = v + row.k
-            v = d + (_rest_of_sum(v, row.k, d) + (_rest_of_sum(x, -top, v) + rest_of_k))
-        distances[ZERO, i] = v
+            distances[ZERO, i] = d + (_rest_of_sum(v, row.k, d) + (_rest_of_sum(x, -top, v) + rest_of_k))
     return maxima
 
 

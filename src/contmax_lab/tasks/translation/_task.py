@@ -29,6 +29,7 @@ class Translation(Task):
     model_config = TranslationModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
     curves = ("loss", "accuracy", "attended")
+    repeats_steps = True
 
     def load(self, data: TranslationData, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""

@@ -1,0 +1,46 @@
+"""Parts of batches that come again in the same shape: when they are recorded, and what is played then."""
+
+import torch
+from test_recorded_steps import events  # noqa: F401, a fixture
+
+from contmax_lab.training import _repeated
+from contmax_lab.training._repeated import RepeatedParts
+
+
+def parts_of(learned):
+    def learn(batch):
+        learned.append(int(batch["x"].sum()))
+        return batch["x"].sum().double().reshape(1)
+
+    return RepeatedParts(learn, "cpu")
+
+
+def batch(value, length=2):
+    return {"x": torch.full((length,), value)}
+
+
+def test_a_shape_is_recorded_at_its_third_visit(events, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    learned = []
+    parts = parts_of(learned)
+    # Another shape in between is another matter.
+    found = [int(parts(batch(value, length))) for value, length in ((1, 2), (2, 2), (5, 3), (3, 2))]
+    assert (found, events) == ([2, 4, 15, 6], ["wait", "wait"])
+    # Recorded and played; the stand-in for a device plays nothing, so the result is that of the recording.
+    assert int(parts(batch(4))) == 8
+    assert events[2:] == ["record", "recorded", "play"]
+    assert learned == [2, 4, 15, 6, 8]
+    # What is played finds the batch where it was recorded.
+    parts(batch(7))
+    assert int(next(iter(parts._recorded.values()))._batch["x"].sum()) == 14
+    assert events[5:] == ["play"]
+    assert len(learned) == 5
+
+
+def test_only_so_many_shapes_are_recorded(events, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(_repeated, "_MOST", 1)
+    parts = parts_of([])
+    for length in (2, 3) * 6:
+        assert int(parts(batch(1, length))) == (length if length == 3 or "play" not in events else 2)
+    assert len(parts._recorded) == 1
