@@ -1,5 +1,8 @@
 """Parts of batches that come again in the same shape: when they are recorded, and what is played then."""
 
+import contextlib
+
+import pytest
 import torch
 from test_recorded_steps import events  # noqa: F401, a fixture
 
@@ -44,3 +47,40 @@ def test_only_so_many_shapes_are_recorded(events, monkeypatch):  # noqa: F811
     for length in (2, 3) * 6:
         assert int(parts(batch(1, length))) == (length if length == 3 or "play" not in events else 2)
     assert len(parts._recorded) == 1
+
+
+def test_what_does_not_fit_is_not_recorded(events, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+
+    @contextlib.contextmanager
+    def full(graph, pool, capture_error_mode):
+        raise torch.OutOfMemoryError
+        yield
+
+    learned = []
+    parts = parts_of(learned)
+    for _ in range(4):
+        parts(batch(1))
+    monkeypatch.setattr(torch.cuda, "graph", full)
+    for length in (3,) * 6:
+        assert int(parts(batch(1, length))) == length
+    # The first shape is played as before, the second is learned as it is, every time once.
+    assert (list(parts._recorded), len(learned)) == ([(("x", torch.Size([2]), torch.int64),)], 4 + 6)
+    parts(batch(1))
+    assert events[-1] == "play"
+
+
+def test_a_step_that_does_not_fit_fails(events, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    learned = []
+
+    def learn(sent):
+        learned.append(1)
+        if len(learned) == 3:
+            raise torch.OutOfMemoryError
+        return sent["x"].sum()
+
+    parts = RepeatedParts(learn, "cpu")
+    parts(batch(1)), parts(batch(1))
+    with pytest.raises(torch.OutOfMemoryError):
+        parts(batch(1))

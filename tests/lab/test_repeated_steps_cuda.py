@@ -73,3 +73,18 @@ def test_other_chance_is_seen(monkeypatch):
     first, seed_for = taught("softmax"), _learner.seed_for
     monkeypatch.setattr(_learner, "seed_for", lambda seed, *of: seed_for(seed + ("step" in of), *of))
     assert taught("softmax").sums() != pytest.approx(first.sums(), rel=2e-4)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="the memory of a GPU")
+def test_without_memory_for_recordings_steps_stay_plain():
+    plain = taught("softmax", "--training.accumulate=2").sums()
+    torch.cuda.empty_cache()
+    # What is in use and a little more: a step fits, and nothing beside it.
+    share = (torch.cuda.memory_reserved() + 24 * 2**20) / torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(share)
+    try:
+        learner = taught("softmax", "--training.accumulate=2")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert len(learner._repeated._recorded) == learner._repeated._most < _repeated._MOST
+    assert learner.sums() == pytest.approx(plain, rel=2e-4)

@@ -21,7 +21,8 @@ class RepeatedParts:
     """Learns from parts of batches on a GPU; what was seen often enough in its shape is a CUDA graph.
 
     A model of many small steps, such as one that reads piece by piece, keeps a GPU waiting for its launches most of the
-    time. All recordings share their memory, as one ends before the next begins.
+    time. All recordings share their memory, as one ends before the next begins; it is kept, so that a training takes up
+    to twice as much as without them. Where a recording does not fit, no more are made.
 
     Args:
         learn: takes a batch on the device, adds to gradients in place, returns a small tensor.
@@ -32,6 +33,7 @@ class RepeatedParts:
         self._learn, self._device = learn, device
         self._visits: Counter[_Shapes] = Counter()
         self._recorded: dict[_Shapes, _RecordedPart] = {}
+        self._most = _MOST
 
     @functools.cached_property
     def _pool(self) -> object:
@@ -42,13 +44,22 @@ class RepeatedParts:
         shapes = tuple((name, tensor.shape, tensor.dtype) for name, tensor in part.items())
         if shapes not in self._recorded:
             self._visits[shapes] += 1
-            if self._visits[shapes] < _VISITS or len(self._recorded) == _MOST:
+            if self._visits[shapes] < _VISITS or len(self._recorded) >= self._most:
                 return self._learn(self._sent(part))
             self._recorded[shapes] = _RecordedPart(self._learn, self._sent(part), self._pool)
-        return self._recorded[shapes](part)
+        try:
+            return self._recorded[shapes](part)
+        except _DoesNotFitError:
+            del self._recorded[shapes]
+            self._most = len(self._recorded)
+            return self._learn(self._sent(part))
 
     def _sent(self, part: Batch) -> Batch:
         return {name: tensor.to(self._device, non_blocking=True) for name, tensor in part.items()}
+
+
+class _DoesNotFitError(Exception):
+    """There is memory for a step, but not for its recording; nothing was learned."""
 
 
 class _RecordedPart:
@@ -60,7 +71,13 @@ class _RecordedPart:
     def __call__(self, part: Batch) -> Tensor:
         for name, tensor in part.items():
             self._batch[name].copy_(tensor, non_blocking=True)
-        self._step()
+        rehearsed = self._result is not None
+        try:
+            self._step()
+        except torch.OutOfMemoryError:
+            if rehearsed:
+                raise _DoesNotFitError from None
+            raise
         assert self._result is not None
         return self._result.clone()
 
