@@ -15,7 +15,7 @@ import torch
 from here import Here
 from torch.distributions import Normal
 
-from chromium import needs_chromium
+from chromium import Visits, needs_chromium
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian, TruncatedParabola
 from contmax.nn import ContinuousAttention
@@ -275,10 +275,11 @@ def test_what_is_printed_and_what_lies_in_the_folder(demo):
 
 
 @needs_chromium
-def test_the_report_in_a_browser(demo, chromium):
+def test_the_report_in_a_browser(demo, chromium, left_pages):
     pictures = [*demo.folder.glob("*.png")]
     screens = {"light": PHONE, "dark": PHONE, "large": {"width": 1280, "height": 720}}
-    seen = {name: look_at(chromium, demo.folder / "report.html", name, size) for name, size in screens.items()}
+    report = demo.folder / "report.html"
+    seen = {name: look_at(chromium, left_pages, report, name, size) for name, size in screens.items()}
     # The kinds of attention above; below, sentences of others, and four lines on how the page was made.
     rows = 5 + sum(len(table.rows) for _, table in demo_tables()) + len(EXAMPLES) + 4
     for name in screens:
@@ -292,21 +293,19 @@ def test_the_report_in_a_browser(demo, chromium):
     assert not {*seen["light"]["sources"]} & {*seen["dark"]["sources"]}
 
 
-def look_at(browser, page_file, name, size):
+def look_at(browser, left_pages, page_file, name, size):
     """What a screen shows."""
-    complaints, requests = [], []
-    page = browser.new_page(color_scheme="dark" if name == "dark" else "light", viewport=size)
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(page_file.as_uri())
+    visits = Visits(browser, left_pages)
+    scheme = "dark" if name == "dark" else "light"
+    page = visits.open(page_file.as_uri(), color_scheme=scheme, viewport=size)
     images = page.locator("img")
-    return {
-        "complaints": complaints,
-        "requests": [url for url in requests if not url.startswith(("file:", "data:"))],
+    seen = {
         "widths": images.evaluate_all("images => images.map(image => image.naturalWidth)"),
         "sources": images.evaluate_all("images => images.map(image => image.currentSrc)"),
         "rows": page.locator("tbody tr").count(),
         "overflow": page.evaluate("document.documentElement.scrollWidth > window.innerWidth"),
         "background": page.evaluate("getComputedStyle(document.body).backgroundColor"),
     }
+    visits.leave()
+    asked = [url for url in visits.requests if not url.startswith(("file:", "data:"))]
+    return {**seen, "complaints": visits.complaints, "requests": asked}
