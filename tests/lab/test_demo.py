@@ -23,7 +23,7 @@ from contmax_lab.attention import Attended, Attention, attended_share
 from contmax_lab.cli import main
 from contmax_lab.data import _digits, _vowels
 from contmax_lab.demo import demo_tables
-from contmax_lab.drawing import LIGHT, rendered_twice
+from contmax_lab.drawing import DARK, LIGHT, new_axes, rendered_twice
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task, load_recipe, open_trained, shipped_recipes
 from contmax_lab.runs import Run
@@ -208,20 +208,23 @@ def demo(tmp_path_factory):
         asked.append(workers.jobs)
         return Here().open()
 
-    made = {}
+    made = {"others": rendered_twice(lambda theme: new_axes()[0])}
 
-    def one_of_a_kind(draw):
-        """All pictures are drawn; one of each kind, by who draws it, is made into files, which takes longer."""
+    def one_kind(draw):
+        """All pictures are drawn; one of the kind that no other test makes into files is, which takes longer."""
         kind = draw.__module__
         if kind in made:
             assert draw(LIGHT).axes
-        else:
+        elif kind == "contmax_lab.labelled._panels":
             made[kind] = rendered_twice(draw)
+        else:
+            assert 0 < len(draw(LIGHT).axes) == len(draw(DARK).axes)
+            made[kind] = made["others"]
         return made[kind]
 
     with few_digits(), pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
         patch.setattr(LocalProcesses, "open", opened)
-        patch.setattr("contmax_lab.report._page.rendered_twice", one_of_a_kind)
+        patch.setattr("contmax_lab.report._page.rendered_twice", one_kind)
         main(["demo", "--output", str(folder), "--seeds", "1", "--jobs", "3", *small])
     return Demo(folder, printed.getvalue(), asked)
 
