@@ -1,5 +1,6 @@
 """What all tests of the laboratory share."""
 
+import functools
 import signal
 
 import pytest
@@ -20,6 +21,16 @@ def coarse_pictures():
     """Pictures have a quarter of their dots, and are made sooner; all else in them is as large as it is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("contmax_lab.drawing._picture._DOTS_PER_INCH", 80)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def utterances_are_read_once():
+    """Their files, which are text, are read for every training and every model that is opened."""
+    with pytest.MonkeyPatch.context() as patch:
+        from contmax_lab.data import _vowels
+
+        patch.setattr(_vowels, "_read", functools.cache(_vowels._read))
         yield
 
 

@@ -1,7 +1,6 @@
 """The demo: its data, its attentions, every recipe for one step, and the report in a real browser."""
 
 import contextlib
-import functools
 import io
 import math
 import re
@@ -21,7 +20,7 @@ from contmax.densities import MultivariateBetaGaussian, TruncatedParabola
 from contmax.nn import ContinuousAttention
 from contmax_lab.attention import Attended, Attention, attended_share
 from contmax_lab.cli import main
-from contmax_lab.data import _digits, _vowels
+from contmax_lab.data import _digits
 from contmax_lab.demo import demo_tables
 from contmax_lab.drawing import DARK, LIGHT, new_axes, rendered_twice
 from contmax_lab.errors import LabError
@@ -35,14 +34,6 @@ from contmax_lab.workers import LocalProcesses
 
 PHONE = {"width": 390, "height": 800}
 KINDS = [name for name in shipped_recipes() if name.startswith(("vowels/", "digits/"))]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _utterances_are_read_once():
-    """Their files, which are text, are read for every training and every model that is opened."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_vowels, "_read", functools.cache(_vowels._read))
-        yield
 
 
 # -- data --------------------------------------------------------------------------------------------------------------
