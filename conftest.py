@@ -227,3 +227,18 @@ def golden() -> dict[str, list[dict]]:
     """Reference values: function name → cases, each with ``tag``, ``inputs`` and ``outputs`` as decimal strings."""
     path = Path(__file__).parent / "tests" / "golden" / "golden.json"
     return {name: entry["cases"] for name, entry in json.loads(path.read_text())["functions"].items()}
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """A browser for all tests of a process."""
+    from chromium import started
+
+    with started() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def left_pages(chromium: Any) -> dict[str, list]:
+    """Options → the browser's pages that no test uses now."""
+    return {}

@@ -5,7 +5,7 @@ import re
 import pytest
 from docs_pages import DOCS, ROOT
 
-from chromium import CHROMIUM, started
+from chromium import CHROMIUM
 
 SITE = ROOT / "build" / "docs"
 needs_site = pytest.mark.skipif(
@@ -14,17 +14,11 @@ needs_site = pytest.mark.skipif(
 PAGES = ["index.html", "numerics.html", "api/densities.html", "examples/index.html", "reproducing-the-paper.html"]
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with started() as running:
-        yield running
-
-
 @needs_site
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 360), ("light", 1100), ("dark", 1440)])
-def test_pages_open_from_disk_without_network(browser, scheme, width):
+def test_pages_open_from_disk_without_network(chromium, scheme, width):
     complaints, requests = [], []
-    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page = chromium.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
@@ -41,8 +35,8 @@ def test_pages_open_from_disk_without_network(browser, scheme, width):
 
 
 @needs_site
-def test_formulas_are_drawn(browser):
-    page = browser.new_page()
+def test_formulas_are_drawn(chromium):
+    page = chromium.new_page()
     page.goto((SITE / "api" / "densities.html").as_uri())
     sizes = page.eval_on_selector_all("math", "all => all.map(x => [x.clientWidth, x.clientHeight])")
     fraction = page.evaluate("""() => {

@@ -1,6 +1,7 @@
 """α that is annealed, learned, saved and loaded; a trained model that gets zeros and keeps its accuracy; pooling."""
 
 import doctest
+import gc
 import importlib
 import json
 import pkgutil
@@ -16,9 +17,13 @@ from forked import run_apart
 
 @pytest.fixture(scope="module", autouse=True)
 def integration():
+    from transformers import Trainer  # noqa: F401, which imports much
+
     from contmax.integrations import transformers
 
     transformers.register()
+    # At every training it looks for garbage; what was imported is none.
+    gc.freeze()
     return transformers
 
 

@@ -1,5 +1,6 @@
 """What all tests of the laboratory share."""
 
+import functools
 import signal
 
 import pytest
@@ -20,6 +21,16 @@ def coarse_pictures():
     """Pictures have a quarter of their dots, and are made sooner; all else in them is as large as it is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("contmax_lab.drawing._picture._DOTS_PER_INCH", 80)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def utterances_are_read_once():
+    """Their files, which are text, are read for every training and every model that is opened."""
+    with pytest.MonkeyPatch.context() as patch:
+        from contmax_lab.data import _vowels
+
+        patch.setattr(_vowels, "_read", functools.cache(_vowels._read))
         yield
 
 
@@ -104,50 +115,20 @@ def explorer_port(explorer_runs):
         yield number
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    from chromium import started
-
-    with started() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def left_pages(chromium):
-    """Options → pages of earlier tests: a new one takes five times as long as another address in an old one."""
-    return {}
-
-
 @pytest.fixture
 def opened(chromium, explorer_port, left_pages):
     """Address → page; whatever it complains of, or asks of others, fails the test."""
-    complaints, requests, pages = [], [], []
-    listeners = {
-        "console": lambda message: complaints.append(message.text),
-        "pageerror": lambda error: complaints.append(str(error)),
-        "dialog": lambda dialog: complaints.append(dialog.message) or dialog.dismiss(),
-        "request": lambda request: requests.append(request.url),
-    }
+    from chromium import Visits
+
+    visits, home = Visits(chromium, left_pages), f"http://127.0.0.1:{explorer_port}"
 
     def open_page(address, **options):
-        left = left_pages.setdefault(repr(options), [])
-        page = left.pop() if left else chromium.new_page(**options)
-        page.set_default_timeout(10_000)
-        pages.append((page, left))
-        for event, listener in listeners.items():
-            page.on(event, listener)
-        page.goto(address if "://" in address else f"http://127.0.0.1:{explorer_port}{address}")
-        return page
+        return visits.open(address if "://" in address else home + address, **options)
 
     open_page.expected = []
     yield open_page
-    for page, left in pages:
-        # The explorer keeps nothing in the browser: all that a test did to a page goes when the next one opens it. A
-        # blank page in between would be another origin, and take a process of its own.
-        for event, listener in listeners.items():
-            page.remove_listener(event, listener)
-        left.append(page)
+    visits.leave()
     # The browser itself notes every refusal of the server.
-    assert [text for text in complaints if not any(status in text for status in open_page.expected)] == []
-    own = ("file:", "data:", "blob:", "about:", f"http://127.0.0.1:{explorer_port}/")
-    assert [url for url in requests if not url.startswith(own)] == []
+    assert [text for text in visits.complaints if not any(status in text for status in open_page.expected)] == []
+    own = ("file:", "data:", "blob:", "about:", f"{home}/")
+    assert [url for url in visits.requests if not url.startswith(own)] == []

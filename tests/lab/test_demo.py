@@ -1,7 +1,6 @@
 """The demo: its data, its attentions, every recipe for one step, and the report in a real browser."""
 
 import contextlib
-import functools
 import io
 import math
 import re
@@ -15,15 +14,15 @@ import torch
 from here import Here
 from torch.distributions import Normal
 
-from chromium import needs_chromium
+from chromium import Visits, needs_chromium
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian, TruncatedParabola
 from contmax.nn import ContinuousAttention
 from contmax_lab.attention import Attended, Attention, attended_share
 from contmax_lab.cli import main
-from contmax_lab.data import _digits, _vowels
+from contmax_lab.data import _digits
 from contmax_lab.demo import demo_tables
-from contmax_lab.drawing import LIGHT, rendered_twice
+from contmax_lab.drawing import DARK, LIGHT, new_axes, rendered_twice
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task, load_recipe, open_trained, shipped_recipes
 from contmax_lab.runs import Run
@@ -35,14 +34,6 @@ from contmax_lab.workers import LocalProcesses
 
 PHONE = {"width": 390, "height": 800}
 KINDS = [name for name in shipped_recipes() if name.startswith(("vowels/", "digits/"))]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _utterances_are_read_once():
-    """Their files, which are text, are read for every training and every model that is opened."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_vowels, "_read", functools.cache(_vowels._read))
-        yield
 
 
 # -- data --------------------------------------------------------------------------------------------------------------
@@ -208,20 +199,23 @@ def demo(tmp_path_factory):
         asked.append(workers.jobs)
         return Here().open()
 
-    made = {}
+    made = {"others": rendered_twice(lambda theme: new_axes()[0])}
 
-    def one_of_a_kind(draw):
-        """All pictures are drawn; one of each kind, by who draws it, is made into files, which takes longer."""
+    def one_kind(draw):
+        """All pictures are drawn; one of the kind that no other test makes into files is, which takes longer."""
         kind = draw.__module__
         if kind in made:
             assert draw(LIGHT).axes
-        else:
+        elif kind == "contmax_lab.labelled._panels":
             made[kind] = rendered_twice(draw)
+        else:
+            assert 0 < len(draw(LIGHT).axes) == len(draw(DARK).axes)
+            made[kind] = made["others"]
         return made[kind]
 
     with few_digits(), pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
         patch.setattr(LocalProcesses, "open", opened)
-        patch.setattr("contmax_lab.report._page.rendered_twice", one_of_a_kind)
+        patch.setattr("contmax_lab.report._page.rendered_twice", one_kind)
         main(["demo", "--output", str(folder), "--seeds", "1", "--jobs", "3", *small])
     return Demo(folder, printed.getvalue(), asked)
 
@@ -275,10 +269,11 @@ def test_what_is_printed_and_what_lies_in_the_folder(demo):
 
 
 @needs_chromium
-def test_the_report_in_a_browser(demo, chromium):
+def test_the_report_in_a_browser(demo, chromium, left_pages):
     pictures = [*demo.folder.glob("*.png")]
     screens = {"light": PHONE, "dark": PHONE, "large": {"width": 1280, "height": 720}}
-    seen = {name: look_at(chromium, demo.folder / "report.html", name, size) for name, size in screens.items()}
+    report = demo.folder / "report.html"
+    seen = {name: look_at(chromium, left_pages, report, name, size) for name, size in screens.items()}
     # The kinds of attention above; below, sentences of others, and four lines on how the page was made.
     rows = 5 + sum(len(table.rows) for _, table in demo_tables()) + len(EXAMPLES) + 4
     for name in screens:
@@ -292,21 +287,19 @@ def test_the_report_in_a_browser(demo, chromium):
     assert not {*seen["light"]["sources"]} & {*seen["dark"]["sources"]}
 
 
-def look_at(browser, page_file, name, size):
+def look_at(browser, left_pages, page_file, name, size):
     """What a screen shows."""
-    complaints, requests = [], []
-    page = browser.new_page(color_scheme="dark" if name == "dark" else "light", viewport=size)
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(page_file.as_uri())
+    visits = Visits(browser, left_pages)
+    scheme = "dark" if name == "dark" else "light"
+    page = visits.open(page_file.as_uri(), color_scheme=scheme, viewport=size)
     images = page.locator("img")
-    return {
-        "complaints": complaints,
-        "requests": [url for url in requests if not url.startswith(("file:", "data:"))],
+    seen = {
         "widths": images.evaluate_all("images => images.map(image => image.naturalWidth)"),
         "sources": images.evaluate_all("images => images.map(image => image.currentSrc)"),
         "rows": page.locator("tbody tr").count(),
         "overflow": page.evaluate("document.documentElement.scrollWidth > window.innerWidth"),
         "background": page.evaluate("getComputedStyle(document.body).backgroundColor"),
     }
+    visits.leave()
+    asked = [url for url in visits.requests if not url.startswith(("file:", "data:"))]
+    return {**seen, "complaints": visits.complaints, "requests": asked}

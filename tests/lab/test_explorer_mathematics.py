@@ -32,7 +32,8 @@ def page(chromium):
     shown = chromium.new_page()
     shown.route("http://explorer.invalid/**", answer)
     shown.goto("http://explorer.invalid/")
-    return shown
+    yield shown
+    shown.close()
 
 
 @pytest.fixture(scope="module")

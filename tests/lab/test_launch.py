@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from launched import quick_interpreter
 from processes import say_on_a_machine_of_its_own, together
 from weather import tiny_recipe
 
@@ -23,9 +24,10 @@ def test_two_processes_train_one_run_and_one_of_them_talks(tmp_path):
     config, run = tmp_path / "tiny.yaml", Run(tmp_path / "run")
     config.write_text(recipes.as_yaml(recipe))
     command = [sys.executable, "-m", *ACCELERATE, "-m", "contmax_lab", "train", config, "--folder", run.folder]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    # The launcher, the process that it starts and torchrun are as they come; torchrun's two need not import anything.
+    with quick_interpreter(tmp_path / "python", count=2) as python:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": str(python)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("stored in") == 1
     assert len(run.history()) == recipe.training.epochs

@@ -3,39 +3,21 @@
 import pytest
 import torch
 
-from chromium import needs_chromium, started
+from chromium import Visits, needs_chromium
 from contmax.densities import TruncatedParabola, TruncatedParaboloid
 from contmax.viz import alignment_html, image_attention_html, text_attention_html
 
 pytestmark = needs_chromium
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with started() as running:
-        yield running
-
-
 @pytest.fixture
-def opened(browser, tmp_path):
+def opened(chromium, left_pages, tmp_path):
     """A page of ours → one of the browser; whatever it complains of or asks for fails the test."""
-    complaints, requests, pages = [], [], []
-
-    def open_page(page, **options):
-        shown = browser.new_page(**options)
-        shown.on("console", lambda message: complaints.append(message.text))
-        shown.on("pageerror", lambda error: complaints.append(str(error)))
-        shown.on("dialog", lambda dialog: complaints.append(dialog.message) or dialog.dismiss())
-        shown.on("request", lambda request: requests.append(request.url))
-        shown.goto(page.save(tmp_path / "page.html").as_uri())
-        pages.append(shown)
-        return shown
-
-    yield open_page
-    for shown in pages:
-        shown.close()
-    assert complaints == []
-    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    visits = Visits(chromium, left_pages)
+    yield lambda page, **options: visits.open(page.save(tmp_path / "page.html").as_uri(), **options)
+    visits.leave()
+    assert visits.complaints == []
+    assert [url for url in visits.requests if not url.startswith(("file:", "data:"))] == []
 
 
 def test_a_text_is_read_with_the_keyboard_alone(opened):
@@ -94,8 +76,8 @@ def test_alignments_and_images_are_read_with_the_keyboard_alone(opened):
     assert page.locator("#said").inner_text().startswith("holds 100 % of density 1")
 
 
-def test_a_page_works_inside_of_a_notebook(browser):
-    page = browser.new_page()
+def test_a_page_works_inside_of_a_notebook(chromium):
+    page = chromium.new_page()
     page.set_content(text_attention_html(["a", "b"], [0.25, 0.75])._repr_html_())
     frame = page.frame_locator("iframe")
     frame.locator("b").nth(1).click()
