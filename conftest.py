@@ -83,10 +83,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _trace_without_notes() -> None:
     """Let torch trace without what nobody reads: where each node comes from, and Python code of every stage."""
-    from torch.fx import _lazy_graph_module, config
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch.fx import Graph, GraphModule, _lazy_graph_module, config
 
     config.do_not_emit_stack_traces = True
     _lazy_graph_module._use_lazy_graph_module_flag = True
+    # Frames inside of torch's modules are not noted at a node: so that none is.
+    InstructionTranslatorBase.is_co_filename_from_nn_modules = lambda self: True
+    # For logs that are not written.
+    GraphModule.print_readable = lambda self, *arguments, **options: ""
+    # torch looks at what it has made itself, after every step; the library makes no graphs.
+    Graph.lint = lambda self: None
 
 
 @pytest.hookimpl(wrapper=True)
