@@ -1,6 +1,5 @@
 """Shared by all tests: the run-time type checker, the golden values, Triton's interpreter where there is no GPU."""
 
-import functools
 import gc
 import importlib.util
 import json
@@ -8,7 +7,6 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -86,10 +84,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _trace_without_notes() -> None:
     """Let torch trace without what nobody reads: where each node comes from, and Python code of every stage."""
-    from torch.fx import _lazy_graph_module, config
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch.fx import Graph, GraphModule, _lazy_graph_module, config
 
     config.do_not_emit_stack_traces = True
     _lazy_graph_module._use_lazy_graph_module_flag = True
+    # Frames inside of torch's modules are not noted at a node: so that none is.
+    InstructionTranslatorBase.is_co_filename_from_nn_modules = lambda self: True
+    # For logs that are not written.
+    GraphModule.print_readable = lambda self, *arguments, **options: ""
+    # torch looks at what it has made itself, after every step; the library makes no graphs.
+    Graph.lint = lambda self: None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -104,6 +109,13 @@ def pytest_collection() -> Iterator[None]:
         # takes a good part of its time.
         gc.set_threshold(50_000, 20, 20)
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    # pytest looks for garbage five times and Python at its end once more: the first time finds what there is.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -148,78 +160,14 @@ def triton_takes_cpu_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pytest.importorskip("triton", reason="Triton's kernels need triton: pip install 'contmax[gpu]'")
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("on a GPU the kernels are compiled, and cannot take CPU tensors")
+    import quick_interpreter
+
     monkeypatch.setattr("contmax.kernels._backends.TRITON_DEVICES", {"cpu"})
-    _patch_the_language_once(monkeypatch)
-    _make_types_once(monkeypatch)
+    quick_interpreter.make_quick(monkeypatch)
     # NumPy, which the interpreter computes with, warns of what kernels do on purpose and select away.
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All-NaN slice encountered", RuntimeWarning)
         yield
-
-
-def _patch_the_language_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a kernel's helpers find the language as the kernel's launch has left it.
-
-    Triton's interpreter looks through the whole language at every call of a helper, for what is replaced already:
-    nearly half of its time.
-    """
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang
-
-    @functools.cache
-    def languages(function):
-        return [module for module in (tl, tl.core) if module in function.__globals__.values()]
-
-    def patch_once(function):
-        as_it_comes = any(tl.core.is_builtin(module.load) for module in languages(function))
-        return patch(function) if as_it_comes else interpreter._LangPatchScope()
-
-    monkeypatch.setattr(interpreter, "_patch_lang", patch_once)
-
-
-# What Triton's interpreter has found out about types, by their names.
-_BLOCKS: dict[tuple, tuple] = {}
-_SHAPES: dict[str, tuple] = {}
-_NUMPY_TYPES: dict[str, Any] = {}
-
-
-def _make_types_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Triton's interpreter remember types, which it makes and names anew at every operation."""
-    from triton.language import core
-    from triton.runtime import interpreter
-
-    make, make_tensor, numpy_type = core.block_type.__init__, core.tensor.__init__, interpreter._get_np_dtype
-
-    def remembered(self, element_ty, shape):
-        plain = all(type(size) is int for size in shape)
-        known = _BLOCKS.get((element_ty.name, *shape)) if plain else None
-        if known is None:
-            make(self, element_ty, shape)
-            _BLOCKS[element_ty.name, *self.shape] = self.shape, self.numel, self.name
-        else:
-            self.element_ty = element_ty
-            self.shape, self.numel, self.name = known
-
-    def remembered_tensor(self, handle, type):
-        known = _SHAPES.get(type.name)
-        if known is None:
-            make_tensor(self, handle, type)
-            _SHAPES[type.name] = self.shape, self.numel
-        else:
-            self.handle, self.type, self.dtype = handle, type, type.scalar
-            self.shape, self.numel = known
-
-    def remembered_numpy_type(triton_type):
-        known = _NUMPY_TYPES.get(triton_type.name)
-        if known is None:
-            known = _NUMPY_TYPES[triton_type.name] = numpy_type(triton_type)
-        return known
-
-    monkeypatch.setattr(core.block_type, "__init__", remembered)
-    monkeypatch.setattr(core.tensor, "__init__", remembered_tensor)
-    monkeypatch.setattr(interpreter, "_get_np_dtype", remembered_numpy_type)
 
 
 @pytest.fixture(scope="session")

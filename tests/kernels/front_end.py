@@ -6,18 +6,19 @@ branches that disagree. Run as a program, because the interpreter is chosen when
     python tests/kernels/front_end.py    # prints the kernels, and what the compiler says of those that it refuses
 """
 
+import ast
 import functools
-import gc
 import itertools
 import sys
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, make_backend
+from triton.compiler import make_backend
+from triton.compiler.code_generator import ASTFunction, CodeGenerator, CompilationError, str_to_ty
+from triton.language import constexpr
 from triton.runtime.jit import JITFunction, KernelParam
 
 import contmax
@@ -50,30 +51,73 @@ def type_of(value: Any, parameter: KernelParam) -> str:
     return "fp32" if isinstance(value, float) else "i32"
 
 
+class Program:
+    """What the kernels have become so far. In one program a helper of many kernels is made once for the same types."""
+
+    def __init__(self) -> None:
+        self.context = ir.context()
+        ir.load_dialects(self.context)
+        HOPPER.load_dialects(self.context)
+        self.module = ir.builder(self.context).create_module()
+        self.returned_types: dict[str, Any] = {}
+
+    def add(self, kernel: JITFunction, types: list[Any], options: Any) -> None:
+        CodeGenerator(
+            self.context,
+            ASTFunction([], types, {}),
+            kernel.get_capture_scope(),
+            f"{kernel.fn.__name__}_{len(SEEN)}",
+            kernel,
+            is_kernel=True,
+            is_gluon=False,
+            options=options,
+            codegen_fns=HOPPER.get_codegen_implementation(options),
+            module_map=HOPPER.get_module_map(),
+            module=self.module,
+            function_types=self.returned_types,
+            file_name="",
+        ).visit(kernel.parse())
+
+
+PROGRAMS = [Program()]
+
+
+def visited(generator: CodeGenerator, node: ast.AST | None) -> Any:
+    """As the compiler visits a node of a kernel's tree, but without noting where in a file every operation stands."""
+    if node is None:
+        return None
+    before, generator.cur_node = generator.cur_node, node
+    try:
+        result = ast.NodeVisitor.visit(generator, node)
+    except CompilationError:
+        raise
+    except Exception as error:
+        raise CompilationError(generator.jit_fn.src, generator.cur_node, repr(error)) from None
+    generator.cur_node = before
+    return result
+
+
 def parsed(kernel: JITFunction, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> None:
     """In the place of a launch."""
     options = {name: named.pop(name) for name in list(named) if name not in kernel.arg_names}
     values = dict(zip(kernel.arg_names, arguments, strict=False)) | named
     types = {p.name: type_of(values[p.name], p) for p in kernel.params}
-    constants = {(i,): values[name] for i, name in enumerate(types) if types[name] == "constexpr"}
+    constants = {name: values[name] for name in types if types[name] == "constexpr"}
     key = (kernel.fn.__name__, tuple(types.values()), tuple(constants.items()))
     if key in SEEN:
         return
     SEEN[key] = None
-    source = ASTSource(kernel, types, constants, {})
-    context = ir.context()
-    ir.load_dialects(context)
-    HOPPER.load_dialects(context)
-    chosen = HOPPER.parse_options(options)
+    kinds = [
+        constexpr(constants[name]).type if name in constants else str_to_ty(kind, None) for name, kind in types.items()
+    ]
     try:
-        source.make_ir(
-            HOPPER.target, chosen, HOPPER.get_codegen_implementation(chosen), HOPPER.get_module_map(), context
-        )
-    except triton.compiler.errors.CompilationError as error:
+        PROGRAMS[-1].add(kernel, kinds, HOPPER.parse_options(options))
+    except CompilationError as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
         SEEN[key] = str(cause)
+        PROGRAMS.append(Program())  # the other has half a kernel
 
 
 def differentiate(output: Tensor, *inputs: Tensor) -> None:
@@ -123,10 +167,11 @@ def continuous() -> None:
             differentiate(attend(values)[0], values, *attend.parameters())
 
 
-def main() -> int:
-    gc.disable()  # trees and types by the million, of which little is garbage
+def main() -> bool:
+    """Is there a kernel that the compiler refuses?"""
     JITFunction.run = parsed
     JITFunction.parse = functools.cache(JITFunction.parse)  # helpers are in many kernels
+    CodeGenerator.visit = visited
     _kept._may_be_kept = lambda kernel: False
     _backends.TRITON_DEVICES = {"cpu"}
     for dtype in (torch.float32, torch.bfloat16):
@@ -135,8 +180,12 @@ def main() -> int:
     continuous()
     for (name, types, _), problem in SEEN.items():
         print(name if problem is None else f"REFUSED {name} {types}: {problem}")
-    return any(SEEN.values())
+    refused = any(SEEN.values())
+    if not refused and not PROGRAMS[-1].module.verify():
+        print("REFUSED: no sound program. What is wrong stands on stderr when this runs by itself.")
+        refused = True
+    return refused
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+if __name__ == "__main__" and main():
+    sys.exit(1)
