@@ -20,10 +20,17 @@ class RecordedStep:
         rehearsals: how many calls take it as it is.
         pool: memory for what is made on the way, from `torch.cuda.graph_pool_handle`, for steps of which one ends
             before another begins; by default memory of its own.
+        side: the stream of the rehearsals, by default a new one. Libraries keep memory for every stream that they see.
     """
 
-    def __init__(self, step: Callable[[], None], rehearsals: int = REHEARSALS, pool: Any = None) -> None:
-        self._step, self._pool = step, pool
+    def __init__(
+        self,
+        step: Callable[[], None],
+        rehearsals: int = REHEARSALS,
+        pool: Any = None,
+        side: torch.cuda.Stream | None = None,
+    ) -> None:
+        self._step, self._pool, self._side = step, pool, side
         self._rehearsals = rehearsals
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -41,7 +48,7 @@ class RecordedStep:
 
     def _rehearse(self) -> None:
         """On a stream of its own, as what autograd remembers of the stream must not be in the recording."""
-        side = torch.cuda.Stream()
+        side = self._side or torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             self._step()

@@ -68,6 +68,7 @@ def test_steps_that_are_played_teach_what_plain_steps_teach(monkeypatch, network
     assert repeated.sums() == pytest.approx(plain.sums(), rel=tolerance)
 
 
+@pytest.mark.skipif(not ON_GPU, reason="on a CPU chance comes with the batch")
 def test_other_chance_is_seen(monkeypatch):
     """What the comparison above would miss if it were too coarse: the same training with other dropout."""
     first, seed_for = taught("softmax"), _learner.seed_for
@@ -75,16 +76,22 @@ def test_other_chance_is_seen(monkeypatch):
     assert taught("softmax").sums() != pytest.approx(first.sums(), rel=2e-4)
 
 
+def test_nothing_is_recorded_where_it_is_not_wanted():
+    assert taught("softmax", "--training.record=false")._repeated is None
+
+
 @pytest.mark.skipif(not ON_GPU, reason="the memory of a GPU")
-def test_without_memory_for_recordings_steps_stay_plain():
-    plain = taught("softmax", "--training.accumulate=2").sums()
-    torch.cuda.empty_cache()
-    # What is in use and a little more: a step fits, and nothing beside it.
-    share = (torch.cuda.memory_reserved() + 24 * 2**20) / torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(share)
-    try:
-        learner = taught("softmax", "--training.accumulate=2")
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    assert len(learner._repeated._recorded) == learner._repeated._most < _repeated._MOST
-    assert learner.sums() == pytest.approx(plain, rel=2e-4)
+def test_without_memory_for_recordings_steps_stay_plain(monkeypatch):
+    learn, tried = _learner.Learner._learn_from, []
+
+    def large(self, batch, counted=1.0):
+        if torch.cuda.is_current_stream_capturing():
+            tried.append(torch.cuda.get_device_properties(0).total_memory)
+            torch.empty(2 * tried[-1], dtype=torch.uint8, device="cuda")
+        return learn(self, batch, counted)
+
+    plain = taught("softmax", "--training.record=false")
+    monkeypatch.setattr(_learner.Learner, "_learn_from", large)
+    learner = taught("softmax")
+    assert (len(tried), learner._repeated._most) == (1, 0)
+    assert learner.sums() == pytest.approx(plain.sums(), rel=2e-4)

@@ -37,6 +37,8 @@ class TrainingConfig:
         precision: "no" = float32, "bf16" = bfloat16 autocast.
         workers: processes that prepare batches ahead of time; 0 = none. Results do not depend on it.
         compile: compile the model with torch.compile; results differ in the last digits.
+        record: on a GPU, record the steps of tasks that allow it and play them back: much faster where a model has many
+            small steps, for up to twice the memory.
         device: auto = the GPU if there is one.
         wandb: project of Weights & Biases to send metrics to (needs the package wandb); empty = none.
         tensorboard: write event files beside metrics.jsonl (needs the package tensorboard).
@@ -65,6 +67,7 @@ class TrainingConfig:
     precision: Literal["no", "bf16"] = "no"
     workers: NonNegativeInt = 0
     compile: bool = False
+    record: bool = True
     device: Literal["auto", "cpu"] = "auto"
     wandb: str = ""
     tensorboard: bool = False

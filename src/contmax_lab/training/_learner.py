@@ -44,7 +44,8 @@ class Learner:
         self.optimizer = make_optimizer(self.task, self.bare_model, recipe.training)
         self.schedule = Schedule(recipe.training)
         rank, world = accelerator.process_index, accelerator.num_processes
-        repeats = self.task.repeats_steps and accelerator.device.type == "cuda" and world == 1
+        can_repeat = self.task.repeats_steps and accelerator.device.type == "cuda" and world == 1
+        repeats = can_repeat and recipe.training.record
         self._repeated = RepeatedParts(self._learn_from, accelerator.device) if repeats else None
         self.loader = Loader(self.task, splits.train, recipe.seed, recipe.training.accumulate, rank, world)
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=accelerator.device)

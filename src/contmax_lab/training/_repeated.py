@@ -3,6 +3,7 @@
 import functools
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ class RepeatedParts:
 
     A model of many small steps, such as one that reads piece by piece, keeps a GPU waiting for its launches most of the
     time. All recordings share their memory, as one ends before the next begins; it is kept, so that a training takes up
-    to twice as much as without them. Where a recording does not fit, no more are made.
+    to twice as much as without them. Where a recording does not fit, no more are made; ``training.record`` forbids all.
 
     Args:
         learn: takes a batch on the device, adds to gradients in place, returns a small tensor.
@@ -36,8 +37,9 @@ class RepeatedParts:
         self._most = _MOST
 
     @functools.cached_property
-    def _pool(self) -> object:
-        return torch.cuda.graph_pool_handle()
+    def _shared(self) -> dict[str, Any]:
+        """What all recordings have in common."""
+        return {"pool": torch.cuda.graph_pool_handle(), "side": torch.cuda.Stream()}
 
     def __call__(self, part: Batch) -> Tensor:
         """Learn from a part that is on the host or on the device."""
@@ -46,7 +48,7 @@ class RepeatedParts:
             self._visits[shapes] += 1
             if self._visits[shapes] < _VISITS or len(self._recorded) >= self._most:
                 return self._learn(self._sent(part))
-            self._recorded[shapes] = _RecordedPart(self._learn, self._sent(part), self._pool)
+            self._recorded[shapes] = _RecordedPart(self._learn, self._sent(part), self._shared)
         try:
             return self._recorded[shapes](part)
         except _DoesNotFitError:
@@ -63,10 +65,10 @@ class _DoesNotFitError(Exception):
 
 
 class _RecordedPart:
-    def __init__(self, learn: Callable[[Batch], Tensor], batch: Batch, pool: object) -> None:
+    def __init__(self, learn: Callable[[Batch], Tensor], batch: Batch, shared: dict[str, Any]) -> None:
         self._learn, self._batch = learn, batch
         self._result: Tensor | None = None
-        self._step = RecordedStep(self._take, rehearsals=1, pool=pool)
+        self._step = RecordedStep(self._take, rehearsals=1, **shared)
 
     def __call__(self, part: Batch) -> Tensor:
         for name, tensor in part.items():
