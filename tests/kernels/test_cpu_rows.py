@@ -55,10 +55,11 @@ def _oracle(x, alpha: float, g):
         p = np.power(u, 1 / v.dtype.type(epsilon), where=u > 0, out=np.zeros_like(u))
         return p, np.divide(p, u, where=p > 0, out=np.zeros_like(u))
 
+    # A step that is shorter than 1e-9 leaves an error of its square: with more digits, one is enough.
     a = np.longdouble(0)
-    for kind, arrived in ((np.float64, 1e-9), (np.longdouble, 1e-17)):
+    for kind in (np.float64, np.longdouble):
         step = np.inf
-        while abs(step) > arrived * (1 + a):
+        while abs(step) > 1e-9 * (1 + a):
             p, slope = deformed((x - x.max()).astype(kind) - kind(a))
             total = p.sum()
             step = total / slope.sum() * (np.log(total) if epsilon == 0 else (1 - total**-epsilon) / epsilon)

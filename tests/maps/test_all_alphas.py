@@ -201,17 +201,12 @@ def test_rows_against_mpmath(alpha, dtype):
 @pytest.mark.parametrize("backend", ["compiled"], indirect=True)
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_weighted_points_against_mpmath(alpha):
-    learned = torch.tensor(alpha, dtype=F64, requires_grad=True)
-    results = []
-    for row in ROWS:
-        x = torch.tensor(row, requires_grad=True)
-        domain = Nodes(torch.arange(len(row), dtype=F64), torch.tensor(WEIGHTS[: len(row)]))
-        p = contmax.regularized_prediction(x, domain, learned).density(domain.points)
-        gradients = torch.autograd.grad(p, (x, learned), torch.tensor(COTANGENT[: len(row)]))
-        padded = [torch.nn.functional.pad(t, (0, LENGTH - len(row))) for t in (p.detach(), gradients[0])]
-        results.append([*padded, gradients[1]])
-    p, grad, grad_alpha = (torch.stack(parts) for parts in zip(*results, strict=True))
-    _check(p, grad, grad_alpha, alpha, F64, weighted=True)
+    domain = Nodes(torch.arange(LENGTH, dtype=F64), torch.tensor(WEIGHTS))
+    x = torch.stack([_padded(row, F64) for row in ROWS]).requires_grad_()
+    learned = torch.full((len(ROWS),), alpha, dtype=F64, requires_grad=True)
+    p = contmax.regularized_prediction(x, domain, learned).density(domain.points[:, None]).T
+    gradients = torch.autograd.grad(p, (x, learned), torch.tensor(COTANGENT).expand_as(x))
+    _check(p.detach(), *gradients, alpha, F64, weighted=True)
 
 
 @pytest.mark.parametrize("alpha", [20.0, 100.0])

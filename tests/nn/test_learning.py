@@ -42,7 +42,7 @@ def train(model, batch, loss, steps, lr):
 
 def test_a_model_finds_a_burst_and_reports_it_inside_its_support():
     model = Finder(2.0)
-    train(model, bursts, lambda m, x, place: mse_loss(m(x)[0], place), steps=200, lr=0.02)
+    train(model, bursts, lambda m, x, place: mse_loss(m(x)[0], place), steps=100, lr=0.04)
     values, place = bursts(500)
     with torch.no_grad():
         said, density = model(values)
@@ -85,7 +85,7 @@ def test_many_heads_copy_what_is_asked_for():
 
     with torch.no_grad():
         before = loss(model, *marked(500))
-    train(model, marked, loss, steps=300, lr=0.02)
+    train(model, marked, loss, steps=120, lr=0.05)
     with torch.no_grad():
         after = loss(model, *marked(500))
     assert after < 0.2 * before
@@ -106,13 +106,13 @@ def trained_iou(**options) -> float:
     """IoU of supports and bumps after a short training on the kinds alone."""
     attend = ContinuousAttention(GaussianBasis.linspace(24, 0.05), **options)
     model = torch.nn.ModuleList([torch.nn.Conv1d(3, 8, 3, padding=1), attend, torch.nn.Linear(8, 2)])
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 
     def forward(values):
         context, density = attend(torch.relu(model[0](values.mT)).mT)
         return model[2](context), density
 
-    for _ in range(150):
+    for _ in range(75):
         values, kind, _ = bumps(64)
         optimizer.zero_grad()
         cross_entropy(forward(values)[0], kind).backward()

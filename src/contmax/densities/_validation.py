@@ -85,6 +85,8 @@ def require_positive(name: str, value: Tensor, hint: str) -> None:
 
 def require_broadcastable(name: str, shape: tuple[int, ...], batch_shape: torch.Size) -> None:
     """Points, without their event dimensions, must broadcast with the batch of the density."""
+    if shape[len(shape) - len(batch_shape) :] == batch_shape:
+        return  # as they nearly always do
     try:
         torch.broadcast_shapes(shape, batch_shape)
     except RuntimeError:

@@ -57,6 +57,8 @@ def checked_alpha(alpha: float | int | Tensor, device: torch.device) -> Float[Te
 
 def broadcast_alpha(values: Tensor, alpha: Tensor) -> Tensor:
     """Values expanded over the common batch of scores and α."""
+    if not alpha.shape:
+        return values
     try:
         batch = torch.broadcast_shapes(values.shape[:-1], alpha.shape)
     except RuntimeError:
