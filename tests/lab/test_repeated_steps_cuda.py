@@ -85,10 +85,11 @@ def test_without_memory_for_recordings_steps_stay_plain(monkeypatch):
     learn, tried = _learner.Learner._learn_from, []
 
     def large(self, batch, counted=1.0):
+        result = learn(self, batch, counted)
         if torch.cuda.is_current_stream_capturing():
             tried.append(torch.cuda.get_device_properties(0).total_memory)
             torch.empty(2 * tried[-1], dtype=torch.uint8, device="cuda")
-        return learn(self, batch, counted)
+        return result
 
     plain = taught("softmax", "--training.record=false")
     monkeypatch.setattr(_learner.Learner, "_learn_from", large)
