@@ -52,6 +52,27 @@ def test_groups_masks_biases_and_lengths():
     assert_accurate(call, given, tolerance=2e-5)
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(150, 200), (200, 150), (33, 1)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_bias_of_distances(queries, keys, causal):
+    call = lambda q, k, v, b: contmax.entmax_attention(q, k, v, bias=b, is_causal=causal)  # noqa: E731
+    bias = Fixed(drawn(2, 1, queries + keys - 1, seed=4))
+    assert_accurate(call, [*triple(queries=queries, keys=keys), bias], tolerance=2e-5)
+    # Flat rows, which are multiplied whole.
+    assert_accurate(call, [*triple(queries=queries, keys=keys, sharp=0.02), bias], BF16, tolerance=2e-2)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="the memory of a GPU")
+def test_alibi_has_no_matrix():
+    attend = contmax.nn.EntmaxAttention(64, 4, is_causal=True, alibi="half").to(DEVICE, BF16)
+    x = drawn(1, 16384, 64).to(DEVICE, BF16).requires_grad_()
+    attend(x).sum().backward()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    attend(x).sum().backward()
+    assert torch.cuda.max_memory_allocated() - before < 400e6  # the bias would take 4.3 GB
+
+
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["float32", "bfloat16"])
 def test_flat_rows_and_mixtures_of_flat_and_sparse(dtype):
     assert_accurate(

@@ -87,6 +87,9 @@ def test_every_alpha(alpha, lists):
                 "bias": torch.linspace(-2, 2, 5).view(1, 5, 1).expand(1, 5, 19),
             },
         ),
+        # One number of the bias for each distance.
+        ({"heads": 2}, {"bias": torch.linspace(-3, 3, 46).view(2, 1, 23)}),
+        ({"queries": 9, "keys": 70}, {"bias": -torch.arange(69.0, -9.0, -1).abs().view(1, 1, 78), "is_causal": True}),
     ],
 )
 def test_shapes_and_options(sizes, options):

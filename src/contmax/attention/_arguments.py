@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 
 from contmax._eager import all_eager, is_eager_cpu
 from contmax._mask import require_boolean
+from contmax.kernels import is_by_distance
 from contmax.maps._arguments import checked_alpha
 
 
@@ -21,7 +22,7 @@ class Inputs(NamedTuple):
         value: (*batch, G, L, c).
         alpha: a float, or a tensor (*, 1, 1) that broadcasts to the scores.
         mask: boolean, broadcasts to the scores, or None.
-        bias: real, broadcasts to the scores, or None.
+        bias: real, broadcasts to the scores, or one number for each distance (`is_by_distance`), or None.
         lengths: how many keys exist, integers that broadcast to the scores' (*batch, 1, 1, 1), or None.
         diagonal: query i meets keys up to i + diagonal; None if all.
         scale: factor of the scores.
@@ -82,7 +83,11 @@ def checked_inputs(
     key, value = (x.expand(*batch, groups, *x.shape[-2:]) for x in (key, value))
     shape = (*batch, heads, query.shape[-2], key.shape[-2])
     require_boolean(mask)
-    mask, bias = _fitting(mask, shape, "mask"), _fitting(bias, shape, "bias")
+    mask = _fitting(mask, shape, "mask")
+    if bias is not None and is_by_distance(bias, *shape[-2:]):
+        bias = _fitting(bias, (*shape[:-2], 1, bias.shape[-1]), "bias")
+    else:
+        bias = _fitting(bias, shape, "bias")
     if bias is not None and not bias.is_floating_point():
         raise TypeError(f"bias is added to the scores and must be floating-point; got {bias.dtype}. Pass bias.float().")
     return Inputs(

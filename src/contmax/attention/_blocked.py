@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from contmax.attention._arguments import Inputs
+from contmax.attention._distances import bias_of_keys, bias_of_queries
 from contmax.attention._reference import attend_reference
 from contmax.maps._half_precision import widened_scores
 
@@ -47,18 +48,18 @@ def query_blocks(inputs: Inputs) -> Iterator[slice]:
 def block_of(inputs: Inputs, rows: slice) -> Inputs:
     """The same for some of the queries, and the keys that any of them may attend."""
     diagonal = None if inputs.diagonal is None else inputs.diagonal + rows.start
-    mask, bias = (_rows_of(x, rows) for x in (inputs.mask, inputs.bias))
+    queries, keys = inputs.sizes
+    mask, bias = inputs.mask, inputs.bias
+    if mask is not None and mask.dim() > 1 and mask.shape[-2] > 1:
+        mask = mask[..., rows, :]
+    if bias is not None:
+        bias = bias_of_queries(bias, rows, queries, keys)
     block = inputs._replace(query=inputs.query[..., rows, :], mask=mask, bias=bias, diagonal=diagonal)
     if diagonal is None:
         return block
-    keys = slice(0, max(1, min(inputs.key.shape[-2], rows.stop + inputs.diagonal)))
-    mask, bias = (_columns_of(x, keys) for x in (mask, bias))
-    return block._replace(key=inputs.key[..., keys, :], value=inputs.value[..., keys, :], mask=mask, bias=bias)
-
-
-def _rows_of(x: Tensor | None, rows: slice) -> Tensor | None:
-    return x if x is None or x.dim() < 2 or x.shape[-2] == 1 else x[..., rows, :]
-
-
-def _columns_of(x: Tensor | None, columns: slice) -> Tensor | None:
-    return x if x is None or x.dim() < 1 or x.shape[-1] == 1 else x[..., columns]
+    count = max(1, min(keys, rows.stop + inputs.diagonal))
+    if mask is not None and mask.dim() > 0 and mask.shape[-1] > 1:
+        mask = mask[..., :count]
+    if bias is not None:
+        bias = bias_of_keys(bias, count, rows.stop - rows.start, keys)
+    return block._replace(key=inputs.key[..., :count, :], value=inputs.value[..., :count, :], mask=mask, bias=bias)

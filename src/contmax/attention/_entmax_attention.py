@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from contmax._typing import Bool, Float, Int
 from contmax.attention._arguments import Inputs, checked_inputs
 from contmax.attention._blocked import attend_in_blocks
+from contmax.attention._distances import bias_of_scores
 from contmax.attention._fused import attend_fused, can_be_fused
 from contmax.attention._listed import attend_listed, can_be_listed
 from contmax.attention._reference import Attended, allowed_keys, attend_reference
@@ -46,7 +47,9 @@ def entmax_attention(
             lie in [1, 2]; heads where it does not get NaN.
         mask: boolean, broadcastable to (\*batch, H, Q, L); True = may be attended. It combines with `bias`, `is_causal`
             and `lengths`.
-        bias: b, added to the scores, broadcastable to them; −inf counts as masked. Differentiable.
+        bias: b, added to the scores, broadcastable to them; −inf counts as masked. Differentiable. One that depends on
+            the distance of query i and key j only takes little memory as (…, 1, Q + L − 1), with the number of (i, j)
+            at j − i + Q − 1.
         is_causal: whether a query may attend only to keys up to its own position. The *last* query is aligned with the
             *last* key, so that a query of a cached sequence sees all of it; `scaled_dot_product_attention` aligns the
             first query with the first key, which is the same only for Q = L.
@@ -108,6 +111,8 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
     if plain and inputs.diagonal in (None, 0):
         return F.scaled_dot_product_attention(*inputs[:3], is_causal=inputs.diagonal == 0, **options)
     allowed, bias = allowed_keys(inputs), inputs.bias
+    if bias is not None:
+        bias = bias_of_scores(bias, *inputs.sizes)
     if bias is None and allowed is None:
         return F.scaled_dot_product_attention(*inputs[:3], **options)
     if bias is not None:

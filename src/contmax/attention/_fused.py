@@ -32,7 +32,11 @@ def attend_fused(inputs: Inputs) -> Tensor:
     batch = inputs.query.shape[:-3]
     query, key, value = (x if x.dim() == 4 else x.reshape(-1, *x.shape[-3:]) for x in inputs[:3])
     scores = (*inputs.query.shape[:-1], inputs.key.shape[-2])
-    mask, bias = (_as_one_batch(x, scores) for x in (inputs.mask, inputs.bias))
+    mask, bias = _as_one_batch(inputs.mask, scores), inputs.bias
+    if bias is not None and kernels.is_by_distance(bias, *inputs.sizes):
+        bias = _as_one_batch(bias, (*scores[:-2], 1, bias.shape[-1]))
+    else:
+        bias = _as_one_batch(bias, scores)
     lengths = None if inputs.lengths is None else inputs.lengths[..., 0, 0, 0].expand(batch).reshape(-1)
     alpha, heads = inputs.alpha, inputs.query.shape[-3]
     if isinstance(alpha, Tensor):

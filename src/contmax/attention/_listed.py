@@ -14,6 +14,7 @@ from contmax._by_reference import gradients_by_reference, needs_reference
 from contmax._precision import without_autocast
 from contmax.attention._arguments import Inputs
 from contmax.attention._blocked import block_of, query_blocks
+from contmax.attention._distances import bias_of_scores
 from contmax.attention._reference import allowed_keys, attend_reference, repeated_heads
 from contmax.maps._half_precision import widened_scores
 
@@ -104,7 +105,7 @@ def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     with without_autocast(block.query):
         scores = (block.query * block.scale) @ key.mT
     if block.bias is not None:
-        scores += block.bias.to(scores.dtype)
+        scores += bias_of_scores(block.bias, *block.sizes).to(scores.dtype)
     allowed = allowed_keys(block)
     if allowed is not None:
         # One pass over few numbers and one over the scores; a masked fill takes several.

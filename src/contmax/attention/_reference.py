@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from contmax._precision import without_autocast
 from contmax.attention._arguments import Inputs
+from contmax.attention._distances import bias_of_scores
 from contmax.maps import entmax
 from contmax.maps._half_precision import widened_scores
 
@@ -27,7 +28,7 @@ def attend_reference(inputs: Inputs, dropout_p: float) -> Attended:
     with without_autocast(query):
         scores = (query * inputs.scale) @ key.mT
         if inputs.bias is not None:
-            scores = scores + inputs.bias.to(scores.dtype)
+            scores = scores + bias_of_scores(inputs.bias, *inputs.sizes).to(scores.dtype)
         if scores.shape[-1] == 0:  # there is no distribution over nothing
             return Attended(scores @ value, scores)
         allowed = allowed_keys(inputs)

@@ -151,12 +151,11 @@ class EntmaxAttention(AlphaModule):
         return x.reshape(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
 
     def _penalty(self, queries: int, keys: int) -> Tensor | None:
-        """−m_h |i − j|, (H, Q, L)."""
+        """−m_h |i − j| for each distance, (H, 1, Q + L − 1); the last query stands at the last key."""
         if self.slopes is None:
             return None
-        place = torch.arange(keys, device=self.slopes.device)
-        own = torch.arange(keys - queries, keys, device=self.slopes.device)
-        return -self.slopes[:, None, None] * (own.unsqueeze(-1) - place).abs()
+        steps = torch.arange(keys - 1, -queries, -1, device=self.slopes.device)
+        return -self.slopes[:, None, None] * steps.abs()
 
     def _scale(self, queries: int, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
         """λ_h(n) of each query, (B or 1, H, Q, 1)."""

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax.kernels._attention_options import AttentionOptions
+from contmax.kernels._attention_options import AttentionOptions, is_by_distance
 from contmax.kernels.triton._attention_columns import listed_keys_backward, rank_entries
 from contmax.kernels.triton._attention_dense import attend_dense, dense_keys_backward, dense_queries_backward
 from contmax.kernels.triton._attention_doubted import list_doubted
@@ -51,10 +51,19 @@ class _Call:
         shape = (self.batch, self.heads, self.queries, self.keys)
         unused, none = self.query, (0, 0, 0, 0)
         self.mask = unused if mask is None else mask.expand(shape).view(torch.uint8)
-        self.bias = unused if bias is None else bias.expand(shape)
+        self.bias = unused
+        bias_places: tuple[int, ...] = none
+        if bias is not None and is_by_distance(bias, self.queries, self.keys):
+            # From the distance of the first query and the first key on: a later query has its numbers before these.
+            self.bias = bias.expand(*shape[:2], 1, -1)[..., self.queries - 1 :]
+            places = self.bias.stride()
+            bias_places = (places[0], places[1], -places[3], places[3])
+        elif bias is not None:
+            self.bias = bias.expand(shape)
+            bias_places = self.bias.stride()
         self.lengths = unused if lengths is None else lengths.expand(self.batch).to(torch.int32).contiguous()
         mask_places = none if mask is None else self.mask.stride()
-        self.places = (*mask_places, *(none if bias is None else self.bias.stride()))
+        self.places = (*mask_places, *bias_places)
         self.widths = {"D": self.channels, "WIDTH": max(power_of_two(self.channels), 16)}
         self.value_widths = {"C": self.value_channels, "VALUE_WIDTH": max(power_of_two(self.value_channels), 16)}
         widest = max(self.widths["WIDTH"], self.value_widths["VALUE_WIDTH"])

@@ -107,7 +107,7 @@ def list_doubted(
                 K + origin.to(tl.int64) * kj + at_key, mask=(j < last_end)[None, :] & (d < D)[:, None], other=0.0
             )
             z = tl.dot(q, k, input_precision="tf32x3")
-            allowed = j[None, :] < ends[:, None]
+            allowed = inside[:, None] & (j[None, :] < ends[:, None])
             if HAS_MASK or HAS_BIAS:
                 at_masks = at_mask[:, None] + j.to(tl.int64)[None, :] * mj
                 at_biases = at_bias[:, None] + j.to(tl.int64)[None, :] * bj

@@ -1,0 +1,32 @@
+"""A bias that depends on the distance of query and key only: one number for each distance instead of a matrix."""
+
+from torch import Tensor
+
+from contmax.kernels import is_by_distance
+
+
+def bias_of_scores(bias: Tensor, queries: int, keys: int) -> Tensor:
+    """The bias as what broadcasts to the scores (*batch, H, Q, L).
+
+    Args:
+        bias: that already, or (…, 1, Q + L − 1), the number of query i and key j at j − i + Q − 1.
+        queries, keys: Q and L.
+    """
+    if not is_by_distance(bias, queries, keys):
+        return bias
+    matrix = bias.unfold(-1, keys, 1).flip(-2)
+    return matrix if bias.dim() == 1 else matrix.squeeze(-3)
+
+
+def bias_of_queries(bias: Tensor, rows: slice, queries: int, keys: int) -> Tensor:
+    """The bias of some of the queries, in the same form."""
+    if is_by_distance(bias, queries, keys):
+        return bias[..., queries - rows.stop : queries - rows.start + keys - 1]
+    return bias if bias.dim() < 2 or bias.shape[-2] == 1 else bias[..., rows, :]
+
+
+def bias_of_keys(bias: Tensor, count: int, queries: int, keys: int) -> Tensor:
+    """The bias of the first few keys, in the same form."""
+    if is_by_distance(bias, queries, keys):
+        return bias[..., : queries + count - 1]
+    return bias if bias.dim() < 1 or bias.shape[-1] == 1 else bias[..., :count]
