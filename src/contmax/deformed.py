@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import carries_gradient, is_eager_cpu
+from contmax._precision import wide_dtype
 from contmax._smooth import (
     expm1_over,
     expm1_over_series,
@@ -284,7 +285,7 @@ def _index(index: float | int | Tensor, like: Tensor) -> Tensor:
 def _distance_from_one(index: float | int | Tensor, like: Tensor) -> Tensor:
     """1 − index, subtracted in the precision the index came in."""
     if isinstance(index, Tensor):
-        return (1 - index.to(torch.promote_types(index.dtype, torch.float32))).to(like.dtype)
+        return (1 - index.to(wide_dtype(index.dtype))).to(like.dtype)
     return _index(1 - index, like)
 
 

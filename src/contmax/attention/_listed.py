@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._by_reference import gradients_by_reference, needs_reference
-from contmax._precision import without_autocast
+from contmax._precision import wide_dtype, without_autocast
 from contmax.attention._arguments import Inputs
 from contmax.attention._blocked import block_of, query_blocks
 from contmax.attention._distances import bias_of_scores
@@ -24,7 +24,7 @@ _LONGEST_SHARE = 1 / 8
 
 def can_be_listed(inputs: Inputs, dropout_p: float) -> bool:
     """Whether all tensors hold numbers on a CPU, and weights have zeros."""
-    wide = torch.promote_types(inputs.query.dtype, torch.float32)
+    wide = wide_dtype(inputs.query.dtype)
     if dropout_p > 0 or not inputs.hold_numbers or not kernels.attention_is_listed(wide, inputs.tensors):
         return False
     if inputs.bias is not None and inputs.bias.requires_grad and torch.is_grad_enabled():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis._basis import Basis, covering_width, device_for, evenly, extent, floating, require_positive
 
@@ -159,7 +160,7 @@ class GaussianBasis(Basis):
         widths = [scale] if isinstance(scale, int | float) else list(scale)
         centres = evenly(num, len(widths), low, high)
         spread = [w * (high - low) for w in widths for _ in range(num // len(widths))]
-        dtype = torch.promote_types(positions.dtype, torch.float32)
+        dtype = wide_dtype(positions.dtype)
         return cls(
             positions.new_tensor(centres, dtype=dtype), positions.new_tensor(spread, dtype=dtype), learnable=learnable
         )

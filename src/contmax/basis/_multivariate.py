@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis._basis import (
     Basis,
@@ -251,7 +252,7 @@ class MultivariateGaussianBasis(Basis):
         each = [[[w * w if i == j else 0.0 for j in range(len(row))] for i, w in enumerate(row)] for row in widths]
         covariance: Any = [matrix for matrix in each for _ in range(len(centres) // len(widths))]
         if like is not None:
-            dtype = torch.promote_types(like.dtype, torch.float32)
+            dtype = wide_dtype(like.dtype)
             centres, covariance = like.new_tensor(centres, dtype=dtype), like.new_tensor(covariance, dtype=dtype)
         basis = cls(centres, covariance, learnable=learnable)
         if len(widths) == 1 and not learnable:

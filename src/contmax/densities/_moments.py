@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from contmax._precision import wide_dtype
 from contmax._typing import Float
 from contmax.densities._profile import Profile
 from contmax.densities._validation import as_index, checks_values, require_index
@@ -26,7 +27,7 @@ def weighted_moments(
         raise ValueError(
             f"samples must have observations along their first dimension; got shape {tuple(samples.shape)}."
         )
-    wide = samples.to(torch.promote_types(samples.dtype, torch.float32))
+    wide = samples.to(wide_dtype(samples.dtype))
     share = torch.ones_like(wide[..., 0]) if weights is None else weights.to(wide.dtype).expand(wide.shape[:-1])
     share = (share / share.sum(0)).unsqueeze(-1)
     mean = (share * wide).sum(0)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from contmax._precision import wide_dtype
 from contmax._typing import Float
 from contmax.densities._plane_cholesky import compiled_cholesky
 from contmax.densities._validation import require_finite, require_positive
@@ -177,7 +178,7 @@ def scale_of_matrix(name: str, matrix: Float[Tensor, "*batch N N"], validate: bo
         matrix: Σ, symmetric.
         validate: read the values; otherwise a matrix that is not positive definite gives NaN.
     """
-    wide = matrix if matrix.dtype == torch.float32 else matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+    wide = matrix.to(wide_dtype(matrix.dtype))
     compiled = None if validate else compiled_cholesky(wide)
     if compiled is not None:
         return TriangularScale(compiled)
@@ -190,7 +191,7 @@ def scale_of_matrix(name: str, matrix: Float[Tensor, "*batch N N"], validate: bo
 
 def scale_of_precision(name: str, precision: Float[Tensor, "*batch N N"], validate: bool) -> TriangularScale:
     """The scale whose inverse is given: with reversed axes, the inverse of a Cholesky factor is one again."""
-    wide = precision.to(torch.promote_types(precision.dtype, torch.float32))
+    wide = precision.to(wide_dtype(precision.dtype))
     flipped, info = torch.linalg.cholesky_ex(wide.flip((-2, -1)))
     if validate:
         require_symmetric(name, wide)
@@ -206,7 +207,7 @@ def scale_of_tril(name: str, tril: Float[Tensor, "*batch N N"], validate: bool) 
         require_finite(name, tril)
         hint = "Pass torch.linalg.cholesky(Σ), or a triangular matrix with softplus on its diagonal."
         require_positive(f"the diagonal of {name}", tril.diagonal(dim1=-2, dim2=-1), hint)
-    return TriangularScale(tril.to(torch.promote_types(tril.dtype, torch.float32)).tril())
+    return TriangularScale(tril.to(wide_dtype(tril.dtype)).tril())
 
 
 def require_symmetric(name: str, matrix: Tensor) -> None:

@@ -1,8 +1,8 @@
 """From the ways a user may give Σ to one :class:`Scale`."""
 
-import torch
 from torch import Tensor
 
+from contmax._precision import wide_dtype
 from contmax.densities._scale import DiagonalScale, Scale, scale_of_matrix, scale_of_precision, scale_of_tril
 from contmax.densities._validation import require_positive
 
@@ -34,6 +34,6 @@ def scale_of(name: str, raw: Tensor, validate: bool) -> Scale:
     if name == "scale_diag":
         if validate:
             require_positive(name, raw, "Pass softplus(x) or the square roots of the diagonal of Σ.")
-        return DiagonalScale(raw.to(torch.promote_types(raw.dtype, torch.float32)))
+        return DiagonalScale(raw.to(wide_dtype(raw.dtype)))
     build = {"scale_matrix": scale_of_matrix, "scale_tril": scale_of_tril, "precision_matrix": scale_of_precision}
     return build[name](name, raw, validate)

@@ -6,6 +6,7 @@ from torch import Tensor
 from contmax._autograd import apply
 from contmax._eager import is_eager_cpu
 from contmax._mask import require_boolean
+from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float, Shaped
 from contmax.losses._conjugate import ClassLoss
 from contmax.losses._fused import fused_losses, is_fused
@@ -131,7 +132,7 @@ def _class_losses(
             f"dim {dim}: pass shape {tuple(shape)}, or probabilities of the shape of the scores."
         )
     kept, ids = class_ids(target, ignore_index, z.shape[dim])
-    wide = torch.promote_types(z.dtype, torch.float32)
+    wide = wide_dtype(z.dtype)
     sample_weight = kept.to(wide) if weight is None else kept * weight.to(wide)[ids]
     if weight is None or smoothing == 0:
         if isinstance(alpha, float) and is_fused(z, alpha):

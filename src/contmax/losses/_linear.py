@@ -10,10 +10,11 @@ from torch.utils.checkpoint import checkpoint
 from contmax._autograd import apply
 from contmax._by_reference import needs_reference
 from contmax._eager import is_eager, is_exporting
+from contmax._precision import wide_dtype
 from contmax._typing import Float, Shaped
 from contmax.losses._conjugate import ClassLoss
 from contmax.losses._finite import check_options, class_ids, entmax_loss, reduced, weighted
-from contmax.losses._linear_blocks import token_blocks, wide_dtype
+from contmax.losses._linear_blocks import token_blocks
 from contmax.losses._linear_operators import linear_losses, linear_losses_backward
 from contmax.maps._arguments import checked_alpha, output_dtype
 from contmax.maps._half_precision import widened_scores

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from contmax import kernels
+from contmax._precision import wide_dtype
 from contmax.losses._conjugate import class_losses
 from contmax.maps._threshold import deformed_exp
 
@@ -32,11 +33,6 @@ def class_blocks(weight: Tensor) -> Iterator[slice]:
     """Classes whose logits are in memory at once."""
     parts = _CLASS_BLOCKS_FUSED if kernels.rows_are_fused(weight) else _CLASS_BLOCKS
     return _slices(weight.shape[0], parts, _FEWEST_CLASSES)
-
-
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of losses and sums: float32 for lower precisions."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 def losses_and_cuts(logits: Tensor, ids: Tensor, alpha: float, smoothing: float) -> tuple[Tensor, Tensor]:

@@ -13,14 +13,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from contmax import kernels
-from contmax._precision import without_autocast
+from contmax._precision import wide_dtype, without_autocast
 from contmax.losses._linear_blocks import (
     class_blocks,
     dense_slopes,
     losses_and_cuts,
     residual,
     token_blocks,
-    wide_dtype,
 )
 
 

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from contmax._eager import is_eager_cpu
 from contmax._mask import require_boolean
+from contmax._precision import wide_dtype
 from contmax.maps._half_precision import widened_scores
 
 
@@ -82,7 +83,7 @@ def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Te
         )
     if is_eager_cpu(alpha) and not bool(((alpha.detach() > 0) & (alpha.detach() < torch.inf)).all()):
         raise ValueError(f"alpha must be positive and finite; got {_described(alpha)}. 1 is softmax, 2 is sparsemax.")
-    return alpha.to(torch.promote_types(scores.dtype, torch.float32))
+    return alpha.to(wide_dtype(scores.dtype))
 
 
 def _some_value_at_most_zero(value: float | Tensor) -> bool:

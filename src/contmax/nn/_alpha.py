@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contmax._precision import wide_dtype
+
 # A learned α stays this far from the ends of (1, 2), so that neither rounding nor a long training reaches them.
 _MARGIN = 1e-4
 
@@ -109,7 +111,7 @@ def _on_default_device(numbers: Tensor) -> Tensor:
 
 def _from_logit(logit: Tensor) -> Tensor:
     """α in at least float32: in half precision 1.0001 is 1."""
-    wide = logit.to(torch.promote_types(logit.dtype, torch.float32))
+    wide = logit.to(wide_dtype(logit.dtype))
     return 1 + _MARGIN + (1 - 2 * _MARGIN) * torch.sigmoid(wide)
 
 

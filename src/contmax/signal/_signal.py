@@ -149,7 +149,7 @@ class Signal:
         with without_autocast(values):
             functions = self._basis(self._sites.points(values)).double()
             share = explained_variance(values, functions @ self.coefficients.double(), self._sites.mask)
-        return share.to(torch.promote_types(self._dtype, torch.float32))
+        return share.to(wide_dtype(self._dtype))
 
     def materialize(self) -> "Signal":
         """The same signal with its coefficients computed and its observations dropped."""
@@ -163,7 +163,7 @@ class Signal:
         """
         source = self._values if self._coefficients is None else self._coefficients
         like = torch.empty(0, dtype=self._dtype, device=None if source is None else source.device).to(*args, **kwargs)
-        wide = torch.promote_types(like.dtype, torch.float32)
+        wide = wide_dtype(like.dtype)
         moved = self._mapped(lambda tensor: tensor.to(like.device, wide))
         moved._sites = None if self._sites is None else self._sites.mapped(lambda tensor: tensor.to(like.device))
         moved._basis, moved._dtype = self._basis.moved(like.device, wide), like.dtype

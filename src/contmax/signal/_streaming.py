@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from contmax._mask import require_boolean
+from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.signal._explained_variance import explained_variance_of_sums
@@ -87,7 +88,7 @@ class SignalAccumulator:
         gram, cross, sums = self._statistics()
         coefficients = solve_gram(gram, cross, self.penalty)
         explained = explained_variance_of_sums(coefficients, gram, cross, sums)
-        wide = torch.promote_types(self._dtype, torch.float32)
+        wide = wide_dtype(self._dtype)
         return Signal(self.basis, coefficients=coefficients.to(wide), explained=explained.to(wide), dtype=self._dtype)
 
     def _add(self, gram: Tensor, cross: Tensor, sums: tuple[Tensor, Tensor, Tensor], dtype: torch.dtype) -> None:
