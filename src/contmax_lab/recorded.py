@@ -40,10 +40,11 @@ class RecordedStep:
             self._rehearse()
             return
         if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
+            graph = torch.cuda.CUDAGraph()
             # Another thread may hand batches to the device meanwhile.
-            with torch.cuda.graph(self._graph, pool=self._pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 self._step()
+            self._graph = graph
         self._graph.replay()
 
     def _rehearse(self) -> None:

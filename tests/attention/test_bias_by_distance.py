@@ -83,3 +83,31 @@ def test_alibi_takes_the_memory_of_a_line():
     own, place = torch.arange(100, 1000).unsqueeze(-1), torch.arange(1000)
     slopes = torch.tensor([1, 1 / 2, 0, 0]).view(4, 1, 1)
     torch.testing.assert_close(matrix_of(bias, 900, 1000), -slopes * (own - place).abs())
+
+
+@pytest.mark.graph
+def test_lengths_of_traced_programs_stay_free():
+    attend = contmax.nn.EntmaxAttention(8, 2, is_causal=True, alibi="half").eval()
+    length = torch.export.Dim("length", min=2, max=30)
+    exported = torch.export.export(attend, (torch.randn(2, 9, 8),), dynamic_shapes={"query": {1: length}}).module()
+    graphs = []
+
+    def counted(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(attend, dynamic=True, fullgraph=True, backend=counted)
+    for n in (9, 13, 21):
+        x = torch.randn(2, n, 8)
+        torch.testing.assert_close(exported(x), attend(x))
+        torch.testing.assert_close(compiled(x), attend(x))
+    assert len(graphs) == 1
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("shape", [(4, 1, 18), (4, 7, 12)])
+def test_a_bias_of_any_form_compiles_with_free_sizes(shape):
+    given = [torch.randn(2, 4, n, 8) for n in (7, 12, 12)]
+    compiled = torch.compile(entmax_attention, dynamic=True, fullgraph=True, backend="eager")
+    bias = torch.randn(shape)
+    torch.testing.assert_close(compiled(*given, bias=bias), entmax_attention(*given, bias=bias))

@@ -152,11 +152,11 @@ def _checked_heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
 
 
 def _fitting(x: Tensor | None, shape: tuple[int, ...], name: str) -> Tensor | None:
-    """x, if it broadcasts to the scores."""
+    """x, if it broadcasts to the scores; sizes of a traced program are equal, but not found in a tuple."""
     if x is None:
         return None
     fits = x.dim() <= len(shape) and all(
-        n in (1, size) for n, size in zip(reversed(x.shape), reversed(shape), strict=False)
+        n == 1 or n == size for n, size in zip(reversed(x.shape), reversed(shape), strict=False)
     )
     if not fits:
         raise ValueError(
@@ -185,7 +185,7 @@ def _checked_lengths(lengths: Tensor | None, batch: tuple[int, ...]) -> Tensor |
             "as mask=."
         )
     if lengths.dim() > len(batch) or any(
-        n not in (1, size) for n, size in zip(reversed(lengths.shape), reversed(batch), strict=False)
+        n != 1 and n != size for n, size in zip(reversed(lengths.shape), reversed(batch), strict=False)
     ):
         raise ValueError(f"lengths must have one number per sequence, {tuple(batch)}; got {tuple(lengths.shape)}.")
     if is_eager_cpu(lengths) and lengths.numel() and int(lengths.min()) < 0:

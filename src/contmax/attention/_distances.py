@@ -1,5 +1,6 @@
 """A bias that depends on the distance of query and key only: one number for each distance instead of a matrix."""
 
+import torch
 from torch import Tensor
 
 from contmax.kernels import is_by_distance
@@ -14,8 +15,11 @@ def bias_of_scores(bias: Tensor, queries: int, keys: int) -> Tensor:
     """
     if not is_by_distance(bias, queries, keys):
         return bias
-    matrix = bias.unfold(-1, keys, 1).flip(-2)
-    return matrix if bias.dim() == 1 else matrix.squeeze(-3)
+    line = bias if bias.dim() == 1 else bias.squeeze(-2)
+    if torch.compiler.is_compiling():  # unfold would make the number of keys a constant of the program
+        before = torch.arange(queries - 1, -1, -1, device=bias.device)
+        return line[..., before.unsqueeze(-1) + torch.arange(keys, device=bias.device)]
+    return line.unfold(-1, keys, 1).flip(-2)
 
 
 def bias_of_queries(bias: Tensor, rows: slice, queries: int, keys: int) -> Tensor:

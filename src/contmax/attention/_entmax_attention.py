@@ -49,7 +49,7 @@ def entmax_attention(
             and `lengths`.
         bias: b, added to the scores, broadcastable to them; −inf counts as masked. Differentiable. One that depends on
             the distance of query i and key j only takes little memory as (…, 1, Q + L − 1), with the number of (i, j)
-            at j − i + Q − 1.
+            at j − i + Q − 1; for Q > 1 a bias of that length is always read so.
         is_causal: whether a query may attend only to keys up to its own position. The *last* query is aligned with the
             *last* key, so that a query of a cached sequence sees all of it; `scaled_dot_product_attention` aligns the
             first query with the first key, which is the same only for Q = L.

@@ -103,7 +103,8 @@ class Task(abc.ABC):
     # Validation metrics that are worth a learning curve; empty = all of them.
     curves: ClassVar[Sequence[str]] = ()
     # Whether batches of one shape always take the same operations, none of which waits for a value, and many batches
-    # have the same shape. On a GPU, steps of such a training are recorded, once for each shape.
+    # have the same shape. On a GPU, steps of such a training are recorded, once for each shape. A parameter that is not
+    # used by a batch has the gradient 0 then, not None.
     repeats_steps: ClassVar[bool] = False
     # What `look` takes; batches of a task that looks at images hold ``pixels``. None = there is nothing to look at.
     looks_at: ClassVar[Literal["text", "image"] | None] = None

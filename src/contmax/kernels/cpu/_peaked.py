@@ -19,7 +19,7 @@ from numba import njit
 from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._evaluate import REDUCTION, ZERO, integer_power, sums, weights
 from contmax.kernels.cpu._lanes import wide_vectors
-from contmax.kernels.cpu._solve import pad, partition
+from contmax.kernels.cpu._solve import integer_order, pad, partition
 
 # No score has half of the escort mass where A is larger than this.
 _LARGEST = 2.0
@@ -28,6 +28,7 @@ _STEEP = 0.01
 # Below this ε the threshold 1/ε is so far from the maximum that no probability next to it is a number.
 _NEAR = 1 / 16
 _MOST_STEPS = 64
+_EPS = np.finfo(np.float64).eps
 _BLOCK = np.uint64(64)
 
 
@@ -62,17 +63,22 @@ def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no
     kept = _list(x, r, _lowest(row, x), listed, places)
     near, a = row.epsilon > _NEAR, partition(row)
     row.constant = 0.0 if near else 1.0
+    row.order = integer_order(row.epsilon, _EPS)
     maxima = _measure(listed, kept, row, near, distances)
     row.n = pad(distances, ZERO, kept, -np.inf)
     # A small A may be nothing but rounding: 0 is closer then.
-    accuracy = math.sqrt(np.finfo(x.dtype).eps)
-    row.origin = _climb(distances, maxima, a if a > accuracy else 0.0, 0.25 * accuracy, row)
+    rough = math.sqrt(np.finfo(x.dtype).eps)
+    # A step squares the error, except where Σ p^{2−α} is steep.
+    accuracy = 2.0 * _EPS if row.epsilon > 0.5 else 0.25 * rough
+    row.origin = _climb(distances, maxima, a if a > rough else 0.0, accuracy, row)
     weights(distances, ZERO, row, shares)
     largest = 1.0 - _missing(row.origin, row)
+    factor, tiny = 1.0 / (row.mass + maxima * largest), np.finfo(x.dtype).tiny
     for i in range(np.uint64(x.shape[1])):
         p[r, i] = 0
     for i in range(kept):
-        p[r, places[i]] = largest if listed[i] == row.top else shares[ZERO, i]
+        share = factor * (largest if listed[i] == row.top else shares[ZERO, i])
+        p[r, places[i]] = share if share >= tiny else 0.0
     product = row.product - (row.k * row.mass if near else 0.0)
     return (row.epsilon * product + row.origin) / (row.epsilon + 1.0)
 
@@ -175,7 +181,7 @@ def _escort_of_largest(a, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _climb(distances, maxima, a, accuracy, row):  # type: ignore[no-untyped-def]
-    """A, by Newton's method: every step but the first begins at a lower bound, and the relative error is squared."""
+    """A, by Newton's method: every step but the first begins at a lower bound."""
     for _ in range(_MOST_STEPS):
         mass, slope = sums(distances, ZERO, row.n, a, row.constant, row.epsilon, row.k, row.order)
         step = (mass + (maxima - 1) - maxima * _missing(a, row)) / (slope + maxima * _escort_of_largest(a, row))

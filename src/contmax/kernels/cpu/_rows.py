@@ -127,7 +127,7 @@ def _escort(p, n, epsilon, s):  # type: ignore[no-untyped-def]
     wide_vectors()
     zero, one = p.dtype.type(0), p.dtype.type(1)
     quarters, power = _quarters_and_rest(1.0 - epsilon, p)
-    order = integer_order(epsilon, np.finfo(p.dtype).eps)
+    order = integer_order(epsilon, np.finfo(np.float64).eps)
     if order == 1:
         for i in range(n):
             s[ZERO, i] = one if p[ZERO, i] > zero else zero
@@ -181,7 +181,8 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
         series = log_p * log_p * (c0 + y * (c1 + y * (c2 + y * (c3 + y * (c4 + y * tail)))))
         direct = (y * power - power + one) * inverse_square
         s[ZERO, i] = w if inside else zero
-        d[ZERO, i] = series if abs(y) < near else direct
+        # Where s is 0 nothing takes D, which may be more than the dtype holds.
+        d[ZERO, i] = (series if abs(y) < near else direct) if w > zero else zero
 
 
 @njit(fastmath=REDUCTION | {"nnan"})
