@@ -115,6 +115,8 @@ class _Copied:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait()
+        self._process.stdout.close()
+        self._told.close()
 
 
 # Files of tests that need the same imports share the process.
