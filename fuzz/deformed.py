@@ -1,5 +1,7 @@
 """Deformed logarithm, exponential, negentropy and escort against mpmath and float64."""
 
+import math
+
 import mpmath
 import torch
 from hypothesis import strategies as st
@@ -38,7 +40,10 @@ def exponential_and_logarithm(beta: float, kind: str, dtype: str, seed: int) -> 
         # The power itself, larger by the factor 1 − β, is what may overflow.
         fits = abs(exact) * max(abs(1 - beta), 1.0) < torch.finfo(u.dtype).max / 2
         error = abs(float(logarithm[place]) - exact) if fits else 0.0
-        allowed = 8 * TOLERANCE[u.dtype] * max(abs(exact), 1.0)
+        # A power is e to the power of something, which is rounded: the more digits it has before the point, the more.
+        exponent = abs(1 - beta) * abs(math.log(float(u[place].abs()) or 1.0))
+        digits = max(8 * TOLERANCE[u.dtype], 2 * torch.finfo(u.dtype).eps * exponent)
+        allowed = digits * max(abs(exact), 1.0)
         require(
             torch.tensor(error <= allowed)[None], "log differs from mpmath", u=u[place][None], beta=beta, exact=exact
         )

@@ -152,7 +152,9 @@ def softmax_is_torch_softmax(kind: str, width: int, dtype: str, seed: int) -> in
     x = rows(kind, ROWS, width, dtype, seed)
     tolerance = TOLERANCE[x.dtype]
     found, theirs = contmax.softmax(x), torch.softmax(x.double(), -1)
-    require(close(found, theirs, tolerance), "differs from torch.softmax", scores=x, p=found, exact=theirs)
+    # On some processors torch's own misses by a little more.
+    own = (torch.softmax(x, -1).double() - theirs).abs().nan_to_num(0).amax(-1, keepdim=True).clamp(min=tolerance)
+    require(close(found, theirs, own), "differs from torch.softmax", scores=x, p=found, exact=theirs)
     both = contmax.sparsemax(x), contmax.entmax(x, 2.0)
     require((both[0] == both[1]).all(-1), "sparsemax is not α = 2", scores=x, p=both[0], other=both[1])
     return 2 * ROWS
