@@ -35,6 +35,16 @@ def test_one_alpha_per_head():
     assert_accurate(attend(), [*triple(heads=3), torch.tensor([1.2, 1.5, 1.9])], tolerance=1e-4)
 
 
+@pytest.mark.parametrize("length", [1000, 9000])
+def test_blocks_without_mass_are_left_alone(length):
+    # Queries and keys near the same of few centres, in order: far from the diagonal there is no mass.
+    centres = 3 * drawn(1, 2, -(-length // 64), 64, seed=3).repeat_interleave(64, 2)[:, :, :length]
+    query, key, value = triple(queries=length, keys=length)
+    given = [(centres + query)[:, :, -200:], centres + 0.5 * key, value]
+    assert_accurate(attend(is_causal=True), given, BF16, tolerance=2e-2)
+    assert_accurate(attend(1.25), given, BF16, tolerance=2e-2)
+
+
 @pytest.mark.parametrize("channels", [16, 40, 128, 256])
 def test_every_width(channels):
     assert_accurate(attend(), triple(channels=channels, values=channels), BF16, tolerance=2e-2)

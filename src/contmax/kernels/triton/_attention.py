@@ -139,6 +139,8 @@ def _list(call: _Call, lists: AttentionLists) -> None:
     many = all_tiles > _MANY_TOPS
     threads = min(_THREADS_OF_A_ROW * (2 if many else 1), all_tiles)
     most = max(max(call.keys // _DOUBTFUL_SHARE, _FEW_DOUBTFUL) // (wide // 4), 4)
+    # More than two blocks of products at a time are worth a register here and there, but not what a mask takes.
+    is_plain = call.query.dtype != torch.float32 and not (call.kinds["HAS_MASK"] or call.kinds["HAS_BIAS"])
     bytes_per_query = call.all_heads * tiles * 8
     together = max(1, _BYTES_OF_TOPS // bytes_per_query // call.tuning.rows) * call.tuning.rows
     together = min(together, blocks_of(call.queries, call.tuning.rows) * call.tuning.rows)
@@ -146,7 +148,7 @@ def _list(call: _Call, lists: AttentionLists) -> None:
     programs = blocks_of(size, _LISTED_TOGETHER)
     real: dict[str, Any] = {"dtype": torch.float32, "device": call.query.device}
     whole: dict[str, Any] = {"dtype": torch.int32, "device": call.query.device}
-    tops = torch.empty((call.all_heads, size, 2, tiles), **real)
+    tops = torch.empty((call.all_heads, size, tiles, 2), **real)
     some = torch.empty((call.all_heads, programs, all_tiles), **whole)
     numbers = torch.empty((call.all_heads, programs), **whole)
     bounds = torch.empty((call.all_heads, call.queries, 2), **real)
@@ -156,10 +158,11 @@ def _list(call: _Call, lists: AttentionLists) -> None:
         last = min(begin + together, call.queries)
         arguments = (call.keys, call.diagonal, call.heads, call.group, call.scale)
         tile_tops[(blocks_of(last - begin, call.tuning.rows), call.all_heads)](
-            call.query, call.key, call.mask, call.bias, call.lengths, tops, begin, last, tiles, *arguments,
-            *call.strides(call.query, call.key), *call.places, **call.kinds, **call.widths,
+            call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, tops, begin, last, tiles,
+            *arguments, call.epsilon, *call.strides(call.query, call.key), *call.places,
+            PER_HEAD=call.powers["PER_HEAD"], **call.kinds, **call.widths,
             ROWS=call.tuning.rows, COLUMNS=call.tuning.columns, WIDE=wide,
-            num_warps=call.tuning.warps, num_stages=stages,
+            num_warps=call.tuning.warps, num_stages=stages, maxnreg=call.tuning.registers if is_plain else None,
         )  # fmt: skip
         grid = (blocks_of(last - begin, _LISTED_TOGETHER), call.all_heads)
         list_keys[grid](
@@ -171,8 +174,8 @@ def _list(call: _Call, lists: AttentionLists) -> None:
         list_doubted[grid](
             call.query, call.key, call.mask, call.bias, call.lengths, tops, *found, begin, last, tiles, call.queries,
             *arguments, *call.strides(call.query, call.key), *call.places, **call.kinds,
-            EXACT=call.query.dtype == torch.float32, **call.widths, **sizes, TOGETHER=16, num_warps=1,
-            num_stages=call.tuning.doubted_stages, maxnreg=call.tuning.doubted_registers,
+            EXACT=call.query.dtype == torch.float32, **call.widths, **sizes, TOGETHER=max(16, min(wide // 16, 32)),
+            num_warps=1, num_stages=call.tuning.doubted_stages, maxnreg=call.tuning.doubted_registers,
         )  # fmt: skip
 
 
@@ -204,7 +207,7 @@ def entmax_attention_backward(
             call.queries, call.keys, call.heads, call.group, call.group * row_blocks, call.scale,
             *call.strides(call.query, g), **call.widths, **call.value_widths,
             GROUPED=call.group > 1, KEY_BLOCK=_KEY_BLOCK, TOGETHER=call.tuning.together,
-            num_warps=call.tuning.key_warps, num_stages=2,
+            num_warps=call.tuning.key_warps, num_stages=call.tuning.key_stages,
         )  # fmt: skip
     return d_query, d_key, d_value, d_alpha if needs_alpha else None
 
@@ -246,15 +249,17 @@ def _dense(
     needs_alpha: bool,
 ) -> None:
     """Gradients from dense blocks."""
-    tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.lengths, call.alpha, lists.dense)
+    along = torch.empty(lists.states.shape[:2], dtype=torch.float32, device=g.device)
+    tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.lengths, call.alpha)
+    solved = (lists.dense, lists.states, along)
     strides = (*call.strides(call.query, call.key, call.value, g), *call.places)
     kinds: dict[str, Any] = {**call.powers, **call.kinds, **call.widths, **call.value_widths}
     dense_queries_backward[(blocks_of(call.queries, DENSE_ROWS), call.all_heads)](
-        *tensors, lists.states, lists.means, *of_queries, *call.sizes, call.scale, call.epsilon, *strides,
+        *tensors, *solved, lists.means, *of_queries, *call.sizes, call.scale, call.epsilon, *strides,
         **kinds, NEEDS_ALPHA=needs_alpha, COLUMNS=call.tuning.dense_columns,
         num_warps=call.tuning.dense_warps, num_stages=2,
     )  # fmt: skip
     dense_keys_backward[(blocks_of(call.keys, call.tuning.dense_columns), call.batch * call.groups)](
-        *tensors, lists.any_dense, lists.states, lists.means, *of_keys, *call.sizes, call.scale, call.epsilon, *strides,
+        *tensors, *solved, lists.any_dense, *of_keys, *call.sizes, call.scale, call.epsilon, *strides,
         **kinds, COLUMNS=call.tuning.dense_columns, num_warps=call.tuning.dense_warps, num_stages=2,
     )  # fmt: skip

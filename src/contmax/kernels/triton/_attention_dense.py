@@ -6,8 +6,16 @@ Programs of other blocks leave at once, so that nobody has to ask the device whe
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_lists import DENSE_ROWS, epsilon_of_heads
-from contmax.kernels.triton._attention_tops import ANY_SIZE, end_of, keys_of, with_extras
+from contmax.kernels.triton._attention_lists import DENSE_ROWS
+from contmax.kernels.triton._attention_tops import (
+    ANY_SIZE,
+    LANES,
+    PRECISION,
+    end_of,
+    epsilon_of_heads,
+    keys_of,
+    with_extras,
+)
 from contmax.kernels.triton._rows import curvature, saturated, unbiased
 from contmax.kernels.triton._solve import NOTHING, is_climbing, log, newton_step, relative_weights
 
@@ -25,13 +33,16 @@ def _fewest(ends, inside, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr):
 
 @triton.jit
 def _scores(
-    q, k, top, fewest, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+    q, k, top, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
     HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Scores (rows, keys) of queries (rows, d) and keys (d, keys), less the largest; NOTHING where not allowed."""
-    z = tl.dot(q, k, input_precision="tf32x3")
+    """Scores (rows, keys) of queries (rows, d) and keys (d, keys), from the key n on, less the largest; NOTHING where
+    not allowed.
+    """
+    z = tl.dot(q, k, input_precision=PRECISION)
     y = z * scale - top[:, None]
-    if tl.max(j, 0) >= fewest:
+    if n + k.shape[1] > fewest:
+        j = n + tl.arange(0, k.shape[1])
         allowed = inside[:, None] & (j[None, :] < ends[:, None])
         far, wide = rows.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
         at_mask = b * mb + h * mh + far * mi + wide * mj
@@ -39,6 +50,18 @@ def _scores(
         x = with_extras(z, M, B, at_mask, at_bias, allowed, scale, HAS_MASK, HAS_BIAS)
         y = tl.where(x <= NOTHING, NOTHING, x - top[:, None])
     return y
+
+
+@triton.jit
+def _by_lane(x):
+    """Sums of what one thread has of each row of a product (R, n), (R, LANES): no thread has to ask another."""
+    return tl.sum(tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // (2 * LANES), LANES, 2]), 3), 1)
+
+
+@triton.jit
+def _has_any(sums):
+    """Whether any of (R, LANES) sums of what is not negative is not 0."""
+    return tl.sum(tl.reshape((sums > 0.0).to(tl.int32), [sums.numel]), 0) > 0
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -78,27 +101,27 @@ def attend_dense(
         steps = 0
         climbing = True
         while climbing:
-            total = tl.zeros([DENSE_ROWS], tl.float32)
-            slope = tl.zeros([DENSE_ROWS], tl.float32)
+            totals = tl.zeros([DENSE_ROWS, LANES], tl.float32)
+            slopes = tl.zeros([DENSE_ROWS, LANES], tl.float32)
             for n in range(0, end, COLUMNS):
                 j = n + columns
                 at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
                 k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
                 y = _scores(
-                    q, k, top, fewest, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                    q, k, top, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                     HAS_MASK, HAS_BIAS,
                 )  # fmt: skip
                 weight, escort = relative_weights(y, t, epsilon, ORDER, ROUGH)
-                total += tl.sum(weight, 1)
-                slope += tl.sum(escort, 1)
-            step = newton_step(total, slope, partition, t, epsilon, ORDER)
+                totals += _by_lane(weight)
+                slopes += _by_lane(escort)
+            step = newton_step(tl.sum(totals, 1), tl.sum(slopes, 1), partition, t, epsilon, ORDER)
             moves = is_climbing(step, t, ORDER, ROUGH)
             partition += step
             t -= epsilon * step
             steps += 1
             climbing = (tl.max(moves.to(tl.int32), 0) > 0) & (steps < _MOST_STEPS)
-        total = tl.zeros([DENSE_ROWS], tl.float32)
-        slope = tl.zeros([DENSE_ROWS], tl.float32)
+        totals = tl.zeros([DENSE_ROWS, LANES], tl.float32)
+        slopes = tl.zeros([DENSE_ROWS, LANES], tl.float32)
         out = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
         mean = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
         for n in range(0, end, COLUMNS):
@@ -107,17 +130,19 @@ def attend_dense(
             at_v = j.to(tl.int64)[:, None] * vj + c[None, :]
             k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
             y = _scores(
-                q, k, top, fewest, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                q, k, top, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                 HAS_MASK, HAS_BIAS,
             )  # fmt: skip
             weight, escort = relative_weights(y, t, epsilon, ORDER, ROUGH)
-            if tl.max(tl.max(escort, 1), 0) > 0.0:
+            some = _by_lane(escort)
+            if _has_any(some):
                 v = tl.load(V + at_v, mask=(j < exist)[:, None] & (c < C)[None, :], other=0.0)
-                total += tl.sum(weight, 1)
-                slope += tl.sum(escort, 1)
-                out = tl.dot(weight.to(v.dtype), v, out, input_precision="tf32x3")
+                totals += _by_lane(weight)
+                slopes += some
+                out = tl.dot(weight.to(v.dtype), v, out, input_precision=PRECISION)
                 if NEEDS_MEANS:
-                    mean = tl.dot(escort.to(v.dtype), v, mean, input_precision="tf32x3")
+                    mean = tl.dot(escort.to(v.dtype), v, mean, input_precision=PRECISION)
+        total, slope = tl.sum(totals, 1), tl.sum(slopes, 1)
         inverse = 1.0 / tl.where(total > 0.0, total, 1.0)
         out = out * inverse[:, None] + (top * 0.0)[:, None]
         wanted = inside[:, None] & (c < C)[None, :]
@@ -145,14 +170,17 @@ def _state_of(STATES, at_row, inside):
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def dense_queries_backward(
-    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, MEANS, DQ, DA,
+    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, MEANS, DQ, DA,
     queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_ALPHA: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """DQ (heads, queries, D) of dense blocks, and the gradient of α for each row."""
+    """DQ (heads, queries, D) of dense blocks, and the gradient of α for each row.
+
+    ALONG (heads, queries) are the products of the cotangents and the means by p^{2−α}.
+    """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
     head = tl.program_id(1).to(tl.int64)
     if tl.load(DENSE + head * tl.num_programs(0) + tl.program_id(0)) != 0:
@@ -167,6 +195,7 @@ def dense_queries_backward(
         g = tl.load(G + b * gb + h * gh + far * gi + c[None, :], mask=wanted, other=0.0)
         mean = tl.load(MEANS + at_row[:, None] * C + c[None, :], mask=wanted, other=0.0)
         along_mean = tl.sum(g.to(tl.float32) * mean, 1)
+        tl.store(ALONG + at_row, along_mean, mask=inside)
         top, t, factor, factor_escort = _state_of(STATES, at_row, inside)
         K += b * kb + (h // group) * kh
         V += b * vb + (h // group) * vh
@@ -182,17 +211,17 @@ def dense_queries_backward(
             at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
             k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
             y = _scores(
-                q, k, top, fewest, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                q, k, top, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                 HAS_MASK, HAS_BIAS,
             )  # fmt: skip
             weight, escort = relative_weights(y, t, epsilon, ORDER, ROUGH)
-            if tl.max(tl.max(escort, 1), 0) > 0.0:
+            if _has_any(_by_lane(escort)):
                 at_v = j.to(tl.int64)[None, :] * vj + c[:, None]
                 v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
-                along = tl.dot(g, v, input_precision="tf32x3")
+                along = tl.dot(g, v, input_precision=PRECISION)
                 escort = escort * factor_escort[:, None]
                 slope = escort * (along - along_mean[:, None])
-                dq = tl.dot(slope.to(k.dtype), tl.trans(k), dq, input_precision="tf32x3")
+                dq = tl.dot(slope.to(k.dtype), tl.trans(k), dq, input_precision=PRECISION)
                 if NEEDS_ALPHA:
                     p = weight * factor[:, None]
                     rate = tl.where(p > 0.0, curvature(tl.where(p > 0.0, p, 1.0), epsilon), 0.0)
@@ -209,7 +238,7 @@ def dense_queries_backward(
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def dense_keys_backward(
-    Q, K, V, M, B, G, LENGTHS, A, DENSE, ANY_DENSE, STATES, MEANS, DK, DV,
+    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, ANY_DENSE, DK, DV,
     queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
@@ -222,7 +251,8 @@ def dense_keys_backward(
     if tl.load(ANY_DENSE + key_head) != 0:
         groups = heads // group
         b = key_head // groups
-        j = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+        n = tl.program_id(0) * COLUMNS
+        j = n + tl.arange(0, COLUMNS)
         exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
         d, c = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
         far = j.to(tl.int64)
@@ -235,7 +265,7 @@ def dense_keys_backward(
         row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
         earliest = 0
         if CAUSAL:
-            earliest = tl.maximum(tl.program_id(0) * COLUMNS - diagonal, 0) // DENSE_ROWS
+            earliest = tl.maximum(n - diagonal, 0) // DENSE_ROWS
         for h_in_group in range(0, group):
             h = (key_head % groups) * group + h_in_group
             head = b * heads + h
@@ -251,21 +281,20 @@ def dense_keys_backward(
                     fewest = _fewest(ends, inside, HAS_MASK, HAS_BIAS)
                     top, t, factor, factor_escort = _state_of(STATES, at_row, inside)
                     y = _scores(
-                        q, k, top, fewest, M, B, rows, j, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                        q, k, top, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                         HAS_MASK, HAS_BIAS,
                     )  # fmt: skip
                     weight, escort = relative_weights(y, t, epsilon, ORDER, ROUGH)
-                    if tl.max(tl.max(escort, 1), 0) > 0.0:
+                    if _has_any(_by_lane(escort)):
                         wanted = inside[:, None] & (c < C)[None, :]
                         at_g = b * gb + h * gh + rows.to(tl.int64)[:, None] * gi + c[None, :]
                         g = tl.load(G + at_g, mask=wanted, other=0.0)
-                        mean = tl.load(MEANS + at_row[:, None] * C + c[None, :], mask=wanted, other=0.0)
-                        along_mean = tl.sum(g.to(tl.float32) * mean, 1)
-                        along = tl.dot(g, v, input_precision="tf32x3")
+                        along_mean = tl.load(ALONG + at_row, mask=inside, other=0.0)
+                        along = tl.dot(g, v, input_precision=PRECISION)
                         slope = escort * factor_escort[:, None] * (along - along_mean[:, None])
                         p = weight * factor[:, None]
-                        dk = tl.dot(tl.trans(slope.to(q.dtype)), q, dk, input_precision="tf32x3")
-                        dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision="tf32x3")
+                        dk = tl.dot(tl.trans(slope.to(q.dtype)), q, dk, input_precision=PRECISION)
+                        dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=PRECISION)
         at = key_head * keys + j
         tl.store(DK + at[:, None] * D + d[None, :], dk, mask=(j < keys)[:, None] & (d < D)[None, :])
         tl.store(DV + at[:, None] * C + c[None, :], dv, mask=(j < keys)[:, None] & (c < C)[None, :])

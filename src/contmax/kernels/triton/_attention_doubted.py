@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import distance_of, first_key_of, mark_dense, place_of
-from contmax.kernels.triton._attention_tops import ANY_SIZE, end_of, keys_of, with_extras
+from contmax.kernels.triton._attention_tops import ANY_SIZE, PRECISION, end_of, keys_of, with_extras
 from contmax.kernels.triton._solve import NOTHING
 
 # Keys of a row that are scored again at a time.
@@ -88,8 +88,8 @@ def list_doubted(
         order = (place[:, None] <= place[None, :]).to(tl.float16)
         for m in range(0, number * (WIDE // 4) // TOGETHER):
             tile, part = tl.load(SOME + program * T + m // (WIDE // 4 // TOGETHER)), m % (WIDE // 4 // TOGETHER)
-            first = tl.load(tops + tile, mask=inside, other=NOTHING)
-            second = tl.load(tops + tiles + tile, mask=inside, other=NOTHING)
+            first = tl.load(tops + tile * 2, mask=inside, other=NOTHING)
+            second = tl.load(tops + tile * 2 + 1, mask=inside, other=NOTHING)
             doubts = second > bound
             least = tl.where(doubts, below, float("inf"))
             high, low = place_of(first, WIDE), place_of(second, WIDE)
@@ -106,7 +106,7 @@ def list_doubted(
             k = tl.load(
                 K + origin.to(tl.int64) * kj + at_key, mask=(j < last_end)[None, :] & (d < D)[:, None], other=0.0
             )
-            z = tl.dot(q, k, input_precision="tf32x3")
+            z = tl.dot(q, k, input_precision=PRECISION)
             allowed = inside[:, None] & (j[None, :] < ends[:, None])
             if HAS_MASK or HAS_BIAS:
                 at_masks = at_mask[:, None] + j.to(tl.int64)[None, :] * mj

@@ -10,7 +10,7 @@ rows.
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_tops import ANY_SIZE, LANES, end_of, keys_of
+from contmax.kernels.triton._attention_tops import ANY_SIZE, LANES, end_of, epsilon_of_heads, keys_of
 from contmax.kernels.triton._solve import NOTHING, newton_step, relative_weights
 
 # Rows that are left to dense products together.
@@ -19,17 +19,6 @@ DENSE_ROWS = tl.constexpr(64)
 _STEPS = tl.constexpr(3)
 # A first bound is made of as many tops at least.
 _FEWEST = tl.constexpr(64)
-
-
-@triton.jit
-def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexpr):
-    """ε = α − 1 of a head for R rows, (R,); NaN where the kernels know no such α."""
-    if PER_HEAD:
-        epsilon = tl.load(A + h).to(tl.float32) - 1.0
-        epsilon = tl.where((epsilon >= 0.0) & (epsilon <= 1.0), epsilon, float("nan"))
-        return tl.zeros([R], tl.float32) + epsilon
-    else:
-        return tl.zeros([R], tl.float32) + fixed_epsilon
 
 
 @triton.jit
@@ -152,7 +141,7 @@ def list_keys(
     tile = tl.arange(0, P)[:, None, None] + turn * P
     wanted = inside[None, :, None] & (tile < ((ends + WIDE - 1) // WIDE * LANES)[None, :, None])
     at_tops = TOPS + (head * (last - begin) + (rows - begin)) * row_of_tops
-    first = tl.load(at_tops[None, :, None] + tile, mask=wanted, other=NOTHING)
+    first = tl.load(at_tops[None, :, None] + tile * 2, mask=wanted, other=NOTHING)
     # The largest of tiles that are far from each other give a bound: neighbours may share the mass.
     largest = first
     if S >= 2 and T >= 2 * _FEWEST:
@@ -171,7 +160,7 @@ def list_keys(
         t = 1.0 - epsilon * partition
         weight, escort = relative_weights(y, t, epsilon, ORDER, True)
         partition += newton_step(tl.sum(weight, 1), tl.sum(escort, 1), partition, t, epsilon, ORDER)
-    second = tl.load(at_tops[None, :, None] + row_of_tops // 2 + tile, mask=wanted, other=NOTHING)
+    second = tl.load(at_tops[None, :, None] + tile * 2 + 1, mask=wanted, other=NOTHING)
     base = top * unit
     partition, below = _lowest(partition, epsilon, tl.abs(base), ORDER, WIDE)
     bound = _as_top(below, top, unit, ok)

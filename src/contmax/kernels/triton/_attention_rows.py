@@ -3,14 +3,14 @@
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_lists import DENSE_ROWS, epsilon_of_heads
-from contmax.kernels.triton._attention_tops import ANY_SIZE
+from contmax.kernels.triton._attention_lists import DENSE_ROWS
+from contmax.kernels.triton._attention_tops import ANY_SIZE, epsilon_of_heads
 from contmax.kernels.triton._rows import curvature, escort_of, saturated, unbiased
 from contmax.kernels.triton._solve import NOTHING, climb, relative_weights
 
 # Keys of each row that are gathered at a time.
 _TOGETHER = tl.constexpr(4)
-# Lists up to this length are solved apart from longer ones.
+# Lists up to this length are solved apart from longer ones, and so are those up to twice this.
 _SHORT = tl.constexpr(32)
 
 
@@ -63,8 +63,13 @@ def attend_listed(
         top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
         partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
-        if tl.max(count, 0) <= _SHORT:
+        longest = tl.max(count, 0)
+        if longest <= _SHORT:
             kept = _solved(KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, ORDER, _SHORT, CAPACITY)
+        elif longest <= 2 * _SHORT:
+            kept = _solved(
+                KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, ORDER, 2 * _SHORT, CAPACITY
+            )  # fmt: skip
         else:
             kept = _solved(KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, ORDER, CAPACITY, CAPACITY)
         tl.debug_barrier()

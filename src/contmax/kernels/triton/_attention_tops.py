@@ -4,6 +4,9 @@ A *tile* is the sixteen keys of 64 neighbours that one thread holds of a row in 
 8i + 2l + e, i < 8, e < 2, for l = 0 … 3. So no thread has to ask another. For long rows a tile has as many of several
 neighbouring 64s. The place of a score in its tile is written over the last bits of the score: of 24 bits 15 or more are
 left. That is enough for half precision; scores of float32 are computed again (`_attention_doubted`).
+
+Keys are read from the last to the first, as those near a query often have the largest scores. A block of products none
+of which is within 1/(α − 1) of a score that its row has already seen has no mass: nothing more is done with it.
 """
 
 import triton
@@ -13,6 +16,13 @@ from contmax.kernels.triton._solve import NOTHING
 
 # Tiles that share neighbouring keys.
 LANES = tl.constexpr(4)
+# Whether kernels run in Triton's interpreter, which knows no instructions.
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+# How products of float32 are made.
+PRECISION = tl.constexpr("tf32x3")
+# Blocks of keys of which it is asked first whether they have mass: one of so many, and so many at least.
+_ASKED_SHARE = tl.constexpr(8)
+_ASKED_FIRST = tl.constexpr(2)
 # Sizes of which a compiled kernel does not know whether they are multiples of 16: one serves sentences of any length.
 ANY_SIZE = ("begin", "last", "queries", "keys", "diagonal")
 
@@ -36,6 +46,17 @@ def end_of(row, exist, diagonal, CAUSAL: tl.constexpr):
 
 
 @triton.jit
+def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexpr):
+    """ε = α − 1 of a head for R rows, (R,); NaN where the kernels know no such α."""
+    if PER_HEAD:
+        epsilon = tl.load(A + h).to(tl.float32) - 1.0
+        epsilon = tl.where((epsilon >= 0.0) & (epsilon <= 1.0), epsilon, float("nan"))
+        return tl.zeros([R], tl.float32) + epsilon
+    else:
+        return tl.zeros([R], tl.float32) + fixed_epsilon
+
+
+@triton.jit
 def with_extras(z, M, B, at_mask, at_bias, allowed, scale, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr):
     """Scores from products z: scaled, biased, NOTHING where not allowed; pointers are to each of them."""
     x = z * scale
@@ -54,17 +75,39 @@ def _merged(a, b, c, d):
 
 
 @triton.jit
-def _tops_of_block(x, PART: tl.constexpr, WIDE: tl.constexpr):
+def _larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _largest(x):
+    """The largest that a thread has of each row of a block, (R, LANES); NaN wins."""
+    left, right = tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 8, LANES, 2]))
+    return tl.reduce(_larger(left, right), 1, _larger)
+
+
+@triton.jit
+def _marked(x, bits, place):
+    """(x & bits) | place, in one instruction where the compiler makes two."""
+    if INTERPRETED:
+        return (x & bits) | place
+    else:
+        inputs = [x, tl.broadcast_to(bits, x.shape), tl.broadcast_to(place, x.shape)]
+        return tl.inline_asm_elementwise("lop3.b32 $0, $1, $2, $3, 0xEA;", "=r,r,r,r", inputs, tl.int32, True, 1)
+
+
+@triton.jit
+def _tops_of_block(x, bits, PART: tl.constexpr):
     """The two largest of each tile that begins or lies in a block, (R, tiles, LANES), their places in the last bits.
 
-    PART is how many of the columns of the block are of the same tiles.
+    PART is how many of the columns of the block are of the same tiles; the `bits` of each row, (R,), are kept.
     """
     place = tl.arange(0, x.shape[1]) % PART
     place = (place // 8) * 2 + place % 2
-    x = ((x.to(tl.int32, bitcast=True) & (-(WIDE // 4))) | place[None, :]).to(tl.float32, bitcast=True)
+    x = _marked(x.to(tl.int32, bitcast=True), bits[:, None], place[None, :]).to(tl.float32, bitcast=True)
     TILES: tl.constexpr = x.shape[1] // PART
     left, right = tl.split(tl.reshape(x, [x.shape[0], TILES, PART // 8, LANES, 2]))
-    first, second = tl.maximum(left, right, propagate_nan=tl.PropagateNan.ALL), tl.minimum(left, right)
+    first, second = _larger(left, right), tl.minimum(left, right)
     # Halves are compared with halves, until one is left: all of them are in one thread.
     first, second = _halved(first, second)
     first, second = _halved(first, second)
@@ -86,49 +129,90 @@ def _halved(first, second):
 
 
 @triton.jit
-def _keep_tops(x, first, second, n, end, tiles, TOPS, at, stored, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
-    """Take a block into the tops of its tiles, and store these where they end."""
+def _keep_tops(
+    x, bits, first, second, counts, n, TOPS, at, stored, COLUMNS: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """Take a block into the tops of its tiles where it `counts`, and store these where they are complete."""
     if WIDE <= COLUMNS:
-        first, second = _tops_of_block(x, WIDE, WIDE)
-        _store_tops(first, second, TOPS + at + (n // WIDE) * LANES, tiles, stored)
+        if counts:
+            first, second = _tops_of_block(x, bits, WIDE)
+        else:
+            first = tl.full(first.shape, NOTHING, tl.float32)
+            second = tl.full(second.shape, NOTHING, tl.float32)
+        _store_tops(first, second, TOPS + at + (n // WIDE) * (2 * LANES), stored)
     else:
-        first, second = _with_part(x, first, second, n, COLUMNS, WIDE)
-        if ((n + COLUMNS) % WIDE == 0) | (n + COLUMNS >= end):
-            _store_tops(first, second, TOPS + at + (n // WIDE) * LANES, tiles, stored)
+        if counts:
+            first, second = _with_part(x, bits, first, second, n, COLUMNS, WIDE)
+        if n % WIDE == 0:
+            _store_tops(first, second, TOPS + at + (n // WIDE) * (2 * LANES), stored)
             first = tl.full(first.shape, NOTHING, tl.float32)
             second = tl.full(second.shape, NOTHING, tl.float32)
     return first, second
 
 
 @triton.jit
-def _store_tops(first, second, to, tiles, stored):
-    """Tops (R, groups, LANES), the first of all tiles of a row before the second, neighbours side by side."""
-    shape: tl.constexpr = [first.shape[0], first.shape[1] * LANES]
-    tl.store(to, tl.reshape(first, shape), mask=stored)
-    tl.store(to + tiles, tl.reshape(second, shape), mask=stored)
+def _store_tops(first, second, to, stored):
+    """Tops (R, groups, LANES): both of a tile side by side, and neighbours."""
+    pairs = tl.join(first, second)
+    tl.store(to, tl.reshape(pairs, [first.shape[0], first.shape[1] * LANES * 2]), mask=stored)
 
 
 @triton.jit
-def _with_part(x, first, second, n, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
+def _with_part(x, bits, first, second, n, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
     """The tops of a tile of several blocks, with one of these."""
-    high, low = _tops_of_block(x, COLUMNS, WIDE)
+    high, low = _tops_of_block(x, bits, COLUMNS)
     part = ((n // COLUMNS) % (WIDE // COLUMNS)) * (COLUMNS // 4)
     high = (high.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
     low = (low.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
     return _merged(first, second, high, low)
 
 
+@triton.jit
+def _bound(best, reach):
+    """From the largest products that each thread has seen, (R, LANES): what is not above has no mass, (R,)."""
+    best = tl.reduce(best, 1, _larger)
+    return best - reach - 1e-5 * tl.abs(best)
+
+
+@triton.jit
+def _whole_blocks(
+    q, K, kj, high, low, bits, first, second, best, bound, TOPS, at, stored,
+    ASKS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Blocks of keys that all queries may attend, from `high` down to `low`.
+
+    With ASKS those are left alone that have nothing above the bound; the last that is returned is how many.
+    """
+    d, columns = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
+    left = 0
+    for i in range(high, low, -1):
+        n = (i - 1) * COLUMNS
+        at_key = (n + columns).to(tl.int64)[None, :] * kj + d[:, None]
+        k = tl.load(K + at_key) if D == WIDTH else tl.load(K + at_key, mask=(d < D)[:, None], other=0.0)
+        x = tl.dot(q, k, input_precision=PRECISION)
+        counts = tl.full([], True, tl.int1)
+        if ASKS:
+            largest = _largest(x)
+            is_below = largest <= bound[:, None]
+            counts = tl.sum(tl.reshape(is_below.to(tl.int32), [is_below.numel]), 0) < is_below.numel
+            left += tl.where(counts, 0, 1)
+            best = _larger(best, largest)
+        first, second = _keep_tops(x, bits, first, second, counts, n, TOPS, at, stored, COLUMNS, WIDE)
+    return first, second, best, left
+
+
 @triton.jit(do_not_specialize=ANY_SIZE)
 def tile_tops(
-    Q, K, M, B, LENGTHS, TOPS,
-    begin, last, tiles, keys, diagonal, heads, group, scale,
+    Q, K, M, B, LENGTHS, A, TOPS,
+    begin, last, tiles, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
+    PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """TOPS (heads, last − begin, 2, tiles) of the queries begin … last; tiles behind the last key are left alone.
+    """TOPS (heads, last − begin, tiles, 2) of the queries begin … last; tiles behind the last key are left alone.
 
-    What is kept are products, or scores where there is a bias.
+    What is kept are products, or scores where there is a bias; NOTHING where none of a block has mass.
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # with causal masks the last blocks take longest
     head = tl.program_id(1).to(tl.int64)
@@ -140,24 +224,22 @@ def tile_tops(
     q = tl.load(Q + at_query, mask=inside[:, None] & (d < D)[None, :], other=0.0)
     K += b * kb + (h // group) * kh
     exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+    ends = end_of(rows, exist, diagonal, CAUSAL)
     end = end_of(tl.minimum(begin + (block + 1) * ROWS, last) - 1, exist, diagonal, CAUSAL)
     # Up to here every query of the block may attend every key.
     whole = end_of(begin + block * ROWS, exist, diagonal, CAUSAL) // COLUMNS * COLUMNS
     if HAS_MASK or HAS_BIAS:
         whole = 0
     GROUPS: tl.constexpr = COLUMNS // WIDE if WIDE <= COLUMNS else 1
-    at = ((head * (last - begin) + (rows - begin)) * tiles * 2)[:, None] + tl.arange(0, GROUPS * LANES)[None, :]
+    STRIPS: tl.constexpr = LANES * GROUPS
+    at = ((head * (last - begin) + (rows - begin)) * tiles * 2)[:, None] + tl.arange(0, STRIPS * 2)[None, :]
     first = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
     second = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
-    stored = tl.broadcast_to(inside[:, None], [ROWS, GROUPS * LANES])
-    PRECISION: tl.constexpr = "tf32x3"
-    for n in range(0, whole, COLUMNS):
-        at_key = (n + columns).to(tl.int64)[None, :] * kj + d[:, None]
-        k = tl.load(K + at_key) if D == WIDTH else tl.load(K + at_key, mask=(d < D)[:, None], other=0.0)
-        x = tl.dot(q, k, input_precision=PRECISION)
-        first, second = _keep_tops(x, first, second, n, end, tiles, TOPS, at, stored, COLUMNS, WIDE)
-    ends = end_of(rows, exist, diagonal, CAUSAL)
-    for n in range(whole, end, COLUMNS):
+    stored = tl.broadcast_to(inside[:, None], [ROWS, STRIPS * 2])
+    bits = tl.where(inside, -(WIDE // 4), 0)
+    best = tl.zeros([ROWS, LANES], tl.float32) + tl.where(inside, NOTHING, -NOTHING)[:, None]
+    for i in range((end - whole + COLUMNS - 1) // COLUMNS, 0, -1):
+        n = whole + (i - 1) * COLUMNS
         j = n + columns
         at_key = j.to(tl.int64)[None, :] * kj + d[:, None]
         k = tl.load(K + at_key, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
@@ -166,4 +248,23 @@ def tile_tops(
         at_mask = b * mb + h * mh + rows.to(tl.int64)[:, None] * mi + j.to(tl.int64)[None, :] * mj
         at_bias = b * bb + h * bh + rows.to(tl.int64)[:, None] * bi + j.to(tl.int64)[None, :] * bj
         x = with_extras(z, M, B, at_mask, at_bias, allowed, scale if HAS_BIAS else 1.0, HAS_MASK, HAS_BIAS)
-        first, second = _keep_tops(x, first, second, n, end, tiles, TOPS, at, stored, COLUMNS, WIDE)
+        best = _larger(best, _largest(x))
+        counts = tl.full([], True, tl.int1)
+        first, second = _keep_tops(x, bits, first, second, counts, n, TOPS, at, stored, COLUMNS, WIDE)
+    # Products so far below another have no mass, whatever is rounded.
+    reach = 1.02 / (epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, ROWS) * scale)
+    # Whether a block has any is asked of a few, and of the others where it pays.
+    blocks = whole // COLUMNS
+    rest = tl.maximum(blocks - tl.maximum(blocks // _ASKED_SHARE, _ASKED_FIRST), 0)
+    first, second, best, left = _whole_blocks(
+        q, K, kj, blocks, rest, bits, first, second, best, _bound(best, reach), TOPS, at, stored,
+        True, D, WIDTH, COLUMNS, WIDE,
+    )  # fmt: skip
+    unasked = tl.where(2 * left >= blocks - rest, 0, rest)
+    bound = _bound(best, reach)
+    first, second, best, left = _whole_blocks(
+        q, K, kj, rest, unasked, bits, first, second, best, bound, TOPS, at, stored, True, D, WIDTH, COLUMNS, WIDE
+    )  # fmt: skip
+    _whole_blocks(
+        q, K, kj, unasked, 0, bits, first, second, best, bound, TOPS, at, stored, False, D, WIDTH, COLUMNS, WIDE
+    )  # fmt: skip

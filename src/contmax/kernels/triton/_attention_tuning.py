@@ -36,7 +36,8 @@ class Tuning:
         columns: keys at a time,
         warps: of that program,
         stages: and blocks of keys on their way to it,
-        tile_stages: or so many where a block is as wide as a tile.
+        tile_stages: or so many where a block is as wide as a tile,
+        registers: and of each of its threads at most, without mask and bias.
         list_warps: of a program that lists keys,
         list_registers: and of each of its threads at most,
         many_registers: or of those that share a row of many tops.
@@ -45,7 +46,8 @@ class Tuning:
         listed_rows: queries of a program that solves lists.
         gradient_rows: queries of one that makes their gradients.
         together: entries of lists that are multiplied at a time for the gradients of keys,
-        key_warps: by so many warps.
+        key_warps: by so many warps,
+        key_stages: and blocks of them on their way.
         dense_columns: keys at a time for queries with long lists,
         dense_warps: by so many warps.
     """
@@ -55,6 +57,7 @@ class Tuning:
     warps: int = 4
     stages: int = 2
     tile_stages: int = 3
+    registers: int = 128
     list_warps: int = 4
     list_registers: int = 168
     many_registers: int = 128
@@ -64,6 +67,7 @@ class Tuning:
     gradient_rows: int = 8
     together: int = 128
     key_warps: int = 4
+    key_stages: int = 3
     dense_columns: int = 64
     dense_warps: int = 4
 
@@ -72,13 +76,15 @@ class Tuning:
         size = width * like.element_size()
         chosen = self
         if size > 128:
-            chosen = dataclasses.replace(chosen, listed_rows=2, gradient_rows=4, key_warps=8, dense_warps=8)
+            chosen = dataclasses.replace(chosen, listed_rows=2, dense_warps=8)
+        if size > 128 * (4 // like.element_size()):
+            chosen = dataclasses.replace(chosen, gradient_rows=4, key_warps=8, key_stages=2)
         if size > 256:
             chosen = dataclasses.replace(chosen, together=32, dense_columns=32, doubted_registers=255)
         if size <= 256 and _is_large(like.device):
             return chosen
         small = {"columns": min(self.columns, 64), "together": min(chosen.together, 64)}
-        return dataclasses.replace(chosen, **small, tile_stages=2)
+        return dataclasses.replace(chosen, **small, tile_stages=2, key_stages=2)
 
 
 TUNING = Tuning()

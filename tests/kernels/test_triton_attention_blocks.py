@@ -1,0 +1,85 @@
+"""Attention by triton's kernels: blocks of keys without mass are left alone, and nothing else is."""
+
+import pytest
+import torch
+
+from attention_checks import F16, F32, _few_queries_too, assert_same, drawn  # noqa: F401 a fixture
+from contmax import entmax_attention
+from contmax.kernels.triton import _attention
+
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_few_queries_too")
+
+
+@pytest.fixture
+def tops(monkeypatch):
+    """The tops of the tiles of every call, (heads, queries, tiles, 2)."""
+    made = []
+    kernel = _attention.tile_tops
+
+    class Noted:
+        def __getitem__(self, grid):
+            def launch(*arguments, **options):
+                kernel[grid](*arguments, **options)
+                made.append(arguments[6])
+
+            return launch
+
+    monkeypatch.setattr(_attention, "tile_tops", Noted())
+    return made
+
+
+def far_keys(keys=1000, dtype=F32):
+    """Two queries for which the last keys have scores near 0, all others −10."""
+    query, key, value = drawn(queries=2, keys=keys, dtype=dtype)
+    query[..., 0], query[..., 1:] = 1.0, 0.0
+    key[..., 0] = -10.0
+    key[..., -5:, 0] = torch.tensor([-0.5, 0.0, -0.2, -0.1, -1.0], dtype=dtype)
+    return query, key, value
+
+
+def left_alone(tops):
+    """Which blocks of 128 keys have no tops."""
+    return (tops[0].unflatten(1, (-1, 8)) < -1e29).all(-1).all(-1)[0].tolist()
+
+
+@pytest.mark.parametrize(("alpha", "dtype"), [(1.5, F32), (1.25, F16), (2.0, F16), (torch.tensor([1.4]), F32)])
+def test_blocks_without_mass_are_left_alone(alpha, dtype, tops):
+    query, key, value = far_keys(dtype=dtype)
+    reach = 1 / (float(alpha) - 1)
+    key[..., 300, 0] = -0.9 * reach  # has mass
+    key[..., -5:-1, 0] = -10.0
+    key[..., -1, 0] = 0.0
+    assert_same([query, key, value], alpha, scale=1.0)
+    assert left_alone(tops[0]) == [True, True, False, True, True, True, True, False]
+
+
+def test_a_block_with_the_largest_scores_may_come_last():
+    query, key, value = far_keys()
+    key[..., 3, 0] = 7.0
+    key[..., 700, 0] = 6.0
+    assert_same([query, key, value], scale=1.0)
+
+
+def test_long_tiles_of_which_parts_are_left_alone(tops):
+    query, key, value = far_keys(5000, F16)
+    for place in (40, 1000, 1290, 2690, 4100):
+        key[..., place, 0] = -0.3
+    output = entmax_attention(query, key, value, scale=1.0)
+    exact = entmax_attention(query.double(), key.double(), value.double(), scale=1.0)
+    assert (output - exact).abs().max() < 3e-3
+    assert 0.5 < (tops[0] < -1e29).float().mean() < 0.95
+
+
+@pytest.mark.parametrize("alpha", [1.0000001, torch.tensor([1.0])])
+def test_near_softmax_every_block_counts(alpha, tops):
+    query, key, value = far_keys()
+    ours = entmax_attention(query, key, value, alpha=alpha, scale=1.0)
+    exact = torch.softmax(query.double() @ key.double().mT, -1) @ value.double()
+    assert (ours - exact).abs().max() < 1e-5
+    assert not any(left_alone(tops[0]))
+
+
+def test_nan_far_below_is_not_left_alone():
+    query, key, value = far_keys()
+    key[..., 130, 0] = torch.nan
+    assert entmax_attention(query, key, value, scale=1.0).isnan().all()
