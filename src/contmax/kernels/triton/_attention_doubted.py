@@ -7,7 +7,7 @@ them doubts, since rows that are neighbours often doubt the same.
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_lists import distance_of, first_key_of, mark_dense, place_of
+from contmax.kernels.triton._attention_lists import distance_of, first_key_of, is_dense, mark_dense, place_of
 from contmax.kernels.triton._attention_tops import ANY_SIZE, PRECISION, end_of, keys_of, with_extras
 from contmax.kernels.triton._solve import NOTHING
 
@@ -63,9 +63,10 @@ def list_doubted(
     head = tl.program_id(1).to(tl.int64)
     program = head * tl.num_programs(0) + tl.program_id(0)
     number = tl.load(NUMBERS + program)
-    if (number > 0) | EXACT:
+    start = begin + tl.program_id(0) * R
+    # The lists of a dense block are not used.
+    if ((number > 0) | EXACT) & (is_dense(DENSE, head, start, queries) == 0):
         b, h = head // heads, head % heads
-        start = begin + tl.program_id(0) * R
         rows = start + tl.arange(0, R)
         inside = rows < last
         at_row = head * queries + rows

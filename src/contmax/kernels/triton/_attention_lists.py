@@ -85,6 +85,12 @@ def _closer(first, second, top, unit, ok, epsilon, partition, K: tl.constexpr):
 
 
 @triton.jit
+def is_dense(DENSE, head, row, queries):
+    """Whether the block of a row is dense."""
+    return tl.load(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + row // DENSE_ROWS) != 0
+
+
+@triton.jit
 def mark_dense(DENSE, ANY_DENSE, head, row, queries, group):
     """The block of a row is dense."""
     tl.store(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + row // DENSE_ROWS, 1)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_lists import DENSE_ROWS
+from contmax.kernels.triton._attention_lists import DENSE_ROWS, is_dense
 from contmax.kernels.triton._attention_tops import ANY_SIZE, epsilon_of_heads
 from contmax.kernels.triton._rows import curvature, escort_of, saturated, unbiased
 from contmax.kernels.triton._solve import NOTHING, climb, relative_weights
@@ -55,8 +55,7 @@ def attend_listed(
     rows = tl.program_id(0) * R + tl.arange(0, R)
     inside = rows < queries
     at_row = head * queries + rows
-    dense = tl.load(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + tl.program_id(0) * R // DENSE_ROWS)
-    if dense != 0:
+    if is_dense(DENSE, head, tl.program_id(0) * R, queries):
         tl.store(COUNTS + at_row, tl.zeros([R], tl.int32), mask=inside)
     else:
         count = tl.load(COUNTS + at_row, mask=inside, other=0)
