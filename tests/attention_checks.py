@@ -1,4 +1,4 @@
-"""Attention by triton's kernels, in its interpreter, against the reference in float64: outputs and all gradients."""
+"""What tests of attention by triton's kernels share: inputs, and the comparison with the reference in float64."""
 
 import pytest
 import torch

@@ -33,9 +33,12 @@ def test_every_alpha(alpha):
 
 def test_one_alpha_per_head():
     assert_accurate(attend(), [*triple(heads=3), torch.tensor([1.2, 1.5, 1.9])], tolerance=1e-4)
+    # With α = 1 every score has mass, and what is not allowed still has none.
+    short = triple(heads=2, queries=40, keys=40, sharp=0.1)
+    assert_accurate(attend(is_causal=True), [*short, Fixed(torch.tensor([1.0, 1.5]))], tolerance=1e-4)
 
 
-@pytest.mark.parametrize("length", [1000, 9000])
+@pytest.mark.parametrize("length", [1000, 9000, 17000])
 def test_blocks_without_mass_are_left_alone(length):
     # Queries and keys near the same of few centres, in order: far from the diagonal there is no mass.
     centres = 3 * drawn(1, 2, -(-length // 64), 64, seed=3).repeat_interleave(64, 2)[:, :, :length]

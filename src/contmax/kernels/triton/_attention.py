@@ -139,7 +139,7 @@ def _list(call: _Call, lists: AttentionLists) -> None:
     many = all_tiles > _MANY_TOPS
     threads = min(_THREADS_OF_A_ROW * (2 if many else 1), all_tiles)
     most = max(max(call.keys // _DOUBTFUL_SHARE, _FEW_DOUBTFUL) // (wide // 4), 4)
-    # More than two blocks of products at a time are worth a register here and there, but not what a mask takes.
+    # Fewer registers make room for more programs; masks and float32 need more than these.
     is_plain = call.query.dtype != torch.float32 and not (call.kinds["HAS_MASK"] or call.kinds["HAS_BIAS"])
     bytes_per_query = call.all_heads * tiles * 8
     together = max(1, _BYTES_OF_TOPS // bytes_per_query // call.tuning.rows) * call.tuning.rows

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
-from contmax.kernels.triton._attention_tops import ANY_SIZE
+from contmax.kernels.triton._attention_tops import ANY_SIZE, PRECISION
 from contmax.kernels.triton._rows import saturated
 
 # Entries of a row that are ranked at a time, and entries that are multiplied at a time.
@@ -121,8 +121,8 @@ def listed_keys_backward(
         q = tl.load(Q + at_q, mask=exists[:, None] & (d < D)[None, :], other=0.0)
         g = tl.load(G + at_g, mask=exists[:, None] & (c < C)[None, :], other=0.0)
         same = tl.arange(0, KEY_BLOCK)[:, None] == (place % KEY_BLOCK)[None, :]
-        dk = tl.dot(tl.where(same, slope[None, :], 0.0).to(q.dtype), q, dk, input_precision="tf32x3")
-        dv = tl.dot(tl.where(same, p[None, :], 0.0).to(g.dtype), g, dv, input_precision="tf32x3")
+        dk = tl.dot(tl.where(same, slope[None, :], 0.0).to(q.dtype), q, dk, input_precision=PRECISION)
+        dv = tl.dot(tl.where(same, p[None, :], 0.0).to(g.dtype), g, dv, input_precision=PRECISION)
     inside = key < keys
     at_k = (key_head * keys + key)[:, None] * D + d[None, :]
     at_v = (key_head * keys + key)[:, None] * C + c[None, :]

@@ -92,7 +92,8 @@ def list_doubted(
             first = tl.load(tops + tile * 2, mask=inside, other=NOTHING)
             second = tl.load(tops + tile * 2 + 1, mask=inside, other=NOTHING)
             doubts = second > bound
-            least = tl.where(doubts, below, float("inf"))
+            # What is not allowed is NOTHING, and stays below, also where α = 1 lets every score have mass.
+            least = tl.where(doubts, tl.maximum(below, 0.5 * NOTHING), float("inf"))
             high, low = place_of(first, WIDE), place_of(second, WIDE)
             origin = first_key_of(tile, WIDE)
             if part == 0:

@@ -109,7 +109,7 @@ def listed_queries_backward(
     at_row = head * queries + rows
     row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
     row_block = tl.program_id(0) * R // DENSE_ROWS
-    if tl.load(DENSE + head * row_blocks + row_block) == 0:
+    if is_dense(DENSE, head, tl.program_id(0) * R, queries) == 0:
         count = tl.load(COUNTS + at_row, mask=inside, other=0)
         top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)

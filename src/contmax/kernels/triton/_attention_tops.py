@@ -5,8 +5,9 @@ A *tile* is the sixteen keys of 64 neighbours that one thread holds of a row in 
 neighbouring 64s. The place of a score in its tile is written over the last bits of the score: of 24 bits 15 or more are
 left. That is enough for half precision; scores of float32 are computed again (`_attention_doubted`).
 
-Keys are read from the last to the first, as those near a query often have the largest scores. A block of products none
-of which is within 1/(α − 1) of a score that its row has already seen has no mass: nothing more is done with it.
+Keys are read from the last to the first, as those near a query often have the largest scores. A block none of whose
+scores is within 1/(α − 1) of one that its row has already seen has no mass: nothing more is done with it. (A product of
+−∞ is not a number here, which counts unless it is in such a block.)
 """
 
 import triton
@@ -68,15 +69,15 @@ def with_extras(z, M, B, at_mask, at_bias, allowed, scale, HAS_MASK: tl.constexp
 
 
 @triton.jit
-def _merged(a, b, c, d):
-    """The two largest of two pairs, each in falling order; NaN wins."""
-    top = tl.maximum(a, c, propagate_nan=tl.PropagateNan.ALL)
-    return top, tl.maximum(tl.minimum(a, c), tl.maximum(b, d))
+def _larger(a, b):
+    """The larger of two; NaN wins."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _larger(a, b):
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+def _merged(a, b, c, d):
+    """The two largest of two pairs, each in falling order; NaN wins."""
+    return _larger(a, c), tl.maximum(tl.minimum(a, c), tl.maximum(b, d))
 
 
 @triton.jit
@@ -100,7 +101,7 @@ def _marked(x, bits, place):
 def _tops_of_block(x, bits, PART: tl.constexpr):
     """The two largest of each tile that begins or lies in a block, (R, tiles, LANES), their places in the last bits.
 
-    PART is how many of the columns of the block are of the same tiles; the `bits` of each row, (R,), are kept.
+    PART is how many of the columns of the block are of the same tiles. Of scores these `bits` stay, (R,).
     """
     place = tl.arange(0, x.shape[1]) % PART
     place = (place // 8) * 2 + place % 2
@@ -184,7 +185,7 @@ def _whole_blocks(
     With ASKS those are left alone that have nothing above the bound; the last that is returned is how many.
     """
     d, columns = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
-    left = 0
+    left_alone = 0
     for i in range(high, low, -1):
         n = (i - 1) * COLUMNS
         at_key = (n + columns).to(tl.int64)[None, :] * kj + d[:, None]
@@ -195,10 +196,10 @@ def _whole_blocks(
             largest = _largest(x)
             is_below = largest <= bound[:, None]
             counts = tl.sum(tl.reshape(is_below.to(tl.int32), [is_below.numel]), 0) < is_below.numel
-            left += tl.where(counts, 0, 1)
+            left_alone += tl.where(counts, 0, 1)
             best = _larger(best, largest)
         first, second = _keep_tops(x, bits, first, second, counts, n, TOPS, at, stored, COLUMNS, WIDE)
-    return first, second, best, left
+    return first, second, best, left_alone
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -212,7 +213,8 @@ def tile_tops(
 ):  # fmt: skip
     """TOPS (heads, last − begin, tiles, 2) of the queries begin … last; tiles behind the last key are left alone.
 
-    What is kept are products, or scores where there is a bias; NOTHING where none of a block has mass.
+    What is kept are products, or scores where there is a bias. Without mask and bias it may be NOTHING where no key of
+    a block has mass.
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # with causal masks the last blocks take longest
     head = tl.program_id(1).to(tl.int64)
@@ -236,6 +238,7 @@ def tile_tops(
     first = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
     second = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
     stored = tl.broadcast_to(inside[:, None], [ROWS, STRIPS * 2])
+    # For each row, as then the compiler does not know it: what it knows it takes apart from places, for another step.
     bits = tl.where(inside, -(WIDE // 4), 0)
     best = tl.zeros([ROWS, LANES], tl.float32) + tl.where(inside, NOTHING, -NOTHING)[:, None]
     for i in range((end - whole + COLUMNS - 1) // COLUMNS, 0, -1):
@@ -256,13 +259,13 @@ def tile_tops(
     # Whether a block has any is asked of a few, and of the others where it pays.
     blocks = whole // COLUMNS
     rest = tl.maximum(blocks - tl.maximum(blocks // _ASKED_SHARE, _ASKED_FIRST), 0)
-    first, second, best, left = _whole_blocks(
+    first, second, best, left_alone = _whole_blocks(
         q, K, kj, blocks, rest, bits, first, second, best, _bound(best, reach), TOPS, at, stored,
         True, D, WIDTH, COLUMNS, WIDE,
     )  # fmt: skip
-    unasked = tl.where(2 * left >= blocks - rest, 0, rest)
+    unasked = tl.where(2 * left_alone >= blocks - rest, 0, rest)
     bound = _bound(best, reach)
-    first, second, best, left = _whole_blocks(
+    first, second, _, _ = _whole_blocks(
         q, K, kj, rest, unasked, bits, first, second, best, bound, TOPS, at, stored, True, D, WIDTH, COLUMNS, WIDE
     )  # fmt: skip
     _whole_blocks(
