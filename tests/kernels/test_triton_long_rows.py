@@ -1,0 +1,92 @@
+"""Lists of long rows by Triton's kernels, in its interpreter: threads that hold several scores of a chunk."""
+
+import pytest
+import torch
+
+import contmax
+from contmax.kernels import _backends
+from contmax.losses import entmax_loss
+
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_in_small")
+LENGTH = 600
+
+
+@pytest.fixture
+def _in_small(monkeypatch):
+    """Rows are long from 64 scores on, in slices of two chunks with eight scores for each thread."""
+    from contmax.kernels.triton import _class_losses, _launch, _maps
+
+    kept = [
+        _maps._plain_forward,
+        _maps._plain_backward,
+        _maps._backward,
+        _class_losses._losses,
+        _class_losses._gradient,
+    ]
+    for launches in kept:
+        launches.cache_clear()
+    for limit in ("_LONGEST_ON_CHIP", "_LONGEST_WITH_LOGARITHMS", "_LONGEST_BACKWARD"):
+        monkeypatch.setattr(_maps, limit, 64)
+    monkeypatch.setattr(_class_losses, "LONGEST_ON_CHIP", 64)
+    for module in (_launch, _class_losses):
+        monkeypatch.setattr(module, "CHUNK", 256)
+    monkeypatch.setattr(_launch, "_SLICES_OF_FEW", (512, 40))
+    yield
+    for launches in kept:
+        launches.cache_clear()
+
+
+def rows(dtype):
+    """Peaked, flat, few and many in one thread, ties in it, masked scores, and one that is alone."""
+    x = torch.randn(8, LENGTH)
+    x[0] *= 5
+    x[1] *= 0.01
+    x[2, 8:12] += 9
+    x[3, 16:24] += 9  # all that one thread holds of a turn
+    x[4, 40:44] = x[4].max() + 1
+    x[5, 100:] = -torch.inf
+    x[6] = -torch.inf
+    x[6, 599] = 1.0
+    x[7, ::3] += 4  # more than lists hold
+    return x.to(dtype)
+
+
+def exact(function, *inputs):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_backends.NUMBA, "works", False)
+        return function(*(x.double() for x in inputs))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("alpha", [1.25, 1.3, 1.5, 2.0, torch.linspace(1.05, 2, 8).unsqueeze(1)])
+def test_maps_and_gradients(alpha, dtype):
+    x, g = rows(dtype).requires_grad_(), torch.randn(8, LENGTH).to(dtype)
+    p = contmax.entmax(x, alpha)
+    (grad,) = torch.autograd.grad(p, x, g)
+    z = x.detach().double().requires_grad_()
+    index = alpha.double() if torch.is_tensor(alpha) else alpha
+    true = exact(lambda z: contmax.entmax(z, index), z)
+    (true_grad,) = torch.autograd.grad(true, z, g.double())
+    tolerance = 2e-6 if dtype == torch.float32 else 2e-3
+    assert (p - true).abs().max() < tolerance
+    assert (grad - true_grad).abs().max() < 4 * tolerance * (1 + true_grad.abs().max())
+
+
+def test_not_a_number_and_infinity_stay_in_their_rows():
+    x = rows(torch.float32)
+    x[0, 300], x[1, 20] = torch.nan, torch.inf
+    p = contmax.entmax(x, 1.5)
+    assert p.isnan().all(1).tolist() == [True, True, *[False] * 6]
+    torch.testing.assert_close(p[2:].double(), exact(lambda z: contmax.entmax(z, 1.5), x[2:]), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
+def test_losses(alpha):
+    x, target = rows(torch.float32)[:5], torch.tensor([3, 599, 8, 20, 41])
+    x.requires_grad_()
+    loss = entmax_loss(x, target, alpha, reduction="sum")
+    z = x.detach().double().requires_grad_()
+    true = exact(lambda z: entmax_loss(z, target, alpha, reduction="sum"), z)
+    assert abs(loss - true) < 1e-5 * true
+    (grad,), (true_grad,) = torch.autograd.grad(loss, x), torch.autograd.grad(true, z)
+    assert (grad - true_grad).abs().max() < 1e-5
