@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 
 from contmax._eager import all_eager, is_eager_cpu
 from contmax._mask import require_boolean
-from contmax.kernels import is_by_distance
+from contmax.attention._distances import full_shape
 from contmax.maps._arguments import checked_alpha
 
 
@@ -83,13 +83,13 @@ def checked_inputs(
     key, value = (x.expand(*batch, groups, *x.shape[-2:]) for x in (key, value))
     shape = (*batch, heads, query.shape[-2], key.shape[-2])
     require_boolean(mask)
-    mask = _fitting(mask, shape, "mask")
-    if bias is not None and is_by_distance(bias, *shape[-2:]):
-        bias = _fitting(bias, (*shape[:-2], 1, bias.shape[-1]), "bias")
-    else:
-        bias = _fitting(bias, shape, "bias")
-    if bias is not None and not bias.is_floating_point():
-        raise TypeError(f"bias is added to the scores and must be floating-point; got {bias.dtype}. Pass bias.float().")
+    mask = None if mask is None else _fitting(mask, shape, "mask")
+    if bias is not None:
+        bias = _fitting(bias, full_shape(bias, shape), "bias")
+        if not bias.is_floating_point():
+            raise TypeError(
+                f"bias is added to the scores and must be floating-point; got {bias.dtype}. Pass bias.float()."
+            )
     return Inputs(
         query,
         key,
@@ -151,10 +151,8 @@ def _checked_heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
     return max(found, valued)
 
 
-def _fitting(x: Tensor | None, shape: tuple[int, ...], name: str) -> Tensor | None:
+def _fitting(x: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
     """x, if it broadcasts to the scores; sizes of a traced program are equal, but not found in a tuple."""
-    if x is None:
-        return None
     fits = x.dim() <= len(shape) and all(
         n == 1 or n == size for n, size in zip(reversed(x.shape), reversed(shape), strict=False)
     )

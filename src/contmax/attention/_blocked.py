@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from contmax.attention._arguments import Inputs
-from contmax.attention._distances import bias_of_keys, bias_of_queries
+from contmax.attention._distances import bias_of_keys, bias_of_queries, columns_of, rows_of
 from contmax.attention._reference import attend_reference
 from contmax.maps._half_precision import widened_scores
 
@@ -49,17 +49,12 @@ def block_of(inputs: Inputs, rows: slice) -> Inputs:
     """The same for some of the queries, and the keys that any of them may attend."""
     diagonal = None if inputs.diagonal is None else inputs.diagonal + rows.start
     queries, keys = inputs.sizes
-    mask, bias = inputs.mask, inputs.bias
-    if mask is not None and mask.dim() > 1 and mask.shape[-2] > 1:
-        mask = mask[..., rows, :]
-    if bias is not None:
-        bias = bias_of_queries(bias, rows, queries, keys)
+    mask = None if inputs.mask is None else rows_of(inputs.mask, rows)
+    bias = None if inputs.bias is None else bias_of_queries(inputs.bias, rows, queries, keys)
     block = inputs._replace(query=inputs.query[..., rows, :], mask=mask, bias=bias, diagonal=diagonal)
     if diagonal is None:
         return block
     count = max(1, min(keys, rows.stop + inputs.diagonal))
-    if mask is not None and mask.dim() > 0 and mask.shape[-1] > 1:
-        mask = mask[..., :count]
-    if bias is not None:
-        bias = bias_of_keys(bias, count, rows.stop - rows.start, keys)
+    mask = None if mask is None else columns_of(mask, count)
+    bias = None if bias is None else bias_of_keys(bias, count, rows.stop - rows.start, keys)
     return block._replace(key=inputs.key[..., :count, :], value=inputs.value[..., :count, :], mask=mask, bias=bias)

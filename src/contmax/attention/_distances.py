@@ -22,15 +22,30 @@ def bias_of_scores(bias: Tensor, queries: int, keys: int) -> Tensor:
     return line.unfold(-1, keys, 1).flip(-2)
 
 
+def full_shape(bias: Tensor, scores: tuple[int, ...]) -> tuple[int, ...]:
+    """What a bias in either form broadcasts to, for scores of this shape."""
+    return (*scores[:-2], 1, bias.shape[-1]) if is_by_distance(bias, *scores[-2:]) else scores
+
+
 def bias_of_queries(bias: Tensor, rows: slice, queries: int, keys: int) -> Tensor:
     """The bias of some of the queries, in the same form."""
     if is_by_distance(bias, queries, keys):
         return bias[..., queries - rows.stop : queries - rows.start + keys - 1]
-    return bias if bias.dim() < 2 or bias.shape[-2] == 1 else bias[..., rows, :]
+    return rows_of(bias, rows)
 
 
 def bias_of_keys(bias: Tensor, count: int, queries: int, keys: int) -> Tensor:
     """The bias of the first few keys, in the same form."""
     if is_by_distance(bias, queries, keys):
         return bias[..., : queries + count - 1]
-    return bias if bias.dim() < 1 or bias.shape[-1] == 1 else bias[..., :count]
+    return columns_of(bias, count)
+
+
+def rows_of(x: Tensor, rows: slice) -> Tensor:
+    """Some of the queries of what broadcasts to the scores."""
+    return x if x.dim() < 2 or x.shape[-2] == 1 else x[..., rows, :]
+
+
+def columns_of(x: Tensor, count: int) -> Tensor:
+    """The first few keys of what broadcasts to the scores."""
+    return x if x.dim() < 1 or x.shape[-1] == 1 else x[..., :count]

@@ -8,6 +8,7 @@ from torch import Tensor
 from contmax import kernels
 from contmax._by_reference import gradients_by_reference, needs_reference
 from contmax.attention._arguments import Inputs
+from contmax.attention._distances import full_shape
 from contmax.attention._reference import attend_reference
 
 # For fewer queries all weights are few, and a product of matrices of that height would be mostly padding.
@@ -32,11 +33,8 @@ def attend_fused(inputs: Inputs) -> Tensor:
     batch = inputs.query.shape[:-3]
     query, key, value = (x if x.dim() == 4 else x.reshape(-1, *x.shape[-3:]) for x in inputs[:3])
     scores = (*inputs.query.shape[:-1], inputs.key.shape[-2])
-    mask, bias = _as_one_batch(inputs.mask, scores), inputs.bias
-    if bias is not None and kernels.is_by_distance(bias, *inputs.sizes):
-        bias = _as_one_batch(bias, (*scores[:-2], 1, bias.shape[-1]))
-    else:
-        bias = _as_one_batch(bias, scores)
+    mask = None if inputs.mask is None else _as_one_batch(inputs.mask, scores)
+    bias = None if inputs.bias is None else _as_one_batch(inputs.bias, full_shape(inputs.bias, scores))
     lengths = None if inputs.lengths is None else inputs.lengths[..., 0, 0, 0].expand(batch).reshape(-1)
     alpha, heads = inputs.alpha, inputs.query.shape[-3]
     if isinstance(alpha, Tensor):
@@ -49,9 +47,9 @@ def attend_fused(inputs: Inputs) -> Tensor:
     return output.reshape(*batch, *output.shape[1:])
 
 
-def _as_one_batch(x: Tensor | None, scores: tuple[int, ...]) -> Tensor | None:
+def _as_one_batch(x: Tensor, scores: tuple[int, ...]) -> Tensor:
     """A tensor that broadcasts to scores (*batch, H, Q, L) as one that does to (B, H, Q, L)."""
-    if x is None or len(scores) == 4 or x.dim() <= 3:
+    if len(scores) == 4 or x.dim() <= 3:
         return x
     return x.expand(scores).reshape(-1, *scores[-3:])
 
