@@ -28,6 +28,8 @@ _MOST_TILES, _BYTES_OF_TOPS = 512, 2**28
 _KEY_BLOCK = 64
 # Rows of a program that lists keys, and threads that share one of so many tops.
 _LISTED_TOGETHER, _THREADS_OF_A_ROW, _MANY_TOPS = 16, 8, 256
+# Neighbours of a tile whose keys are multiplied again 32 at a time, not 16.
+_LONG_TILE = 512
 # Keys that a row may multiply again: one of so many, or so many.
 _DOUBTFUL_SHARE, _FEW_DOUBTFUL = 16, 256
 
@@ -152,7 +154,7 @@ def _list(call: _Call, lists: AttentionLists) -> None:
     some = torch.empty((call.all_heads, programs, all_tiles), **whole)
     numbers = torch.empty((call.all_heads, programs), **whole)
     bounds = torch.empty((call.all_heads, call.queries, 2), **real)
-    found = (*(some, numbers, bounds), *lists[:6])
+    found = (some, numbers, bounds, *lists[:6])
     sizes = {"R": _LISTED_TOGETHER, "T": all_tiles, "WIDE": wide, "CAPACITY": LIST_CAPACITY}
     for begin in range(0, call.queries, together):
         last = min(begin + together, call.queries)
@@ -174,7 +176,7 @@ def _list(call: _Call, lists: AttentionLists) -> None:
         list_doubted[grid](
             call.query, call.key, call.mask, call.bias, call.lengths, tops, *found, begin, last, tiles, call.queries,
             *arguments, *call.strides(call.query, call.key), *call.places, **call.kinds,
-            EXACT=call.query.dtype == torch.float32, **call.widths, **sizes, TOGETHER=max(16, min(wide // 16, 32)),
+            EXACT=call.query.dtype == torch.float32, **call.widths, **sizes, TOGETHER=32 if wide >= _LONG_TILE else 16,
             num_warps=1, num_stages=call.tuning.doubted_stages, maxnreg=call.tuning.doubted_registers,
         )  # fmt: skip
 

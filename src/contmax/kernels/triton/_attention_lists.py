@@ -10,7 +10,7 @@ rows.
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_tops import ANY_SIZE, LANES, end_of, epsilon_of_heads, keys_of
+from contmax.kernels.triton._attention_tops import ANY_SIZE, LANES, end_of, epsilon_of_heads, keys_of, larger
 from contmax.kernels.triton._solve import NOTHING, newton_step, relative_weights
 
 # Rows that are left to dense products together.
@@ -26,7 +26,7 @@ def _halved(x):
     """The larger of both halves along the last axis of (P, R, n), which lie in one thread; NaN wins."""
     halves = tl.reshape(x, [x.shape[0], x.shape[1], 2, x.shape[2] // 2])
     a, b = tl.split(tl.permute(halves, (0, 1, 3, 2)))
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    return larger(a, b)
 
 
 @triton.jit

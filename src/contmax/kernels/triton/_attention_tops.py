@@ -69,7 +69,7 @@ def with_extras(z, M, B, at_mask, at_bias, allowed, scale, HAS_MASK: tl.constexp
 
 
 @triton.jit
-def _larger(a, b):
+def larger(a, b):
     """The larger of two; NaN wins."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
@@ -77,38 +77,38 @@ def _larger(a, b):
 @triton.jit
 def _merged(a, b, c, d):
     """The two largest of two pairs, each in falling order; NaN wins."""
-    return _larger(a, c), tl.maximum(tl.minimum(a, c), tl.maximum(b, d))
+    return larger(a, c), tl.maximum(tl.minimum(a, c), tl.maximum(b, d))
 
 
 @triton.jit
 def _largest(x):
     """The largest that a thread has of each row of a block, (R, LANES); NaN wins."""
     left, right = tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 8, LANES, 2]))
-    return tl.reduce(_larger(left, right), 1, _larger)
+    return tl.reduce(larger(left, right), 1, larger)
 
 
 @triton.jit
-def _marked(x, bits, place):
-    """(x & bits) | place, in one instruction where the compiler makes two."""
+def _marked(x, place, BITS: tl.constexpr):
+    """(x & BITS) | place, in one instruction where the compiler makes two."""
     if INTERPRETED:
-        return (x & bits) | place
+        return (x & BITS) | place
     else:
-        inputs = [x, tl.broadcast_to(bits, x.shape), tl.broadcast_to(place, x.shape)]
+        inputs = [x, tl.full(x.shape, BITS, tl.int32), tl.broadcast_to(place, x.shape)]
         return tl.inline_asm_elementwise("lop3.b32 $0, $1, $2, $3, 0xEA;", "=r,r,r,r", inputs, tl.int32, True, 1)
 
 
 @triton.jit
-def _tops_of_block(x, bits, PART: tl.constexpr):
+def _tops_of_block(x, PART: tl.constexpr, WIDE: tl.constexpr):
     """The two largest of each tile that begins or lies in a block, (R, tiles, LANES), their places in the last bits.
 
-    PART is how many of the columns of the block are of the same tiles. Of scores these `bits` stay, (R,).
+    PART is how many of the columns of the block are of the same tiles.
     """
     place = tl.arange(0, x.shape[1]) % PART
     place = (place // 8) * 2 + place % 2
-    x = _marked(x.to(tl.int32, bitcast=True), bits[:, None], place[None, :]).to(tl.float32, bitcast=True)
+    x = _marked(x.to(tl.int32, bitcast=True), place[None, :], -(WIDE // 4)).to(tl.float32, bitcast=True)
     TILES: tl.constexpr = x.shape[1] // PART
     left, right = tl.split(tl.reshape(x, [x.shape[0], TILES, PART // 8, LANES, 2]))
-    first, second = _larger(left, right), tl.minimum(left, right)
+    first, second = larger(left, right), tl.minimum(left, right)
     # Halves are compared with halves, until one is left: all of them are in one thread.
     first, second = _halved(first, second)
     first, second = _halved(first, second)
@@ -131,19 +131,19 @@ def _halved(first, second):
 
 @triton.jit
 def _keep_tops(
-    x, bits, first, second, counts, n, TOPS, at, stored, COLUMNS: tl.constexpr, WIDE: tl.constexpr
+    x, first, second, counts, n, TOPS, at, stored, COLUMNS: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
     """Take a block into the tops of its tiles where it `counts`, and store these where they are complete."""
     if WIDE <= COLUMNS:
         if counts:
-            first, second = _tops_of_block(x, bits, WIDE)
+            first, second = _tops_of_block(x, WIDE, WIDE)
         else:
             first = tl.full(first.shape, NOTHING, tl.float32)
             second = tl.full(second.shape, NOTHING, tl.float32)
         _store_tops(first, second, TOPS + at + (n // WIDE) * (2 * LANES), stored)
     else:
         if counts:
-            first, second = _with_part(x, bits, first, second, n, COLUMNS, WIDE)
+            first, second = _with_part(x, first, second, n, COLUMNS, WIDE)
         if n % WIDE == 0:
             _store_tops(first, second, TOPS + at + (n // WIDE) * (2 * LANES), stored)
             first = tl.full(first.shape, NOTHING, tl.float32)
@@ -159,9 +159,9 @@ def _store_tops(first, second, to, stored):
 
 
 @triton.jit
-def _with_part(x, bits, first, second, n, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
+def _with_part(x, first, second, n, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
     """The tops of a tile of several blocks, with one of these."""
-    high, low = _tops_of_block(x, bits, COLUMNS)
+    high, low = _tops_of_block(x, COLUMNS, WIDE)
     part = ((n // COLUMNS) % (WIDE // COLUMNS)) * (COLUMNS // 4)
     high = (high.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
     low = (low.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
@@ -171,13 +171,13 @@ def _with_part(x, bits, first, second, n, COLUMNS: tl.constexpr, WIDE: tl.conste
 @triton.jit
 def _bound(best, reach):
     """From the largest products that each thread has seen, (R, LANES): what is not above has no mass, (R,)."""
-    best = tl.reduce(best, 1, _larger)
+    best = tl.reduce(best, 1, larger)
     return best - reach - 1e-5 * tl.abs(best)
 
 
 @triton.jit
 def _whole_blocks(
-    q, K, kj, high, low, bits, first, second, best, bound, TOPS, at, stored,
+    q, K, kj, high, low, first, second, best, bound, TOPS, at, stored,
     ASKS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Blocks of keys that all queries may attend, from `high` down to `low`.
@@ -197,8 +197,8 @@ def _whole_blocks(
             is_below = largest <= bound[:, None]
             counts = tl.sum(tl.reshape(is_below.to(tl.int32), [is_below.numel]), 0) < is_below.numel
             left_alone += tl.where(counts, 0, 1)
-            best = _larger(best, largest)
-        first, second = _keep_tops(x, bits, first, second, counts, n, TOPS, at, stored, COLUMNS, WIDE)
+            best = larger(best, largest)
+        first, second = _keep_tops(x, first, second, counts, n, TOPS, at, stored, COLUMNS, WIDE)
     return first, second, best, left_alone
 
 
@@ -238,8 +238,6 @@ def tile_tops(
     first = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
     second = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
     stored = tl.broadcast_to(inside[:, None], [ROWS, STRIPS * 2])
-    # For each row, as then the compiler does not know it: what it knows it takes apart from places, for another step.
-    bits = tl.where(inside, -(WIDE // 4), 0)
     best = tl.zeros([ROWS, LANES], tl.float32) + tl.where(inside, NOTHING, -NOTHING)[:, None]
     for i in range((end - whole + COLUMNS - 1) // COLUMNS, 0, -1):
         n = whole + (i - 1) * COLUMNS
@@ -251,23 +249,23 @@ def tile_tops(
         at_mask = b * mb + h * mh + rows.to(tl.int64)[:, None] * mi + j.to(tl.int64)[None, :] * mj
         at_bias = b * bb + h * bh + rows.to(tl.int64)[:, None] * bi + j.to(tl.int64)[None, :] * bj
         x = with_extras(z, M, B, at_mask, at_bias, allowed, scale if HAS_BIAS else 1.0, HAS_MASK, HAS_BIAS)
-        best = _larger(best, _largest(x))
+        best = larger(best, _largest(x))
         counts = tl.full([], True, tl.int1)
-        first, second = _keep_tops(x, bits, first, second, counts, n, TOPS, at, stored, COLUMNS, WIDE)
+        first, second = _keep_tops(x, first, second, counts, n, TOPS, at, stored, COLUMNS, WIDE)
     # Products so far below another have no mass, whatever is rounded.
     reach = 1.02 / (epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, ROWS) * scale)
     # Whether a block has any is asked of a few, and of the others where it pays.
     blocks = whole // COLUMNS
     rest = tl.maximum(blocks - tl.maximum(blocks // _ASKED_SHARE, _ASKED_FIRST), 0)
     first, second, best, left_alone = _whole_blocks(
-        q, K, kj, blocks, rest, bits, first, second, best, _bound(best, reach), TOPS, at, stored,
+        q, K, kj, blocks, rest, first, second, best, _bound(best, reach), TOPS, at, stored,
         True, D, WIDTH, COLUMNS, WIDE,
     )  # fmt: skip
     unasked = tl.where(2 * left_alone >= blocks - rest, 0, rest)
     bound = _bound(best, reach)
     first, second, _, _ = _whole_blocks(
-        q, K, kj, rest, unasked, bits, first, second, best, bound, TOPS, at, stored, True, D, WIDTH, COLUMNS, WIDE
+        q, K, kj, rest, unasked, first, second, best, bound, TOPS, at, stored, True, D, WIDTH, COLUMNS, WIDE
     )  # fmt: skip
     _whole_blocks(
-        q, K, kj, unasked, 0, bits, first, second, best, bound, TOPS, at, stored, False, D, WIDTH, COLUMNS, WIDE
+        q, K, kj, unasked, 0, first, second, best, bound, TOPS, at, stored, False, D, WIDTH, COLUMNS, WIDE
     )  # fmt: skip
