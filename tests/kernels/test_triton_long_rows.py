@@ -4,36 +4,18 @@ import pytest
 import torch
 
 import contmax
-from contmax.kernels import _backends
 from contmax.losses import entmax_loss
+from row_checks import reference, short_rows_by_lists
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_in_small")
 LENGTH = 600
 
 
 @pytest.fixture
-def _in_small(monkeypatch):
+def _in_small():
     """Rows are long from 64 scores on, in slices of two chunks with eight scores for each thread."""
-    from contmax.kernels.triton import _class_losses, _launch, _maps
-
-    kept = [
-        _maps._plain_forward,
-        _maps._plain_backward,
-        _maps._backward,
-        _class_losses._losses,
-        _class_losses._gradient,
-    ]
-    for launches in kept:
-        launches.cache_clear()
-    for limit in ("_LONGEST_ON_CHIP", "_LONGEST_WITH_LOGARITHMS", "_LONGEST_BACKWARD"):
-        monkeypatch.setattr(_maps, limit, 64)
-    monkeypatch.setattr(_class_losses, "LONGEST_ON_CHIP", 64)
-    for module in (_launch, _class_losses):
-        monkeypatch.setattr(module, "CHUNK", 256)
-    monkeypatch.setattr(_launch, "_SLICES_OF_FEW", (512, 40))
-    yield
-    for launches in kept:
-        launches.cache_clear()
+    with short_rows_by_lists(64, 256, (512, 40), 128):
+        yield
 
 
 def rows(dtype):
@@ -51,12 +33,6 @@ def rows(dtype):
     return x.to(dtype)
 
 
-def exact(function, *inputs):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_backends.NUMBA, "works", False)
-        return function(*(x.double() for x in inputs))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("alpha", [1.25, 1.3, 1.5, 2.0, torch.linspace(1.05, 2, 8).unsqueeze(1)])
 def test_maps_and_gradients(alpha, dtype):
@@ -65,7 +41,7 @@ def test_maps_and_gradients(alpha, dtype):
     (grad,) = torch.autograd.grad(p, x, g)
     z = x.detach().double().requires_grad_()
     index = alpha.double() if torch.is_tensor(alpha) else alpha
-    true = exact(lambda z: contmax.entmax(z, index), z)
+    true = reference(lambda z: contmax.entmax(z, index), z)
     (true_grad,) = torch.autograd.grad(true, z, g.double())
     tolerance = 2e-6 if dtype == torch.float32 else 2e-3
     assert (p - true).abs().max() < tolerance
@@ -77,7 +53,7 @@ def test_not_a_number_and_infinity_stay_in_their_rows():
     x[0, 300], x[1, 20] = torch.nan, torch.inf
     p = contmax.entmax(x, 1.5)
     assert p.isnan().all(1).tolist() == [True, True, *[False] * 6]
-    torch.testing.assert_close(p[2:].double(), exact(lambda z: contmax.entmax(z, 1.5), x[2:]), atol=2e-6, rtol=0)
+    torch.testing.assert_close(p[2:].double(), reference(lambda z: contmax.entmax(z, 1.5), x[2:]), atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
@@ -86,7 +62,7 @@ def test_losses(alpha):
     x.requires_grad_()
     loss = entmax_loss(x, target, alpha, reduction="sum")
     z = x.detach().double().requires_grad_()
-    true = exact(lambda z: entmax_loss(z, target, alpha, reduction="sum"), z)
+    true = reference(lambda z: entmax_loss(z, target, alpha, reduction="sum"), z)
     assert abs(loss - true) < 1e-5 * true
     (grad,), (true_grad,) = torch.autograd.grad(loss, x), torch.autograd.grad(true, z)
     assert (grad - true_grad).abs().max() < 1e-5

@@ -1,22 +1,17 @@
 """Rows and losses by Triton's kernels, in its interpreter, against float64 torch."""
 
+import contextlib
+
 import pytest
 import torch
 
 import contmax
-from contmax.kernels import _backends
 from contmax.losses import entmax_loss
+from row_checks import reference, short_rows_by_lists
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
 ALPHAS = [0.6, 1.0001, 1.25, 1.3, 4 / 3, 1.5, 2.0, 20.0]
 INF, NAN = float("inf"), float("nan")
-
-
-def reference(function, *arguments):
-    """The same by torch in float64: no kernel takes float64."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_backends.NUMBA, "works", False)
-        return function(*(a.double() if torch.is_tensor(a) and a.is_floating_point() else a for a in arguments))
 
 
 def gradients(function, cotangent, *arguments):
@@ -35,32 +30,10 @@ def assert_as_float64(function, cotangent, *arguments, tolerance=2e-6):
 
 
 @pytest.fixture(params=["on the chip", "by lists"])
-def length(request, monkeypatch):
-    """Rows of both kinds, in small: the limits between them are moved, to slices of two chunks."""
-    from contmax.kernels.triton import _class_losses, _launch, _maps, _soft_losses
-
-    # Launches are kept by shape, and know the limits.
-    kept = [
-        _maps._plain_forward,
-        _maps._plain_backward,
-        _maps._backward,
-        _class_losses._losses,
-        _class_losses._gradient,
-    ]
-    kept += [_soft_losses._losses, _soft_losses._gradient]
-    for launches in kept:
-        launches.cache_clear()
-    if request.param == "by lists":
-        for limit in ("_LONGEST_ON_CHIP", "_LONGEST_WITH_LOGARITHMS", "_LONGEST_BACKWARD"):
-            monkeypatch.setattr(_maps, limit, 32)
-        monkeypatch.setattr(_class_losses, "LONGEST_ON_CHIP", 32)
-        for module in (_launch, _class_losses, _soft_losses):
-            monkeypatch.setattr(module, "CHUNK", 32)
-        monkeypatch.setattr(_launch, "_SLICES_OF_FEW", (64, 12))
-        monkeypatch.setattr(_launch, "_SHORT", 8)
-    yield 70
-    for launches in kept:
-        launches.cache_clear()
+def length(request):
+    """Rows of both kinds, in small, those that are listed in slices of two chunks."""
+    with short_rows_by_lists(32, 32, (64, 12), 8) if request.param == "by lists" else contextlib.nullcontext():
+        yield 70
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
