@@ -13,6 +13,9 @@ from contmax.kernels.triton._rows import epsilon_of_rows, row_offsets
 from contmax.kernels.triton._soft_targets import soft_sums
 from contmax.kernels.triton._solve import NOTHING, climb
 
+# Scores of a chunk that a thread lists one after the other.
+_FEW_OF_A_THREAD = tl.constexpr(3)
+
 
 @triton.jit
 def load_chunk(X, M, at, mask_at, start, n, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr):
@@ -25,10 +28,51 @@ def load_chunk(X, M, at, mask_at, start, n, HAS_MASK: tl.constexpr, CHUNK: tl.co
 
 
 @triton.jit
-def largest_of_threads(x, CHUNK: tl.constexpr, VECTOR: tl.constexpr):
-    """The largest of the scores that each thread of a warp holds, (32,), VECTOR of them side by side; NaN as +inf."""
-    held = tl.reshape(tl.where(x == x, x, float("inf")), [CHUNK // (32 * VECTOR), 32, VECTOR])
-    return tl.max(tl.max(held, 2), 0)
+def by_threads(x, VECTOR: tl.constexpr):
+    """A chunk as (turns, 32, VECTOR): what each thread of a warp holds of it, VECTOR side by side."""
+    return tl.reshape(x, [x.shape[0] // (32 * VECTOR), 32, VECTOR])
+
+
+@triton.jit
+def largest_of_threads(x, VECTOR: tl.constexpr):
+    """The largest of the scores that each thread of a warp holds, (32,); NaN as +inf."""
+    return tl.max(tl.max(by_threads(tl.where(x == x, x, float("inf")), VECTOR), 2), 0)
+
+
+@triton.jit
+def append(VALUES, PLACES, first, count, x, bound, column, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
+           KEEPS_PLACES: tl.constexpr):  # fmt: skip
+    """List the scores of a chunk that are above a bound, from `count` on, and where they are: the new count.
+
+    Where every thread has few of them, one of each is listed at a time: so nothing is moved between threads.
+    """
+    columns = column + tl.arange(0, x.shape[0])
+    keep = x > bound
+    counts = tl.sum(tl.sum(by_threads(keep.to(tl.int32), VECTOR), 2), 0)
+    if tl.max(counts, 0) <= _FEW_OF_A_THREAD:
+        held, at = by_threads(tl.where(keep, x, -float("inf")), VECTOR), by_threads(columns, VECTOR)
+        largest = tl.max(tl.max(held, 2), 0)
+        while tl.max((largest > -float("inf")).to(tl.int32), 0) > 0:
+            found = (largest > -float("inf")).to(tl.int32)
+            place = count + tl.cumsum(found, 0) - 1
+            # The first of equals.
+            where = tl.where(held == largest[None, :, None], at, 2147483647)
+            where = tl.min(tl.min(where, 2), 0)
+            fits = (found > 0) & (place < CAPACITY)
+            tl.store(VALUES + first + place, largest.to(VALUES.dtype.element_ty), mask=fits)
+            if KEEPS_PLACES:
+                tl.store(PLACES + first + place, where.to(tl.int16), mask=fits)
+            count += tl.sum(found, 0)
+            held = tl.where(at == where[None, :, None], -float("inf"), held)
+            largest = tl.max(tl.max(held, 2), 0)
+    else:
+        place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
+        fits = keep & (place < CAPACITY)
+        tl.store(VALUES + first + place, x.to(VALUES.dtype.element_ty), mask=fits)
+        if KEEPS_PLACES:
+            tl.store(PLACES + first + place, columns.to(tl.int16), mask=fits)
+        count += tl.sum(counts, 0)
+    return count
 
 
 @triton.jit
@@ -59,8 +103,8 @@ def list_scores(
     """
     r, slice_ = tl.program_id(0), tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     row = r + tl.arange(0, 1)
-    at = tl.max(row_offsets(row, size_b, size_c, xa, xb, xc), 0)
-    mask_at = tl.max(row_offsets(row, size_b, size_c, ma, mb, mc), 0)
+    at = row_offsets(r, size_b, size_c, xa, xb, xc)
+    mask_at = row_offsets(r, size_b, size_c, ma, mb, mc)
     epsilon = epsilon_of_rows(A, fixed_epsilon, row, row >= 0, PER_ROW, 1)
     reaches = epsilon > 0.0
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
@@ -79,7 +123,7 @@ def list_scores(
         x = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK)
         if IS_MAP:
             tl.store(P + r.to(tl.int64) * n + columns, tl.zeros([CHUNK], P.dtype.element_ty), mask=columns < n)
-        of_threads = largest_of_threads(x, CHUNK, VECTOR)
+        of_threads = largest_of_threads(x, VECTOR)
         chunk_top = tl.max(of_threads, 0)
         if not IS_MAP:
             tl.store(CUT + r.to(tl.int64) * width + 4 + start // CHUNK, chunk_top)
@@ -106,13 +150,7 @@ def list_scores(
             # A little lower, so that rounding and rough powers lose nothing.
             below = level - reach - (1e-5 if K > 0 else 1e-3) * (1.0 + partition)
             bound = tl.max(tl.where(reaches, below, -float("inf")), 0)
-            keep = x > bound
-            place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
-            fits = keep & (place < CAPACITY)
-            tl.store(SCORES + first + place, x.to(SCORES.dtype.element_ty), mask=fits)
-            if IS_MAP:
-                tl.store(PLACES + first + place, (columns - begin).to(tl.int16), mask=fits)
-            count += tl.sum(keep.to(tl.int32), 0)
+            count = append(SCORES, PLACES, first, count, x, bound, start - begin, CAPACITY, VECTOR, IS_MAP)
     tl.store(COUNTS + slice_, count)
     tl.store(PEAKS + 2 * slice_, tl.where(top == -float("inf"), top, top + (top - top)))
     tl.store(PEAKS + 2 * slice_ + 1 + tl.arange(0, 1), level)
@@ -140,14 +178,9 @@ def list_support(
         columns = start + tl.arange(0, CHUNK)
         p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float32)
         tl.store(DX + here + columns, tl.zeros([CHUNK], DX.dtype.element_ty), mask=columns < n)
-        top = tl.max(largest_of_threads(p, CHUNK, VECTOR), 0)
+        top = tl.max(largest_of_threads(p, VECTOR), 0)
         if top > 0.0:
-            keep = p > 0.0
-            place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
-            fits = keep & (place < CAPACITY)
-            tl.store(MASSES + first + place, p.to(MASSES.dtype.element_ty), mask=fits)
-            tl.store(PLACES + first + place, (columns - begin).to(tl.int16), mask=fits)
-            count += tl.sum(keep.to(tl.int32), 0)
+            count = append(MASSES, PLACES, first, count, p, 0.0, start - begin, CAPACITY, VECTOR, True)
             if top == float("inf"):
                 count += CAPACITY + 1
     tl.store(COUNTS + slice_, count)

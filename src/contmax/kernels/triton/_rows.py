@@ -17,6 +17,9 @@ from contmax.kernels.triton._solve import (
     sums,
 )
 
+# Columns of rows whose cotangents are all read.
+_NARROW = tl.constexpr(128)
+
 
 @triton.jit
 def row_offsets(r, size_b, size_c, stride_a, stride_b, stride_c):
@@ -137,7 +140,10 @@ def backward_rows(
     P, G, A, DX, DA, rows, n, fixed_epsilon, size_b, size_c, ga, gb, gc, gn,
     K: tl.constexpr, PER_ROW: tl.constexpr, NEEDS_ALPHA: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """s (g − ⟨g⟩), s = p^{2−α}, ⟨g⟩ its mean under s; and −Σ s D (g − ⟨g⟩) for α. Cotangents are read where p > 0."""
+    """s (g − ⟨g⟩), s = p^{2−α}, ⟨g⟩ its mean under s; and −Σ s D (g − ⟨g⟩) for α.
+
+    Cotangents of wide rows are read where p > 0.
+    """
     r = tl.program_id(0) * R + tl.arange(0, R)
     columns = tl.arange(0, B)
     exists = r < rows
@@ -145,7 +151,9 @@ def backward_rows(
     here = r.to(tl.int64)[:, None] * n + columns[None, :]
     p = tl.load(P + here, mask=inside, other=0.0).to(tl.float32)
     at = row_offsets(r, size_b, size_c, ga, gb, gc)[:, None] + columns[None, :] * gn
-    g = tl.load(G + at, mask=inside & (p > 0.0), other=0.0).to(tl.float32)
+    # Narrow rows take less time to read than to wait for p.
+    wanted = inside if B <= _NARROW else inside & (p > 0.0)
+    g = tl.load(G + at, mask=wanted, other=0.0).to(tl.float32)
     epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
     s = escort_of(p, epsilon, K, P.dtype.element_ty.primitive_bitwidth == 16)
     # Relative to the point of largest weight: where that has nearly all the mass, g − ⟨g⟩ would cancel.
