@@ -150,9 +150,8 @@ def forward_row_beyond_two(
     """p of row r, and Ω* where asked for, if it exists and its α is more than 2."""
     alpha = tl.load(A + r, mask=r < rows, other=1.0).to(tl.float64)
     if alpha > 2.0:
-        row = r + tl.arange(0, 1)
-        at = tl.max(row_offsets(row, size_b, size_c, xa, xb, xc), 0)
-        mask_at = tl.max(row_offsets(row, size_b, size_c, ma, mb, mc), 0)
+        at = row_offsets(r, size_b, size_c, xa, xb, xc)
+        mask_at = row_offsets(r, size_b, size_c, ma, mb, mc)
         epsilon = alpha - 1.0
         tops = tl.full([CHUNK], -float("inf"), tl.float64)
         broken = tl.zeros([CHUNK], tl.float64)
@@ -232,7 +231,7 @@ def backward_row_beyond_two(
     alpha = tl.load(A + r, mask=r < rows, other=1.0).to(tl.float64)
     if alpha > 2.0:
         here = r.to(tl.int64) * n
-        at = tl.max(row_offsets(r + tl.arange(0, 1), size_b, size_c, ga, gb, gc), 0)
+        at = row_offsets(r, size_b, size_c, ga, gb, gc)
         epsilon = alpha - 1.0
         least = tl.full([CHUNK], float("inf"), tl.float64)
         for start in range(0, n, CHUNK):

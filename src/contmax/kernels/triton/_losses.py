@@ -63,8 +63,8 @@ def loss_gradient(
     """g (p̂ − q), or g p̂ without a target; rows with g = 0 are not read, nor are chunks without mass."""
     r = tl.program_id(0)
     row = r + tl.arange(0, 1)
-    at = tl.max(row_offsets(row, size_b, size_c, xa, xb, xc), 0)
-    mask_at = tl.max(row_offsets(row, size_b, size_c, ma, mb, mc), 0)
+    at = row_offsets(r, size_b, size_c, xa, xb, xc)
+    mask_at = row_offsets(r, size_b, size_c, ma, mb, mc)
     g = tl.load(G + row.to(tl.int64) * g_stride).to(tl.float32)
     cut = CUT + row.to(tl.int64) * width
     top, t, inverse = tl.load(cut), tl.load(cut + 1), tl.load(cut + 2)
