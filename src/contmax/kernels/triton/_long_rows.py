@@ -19,7 +19,10 @@ from contmax.kernels.triton._solve import (
 
 
 @triton.jit
-def chunk_sums(X, M, at, mask_at, n, top, t, epsilon, K: tl.constexpr, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr):
+def chunk_sums(
+    X, M, at, mask_at, n, top, t, epsilon,
+    K: tl.constexpr, ROUGH: tl.constexpr, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
     """Sums of weights, of escorts and of weights times y over a row, each (1,), by reading it again."""
     # Threads wait for each other once, at the end.
     total = tl.zeros([1, CHUNK], tl.float32)
@@ -28,7 +31,7 @@ def chunk_sums(X, M, at, mask_at, n, top, t, epsilon, K: tl.constexpr, HAS_MASK:
     for start in range(0, n, CHUNK):
         y = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK) - top
         y = tl.where(y < NOTHING, NOTHING, y)[None, :]
-        weight, escort = relative_weights(y, t, epsilon, K)
+        weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
         total += weight
         slope += escort
         product += tl.where(weight > 0.0, weight * y, 0.0)
@@ -44,14 +47,15 @@ def listed_scores(SCORES, listed, slot, top):
 
 @triton.jit
 def solve_listed(
-    P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, partition, t, K: tl.constexpr, IS_MAP: tl.constexpr,
+    P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, partition, t,
+    K: tl.constexpr, ROUGH: tl.constexpr, IS_MAP: tl.constexpr,
     SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """A and t of row r from its lists, and the sums of `chunk_sums`, each (1,); of a map p is stored."""
     listed, slot, slice_ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
     y = listed_scores(SCORES, listed, slot, top)
-    partition, t = solve(y, epsilon, partition, t, K, False)
-    weight, escort = relative_weights(y, t, epsilon, K)
+    partition, t = solve(y, epsilon, partition, t, K, ROUGH)
+    weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
     total, slope = sums(weight, escort)
     product = tl.sum(tl.where(weight > 0.0, weight * y, 0.0), 1)
     if IS_MAP:
@@ -123,6 +127,8 @@ def solve_long_row(
     SLICES and SLOTS are powers of two that hold the slices of a row and the slots of a list; SHORT of these are enough
     for most lists.
     """
+    # Four digits are enough for probabilities in half precision.
+    ROUGH: tl.constexpr = IS_MAP and not NEEDS_LOSS and P.dtype.element_ty.primitive_bitwidth == 16
     r = tl.program_id(0)
     row = r + tl.arange(0, 1)
     ats = row_offsets(row, size_b, size_c, xa, xb, xc)
@@ -141,26 +147,26 @@ def solve_long_row(
     product = tl.zeros([1], tl.float32)
     if longest <= tl.minimum(SHORT, CAPACITY):
         partition, t, total, slope, product = solve_listed(
-            P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, partition, t, K, IS_MAP, SLICE, CAPACITY, SLICES,
-            SHORT,
+            P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, partition, t, K, ROUGH, IS_MAP, SLICE, CAPACITY,
+            SLICES, SHORT,
         )  # fmt: skip
     elif (SHORT < SLOTS) & (longest <= CAPACITY):
         partition, t, total, slope, product = solve_listed(
-            P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, partition, t, K, IS_MAP, SLICE, CAPACITY, SLICES,
-            SLOTS,
+            P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, partition, t, K, ROUGH, IS_MAP, SLICE, CAPACITY,
+            SLICES, SLOTS,
         )  # fmt: skip
     else:
         # The threshold of those that found a place is a lower bound, close to that of all.
         listed, slot, _ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
-        partition, t = solve(listed_scores(SCORES, listed, slot, top), epsilon, partition, t, K, False)
+        partition, t = solve(listed_scores(SCORES, listed, slot, top), epsilon, partition, t, K, ROUGH)
         steps = 0
         climbing, arriving = True, False
         while climbing:
-            total, slope, product = chunk_sums(X, M, at, mask_at, n, top, t, epsilon, K, HAS_MASK, CHUNK)
+            total, slope, product = chunk_sums(X, M, at, mask_at, n, top, t, epsilon, K, ROUGH, HAS_MASK, CHUNK)
             step = newton_step(total, slope, partition, t, epsilon, K)
             # The last step is taken too, and the sums are those after it.
             climbing = (not arriving) & (steps < 40)
-            arriving = tl.max(is_climbing(step, t, K).to(tl.int32), 0) == 0
+            arriving = tl.max(is_climbing(step, t, K, ROUGH).to(tl.int32), 0) == 0
             steps += 1
             if climbing:
                 partition += step
@@ -169,7 +175,7 @@ def solve_long_row(
         for start in range(0, n, CHUNK):
             columns = start + tl.arange(0, CHUNK)
             scores = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK)[None, :] - top
-            every, _ = relative_weights(tl.where(scores < NOTHING, NOTHING, scores), t, epsilon, K)
+            every, _ = relative_weights(tl.where(scores < NOTHING, NOTHING, scores), t, epsilon, K, ROUGH)
             masses = tl.sum(every / tl.where(total > 0.0, total, 1.0)[:, None], 0) + broken
             tl.store(P + r.to(tl.int64) * n + columns, masses.to(P.dtype.element_ty), mask=columns < n)
     partition += newton_step(total, slope, partition, t, epsilon, K)
