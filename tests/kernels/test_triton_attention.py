@@ -69,6 +69,20 @@ def test_flat_rows_are_dense(alpha, lists):
     assert lists[0].dense.any()
 
 
+@pytest.mark.parametrize("alpha", [1.25, 4 / 3, 1.5, 2.0, torch.tensor([1.05]), torch.tensor([1.4])])
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_dense_rows_with_mass_in_some_blocks_of_keys(alpha, dtype, lists):
+    query, key, value = drawn(queries=3, keys=700, dtype=dtype)
+    query[..., 0], query[..., 1:] = 1.0, 0.0
+    key[..., 0] = -50.0
+    key[..., 200:450, 0] = -0.003 * torch.rand(250).to(dtype)
+    key[..., 330, 0] = 0.0
+    assert_same([query, key, value], alpha, scale=1.0)
+    columns = _attention_tuning.TUNING.dense_columns
+    span = lists[0].dense.item()
+    assert (span % 2**32, span // 2**32) == (200 // columns, 449 // columns + 1)
+
+
 @pytest.mark.parametrize(("others", "dense"), [(-1.0, 0), (-0.7, 1)])
 def test_more_tiles_than_a_first_bound_leaves(lists, others, dense):
     # The largest of each tile know of three of the 48 keys with mass: by these alone scores above −1.15 have mass, of
@@ -80,7 +94,7 @@ def test_more_tiles_than_a_first_bound_leaves(lists, others, dense):
     key[..., (keys < 64) & (keys % 8 < 6), 0] = 0.0
     key[..., (keys >= 64) & (keys < 448) & (keys % 64 < 8), 0] = others
     assert_same([query, key, value], scale=1.0)
-    assert lists[0].dense.flatten().tolist() == [dense]
+    assert lists[0].dense.bool().flatten().tolist() == [dense]
     assert dense or lists[0].counts.flatten().tolist() == [48]
 
 
@@ -99,7 +113,7 @@ def test_dense_and_listed_blocks_together(lists):
     query[:, :, :3] *= 0.001
     query[:, :, 3:] *= 20  # short lists
     assert_same([query, key, value])
-    assert lists[0].dense.flatten().tolist() == [1, 0]
+    assert lists[0].dense.bool().flatten().tolist() == [True, False]
 
 
 @pytest.mark.parametrize("dtype", [F32, F16])

@@ -13,13 +13,16 @@ from contmax.kernels.triton._attention_tops import (
     PRECISION,
     end_of,
     epsilon_of_heads,
+    is_far_from_one,
     keys_of,
     with_extras,
 )
+from contmax.kernels.triton._instructions import quick_log2
 from contmax.kernels.triton._rows import curvature, saturated, unbiased
 from contmax.kernels.triton._solve import NOTHING, is_climbing, log, newton_step, relative_weights
 
 _MOST_STEPS = tl.constexpr(40)
+_NO_BLOCK = tl.constexpr(2**31 - 1)
 
 
 @triton.jit
@@ -33,14 +36,12 @@ def _fewest(ends, inside, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr):
 
 @triton.jit
 def _scores(
-    q, k, top, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+    q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
     HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Scores (rows, keys) of queries (rows, d) and keys (d, keys), from the key n on, less the largest; NOTHING where
-    not allowed.
-    """
+    """Scores (rows, keys) of queries (rows, d) and keys (d, keys), from the key n on; NOTHING where not allowed."""
     z = tl.dot(q, k, input_precision=PRECISION)
-    y = z * scale - top[:, None]
+    x = z * scale
     if n + k.shape[1] > fewest:
         j = n + tl.arange(0, k.shape[1])
         allowed = inside[:, None] & (j[None, :] < ends[:, None])
@@ -48,8 +49,50 @@ def _scores(
         at_mask = b * mb + h * mh + far * mi + wide * mj
         at_bias = b * bb + h * bh + far * bi + wide * bj
         x = with_extras(z, M, B, at_mask, at_bias, allowed, scale, HAS_MASK, HAS_BIAS)
-        y = tl.where(x <= NOTHING, NOTHING, x - top[:, None])
-    return y
+    return x
+
+
+@triton.jit
+def _quick_weights(x, top, t, epsilon, K: tl.constexpr):
+    """Weights and escorts to four digits where α is not next to one, and the roots u: weights are their k-th powers."""
+    slope = epsilon if K > 0 else epsilon / t
+    base = (t if K > 0 else 1.0) - slope * top
+    u = tl.maximum(x * slope[:, None] + base[:, None], 0.0)
+    if K == 1:
+        escort = tl.where(u > 0.0, 1.0, 0.0)
+    elif K == 2:
+        escort = u
+    elif K == 3:
+        escort = u * u
+    elif K == 4:
+        escort = u * u * u
+    else:
+        power = tl.exp2(quick_log2(tl.maximum(u, 1e-37)) * (1.0 / epsilon - 1.0)[:, None])
+        escort = tl.where(u > 0.0, power, 0.0)
+    return escort * u, escort, u
+
+
+@triton.jit
+def _weights(x, top, t, epsilon, is_far, K: tl.constexpr, ROUGH: tl.constexpr):
+    """`relative_weights` of scores (rows, keys), and the roots of `_quick_weights` where that is how they are made."""
+    if ROUGH and K != -1:
+        return _quick_weights(x, top, t, epsilon, K)
+    elif ROUGH:
+        if is_far:
+            weight, escort, u = _quick_weights(x, top, t, epsilon, 0)
+        else:
+            weight, escort = relative_weights(_less(x, top), t, epsilon, -1, True)
+            u = weight
+        return weight, escort, u
+    else:
+        weight, escort = relative_weights(_less(x, top), t, epsilon, K, False)
+        return weight, escort, weight
+
+
+@triton.jit
+def _less(x, top):
+    """Scores less the largest of their rows; NOTHING as it was."""
+    return tl.where(x <= NOTHING, NOTHING, x - top[:, None])
 
 
 @triton.jit
@@ -59,9 +102,10 @@ def _by_lane(x):
 
 
 @triton.jit
-def _has_any(sums):
-    """Whether any of (R, LANES) sums of what is not negative is not 0."""
-    return tl.sum(tl.reshape((sums > 0.0).to(tl.int32), [sums.numel]), 0) > 0
+def _first_and_end(DENSE, at):
+    """The first and the end of the blocks of keys in which a dense block of rows has mass."""
+    span = tl.load(DENSE + at)
+    return span.to(tl.int32), (span >> 32).to(tl.int32)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -95,53 +139,61 @@ def attend_dense(
         fewest = _fewest(ends, inside, HAS_MASK, HAS_BIAS)
         end = tl.max(tl.where(inside, ends, 0), 0)
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
+        is_far = is_far_from_one(A, h, PER_HEAD)
         top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
         partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
         t = 1.0 - epsilon * partition
         steps = 0
         climbing = True
+        low, high = 0, 0
         while climbing:
             totals = tl.zeros([DENSE_ROWS, LANES], tl.float32)
             slopes = tl.zeros([DENSE_ROWS, LANES], tl.float32)
+            lows = tl.full([DENSE_ROWS, LANES], _NO_BLOCK, tl.int32)
+            highs = tl.zeros([DENSE_ROWS, LANES], tl.int32)
             for n in range(0, end, COLUMNS):
                 j = n + columns
                 at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
                 k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-                y = _scores(
-                    q, k, top, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                x = _scores(
+                    q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                     HAS_MASK, HAS_BIAS,
                 )  # fmt: skip
-                weight, escort = relative_weights(y, t, epsilon, ORDER, ROUGH)
+                weight, escort, _ = _weights(x, top, t, epsilon, is_far, ORDER, ROUGH)
+                some = _by_lane(escort)
                 totals += _by_lane(weight)
-                slopes += _by_lane(escort)
+                slopes += some
+                highs = tl.where(some > 0.0, n // COLUMNS + 1, highs)
+                lows = tl.where((some > 0.0) & (lows == _NO_BLOCK), n // COLUMNS, lows)
             step = newton_step(tl.sum(totals, 1), tl.sum(slopes, 1), partition, t, epsilon, ORDER)
             moves = is_climbing(step, t, ORDER, ROUGH)
             partition += step
             t -= epsilon * step
+            # As A grows the support shrinks: blocks that have no mass before a step have none after it.
+            high = tl.max(tl.max(highs, 1), 0)
+            low = tl.minimum(tl.min(tl.min(lows, 1), 0), high)
             steps += 1
             climbing = (tl.max(moves.to(tl.int32), 0) > 0) & (steps < _MOST_STEPS)
         totals = tl.zeros([DENSE_ROWS, LANES], tl.float32)
         slopes = tl.zeros([DENSE_ROWS, LANES], tl.float32)
         out = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
         mean = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
-        for n in range(0, end, COLUMNS):
+        for n in range(low * COLUMNS, high * COLUMNS, COLUMNS):
             j = n + columns
             at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
             at_v = j.to(tl.int64)[:, None] * vj + c[None, :]
             k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-            y = _scores(
-                q, k, top, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+            x = _scores(
+                q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                 HAS_MASK, HAS_BIAS,
             )  # fmt: skip
-            weight, escort = relative_weights(y, t, epsilon, ORDER, ROUGH)
-            some = _by_lane(escort)
-            if _has_any(some):
-                v = tl.load(V + at_v, mask=(j < exist)[:, None] & (c < C)[None, :], other=0.0)
-                totals += _by_lane(weight)
-                slopes += some
-                out = tl.dot(weight.to(v.dtype), v, out, input_precision=PRECISION)
-                if NEEDS_MEANS:
-                    mean = tl.dot(escort.to(v.dtype), v, mean, input_precision=PRECISION)
+            weight, escort, _ = _weights(x, top, t, epsilon, is_far, ORDER, ROUGH)
+            v = tl.load(V + at_v, mask=(j < exist)[:, None] & (c < C)[None, :], other=0.0)
+            totals += _by_lane(weight)
+            slopes += _by_lane(escort)
+            out = tl.dot(weight.to(v.dtype), v, out, input_precision=PRECISION)
+            if NEEDS_MEANS:
+                mean = tl.dot(escort.to(v.dtype), v, mean, input_precision=PRECISION)
         total, slope = tl.sum(totals, 1), tl.sum(slopes, 1)
         inverse = 1.0 / tl.where(total > 0.0, total, 1.0)
         out = out * inverse[:, None] + (top * 0.0)[:, None]
@@ -152,6 +204,9 @@ def attend_dense(
             tl.store(MEANS + at_row[:, None] * C + c[None, :], mean, mask=wanted)
             # p = weight/total, and p^{2−α} = escort/total^{2−α}.
             factor = tl.exp((1.0 - epsilon) * log(inverse))
+            tl.store(
+                DENSE + head * tl.num_programs(0) + tl.program_id(0), (tl.maximum(high, 1).to(tl.int64) << 32) + low
+            )
             tl.store(STATES + at_row * 4, top, mask=inside)
             tl.store(STATES + at_row * 4 + 1, t, mask=inside)
             tl.store(STATES + at_row * 4 + 2, inverse, mask=inside)
@@ -166,6 +221,20 @@ def _state_of(STATES, at_row, inside):
     factor = tl.load(STATES + at_row * 4 + 2, mask=inside, other=0.0)
     factor_escort = tl.load(STATES + at_row * 4 + 3, mask=inside, other=0.0)
     return top, t, factor, factor_escort
+
+
+@triton.jit
+def _rates(p, u, epsilon, is_far, ROUGH: tl.constexpr):
+    """`curvature` of p, (R, n); u = p^ε is used in half precision where α is far from one."""
+    if ROUGH:
+        if is_far:
+            u = tl.maximum(u, 1e-37)
+            rate = (u * (quick_log2(u) * 0.69314718 - 1.0) + 1.0) * (1.0 / (epsilon * epsilon))[:, None]
+        else:
+            rate = curvature(tl.where(p > 0.0, p, 1.0), epsilon, True)
+        return rate
+    else:
+        return curvature(tl.where(p > 0.0, p, 1.0), epsilon)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -203,37 +272,39 @@ def dense_queries_backward(
         ends = end_of(rows, exist, diagonal, CAUSAL)
         fewest = _fewest(ends, inside, HAS_MASK, HAS_BIAS)
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
+        is_far = is_far_from_one(A, h, PER_HEAD)
         dq = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
-        turn, rest = tl.zeros([DENSE_ROWS], tl.float32), tl.zeros([DENSE_ROWS], tl.float32)
-        rates, mass = tl.zeros([DENSE_ROWS], tl.float32), tl.zeros([DENSE_ROWS], tl.float32)
-        for n in range(0, tl.max(tl.where(inside, ends, 0), 0), COLUMNS):
+        turns, rests = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
+        rates, masses = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
+        unit = tl.exp(epsilon * log(tl.maximum(factor, 1e-37)))
+        low, high = _first_and_end(DENSE, head * tl.num_programs(0) + tl.program_id(0))
+        for n in range(low * COLUMNS, high * COLUMNS, COLUMNS):
             j = n + columns
             at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
             k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-            y = _scores(
-                q, k, top, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+            x = _scores(
+                q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                 HAS_MASK, HAS_BIAS,
             )  # fmt: skip
-            weight, escort = relative_weights(y, t, epsilon, ORDER, ROUGH)
-            if _has_any(_by_lane(escort)):
-                at_v = j.to(tl.int64)[None, :] * vj + c[:, None]
-                v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
-                along = tl.dot(g, v, input_precision=PRECISION)
-                escort = escort * factor_escort[:, None]
-                slope = escort * (along - along_mean[:, None])
-                dq = tl.dot(slope.to(k.dtype), tl.trans(k), dq, input_precision=PRECISION)
-                if NEEDS_ALPHA:
-                    p = weight * factor[:, None]
-                    rate = tl.where(p > 0.0, curvature(tl.where(p > 0.0, p, 1.0), epsilon), 0.0)
-                    turn += tl.sum(slope * rate, 1)
-                    rest += tl.sum(slope, 1)
-                    rates += tl.sum(escort * rate, 1)
-                    mass += tl.sum(escort, 1)
-        dq = saturated(dq * scale + (top * 0.0)[:, None], DQ)
+            weight, escort, u = _weights(x, top, t, epsilon, is_far, ORDER, ROUGH)
+            at_v = j.to(tl.int64)[None, :] * vj + c[:, None]
+            v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
+            along = tl.dot(g, v, input_precision=PRECISION)
+            slope = escort * (along - along_mean[:, None])
+            dq = tl.dot(slope.to(k.dtype), tl.trans(k), dq, input_precision=PRECISION)
+            if NEEDS_ALPHA:
+                rate = _rates(weight * factor[:, None], u * unit[:, None], epsilon, is_far, ROUGH)
+                rate = tl.where(escort > 0.0, rate, 0.0)
+                turns += _by_lane(slope * rate)
+                rests += _by_lane(slope)
+                rates += _by_lane(escort * rate)
+                masses += _by_lane(escort)
+        dq = saturated(dq * (factor_escort * scale + top * 0.0)[:, None], DQ)
         at = at_row[:, None] * D + d[None, :]
         tl.store(DQ + at, dq.to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
         if NEEDS_ALPHA:
-            tl.store(DA + at_row, (top * 0.0) - unbiased(turn, rest, rates, mass), mask=inside)
+            slope = unbiased(tl.sum(turns, 1), tl.sum(rests, 1), tl.sum(rates, 1), tl.sum(masses, 1))
+            tl.store(DA + at_row, (top * 0.0) - factor_escort * slope, mask=inside)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -270,8 +341,10 @@ def dense_keys_backward(
             h = (key_head % groups) * group + h_in_group
             head = b * heads + h
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
+            is_far = is_far_from_one(A, h, PER_HEAD)
             for row_block in range(earliest, row_blocks):
-                if tl.load(DENSE + head * row_blocks + row_block) != 0:
+                low, high = _first_and_end(DENSE, head * row_blocks + row_block)
+                if (low <= n // COLUMNS) & (n // COLUMNS < high):
                     rows = row_block * DENSE_ROWS + tl.arange(0, DENSE_ROWS)
                     inside = rows < queries
                     at_row = head * queries + rows
@@ -280,21 +353,20 @@ def dense_keys_backward(
                     ends = end_of(rows, exist, diagonal, CAUSAL)
                     fewest = _fewest(ends, inside, HAS_MASK, HAS_BIAS)
                     top, t, factor, factor_escort = _state_of(STATES, at_row, inside)
-                    y = _scores(
-                        q, k, top, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                    wanted = inside[:, None] & (c < C)[None, :]
+                    at_g = b * gb + h * gh + rows.to(tl.int64)[:, None] * gi + c[None, :]
+                    g = tl.load(G + at_g, mask=wanted, other=0.0)
+                    along_mean = tl.load(ALONG + at_row, mask=inside, other=0.0)
+                    x = _scores(
+                        q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                         HAS_MASK, HAS_BIAS,
                     )  # fmt: skip
-                    weight, escort = relative_weights(y, t, epsilon, ORDER, ROUGH)
-                    if _has_any(_by_lane(escort)):
-                        wanted = inside[:, None] & (c < C)[None, :]
-                        at_g = b * gb + h * gh + rows.to(tl.int64)[:, None] * gi + c[None, :]
-                        g = tl.load(G + at_g, mask=wanted, other=0.0)
-                        along_mean = tl.load(ALONG + at_row, mask=inside, other=0.0)
-                        along = tl.dot(g, v, input_precision=PRECISION)
-                        slope = escort * factor_escort[:, None] * (along - along_mean[:, None])
-                        p = weight * factor[:, None]
-                        dk = tl.dot(tl.trans(slope.to(q.dtype)), q, dk, input_precision=PRECISION)
-                        dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=PRECISION)
+                    weight, escort, _ = _weights(x, top, t, epsilon, is_far, ORDER, ROUGH)
+                    along = tl.dot(g, v, input_precision=PRECISION)
+                    slope = escort * factor_escort[:, None] * (along - along_mean[:, None])
+                    p = weight * factor[:, None]
+                    dk = tl.dot(tl.trans(slope.to(q.dtype)), q, dk, input_precision=PRECISION)
+                    dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=PRECISION)
         at = key_head * keys + j
         tl.store(DK + at[:, None] * D + d[None, :], dk, mask=(j < keys)[:, None] & (d < D)[None, :])
         tl.store(DV + at[:, None] * C + c[None, :], dv, mask=(j < keys)[:, None] & (c < C)[None, :])

@@ -10,8 +10,17 @@ rows.
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_tops import ANY_SIZE, LANES, end_of, epsilon_of_heads, keys_of, larger
-from contmax.kernels.triton._solve import NOTHING, newton_step, relative_weights
+from contmax.kernels.triton._attention_tops import (
+    ANY_SIZE,
+    LANES,
+    end_of,
+    epsilon_of_heads,
+    is_far_from_one,
+    keys_of,
+    larger,
+    weights_of_head,
+)
+from contmax.kernels.triton._solve import NOTHING, newton_step
 
 # Rows that are left to dense products together.
 DENSE_ROWS = tl.constexpr(64)
@@ -70,14 +79,14 @@ def _counted(first, second, bound):
 
 
 @triton.jit
-def _closer(first, second, top, unit, ok, epsilon, partition, K: tl.constexpr):
+def _closer(first, second, top, unit, ok, epsilon, is_far, partition, K: tl.constexpr):
     """A bound of A from all tops, (P, R, n) each, and a lower one."""
     y = tl.where(ok[:, None], _less(_by_rows(first), top, unit), NOTHING)
     z = tl.where(ok[:, None], _less(_by_rows(second), top, unit), NOTHING)
     for _ in range(_STEPS):
         t = 1.0 - epsilon * partition
-        weight, escort = relative_weights(y, t, epsilon, K, True)
-        others, other_escort = relative_weights(z, t, epsilon, K, True)
+        weight, escort = weights_of_head(y, t, epsilon, is_far, K, True)
+        others, other_escort = weights_of_head(z, t, epsilon, is_far, K, True)
         total = tl.sum(weight, 1) + tl.sum(others, 1)
         slope = tl.sum(escort, 1) + tl.sum(other_escort, 1)
         partition += newton_step(total, slope, partition, t, epsilon, K)
@@ -141,6 +150,7 @@ def list_keys(
     exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
     ends = end_of(rows, exist, diagonal, CAUSAL)
     epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
+    is_far = is_far_from_one(A, h, PER_HEAD)
     unit = 1.0 if HAS_BIAS else scale
     S: tl.constexpr = T // P
     turn = tl.arange(0, S)[None, None, :]
@@ -164,7 +174,7 @@ def list_keys(
     partition = tl.zeros([R], tl.float32)
     for _ in tl.static_range(_STEPS):
         t = 1.0 - epsilon * partition
-        weight, escort = relative_weights(y, t, epsilon, ORDER, True)
+        weight, escort = weights_of_head(y, t, epsilon, is_far, ORDER, True)
         partition += newton_step(tl.sum(weight, 1), tl.sum(escort, 1), partition, t, epsilon, ORDER)
     second = tl.load(at_tops[None, :, None] + tile * 2 + 1, mask=wanted, other=NOTHING)
     base = top * unit
@@ -175,7 +185,7 @@ def list_keys(
     # Where more keys may have mass, two at least have.
     fits = ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= MOST)
     if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
-        partition = _closer(first, second, top, unit, ok, epsilon, partition, ORDER)
+        partition = _closer(first, second, top, unit, ok, epsilon, is_far, partition, ORDER)
         partition, below = _lowest(partition, epsilon, tl.abs(base), ORDER, WIDE)
         bound = _as_top(below, top, unit, ok)
         kinds, sums = _counted(first, second, bound)

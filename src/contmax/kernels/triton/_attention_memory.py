@@ -21,7 +21,7 @@ class AttentionLists(NamedTuple):
         weights: p there, float32.
         counts: (B·H, Q), int32; none in dense blocks.
         starts: (B·H, Q, 2), float32: the largest score, NaN where a row has one, and a lower bound of the partition.
-        dense: (B·H, blocks of rows), int32: not 0 where the lists are not used.
+        dense: (B·H, blocks of rows), int64: not 0 where the lists are not used; then which blocks of keys have mass.
         any_dense: (B·G,), int32.
         states: (B·H, Q, 4) and
         means: (B·H, Q, c), float32, defined for dense blocks.
@@ -48,7 +48,7 @@ def empty_attention_lists(query: Tensor, key: Tensor, value: Tensor, needs_gradi
         torch.empty((*rows, LIST_CAPACITY), **real),
         torch.empty(rows, **whole),
         torch.empty((*rows, 2), **real),
-        torch.zeros((rows[0], blocks_of(queries, DENSE_ROWS)), **whole),
+        torch.zeros((rows[0], blocks_of(queries, DENSE_ROWS)), dtype=torch.int64, device=query.device),
         torch.zeros(batch * key.shape[1], **whole),
         torch.empty((*rows, 4 if needs_gradient else 0), **real),
         torch.empty((*rows, width if needs_gradient else 0), **real),

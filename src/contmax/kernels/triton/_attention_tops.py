@@ -13,12 +13,11 @@ scores is within 1/(α − 1) of one that its row has already seen has no mass: 
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._solve import NOTHING
+from contmax.kernels.triton._instructions import marked
+from contmax.kernels.triton._solve import NOTHING, relative_weights
 
 # Tiles that share neighbouring keys.
 LANES = tl.constexpr(4)
-# Whether kernels run in Triton's interpreter, which knows no instructions.
-INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 # How products of float32 are made.
 PRECISION = tl.constexpr("tf32x3")
 # Blocks of keys of which it is asked first whether they have mass: one of so many, and so many at least.
@@ -58,6 +57,28 @@ def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexp
 
 
 @triton.jit
+def is_far_from_one(A, h, PER_HEAD: tl.constexpr):
+    """Whether the α of a head is one for which simpler arithmetic does (K = 0 of `_solve`); False for a fixed α."""
+    if PER_HEAD:
+        return tl.load(A + h).to(tl.float32) >= 1.1
+    else:
+        return tl.full([], False, tl.int1)
+
+
+@triton.jit
+def weights_of_head(y, t, epsilon, is_far, K: tl.constexpr, ROUGH: tl.constexpr):
+    """`relative_weights` by the arithmetic that costs less where α is far from one."""
+    if K == -1:
+        if is_far:
+            weight, escort = relative_weights(y, t, epsilon, 0, ROUGH)
+        else:
+            weight, escort = relative_weights(y, t, epsilon, -1, ROUGH)
+        return weight, escort
+    else:
+        return relative_weights(y, t, epsilon, K, ROUGH)
+
+
+@triton.jit
 def with_extras(z, M, B, at_mask, at_bias, allowed, scale, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr):
     """Scores from products z: scaled, biased, NOTHING where not allowed; pointers are to each of them."""
     x = z * scale
@@ -88,16 +109,6 @@ def _largest(x):
 
 
 @triton.jit
-def _marked(x, place, BITS: tl.constexpr):
-    """(x & BITS) | place, in one instruction where the compiler makes two."""
-    if INTERPRETED:
-        return (x & BITS) | place
-    else:
-        inputs = [x, tl.full(x.shape, BITS, tl.int32), tl.broadcast_to(place, x.shape)]
-        return tl.inline_asm_elementwise("lop3.b32 $0, $1, $2, $3, 0xEA;", "=r,r,r,r", inputs, tl.int32, True, 1)
-
-
-@triton.jit
 def _tops_of_block(x, PART: tl.constexpr, WIDE: tl.constexpr):
     """The two largest of each tile that begins or lies in a block, (R, tiles, LANES), their places in the last bits.
 
@@ -105,7 +116,7 @@ def _tops_of_block(x, PART: tl.constexpr, WIDE: tl.constexpr):
     """
     place = tl.arange(0, x.shape[1]) % PART
     place = (place // 8) * 2 + place % 2
-    x = _marked(x.to(tl.int32, bitcast=True), place[None, :], -(WIDE // 4)).to(tl.float32, bitcast=True)
+    x = marked(x.to(tl.int32, bitcast=True), place[None, :], -(WIDE // 4)).to(tl.float32, bitcast=True)
     TILES: tl.constexpr = x.shape[1] // PART
     left, right = tl.split(tl.reshape(x, [x.shape[0], TILES, PART // 8, LANES, 2]))
     first, second = larger(left, right), tl.minimum(left, right)

@@ -7,11 +7,11 @@ that are broadcast need no copy; along the row elements lie side by side.
 import triton
 import triton.language as tl
 
+from contmax.kernels.triton._instructions import quick_log2
 from contmax.kernels.triton._solve import (
     NOTHING,
     log,
     newton_step,
-    rough_log,
     solved_weights,
     solved_weights_of_rows,
     sums,
@@ -113,14 +113,17 @@ def escort_of(p, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
         return tl.where(p > 0.0, p * inverse_cube_root(p, ROUGH), 0.0)
     else:
         positive = tl.where(p > 0.0, p, 1.0)
-        log_p = rough_log(positive) if ROUGH else log(positive)
-        return tl.where(p > 0.0, tl.exp2((1.4426950 - 1.4426950 * epsilon)[:, None] * log_p), 0.0)
+        if ROUGH:
+            log2_s = (1.0 - epsilon)[:, None] * quick_log2(positive)
+        else:
+            log2_s = (1.4426950 - 1.4426950 * epsilon)[:, None] * log(positive)
+        return tl.where(p > 0.0, tl.exp2(log2_s), 0.0)
 
 
 @triton.jit
 def curvature(p, epsilon, ROUGH: tl.constexpr = False):
     r"""D = ∂/∂α log_{2−α} p = ln²p ∫₀¹ u p^{εu} du, for p > 0, to four digits where ROUGH; ε is (R,)."""
-    log_p = rough_log(p) if ROUGH else log(p)
+    log_p = quick_log2(p) * 0.69314718 if ROUGH else log(p)
     x = log_p * epsilon[:, None]
     series = 0.5 + x * (0.33333333 + x * (0.125 + x * (0.033333333 + x * (0.0069444444 + x * 0.0011904762))))
     # Away from x = 0, (1 − (1 − x) eˣ)/x² with x² = ε² ln²p.

@@ -16,6 +16,8 @@ may be. ROUGH weights, good to four digits, cost half as much: enough for bounds
 import triton
 import triton.language as tl
 
+from contmax.kernels.triton._instructions import quick_log2
+
 # Scores at or below it are masked ones.
 NOTHING = tl.constexpr(-1.0e30)
 _MOST_STEPS = tl.constexpr(40)
@@ -74,10 +76,11 @@ def log1p_ratio(w, epsilon, v):
 @triton.jit
 def rough_escort(w, v, epsilon, K: tl.constexpr):
     """(1 + w)^{1/ε−1} to four digits, where w = ε v ≥ −1; ε is (R,)."""
-    log_u = rough_log(tl.maximum(1.0 + w, 1e-37))
+    u = tl.maximum(1.0 + w, 1e-37)
     if K == 0:
-        return tl.exp2(log_u * (1.4426950 / epsilon - 1.4426950)[:, None])
+        return tl.exp2(quick_log2(u) * (1.0 / epsilon - 1.0)[:, None])
     else:
+        log_u = rough_log(u)
         small = tl.abs(epsilon) < 1e-3
         curved = log_u * (1.0 / tl.where(small, 1.0, epsilon))[:, None]
         ratio = tl.where(small[:, None], v * (1.0 - w * (0.5 - w * 0.33333333)), curved)

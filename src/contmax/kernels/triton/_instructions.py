@@ -1,0 +1,26 @@
+"""Instructions of NVIDIA's chips that Triton has no names for; its interpreter and other chips take another way."""
+
+import torch
+import triton
+import triton.language as tl
+
+_ARE_KNOWN = tl.constexpr(not triton.knobs.runtime.interpret and torch.version.hip is None)
+
+
+@triton.jit
+def marked(x, place, BITS: tl.constexpr):
+    """(x & BITS) | place, in one instruction where the compiler makes two."""
+    if _ARE_KNOWN:
+        inputs = [x, tl.full(x.shape, BITS, tl.int32), tl.broadcast_to(place, x.shape)]
+        return tl.inline_asm_elementwise("lop3.b32 $0, $1, $2, $3, 0xEA;", "=r,r,r,r", inputs, tl.int32, True, 1)
+    else:
+        return (x & BITS) | place
+
+
+@triton.jit
+def quick_log2(u):
+    """log₂ u for u from 1e-37 on, with an error of 2⁻²² where that is next to 0, and relative to it elsewhere."""
+    if _ARE_KNOWN:
+        return tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [u], tl.float32, True, 1)
+    else:
+        return tl.log2(u)
