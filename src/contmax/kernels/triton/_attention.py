@@ -7,7 +7,8 @@ from torch import Tensor
 
 from contmax.kernels._attention_options import AttentionOptions, is_by_distance
 from contmax.kernels.triton._attention_columns import listed_keys_backward, rank_entries
-from contmax.kernels.triton._attention_dense import attend_dense, dense_keys_backward, dense_queries_backward
+from contmax.kernels.triton._attention_dense import attend_dense, solve_dense
+from contmax.kernels.triton._attention_dense_backward import dense_keys_backward, dense_queries_backward
 from contmax.kernels.triton._attention_doubted import list_doubted
 from contmax.kernels.triton._attention_lists import list_keys
 from contmax.kernels.triton._attention_memory import (
@@ -121,12 +122,18 @@ def entmax_attention(
             **call.powers, C=call.value_channels, WIDTH=call.value_widths["VALUE_WIDTH"], R=rows,
             CAPACITY=LIST_CAPACITY, num_warps=1,
         )  # fmt: skip
-        attend_dense[(blocks_of(call.queries, DENSE_ROWS), call.all_heads)](
+        blocks = (blocks_of(call.queries, DENSE_ROWS), call.all_heads)
+        solve_dense[blocks](
+            call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
+            *call.sizes, call.scale, call.epsilon, *call.strides(call.query, call.key), *call.places,
+            **call.powers, **call.kinds, **call.widths, **call.tuning.dense,
+        )  # fmt: skip
+        attend_dense[blocks](
             call.query, call.key, call.value, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
             lists.states, lists.means, out, *call.sizes, call.scale, call.epsilon,
             *call.strides(call.query, call.key, call.value), *call.places,
             **call.powers, NEEDS_MEANS=needs_gradient, **call.kinds, **call.widths, **call.value_widths,
-            COLUMNS=call.tuning.dense_columns, num_warps=call.tuning.dense_warps, num_stages=2,
+            **call.tuning.dense,
         )  # fmt: skip
     return out, lists
 
@@ -258,10 +265,9 @@ def _dense(
     kinds: dict[str, Any] = {**call.powers, **call.kinds, **call.widths, **call.value_widths}
     dense_queries_backward[(blocks_of(call.queries, DENSE_ROWS), call.all_heads)](
         *tensors, *solved, lists.means, *of_queries, *call.sizes, call.scale, call.epsilon, *strides,
-        **kinds, NEEDS_ALPHA=needs_alpha, COLUMNS=call.tuning.dense_columns,
-        num_warps=call.tuning.dense_warps, num_stages=2,
+        **kinds, NEEDS_ALPHA=needs_alpha, **call.tuning.dense,
     )  # fmt: skip
     dense_keys_backward[(blocks_of(call.keys, call.tuning.dense_columns), call.batch * call.groups)](
         *tensors, *solved, lists.any_dense, *of_keys, *call.sizes, call.scale, call.epsilon, *strides,
-        **kinds, COLUMNS=call.tuning.dense_columns, num_warps=call.tuning.dense_warps, num_stages=2,
+        **kinds, BLOCKS=power_of_two(blocks_of(call.queries, DENSE_ROWS)), **call.tuning.dense,
     )  # fmt: skip

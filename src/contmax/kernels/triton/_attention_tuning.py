@@ -49,7 +49,8 @@ class Tuning:
         key_warps: by so many warps,
         key_stages: and blocks of them on their way.
         dense_columns: keys at a time for queries with long lists,
-        dense_warps: by so many warps.
+        dense_warps: by so many warps,
+        dense_stages: and with so many blocks of keys on their way.
     """
 
     rows: int = 64
@@ -70,6 +71,12 @@ class Tuning:
     key_stages: int = 3
     dense_columns: int = 64
     dense_warps: int = 4
+    dense_stages: int = 2
+
+    @property
+    def dense(self) -> dict[str, int]:
+        """What all kernels of dense blocks are told."""
+        return {"COLUMNS": self.dense_columns, "num_warps": self.dense_warps, "num_stages": self.dense_stages}
 
     def for_heads(self, width: int, like: Tensor) -> "Tuning":
         """The same for heads of so many channels, on the device and of the dtype of a tensor."""
