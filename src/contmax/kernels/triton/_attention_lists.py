@@ -26,6 +26,7 @@ from contmax.kernels.triton._solve import NOTHING, newton_step
 DENSE_ROWS = tl.constexpr(64)
 # Newton's steps of a bound. Fewer leave a lower one, which is as right.
 _STEPS = tl.constexpr(3)
+_CLOSER_STEPS = tl.constexpr(2)
 # A first bound is made of as many tops at least.
 _FEWEST = tl.constexpr(64)
 
@@ -83,7 +84,7 @@ def _closer(first, second, top, unit, ok, epsilon, is_far, partition, K: tl.cons
     """A bound of A from all tops, (P, R, n) each, and a lower one."""
     y = tl.where(ok[:, None], _less(_by_rows(first), top, unit), NOTHING)
     z = tl.where(ok[:, None], _less(_by_rows(second), top, unit), NOTHING)
-    for _ in range(_STEPS):
+    for _ in range(_CLOSER_STEPS):
         t = 1.0 - epsilon * partition
         weight, escort = weights_of_head(y, t, epsilon, is_far, K, True)
         others, other_escort = weights_of_head(z, t, epsilon, is_far, K, True)

@@ -71,7 +71,7 @@ class Tuning:
     key_stages: int = 3
     dense_columns: int = 64
     dense_warps: int = 4
-    dense_stages: int = 2
+    dense_stages: int = 3
 
     @property
     def dense(self) -> dict[str, int]:
@@ -83,7 +83,7 @@ class Tuning:
         size = width * like.element_size()
         chosen = self
         if size > 128:
-            chosen = dataclasses.replace(chosen, listed_rows=2, dense_warps=8)
+            chosen = dataclasses.replace(chosen, listed_rows=2, dense_warps=8, dense_stages=2)
         if size > 128 * (4 // like.element_size()):
             chosen = dataclasses.replace(chosen, gradient_rows=4, key_warps=8, key_stages=2)
         if size > 256:
