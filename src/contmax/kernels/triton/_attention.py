@@ -175,9 +175,9 @@ def _list(call: _Call, lists: AttentionLists) -> None:
         )  # fmt: skip
         grid = (blocks_of(last - begin, _LISTED_TOGETHER), call.all_heads)
         list_keys[grid](
-            call.lengths, call.alpha, tops, *found, begin, last, 2 * tiles, call.queries, *arguments, call.epsilon,
-            **call.powers, **{name: call.kinds[name] for name in ("CAUSAL", "HAS_BIAS", "HAS_LENGTHS")}, **sizes,
-            P=threads, MOST=most, num_warps=call.tuning.list_warps * (2 if many else 1),
+            call.lengths, call.alpha, tops, *found, begin, last, 2 * tiles, most, call.queries, *arguments,
+            call.epsilon, **call.powers, **{name: call.kinds[name] for name in ("CAUSAL", "HAS_BIAS", "HAS_LENGTHS")},
+            **sizes, P=threads, num_warps=call.tuning.list_warps * (2 if many else 1),
             maxnreg=call.tuning.many_registers if many else call.tuning.list_registers,
         )  # fmt: skip
         list_doubted[grid](

@@ -126,22 +126,22 @@ def distance_of(place):
 
 
 # Were rows of tops known to be aligned, threads would load neighbours together, and exchange them all to store lists.
-@triton.jit(do_not_specialize=(*ANY_SIZE, "row_of_tops"))
+@triton.jit(do_not_specialize=(*ANY_SIZE, "row_of_tops", "most"))
 def list_keys(
     LENGTHS, A, TOPS, SOME, NUMBERS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
-    begin, last, row_of_tops, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    begin, last, row_of_tops, most, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    R: tl.constexpr, T: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr, MOST: tl.constexpr,
+    R: tl.constexpr, T: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
     """KEYS and SCORES (heads, queries, CAPACITY) and COUNTS (heads, queries), for the queries begin … last.
 
     Scores are less the largest top of the row. STARTS (heads, queries, 2) has that top, NaN for a row with NaN, and a
-    lower bound of A. DENSE (heads, blocks) is set where a row does not fit: where two keys of more than MOST tiles may
-    have mass, or more keys than a list has room for. A program lists R rows, of each of which P threads hold T tops:
-    so what is computed once for a row is computed for several by one instruction. SOME (heads, programs, T) are the
-    tiles of which more keys may have mass in any of its rows, NUMBERS (heads, programs) how many they are, and BOUNDS
-    (heads, queries, 2) of tops and of scores less the largest say for which.
+    lower bound of A. DENSE (heads, blocks) is set where a row does not fit: where two keys of more than `most` tiles
+    may have mass, or more keys than a list has room for. A program lists R rows, of each of which P threads hold T
+    tops: so what is computed once for a row is computed for several by one instruction. SOME (heads, programs, T) are
+    the tiles of which more keys may have mass in any of its rows, NUMBERS (heads, programs) how many they are, and
+    BOUNDS (heads, queries, 2) of tops and of scores less the largest say for which.
     """
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
@@ -184,14 +184,14 @@ def list_keys(
     kinds, sums = _counted(first, second, bound)
     counted = tl.sum(sums, 0)
     # Where more keys may have mass, two at least have.
-    fits = ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= MOST)
+    fits = ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= most)
     if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
         partition = _closer(first, second, top, unit, ok, epsilon, is_far, partition, ORDER)
         partition, below = _lowest(partition, epsilon, tl.abs(base), ORDER, WIDE)
         bound = _as_top(below, top, unit, ok)
         kinds, sums = _counted(first, second, bound)
         counted = tl.sum(sums, 0)
-        fits = ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= MOST)
+        fits = ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= most)
     bound = tl.where(fits, bound, float("inf"))
     # Tiles with one key are listed, those of which more may have mass are noted for the program.
     fitting = fits[None, :, None]

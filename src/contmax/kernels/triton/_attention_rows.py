@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import DENSE_ROWS, is_dense
-from contmax.kernels.triton._attention_tops import ANY_SIZE, epsilon_of_heads
+from contmax.kernels.triton._attention_tops import ANY_SIZE, epsilon_of_heads, is_far_from_one
 from contmax.kernels.triton._rows import curvature, escort_of, saturated, unbiased
 from contmax.kernels.triton._solve import NOTHING, climb, relative_weights
 
@@ -15,8 +15,10 @@ _SHORT = tl.constexpr(32)
 
 
 @triton.jit
-def _solved(KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, K: tl.constexpr, WIDE: tl.constexpr,
-            CAPACITY: tl.constexpr):  # fmt: skip
+def _solved(
+    KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, is_far,
+    K: tl.constexpr, ROUGH: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
+):  # fmt: skip
     """Scores become weights, and keys without any are taken off the lists; the number of those that stay, (R,)."""
     slot = tl.arange(0, WIDE)
     at = at_row[:, None] * CAPACITY + slot[None, :]
@@ -27,8 +29,16 @@ def _solved(KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, K:
     top = tl.maximum(tl.max(y, 1), 0.0)
     y = tl.where(exists, y - top[:, None], NOTHING)
     partition = tl.maximum(partition - top, 0.0)
-    partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, K, False)
-    weight, _ = relative_weights(y, t, epsilon, K, False)
+    if K == -1:
+        if is_far:
+            partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, 0, ROUGH)
+            weight, _ = relative_weights(y, t, epsilon, 0, ROUGH)
+        else:
+            partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, -1, ROUGH)
+            weight, _ = relative_weights(y, t, epsilon, -1, ROUGH)
+    else:
+        partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, K, ROUGH)
+        weight, _ = relative_weights(y, t, epsilon, K, ROUGH)
     weight = tl.where(exists, weight, 0.0)
     total = tl.sum(weight, 1)
     p = weight / tl.where(total > 0.0, total, 1.0)[:, None]
@@ -63,14 +73,22 @@ def attend_listed(
         partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
         longest = tl.max(count, 0)
+        is_far = is_far_from_one(A, h, PER_HEAD)
+        ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32  # four digits do in half precision
         if longest <= _SHORT:
-            kept = _solved(KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, ORDER, _SHORT, CAPACITY)
+            kept = _solved(
+                KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, is_far, ORDER, ROUGH, _SHORT, CAPACITY
+            )  # fmt: skip
         elif longest <= 2 * _SHORT:
             kept = _solved(
-                KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, ORDER, 2 * _SHORT, CAPACITY
+                KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, is_far, ORDER, ROUGH, 2 * _SHORT,
+                CAPACITY,
             )  # fmt: skip
         else:
-            kept = _solved(KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, ORDER, CAPACITY, CAPACITY)
+            kept = _solved(
+                KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, is_far, ORDER, ROUGH, CAPACITY,
+                CAPACITY,
+            )  # fmt: skip
         tl.debug_barrier()
         V += b * vb + (h // group) * vh
         d, part = tl.arange(0, WIDTH), tl.arange(0, _TOGETHER)
@@ -102,6 +120,7 @@ def listed_queries_backward(
     all heads that share the keys, and its place in the block of keys; in PAIRS (…, 2) the gradient of its score, and
     its weight.
     """
+    ROUGH: tl.constexpr = K.dtype.element_ty != tl.float32  # four digits do in half precision
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
     rows = tl.program_id(0) * R + tl.arange(0, R)
@@ -130,11 +149,11 @@ def listed_queries_backward(
             wanted = exists[:, :, None] & (c < C)[None, None, :]
             v = tl.load(V + key[:, :, None] * vj + c[None, None, :], mask=wanted, other=0.0).to(tl.float32)
             along = tl.sum(g[:, None, :] * v, 2)
-            s = escort_of(p, epsilon, ORDER, False)
+            s = escort_of(p, epsilon, ORDER, ROUGH)
             mass += tl.sum(s, 1)
             moment += tl.sum(s * along, 1)
             if NEEDS_ALPHA:
-                rates += tl.sum(s * curvature(tl.where(p > 0.0, p, 1.0), epsilon), 1)
+                rates += tl.sum(s * curvature(tl.where(p > 0.0, p, 1.0), epsilon, ROUGH), 1)
             tl.store(SLOPES + at, along, mask=exists)
         tl.debug_barrier()
         mean = moment / tl.where(mass > 0.0, mass, 1.0)
@@ -152,9 +171,9 @@ def listed_queries_backward(
             key = tl.load(KEYS + at, mask=exists, other=0).to(tl.int64)
             p = tl.load(WEIGHTS + at, mask=exists, other=0.0)
             along = tl.load(SLOPES + at, mask=exists, other=0.0)
-            slope = escort_of(p, epsilon, ORDER, False) * (along - mean[:, None])
+            slope = escort_of(p, epsilon, ORDER, ROUGH) * (along - mean[:, None])
             if NEEDS_ALPHA:
-                turn += tl.sum(slope * curvature(tl.where(p > 0.0, p, 1.0), epsilon), 1)
+                turn += tl.sum(slope * curvature(tl.where(p > 0.0, p, 1.0), epsilon, ROUGH), 1)
                 rest += tl.sum(slope, 1)
             wanted = exists[:, :, None] & (d < D)[None, None, :]
             k = tl.load(K + key[:, :, None] * kj + d[None, None, :], mask=wanted, other=0.0).to(tl.float32)

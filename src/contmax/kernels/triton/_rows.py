@@ -111,6 +111,9 @@ def escort_of(p, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
         return tl.sqrt(tl.where(p > 0.0, p, 0.0))
     elif K == 3:
         return tl.where(p > 0.0, p * inverse_cube_root(p, ROUGH), 0.0)
+    elif K == 4:
+        root = tl.sqrt(tl.where(p > 0.0, p, 0.0))
+        return root * tl.sqrt(root)
     else:
         positive = tl.where(p > 0.0, p, 1.0)
         if ROUGH:
