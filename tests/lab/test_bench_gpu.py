@@ -112,7 +112,7 @@ def test_a_peer_that_fails_is_left_out():
     def fails():
         raise AttributeError("no such function")
 
-    figures = figures_of(contest(peers={"first": fails, "second": lambda: None}))
+    figures = contest(peers={"first": fails, "second": lambda: None}).peer_figures(StandIn(), bench.QUICK)
     by_row = {figure.row: figure for figure in figures if figure.table == "device time"}
     assert by_row["small by first"].value is None
     assert by_row["small by first"].details == {"refused": "AttributeError: no such function"}

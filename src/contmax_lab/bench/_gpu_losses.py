@@ -35,6 +35,11 @@ def losses_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     # A linear layer that never holds all its logits at once.
     sizes = (64, 32, 1000) if effort.small else (8192, 4096, 128256)
     yield from _linear(*sizes, clock, bandwidth, effort)
+    for shape in shapes:
+        for dtype, limit in _LIMITS.items():
+            for alpha in (1.5, 2.0):
+                contest = _contest(shape, _class_ids, dtype, alpha, limit, clock.device)
+                yield from contest.peer_figures(clock, effort)
 
 
 Shape = tuple[int, int]

@@ -34,7 +34,9 @@ def maps_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     for shape in shapes:
         for dtype in _DTYPES:
             for column in (*_NAMED, _OTHER, _LEARNED) if shape not in _LIMITS else _NAMED:
-                yield from _contest(shape, dtype, column, clock.device).figures(clock, bandwidth, effort)
+                contest = _contest(shape, dtype, column, clock.device)
+                yield from contest.figures(clock, bandwidth, effort)
+                yield from contest.peer_figures(clock, effort)
             if shape in _EAGER:
                 yield _python_alone(shape, dtype, clock, effort)
 

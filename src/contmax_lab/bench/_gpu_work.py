@@ -95,7 +95,7 @@ class Contest:
     tolerance: float | None = None
 
     def figures(self, clock: Clock, bandwidth: float, effort: Effort) -> Iterator[Figure]:
-        """The ratio of device times, the share of the bandwidth, the ratio of wall clocks, and the peers' ratios."""
+        """The ratio of device times, the share of the bandwidth, and the ratio of wall clocks."""
         place: dict[str, Any] = {"row": self.row, "column": self.column}
         checked = self._checked()
         if "failed" in checked:
@@ -108,7 +108,6 @@ class Contest:
             yield Figure(self.table, **place, value=math.nan, at_most=self.at_most, details={"failed": _said(error)})
             return
         yield _ratio(times, "contmax", self.at_most, checked, table=self.table, **place)
-        yield from self._peers(times["torch"], clock, effort)
         seconds = percentiles(times["contmax"])["median"]
         yield Figure(share_table(self.table), **place, value=self.moved_bytes / seconds / bandwidth)
         if self.eager_at_most is not None:
@@ -120,11 +119,15 @@ class Contest:
         place = {"table": eager_table(self.table), "row": self.row, "column": self.column}
         return _ratio(wall, "contmax", self.eager_at_most, {}, **place)
 
-    def _peers(self, unit: list[float], clock: Clock, effort: Effort) -> Iterator[Figure]:
+    def peer_figures(self, clock: Clock, effort: Effort) -> Iterator[Figure]:
+        """The ratios of device times of the peers, in the same table.
+
+        What a peer leaves behind when it fails may fill the memory of the device: large inputs have theirs last.
+        """
         for name, call in self.peers.items():
             place: dict[str, Any] = {"table": self.table, "row": f"{self.row} by {name}", "column": self.column}
             try:
-                times = {"torch": unit, **clock.device_times({name: call}, effort)}
+                times = clock.device_times({name: call, "torch": self.unit}, effort)
             except Exception as error:  # peers fail in ways of their own
                 yield Figure(**place, value=None, details={"refused": _said(error)})
             else:
