@@ -83,6 +83,50 @@ def test_dense_rows_with_mass_in_some_blocks_of_keys(alpha, dtype, lists):
     assert (span % 2**32, span // 2**32) == (200 // columns, 449 // columns + 1)
 
 
+@pytest.mark.parametrize(
+    ("alpha", "second", "cluster", "width"),
+    [
+        (1.5, -1.6861, -1.8908, 0.0029),
+        (1.7, -1.0923, -1.0853, 0.0231),
+        (torch.tensor([1.7]), -1.0923, -1.0853, 0.0231),
+        (torch.tensor([2.0]), -0.3332, -0.2724, 0.0036),
+    ],
+)
+def test_dense_rows_with_many_keys_next_to_the_threshold(alpha, second, cluster, width, lists):
+    # A step of Newton's method is small where so many keys have next to no mass, and much of it is left to do.
+    query, key, value = drawn(queries=1, keys=1024, dtype=F16)
+    query[..., 0], query[..., 1:] = 1.0, 0.0
+    key[..., 0] = -20.0
+    key[..., 0, 0], key[..., 1, 0] = 0.0, second
+    if cluster == -0.2724:
+        key[..., 2:4, 0] = 0.0
+    key[..., 4:964, 0] = (cluster - width * torch.rand(960)).half()
+    value[..., 0] = torch.where(key[..., 0] < -0.01, -1.0, 1.0).half()
+    for i, (ours, exact) in enumerate(compared([query, key, value], alpha, scale=1.0)):
+        error = (ours - exact).abs().max() / exact.abs().max().clamp(min=0.1)
+        assert error < (1e-2 if i < 1 else 4e-2), i
+    assert lists[0].dense.any()
+
+
+def test_runs_of_dense_blocks_of_rows(lists):
+    query, key, value = drawn(queries=192, keys=200, dtype=F16)
+    query[..., :64, :], query[..., 128:, :] = 0.001 * query[..., :64, :], 0.001 * query[..., 128:, :]
+    query[..., 64:128, :] *= 3
+    assert_same([query, key, value])
+    assert lists[0].dense.bool().tolist() == [[True, False, True]]
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.01])
+@pytest.mark.parametrize("keys", [60, 200])
+def test_probabilities_below_the_smallest_normal_number(alpha, keys):
+    query, key, value = drawn(queries=2, keys=keys, dtype=F16)
+    query[..., 0], query[..., 1:] = 1.0, 0.0
+    key[..., 0] = torch.linspace(-110.0, 0.0, keys).half()
+    for ours, exact in compared([query, key, value], torch.tensor([alpha]), scale=1.0):
+        assert ours.isfinite().all()
+        assert (ours - exact).abs().max() < 1e-2 * exact.abs().max().clamp(min=0.1)
+
+
 @pytest.mark.parametrize(("others", "dense"), [(-1.0, 0), (-0.7, 1)])
 def test_more_tiles_than_a_first_bound_leaves(lists, others, dense):
     # The largest of each tile know of three of the 48 keys with mass: by these alone scores above −1.15 have mass, of

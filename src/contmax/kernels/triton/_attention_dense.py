@@ -18,12 +18,10 @@ from contmax.kernels.triton._attention_tops import (
     with_extras,
 )
 from contmax.kernels.triton._instructions import quick_log2
-from contmax.kernels.triton._solve import NOTHING, is_climbing, log, newton_step, relative_weights
+from contmax.kernels.triton._solve import NOTHING, exceeds, is_climbing, log, newton_step, relative_weights
 
 _MOST_STEPS = tl.constexpr(40)
 _NO_BLOCK = tl.constexpr(2**31 - 1)
-# Of t, in half precision: the error after a step is less than its square, and every step reads all keys.
-_LAST_STEP_ROUGH = tl.constexpr(1e-2)
 
 
 @triton.jit
@@ -205,7 +203,7 @@ def solve_dense(
                 lows = tl.where((some > 0.0) & (lows == _NO_BLOCK), n // COLUMNS, lows)
             step = newton_step(tl.sum(totals, 1), tl.sum(slopes, 1), partition, t, epsilon, ORDER)
             if ROUGH and ORDER != 1:
-                moves = epsilon * step > t * _LAST_STEP_ROUGH
+                moves = exceeds(tl.sum(totals, 1), partition, t, epsilon, ORDER)
             else:
                 moves = is_climbing(step, t, ORDER, ROUGH)
             partition += step

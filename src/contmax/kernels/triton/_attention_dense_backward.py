@@ -110,12 +110,13 @@ def dense_queries_backward(
                 rests += by_lane(slope)
                 rates += by_lane(escort * rate)
                 masses += by_lane(escort)
-        dq = saturated(dq * scale + (state[1] * 0.0)[:, None], DQ)
+        broken = (state[0] + state[1]) * 0.0  # NaN stays NaN
+        dq = saturated(dq * scale + broken[:, None], DQ)
         at = at_row[:, None] * D + d[None, :]
         tl.store(DQ + at, dq.to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
         if NEEDS_ALPHA:
             slope = unbiased(tl.sum(turns, 1), tl.sum(rests, 1), tl.sum(rates, 1), tl.sum(masses, 1))
-            tl.store(DA + at_row, (state[1] * 0.0) - slope, mask=inside)
+            tl.store(DA + at_row, broken - slope, mask=inside)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)

@@ -20,7 +20,8 @@ class AttentionLists(NamedTuple):
         keys: (B·H, Q, LIST_CAPACITY), int32; what is behind the count is not defined.
         weights: p there, float32.
         counts: (B·H, Q), int32; none in dense blocks.
-        starts: (B·H, Q, 2), float32: the largest score, NaN where a row has one, and a lower bound of the partition.
+        starts: (B·H, Q, 2), float32: the largest score, NaN where a row has one, and a lower bound of the
+            partition, in dense blocks t.
         dense: (B·H, blocks of rows), int64: not 0 where the lists are not used; then which blocks of keys have mass.
         any_dense: (B·G,), int32.
         states: (B·H, Q, 4) and

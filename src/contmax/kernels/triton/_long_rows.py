@@ -10,6 +10,7 @@ from contmax.kernels.triton._soft_rows import store_soft_loss
 from contmax.kernels.triton._soft_targets import soft_terms
 from contmax.kernels.triton._solve import (
     NOTHING,
+    exceeds,
     is_climbing,
     newton_step,
     relative_weights,
@@ -166,7 +167,10 @@ def solve_long_row(
             step = newton_step(total, slope, partition, t, epsilon, K)
             # The last step is taken too, and the sums are those after it.
             climbing = (not arriving) & (steps < 40)
-            arriving = tl.max(is_climbing(step, t, K, ROUGH).to(tl.int32), 0) == 0
+            moves = is_climbing(step, t, K, ROUGH)
+            if ROUGH and K != 1:
+                moves = moves | exceeds(total, partition, t, epsilon, K)
+            arriving = tl.max(moves.to(tl.int32), 0) == 0
             steps += 1
             if climbing:
                 partition += step

@@ -117,7 +117,7 @@ def escort_of(p, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
     else:
         positive = tl.where(p > 0.0, p, 1.0)
         if ROUGH:
-            log2_s = (1.0 - epsilon)[:, None] * quick_log2(positive)
+            log2_s = (1.0 - epsilon)[:, None] * quick_log2(tl.maximum(positive, 1e-37))
         else:
             log2_s = (1.4426950 - 1.4426950 * epsilon)[:, None] * log(positive)
         return tl.where(p > 0.0, tl.exp2(log2_s), 0.0)
@@ -126,7 +126,7 @@ def escort_of(p, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
 @triton.jit
 def curvature(p, epsilon, ROUGH: tl.constexpr = False):
     r"""D = ∂/∂α log_{2−α} p = ln²p ∫₀¹ u p^{εu} du, for p > 0, to four digits where ROUGH; ε is (R,)."""
-    log_p = quick_log2(p) * 0.69314718 if ROUGH else log(p)
+    log_p = quick_log2(tl.maximum(p, 1e-37)) * 0.69314718 if ROUGH else log(p)
     x = log_p * epsilon[:, None]
     series = 0.5 + x * (0.33333333 + x * (0.125 + x * (0.033333333 + x * (0.0069444444 + x * 0.0011904762))))
     # Away from x = 0, (1 − (1 − x) eˣ)/x² with x² = ε² ln²p.

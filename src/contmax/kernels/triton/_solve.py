@@ -24,6 +24,8 @@ _MOST_STEPS = tl.constexpr(40)
 # Newton's next error is about the square of the last; at α = 2, where the steps end all of a sudden, it need not be.
 _LAST_STEP = tl.constexpr(3e-4)
 _LAST_STEP_ROUGH = tl.constexpr(3e-3)
+# What Σ p may exceed 1 by before the last step.
+_LAST_MASS_ROUGH = tl.constexpr(2e-2)
 _LAST_STEP_LINEAR = tl.constexpr(3e-7)
 
 
@@ -138,21 +140,30 @@ def shrinking(total, K: tl.constexpr):
 
 
 @triton.jit
+def _log_mass(total, partition, t, epsilon, K: tl.constexpr):
+    """The logarithm of Σ p, (R,), from the sum of `relative_weights` with K ≤ 0."""
+    log_total = log(tl.maximum(total, 1e-37))
+    far = log(tl.maximum(t, 1e-37)) / tl.where(epsilon == 0.0, 1.0, epsilon)
+    if K == 0:
+        return log_total + far
+    else:
+        # Near α = 1 the digits are in A, in flat rows at larger α in t.
+        near = log1p_ratio(-epsilon * partition, epsilon, -partition)
+        return log_total + tl.where(tl.abs(epsilon) < 0.1, near, far)
+
+
+@triton.jit
 def newton_step(total, slope, partition, t, epsilon, K: tl.constexpr):
     """How much A must grow, from the sums of `relative_weights`, each (R,)."""
     ratio = total / tl.maximum(slope, 1e-37)
     if K > 0:
         return ratio * shrinking(total, K) * K
     else:
-        log_relative = log(tl.maximum(total, 1e-37))
         if K == 0:
             # p_max = 1/Σ p/p_max, and t is to be its power.
-            return ratio * (t - tl.exp(-epsilon * log_relative)) / epsilon
+            return ratio * (t - tl.exp(-epsilon * log(tl.maximum(total, 1e-37)))) / epsilon
         else:
-            # Near α = 1 the digits are in A, in flat rows at larger α in t.
-            near = log1p_ratio(-epsilon * partition, epsilon, -partition)
-            far = log(tl.maximum(t, 1e-37)) / tl.where(epsilon == 0.0, 1.0, epsilon)
-            log_total = log_relative + tl.where(tl.abs(epsilon) < 0.1, near, far)
+            log_total = _log_mass(total, partition, t, epsilon, K)
             return t * ratio * log_total * expm1_ratio(-epsilon * log_total)
 
 
@@ -165,6 +176,18 @@ def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False):
         return step > t * _LAST_STEP_ROUGH
     else:
         return step > t * _LAST_STEP
+
+
+@triton.jit
+def exceeds(total, partition, t, epsilon, K: tl.constexpr):
+    """Whether Σ p, from the sum of `relative_weights`, exceeds 1 by more than one step is trusted with where ROUGH.
+
+    Where many scores are next to the threshold a step is small although much mass is left.
+    """
+    if K > 0:
+        return total > 1.0 + _LAST_MASS_ROUGH
+    else:
+        return _log_mass(total, partition, t, epsilon, K) > _LAST_MASS_ROUGH
 
 
 @triton.jit
@@ -200,6 +223,8 @@ def climb(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr):
         total, slope = sums(weight, escort)
         step = newton_step(total, slope, partition, t, epsilon, K)
         moves = is_climbing(step, t, K, ROUGH)
+        if ROUGH and K != 1:
+            moves = moves | exceeds(total, partition, t, epsilon, K)
         partition += step
         t -= epsilon * step
         steps += 1
