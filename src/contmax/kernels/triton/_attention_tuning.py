@@ -91,6 +91,8 @@ class Tuning:
         if size <= 256 and _is_large(like.device):
             return chosen
         small = {"columns": min(self.columns, 64), "together": min(chosen.together, 64)}
+        if size <= 256:
+            small |= {"dense_columns": min(chosen.dense_columns, 128 // like.element_size()), "dense_stages": 1}
         return dataclasses.replace(chosen, **small, tile_stages=2, key_stages=2)
 
 
