@@ -108,6 +108,19 @@ def test_dense_rows_with_many_keys_next_to_the_threshold(alpha, second, cluster,
     assert lists[0].dense.any()
 
 
+@pytest.mark.parametrize(("dtype", "channels", "columns"), [(F32, 64, 32), (F16, 64, 64), (F16, 128, 64)])
+def test_chips_with_little_shared_memory(dtype, channels, columns, lists, monkeypatch):
+    monkeypatch.setattr(_attention_tuning, "_is_large", lambda device: False)
+    given = drawn(queries=2, keys=200, channels=channels, values=channels, dtype=dtype, sharp=0.01)
+    assert _attention_tuning.TUNING.for_heads(channels, given[0]).dense == {
+        "COLUMNS": columns,
+        "num_warps": 4 if channels * dtype.itemsize <= 128 else 8,
+        "num_stages": 1,
+    }
+    assert_same(given)
+    assert lists[0].dense.any()
+
+
 def test_runs_of_dense_blocks_of_rows(lists):
     query, key, value = drawn(queries=192, keys=200, dtype=F16)
     query[..., :64, :], query[..., 128:, :] = 0.001 * query[..., :64, :], 0.001 * query[..., 128:, :]

@@ -180,9 +180,9 @@ def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False):
 
 @triton.jit
 def exceeds(total, partition, t, epsilon, K: tl.constexpr):
-    """Whether Σ p, from the sum of `relative_weights`, exceeds 1 by more than one step is trusted with where ROUGH.
+    """Whether Σ p, from the sum of ROUGH `relative_weights`, exceeds 1 by so much that one step will not do, (R,).
 
-    Where many scores are next to the threshold a step is small although much mass is left.
+    The size of a step does not tell: where many scores are next to the threshold it is small, and much mass is left.
     """
     if K > 0:
         return total > 1.0 + _LAST_MASS_ROUGH
