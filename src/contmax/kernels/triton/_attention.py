@@ -24,7 +24,7 @@ from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._launch import device_of, order_of, side_by_side
 
 # Tiles of a row at most, so that their tops take little memory; and bytes of tops that are there at a time.
-_MOST_TILES, _BYTES_OF_TOPS = 512, 2**28
+_MOST_TILES, _BYTES_OF_TOPS = 512, 2**29
 # Keys of a block in the backward pass.
 _KEY_BLOCK = 64
 # Rows of a program that lists keys, and threads that share one of so many tops.
@@ -120,7 +120,7 @@ def entmax_attention(
             call.value, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, lists.dense, out,
             call.queries, call.heads, call.group, call.epsilon, *call.strides(call.value),
             **call.powers, C=call.value_channels, WIDTH=call.value_widths["VALUE_WIDTH"], R=rows,
-            CAPACITY=LIST_CAPACITY, num_warps=1,
+            CAPACITY=LIST_CAPACITY, num_warps=1, maxnreg=call.tuning.listed_registers,
         )  # fmt: skip
         blocks = (blocks_of(call.queries, DENSE_ROWS), call.all_heads)
         solve_dense[blocks](
@@ -225,17 +225,16 @@ def _listed_queries(
     call: _Call, lists: AttentionLists, g: Tensor, d_query: Tensor, d_alpha: Tensor, needs_alpha: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries by lists; and all entries of the lists in the order of the keys, with where each begins."""
-    device = call.query.device
+    whole: dict[str, Any] = {"dtype": torch.int32, "device": call.query.device}
     row_blocks, key_blocks = blocks_of(call.queries, DENSE_ROWS), blocks_of(call.keys, _KEY_BLOCK)
-    cells = torch.zeros(
-        call.batch * call.groups * key_blocks * call.group * row_blocks, dtype=torch.int32, device=device
-    )
-    ranks = torch.empty(lists.keys.shape, dtype=torch.int16, device=device)
+    cells = torch.zeros((call.batch * call.groups, call.group * row_blocks, key_blocks), **whole)
+    ranks = torch.empty(lists.keys.shape, dtype=torch.int16, device=call.query.device)
     rank_entries[(row_blocks, call.all_heads)](
-        lists.keys, lists.counts, lists.dense, ranks, cells, call.queries, call.heads, call.group, key_blocks,
+        lists.keys, lists.counts, lists.dense, ranks, cells, call.queries, key_blocks,
         CAPACITY=LIST_CAPACITY, KEY_BLOCK=_KEY_BLOCK, num_warps=1,
     )  # fmt: skip
-    offsets = cells.cumsum(0, dtype=torch.int32)
+    # By blocks of keys, and for each by blocks of rows.
+    offsets = cells.transpose(1, 2).reshape(-1).cumsum(0, dtype=torch.int32)
     slopes, places = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
     pairs = call.query.new_empty((*places.shape, 2))
     rows = call.tuning.gradient_rows
@@ -244,7 +243,7 @@ def _listed_queries(
         lists.dense, slopes, places, pairs, d_query, d_alpha, call.queries, call.heads, call.group, call.scale,
         call.epsilon, *call.strides(call.key, call.value, g), key_blocks,
         **call.powers, NEEDS_ALPHA=needs_alpha, **call.widths, **call.value_widths, R=rows, CAPACITY=LIST_CAPACITY,
-        KEY_BLOCK=_KEY_BLOCK, num_warps=1,
+        KEY_BLOCK=_KEY_BLOCK, num_warps=1, maxnreg=call.tuning.gradient_registers,
     )  # fmt: skip
     return places, pairs, offsets
 

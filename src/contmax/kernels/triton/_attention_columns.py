@@ -11,37 +11,26 @@ import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
 from contmax.kernels.triton._attention_tops import ANY_SIZE, PRECISION
+from contmax.kernels.triton._instructions import earlier_and_all
 from contmax.kernels.triton._rows import saturated
 
-# Entries of a row that are ranked at a time, and entries that are multiplied at a time.
+# Entries of a row that are ranked at a time: one by each thread of a warp.
 _RANKED = tl.constexpr(32)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def rank_entries(
-    KEYS,
-    COUNTS,
-    DENSE,
-    RANKS,
-    CELLS,
-    queries,
-    heads,
-    group,
-    key_blocks,
-    CAPACITY: tl.constexpr,
-    KEY_BLOCK: tl.constexpr,
-):
-    """RANKS (heads, queries, CAPACITY) and CELLS (key heads, key blocks, group, row blocks), which are zero before.
+    KEYS, COUNTS, DENSE, RANKS, CELLS, queries, key_blocks, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr
+):  # fmt: skip
+    """RANKS (heads, queries, CAPACITY) and CELLS (heads, row blocks, key blocks), which are zero before.
 
-    The rows of a block come one after another: what one has counted, the next goes on from.
+    The rows of a block come one after another: what one has counted, the next goes on from. A program is one warp.
     """
     row_block = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
-    b, h = head // heads, head % heads
     row_blocks = tl.num_programs(0)
     if tl.load(DENSE + head * row_blocks + row_block) == 0:
-        stride = group * row_blocks
-        first = (b * (heads // group) + h // group) * key_blocks * stride + (h % group) * row_blocks + row_block
+        cells = CELLS + (head * row_blocks + row_block) * key_blocks
         end = tl.minimum((row_block + 1) * DENSE_ROWS, queries)
         slot = tl.arange(0, _RANKED)
         here = head * queries + row_block * DENSE_ROWS
@@ -50,11 +39,11 @@ def rank_entries(
             here = head * queries + row
             # The next row is on its way while this one waits for the counts.
             next_count, next_block = _blocks_of_row(KEYS, COUNTS, here + 1, row + 1 < end, slot, CAPACITY, KEY_BLOCK)
-            _rank(RANKS + here * CAPACITY + slot, CELLS + first, block, slot < count, slot, stride)
+            _rank(RANKS + here * CAPACITY + slot, cells, block, slot < count, slot)
             for n in range(_RANKED, count, _RANKED):
                 exists = n + slot < count
                 block = tl.load(KEYS + here * CAPACITY + n + slot, mask=exists, other=0) // KEY_BLOCK
-                _rank(RANKS + here * CAPACITY + n + slot, CELLS + first, block, exists, slot, stride)
+                _rank(RANKS + here * CAPACITY + n + slot, cells, block, exists, slot)
             count, block = next_count, next_block
 
 
@@ -66,19 +55,31 @@ def _blocks_of_row(KEYS, COUNTS, here, wanted, slot, CAPACITY: tl.constexpr, KEY
 
 
 @triton.jit
-def _rank(to, CELLS, block, exists, slot, stride):
-    """Entries for blocks of keys (n,) get their ranks, and the cells count them."""
+def _rank(to, cells, block, exists, slot):
+    """Entries for blocks of keys get their ranks, and the cells count them; each thread has one."""
     block = tl.where(exists, block, -1 - slot)  # unlike all others
-    same = block[:, None] == block[None, :]
-    # How many there are, and above that how many of them are earlier.
-    counted = tl.sum(tl.where(same, tl.where(slot[None, :] < slot[:, None], 65537, 1), 0), 1)
-    earlier, all_ = counted >> 16, counted & 65535
-    cell = CELLS + block.to(tl.int64) * stride
-    before = tl.load(cell, mask=exists, other=0)
+    earlier, all_ = earlier_and_all(block)
+    before = tl.load(cells + block, mask=exists, other=0)
     tl.store(to, before + earlier, mask=exists)
     tl.debug_barrier()
-    tl.store(cell, before + all_, mask=exists & (earlier == all_ - 1))
+    tl.store(cells + block, before + all_, mask=exists & (earlier == all_ - 1))
     tl.debug_barrier()
+
+
+@triton.jit
+def _where_same(PAIRS, at, exists, same):
+    """Both numbers of the pairs at (n,), each as a matrix (KEY_BLOCK, n) that has them where the key is the `same`."""
+    kind: tl.constexpr = PAIRS.dtype.element_ty
+    if kind == tl.float32:
+        both = tl.load(PAIRS + at[:, None] * 2 + tl.arange(0, 2)[None, :], mask=exists[:, None], other=0.0)
+        slope, p = tl.split(both)
+        return tl.where(same, slope[None, :], 0.0), tl.where(same, p[None, :], 0.0)
+    else:
+        # As one number of 32 bits: chosen once for both.
+        both = tl.load(PAIRS.to(tl.pointer_type(tl.int32), bitcast=True) + at, mask=exists, other=0)
+        both = tl.where(same, both[None, :], 0)
+        slope, p = both.to(tl.int16), (both >> 16).to(tl.int16)
+        return slope.to(kind, bitcast=True), p.to(kind, bitcast=True)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -109,8 +110,6 @@ def listed_keys_backward(
     for n in range(start, end, TOGETHER):
         exists = n + part < end
         place = tl.load(PLACES + n + part, mask=exists, other=0)
-        at_pair = PAIRS + (n + part).to(tl.int64)[:, None] * 2 + tl.arange(0, 2)[None, :]
-        slope, p = tl.split(tl.load(at_pair, mask=tl.broadcast_to(exists[:, None], [TOGETHER, 2]), other=0.0))
         row = (place // KEY_BLOCK).to(tl.int64)
         at_q, at_g = row * qi, row * gi
         if GROUPED:
@@ -121,8 +120,9 @@ def listed_keys_backward(
         q = tl.load(Q + at_q, mask=exists[:, None] & (d < D)[None, :], other=0.0)
         g = tl.load(G + at_g, mask=exists[:, None] & (c < C)[None, :], other=0.0)
         same = tl.arange(0, KEY_BLOCK)[:, None] == (place % KEY_BLOCK)[None, :]
-        dk = tl.dot(tl.where(same, slope[None, :], 0.0).to(q.dtype), q, dk, input_precision=PRECISION)
-        dv = tl.dot(tl.where(same, p[None, :], 0.0).to(g.dtype), g, dv, input_precision=PRECISION)
+        slope, p = _where_same(PAIRS, (n + part).to(tl.int64), exists, same)
+        dk = tl.dot(slope, q, dk, input_precision=PRECISION)
+        dv = tl.dot(p, g, dv, input_precision=PRECISION)
     inside = key < keys
     at_k = (key_head * keys + key)[:, None] * D + d[None, :]
     at_v = (key_head * keys + key)[:, None] * C + c[None, :]

@@ -43,8 +43,10 @@ class Tuning:
         many_registers: or of those that share a row of many tops.
         doubted_stages: of a program that multiplies tiles again,
         doubted_registers: and of each of its threads at most.
-        listed_rows: queries of a program that solves lists.
-        gradient_rows: queries of one that makes their gradients.
+        listed_rows: queries of a program that solves lists,
+        listed_registers: and of each of its threads at most: the longest lists need more, but are rare.
+        gradient_rows: queries of one that makes their gradients,
+        gradient_registers: and of each of its threads at most; None leaves the number to the compiler.
         together: entries of lists that are multiplied at a time for the gradients of keys,
         key_warps: by so many warps,
         key_stages: and blocks of them on their way.
@@ -65,7 +67,9 @@ class Tuning:
     doubted_stages: int = 2
     doubted_registers: int = 128
     listed_rows: int = 4
+    listed_registers: int = 72
     gradient_rows: int = 8
+    gradient_registers: int | None = 96
     together: int = 128
     key_warps: int = 4
     key_stages: int = 3
@@ -83,7 +87,7 @@ class Tuning:
         size = width * like.element_size()
         chosen = self
         if size > 128:
-            chosen = dataclasses.replace(chosen, listed_rows=2, dense_warps=8, dense_stages=2)
+            chosen = dataclasses.replace(chosen, listed_rows=2, gradient_registers=None, dense_warps=8, dense_stages=2)
         if size > 128 * (4 // like.element_size()):
             chosen = dataclasses.replace(chosen, gradient_rows=4, key_warps=8, key_stages=2)
         if size > 256:

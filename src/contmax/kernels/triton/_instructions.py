@@ -24,3 +24,24 @@ def quick_log2(u):
         return tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [u], tl.float32, True, 1)
     else:
         return tl.log2(tl.where(u < 1.1754944e-38, 0.0, u))  # the instruction does not know smaller ones either
+
+
+@triton.jit
+def earlier_and_all(x):
+    """How many threads before one have the same number, and how many in all; x has one for each thread of a warp."""
+    if _ARE_KNOWN:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 same, before;
+            match.any.sync.b32 same, $2, 0xffffffff;
+            mov.u32 before, %lanemask_lt;
+            and.b32 before, before, same;
+            popc.b32 $0, before;
+            popc.b32 $1, same;
+            }""",
+            "=r,=r,r", [x], (tl.int32, tl.int32), False, 1,
+        )  # fmt: skip
+    else:
+        thread = tl.arange(0, x.shape[0])
+        same = x[:, None] == x[None, :]
+        return tl.sum((same & (thread[None, :] < thread[:, None])).to(tl.int32), 1), tl.sum(same.to(tl.int32), 1)
