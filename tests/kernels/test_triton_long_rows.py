@@ -66,6 +66,28 @@ def test_many_scores_next_to_the_threshold_in_half_precision(alpha, longest):
     assert (p - true).abs().sum() < 1e-2
 
 
+def crowded_rows(epsilon):
+    """Of each row a few scores that have mass, hundreds within a small distance of its threshold, and no others."""
+    count = 64
+    few, many = (10 ** (0.3 + 1.2 * torch.rand(count, 1))).long(), (10 ** (1 + 1.7 * torch.rand(count, 1))).long()
+    reach, place = few.float() ** -epsilon / epsilon, torch.arange(LENGTH)
+    crowd = reach * (10 ** (-4 * torch.rand(count, 1)) * (torch.rand(count, LENGTH) - 0.5) - 0.7)
+    crowd -= 0.9 * reach * torch.rand(count, 1)
+    above = torch.where(place < few // 2, 0.0, -reach * torch.rand(count, 1))
+    return torch.where(place < few, above, torch.where(place < few + many, crowd, -100.0))
+
+
+@pytest.mark.parametrize("longest", [64, 1024])
+@pytest.mark.parametrize("alpha", [1.9, torch.tensor([[1.9]]), torch.tensor([[2.0]])])
+def test_many_scores_next_to_the_threshold(alpha, longest):
+    x = crowded_rows(float(alpha) - 1)
+    with short_rows_by_lists(longest, 256, (512, 40), 128):
+        p = contmax.entmax(x, alpha)
+    true = reference(lambda z: contmax.entmax(z, float(alpha)), x)
+    # As good as float32 of the scores themselves: 1e-5 with the exact threshold.
+    assert (p - true).abs().sum(1).max() < 1.5e-5
+
+
 def test_not_a_number_and_infinity_stay_in_their_rows():
     x = rows(torch.float32)
     x[0, 300], x[1, 20] = torch.nan, torch.inf

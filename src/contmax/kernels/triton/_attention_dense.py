@@ -201,11 +201,12 @@ def solve_dense(
                 slopes += some
                 highs = tl.where(some > 0.0, n // COLUMNS + 1, highs)
                 lows = tl.where((some > 0.0) & (lows == _NO_BLOCK), n // COLUMNS, lows)
-            step = newton_step(tl.sum(totals, 1), tl.sum(slopes, 1), partition, t, epsilon, ORDER)
-            if ROUGH and ORDER != 1:
-                moves = exceeds(tl.sum(totals, 1), partition, t, epsilon, ORDER)
-            else:
-                moves = is_climbing(step, t, ORDER, ROUGH)
+            total = tl.sum(totals, 1)
+            step = newton_step(total, tl.sum(slopes, 1), partition, t, epsilon, ORDER)
+            moves = is_climbing(step, t, ORDER, ROUGH, True)
+            if ORDER != 1:
+                left = exceeds(total, partition, t, epsilon, ORDER, ROUGH)
+                moves = left if ROUGH else moves & left
             partition += step
             t -= epsilon * step
             # As A grows the support shrinks: blocks that have no mass before a step have none after it.

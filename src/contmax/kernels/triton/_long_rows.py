@@ -15,7 +15,7 @@ from contmax.kernels.triton._solve import (
     newton_step,
     relative_weights,
     solve,
-    sums,
+    solved_from,
 )
 
 
@@ -55,9 +55,7 @@ def solve_listed(
     """A and t of row r from its lists, and the sums of `chunk_sums`, each (1,); of a map p is stored."""
     listed, slot, slice_ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
     y = listed_scores(SCORES, listed, slot, top)
-    partition, t = solve(y, epsilon, partition, t, K, ROUGH)
-    weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
-    total, slope = sums(weight, escort)
+    partition, t, weight, total, slope = solved_from(y, epsilon, partition, t, K, ROUGH)
     product = tl.sum(tl.where(weight > 0.0, weight * y, 0.0), 1)
     if IS_MAP:
         place = tl.load(PLACES + slot, mask=listed, other=0).to(tl.int32) + slice_ * SLICE
@@ -167,6 +165,9 @@ def solve_long_row(
             step = newton_step(total, slope, partition, t, epsilon, K)
             # The last step is taken too, and the sums are those after it.
             climbing = (not arriving) & (steps < 40)
+            if not ROUGH and K != 1 and K <= 2:  # as in `solved_from`
+                left = tl.max(exceeds(total, partition, t, epsilon, K, False).to(tl.int32), 0) > 0
+                climbing = ((not arriving) | left) & (steps < 40)
             moves = is_climbing(step, t, K, ROUGH)
             if ROUGH and K != 1:
                 moves = moves | exceeds(total, partition, t, epsilon, K)

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from contmax.kernels.triton._row_loss import chunk_has_mass, smoothed, store_cut, store_loss, store_tops, target_score
 from contmax.kernels.triton._rows import below_maximum, load_rows, row_offsets, saturated
-from contmax.kernels.triton._solve import NOTHING, first_bound, newton_step, relative_weights, solve, sums
+from contmax.kernels.triton._solve import NOTHING, newton_step, relative_weights, solved_weights
 
 
 @triton.jit
@@ -30,10 +30,7 @@ def loss_rows(
     x = load_rows(X, M, at, mask_at, inside, columns, HAS_MASK)
     y, top = below_maximum(x)
     epsilon = tl.zeros([R], tl.float32) + fixed_epsilon
-    partition, t = first_bound(y, epsilon, B)
-    partition, t = solve(y, epsilon, partition, t, K, False)
-    weight, escort = relative_weights(y, t, epsilon, K)
-    total, slope = sums(weight, escort)
+    partition, t, weight, total, slope = solved_weights(y, epsilon, K, False, B)
     partition += newton_step(total, slope, partition, t, epsilon, K)
     p = weight / tl.where(total > 0.0, total, 1.0)[:, None]
     gain = (epsilon * tl.sum(tl.where(p > 0.0, p * y, 0.0), 1) + partition) / (1.0 + epsilon)

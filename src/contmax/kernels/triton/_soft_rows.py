@@ -11,7 +11,7 @@ import triton.language as tl
 from contmax.kernels.triton._row_loss import chunk_has_mass, store_cut, store_tops
 from contmax.kernels.triton._rows import below_maximum, load_rows, row_offsets, saturated
 from contmax.kernels.triton._soft_targets import slope_of_negentropy, soft_sums, soft_terms
-from contmax.kernels.triton._solve import NOTHING, first_bound, newton_step, relative_weights, solve, sums
+from contmax.kernels.triton._solve import NOTHING, newton_step, relative_weights, solved_weights
 
 
 @triton.jit
@@ -53,10 +53,7 @@ def soft_loss_rows(
             allowed = inside & (tl.load(M + mask_at[:, None] + columns[None, :], mask=inside, other=0) != 0)
         share = smoothing / tl.maximum(tl.sum(allowed.to(tl.float32), 1), 1.0)
         cost -= share * tl.sum(tl.where(allowed, below, 0.0), 1)
-    partition, t = first_bound(y, epsilon, B)
-    partition, t = solve(y, epsilon, partition, t, K, False)
-    weight, escort = relative_weights(y, t, epsilon, K)
-    total, slope = sums(weight, escort)
+    partition, t, weight, total, slope = solved_weights(y, epsilon, K, False, B)
     partition += newton_step(total, slope, partition, t, epsilon, K)
     p = weight / tl.where(total > 0.0, total, 1.0)[:, None]
     gain = (epsilon * tl.sum(tl.where(p > 0.0, p * y, 0.0), 1) + partition) / (1.0 + epsilon)

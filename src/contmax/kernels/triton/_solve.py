@@ -24,9 +24,10 @@ _MOST_STEPS = tl.constexpr(40)
 # Newton's next error is about the square of the last; at α = 2, where the steps end all of a sudden, it need not be.
 _LAST_STEP = tl.constexpr(3e-4)
 _LAST_STEP_ROUGH = tl.constexpr(3e-3)
-# What Σ p may exceed 1 by before the last step.
-_LAST_MASS_ROUGH = tl.constexpr(2e-2)
 _LAST_STEP_LINEAR = tl.constexpr(3e-7)
+# What Σ p may exceed 1 by before the last step, and in float32 after it.
+_LAST_MASS_ROUGH = tl.constexpr(2e-2)
+_LAST_MASS = tl.constexpr(4e-6)
 
 
 @triton.jit
@@ -168,9 +169,9 @@ def newton_step(total, slope, partition, t, epsilon, K: tl.constexpr):
 
 
 @triton.jit
-def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False):
-    """Whether another step can change what counts. NaN never climbs; rounding may make the last steps negative."""
-    if K == 1:
+def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_END: tl.constexpr = False):
+    """Whether another step can change what counts, or anything. NaN never climbs; the last steps may be negative."""
+    if K == 1 or TO_THE_END:
         return step > t * _LAST_STEP_LINEAR
     elif ROUGH:
         return step > t * _LAST_STEP_ROUGH
@@ -179,15 +180,17 @@ def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False):
 
 
 @triton.jit
-def exceeds(total, partition, t, epsilon, K: tl.constexpr):
-    """Whether Σ p, from the sum of ROUGH `relative_weights`, exceeds 1 by so much that one step will not do, (R,).
+def exceeds(total, partition, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = True):
+    """Whether Σ p, from the sum of `relative_weights`, exceeds 1 by so much that one step (in float32: none) will not
+    do, (R,).
 
     The size of a step does not tell: where many scores are next to the threshold it is small, and much mass is left.
     """
+    most: tl.constexpr = _LAST_MASS_ROUGH if ROUGH else _LAST_MASS
     if K > 0:
-        return total > 1.0 + _LAST_MASS_ROUGH
+        return total > 1.0 + most
     else:
-        return _log_mass(total, partition, t, epsilon, K) > _LAST_MASS_ROUGH
+        return _log_mass(total, partition, t, epsilon, K) > most
 
 
 @triton.jit
@@ -214,7 +217,7 @@ def first_bound(y, epsilon, B: tl.constexpr):
 
 
 @triton.jit
-def climb(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr):
+def climb(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr, TO_THE_END: tl.constexpr = False):
     """Newton's method on rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,); NaN stays NaN."""
     steps = 0
     climbing = True
@@ -222,7 +225,7 @@ def climb(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr):
         weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
         total, slope = sums(weight, escort)
         step = newton_step(total, slope, partition, t, epsilon, K)
-        moves = is_climbing(step, t, K, ROUGH)
+        moves = is_climbing(step, t, K, ROUGH, TO_THE_END)
         if ROUGH and K != 1:
             moves = moves | exceeds(total, partition, t, epsilon, K)
         partition += step
@@ -253,13 +256,25 @@ def solve(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr):
 
 
 @triton.jit
-def solved_weights(y, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, B: tl.constexpr):
-    """A and t of rows y ≤ 0, (R, B), the weights of their scores, and the sums of these and of their escorts."""
-    partition, t = first_bound(y, epsilon, B)
+def solved_from(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr):
+    """The same, with the weights of the scores, and the sums of these and of their escorts."""
     partition, t = solve(y, epsilon, partition, t, K, ROUGH)
     weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
     total, slope = sums(weight, escort)
+    # Whether a small step has left mass is known only now. Where p is a higher power than the square hardly any is.
+    if not ROUGH and K != 1 and K <= 2:  # noqa: SIM102, the compiler answers this one
+        if tl.max(exceeds(total, partition, t, epsilon, K, False).to(tl.int32), 0) > 0:
+            partition, t = climb(y, epsilon, partition, t, K, False, True)
+            weight, escort = relative_weights(y, t, epsilon, K)
+            total, slope = sums(weight, escort)
     return partition, t, weight, total, slope
+
+
+@triton.jit
+def solved_weights(y, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, B: tl.constexpr):
+    """The same from the first bound."""
+    partition, t = first_bound(y, epsilon, B)
+    return solved_from(y, epsilon, partition, t, K, ROUGH)
 
 
 @triton.jit
