@@ -6,7 +6,7 @@ import triton.language as tl
 from contmax.kernels.triton._attention_lists import DENSE_ROWS, is_dense
 from contmax.kernels.triton._attention_tops import ANY_SIZE, epsilon_of_heads, is_far_from_one
 from contmax.kernels.triton._rows import curvature, escort_of, saturated, unbiased
-from contmax.kernels.triton._solve import NOTHING, solved_from
+from contmax.kernels.triton._solve import NOTHING, climb, relative_weights
 
 # Keys of each row that are gathered at a time.
 _TOGETHER = tl.constexpr(4)
@@ -29,14 +29,18 @@ def _solved(
     top = tl.maximum(tl.max(y, 1), 0.0)
     y = tl.where(exists, y - top[:, None], NOTHING)
     partition = tl.maximum(partition - top, 0.0)
-    t = 1.0 - epsilon * partition
     if K == -1:
         if is_far:
-            _, _, weight, total, _ = solved_from(y, epsilon, partition, t, 0, ROUGH)
+            partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, 0, ROUGH)
+            weight, _ = relative_weights(y, t, epsilon, 0, ROUGH)
         else:
-            _, _, weight, total, _ = solved_from(y, epsilon, partition, t, -1, ROUGH)
+            partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, -1, ROUGH)
+            weight, _ = relative_weights(y, t, epsilon, -1, ROUGH)
     else:
-        _, _, weight, total, _ = solved_from(y, epsilon, partition, t, K, ROUGH)
+        partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, K, ROUGH)
+        weight, _ = relative_weights(y, t, epsilon, K, ROUGH)
+    weight = tl.where(exists, weight, 0.0)
+    total = tl.sum(weight, 1)
     p = weight / tl.where(total > 0.0, total, 1.0)[:, None]
     keep = p > 0.0
     to = at_row[:, None] * CAPACITY + tl.cumsum(keep.to(tl.int32), 1) - 1
