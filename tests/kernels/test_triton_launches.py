@@ -52,7 +52,7 @@ def kernel(monkeypatch):
         return compiled
 
     monkeypatch.setattr(JITFunction, "run", run)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)  # that of a CPU tensor
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: -1, raising=False)  # that of a CPU tensor
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 99, raising=False)
     monkeypatch.setattr(_kept, "_COMPILED", {})
     return kernel
@@ -207,7 +207,7 @@ def test_another_device_becomes_the_current_one(kernel, monkeypatch):
         def __exit__(self, *_):
             current[0] = self.before
 
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[0])
     monkeypatch.setattr(torch.cuda, "device", Device)
     seen = []
     run = JITFunction.run

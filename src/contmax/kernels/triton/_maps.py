@@ -52,7 +52,7 @@ def entmax_rows(
         # The common case, with one look at what is kept.
         plain = _plain_forward(x.shape, x.stride(), alpha)
         if plain is not None:
-            plain(x, x, p, p, p)
+            plain(x, None, None, p, None)
             return p, None
     omega = torch.empty((*x.shape[:-1], 1), dtype=torch.float64, device=x.device) if needs_omega else None
     if x.numel() == 0:
@@ -91,7 +91,7 @@ def entmax_rows_backward(
     if not isinstance(alpha, Tensor):
         plain = _plain_backward(g.shape, g.stride(), alpha)
         if plain is not None:
-            plain(p, g, p, grad, grad)
+            plain(p, g, None, grad, None)
             return grad, None
     grad_alpha = torch.empty((*p.shape[:-1], 1), dtype=torch.float32, device=p.device) if needs_alpha else None
     if p.numel() == 0:
