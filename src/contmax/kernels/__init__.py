@@ -52,6 +52,8 @@ from contmax.kernels._row_operators import class_loss_fused as class_loss_fused
 from contmax.kernels._row_operators import class_loss_fused_backward as class_loss_fused_backward
 from contmax.kernels._row_operators import entmax_fused as entmax_fused
 from contmax.kernels._row_operators import entmax_fused_backward as entmax_fused_backward
+from contmax.kernels._row_operators import entmax_plain as entmax_plain
+from contmax.kernels._row_operators import entmax_plain_backward as entmax_plain_backward
 from contmax.kernels._row_operators import tensor_or_number as tensor_or_number
 from contmax.kernels._soft_operators import soft_loss_fused as soft_loss_fused
 from contmax.kernels._soft_operators import soft_loss_fused_backward as soft_loss_fused_backward

@@ -2,7 +2,7 @@
 
 ``kernel[grid](…)`` binds and examines every argument to find the compiled kernel that fits, which takes longer than
 most of our kernels run. Here it is asked once for each kind of arguments, and what it has compiled is launched after:
-as ``compiled[grid](…)`` does, but without preparing for hooks where there are none.
+as ``compiled[grid](…)`` does, but without preparing for hooks, of which there are none then.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
-from torch import Tensor
+from torch import _C, Tensor
 from triton import knobs
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
@@ -70,7 +70,7 @@ class Launch:
             self._plain(tensors)
             return
         device = tensors[0].get_device()  # type: ignore[union-attr]
-        if device != torch._C._cuda_getDevice():
+        if device != _C._cuda_getDevice():
             with torch.cuda.device(device):  # where Triton launches
                 self(*tensors)
             return
@@ -96,12 +96,12 @@ class Launch:
             here = all(x is None or x.get_device() == device for x in tensors)
             if here and isinstance(compiled, CompiledKernel):
                 self._compiled[tuple(key)] = _Kept(compiled, compiled.run, compiled.function, compiled.packed_metadata)
-        elif not _LAUNCHES_DIRECTLY or _has_hooks():
+        elif not _LAUNCHES_DIRECTLY:
             kept.compiled[self._grid](*tensors, *self._after_tensors)
         else:
             # An address is taken as it is. Of a tensor the launcher would ask for it, and the driver whether it is one.
             _, run, function, metadata = kept
-            stream = torch._C._cuda_getCurrentRawStream(device)
+            stream = _C._cuda_getCurrentRawStream(device)
             run(*self._grid, stream, function, metadata, None, None, None, *addresses, *self._after_tensors)
 
     def _plain(self, tensors: tuple[Tensor | None, ...]) -> Any:
@@ -118,20 +118,20 @@ def known_of_number(n: float) -> Any:
     return "one" if n == 1 else (n >> 31, n % 16 == 0)  # the first is 0 or −1 for all that have 32 bits
 
 
-def _has_hooks() -> bool:
-    """Whether Triton is to call someone at launches, as profilers ask it to."""
-    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-    return bool(getattr(enter, "calls", enter is not None) or getattr(leave, "calls", leave is not None))
-
-
 def _may_be_kept(kernel: Any) -> bool:
-    """Whether the same arguments always mean the same compiled kernel: not in the interpreter, nor under tools."""
+    """Whether the same arguments always mean the same compiled kernel, and nobody is to be told of its launches.
+
+    Not so in the interpreter and under tools: for them Triton does all of its own work.
+    """
     runtime = knobs.runtime
+    enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
     return (
         type(kernel) is JITFunction
         and not kernel.pre_run_hooks
         and not runtime.debug
         and not knobs.compilation.instrumentation_mode
         and runtime.add_stages_inspection_hook is None
+        and not getattr(enter, "calls", enter is not None)
+        and not getattr(leave, "calls", leave is not None)
         and not _ON_AMD
     )
