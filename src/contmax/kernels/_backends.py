@@ -118,6 +118,9 @@ def numba_takes(x: Tensor) -> bool:
     return x.is_cpu and x.dtype in _NUMBA_DTYPES and not triton_takes(x) and numba_works()
 
 
-def triton_takes(x: Tensor) -> bool:
-    """Whether kernels compiled by triton exist for tensors on the device and of the dtype of x."""
-    return device_type(x) in TRITON_DEVICES and x.dtype in _TRITON_DTYPES and triton_works()
+def triton_takes(*tensors: Tensor) -> bool:
+    """Whether kernels compiled by triton exist for tensors on the devices and of the dtypes of these."""
+    for x in tensors:
+        if device_type(x) not in TRITON_DEVICES or x.dtype not in _TRITON_DTYPES:
+            return False
+    return triton_works()

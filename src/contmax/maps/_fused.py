@@ -32,7 +32,7 @@ def plain_entmax(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, t
         and not torch._C._are_functorch_transforms_active()
         and scores.numel()
         and scores.dim()
-        and kernels.rows_are_fused(scores)
+        and kernels.triton_takes(scores)
     ):
         return _plain_apply(scores, alpha)  # type: ignore[no-any-return]
     return None
