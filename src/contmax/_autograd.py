@@ -6,6 +6,7 @@ functions name theirs `tangent`, and `apply` calls a twin of the function that h
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,17 +26,24 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     """
     if torch.compiler.is_compiling():
         return function.apply(*arguments)
-    twin = _with_tangent(function)
+    transformed, plain = _with_tangent(function)
     if torch._C._are_functorch_transforms_active():
-        return twin.apply(*arguments)
+        return transformed(*arguments)
     # What torch's `apply` does here too, after binding the arguments to the signature of `forward`: that takes longer
-    # than a small map.
-    alive = [unwrap_if_dead(x) if isinstance(x, Tensor) else x for x in arguments]
-    return super(torch.autograd.Function, twin).apply(*alive)
+    # than a small map. What a transform has left behind is a tensor of no subclass.
+    return plain(*[unwrap_if_dead(x) if type(x) is Tensor else x for x in arguments])
 
 
 @functools.cache
-def _with_tangent(function: Any) -> Any:
+def _with_tangent(function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """How the twin is called under transforms of torch.func, and how elsewhere."""
     # torch reads the signature of `forward` on every call; finding it once saves more than a small map costs.
     function.forward.__signature__ = inspect.signature(function.forward)
-    return type(f"{function.__name__}WithTangent", (function,), {"jvp": staticmethod(function.tangent)})
+    twin: Any = type(f"{function.__name__}WithTangent", (function,), {"jvp": staticmethod(function.tangent)})
+    return twin.apply, bare_apply(twin)
+
+
+def bare_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` that asks nothing: outside transforms of torch.func, for tensors that none of them left."""
+    applied: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return applied

@@ -14,8 +14,12 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import Parameter
 
+from contmax._device import device_type
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _REAL = (Tensor, Parameter)
+# To find by `isinstance` that a value is no tensor takes longer than all other questions here.
+_NO_TENSORS = frozenset((type(None), float, int, bool))
 # Elsewhere the compiler fuses hundreds of operations into a few launches, which is worth the wait.
 _ONE_NODE_DEVICES = ("cpu",)
 
@@ -40,7 +44,7 @@ def is_one_node(tensor: Tensor) -> bool:
 
     There they take seconds to trace and run no faster for it. An exported program must not depend on our operators.
     """
-    return is_compiling() and not is_exporting() and tensor.device.type in _ONE_NODE_DEVICES
+    return is_compiling() and not is_exporting() and device_type(tensor) in _ONE_NODE_DEVICES
 
 
 def is_eager(tensor: Tensor) -> bool:
@@ -52,8 +56,8 @@ def all_eager(*values: object) -> bool:
     """True if all the tensors among the arguments are real as above."""
     if is_compiling():
         return False
-    for value in values:  # noqa: SIM110, `all` takes twice as long, and this is asked at every call of a small map
-        if isinstance(value, Tensor) and not _holds_numbers(value):
+    for value in values:  # a loop takes half as long as `all`
+        if type(value) not in _NO_TENSORS and isinstance(value, Tensor) and not _holds_numbers(value):
             return False
     return True
 
@@ -69,7 +73,10 @@ def is_batch_of_cotangents(tensor: Tensor) -> bool:
 
 def is_eager_cpu(*values: object) -> bool:
     """True if the values of all the tensors among the arguments can be looked at without waiting for a device."""
-    return all(v.device.type == "cpu" and is_eager(v) for v in values if isinstance(v, Tensor))
+    for value in values:  # noqa: SIM110, as above
+        if isinstance(value, Tensor) and not (value.is_cpu and is_eager(value)):
+            return False
+    return True
 
 
 def carries_gradient(*values: object) -> bool:

@@ -9,6 +9,8 @@ from torch.distributions import Categorical, Distribution
 
 from contmax.densities._density import Density
 
+_HALF = frozenset((torch.float16, torch.bfloat16))
+
 
 def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> Distribution:
     """A copy that gives a log-probability of −inf off its support instead of raising.
@@ -51,8 +53,7 @@ def widened(distribution: Distribution) -> Distribution:
 
     Quantities derived from the parameters, such as the half-width, are then not rounded before they are used.
     """
-    half = {torch.float16, torch.bfloat16} & set(parameter_dtypes(distribution))
-    return unchecked(distribution, torch.float32) if half else distribution
+    return distribution if _HALF.isdisjoint(parameter_dtypes(distribution)) else unchecked(distribution, torch.float32)
 
 
 def parameter_dtypes(source: object) -> Iterator[torch.dtype]:

@@ -89,8 +89,11 @@ def register_expectation(density_type: type, basis_type: type) -> Callable[[Rule
 
 def _dtype_of_result(density: Distribution, basis: Basis, result: Tensor) -> torch.dtype:
     """That of the rule, or half precision where density and basis have no other: it is rounded to once, here."""
+    dtypes = set(parameter_dtypes(density))
+    if result.dtype in dtypes:
+        return result.dtype
     constants = [x.dtype for x in constants_of(basis) if x.is_floating_point()]
-    dtypes = {*constants, *parameter_dtypes(density)}
+    dtypes.update(constants)
     return dtypes.pop() if constants and len(dtypes) == 1 else result.dtype
 
 

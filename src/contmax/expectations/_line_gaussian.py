@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import Tensor
 from torch.distributions import Normal, Uniform
 
@@ -15,6 +16,7 @@ from contmax.expectations._line_window import windowed_expectation
 
 # k for which windows are accurate in float32 too: (1 − y²)ᵏ is a polynomial, and of a low degree.
 _WINDOWED = (0.0, 1.0, 2.0, 3.0, 4.0)
+_WIDE = (torch.float32, torch.float64)
 
 
 @register_expectation(Normal, GaussianBasis)
@@ -61,10 +63,10 @@ def _windowed(loc: Tensor, half: Tensor, k: float, basis: GaussianBasis) -> Tens
 
 
 def _in_one_dtype(loc: Tensor, scale: Tensor, basis: GaussianBasis) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    centre, width = basis.loc, basis.scale
-    dtype = working_dtype(loc, scale, centre, width)
-    if loc.dtype == scale.dtype == centre.dtype == width.dtype == dtype:
+    centre, width, dtype = basis.loc, basis.scale, loc.dtype
+    if dtype in _WIDE and scale.dtype == dtype and centre.dtype == dtype and width.dtype == dtype:
         return loc, scale, centre, width
+    dtype = working_dtype(loc, scale, centre, width)
     return loc.to(dtype), scale.to(dtype), centre.to(dtype), width.to(dtype)
 
 

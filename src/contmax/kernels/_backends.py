@@ -15,6 +15,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from contmax._device import device_type
 from contmax._eager import constant_to_tracers, is_exporting
 
 _WANTED = os.environ.get("CONTMAX_BACKEND", "")
@@ -85,6 +86,7 @@ NUMBA = _Compiler("numba", "contmax.kernels.cpu", "CPU", "cpu", (0, 62))
 TRITON = _Compiler("triton", "contmax.kernels.triton", "CUDA", "gpu", (3, 6))
 # Where triton's kernels run. Tests in triton's interpreter add the CPU.
 TRITON_DEVICES = {"cuda"}
+_NUMBA_DTYPES = (torch.float32, torch.float64)
 _TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -113,11 +115,12 @@ def triton_kernels() -> ModuleType:
 
 def numba_takes(x: Tensor) -> bool:
     """Whether kernels compiled by numba exist for tensors on the device and of the dtype of x."""
-    return (
-        x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not triton_takes(x) and numba_works()
-    )
+    return x.is_cpu and x.dtype in _NUMBA_DTYPES and not triton_takes(x) and numba_works()
 
 
-def triton_takes(x: Tensor) -> bool:
-    """Whether kernels compiled by triton exist for tensors on the device and of the dtype of x."""
-    return x.device.type in TRITON_DEVICES and x.dtype in _TRITON_DTYPES and triton_works()
+def triton_takes(*tensors: Tensor) -> bool:
+    """Whether kernels compiled by triton exist for tensors on the devices and of the dtypes of these."""
+    for x in tensors:
+        if device_type(x) not in TRITON_DEVICES or x.dtype not in _TRITON_DTYPES:
+            return False
+    return triton_works()

@@ -15,7 +15,10 @@ from contmax.kernels._backends import triton_kernels, triton_takes
 
 def means_are_compiled(*tensors: Tensor) -> bool:
     """Whether Triton's kernels take densities and functions with these parameters."""
-    return not is_exporting() and all(x.dtype == torch.float32 and triton_takes(x) for x in tensors)
+    for x in tensors:
+        if x.dtype != torch.float32:
+            return False
+    return triton_takes(*tensors) and not is_exporting()
 
 
 def line_values(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: float, raised: bool) -> Tensor:

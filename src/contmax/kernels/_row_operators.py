@@ -52,7 +52,21 @@ def class_loss_fused_backward(z: Tensor, target: Tensor | None, options: LossOpt
     return result
 
 
+def entmax_plain(x: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
+    """`entmax_fused` of scores that hold numbers now, for one α and without a mask."""
+    result: Tensor = triton_kernels().plain_rows(x, alpha, dtype)
+    return result
+
+
+def entmax_plain_backward(p: Tensor, cotangent: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
+    """The gradient of these scores."""
+    result: Tensor = triton_kernels().plain_rows_backward(p, cotangent, alpha, dtype)
+    return result
+
+
 def _entmax(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
+    if mask is None and isinstance(alpha, float):
+        return entmax_plain(x, alpha, dtype)
     result: tuple[Tensor, Tensor | None] = triton_kernels().entmax_rows(x, alpha, mask, dtype, needs_omega=False)
     return result[0]
 
@@ -60,6 +74,8 @@ def _entmax(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.
 def _entmax_backward(
     p: Tensor, cotangent: Tensor, alpha: float | Tensor, dtype: torch.dtype, needs_alpha: bool
 ) -> tuple[Tensor, Tensor | None]:
+    if isinstance(alpha, float):
+        return entmax_plain_backward(p, cotangent, alpha, dtype), None
     result: tuple[Tensor, Tensor | None] = triton_kernels().entmax_rows_backward(
         p, cotangent, alpha, dtype, needs_alpha
     )
@@ -97,7 +113,8 @@ def entmax_backward_op(
     p: Tensor, cotangent: Tensor, alpha: Tensor | None, fixed_alpha: float, dtype: torch.dtype, needs_alpha: bool
 ) -> tuple[Tensor, Tensor]:
     """`entmax_fused_backward` as one opaque node; where it is not needed, the gradient of α is empty, (0,)."""
-    grad, grad_alpha = _entmax_backward(p, cotangent, fixed_alpha if alpha is None else alpha, dtype, needs_alpha)
+    index = fixed_alpha if alpha is None else alpha
+    grad, grad_alpha = _entmax_backward(p, cotangent, index, dtype, needs_alpha)
     return grad, p.new_empty(0, dtype=torch.float32) if grad_alpha is None else grad_alpha
 
 

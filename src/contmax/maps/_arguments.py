@@ -1,5 +1,7 @@
 """What the finite maps accept: one place that checks scores, mask, temperature and α, and says what is wrong."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -7,6 +9,8 @@ from contmax._eager import is_eager_cpu
 from contmax._mask import require_boolean
 from contmax._precision import wide_dtype
 from contmax.maps._half_precision import widened_scores
+
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def checked_scores(scores: Tensor, dim: int, name: str) -> Tensor:
@@ -21,13 +25,12 @@ def check_scores(scores: Tensor, dim: int, name: str) -> None:
         raise TypeError(f"{name} takes a tensor of scores; got {type(scores).__name__}. Pass torch.as_tensor(scores).")
     if not scores.is_floating_point():
         raise TypeError(f"{name} takes real floating-point scores; got {scores.dtype}. Pass scores.float().")
-    if scores.dim() == 0:
+    rank = scores.dim()
+    if rank == 0:
         raise ValueError(f"{name} takes scores with at least one axis; got a 0-d tensor. Pass scores[None].")
-    if not -scores.dim() <= dim < scores.dim():
-        raise IndexError(
-            f"dim must be in [{-scores.dim()}, {scores.dim() - 1}] for scores of shape {tuple(scores.shape)}; got {dim}"
-        )
-    if scores.shape[dim] == 0:
+    if not -rank <= dim < rank:
+        raise IndexError(f"dim must be in [{-rank}, {rank - 1}] for scores of shape {tuple(scores.shape)}; got {dim}")
+    if scores.size(dim) == 0:
         raise ValueError(
             f"{name} over an empty axis: scores of shape {tuple(scores.shape)} have size 0 along dim {dim}, "
             "and no distribution lives on an empty set. Skip such inputs."
@@ -36,9 +39,8 @@ def check_scores(scores: Tensor, dim: int, name: str) -> None:
 
 def output_dtype(scores: Tensor) -> torch.dtype:
     """The dtype of the result: that of the scores, or float32 where autocast is on, as for torch.softmax."""
-    if scores.dtype in (torch.float16, torch.bfloat16) and torch.is_autocast_enabled(scores.device.type):
-        return torch.float32
-    return scores.dtype
+    dtype = scores.dtype
+    return torch.float32 if dtype in _HALF and torch.is_autocast_enabled(scores.device.type) else dtype
 
 
 def tempered_and_masked(scores: Tensor, mask: Tensor | None, temperature: float | Tensor, dim: int) -> Tensor:
@@ -63,9 +65,9 @@ def tempered_and_masked(scores: Tensor, mask: Tensor | None, temperature: float 
 
 def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
     """α as a float, or as a tensor with size 1 along `dim`, of the scores' dtype and at least float32."""
-    if not isinstance(alpha, Tensor):
+    if isinstance(alpha, float) or not isinstance(alpha, Tensor):
         alpha = float(alpha)
-        if not 0 < alpha < torch.inf:
+        if not 0 < alpha < math.inf:
             raise ValueError(f"alpha must be positive and finite; got {alpha}. 1 is softmax, 2 is sparsemax.")
         return alpha
     if not alpha.is_floating_point():

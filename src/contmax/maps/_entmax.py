@@ -11,7 +11,7 @@ from contmax._mask import require_boolean
 from contmax._typing import Bool, Float
 from contmax.maps._arguments import check_scores, checked_alpha, output_dtype, tempered_and_masked
 from contmax.maps._backend import pull_back, regularized_argmax
-from contmax.maps._fused import fused_entmax
+from contmax.maps._fused import fused_entmax, plain_entmax
 from contmax.maps._half_precision import widened_scores
 from contmax.maps._jacobian import pull_back_reference, push_forward_reference
 
@@ -67,6 +67,9 @@ def _softmax_or_zeros(scores: Tensor, dim: int) -> Tensor:
 def _apply(
     name: str, scores: Tensor, alpha: float | Tensor, dim: int, mask: Tensor | None, temperature: float | Tensor
 ) -> Tensor:
+    plain = plain_entmax(scores, alpha, dim, mask, temperature)
+    if plain is not None:
+        return plain
     check_scores(scores, dim, name)
     dtype = output_dtype(scores)
     index = checked_alpha(alpha, scores, dim)
@@ -78,7 +81,7 @@ def _apply(
 
 
 def _is_one(value: float | Tensor) -> bool:
-    return not isinstance(value, Tensor) and value == 1
+    return isinstance(value, float | int) and value == 1
 
 
 def softmax(

@@ -1,20 +1,46 @@
 """The map where one kernel takes scores as they come: half precision, a mask, a dtype of the result."""
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from contmax import kernels
-from contmax._autograd import apply
+from contmax._autograd import apply, bare_apply
 from contmax._by_reference import needs_reference
+from contmax._eager import is_eager
+from contmax.maps._arguments import output_dtype
 from contmax.maps._jacobian import pull_back_reference, push_forward_reference
 from contmax.maps._operators import one_along
 
 
+def plain_entmax(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, temperature: object) -> Tensor | None:
+    """p of the commonest arguments, which need no other check: of rows of numbers, by one α. None for all others.
+
+    On a GPU most of the time of a small map is Python's, so the fewest questions are asked here.
+    """
+    if (
+        type(alpha) is float
+        and type(temperature) is float
+        and temperature == 1
+        and alpha != 1
+        and 0 < alpha < math.inf
+        and mask is None
+        and dim == -1
+        and is_eager(scores)
+        and not torch._C._are_functorch_transforms_active()
+        and scores.numel()
+        and scores.dim()
+        and kernels.triton_takes(scores)
+    ):
+        return _plain_apply(scores, alpha)  # type: ignore[no-any-return]
+    return None
+
+
 def fused_entmax(scores: Tensor, alpha: float | Tensor, dim: int, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
     """p in a dtype, from checked arguments."""
-    if isinstance(alpha, Tensor):
+    if not isinstance(alpha, float):
         alpha = alpha.expand(one_along(scores, dim))
     if mask is not None:
         mask = mask.expand(scores.shape)
@@ -37,15 +63,15 @@ class _FusedEntmax(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         scores, alpha, _, _ = inputs
-        ctx.fixed_alpha, ctx.dtype = None if isinstance(alpha, Tensor) else alpha, scores.dtype
-        saved = (output, alpha if isinstance(alpha, Tensor) else None)
+        ctx.alpha, ctx.dtype = alpha if isinstance(alpha, float) else None, scores.dtype
+        saved = (output,) if isinstance(alpha, float) else (output, alpha)
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        p, alpha = ctx.saved_tensors
-        index, needs_alpha = ctx.fixed_alpha if alpha is None else alpha, ctx.needs_input_grad[1]
+        p, index = _saved(ctx)
+        needs_alpha = ctx.needs_input_grad[1]
         if needs_reference(cotangent):
             grad, grad_alpha = pull_back_reference(p.float(), cotangent.float(), index, -1, None, needs_alpha)
             largest = torch.finfo(ctx.dtype).max
@@ -54,7 +80,37 @@ class _FusedEntmax(torch.autograd.Function):
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
-        p, alpha = ctx.saved_tensors
-        index = ctx.fixed_alpha if alpha is None else alpha
+        p, index = _saved(ctx)
         moved = None if tangents[0] is None else tangents[0].float()
         return push_forward_reference(p.float(), moved, index, tangents[1], -1, None).to(p.dtype)
+
+
+def _saved(ctx: Any) -> tuple[Tensor, float | Tensor]:
+    """p and α."""
+    p, *alpha = ctx.saved_tensors
+    return p, alpha[0] if alpha else ctx.alpha
+
+
+class _PlainEntmax(torch.autograd.Function):
+    """The same for one α and without a mask, of scores that hold numbers now: all that it need not ask."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, alpha: float) -> Tensor:
+        p = kernels.entmax_plain(scores, alpha, output_dtype(scores))
+        ctx.alpha, ctx.dtype = alpha, scores.dtype
+        ctx.save_for_backward(p)
+        ctx.save_for_forward(p)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled() or not is_eager(cotangent):
+            return _FusedEntmax.backward(ctx, cotangent)[:2]
+        return kernels.entmax_plain_backward(ctx.saved_tensors[0], cotangent, ctx.alpha, ctx.dtype), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        return _FusedEntmax.tangent(ctx, tangents[0], None)
+
+
+_plain_apply = bare_apply(_PlainEntmax)

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager, is_eager_cpu
+from contmax._eager import all_eager, is_eager_cpu
 from contmax.basis import Basis
 from contmax.signal._length_table import LengthTable, table_fits
 from contmax.signal._positions import observation_positions
@@ -109,13 +109,12 @@ def _ragged_weights(
 
 def _are_real(device: torch.device, mask: Tensor | None, constants: Constants) -> bool:
     """Whether all are tensors with values, outside of any trace, on one device."""
-    tensors = constants if mask is None else (mask, *constants)
-    return (
-        device.type != "meta"
-        and not torch.compiler.is_compiling()
-        and all(is_eager(c) and c.device == device for c in tensors)
-        and not any(c.is_inference() for c in constants)
-    )
+    if device.type == "meta" or not all_eager(mask, *constants) or (mask is not None and mask.device != device):
+        return False
+    for constant in constants:  # noqa: SIM110, `all` takes twice as long
+        if constant.device != device or constant.is_inference():
+            return False
+    return True
 
 
 def _is_captured(device: torch.device) -> bool:

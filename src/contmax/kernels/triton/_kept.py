@@ -2,15 +2,15 @@
 
 ``kernel[grid](…)`` binds and examines every argument to find the compiled kernel that fits, which takes longer than
 most of our kernels run. Here it is asked once for each kind of arguments, and what it has compiled is launched after:
-as ``compiled[grid](…)`` does, but without preparing for hooks where there are none.
+as ``compiled[grid](…)`` does, but without preparing for hooks, of which there are none then.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import triton
-from torch import Tensor
+from torch import _C, Tensor
 from triton import knobs
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
@@ -19,8 +19,21 @@ from triton.runtime.jit import JITFunction
 LAUNCHES = 1024
 # Versions whose compiled kernels are known to be launched this way.
 _LAUNCHES_DIRECTLY = triton.__version__.split(".")[:2] in (["3", "6"], ["3", "7"])
+# There Triton looks at more of the arguments than we do here.
+_ON_AMD = torch.version.hip is not None
+
+
+class _Kept(NamedTuple):
+    """A compiled kernel, and what of it a launch needs, at hand."""
+
+    compiled: CompiledKernel
+    run: Callable[..., None]
+    function: int
+    metadata: Any
+
+
 # By all that Triton compiles for: first what does not depend on tensors, then what does.
-_COMPILED: dict[tuple[Any, ...], dict[tuple[Any, ...], CompiledKernel]] = {}
+_COMPILED: dict[tuple[Any, ...], dict[tuple[Any, ...], _Kept]] = {}
 
 
 class Launch:
@@ -57,38 +70,39 @@ class Launch:
             self._plain(tensors)
             return
         device = tensors[0].get_device()  # type: ignore[union-attr]
-        if device != torch.cuda.current_device():
+        if device != _C._cuda_getDevice():
             with torch.cuda.device(device):  # where Triton launches
                 self(*tensors)
             return
-        dtypes: list[torch.dtype | None] = []
+        key: list[Any] = []
         addresses: list[int | None] = []
-        joined, elsewhere = 0, False
+        joined = 0
         for x in tensors:
             if x is None:
-                dtypes.append(None)
+                key.append(None)
                 addresses.append(None)
             else:
                 address = x.data_ptr()
-                dtypes.append(x.dtype)
+                key.append(x.dtype)
+                key.append(x.get_device())
                 addresses.append(address)
                 joined |= address
-                elsewhere |= x.get_device() != device
-        # Which of them are aligned to 16 bytes is asked only where not all are.
-        key = (device, *dtypes, *([not a or a % 16 == 0 for a in addresses] if joined % 16 else ()))
-        compiled = self._compiled.get(key)
-        # Triton refuses a tensor on another device when it is given the tensor.
-        if compiled is None or elsewhere:
+        if joined % 16:  # which of them are aligned to 16 bytes is asked only where not all are
+            key += [not a or a % 16 == 0 for a in addresses]
+        kept = self._compiled.get(tuple(key))
+        if kept is None:
             compiled = self._plain(tensors)
-            if isinstance(compiled, CompiledKernel):
-                self._compiled[key] = compiled
-        elif not _LAUNCHES_DIRECTLY or _has_hooks():
-            compiled[self._grid](*tensors, *self._after_tensors)
+            # A tensor on another device is left to Triton, which refuses it when it is given the tensor.
+            here = all(x is None or x.get_device() == device for x in tensors)
+            if here and isinstance(compiled, CompiledKernel):
+                self._compiled[tuple(key)] = _Kept(compiled, compiled.run, compiled.function, compiled.packed_metadata)
+        elif not _LAUNCHES_DIRECTLY:
+            kept.compiled[self._grid](*tensors, *self._after_tensors)
         else:
             # An address is taken as it is. Of a tensor the launcher would ask for it, and the driver whether it is one.
-            stream = torch._C._cuda_getCurrentRawStream(device)
-            known = (stream, compiled.function, compiled.packed_metadata, None, None, None)
-            compiled.run(*self._grid, *known, *addresses, *self._after_tensors)
+            _, run, function, metadata = kept
+            stream = _C._cuda_getCurrentRawStream(device)
+            run(*self._grid, stream, function, metadata, None, None, None, *addresses, *self._after_tensors)
 
     def _plain(self, tensors: tuple[Tensor | None, ...]) -> Any:
         return self._kernel[self._grid](*tensors, *self._numbers, **self._kinds, **self._options)
@@ -104,24 +118,20 @@ def known_of_number(n: float) -> Any:
     return "one" if n == 1 else (n >> 31, n % 16 == 0)  # the first is 0 or −1 for all that have 32 bits
 
 
-def _has_hooks() -> bool:
-    """Whether Triton is to call someone at launches, as profilers ask it to."""
-    for hook in (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook):
-        if hook is not None and getattr(hook, "calls", True):
-            return True
-    return False
-
-
 def _may_be_kept(kernel: Any) -> bool:
-    """Whether the same arguments always mean the same compiled kernel: not in the interpreter, nor under tools.
+    """Whether the same arguments always mean the same compiled kernel, and nobody is to be told of its launches.
 
-    On AMD's devices Triton looks at more than we do here.
+    Not so in the interpreter and under tools: for them Triton does all of its own work.
     """
+    runtime = knobs.runtime
+    enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
     return (
         type(kernel) is JITFunction
         and not kernel.pre_run_hooks
-        and not knobs.runtime.debug
+        and not runtime.debug
         and not knobs.compilation.instrumentation_mode
-        and knobs.runtime.add_stages_inspection_hook is None
-        and torch.version.hip is None
+        and runtime.add_stages_inspection_hook is None
+        and not getattr(enter, "calls", enter is not None)
+        and not getattr(leave, "calls", leave is not None)
+        and not _ON_AMD
     )

@@ -207,12 +207,13 @@ def line_gradients(
         needs_basis: whether the gradients of centre and width are needed.
     """
     rows, columns = loc.numel(), centre.shape[0]
-    by_loc, by_scale = loc.new_empty(loc.shape), loc.new_empty(loc.shape)
-    blocks = blocks_of(rows, _block(rows, columns)[0])
-    shares = loc.new_empty(blocks, 2, columns) if needs_basis else None
-    matrix = cotangent.reshape(-1, columns)
+    parameters = (loc.contiguous(), scale.contiguous(), centre.contiguous(), width.contiguous())
+    by_loc, by_scale = torch.empty_like(parameters[0]), torch.empty_like(parameters[1])
+    shares = None
+    if needs_basis:
+        shares = loc.new_empty(blocks_of(rows, _block(rows, columns)[0]), 2, columns)
+    matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
     if rows:
-        parameters = (loc.contiguous(), scale.contiguous(), centre.contiguous(), width.contiguous())
         gradients = _gradients(rows, columns, matrix.stride(), k, raised, needs_basis)
         gradients(by_loc, by_scale, shares, matrix, *parameters, _rule(k, loc.device))
     if shares is None:

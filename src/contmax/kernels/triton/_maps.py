@@ -47,13 +47,7 @@ def entmax_rows(
     Returns:
         p (*batch, n), contiguous; Ω* − max x (*batch, 1) in float64, or None.
     """
-    p = torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
-    if mask is None and not needs_omega and not isinstance(alpha, Tensor):
-        # The common case, with one look at what is kept.
-        plain = _plain_forward(x.shape, x.stride(), alpha)
-        if plain is not None:
-            plain(x, x, p, p, p)
-            return p, None
+    p = _empty_rows(x, dtype)
     omega = torch.empty((*x.shape[:-1], 1), dtype=torch.float64, device=x.device) if needs_omega else None
     if x.numel() == 0:
         return p, omega
@@ -87,12 +81,7 @@ def entmax_rows_backward(
         (*batch, n), contiguous; (*batch, 1) in float32, or None.
     """
     p = p.contiguous()
-    grad = torch.empty_like(p, dtype=dtype)
-    if not isinstance(alpha, Tensor):
-        plain = _plain_backward(g.shape, g.stride(), alpha)
-        if plain is not None:
-            plain(p, g, p, grad, grad)
-            return grad, None
+    grad = _empty_rows(p, dtype)
     grad_alpha = torch.empty((*p.shape[:-1], 1), dtype=torch.float32, device=p.device) if needs_alpha else None
     if p.numel() == 0:
         return grad, grad_alpha
@@ -107,6 +96,33 @@ def entmax_rows_backward(
     if beyond is not None:
         _backward_beyond_two(rows, step, needs_alpha, torch.finfo(dtype).max)(p, *tensors, beyond, *to)
     return grad, grad_alpha
+
+
+def plain_rows(x: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
+    """p as of :func:`entmax_rows`, without a mask and for one α: by one launch, found at once, where one will do."""
+    launch = _plain_forward(x.shape, x.stride(), alpha)
+    if launch is None:
+        return entmax_rows(x, alpha, None, dtype, needs_omega=False)[0]
+    p = _empty_rows(x, dtype)
+    launch(x, None, None, p, None)
+    return p
+
+
+def plain_rows_backward(p: Tensor, g: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
+    """The gradient of the scores as of :func:`entmax_rows_backward`, in the same way."""
+    launch = _plain_backward(g.shape, g.stride(), alpha)
+    if launch is None:
+        return entmax_rows_backward(p, g, alpha, dtype, needs_alpha=False)[0]
+    p = p.contiguous()
+    grad = _empty_rows(p, dtype)
+    launch(p, g, None, grad, None)
+    return grad
+
+
+def _empty_rows(like: Tensor, dtype: torch.dtype) -> Tensor:
+    if like.dtype == dtype and like.is_contiguous():
+        return torch.empty_like(like)  # which takes less time without options
+    return torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)

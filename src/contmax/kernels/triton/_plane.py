@@ -209,12 +209,13 @@ def plane_gradients(
         needs_basis: whether the gradients of centre and basis_tril are needed.
     """
     rows, columns = loc.numel() // 2, centre.shape[0]
-    by_loc, by_tril = loc.new_empty(loc.shape), loc.new_empty(tril.shape)
-    blocks = blocks_of(rows, _block(rows, columns)[0])
-    shares = loc.new_empty(blocks, 5, columns) if needs_basis else None
-    matrix = cotangent.reshape(-1, columns)
+    parameters = (loc.contiguous(), tril.contiguous(), centre.contiguous(), basis_tril.contiguous())
+    by_loc, by_tril = torch.empty_like(parameters[0]), torch.empty_like(parameters[1])
+    shares = None
+    if needs_basis:
+        shares = loc.new_empty(blocks_of(rows, _block(rows, columns)[0]), 5, columns)
+    matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
     if rows:
-        parameters = (loc.contiguous(), tril.contiguous(), centre.contiguous(), basis_tril.contiguous())
         gradients = _gradients(rows, columns, matrix.stride(), k, needs_basis)
         gradients(by_loc, by_tril, shares, matrix, *parameters, *_nodes(loc.device))
     if shares is None:

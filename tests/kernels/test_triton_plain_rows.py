@@ -1,0 +1,126 @@
+"""The way of the commonest calls, rows of numbers by one α: it gives what all others give, and takes nothing else."""
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+import contmax
+from contmax.maps import _fused
+
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """The calls that went this way."""
+    calls, applied = [], _fused._plain_apply
+    monkeypatch.setattr(_fused, "_plain_apply", lambda *arguments: calls.append(arguments) or applied(*arguments))
+    return calls
+
+
+def general(x, alpha=1.5):
+    """The same map by the other way, which an axis that counts from the front takes."""
+    return contmax.entmax(x, alpha, dim=x.dim() - 1)
+
+
+def rows(requires_grad=True):
+    return torch.randn(3, 9).requires_grad_(requires_grad)
+
+
+def test_the_commonest_calls_are_taken(taken):
+    contmax.entmax(rows())
+    contmax.sparsemax(torch.nn.Parameter(rows()))
+    contmax.entmax(rows().mT, 1.3)
+    contmax.entmax(rows()[0].half())
+    assert len(taken) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ((1.0,), {}),
+        ((2,), {}),
+        ((torch.tensor(1.5),), {}),
+        ((1.5, 0), {}),
+        ((1.5,), {"mask": torch.ones(9, dtype=torch.bool)}),
+        ((1.5,), {"temperature": 2.0}),
+        ((1.5,), {"temperature": torch.tensor(1.0)}),
+    ],
+)
+def test_all_others_are_not(taken, arguments, options):
+    contmax.entmax(rows(), *arguments, **options)
+    assert not taken
+
+
+@pytest.mark.parametrize(
+    ("scores", "alpha", "error"),
+    [
+        ([1.0], 1.5, TypeError),
+        (torch.ones(3, dtype=torch.int64), 1.5, TypeError),
+        (torch.tensor(1.0), 1.5, ValueError),
+        (torch.ones(3, 0), 1.5, ValueError),
+        (torch.ones(3), 0.0, ValueError),
+        (torch.ones(3), float("inf"), ValueError),
+        (torch.ones(3), float("nan"), ValueError),
+    ],
+)
+def test_what_is_wrong_is_still_refused(taken, scores, alpha, error):
+    with pytest.raises(error):
+        contmax.entmax(scores, alpha)
+    assert not taken
+
+
+def test_no_other_kind_of_tensor_is_taken(taken):
+    class Mine(torch.Tensor):
+        pass
+
+    assert type(contmax.entmax(rows(False).as_subclass(Mine))) is Mine
+    torch.vmap(contmax.entmax)(rows())
+    torch.func.grad(lambda x: contmax.entmax(x).square().sum())(rows())
+    x = rows()
+    torch.vmap(lambda y: y * contmax.entmax(x))(torch.ones(2))  # scores that are not vmapped, in a vmap
+    assert not taken
+
+
+def test_a_tensor_that_torch_func_left_behind(taken):
+    left = []
+    torch.func.grad(lambda x: left.append(x) or x.sum())(rows(False))
+    assert torch.equal(contmax.entmax(left[0]), contmax.entmax(left[0].clone()))
+    assert len(taken) == 1
+
+
+@pytest.mark.parametrize("alpha", [1.5, 3.0])
+@pytest.mark.parametrize("kind", ["rows", "columns", "nothing side by side"])
+def test_derivatives_of_every_kind_are_those_of_the_other_way(taken, alpha, kind):
+    x = {"rows": rows(), "columns": torch.randn(9, 3).mT, "nothing side by side": torch.randn(3, 18)[:, ::2]}[kind]
+    x = x.detach().requires_grad_()
+    g, move = torch.randn(5, 3, 9), torch.randn(3, 9)
+    found = []
+    for function in (lambda x: contmax.entmax(x, alpha), lambda x: general(x, alpha)):
+        p = function(x)
+        first = torch.autograd.grad(p, x, g[0], create_graph=True)[0]
+        second = torch.autograd.grad(first.square().sum(), x, retain_graph=True)[0]
+        plain = torch.autograd.grad(p, x, g[0], retain_graph=True)[0]
+        turned = torch.autograd.grad(p, x, torch.ones(()).expand(3, 9).cumsum(1).mT.contiguous().mT, retain_graph=True)[
+            0
+        ]
+        # The reference of α > 2 has an operation that torch's older vmap does not know.
+        many = torch.autograd.grad(p, x, g, is_grads_batched=True)[0] if alpha <= 2 else plain
+        with forward_ad.dual_level():
+            along = forward_ad.unpack_dual(function(forward_ad.make_dual(x.detach(), move))).tangent
+        found.append((p, first, second, plain, turned, many, along))
+    assert len(taken) == 2
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    torch.testing.assert_close(found[0][1], found[0][3], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_asks_for_float32(taken, dtype):
+    x = rows().detach().to(dtype).requires_grad_()
+    with torch.autocast("cpu", dtype):
+        p = contmax.entmax(x)
+    assert p.dtype == torch.float32
+    assert torch.autograd.grad(p[:, 0].sum(), x)[0].dtype == dtype
+    assert contmax.entmax(x).dtype == dtype
+    assert len(taken) == 2
