@@ -39,7 +39,6 @@ def test_the_commonest_calls_are_taken(taken):
     ("arguments", "options"),
     [
         ((1.0,), {}),
-        ((2,), {}),
         ((torch.tensor(1.5),), {}),
         ((1.5, 0), {}),
         ((1.5,), {"mask": torch.ones(9, dtype=torch.bool)}),
