@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import contmax
+from contmax.kernels.triton import _long_rows, _maps
 from contmax.losses import entmax_loss
 from row_checks import reference, short_rows_by_lists
 
@@ -86,6 +87,40 @@ def test_many_scores_next_to_the_threshold(alpha, longest):
     true = reference(lambda z: contmax.entmax(z, float(alpha)), x)
     # As good as float32 of the scores themselves: 1e-5 with the exact threshold.
     assert (p - true).abs().sum(1).max() < 1.5e-5
+
+
+@pytest.mark.parametrize("alpha", [1.5, 1.7, 1.9])
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_what_float32_cannot_hold_is_not_looked_for(alpha, share, monkeypatch):
+    # One score has this share of the mass, all others the rest: the last digit of the threshold is worth much of it.
+    length, epsilon = 20000, alpha - 1
+    p = (1 - share) / length * (1 + 0.5 * torch.rand(1, length, dtype=torch.float64))
+    p[0, 0] = share
+    x = (((p / p.sum()) ** epsilon - 1) / epsilon).float()
+    passes, sums = [], _long_rows.chunk_sums
+    monkeypatch.setattr(_long_rows, "chunk_sums", lambda *given: passes.append(1) or sums(*given))
+    p = contmax.entmax(x, alpha)
+    assert len(passes) < 12
+    assert (p - reference(lambda z: contmax.entmax(z, alpha), x)).abs().sum() < 2e-3
+
+
+def test_lazily_negated_scores_and_cotangents():
+    x, g = rows(torch.float32)[:3].requires_grad_(), torch.randn(3, LENGTH)
+    for longest in (64, 1024):
+        with short_rows_by_lists(longest, 256, (512, 40), 128):
+            p = contmax.entmax(x)
+            torch.testing.assert_close(contmax.entmax(torch._neg_view(-x.detach())), p.detach())
+            (grad,) = torch.autograd.grad(p, x, torch._neg_view(-g), retain_graph=True)
+            torch.testing.assert_close(grad, torch.autograd.grad(p, x, g)[0])
+
+
+def test_cotangents_whose_numbers_are_far_apart(monkeypatch):
+    x, g = rows(torch.float32)[:3].requires_grad_(), torch.randn(LENGTH, 3).mT
+    expected = torch.autograd.grad(contmax.entmax(x), x, g)[0]
+    monkeypatch.setattr(_maps, "_TOO_FAR", LENGTH)
+    for longest in (64, 1024):
+        with short_rows_by_lists(longest, 256, (512, 40), 128):
+            torch.testing.assert_close(torch.autograd.grad(contmax.entmax(x), x, g)[0], expected)
 
 
 def test_not_a_number_and_infinity_stay_in_their_rows():

@@ -235,6 +235,7 @@ def _listed_queries(
     )  # fmt: skip
     # By blocks of keys, and for each by blocks of rows.
     offsets = cells.transpose(1, 2).reshape(-1).cumsum(0, dtype=torch.int32)
+    del cells
     slopes, places = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
     pairs = call.query.new_empty((*places.shape, 2))
     rows = call.tuning.gradient_rows

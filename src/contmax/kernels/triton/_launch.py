@@ -21,6 +21,7 @@ class Rows(NamedTuple):
 
 def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
     """Tensors of one shape and their rows, copied only where more than three axes would be needed to reach them."""
+    tensors = tuple([x.resolve_neg() for x in tensors])  # kernels read the memory as it is
     rows = rows_of(tensors[0].shape, tuple([x.stride() for x in tensors]))
     return as_rows(*(x.contiguous() for x in tensors)) if rows is None else (tensors, rows)
 
@@ -47,6 +48,7 @@ def rows_of(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Row
 
 def side_by_side(x: Tensor) -> Tensor:
     """x with the elements of each row next to each other."""
+    x = x.resolve_neg()
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 

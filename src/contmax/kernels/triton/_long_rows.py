@@ -166,8 +166,11 @@ def solve_long_row(
             # The last step is taken too, and the sums are those after it.
             climbing = (not arriving) & (steps < 40)
             if not ROUGH and K != 1 and K <= 2:  # as in `solved_from`
-                left = tl.max(exceeds(total, partition, t, epsilon, K, False).to(tl.int32), 0) > 0
-                climbing = ((not arriving) | left) & (steps < 40)
+                # What the digits of t, next to α = 1 those of A, cannot hold is left for good.
+                near = tl.abs(epsilon) < 0.1
+                moves_on = tl.where(near, partition + step != partition, t - epsilon * step != t)
+                left = moves_on & exceeds(total, partition, t, epsilon, K, False)
+                climbing = ((not arriving) | (tl.max(left.to(tl.int32), 0) > 0)) & (steps < 40)
             moves = is_climbing(step, t, K, ROUGH)
             if ROUGH and K != 1:
                 moves = moves | exceeds(total, partition, t, epsilon, K)

@@ -27,6 +27,8 @@ from contmax.kernels.triton._rows import backward_rows, forward_rows
 
 # Longer rows are read in slices, and few scores are listed: with products for powers, with others, and backward.
 _LONGEST_ON_CHIP, _LONGEST_WITH_LOGARITHMS, _LONGEST_BACKWARD = 32768, 16384, 8192
+# Numbers of a row that are so far apart do not fit 32 bits.
+_TOO_FAR = 2**31
 # Of more rows than these a program looks after sixteen, where hardly one has α > 2.
 _MANY_ROWS = 2048
 _CHUNK_BEYOND_TWO = 512
@@ -85,6 +87,8 @@ def entmax_rows_backward(
     grad_alpha = torch.empty((*p.shape[:-1], 1), dtype=torch.float32, device=p.device) if needs_alpha else None
     if p.numel() == 0:
         return grad, grad_alpha
+    if g.shape[-1] * g.stride(-1) >= _TOO_FAR:
+        g = g.contiguous()
     tensors, rows = as_rows(g)
     alpha, beyond = _split(alpha, p)
     tensor_alpha, number = (alpha, None) if isinstance(alpha, Tensor) else (p, alpha)
@@ -100,6 +104,7 @@ def entmax_rows_backward(
 
 def plain_rows(x: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
     """p as of :func:`entmax_rows`, without a mask and for one α: by one launch, found at once, where one will do."""
+    x = x.resolve_neg()  # kernels read the memory as it is
     launch = _plain_forward(x.shape, x.stride(), alpha)
     if launch is None:
         return entmax_rows(x, alpha, None, dtype, needs_omega=False)[0]
@@ -110,6 +115,7 @@ def plain_rows(x: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
 
 def plain_rows_backward(p: Tensor, g: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
     """The gradient of the scores as of :func:`entmax_rows_backward`, in the same way."""
+    g = g.resolve_neg()
     launch = _plain_backward(g.shape, g.stride(), alpha)
     if launch is None:
         return entmax_rows_backward(p, g, alpha, dtype, needs_alpha=False)[0]
@@ -138,7 +144,7 @@ def _plain_forward(shape: tuple[int, ...], strides: tuple[int, ...], alpha: floa
 @functools.lru_cache(maxsize=LAUNCHES)
 def _plain_backward(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float) -> Launch | None:
     """The same for cotangents with these strides."""
-    if alpha > 2 or 0 in shape or shape[-1] > _LONGEST_BACKWARD:
+    if alpha > 2 or 0 in shape or shape[-1] > _LONGEST_BACKWARD or shape[-1] * strides[-1] >= _TOO_FAR:
         return None
     rows = rows_of(shape, (strides,))
     return None if rows is None else _backward(rows, strides[-1], alpha, False)
