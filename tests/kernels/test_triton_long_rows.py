@@ -117,10 +117,15 @@ def test_lazily_negated_scores_and_cotangents():
 def test_cotangents_whose_numbers_are_far_apart(monkeypatch):
     x, g = rows(torch.float32)[:3].requires_grad_(), torch.randn(LENGTH, 3).mT
     expected = torch.autograd.grad(contmax.entmax(x), x, g)[0]
-    monkeypatch.setattr(_maps, "_TOO_FAR", LENGTH)
+    seen, as_rows = [], _maps.as_rows
+    monkeypatch.setattr(_maps, "_TOO_FAR", LENGTH + 1)
+    monkeypatch.setattr(_maps, "as_rows", lambda *given: seen.append(given[0].stride()) or as_rows(*given))
     for longest in (64, 1024):
         with short_rows_by_lists(longest, 256, (512, 40), 128):
-            torch.testing.assert_close(torch.autograd.grad(contmax.entmax(x), x, g)[0], expected)
+            p = contmax.entmax(x)
+            seen.clear()
+            torch.testing.assert_close(torch.autograd.grad(p, x, g)[0], expected)
+            assert seen == [(LENGTH, 1)]  # they are brought together
 
 
 def test_not_a_number_and_infinity_stay_in_their_rows():

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from contmax._device import device_type
 from contmax._eager import is_eager_cpu
 from contmax._mask import require_boolean
 from contmax._precision import wide_dtype
@@ -40,7 +41,7 @@ def check_scores(scores: Tensor, dim: int, name: str) -> None:
 def output_dtype(scores: Tensor) -> torch.dtype:
     """The dtype of the result: that of the scores, or float32 where autocast is on, as for torch.softmax."""
     dtype = scores.dtype
-    return torch.float32 if dtype in _HALF and torch.is_autocast_enabled(scores.device.type) else dtype
+    return torch.float32 if dtype in _HALF and torch.is_autocast_enabled(device_type(scores)) else dtype
 
 
 def tempered_and_masked(scores: Tensor, mask: Tensor | None, temperature: float | Tensor, dim: int) -> Tensor:

@@ -169,11 +169,11 @@ def solve_long_row(
                 # What the digits of t, next to α = 1 those of A, cannot hold is left for good.
                 near = tl.abs(epsilon) < 0.1
                 moves_on = tl.where(near, partition + step != partition, t - epsilon * step != t)
-                left = moves_on & exceeds(total, partition, t, epsilon, K, False)
+                left = moves_on & exceeds(total, partition, t, epsilon, K, ROUGH)
                 climbing = ((not arriving) | (tl.max(left.to(tl.int32), 0) > 0)) & (steps < 40)
             moves = is_climbing(step, t, K, ROUGH)
             if ROUGH and K != 1:
-                moves = moves | exceeds(total, partition, t, epsilon, K)
+                moves = moves | exceeds(total, partition, t, epsilon, K, ROUGH)
             arriving = tl.max(moves.to(tl.int32), 0) == 0
             steps += 1
             if climbing:

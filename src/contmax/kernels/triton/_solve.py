@@ -180,9 +180,9 @@ def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_EN
 
 
 @triton.jit
-def exceeds(total, partition, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = True):
-    """Whether Σ p, from the sum of `relative_weights`, exceeds 1 by so much that one step (in float32: none) will not
-    do, (R,).
+def exceeds(total, partition, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
+    """Whether Σ p, from the sum of `relative_weights`, exceeds 1 by more than one step can mend where ROUGH, or by more
+    than rounding, (R,).
 
     The size of a step does not tell: where many scores are next to the threshold it is small, and much mass is left.
     """
@@ -227,7 +227,7 @@ def climb(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr, TO_THE
         step = newton_step(total, slope, partition, t, epsilon, K)
         moves = is_climbing(step, t, K, ROUGH, TO_THE_END)
         if ROUGH and K != 1:
-            moves = moves | exceeds(total, partition, t, epsilon, K)
+            moves = moves | exceeds(total, partition, t, epsilon, K, ROUGH)
         partition += step
         t -= epsilon * step
         steps += 1
@@ -263,7 +263,7 @@ def solved_from(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr):
     total, slope = sums(weight, escort)
     # Whether a small step has left mass is known only now. Where p is a higher power than the square hardly any is.
     if not ROUGH and K != 1 and K <= 2:  # noqa: SIM102, the compiler answers this one
-        if tl.max(exceeds(total, partition, t, epsilon, K, False).to(tl.int32), 0) > 0:
+        if tl.max(exceeds(total, partition, t, epsilon, K, ROUGH).to(tl.int32), 0) > 0:
             partition, t = climb(y, epsilon, partition, t, K, False, True)
             weight, escort = relative_weights(y, t, epsilon, K)
             total, slope = sums(weight, escort)
