@@ -3,7 +3,14 @@
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_dense import by_lane, dense_scores, fewest_keys, first_and_end, probabilities
+from contmax.kernels.triton._attention_dense_scores import (
+    by_lane,
+    dense_scores,
+    fewest_keys,
+    first_and_end,
+    probabilities,
+    unit_of_scores,
+)
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
 from contmax.kernels.triton._attention_tops import (
     ANY_SIZE,
@@ -85,6 +92,7 @@ def dense_queries_backward(
         fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
         is_far = is_far_from_one(A, h, PER_HEAD)
+        unit = unit_of_scores(scale, ORDER, HAS_BIAS)
         dq = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
         turns, rests = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
         rates, masses = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
@@ -95,9 +103,9 @@ def dense_queries_backward(
             k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
             x = dense_scores(
                 q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-                HAS_MASK, HAS_BIAS,
+                ORDER, HAS_MASK, HAS_BIAS,
             )  # fmt: skip
-            p, escort, u = probabilities(x, state, epsilon, is_far, ORDER, ROUGH)
+            p, escort, u = probabilities(x, state, epsilon, is_far, unit, ORDER, ROUGH)
             at_v = j.to(tl.int64)[None, :] * vj + c[:, None]
             v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
             along = tl.dot(g, v, input_precision=PRECISION)
@@ -147,6 +155,7 @@ def dense_keys_backward(
         dk = tl.zeros([COLUMNS, WIDTH], tl.float32)
         dv = tl.zeros([COLUMNS, VALUE_WIDTH], tl.float32)
         row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
+        unit = unit_of_scores(scale, ORDER, HAS_BIAS)
         blocks = tl.arange(0, BLOCKS)
         for h_in_group in range(0, group):
             h = (key_head % groups) * group + h_in_group
@@ -175,9 +184,9 @@ def dense_keys_backward(
                     along_mean = tl.load(ALONG + at_row, mask=inside, other=0.0)
                     x = dense_scores(
                         q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-                        HAS_MASK, HAS_BIAS,
+                        ORDER, HAS_MASK, HAS_BIAS,
                     )  # fmt: skip
-                    p, escort, _ = probabilities(x, state, epsilon, is_far, ORDER, ROUGH)
+                    p, escort, _ = probabilities(x, state, epsilon, is_far, unit, ORDER, ROUGH)
                     along = tl.dot(g, v, input_precision=PRECISION)
                     slope = escort * (along - along_mean[:, None])
                     dk = tl.dot(tl.trans(slope.to(q.dtype)), q, dk, input_precision=PRECISION)

@@ -137,11 +137,13 @@ def list_keys(
     """KEYS and SCORES (heads, queries, CAPACITY) and COUNTS (heads, queries), for the queries begin … last.
 
     Scores are less the largest top of the row. STARTS (heads, queries, 2) has that top, NaN for a row with NaN, and a
-    lower bound of A. DENSE (heads, blocks) is set where a row does not fit: where two keys of more than `most` tiles
-    may have mass, or more keys than a list has room for. A program lists R rows, of each of which P threads hold T
-    tops: so what is computed once for a row is computed for several by one instruction. SOME (heads, programs, T) are
-    the tiles of which more keys may have mass in any of its rows, NUMBERS (heads, programs) how many they are, and
-    BOUNDS (heads, queries, 2) of tops and of scores less the largest say for which.
+    lower bound of A. A program lists R rows, of each of which P threads hold T tops: so what is computed once for a row
+    is computed for several by one instruction. SOME (heads, programs, T) are the tiles of which more keys may have mass
+    in any of its rows, NUMBERS (heads, programs) how many they are, and BOUNDS (heads, queries, 2) of tops and of
+    scores less the largest say for which.
+
+    DENSE (heads, blocks) is set where a row does not fit: where two keys of more than `most` tiles may have mass, or
+    more keys than a list has room for. Then nothing is listed.
     """
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
@@ -192,26 +194,25 @@ def list_keys(
         kinds, sums = _counted(first, second, bound)
         counted = tl.sum(sums, 0)
         fits = ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= most)
-    bound = tl.where(fits, bound, float("inf"))
-    # Tiles with one key are listed, those of which more may have mass are noted for the program.
-    fitting = fits[None, :, None]
-    slot = ((tl.cumsum(sums, 0) - sums)[:, :, None] + tl.cumsum(kinds, 2) - kinds) & 65535
-    key = first_key_of(tile, WIDE) + distance_of(place_of(first, WIDE))
     at_row = head * queries + rows
-    single = (kinds == 1) & fitting
-    tl.store((KEYS + at_row * CAPACITY)[None, :, None] + slot, key, mask=single)
-    score = first * unit - base[None, :, None]
-    tl.store((SCORES + at_row * CAPACITY)[None, :, None] + slot, score, mask=single)
     tl.store(STARTS + at_row * 2, tl.where(broken, float("nan"), base), mask=inside)
     tl.store(STARTS + at_row * 2 + 1, partition, mask=inside)
-    doubted = tl.reduce_or(tl.sum(tl.where((kinds > 1) & fitting, 1 << turn, 0), 2), 1)
-    doubted = tl.reshape((doubted[:, None] >> tl.arange(0, S)[None, :]) & 1, [T])
-    any_tile = tl.arange(0, T) // S + (tl.arange(0, T) % S) * P
-    program = head * tl.num_programs(0) + tl.program_id(0)
-    tl.store(SOME + program * T + tl.cumsum(doubted, 0) - 1, any_tile, mask=doubted > 0)
-    tl.store(NUMBERS + program, tl.sum(doubted, 0))
-    tl.store(BOUNDS + at_row * 2, bound, mask=inside)
-    tl.store(BOUNDS + at_row * 2 + 1, below, mask=inside)
-    tl.store(COUNTS + at_row, tl.where(fits, counted & 65535, 0), mask=inside)
     if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
+        # The lists of a dense block are not used.
         mark_dense(DENSE, ANY_DENSE, head, start, queries, group)
+    else:
+        # Tiles with one key are listed, those of which more may have mass are noted for the program.
+        slot = ((tl.cumsum(sums, 0) - sums)[:, :, None] + tl.cumsum(kinds, 2) - kinds) & 65535
+        key = first_key_of(tile, WIDE) + distance_of(place_of(first, WIDE))
+        tl.store((KEYS + at_row * CAPACITY)[None, :, None] + slot, key, mask=kinds == 1)
+        score = first * unit - base[None, :, None]
+        tl.store((SCORES + at_row * CAPACITY)[None, :, None] + slot, score, mask=kinds == 1)
+        doubted = tl.reduce_or(tl.sum(tl.where(kinds > 1, 1 << turn, 0), 2), 1)
+        doubted = tl.reshape((doubted[:, None] >> tl.arange(0, S)[None, :]) & 1, [T])
+        any_tile = tl.arange(0, T) // S + (tl.arange(0, T) % S) * P
+        program = head * tl.num_programs(0) + tl.program_id(0)
+        tl.store(SOME + program * T + tl.cumsum(doubted, 0) - 1, any_tile, mask=doubted > 0)
+        tl.store(NUMBERS + program, tl.sum(doubted, 0))
+        tl.store(BOUNDS + at_row * 2, bound, mask=inside)
+        tl.store(BOUNDS + at_row * 2 + 1, below, mask=inside)
+        tl.store(COUNTS + at_row, counted & 65535, mask=inside)

@@ -141,9 +141,11 @@ def shrinking(total, K: tl.constexpr):
 
 
 @triton.jit
-def _log_mass(total, partition, t, epsilon, K: tl.constexpr):
-    """The logarithm of Σ p, (R,), from the sum of `relative_weights` with K ≤ 0."""
+def log_mass(total, partition, t, epsilon, K: tl.constexpr):
+    """The logarithm of Σ p, (R,), from the sum of `relative_weights`."""
     log_total = log(tl.maximum(total, 1e-37))
+    if K > 0:
+        return log_total
     far = log(tl.maximum(t, 1e-37)) / tl.where(epsilon == 0.0, 1.0, epsilon)
     if K == 0:
         return log_total + far
@@ -164,7 +166,7 @@ def newton_step(total, slope, partition, t, epsilon, K: tl.constexpr):
             # p_max = 1/Σ p/p_max, and t is to be its power.
             return ratio * (t - tl.exp(-epsilon * log(tl.maximum(total, 1e-37)))) / epsilon
         else:
-            log_total = _log_mass(total, partition, t, epsilon, K)
+            log_total = log_mass(total, partition, t, epsilon, K)
             return t * ratio * log_total * expm1_ratio(-epsilon * log_total)
 
 
@@ -190,7 +192,7 @@ def exceeds(total, partition, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
     if K > 0:
         return total > 1.0 + most
     else:
-        return _log_mass(total, partition, t, epsilon, K) > most
+        return log_mass(total, partition, t, epsilon, K) > most
 
 
 @triton.jit

@@ -1,0 +1,149 @@
+"""Scores of dense blocks of rows of attention, and what is made of them: weights, probabilities, sums.
+
+Scores are kept as products, in units of the scale, where that will do: so one multiplication serves for both.
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.triton._attention_lists import DENSE_ROWS
+from contmax.kernels.triton._attention_tops import LANES, PRECISION, end_of, with_extras
+from contmax.kernels.triton._instructions import quick_log2
+from contmax.kernels.triton._solve import NOTHING, log, relative_weights
+
+
+@triton.jit
+def fewest_keys(row, queries, exist, diagonal, CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr):
+    """Every row of the block that begins with this one attends so many keys, and they are scaled products alone."""
+    if HAS_MASK or HAS_BIAS:
+        return 0
+    else:
+        return tl.where(row + DENSE_ROWS <= queries, end_of(row, exist, diagonal, CAUSAL), 0)
+
+
+@triton.jit
+def dense_scores(
+    q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+    ORDER: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """Scores (rows, keys) of queries (rows, d) and keys (d, keys), from the key n on; NOTHING where not allowed.
+
+    They are multiples of `unit_of_scores`.
+    """
+    z = tl.dot(q, k, input_precision=PRECISION)
+    IS_SCALED: tl.constexpr = HAS_BIAS or ORDER == -1
+    x = z * scale if IS_SCALED else z
+    if n + k.shape[1] > fewest:
+        j = n + tl.arange(0, k.shape[1])
+        allowed = inside[:, None] & (j[None, :] < ends[:, None])
+        far, wide = rows.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
+        at_mask = b * mb + h * mh + far * mi + wide * mj
+        at_bias = b * bb + h * bh + far * bi + wide * bj
+        x = with_extras(z, M, B, at_mask, at_bias, allowed, scale if IS_SCALED else 1.0, HAS_MASK, HAS_BIAS)
+    return x
+
+
+@triton.jit
+def unit_of_scores(scale, ORDER: tl.constexpr, HAS_BIAS: tl.constexpr):
+    """What `dense_scores` are multiples of: 1 where Triton cannot have products used by two branches at once too."""
+    if HAS_BIAS or ORDER == -1:
+        return 1.0
+    else:
+        return scale
+
+
+@triton.jit
+def _line_of(top, t, epsilon, unit, K: tl.constexpr):
+    """Roots of weights as a function of scores: slope and value at 0, (R,) each."""
+    slope = epsilon if K > 0 else epsilon / t
+    return slope * unit, (t if K > 0 else 1.0) - slope * top
+
+
+@triton.jit
+def _powers(x, slope, base, epsilon, K: tl.constexpr):
+    """Weights and escorts of scores to four digits, for α not next to one, and roots: weights are their k-th powers."""
+    u = tl.maximum(x * slope[:, None] + base[:, None], 0.0)
+    if K == 1:
+        escort = tl.where(u > 0.0, 1.0, 0.0)
+    elif K == 2:
+        escort = u
+    elif K == 3:
+        escort = u * u
+    elif K == 4:
+        escort = u * u * u
+    else:
+        power = tl.exp2(quick_log2(tl.maximum(u, 1e-37)) * (1.0 / epsilon - 1.0)[:, None])
+        escort = tl.where(u > 0.0, power, 0.0)
+    return escort * u, escort, u
+
+
+@triton.jit
+def weights_of_scores(x, top, t, epsilon, is_far, unit, K: tl.constexpr, ROUGH: tl.constexpr):
+    """`relative_weights` of scores (rows, keys), in half precision by `_powers` where that will do."""
+    if ROUGH and K != -1:
+        slope, base = _line_of(top, t, epsilon, unit, K)
+        weight, escort, _ = _powers(x, slope, base, epsilon, K)
+    elif ROUGH:
+        if is_far:
+            slope, base = _line_of(top, t, epsilon, unit, 0)
+            weight, escort, _ = _powers(x, slope, base, epsilon, 0)
+        else:
+            weight, escort = relative_weights(_less(x, top, unit), t, epsilon, -1, True)
+    else:
+        weight, escort = relative_weights(_less(x, top, unit), t, epsilon, K, False)
+    return weight, escort
+
+
+@triton.jit
+def probabilities(x, state, epsilon, is_far, unit, K: tl.constexpr, ROUGH: tl.constexpr):
+    """p and p^{2−α} of scores (rows, keys) from the state of the rows, and p^{α−1} where `_powers` are used."""
+    first, second, factor, factor_escort = state
+    if ROUGH and K != -1:
+        p, escort, u = _powers(x, first, second, epsilon, K)
+    elif ROUGH:
+        if is_far:
+            p, escort, u = _powers(x, first, second, epsilon, 0)
+        else:
+            weight, escort = relative_weights(_less(x, first, unit), second, epsilon, -1, True)
+            p, escort = weight * factor[:, None], escort * factor_escort[:, None]
+            u = p
+    else:
+        weight, escort = relative_weights(_less(x, first, unit), second, epsilon, K, False)
+        p, escort = weight * factor[:, None], escort * factor_escort[:, None]
+        u = p
+    return p, escort, u
+
+
+@triton.jit
+def state_of_rows(top, t, total, epsilon, is_far, unit, K: tl.constexpr, ROUGH: tl.constexpr):
+    """Four numbers for each row, of which `probabilities` are made, from the sum of its weights.
+
+    Where these are made by `_powers` the first two are the line of p^{α−1}. Else they are the largest score and t. Then
+    there are the factors of weights and escorts: p = weight/total, p^{2−α} = escort/total^{2−α}.
+    """
+    log_factor = -log(tl.where(total > 0.0, total, 1.0))
+    root = tl.exp(epsilon * log_factor)
+    if ROUGH:
+        slope, base = _line_of(top, t, epsilon, unit, 0 if K == -1 else K)
+        is_line = (K != -1) | is_far
+        top, t = tl.where(is_line, slope * root, top), tl.where(is_line, base * root, t)
+    return top, t, tl.exp(log_factor), tl.exp((1.0 - epsilon) * log_factor)
+
+
+@triton.jit
+def _less(x, top, unit):
+    """Scores less the largest of their rows; NOTHING as it was."""
+    return tl.where(x <= NOTHING, NOTHING, x * unit - top[:, None])
+
+
+@triton.jit
+def by_lane(x):
+    """Sums of what one thread has of each row of a product (R, n), (R, LANES): no thread has to ask another."""
+    return tl.sum(tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // (2 * LANES), LANES, 2]), 3), 1)
+
+
+@triton.jit
+def first_and_end(DENSE, at, exist):
+    """The first and the end of the blocks of keys in which dense blocks of rows have mass."""
+    span = tl.load(DENSE + at, mask=exist, other=0)
+    return span.to(tl.int32), (span >> 32).to(tl.int32)
