@@ -35,6 +35,34 @@ def test_a_write_that_torch_does_not_count_is_seen_on_the_cpu():
     assert not torch.allclose(moved, first)
 
 
+@pytest.mark.parametrize("change", ["written to", "replaced", "other data", "other data where some was", "moved on"])
+def test_changes_are_seen_where_values_are_not_compared(monkeypatch, change):
+    """As on an accelerator: the same tensors, to which nothing was written, count as unchanged."""
+    monkeypatch.setattr(_kept_weights, "is_eager_cpu", lambda *values: False)
+    basis, values = GaussianBasis.linspace(8, 0.1), torch.randn(30, 2)
+    first = contmax.fit_signal(values, basis).coefficients
+    assert torch.equal(contmax.fit_signal(values, basis).coefficients, first)
+    moved = basis.loc + 0.1
+    with torch.no_grad():
+        if change == "written to":
+            basis.loc.copy_(moved)
+        elif change == "replaced":
+            basis.loc = moved
+        elif change == "other data":
+            basis.loc.data = moved
+        elif change == "other data where some was":
+            for step in range(8):  # memory that was given back is given out again
+                basis.loc.data = moved + 0.01 * step
+                contmax.fit_signal(values, basis)
+        else:
+            basis.to(F64)
+            basis.loc.add_(0.1)
+            basis.float()
+    again = contmax.fit_signal(values, basis).coefficients
+    torch.testing.assert_close(again, contmax.fit_signal(values, basis, positions=at(30)).coefficients)
+    assert not torch.allclose(again, first)
+
+
 def test_weights_are_computed_once(monkeypatch):
     basis, values, calls = GaussianBasis.linspace(8, 0.1), torch.randn(30, 2), []
     compute = _kept_weights.ridge_weights
