@@ -1,7 +1,7 @@
 """The context of the commonest calls in one node: a density for each sequence, in float32 on a GPU, default positions.
 
 On a GPU most of the time of such a call is Python's: checks, objects, rules, nodes of autograd. Here the fewest
-questions are asked, and what they leave is three or four launches. All other calls take the ordinary way, by
+questions are asked, and what they leave is three launches. All other calls take the ordinary way, by
 :func:`contmax.fit_signal` and :func:`contmax.expectation`, and it alone refuses what is wrong.
 """
 
@@ -58,7 +58,7 @@ def context_of_density(
     kind = type(density)
     if kind in LINE_DENSITIES:
         return _context(values, density.loc, density.scale, kind, density.alpha, basis, grid, penalty, is_factor=False)
-    if kind in PLANE_DENSITIES and is_eager(density.loc) and density.loc.dim() == 2:
+    if kind in PLANE_DENSITIES and type(density.alpha) is float and is_eager(density.loc) and density.loc.dim() == 2:
         tril = density.scale_tril
         return _context(values, density.loc, tril, kind, density.alpha, basis, grid, penalty, is_factor=True)
     return None
@@ -79,7 +79,7 @@ def _context(
     if type(alpha) is not float or not _are_plain(values, loc, scale):
         return None
     k = fixed_order(density, type(basis), alpha)
-    if k is None or basis.learnable:
+    if k is None:
         return None
     batch, length, channels = values.shape
     if density in LINE_DENSITIES:
@@ -146,17 +146,15 @@ class _PlainContext(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, loc: Tensor, scale: Tensor, given: tuple[Any, ...]) -> Tensor:
         weights, centre, width, k, is_factor = given
         launch = kernels.triton_kernels()
-        tril = None
         if loc.dim() == 1:
             r = launch.line_values(loc, scale, centre, width, k, True)
         else:
-            tril = scale if is_factor else launch.plane_cholesky(scale)
-            r = launch.plane_values(loc, tril, centre, width, k)
+            r = launch.plane_values(loc, scale, centre, width, k, not is_factor)
         shares = torch.mm(r, weights.mT)
         by_values, by_loc, by_scale, _ = ctx.needs_input_grad
         ctx.given = k, is_factor
         kept = values if by_loc or by_scale else None, shares if by_values else None
-        ctx.save_for_backward(*kept, loc, scale, tril, weights, centre, width)
+        ctx.save_for_backward(*kept, loc, scale, weights, centre, width)
         # In place, since what a function of autograd returns could not be written to if it were a view.
         return torch.bmm(shares.unsqueeze(1), values).squeeze_(1)
 
@@ -172,25 +170,23 @@ class _PlainContext(torch.autograd.Function):
 
 def _gradients(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
     """From cotangents (B, 1, D) that hold numbers; the gradients are not differentiated again."""
-    values, shares, loc, scale, tril, weights, centre, width = ctx.saved_tensors
+    values, shares, loc, scale, weights, centre, width = ctx.saved_tensors
     by_values = None if shares is None else torch.bmm(shares.unsqueeze(2), cotangent)
     if values is None:
         return by_values, None, None, None
     k, is_factor = ctx.given
     launch = kernels.triton_kernels()
     by_r = torch.mm(torch.bmm(cotangent, values.mT).squeeze(1), weights)
-    if tril is None:
+    if loc.dim() == 1:
         by_loc, by_scale, _, _ = launch.line_gradients(by_r, loc, scale, centre, width, k, True, False)
     else:
-        by_loc, by_scale, _, _ = launch.plane_gradients(by_r, loc, tril, centre, width, k, False)
-    if tril is not None and not is_factor and ctx.needs_input_grad[2]:
-        by_scale = launch.plane_cholesky_gradient(by_scale, tril)
+        by_loc, by_scale, _, _ = launch.plane_gradients(by_r, loc, scale, centre, width, k, False, not is_factor)
     return by_values, by_loc, by_scale, None  # torch leaves out what is not needed
 
 
 def _gradients_by_reference(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
     """Those of the ordinary way, which can be differentiated again, and vmapped."""
-    values, shares, loc, scale, _, weights, centre, width = ctx.saved_tensors
+    values, shares, loc, scale, weights, centre, width = ctx.saved_tensors
     if values is None:
         return shares.unsqueeze(2) * cotangent.unsqueeze(1), None, None, None
     k, is_factor = ctx.given
