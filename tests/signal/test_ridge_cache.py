@@ -51,9 +51,11 @@ def test_changes_are_seen_where_values_are_not_compared(monkeypatch, change):
         elif change == "other data":
             basis.loc.data = moved
         elif change == "other data where some was":
-            for step in range(8):  # memory that was given back is given out again
-                basis.loc.data = moved + 0.01 * step
-                contmax.fit_signal(values, basis)
+            address, tried = basis.loc.data_ptr(), [moved]
+            basis.loc.data = torch.zeros(8)
+            while tried[-1].data_ptr() != address and len(tried) < 1000:  # does it find the place, given back?
+                tried.append(moved.clone())
+            basis.loc.data = tried[-1]
         else:
             basis.to(F64)
             basis.loc.add_(0.1)
@@ -61,6 +63,27 @@ def test_changes_are_seen_where_values_are_not_compared(monkeypatch, change):
     again = contmax.fit_signal(values, basis).coefficients
     torch.testing.assert_close(again, contmax.fit_signal(values, basis, positions=at(30)).coefficients)
     assert not torch.allclose(again, first)
+
+
+def test_nothing_is_found_for_constants_that_are_vmapped(monkeypatch):
+    monkeypatch.setattr(_kept_weights, "is_eager_cpu", lambda *values: False)
+
+    class Fit(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.basis = GaussianBasis.linspace(8, 0.1)
+
+        def forward(self, values, positions=None):
+            return contmax.fit_signal(values, self.basis, positions=positions).coefficients
+
+    fit, values, shifts = Fit(), torch.randn(30, 2), torch.tensor([0.0, 0.1])
+
+    def shifted(shift, positions=None):
+        return torch.func.functional_call(fit, {"basis.loc": fit.basis.loc + shift}, (values, positions))
+
+    torch.testing.assert_close(fit(values), shifted(0.0, at(30)))
+    expected = torch.stack([shifted(shift, at(30)) for shift in shifts])
+    torch.testing.assert_close(torch.vmap(shifted)(shifts), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_are_computed_once(monkeypatch):

@@ -183,10 +183,11 @@ class _Shelf(Generic[_Content]):
             return found.content
 
     def keep(self, basis: Basis, key: Even, constants: Constants, content: _Content) -> None:
-        copies = tuple(c.detach().clone() if c.device.type == "cpu" else c.detach() for c in constants)
+        by_value = is_eager_cpu(*constants)
+        copies = tuple(c.detach().clone() if by_value else c.detach() for c in constants)
         with _lock:
             known = self.kept.setdefault(basis, OrderedDict())
-            known[key] = _Kept(content, constants, copies, _versions(constants), is_eager_cpu(*constants))
+            known[key] = _Kept(content, constants, copies, _versions(constants), by_value)
             known.move_to_end(key)
             while len(known) > self.places:
                 known.popitem(last=False)
