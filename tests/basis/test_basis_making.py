@@ -181,3 +181,12 @@ def test_a_moved_copy_takes_its_parts_along():
     assert twin.inner.loc.is_meta
     assert not psi.inner.loc.is_meta
     assert twin(torch.rand(3, device="meta")).shape == (3, 4)
+
+
+@pytest.mark.parametrize("learnable", [False, True])
+def test_factors_lie_as_kernels_take_them(learnable):
+    """LAPACK leaves factors column by column; a kernel would have them copied in every call."""
+    covariance = torch.tensor([[0.04, 0.01], [0.01, 0.02]])
+    made = basis.MultivariateGaussianBasis(torch.rand(5, 2), covariance, learnable=learnable)
+    assert made.scale_tril.is_contiguous()
+    assert copy.deepcopy(made).double().scale_tril.is_contiguous()

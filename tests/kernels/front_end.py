@@ -165,6 +165,10 @@ def continuous() -> None:
             attend = nn.ContinuousAttention(basis, embed_dim=8, grid=grid, alpha=alpha)
             values = torch.randn(2, 30, 8, requires_grad=True)
             differentiate(attend(values)[0], values, *attend.parameters())
+            loc = torch.zeros(2) if grid is None else torch.zeros(2, 2)
+            scale = torch.ones(2) if grid is None else torch.eye(2).repeat(2, 1, 1)
+            pair = loc.requires_grad_(), scale.requires_grad_()
+            differentiate(attend(values, pair)[0], values, *pair)
 
 
 def main() -> bool:

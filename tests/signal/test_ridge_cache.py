@@ -35,6 +35,57 @@ def test_a_write_that_torch_does_not_count_is_seen_on_the_cpu():
     assert not torch.allclose(moved, first)
 
 
+@pytest.mark.parametrize("change", ["written to", "replaced", "other data", "other data where some was", "moved on"])
+def test_changes_are_seen_where_values_are_not_compared(monkeypatch, change):
+    """As on an accelerator: the same tensors, to which nothing was written, count as unchanged."""
+    monkeypatch.setattr(_kept_weights, "is_eager_cpu", lambda *values: False)
+    basis, values = GaussianBasis.linspace(8, 0.1), torch.randn(30, 2)
+    first = contmax.fit_signal(values, basis).coefficients
+    assert torch.equal(contmax.fit_signal(values, basis).coefficients, first)
+    moved = basis.loc + 0.1
+    with torch.no_grad():
+        if change == "written to":
+            basis.loc.copy_(moved)
+        elif change == "replaced":
+            basis.loc = moved
+        elif change == "other data":
+            basis.loc.data = moved
+        elif change == "other data where some was":
+            address, tried = basis.loc.data_ptr(), [moved]
+            basis.loc.data = torch.zeros(8)
+            while tried[-1].data_ptr() != address and len(tried) < 1000:  # does it find the place, given back?
+                tried.append(moved.clone())
+            basis.loc.data = tried[-1]
+        else:
+            basis.to(F64)
+            basis.loc.add_(0.1)
+            basis.float()
+    again = contmax.fit_signal(values, basis).coefficients
+    torch.testing.assert_close(again, contmax.fit_signal(values, basis, positions=at(30)).coefficients)
+    assert not torch.allclose(again, first)
+
+
+def test_nothing_is_found_for_constants_that_are_vmapped(monkeypatch):
+    monkeypatch.setattr(_kept_weights, "is_eager_cpu", lambda *values: False)
+
+    class Fit(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.basis = GaussianBasis.linspace(8, 0.1)
+
+        def forward(self, values, positions=None):
+            return contmax.fit_signal(values, self.basis, positions=positions).coefficients
+
+    fit, values, shifts = Fit(), torch.randn(30, 2), torch.tensor([0.0, 0.1])
+
+    def shifted(shift, positions=None):
+        return torch.func.functional_call(fit, {"basis.loc": fit.basis.loc + shift}, (values, positions))
+
+    torch.testing.assert_close(fit(values), shifted(0.0, at(30)))
+    expected = torch.stack([shifted(shift, at(30)) for shift in shifts])
+    torch.testing.assert_close(torch.vmap(shifted)(shifts), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_weights_are_computed_once(monkeypatch):
     basis, values, calls = GaussianBasis.linspace(8, 0.1), torch.randn(30, 2), []
     compute = _kept_weights.ridge_weights

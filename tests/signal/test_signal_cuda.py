@@ -7,7 +7,7 @@ import torch
 
 import contmax
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
-from contmax.signal import _kept_weights
+from contmax.signal import _kept_weights, _plain_context
 from cuda_checks import DEVICE, F32, F64, HALVES, ON_GPU, Captured, assert_accurate, drawn, no_waiting
 
 pytestmark = pytest.mark.gpu
@@ -166,3 +166,49 @@ def test_a_signal_takes_its_basis_along():
     torch.testing.assert_close(there(t.to(DEVICE)).cpu(), signal(t), rtol=1e-4, atol=1e-4)
     assert psi.loc.device.type == "cpu"
     assert there.basis.loc.device.type == DEVICE
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("place", ["line", "plane"])
+def test_the_way_of_the_commonest_calls(place, alpha, autocast, monkeypatch):
+    """What it gives is what the ordinary way gives; it does not wait, and a graph can be captured of it."""
+    drawing = torch.Generator().manual_seed(4)
+    values = torch.randn(5, 42, 9, generator=drawing)
+    if place == "line":
+        attend, loc = contmax.nn.ContinuousAttention(basis(), alpha=alpha), torch.rand(5, generator=drawing)
+        scale = 0.05 + 0.2 * torch.rand(5, generator=drawing)
+    else:
+        psi = MultivariateGaussianBasis.grid(5, scale=0.1).to(DEVICE)
+        attend = contmax.nn.ContinuousAttention(psi, alpha=alpha, grid=(6, 7))
+        loc, factor = torch.rand(5, 2, generator=drawing), 0.3 * torch.randn(5, 2, 2, generator=drawing)
+        scale = factor @ factor.mT + 0.02 * torch.eye(2)
+    tensors = [x.to(DEVICE).requires_grad_() for x in (values, loc, scale)]
+    cotangent = torch.randn(5, 9, generator=drawing).to(DEVICE)
+    calls, applied = [], _plain_context._apply
+    monkeypatch.setattr(_plain_context, "_apply", lambda *given: calls.append(0) or applied(*given))
+
+    def derivatives():
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast):
+            context = attend(tensors[0], tuple(tensors[1:]), need_density=False)[0]
+        return context.detach(), *torch.autograd.grad(context, tensors, cotangent)
+
+    def of_second_order():
+        context = attend(tensors[0], tuple(tensors[1:]), need_density=False)[0]
+        first = torch.autograd.grad(context, tensors, cotangent, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), tensors)
+
+    derivatives()
+    with no_waiting():
+        found = derivatives()
+    second = of_second_order()
+    replayed = [x.clone() for x in Captured(derivatives).replay()]
+    assert not ON_GPU or len(calls) == 7
+    monkeypatch.setattr(_plain_context, "_context", lambda *given, **options: None)
+    expected = derivatives()
+    for ours, again, theirs in zip(found, replayed, expected, strict=True):
+        size = 1 + theirs.abs().max().item()
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5 * size)
+        torch.testing.assert_close(again, theirs, rtol=0, atol=1e-5 * size)
+    for ours, theirs in zip(second, of_second_order(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4 * (1 + theirs.abs().max().item()))

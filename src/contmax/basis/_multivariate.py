@@ -71,7 +71,8 @@ class MultivariateGaussianBasis(Basis):
             )
         self.num_functions, self.event_dim = centres.shape
         self.learnable, self._axes = learnable, None
-        tril = _checked_cholesky(covariance.expand(self.num_functions, -1, -1))
+        # As kernels take it: LAPACK leaves its factors column by column, to be copied in every call.
+        tril = _checked_cholesky(covariance.expand(self.num_functions, -1, -1)).contiguous()
         device = device_for(loc)
         self._keep("loc", centres, learnable, device)
         if learnable:

@@ -15,7 +15,7 @@ from contmax.densities._unchecked import parameter_dtypes, widened
 
 Rule = Callable[[Any, Any], Tensor]
 
-_RULES = PairRegistry("expectation rule", "Register one with contmax.expectations.register_expectation.")
+RULES = PairRegistry("expectation rule", "Register one with contmax.expectations.register_expectation.")
 
 
 def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"]:
@@ -54,7 +54,7 @@ def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"
             f"density and basis must live in the same space; got a {type(density).__name__} in {dim} and a "
             f"{type(basis).__name__} in {basis.event_dim} dimensions."
         )
-    result: Tensor = _RULES.find(type(density), type(basis))(widened(density), basis)
+    result: Tensor = RULES.find(type(density), type(basis))(widened(density), basis)
     shape = (*density.batch_shape, basis.num_functions)
     result = result if result.shape == shape else result.expand(shape)
     dtype = _dtype_of_result(density, basis, result)
@@ -84,7 +84,7 @@ def register_expectation(density_type: type, basis_type: type) -> Callable[[Rule
     for name, given, allowed in (("density_type", density_type, Distribution), ("basis_type", basis_type, Basis)):
         if not isinstance(given, type) or not issubclass(given, allowed):
             raise TypeError(f"{name} must be a subclass of {allowed.__name__}; got {given!r}. Pass the class itself.")
-    return _RULES.register(density_type, basis_type)
+    return RULES.register(density_type, basis_type)
 
 
 def _dtype_of_result(density: Distribution, basis: Basis, result: Tensor) -> torch.dtype:

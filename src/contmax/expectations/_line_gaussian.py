@@ -39,14 +39,22 @@ def beta_gaussian(density: BetaGaussian, basis: GaussianBasis) -> Tensor:
     alpha = density.alpha
     if isinstance(alpha, Tensor):
         return _over_scales(density, basis)
-    if alpha == 1:
-        return _gaussian(density.loc, density.scale, basis)
-    # 4/3 is not a float, and its k is an integer all the same.
-    k = round(1 / (alpha - 1), 12)
-    if k not in _WINDOWED:
+    k = line_order(alpha)
+    if k is None:
         return _over_scales(density, basis)
+    if math.isinf(k):
+        return _gaussian(density.loc, density.scale, basis)
     compiled = compiled_line_expectation(*_in_one_dtype(density.loc, density.scale, basis), k=k, raised=True)
     return _windowed(density.loc, density.half_width, k, basis) if compiled is None else compiled
+
+
+def line_order(alpha: float) -> float | None:
+    """k = 1/(α−1) of windows, ∞ for the Gaussian; None where the mean over scales is to be taken."""
+    if alpha == 1:
+        return math.inf
+    # 4/3 is not a float, and its k is an integer all the same.
+    k = round(1 / (alpha - 1), 12)
+    return k if k in _WINDOWED else None
 
 
 def _gaussian(loc: Tensor, scale: Tensor, basis: GaussianBasis) -> Tensor:

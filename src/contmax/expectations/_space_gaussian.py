@@ -49,15 +49,22 @@ def beta_gaussian(density: MultivariateBetaGaussian, basis: MultivariateGaussian
     loc, tril, alpha = density.loc, density.scale_tril, density.alpha
     if not isinstance(alpha, Tensor) and alpha == 1:
         return gaussian(loc, tril, basis)
-    if not isinstance(alpha, Tensor) and _fits_float32(alpha, basis.event_dim):
-        compiled = _on_the_plane(loc, tril, basis, 1 / (alpha - 1))
-        if compiled is not None:
-            return compiled
+    k = None if isinstance(alpha, Tensor) or basis.event_dim != 2 else plane_order(alpha)
+    compiled = None if k is None else _on_the_plane(loc, tril, basis, k)
+    if compiled is not None:
+        return compiled
     reference = partial(_mean_over_scales, diagonal=basis.is_diagonal)
     if not isinstance(alpha, Tensor):
         return _in_chunks(partial(reference, alpha=alpha), (loc, tril), basis, _FEWEST_PAIRS)
     index = alpha.expand(torch.broadcast_shapes(loc.shape[:-1], tril.shape[:-2]))
     return _in_chunks(partial(_mean_of_index, reference), (loc, tril, index), basis, _FEWEST_PAIRS_OF_INDEX)
+
+
+def plane_order(alpha: float) -> float | None:
+    """k = 1/(α−1) on the plane, ∞ for the Gaussian; None where its arithmetic needs float64."""
+    if alpha == 1:
+        return math.inf
+    return 1 / (alpha - 1) if _fits_float32(alpha, 2) else None
 
 
 def _mean_over_scales(

@@ -16,6 +16,7 @@ from contmax.kernels._attention_operators import attention_is_fused as attention
 from contmax.kernels._attention_options import AttentionOptions as AttentionOptions
 from contmax.kernels._attention_options import is_by_distance as is_by_distance
 from contmax.kernels._backends import compiler_obstacle as compiler_obstacle
+from contmax.kernels._backends import triton_kernels as triton_kernels
 from contmax.kernels._backends import triton_takes as triton_takes
 from contmax.kernels._dispatch import line_scale_means as line_scale_means
 from contmax.kernels._dispatch import line_scales_are_one_node as line_scales_are_one_node

@@ -22,6 +22,7 @@ from contmax.nn._parameters import (
 )
 from contmax.nn._place import Place
 from contmax.signal import continuous_attention
+from contmax.signal._plain_context import context_of_pair
 
 
 class ContinuousAttention(AlphaModule):
@@ -118,6 +119,10 @@ class ContinuousAttention(AlphaModule):
             looked_at = values if keys is None else keys
             density = self._asked(looked_at, alpha=self.alpha, query=query, positions=positions, grid=grid, mask=mask)
         elif isinstance(density, tuple):
+            if positions is None and mask is None:
+                context = context_of_pair(values, density, self.alpha, self.basis, grid, self.penalty)
+                if context is not None:
+                    return context, self._given(density) if need_density else None
             density = self._given(density)
         elif not isinstance(density, Distribution):
             raise TypeError(f"density must be a Distribution or a pair of tensors (loc, scale); got {type(density)}.")

@@ -5,6 +5,7 @@ from torch.distributions import Distribution
 
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
+from contmax.signal._plain_context import context_of_density
 from contmax.signal._signal import fit_signal
 
 
@@ -44,5 +45,9 @@ def continuous_attention(
 
     Reference: Martins et al. 2020, Eq. attention_expectation and B_regression.
     """
+    if positions is None and mask is None:
+        context = context_of_density(values, density, basis, grid, penalty)
+        if context is not None:
+            return context
     signal = fit_signal(values, basis, positions=positions, grid=grid, mask=mask, penalty=penalty)
     return signal.expectation(density)

@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from contmax._eager import all_eager, is_eager_cpu
 from contmax.basis import Basis
@@ -71,10 +72,12 @@ def kept_weights(
         even: where the observations stand.
         mask: boolean, (*batch, L); None if all count.
     """
-    if not _are_real(even.device, mask, constants):
+    if is_compiling():
         return None
     if mask is None:
         return _even_weights(basis, functions, constants, even)
+    if not _are_real(even.device, mask, constants):
+        return None
     if even.grid is not None or not table_fits(even.length, basis.num_functions, even.dtype):
         return None
     return _ragged_weights(basis, functions, constants, even, mask)
@@ -83,7 +86,7 @@ def kept_weights(
 def _even_weights(basis: Basis, functions: Functions, constants: Constants, even: Even) -> Tensor | None:
     kept = _WEIGHTS.find(basis, even, constants)
     if kept is None:
-        if _is_captured(even.device):
+        if not _are_real(even.device, None, constants) or _is_captured(even.device):
             return None
         with _for_later():
             kept = computed_weights(functions, even, None)
@@ -133,14 +136,29 @@ class _Kept(NamedTuple, Generic[_Content]):
     """Weights, and the constants they were made from."""
 
     content: _Content
+    source: Constants
     constants: Constants
-    """On the CPU copies; elsewhere the tensors themselves: kept alive so that an address in `versions` is unique."""
+    """On the CPU copies; elsewhere views of the source: kept alive so that an address in `versions` is unique."""
     versions: tuple[tuple[int, int], ...]
+    by_value: bool
 
-    def holds_for(self, constants: Constants) -> bool:
+    def holds_for(self, constants: Constants, device: torch.device) -> bool:
+        if self._is_from(constants):
+            return True
+        if not _are_real(device, None, constants):
+            return False
         if is_eager_cpu(*constants):
             return len(constants) == len(self.constants) and all(map(torch.equal, constants, self.constants))
         return _versions(constants) == self.versions
+
+    def _is_from(self, constants: Constants) -> bool:
+        """Whether these are the very tensors, to which nothing was written: all else was asked when they were kept."""
+        if self.by_value or len(constants) != len(self.source):
+            return False
+        for constant, source, (address, version) in zip(constants, self.source, self.versions, strict=True):
+            if constant is not source or constant._version != version or constant.data_ptr() != address:
+                return False
+        return True
 
 
 class _Shelf(Generic[_Content]):
@@ -157,7 +175,7 @@ class _Shelf(Generic[_Content]):
         with _lock:
             known = self.kept.get(basis)
             found = None if known is None else known.get(key)
-            if known is None or found is None or not found.holds_for(constants):
+            if known is None or found is None or not found.holds_for(constants, key.device):
                 return None
             known.move_to_end(key)
             if _is_captured(key.device):
@@ -165,10 +183,11 @@ class _Shelf(Generic[_Content]):
             return found.content
 
     def keep(self, basis: Basis, key: Even, constants: Constants, content: _Content) -> None:
-        copies = tuple(c.detach().clone() if c.device.type == "cpu" else c.detach() for c in constants)
+        by_value = is_eager_cpu(*constants)
+        copies = tuple(c.detach().clone() if by_value else c.detach() for c in constants)
         with _lock:
             known = self.kept.setdefault(basis, OrderedDict())
-            known[key] = _Kept(content, copies, _versions(constants))
+            known[key] = _Kept(content, constants, copies, _versions(constants), by_value)
             known.move_to_end(key)
             while len(known) > self.places:
                 known.popitem(last=False)

@@ -15,6 +15,7 @@ from contmax.signal._default_weights import default_weights
 from contmax.signal._explained_variance import explained_variance
 from contmax.signal._kept_weights import Even
 from contmax.signal._masked_mean import masked_product
+from contmax.signal._order_of_products import through_values
 from contmax.signal._positions import Sites, finite_where_masked, warn_if_far_outside
 from contmax.signal._ridge import ridge_weights
 
@@ -105,9 +106,7 @@ class Signal:
         values, weights = self._given()
         length, channels = values.shape[-2:]
         functions, queries = weights.shape[-1], r.shape[batch:-1].numel()
-        through_values = queries * length * (functions + channels)
-        through_coefficients = functions * channels * (length + queries)
-        if through_values > through_coefficients:
+        if not through_values(length, functions, channels, queries):
             return _queries_in_one(r, batch) @ self.coefficients
         if weights.dim() == 2:
             # All densities meet the same weights, in one product of matrices.

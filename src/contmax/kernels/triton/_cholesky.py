@@ -14,19 +14,35 @@ _BLOCK = 128
 
 
 @triton.jit
-def cholesky_fwd_kernel(tril_ptr, matrix_ptr, rows, ROWS: tl.constexpr):
+def cholesky(a_11, a_21, a_22):
     """L of LLᵀ = A, from the lower triangle of A; inside in float64, which costs nothing here."""
+    l_11 = tl.sqrt(a_11.to(tl.float64))
+    l_21 = a_21.to(tl.float64) / l_11
+    l_22 = tl.sqrt(a_22.to(tl.float64) - l_21 * l_21)
+    return l_11.to(tl.float32), l_21.to(tl.float32), l_22.to(tl.float32)
+
+
+@triton.jit
+def cholesky_pulled_back(by_11, by_21, by_22, l_11, l_21, l_22):
+    """The gradient of A, symmetric, from that of L: its three numbers."""
+    by_22 = 0.5 * by_22 / l_22
+    by_21 = (by_21 - 2.0 * l_21 * by_22) / l_11
+    return 0.5 * (by_11 / l_11 - by_21 * l_21 / l_11), 0.5 * by_21, by_22
+
+
+@triton.jit
+def cholesky_fwd_kernel(tril_ptr, matrix_ptr, rows, ROWS: tl.constexpr):
+    """L of LLᵀ = A."""
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     known = row < rows
-    a_11 = tl.load(matrix_ptr + 4 * row, known, other=1.0).to(tl.float64)
-    a_21 = tl.load(matrix_ptr + 4 * row + 2, known, other=0.0).to(tl.float64)
-    a_22 = tl.load(matrix_ptr + 4 * row + 3, known, other=1.0).to(tl.float64)
-    l_11 = tl.sqrt(a_11)
-    l_21 = a_21 / l_11
-    tl.store(tril_ptr + 4 * row, l_11.to(tl.float32), known)
+    a_11 = tl.load(matrix_ptr + 4 * row, known, other=1.0)
+    a_21 = tl.load(matrix_ptr + 4 * row + 2, known, other=0.0)
+    a_22 = tl.load(matrix_ptr + 4 * row + 3, known, other=1.0)
+    l_11, l_21, l_22 = cholesky(a_11, a_21, a_22)
+    tl.store(tril_ptr + 4 * row, l_11, known)
     tl.store(tril_ptr + 4 * row + 1, tl.zeros([ROWS], tl.float32), known)
-    tl.store(tril_ptr + 4 * row + 2, l_21.to(tl.float32), known)
-    tl.store(tril_ptr + 4 * row + 3, tl.sqrt(a_22 - l_21 * l_21).to(tl.float32), known)
+    tl.store(tril_ptr + 4 * row + 2, l_21, known)
+    tl.store(tril_ptr + 4 * row + 3, l_22, known)
 
 
 @triton.jit
@@ -39,11 +55,11 @@ def cholesky_bwd_kernel(by_matrix_ptr, cotangent_ptr, tril_ptr, rows, ROWS: tl.c
     l_22 = tl.load(tril_ptr + 4 * row + 3, known, other=1.0)
     by_11 = tl.load(cotangent_ptr + 4 * row, known, other=0.0)
     by_21 = tl.load(cotangent_ptr + 4 * row + 2, known, other=0.0)
-    by_22 = 0.5 * tl.load(cotangent_ptr + 4 * row + 3, known, other=0.0) / l_22
-    by_21 = (by_21 - 2.0 * l_21 * by_22) / l_11
-    tl.store(by_matrix_ptr + 4 * row, 0.5 * (by_11 / l_11 - by_21 * l_21 / l_11), known)
-    tl.store(by_matrix_ptr + 4 * row + 1, 0.5 * by_21, known)
-    tl.store(by_matrix_ptr + 4 * row + 2, 0.5 * by_21, known)
+    by_22 = tl.load(cotangent_ptr + 4 * row + 3, known, other=0.0)
+    by_11, by_21, by_22 = cholesky_pulled_back(by_11, by_21, by_22, l_11, l_21, l_22)
+    tl.store(by_matrix_ptr + 4 * row, by_11, known)
+    tl.store(by_matrix_ptr + 4 * row + 1, by_21, known)
+    tl.store(by_matrix_ptr + 4 * row + 2, by_21, known)
     tl.store(by_matrix_ptr + 4 * row + 3, by_22, known)
 
 

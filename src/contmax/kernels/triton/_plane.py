@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax.kernels.triton._cholesky import cholesky_pulled_back
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._lengths import STEEPEST
@@ -28,7 +29,7 @@ _INVERSE_2PI = tl.constexpr(0.15915494309189535)
 def plane_fwd_kernel(
     r_ptr,
     loc_ptr,
-    tril_ptr,
+    scale_ptr,
     centre_ptr,
     basis_ptr,
     rises,
@@ -43,6 +44,7 @@ def plane_fwd_kernel(
     most,
     share,
     step,
+    MATRIX: tl.constexpr,
     GAUSSIAN: tl.constexpr,
     NODES: tl.constexpr,
     ROWS: tl.constexpr,
@@ -51,7 +53,7 @@ def plane_fwd_kernel(
     """r of a block of densities against a block of functions."""
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    mu_1, mu_2, l_11, l_21, l_22, root = densities(loc_ptr, tril_ptr, row, row < rows, factor, power, GAUSSIAN)
+    mu_1, mu_2, l_11, l_21, l_22, root = densities(loc_ptr, scale_ptr, row, row < rows, factor, power, MATRIX, GAUSSIAN)
     c_1, c_2, first, lower, second = functions(centre_ptr, basis_ptr, column, column < columns)
     k_11, k_21, k_22, y_1, y_2, size, p, q = plane_form(
         mu_1 - c_1, mu_2 - c_2, l_11 * root, l_21 * root, l_22 * root, first, lower, second
@@ -74,11 +76,11 @@ def _bounded(slope):
 @triton.jit
 def plane_bwd_kernel(
     by_loc_ptr,
-    by_tril_ptr,
+    by_scale_ptr,
     by_basis_ptr,
     cotangent_ptr,
     loc_ptr,
-    tril_ptr,
+    scale_ptr,
     centre_ptr,
     basis_ptr,
     rises,
@@ -95,6 +97,7 @@ def plane_bwd_kernel(
     most,
     share,
     step,
+    MATRIX: tl.constexpr,
     GAUSSIAN: tl.constexpr,
     NODES: tl.constexpr,
     BASIS: tl.constexpr,
@@ -104,7 +107,7 @@ def plane_bwd_kernel(
     """The gradients of a block of densities; with BASIS also its share in those of all functions, (blocks, 5, K)."""
     block = tl.program_id(0)
     row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    mu_1, mu_2, l_11, l_21, l_22, root = densities(loc_ptr, tril_ptr, row, row < rows, factor, power, GAUSSIAN)
+    mu_1, mu_2, l_11, l_21, l_22, root = densities(loc_ptr, scale_ptr, row, row < rows, factor, power, MATRIX, GAUSSIAN)
     t_11, t_21, t_22 = l_11 * root, l_21 * root, l_22 * root
     by_1, by_2 = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
     by_11, by_21, by_22 = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
@@ -164,10 +167,16 @@ def plane_bwd_kernel(
     known = row < rows
     tl.store(by_loc_ptr + 2 * row, by_1, known)
     tl.store(by_loc_ptr + 2 * row + 1, by_2, known)
-    tl.store(by_tril_ptr + 4 * row, root * (by_11 - turned / t_11), known)
-    tl.store(by_tril_ptr + 4 * row + 1, tl.zeros([ROWS], tl.float32), known)
-    tl.store(by_tril_ptr + 4 * row + 2, root * by_21, known)
-    tl.store(by_tril_ptr + 4 * row + 3, root * (by_22 - turned / t_22), known)
+    by_11, by_21, by_22 = root * (by_11 - turned / t_11), root * by_21, root * (by_22 - turned / t_22)
+    above = tl.zeros([ROWS], tl.float32)
+    if MATRIX:
+        l_11, l_21, l_22 = _flat(l_11, ROWS), _flat(l_21, ROWS), _flat(l_22, ROWS)
+        by_11, by_21, by_22 = cholesky_pulled_back(by_11, by_21, by_22, l_11, l_21, l_22)
+        above = by_21
+    tl.store(by_scale_ptr + 4 * row, by_11, known)
+    tl.store(by_scale_ptr + 4 * row + 1, above, known)
+    tl.store(by_scale_ptr + 4 * row + 2, by_21, known)
+    tl.store(by_scale_ptr + 4 * row + 3, by_22, known)
 
 
 @triton.jit
@@ -175,55 +184,66 @@ def _flat(x, ROWS: tl.constexpr):
     return tl.reshape(x, [ROWS])
 
 
-def plane_values(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float) -> Tensor:
+def plane_values(
+    loc: Tensor, scale: Tensor, centre: Tensor, basis_tril: Tensor, k: float, is_matrix: bool = False
+) -> Tensor:
     """r, (*batch, K), of β-Gaussians (*batch) against K functions.
 
     Args:
         loc: μ, (*batch, 2), float32 as all others.
-        tril: L, Σ = LLᵀ, (*batch, 2, 2).
+        scale: L, Σ = LLᵀ, (*batch, 2, 2); or Σ.
         centre: μ_j, (K, 2).
         basis_tril: L_j, (K, 2, 2).
         k: 1/(α−1), 1 ≤ k ≤ 30 or ∞.
+        is_matrix: whether `scale` is Σ.
     """
     columns = centre.shape[0]
     r = loc.new_empty(*loc.shape[:-1], columns)
     if r.numel() == 0:
         return r
-    parameters = (loc.contiguous(), tril.contiguous(), centre.contiguous(), basis_tril.contiguous())
-    _values(loc.numel() // 2, columns, k)(r, *parameters, *_nodes(loc.device))
+    parameters = (loc.contiguous(), scale.contiguous(), centre.contiguous(), basis_tril.contiguous())
+    _values(loc.numel() // 2, columns, k, is_matrix)(r, *parameters, *_nodes(loc.device))
     return r
 
 
 def plane_gradients(
-    cotangent: Tensor, loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float, needs_basis: bool
+    cotangent: Tensor,
+    loc: Tensor,
+    scale: Tensor,
+    centre: Tensor,
+    basis_tril: Tensor,
+    k: float,
+    needs_basis: bool,
+    is_matrix: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of loc, tril, centre and basis_tril; the last two are None where not needed.
+    """Gradients of loc, scale, centre and basis_tril; the last two are None where not needed.
 
     Args:
         cotangent: that of r, (*batch, K).
         loc: as of :func:`plane_values`, and so the others.
-        tril: likewise.
+        scale: likewise.
         centre: likewise.
         basis_tril: likewise.
         k: likewise.
         needs_basis: whether the gradients of centre and basis_tril are needed.
+        is_matrix: as of :func:`plane_values`.
     """
     rows, columns = loc.numel() // 2, centre.shape[0]
-    parameters = (loc.contiguous(), tril.contiguous(), centre.contiguous(), basis_tril.contiguous())
-    by_loc, by_tril = torch.empty_like(parameters[0]), torch.empty_like(parameters[1])
+    parameters = (loc.contiguous(), scale.contiguous(), centre.contiguous(), basis_tril.contiguous())
+    by_loc, by_scale = torch.empty_like(parameters[0]), torch.empty_like(parameters[1])
     shares = None
     if needs_basis:
         shares = loc.new_empty(blocks_of(rows, _block(rows, columns)[0]), 5, columns)
     matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
     if rows:
-        gradients = _gradients(rows, columns, matrix.stride(), k, needs_basis)
-        gradients(by_loc, by_tril, shares, matrix, *parameters, *_nodes(loc.device))
+        gradients = _gradients(rows, columns, matrix.stride(), k, needs_basis, is_matrix)
+        gradients(by_loc, by_scale, shares, matrix, *parameters, *_nodes(loc.device))
     if shares is None:
-        return by_loc, by_tril, None, None
+        return by_loc, by_scale, None, None
     total = shares.sum(0)
     by_basis_tril = loc.new_zeros(columns, 2, 2)
     by_basis_tril[:, 0, 0], by_basis_tril[:, 1, 0], by_basis_tril[:, 1, 1] = total[2:]
-    return by_loc, by_tril, total[:2].mT.contiguous(), by_basis_tril
+    return by_loc, by_scale, total[:2].mT.contiguous(), by_basis_tril
 
 
 @functools.cache
@@ -233,37 +253,39 @@ def _nodes(device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def _values(rows: int, columns: int, k: float) -> Launch:
+def _values(rows: int, columns: int, k: float, is_matrix: bool) -> Launch:
     block_rows, block_columns = _block(rows, columns)
     grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
-    law, kinds = _law(k)
+    law, kinds = _law(k, is_matrix)
     kinds |= {"ROWS": block_rows, "COLUMNS": block_columns}
     return Launch(plane_fwd_kernel, grid, (rows, columns, *law), kinds)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def _gradients(rows: int, columns: int, strides: tuple[int, ...], k: float, needs_basis: bool) -> Launch:
+def _gradients(
+    rows: int, columns: int, strides: tuple[int, ...], k: float, needs_basis: bool, is_matrix: bool
+) -> Launch:
     """Cotangents have these strides."""
     block_rows, block_columns = _block(rows, columns)
-    law, kinds = _law(k)
+    law, kinds = _law(k, is_matrix)
     kinds |= {"BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns}
     return Launch(plane_bwd_kernel, (blocks_of(rows, block_rows),), (rows, columns, *strides, *law), kinds)
 
 
-def _law(k: float) -> tuple[tuple[float, ...], dict[str, int]]:
+def _law(k: float, is_matrix: bool) -> tuple[tuple[float, ...], dict[str, int]]:
     """What the kernels know besides tensors and blocks: √v, the law of the scale and its path.
 
     Numbers in the order of the kernels' arguments, from factor on; and for what they are compiled.
     """
     path = (SINGLE.stretch, SINGLE.lean, SINGLE.curvature, SINGLE.end / SINGLE.nodes)
     if math.isinf(k):
-        return (1.0, 0.0, 1.0, 2.0, *path), {"GAUSSIAN": True, "NODES": SINGLE.nodes}
+        return (1.0, 0.0, 1.0, 2.0, *path), {"MATRIX": is_matrix, "GAUSSIAN": True, "NODES": SINGLE.nodes}
     order = k + 2
     # v = R²/(2k + 4), and the density of height (R²/2k)ᵏ is one in all.
     factor = math.sqrt(((k + 1) * (2 * k) ** k / math.pi) ** (1 / (k + 1)) / (2 * k + 4))
     norm = math.exp(math.lgamma(order) + order + (1 - order) * math.log(order)) / (2 * math.pi)
     power = 0.5 / (k + 1)
-    return (factor, power, norm, order, *path), {"GAUSSIAN": False, "NODES": SINGLE.nodes}
+    return (factor, power, norm, order, *path), {"MATRIX": is_matrix, "GAUSSIAN": False, "NODES": SINGLE.nodes}
 
 
 def _block(rows: int, columns: int) -> tuple[int, int]:

@@ -6,15 +6,19 @@ What the numbers a, b, c, n, g mean says `contmax.expectations._plane_form`.
 import triton
 import triton.language as tl
 
+from contmax.kernels.triton._cholesky import cholesky
+
 
 @triton.jit
-def densities(loc_ptr, tril_ptr, row, known, factor, power, GAUSSIAN: tl.constexpr):
-    """μ, L and √v of a block of densities, each (rows, 1)."""
+def densities(loc_ptr, scale_ptr, row, known, factor, power, MATRIX: tl.constexpr, GAUSSIAN: tl.constexpr):
+    """μ, L and √v of a block of densities, each (rows, 1); L is found here where MATRIX says that Σ is given."""
     mu_1 = tl.load(loc_ptr + 2 * row, known, other=0.0)
     mu_2 = tl.load(loc_ptr + 2 * row + 1, known, other=0.0)
-    l_11 = tl.load(tril_ptr + 4 * row, known, other=1.0)
-    l_21 = tl.load(tril_ptr + 4 * row + 2, known, other=0.0)
-    l_22 = tl.load(tril_ptr + 4 * row + 3, known, other=1.0)
+    l_11 = tl.load(scale_ptr + 4 * row, known, other=1.0)
+    l_21 = tl.load(scale_ptr + 4 * row + 2, known, other=0.0)
+    l_22 = tl.load(scale_ptr + 4 * row + 3, known, other=1.0)
+    if MATRIX:
+        l_11, l_21, l_22 = cholesky(l_11, l_21, l_22)
     root = tl.full(l_11.shape, 1.0, tl.float32)
     if not GAUSSIAN:
         volume = l_11.to(tl.float64) * l_22.to(tl.float64)

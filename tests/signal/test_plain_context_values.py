@@ -1,0 +1,213 @@
+"""The way of the commonest calls, a density for each sequence: values and derivatives are those of the ordinary way."""
+
+import math
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+import contmax
+from contmax.densities import BetaGaussian, MultivariateBetaGaussian
+from plain_context_checks import (
+    PLACES,
+    assert_the_same,
+    attention,
+    basis_of,
+    both_ways,
+    called,
+    inputs,
+    learned,
+    value_and_gradients,
+    watched,
+)
+
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
+
+ALPHAS = pytest.mark.parametrize("alpha", [1.0, 5 / 4, 4 / 3, 1.5, 2.0, 3.0, math.inf, 1.1, 0.9])
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """The calls that went this way."""
+    return watched(monkeypatch)
+
+
+def strided(place):
+    values, loc, scale = inputs(place)
+    wide = [torch.stack([x, torch.full_like(x, torch.nan)], -1) for x in (values, loc, scale)]
+    return [x[..., 0] for x in wide]
+
+
+def turned(place):
+    values, loc, scale = inputs(place)
+    return values.mT.contiguous().mT, loc, scale.mT.contiguous().mT if place == "plane" else scale
+
+
+def expanded(place):
+    values, loc, scale = inputs(place, batch=1)
+    return values.expand(4, -1, -1), loc.expand(4, *loc.shape[1:]), scale.expand(4, *scale.shape[1:])
+
+
+KINDS = {"contiguous": inputs, "strided": strided, "turned": turned, "expanded": expanded}
+
+
+@PLACES
+@ALPHAS
+def test_every_index(place, alpha):
+    tensors, function = learned(place), called(attention(place, alpha))
+    assert_the_same(*both_ways(lambda: value_and_gradients(function, tensors)))
+
+
+@PLACES
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("needed", ["vls", "v", "l", "s", "ls", "vs"])
+def test_every_layout_and_every_choice_of_gradients(taken, place, kind, needed):
+    tensors = [x.detach().requires_grad_(name in needed) for x, name in zip(KINDS[kind](place), "vls", strict=True)]
+    function = called(attention(place))
+    for cotangent in (None, torch.ones(()).expand(len(tensors[0]), 7), torch.randn(7, len(tensors[0])).mT):
+        assert_the_same(*both_ways(lambda c=cotangent: value_and_gradients(function, tensors, c)))
+    assert len(taken) == 3
+
+
+@PLACES
+@pytest.mark.parametrize(("batch", "channels"), [(1, 2), (130, 3), (5, 33)])
+def test_odd_sizes(taken, place, batch, channels):
+    tensors, function = learned(place, batch=batch, channels=channels), called(attention(place, 1.5))
+    assert_the_same(*both_ways(lambda: value_and_gradients(function, tensors)))
+    assert taken
+
+
+@PLACES
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 0.0, -1.0, 1e-30, 1e30])
+def test_numbers_that_are_none(taken, place, alpha, bad):
+    function = called(attention(place, alpha))
+    for which in range(3):
+        tensors = inputs(place)
+        tensors[which][1] = bad
+        tensors = [x.requires_grad_() for x in tensors]
+        assert_the_same(*both_ways(lambda t=tensors: value_and_gradients(function, t)))
+    assert len(taken) == 3
+
+
+@PLACES
+@pytest.mark.parametrize("needed", ["vls", "v", "s"])
+def test_derivatives_of_every_kind(taken, place, needed):
+    tensors = [x.requires_grad_(name in needed) for x, name in zip(inputs(place), "vls", strict=True)]
+    wanted = [x for x in tensors if x.requires_grad]
+    function = called(attention(place, 1.5))
+    many = torch.randn(4, 3, 7)
+    g = torch.randn(3, 7, requires_grad=True)
+
+    def derivatives():
+        context = function(*tensors)
+        first = torch.autograd.grad(context, wanted, g, create_graph=True)
+        size = sum(x.square().sum() for x in first)
+        second = torch.autograd.grad(size, (*wanted, g), create_graph=True, allow_unused=True)
+        third = torch.autograd.grad(sum(x.sum() for x in second if x is not None), (*wanted, g), allow_unused=True)
+        context = function(*tensors)
+        batched = torch.autograd.grad(context, wanted, many, is_grads_batched=True, retain_graph=True)
+        vmapped = torch.vmap(lambda c: torch.autograd.grad(context, wanted, c, retain_graph=True))(many)
+        return [context, *first, *second, *third, *batched, *vmapped]
+
+    ours, theirs = both_ways(derivatives)
+    assert len(taken) == 2
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert (mine is None) == (other is None)
+        if mine is not None:
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5 * (1 + other.detach().abs().max().item()))
+
+
+@PLACES
+def test_a_factor_has_derivatives_of_its_own(taken, place):
+    values, loc, scale = inputs(place)
+    tril = (scale if place == "line" else torch.linalg.cholesky(scale)).requires_grad_()
+    basis = basis_of(place)
+
+    def derivatives():
+        if place == "line":
+            context = contmax.continuous_attention(values, BetaGaussian(loc, tril, 1.5), basis)
+        else:
+            density = MultivariateBetaGaussian(loc, scale_tril=tril, alpha=1.5)
+            context = contmax.continuous_attention(values, density, basis, grid=(3, 5))
+        (first,) = torch.autograd.grad(context.square().sum(), tril, create_graph=True)
+        return context, first, *torch.autograd.grad(first.square().sum(), tril)
+
+    ours, theirs = both_ways(derivatives)
+    assert len(taken) == 1
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+
+
+@PLACES
+def test_tangents_and_transforms_are_those_of_the_ordinary_way(taken, place):
+    tensors, moves = inputs(place), inputs(place)
+    function = called(attention(place))
+
+    def total(*arguments):
+        return function(*arguments).sin().sum()
+
+    def derivatives():
+        with forward_ad.dual_level():
+            dual = [forward_ad.make_dual(x, move) for x, move in zip(tensors, moves, strict=True)]
+            along = forward_ad.unpack_dual(function(*dual)).tangent
+        gradients = torch.func.grad(total, (0, 1, 2))(*tensors)
+        several = [torch.stack([x, move]) for x, move in zip(tensors, moves, strict=True)]
+        return along, *gradients, torch.vmap(function)(*several), torch.func.jvp(function, tensors, moves)[1]
+
+    ours, theirs = both_ways(derivatives)
+    assert not taken
+    assert_the_same(ours, theirs)
+    # Tensors that no transform sees, inside of one.
+    torch.vmap(lambda y: y * function(*tensors).sum())(torch.ones(2))
+    assert not taken
+
+
+@PLACES
+def test_the_context_can_be_written_to(taken, place):
+    """A view that a function of autograd returns could not be."""
+    values, loc, scale = learned(place)
+    context = called(attention(place))(values, loc, scale)
+    context.mul_(2).square().sum().backward()
+    assert taken
+    assert values.grad is not None
+
+
+@PLACES
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_rounds_nothing(taken, place, dtype):
+    tensors, function = learned(place), called(attention(place))
+    expected = value_and_gradients(function, tensors)
+    with torch.autocast("cpu", dtype):
+        assert_the_same(value_and_gradients(function, tensors), expected)
+    assert len(taken) == 2
+
+
+@PLACES
+def test_only_what_gradients_need_is_kept(taken, place):
+    values, loc, scale = inputs(place)
+    saved = []
+
+    def shapes(*needed):
+        saved.clear()
+        tensors = [x.detach().requires_grad_(x is y) for x, y in zip((values, loc, scale), needed, strict=True)]
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(tuple(x.shape)) or x, lambda x: x):
+            called(attention(place))(*tensors)
+        return saved
+
+    assert tuple(values.shape) not in shapes(values, None, None)
+    assert (3, 15) not in shapes(None, loc, None)
+    assert {tuple(values.shape), (3, 15)} <= set(shapes(values, loc, None))
+    assert shapes(None, None, None) == []
+
+
+@pytest.mark.graph
+@PLACES
+def test_a_compiled_program_takes_the_ordinary_way(taken, place):
+    torch._dynamo.reset()
+    tensors, function = learned(place), called(attention(place))
+    traced = torch.compile(function, fullgraph=True, backend="aot_eager_default_partitioner")
+    found = value_and_gradients(traced, tensors)
+    assert not taken
+    assert_the_same(found, value_and_gradients(function, tensors))
