@@ -18,15 +18,15 @@ def reference(function, *arguments):
 @contextlib.contextmanager
 def short_rows_by_lists(longest, chunk, in_slices, short):
     """A context in which rows of more than `longest` scores are listed, by chunks and slices (scores, slots)."""
-    from contmax.kernels.triton import _class_losses, _launch, _maps, _soft_losses
+    from contmax.kernels.triton import _class_losses, _launch, _maps, _plain_rows, _soft_losses
 
     # Launches are kept by shape, and know the limits.
-    kept = [_maps._plain_forward, _maps._plain_backward, _maps._backward]
+    kept = [_plain_rows.plain_rows_like, _maps.backward_of_rows]
     kept += [_class_losses._losses, _class_losses._gradient, _soft_losses._losses, _soft_losses._gradient]
     for launches in kept:
         launches.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        for limit in ("_LONGEST_ON_CHIP", "_LONGEST_WITH_LOGARITHMS", "_LONGEST_BACKWARD"):
+        for limit in ("LONGEST_ON_CHIP", "LONGEST_WITH_LOGARITHMS", "LONGEST_BACKWARD"):
             patch.setattr(_maps, limit, longest)
         patch.setattr(_class_losses, "LONGEST_ON_CHIP", longest)
         for module in (_launch, _class_losses, _soft_losses):

@@ -15,7 +15,7 @@ from triton.compiler import CompiledKernel, make_backend
 from triton.runtime.jit import JITFunction
 
 from contmax.kernels.triton import _kept
-from contmax.kernels.triton._kept import Launch, known_of_number
+from contmax.kernels.triton._kept import Launch, Ready, known_of_number
 
 
 class _Compiled(CompiledKernel):
@@ -288,3 +288,48 @@ def test_the_interpreter_is_called_as_it_is():
     _launch(kernel)
     _launch(kernel)
     assert calls == [((3, 1, 1), {"K": 2, "B": 64, "num_warps": 4})] * 2
+
+
+def _ready(kernel):
+    return Ready(Launch(kernel, (3,), (48, 0.5), {"K": 2, "B": 64}), -1, 2)
+
+
+def test_what_is_ready_is_launched_with_addresses(kernel):
+    ready, x = _ready(kernel), torch.zeros(64)
+    ready(x)
+    ready(y := x + 1)
+    (first,) = kernel.plain
+    assert first.arguments[0] is x
+    assert first.arguments[1:] == (None, 48, 0.5)
+    assert first.compiled.calls == [((3, 1, 1), (y.data_ptr(), None, 48, 0.5, 2, 64))]
+
+
+def test_what_is_ready_leaves_other_addresses_to_the_launch(kernel):
+    ready, x, odd = _ready(kernel), torch.zeros(64), torch.zeros(65)[1:]
+    for _ in range(2):
+        ready(odd)
+        ready(x)
+    aligned = [call.arguments[0].data_ptr() % 16 == 0 for call in kernel.plain]
+    assert aligned == [False, True]
+    for call, given in zip(kernel.plain, (odd, x), strict=True):
+        assert [arguments[0] for _, arguments in call.compiled.calls] == [given.data_ptr()]
+
+
+def test_what_is_ready_is_left_to_triton_under_tools_and_elsewhere(kernel, monkeypatch):
+    ready, x = _ready(kernel), torch.zeros(64)
+    ready(x)
+    with monkeypatch.context() as patch:
+        patch.setattr(knobs.runtime, "debug", True)
+        ready(x)
+    assert len(kernel.plain) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(torch._C, "_cuda_getDevice", lambda: 3)
+        patch.setattr(Launch, "__call__", lambda *tensors: kernel.plain.append(tensors))
+        ready(x)
+    assert len(kernel.plain) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(_kept, "_LAUNCHES_DIRECTLY", False)
+        (other := _ready(kernel))(x)
+        other(x)
+    assert len(kernel.plain[0].compiled.hooked) == 2
+    assert not kernel.plain[0].compiled.calls

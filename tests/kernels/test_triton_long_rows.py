@@ -118,7 +118,7 @@ def test_cotangents_whose_numbers_are_far_apart(monkeypatch):
     x, g = rows(torch.float32)[:3].requires_grad_(), torch.randn(LENGTH, 3).mT
     expected = torch.autograd.grad(contmax.entmax(x), x, g)[0]
     seen, as_rows = [], _maps.as_rows
-    monkeypatch.setattr(_maps, "_TOO_FAR", LENGTH + 1)
+    monkeypatch.setattr(_maps, "TOO_FAR", LENGTH + 1)
     monkeypatch.setattr(_maps, "as_rows", lambda *given: seen.append(given[0].stride()) or as_rows(*given))
     for longest in (64, 1024):
         with short_rows_by_lists(longest, 256, (512, 40), 128):

@@ -17,6 +17,7 @@ from contmax.kernels._attention_options import AttentionOptions as AttentionOpti
 from contmax.kernels._attention_options import is_by_distance as is_by_distance
 from contmax.kernels._backends import compiler_obstacle as compiler_obstacle
 from contmax.kernels._backends import triton_kernels as triton_kernels
+from contmax.kernels._backends import triton_runs_on as triton_runs_on
 from contmax.kernels._backends import triton_takes as triton_takes
 from contmax.kernels._dispatch import line_scale_means as line_scale_means
 from contmax.kernels._dispatch import line_scales_are_one_node as line_scales_are_one_node
@@ -54,8 +55,7 @@ from contmax.kernels._row_operators import class_loss_fused as class_loss_fused
 from contmax.kernels._row_operators import class_loss_fused_backward as class_loss_fused_backward
 from contmax.kernels._row_operators import entmax_fused as entmax_fused
 from contmax.kernels._row_operators import entmax_fused_backward as entmax_fused_backward
-from contmax.kernels._row_operators import entmax_plain as entmax_plain
-from contmax.kernels._row_operators import entmax_plain_backward as entmax_plain_backward
+from contmax.kernels._row_operators import plain_rows_like as plain_rows_like
 from contmax.kernels._row_operators import tensor_or_number as tensor_or_number
 from contmax.kernels._soft_operators import soft_loss_fused as soft_loss_fused
 from contmax.kernels._soft_operators import soft_loss_fused_backward as soft_loss_fused_backward

@@ -118,6 +118,11 @@ def numba_takes(x: Tensor) -> bool:
     return x.is_cpu and x.dtype in _NUMBA_DTYPES and not triton_takes(x) and numba_works()
 
 
+def triton_runs_on(x: Tensor) -> bool:
+    """Whether kernels compiled by triton run on the device of x."""
+    return (x.is_cuda or device_type(x) in TRITON_DEVICES) and triton_works()
+
+
 def triton_takes(*tensors: Tensor) -> bool:
     """Whether kernels compiled by triton exist for tensors on the devices and of the dtypes of these."""
     for x in tensors:

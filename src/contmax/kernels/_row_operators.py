@@ -4,7 +4,7 @@ Rows lie along the last axis. α is a number, or a tensor (*batch, 1); operators
 None, as the number after it.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from contmax._eager import all_eager
 from contmax._vmapped import Places, batch_first
 from contmax.kernels._backends import triton_kernels
 from contmax.kernels._loss_options import LossOptions
+
+if TYPE_CHECKING:
+    from contmax.kernels.triton import PlainRows
 
 
 def entmax_fused(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -52,21 +55,15 @@ def class_loss_fused_backward(z: Tensor, target: Tensor | None, options: LossOpt
     return result
 
 
-def entmax_plain(x: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
-    """`entmax_fused` of scores that hold numbers now, for one α and without a mask."""
-    result: Tensor = triton_kernels().plain_rows(x, alpha, dtype)
-    return result
-
-
-def entmax_plain_backward(p: Tensor, cotangent: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
-    """The gradient of these scores."""
-    result: Tensor = triton_kernels().plain_rows_backward(p, cotangent, alpha, dtype)
-    return result
+def plain_rows_like(x: Tensor, alpha: float, dtype: torch.dtype) -> "PlainRows | None":
+    """Maps of scores like these, which hold numbers now, to p in a dtype, without a mask; None where it takes more."""
+    like: PlainRows | None = triton_kernels().plain_rows_like(
+        x.shape, x.stride(), x.dtype, dtype, x.get_device(), alpha
+    )
+    return like
 
 
 def _entmax(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-    if mask is None and isinstance(alpha, float):
-        return entmax_plain(x, alpha, dtype)
     result: tuple[Tensor, Tensor | None] = triton_kernels().entmax_rows(x, alpha, mask, dtype, needs_omega=False)
     return result[0]
 
@@ -74,8 +71,6 @@ def _entmax(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.
 def _entmax_backward(
     p: Tensor, cotangent: Tensor, alpha: float | Tensor, dtype: torch.dtype, needs_alpha: bool
 ) -> tuple[Tensor, Tensor | None]:
-    if isinstance(alpha, float):
-        return entmax_plain_backward(p, cotangent, alpha, dtype), None
     result: tuple[Tensor, Tensor | None] = triton_kernels().entmax_rows_backward(
         p, cotangent, alpha, dtype, needs_alpha
     )

@@ -1,10 +1,10 @@
 """The map where one kernel takes scores as they come: half precision, a mask, a dtype of the result."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from contmax import kernels
 from contmax._autograd import apply, bare_apply
@@ -24,17 +24,14 @@ def plain_entmax(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, t
         type(alpha) is float
         and type(temperature) is float
         and temperature == 1
-        and alpha != 1
-        and 0 < alpha < math.inf
         and mask is None
         and dim == -1
         and is_eager(scores)
         and not torch._C._are_functorch_transforms_active()
-        and scores.numel()
-        and scores.dim()
-        and kernels.triton_takes(scores)
+        and kernels.triton_runs_on(scores)
     ):
-        return _plain_apply(scores, alpha)  # type: ignore[no-any-return]
+        rows = kernels.plain_rows_like(scores, alpha, output_dtype(scores))
+        return None if rows is None else _plain_apply(scores, rows)
     return None
 
 
@@ -95,21 +92,25 @@ class _PlainEntmax(torch.autograd.Function):
     """The same for one α and without a mask, of scores that hold numbers now: all that it need not ask."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, alpha: float) -> Tensor:
-        p = kernels.entmax_plain(scores, alpha, output_dtype(scores))
-        ctx.alpha, ctx.dtype = alpha, scores.dtype
+    def forward(ctx: Any, scores: Tensor, rows: Any) -> Tensor:
+        p: Tensor = rows.forward(scores)
+        ctx.rows = rows
         ctx.save_for_backward(p)
-        ctx.save_for_forward(p)
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(p)
         return p
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        rows = ctx.rows
         if torch.is_grad_enabled() or not is_eager(cotangent):
+            ctx.alpha, ctx.dtype = rows.alpha, rows.dtype
             return _FusedEntmax.backward(ctx, cotangent)[:2]
-        return kernels.entmax_plain_backward(ctx.saved_tensors[0], cotangent, ctx.alpha, ctx.dtype), None
+        return rows.backward(ctx.saved_tensors[0], cotangent), None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        ctx.alpha = ctx.rows.alpha
         return _FusedEntmax.tangent(ctx, tangents[0], None)
 
 

@@ -23,10 +23,10 @@ from contmax.kernels.triton._line_any import any_line_gradients as any_line_grad
 from contmax.kernels.triton._line_any import any_line_values as any_line_values
 from contmax.kernels.triton._maps import entmax_rows as entmax_rows
 from contmax.kernels.triton._maps import entmax_rows_backward as entmax_rows_backward
-from contmax.kernels.triton._maps import plain_rows as plain_rows
-from contmax.kernels.triton._maps import plain_rows_backward as plain_rows_backward
 from contmax.kernels.triton._masked_mean import masked_mean as masked_mean
 from contmax.kernels.triton._masked_mean import masked_mean_backward as masked_mean_backward
+from contmax.kernels.triton._plain_rows import PlainRows as PlainRows
+from contmax.kernels.triton._plain_rows import plain_rows_like as plain_rows_like
 from contmax.kernels.triton._plane import plane_gradients as plane_gradients
 from contmax.kernels.triton._plane import plane_values as plane_values
 from contmax.kernels.triton._soft_losses import soft_cut_width as soft_cut_width

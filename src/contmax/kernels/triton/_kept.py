@@ -57,16 +57,16 @@ class Launch:
         warps: int = 4,
         registers: int | None = None,
     ) -> None:
-        self._kernel, self._grid, self._numbers, self._kinds = kernel, (*grid, 1, 1)[:3], numbers, kinds
+        self.kernel, self.grid, self._numbers, self._kinds = kernel, (*grid, 1, 1)[:3], numbers, kinds
         self._options = {"num_warps": warps} | ({} if registers is None else {"maxnreg": registers})
         # Constants are compiled in, but have their places in the list of arguments.
-        self._after_tensors = (*numbers, *kinds.values())
+        self.after_tensors = (*numbers, *kinds.values())
         known = (kernel.fn, warps, registers, *kinds.items(), *map(known_of_number, numbers))
         self._compiled = _COMPILED.setdefault(known, {})
 
     def __call__(self, *tensors: Tensor | None) -> None:
         """Launch on the device of the first tensor, and on its current stream; other tensors may be None."""
-        if not _may_be_kept(self._kernel):
+        if not _may_be_kept(self.kernel):
             self._plain(tensors)
             return
         device = tensors[0].get_device()  # type: ignore[union-attr]
@@ -74,38 +74,84 @@ class Launch:
             with torch.cuda.device(device):  # where Triton launches
                 self(*tensors)
             return
-        key: list[Any] = []
-        addresses: list[int | None] = []
-        joined = 0
-        for x in tensors:
-            if x is None:
-                key.append(None)
-                addresses.append(None)
-            else:
-                address = x.data_ptr()
-                key.append(x.dtype)
-                key.append(x.get_device())
-                addresses.append(address)
-                joined |= address
-        if joined % 16:  # which of them are aligned to 16 bytes is asked only where not all are
-            key += [not a or a % 16 == 0 for a in addresses]
-        kept = self._compiled.get(tuple(key))
+        key, addresses = _known_of(tensors)
+        kept = self._compiled.get(key)
         if kept is None:
             compiled = self._plain(tensors)
             # A tensor on another device is left to Triton, which refuses it when it is given the tensor.
             here = all(x is None or x.get_device() == device for x in tensors)
             if here and isinstance(compiled, CompiledKernel):
-                self._compiled[tuple(key)] = _Kept(compiled, compiled.run, compiled.function, compiled.packed_metadata)
+                self._compiled[key] = _Kept(compiled, compiled.run, compiled.function, compiled.packed_metadata)
         elif not _LAUNCHES_DIRECTLY:
-            kept.compiled[self._grid](*tensors, *self._after_tensors)
+            kept.compiled[self.grid](*tensors, *self.after_tensors)
         else:
             # An address is taken as it is. Of a tensor the launcher would ask for it, and the driver whether it is one.
             _, run, function, metadata = kept
             stream = _C._cuda_getCurrentRawStream(device)
-            run(*self._grid, stream, function, metadata, None, None, None, *addresses, *self._after_tensors)
+            run(*self.grid, stream, function, metadata, None, None, None, *addresses, *self.after_tensors)
+
+    def kept(self, tensors: Sequence[Tensor | None]) -> _Kept | None:
+        """What will be launched for such tensors, if that is known and can be launched directly."""
+        return self._compiled.get(_known_of(tensors)[0]) if _LAUNCHES_DIRECTLY else None
 
     def _plain(self, tensors: tuple[Tensor | None, ...]) -> Any:
-        return self._kernel[self._grid](*tensors, *self._numbers, **self._kinds, **self._options)
+        return self.kernel[self.grid](*tensors, *self._numbers, **self._kinds, **self._options)
+
+
+class Ready:
+    """A launch of tensors whose dtypes and device never change: they are asked for their addresses, and no more.
+
+    Args:
+        launch: the launch.
+        device: the number of the device.
+        tensors: how many the kernel takes: those behind the ones that are given are None.
+    """
+
+    def __init__(self, launch: Launch, device: int, tensors: int) -> None:
+        self._launch, self._device, self._tensors = launch, device, tensors
+        self._call: tuple[Any, ...] | None = None
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Launch with the first tensors."""
+        call = self._call
+        addresses = [x.data_ptr() for x in tensors]
+        joined = 0
+        for address in addresses:
+            joined |= address
+        if call is None or joined % 16 or _C._cuda_getDevice() != self._device or not _may_be_kept(self._launch.kernel):
+            self._first(tensors, joined % 16 == 0)
+        else:
+            run, grid, before, after = call
+            run(*grid, _C._cuda_getCurrentRawStream(self._device), *before, *addresses, *after)
+
+    def _first(self, tensors: tuple[Tensor, ...], is_aligned: bool) -> None:
+        """Launch in the ordinary way, and keep what was found."""
+        launch, none = self._launch, (None,) * (self._tensors - len(tensors))
+        launch(*tensors, *none)
+        kept = launch.kept((*tensors, *none)) if is_aligned else None
+        if kept is not None:
+            before = (kept.function, kept.metadata, None, None, None)
+            self._call = kept.run, launch.grid, before, (*none, *launch.after_tensors)
+
+
+def _known_of(tensors: Sequence[Tensor | None]) -> tuple[tuple[Any, ...], list[int | None]]:
+    """What a compiled kernel knows of tensors, or more; and their addresses."""
+    key: list[Any] = []
+    addresses: list[int | None] = []
+    joined = 0
+    for x in tensors:
+        if x is None:
+            key.append(None)
+            addresses.append(None)
+        else:
+            address = x.data_ptr()
+            key.append(x.dtype)
+            key.append(x.get_device())
+            addresses.append(address)
+            joined |= address
+    if joined % 16:  # which of them are aligned to 16 bytes is asked only where not all are
+        key += [not a or a % 16 == 0 for a in addresses]
+    return tuple(key), addresses
 
 
 def known_of_number(n: float) -> Any:

@@ -17,7 +17,6 @@ from contmax.kernels.triton._launch import (
     forward_block,
     lists_of,
     order_of,
-    rows_of,
     side_by_side,
 )
 from contmax.kernels.triton._lists import list_scores, list_support
@@ -26,9 +25,9 @@ from contmax.kernels.triton._long_rows_backward import backward_long_rows
 from contmax.kernels.triton._rows import backward_rows, forward_rows
 
 # Longer rows are read in slices, and few scores are listed: with products for powers, with others, and backward.
-_LONGEST_ON_CHIP, _LONGEST_WITH_LOGARITHMS, _LONGEST_BACKWARD = 32768, 16384, 8192
+LONGEST_ON_CHIP, LONGEST_WITH_LOGARITHMS, LONGEST_BACKWARD = 32768, 16384, 8192
 # Numbers of a row that are so far apart do not fit 32 bits.
-_TOO_FAR = 2**31
+TOO_FAR = 2**31
 # Of more rows than these a program looks after sixteen, where hardly one has α > 2.
 _MANY_ROWS = 2048
 _CHUNK_BEYOND_TWO = 512
@@ -49,7 +48,7 @@ def entmax_rows(
     Returns:
         p (*batch, n), contiguous; Ω* − max x (*batch, 1) in float64, or None.
     """
-    p = _empty_rows(x, dtype)
+    p = empty_rows(x, dtype)
     omega = torch.empty((*x.shape[:-1], 1), dtype=torch.float64, device=x.device) if needs_omega else None
     if x.numel() == 0:
         return p, omega
@@ -58,10 +57,10 @@ def entmax_rows(
     alpha, beyond = _split(alpha, p)
     tensor_alpha, number = (alpha, None) if isinstance(alpha, Tensor) else (p, alpha)
     to = (p, p if omega is None else omega)
-    if rows.columns > (_LONGEST_ON_CHIP if _order_and_epsilon(number)[0] > 0 else _LONGEST_WITH_LOGARITHMS):
+    if rows.columns > (LONGEST_ON_CHIP if _order_and_epsilon(number)[0] > 0 else LONGEST_WITH_LOGARITHMS):
         _forward_long(tensors, rows, tensor_alpha, number, p, omega, has_mask=mask is not None)
     else:
-        _forward(rows, number, mask is not None, needs_omega)(*tensors, tensor_alpha, *to)
+        forward_of_rows(rows, number, mask is not None, needs_omega)(tensors[0], p, tensors[1], tensor_alpha, to[1])
     if beyond is not None:
         _forward_beyond_two(rows, mask is not None, needs_omega)(*tensors, beyond, *to)
     return p, omega
@@ -83,75 +82,34 @@ def entmax_rows_backward(
         (*batch, n), contiguous; (*batch, 1) in float32, or None.
     """
     p = p.contiguous()
-    grad = _empty_rows(p, dtype)
+    grad = empty_rows(p, dtype)
     grad_alpha = torch.empty((*p.shape[:-1], 1), dtype=torch.float32, device=p.device) if needs_alpha else None
     if p.numel() == 0:
         return grad, grad_alpha
-    if g.shape[-1] * g.stride(-1) >= _TOO_FAR:
+    if g.shape[-1] * g.stride(-1) >= TOO_FAR:
         g = g.contiguous()
     tensors, rows = as_rows(g)
     alpha, beyond = _split(alpha, p)
     tensor_alpha, number = (alpha, None) if isinstance(alpha, Tensor) else (p, alpha)
     step, to = tensors[0].stride(-1), (grad, grad if grad_alpha is None else grad_alpha)
-    if rows.columns > _LONGEST_BACKWARD:
+    if rows.columns > LONGEST_BACKWARD:
         _backward_long(p, tensors[0], rows, step, tensor_alpha, number, *to, needs_alpha=needs_alpha)
     else:
-        _backward(rows, step, number, needs_alpha)(p, *tensors, tensor_alpha, *to)
+        backward_of_rows(rows, step, number, needs_alpha)(p, tensors[0], grad, tensor_alpha, to[1])
     if beyond is not None:
         _backward_beyond_two(rows, step, needs_alpha, torch.finfo(dtype).max)(p, *tensors, beyond, *to)
     return grad, grad_alpha
 
 
-def plain_rows(x: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
-    """p as of :func:`entmax_rows`, without a mask and for one α: by one launch, found at once, where one will do."""
-    x = x.resolve_neg()  # kernels read the memory as it is
-    launch = _plain_forward(x.shape, x.stride(), alpha)
-    if launch is None:
-        return entmax_rows(x, alpha, None, dtype, needs_omega=False)[0]
-    p = _empty_rows(x, dtype)
-    launch(x, None, None, p, None)
-    return p
-
-
-def plain_rows_backward(p: Tensor, g: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
-    """The gradient of the scores as of :func:`entmax_rows_backward`, in the same way."""
-    g = g.resolve_neg()
-    launch = _plain_backward(g.shape, g.stride(), alpha)
-    if launch is None:
-        return entmax_rows_backward(p, g, alpha, dtype, needs_alpha=False)[0]
-    p = p.contiguous()
-    grad = _empty_rows(p, dtype)
-    launch(p, g, None, grad, None)
-    return grad
-
-
-def _empty_rows(like: Tensor, dtype: torch.dtype) -> Tensor:
+def empty_rows(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Memory for as many numbers, contiguous."""
     if like.dtype == dtype and like.is_contiguous():
         return torch.empty_like(like)  # which takes less time without options
     return torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def _plain_forward(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float) -> Launch | None:
-    """The one launch that rows of scores with these strides need, without a mask; None where it takes more."""
-    longest = _LONGEST_ON_CHIP if order_of(alpha) > 0 else _LONGEST_WITH_LOGARITHMS
-    if alpha > 2 or 0 in shape or shape[-1] > longest or (strides[-1] != 1 and shape[-1] != 1):
-        return None
-    rows = rows_of(shape, (strides, strides))
-    return None if rows is None else _forward(rows, alpha, False, False)
-
-
-@functools.lru_cache(maxsize=LAUNCHES)
-def _plain_backward(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float) -> Launch | None:
-    """The same for cotangents with these strides."""
-    if alpha > 2 or 0 in shape or shape[-1] > _LONGEST_BACKWARD or shape[-1] * strides[-1] >= _TOO_FAR:
-        return None
-    rows = rows_of(shape, (strides,))
-    return None if rows is None else _backward(rows, strides[-1], alpha, False)
-
-
-@functools.lru_cache(maxsize=LAUNCHES)
-def _forward(rows: Rows, alpha: float | None, has_mask: bool, needs_omega: bool) -> Launch:
+def forward_of_rows(rows: Rows, alpha: float | None, has_mask: bool, needs_omega: bool) -> Launch:
     """Rows that fit on the chip; α is None where each has its own."""
     order, epsilon = _order_and_epsilon(alpha)
     block = forward_block(rows.columns, order)
@@ -169,7 +127,7 @@ def _forward_beyond_two(rows: Rows, has_mask: bool, needs_omega: bool) -> Launch
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def _backward(rows: Rows, step: int, alpha: float | None, needs_alpha: bool) -> Launch:
+def backward_of_rows(rows: Rows, step: int, alpha: float | None, needs_alpha: bool) -> Launch:
     """Cotangents in rows, neighbours `step` apart; α as above."""
     order, epsilon = _order_and_epsilon(alpha)
     numbers = (rows.total, rows.columns, epsilon, *rows.places, step)

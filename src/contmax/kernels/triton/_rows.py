@@ -57,7 +57,7 @@ def epsilon_of_rows(A, epsilon, r, inside, PER_ROW: tl.constexpr, R: tl.constexp
 
 @triton.jit
 def forward_rows(
-    X, M, A, P, OMEGA, rows, n, fixed_epsilon,
+    X, P, M, A, OMEGA, rows, n, fixed_epsilon,
     size_b, size_c, xa, xb, xc, ma, mb, mc,
     K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, NEEDS_OMEGA: tl.constexpr,
     R: tl.constexpr, B: tl.constexpr,
@@ -143,7 +143,7 @@ def unbiased(along, rest, rates, mass):
 
 @triton.jit
 def backward_rows(
-    P, G, A, DX, DA, rows, n, fixed_epsilon, size_b, size_c, ga, gb, gc, gn,
+    P, G, DX, A, DA, rows, n, fixed_epsilon, size_b, size_c, ga, gb, gc, gn,
     K: tl.constexpr, PER_ROW: tl.constexpr, NEEDS_ALPHA: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """s (g − ⟨g⟩), s = p^{2−α}, ⟨g⟩ its mean under s; and −Σ s D (g − ⟨g⟩) for α.

@@ -1,0 +1,81 @@
+"""The commonest maps, without a mask and for one α: each way by one launch, found at once for rows of a kind.
+
+On a GPU most of the time of a small map is Python's. What is known of a kind of rows is asked once, and kept.
+"""
+
+import functools
+
+import torch
+from torch import Tensor
+
+from contmax.kernels.triton import _maps
+from contmax.kernels.triton._kept import LAUNCHES, Ready
+from contmax.kernels.triton._launch import order_of, rows_of
+from contmax.kernels.triton._maps import backward_of_rows, empty_rows, entmax_rows_backward, forward_of_rows
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class PlainRows:
+    """Maps of scores of one shape, with the same strides, dtype and device, to p in a dtype.
+
+    Args:
+        forward: the launch that makes p from the scores.
+        alpha: α.
+        dtype: of the scores.
+        to: the dtype of p.
+        device: the number of the device.
+    """
+
+    def __init__(self, forward: Ready, alpha: float, dtype: torch.dtype, to: torch.dtype, device: int) -> None:
+        self.alpha, self.dtype = alpha, dtype
+        self._forward, self._to, self._device = forward, to, device
+        self._backward: dict[tuple[int, ...], Ready | None] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """p of such scores, contiguous."""
+        if x.is_neg():  # kernels read the memory as it is
+            x = x.resolve_neg()
+        p = empty_rows(x, self._to)
+        self._forward(x, p)
+        return p
+
+    def backward(self, p: Tensor, g: Tensor) -> Tensor:
+        """The gradient of the scores, from p and its cotangent."""
+        if g.is_neg():
+            g = g.resolve_neg()
+        strides = g.stride()
+        if strides not in self._backward:
+            self._backward[strides] = _backward_of(g.shape, strides, self.alpha, self._device)
+        launch = self._backward[strides]
+        # Hooks of users may bring back another p than was saved.
+        if launch is None or p.dtype is not self._to or p.get_device() != self._device:
+            return entmax_rows_backward(p, g, self.alpha, self.dtype, needs_alpha=False)[0]
+        p = p.contiguous()
+        grad = empty_rows(p, self.dtype)
+        launch(p, g, grad)
+        return grad
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def plain_rows_like(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, to: torch.dtype, device: int, alpha: float
+) -> PlainRows | None:
+    """Maps of scores with these properties; None where more than one launch is needed, or another map."""
+    if not 0 < alpha <= 2 or alpha == 1 or not shape or 0 in shape or dtype not in _DTYPES:
+        return None
+    longest = _maps.LONGEST_ON_CHIP if order_of(alpha) > 0 else _maps.LONGEST_WITH_LOGARITHMS
+    if shape[-1] > longest or (strides[-1] != 1 and shape[-1] != 1):
+        return None
+    rows = rows_of(shape, (strides, strides))
+    if rows is None:
+        return None
+    return PlainRows(Ready(forward_of_rows(rows, alpha, False, False), device, 5), alpha, dtype, to, device)
+
+
+def _backward_of(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float, device: int) -> Ready | None:
+    """The launch for cotangents with these strides; None where it takes more."""
+    if shape[-1] > _maps.LONGEST_BACKWARD or shape[-1] * strides[-1] >= _maps.TOO_FAR:
+        return None
+    rows = rows_of(shape, (strides,))
+    return None if rows is None else Ready(backward_of_rows(rows, strides[-1], alpha, False), device, 5)
