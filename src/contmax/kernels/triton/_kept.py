@@ -19,6 +19,8 @@ from triton.runtime.jit import JITFunction
 LAUNCHES = 1024
 # Versions whose compiled kernels are known to be launched this way.
 _LAUNCHES_DIRECTLY = triton.__version__.split(".")[:2] in (["3", "6"], ["3", "7"])
+# Triton's settings, at hand.
+_RUNTIME, _COMPILATION = knobs.runtime, knobs.compilation
 # There Triton looks at more of the arguments than we do here.
 _ON_AMD = torch.version.hip is not None
 
@@ -169,14 +171,13 @@ def _may_be_kept(kernel: Any) -> bool:
 
     Not so in the interpreter and under tools: for them Triton does all of its own work.
     """
-    runtime = knobs.runtime
-    enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+    enter, leave = _RUNTIME.launch_enter_hook, _RUNTIME.launch_exit_hook
     return (
         type(kernel) is JITFunction
         and not kernel.pre_run_hooks
-        and not runtime.debug
-        and not knobs.compilation.instrumentation_mode
-        and runtime.add_stages_inspection_hook is None
+        and not _RUNTIME.debug
+        and not _COMPILATION.instrumentation_mode
+        and _RUNTIME.add_stages_inspection_hook is None
         and not getattr(enter, "calls", enter is not None)
         and not getattr(leave, "calls", leave is not None)
         and not _ON_AMD

@@ -30,31 +30,39 @@ class PlainRows:
     def __init__(self, forward: Ready, alpha: float, dtype: torch.dtype, to: torch.dtype, device: int) -> None:
         self.alpha, self.dtype = alpha, dtype
         self._forward, self._to, self._device = forward, to, device
+        self._keeps_dtype = dtype == to
         self._backward: dict[tuple[int, ...], Ready | None] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         """p of such scores, contiguous."""
         if x.is_neg():  # kernels read the memory as it is
             x = x.resolve_neg()
-        p = empty_rows(x, self._to)
+        p = torch.empty_like(x) if self._keeps_dtype and x.is_contiguous() else empty_rows(x, self._to)
         self._forward(x, p)
         return p
 
     def backward(self, p: Tensor, g: Tensor) -> Tensor:
         """The gradient of the scores, from p and its cotangent."""
-        if g.is_neg():
-            g = g.resolve_neg()
         strides = g.stride()
-        if strides not in self._backward:
-            self._backward[strides] = _backward_of(g.shape, strides, self.alpha, self._device)
-        launch = self._backward[strides]
+        launch = self._backward.get(strides)
         # Hooks of users may bring back another p than was saved.
-        if launch is None or p.dtype is not self._to or p.get_device() != self._device:
-            return entmax_rows_backward(p, g, self.alpha, self.dtype, needs_alpha=False)[0]
-        p = p.contiguous()
-        grad = empty_rows(p, self.dtype)
+        if (
+            launch is None
+            or g.is_neg()
+            or p.dtype is not self._to
+            or not p.is_contiguous()
+            or p.get_device() != self._device
+        ):
+            return self._first_backward(p, g.resolve_neg(), strides)
+        grad = torch.empty_like(p) if self._keeps_dtype else empty_rows(p, self.dtype)
         launch(p, g, grad)
         return grad
+
+    def _first_backward(self, p: Tensor, g: Tensor, strides: tuple[int, ...]) -> Tensor:
+        """The same in the ordinary way; the launch for the next time is made ready, if one will do."""
+        if strides not in self._backward:
+            self._backward[strides] = _backward_of(g.shape, strides, self.alpha, self._device)
+        return entmax_rows_backward(p, g, self.alpha, self.dtype, needs_alpha=False)[0]
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
