@@ -17,7 +17,8 @@ from torch.nn import Parameter
 from contmax._device import device_type
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_REAL = (Tensor, Parameter)
+# Types of tensors of which others are not made up. (Some of these still stand for others.)
+REAL_TYPES = (Tensor, Parameter)
 # To find by `isinstance` that a value is no tensor takes longer than all other questions here.
 _NO_TENSORS = frozenset((type(None), float, int, bool))
 # Elsewhere the compiler fuses hundreds of operations into a few launches, which is worth the wait.
@@ -63,7 +64,9 @@ def all_eager(*values: object) -> bool:
 
 
 def _holds_numbers(tensor: Tensor) -> bool:
-    return type(tensor) in _REAL and not is_functorch_wrapped_tensor(tensor) and not is_legacy_batchedtensor(tensor)
+    return (
+        type(tensor) in REAL_TYPES and not is_functorch_wrapped_tensor(tensor) and not is_legacy_batchedtensor(tensor)
+    )
 
 
 def is_batch_of_cotangents(tensor: Tensor) -> bool:

@@ -5,11 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from contmax import kernels
 from contmax._autograd import apply, bare_apply
 from contmax._by_reference import needs_reference
-from contmax._eager import is_eager
+from contmax._eager import REAL_TYPES, is_eager
 from contmax.maps._arguments import output_dtype
 from contmax.maps._jacobian import pull_back_reference, push_forward_reference
 from contmax.maps._operators import one_along
@@ -18,7 +19,8 @@ from contmax.maps._operators import one_along
 def plain_entmax(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, temperature: object) -> Tensor | None:
     """p of the commonest arguments, which need no other check: of rows of numbers, by one α. None for all others.
 
-    On a GPU most of the time of a small map is Python's, so the fewest questions are asked here.
+    On a GPU most of the time of a small map is Python's, so the fewest questions are asked here: a tensor that stands
+    for others has no address to launch with.
     """
     if (
         type(alpha) is float
@@ -26,12 +28,17 @@ def plain_entmax(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, t
         and temperature == 1
         and mask is None
         and dim == -1
-        and is_eager(scores)
+        and type(scores) in REAL_TYPES
+        and not is_compiling()
         and not torch._C._are_functorch_transforms_active()
         and kernels.triton_runs_on(scores)
     ):
         rows = kernels.plain_rows_like(scores, alpha, output_dtype(scores))
-        return None if rows is None else _plain_apply(scores, rows)
+        try:
+            return None if rows is None else _plain_apply(scores, rows)
+        except RuntimeError:
+            if is_eager(scores):
+                raise
     return None
 
 
@@ -106,7 +113,7 @@ class _PlainEntmax(torch.autograd.Function):
             try:
                 return ctx.rows.backward(ctx.saved_tensors[0], cotangent), None
             except RuntimeError:
-                # To ask first takes longer: a cotangent that stands for others has no address to launch with.
+                # As above: to ask first takes longer.
                 if is_eager(cotangent):
                     raise
         ctx.alpha, ctx.dtype = ctx.rows.alpha, ctx.rows.dtype
