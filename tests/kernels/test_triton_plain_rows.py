@@ -81,6 +81,12 @@ def test_what_is_wrong_is_still_refused(taken, scores, alpha, error):
     assert not taken
 
 
+def test_an_axis_is_a_whole_number(taken):
+    with pytest.raises(TypeError):
+        contmax.entmax(rows(), 1.5, dim=-1.0)
+    assert not taken
+
+
 def test_no_other_kind_of_tensor_is_taken(taken):
     class Mine(torch.Tensor):
         pass

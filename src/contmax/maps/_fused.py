@@ -27,6 +27,7 @@ def plain_entmax(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, t
         and type(temperature) is float
         and temperature == 1
         and mask is None
+        and type(dim) is int
         and dim == -1
         and type(scores) in REAL_TYPES
         and not is_compiling()
