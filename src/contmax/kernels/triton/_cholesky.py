@@ -9,6 +9,7 @@ from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of
 from contmax.kernels.triton._kept import LAUNCHES, Launch
+from contmax.kernels.triton._launch import laid_out
 
 _BLOCK = 128
 
@@ -68,7 +69,7 @@ def plane_cholesky(matrix: Tensor) -> Tensor:
     tril = torch.empty_like(matrix, memory_format=torch.contiguous_format)
     rows = matrix.numel() // 4
     if rows:
-        _factors(rows)(tril, matrix.contiguous())
+        _factors(rows)(tril, laid_out(matrix))
     return tril
 
 
@@ -77,7 +78,7 @@ def plane_cholesky_gradient(cotangent: Tensor, tril: Tensor) -> Tensor:
     gradient = torch.empty_like(tril, memory_format=torch.contiguous_format)
     rows = tril.numel() // 4
     if rows:
-        _gradients(rows)(gradient, cotangent.contiguous(), tril.contiguous())
+        _gradients(rows)(gradient, laid_out(cotangent), laid_out(tril))
     return gradient
 
 

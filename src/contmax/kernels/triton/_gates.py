@@ -12,6 +12,7 @@ from torch import Tensor
 
 from contmax.kernels.triton._counting import power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
+from contmax.kernels.triton._launch import laid_out, negated
 
 
 @triton.jit
@@ -133,6 +134,7 @@ def gate_moments(
         shift: added to the logits.
         least: added to the square of the half-width.
     """
+    logits = negated(logits)
     length, weights = logits.shape[-1], torch.empty_like(logits)
     mean, variance = (logits.new_empty(logits.shape[:-1]) for _ in range(2))
     rows = mean.numel()
@@ -151,8 +153,9 @@ def gate_moments_backward(
     shift: float,
 ) -> Tensor:
     """The gradient of the logits from those of weights, or None, means and variances; arguments as above."""
+    logits = negated(logits)
     length, gradient = logits.shape[-1], torch.empty_like(logits)
-    by_weights, by_mean, by_variance = (None if c is None else c.contiguous() for c in cotangents)
+    by_weights, by_mean, by_variance = (None if c is None else laid_out(c) for c in cotangents)
     rows = mean.numel()
     numbers = (rows // logits.shape[0], length, shift)
     pull_back = _pull_back(rows, numbers, may is not None, by_weights is not None)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
+from contmax.kernels.triton._launch import laid_out, negated
 from contmax.kernels.triton._lengths import bounded, distance, length_in_range, nan_from
 from contmax.kernels.triton._line_window import ROOT, half_width, sum_of_values, sums_of_slopes, window
 from contmax.numerics import unit_gauss_legendre
@@ -180,7 +181,7 @@ def line_values(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: fl
     if r.numel() == 0:
         return r
     values = _values(loc.numel(), centre.shape[0], k, raised)
-    values(r, loc.contiguous(), scale.contiguous(), centre.contiguous(), width.contiguous(), _rule(k, loc.device))
+    values(r, laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width), _rule(k, loc.device))
     return r
 
 
@@ -207,11 +208,12 @@ def line_gradients(
         needs_basis: whether the gradients of centre and width are needed.
     """
     rows, columns = loc.numel(), centre.shape[0]
-    parameters = (loc.contiguous(), scale.contiguous(), centre.contiguous(), width.contiguous())
+    parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width))
     by_loc, by_scale = torch.empty_like(parameters[0]), torch.empty_like(parameters[1])
     shares = None
     if needs_basis:
         shares = loc.new_empty(blocks_of(rows, _block(rows, columns)[0]), 2, columns)
+    cotangent = negated(cotangent)
     matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
     if rows:
         gradients = _gradients(rows, columns, matrix.stride(), k, raised, needs_basis)

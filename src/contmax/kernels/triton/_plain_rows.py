@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contmax.kernels.triton import _maps
 from contmax.kernels.triton._kept import LAUNCHES, Ready
-from contmax.kernels.triton._launch import order_of, rows_of
+from contmax.kernels.triton._launch import negated, order_of, rows_of
 from contmax.kernels.triton._maps import backward_of_rows, empty_rows, entmax_rows_backward, forward_of_rows
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -35,8 +35,7 @@ class PlainRows:
 
     def forward(self, x: Tensor) -> Tensor:
         """p of such scores, contiguous."""
-        if x.is_neg():  # kernels read the memory as it is
-            x = x.resolve_neg()
+        x = negated(x)
         p = torch.empty_like(x) if self._keeps_dtype and x.is_contiguous() else empty_rows(x, self._to)
         self._forward(x, p)
         return p
@@ -53,7 +52,7 @@ class PlainRows:
             or not p.is_contiguous()
             or p.get_device() != self._device
         ):
-            return self._first_backward(p, g.resolve_neg(), strides)
+            return self._first_backward(p, negated(g), strides)
         grad = torch.empty_like(p) if self._keeps_dtype else empty_rows(p, self.dtype)
         launch(p, g, grad)
         return grad

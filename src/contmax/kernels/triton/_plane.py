@@ -16,6 +16,7 @@ from torch import Tensor
 from contmax.kernels.triton._cholesky import cholesky_pulled_back
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
+from contmax.kernels.triton._launch import laid_out, negated
 from contmax.kernels.triton._lengths import STEEPEST
 from contmax.kernels.triton._plane_form import densities, form_numbers, functions, plane_form
 from contmax.kernels.triton._scale_path import mean, mean_and_slopes
@@ -201,7 +202,7 @@ def plane_values(
     r = loc.new_empty(*loc.shape[:-1], columns)
     if r.numel() == 0:
         return r
-    parameters = (loc.contiguous(), scale.contiguous(), centre.contiguous(), basis_tril.contiguous())
+    parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(basis_tril))
     _values(loc.numel() // 2, columns, k, is_matrix)(r, *parameters, *_nodes(loc.device))
     return r
 
@@ -229,11 +230,12 @@ def plane_gradients(
         is_matrix: as of :func:`plane_values`.
     """
     rows, columns = loc.numel() // 2, centre.shape[0]
-    parameters = (loc.contiguous(), scale.contiguous(), centre.contiguous(), basis_tril.contiguous())
+    parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(basis_tril))
     by_loc, by_scale = torch.empty_like(parameters[0]), torch.empty_like(parameters[1])
     shares = None
     if needs_basis:
         shares = loc.new_empty(blocks_of(rows, _block(rows, columns)[0]), 5, columns)
+    cotangent = negated(cotangent)
     matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
     if rows:
         gradients = _gradients(rows, columns, matrix.stride(), k, needs_basis, is_matrix)

@@ -16,6 +16,7 @@ from contmax.kernels.triton._launch import (
     as_rows,
     byte_mask,
     forward_block,
+    laid_out,
     lists_of,
     order_of,
     side_by_side,
@@ -47,7 +48,7 @@ def soft_row_losses(z: Tensor, target: Tensor, options: LossOptions) -> tuple[Te
     losses, cut = z.new_empty(batch, dtype=torch.float64), z.new_empty((*batch, width), dtype=torch.float32)
     if z.numel() == 0:
         return losses, cut
-    z, target = side_by_side(z), target.contiguous()
+    z, target = side_by_side(z), laid_out(target)
     alpha, mask, smoothing = options
     tensors, rows = as_rows(z, byte_mask(mask, z))
     if rows.columns > _class_losses.LONGEST_ON_CHIP:
@@ -72,7 +73,7 @@ def soft_row_losses_backward(
     grad_target = torch.empty(z.shape, dtype=target.dtype, device=z.device) if needs_target else None
     if z.numel() == 0:
         return grad, grad_target
-    z, target = side_by_side(z), target.contiguous()
+    z, target = side_by_side(z), laid_out(target)
     alpha, mask, smoothing = options
     tensors, rows = as_rows(z, byte_mask(mask, z))
     cotangent, step = cotangents_of_rows(g)

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._launch import device_of, side_by_side
+from contmax.kernels.triton._launch import device_of, laid_out, side_by_side
 from contmax.kernels.triton._long_tokens import find_long_tokens, long_residuals
 from contmax.kernels.triton._rows import saturated
 
@@ -58,7 +58,7 @@ def support_sums(
         grad_weight: contiguous, where the gradient of W goes.
         grad_bias: likewise for the bias.
     """
-    hidden, weight, target, g = side_by_side(hidden), side_by_side(weight), target.contiguous(), g.contiguous()
+    hidden, weight, target, g = side_by_side(hidden), side_by_side(weight), target.contiguous(), laid_out(g)
     (classes, channels), half = weight.shape, hidden.dtype != torch.float32
     with device_of(hidden):
         every = _every_class(hidden, cut, g, smoothing / classes)
