@@ -8,29 +8,9 @@ from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.kernels import triton as kernels
 from contmax.losses import entmax_loss
+from negated_checks import assert_same, put_off
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
-
-
-def put_off(x):
-    """The same numbers, as a negation that is still to come."""
-    y = torch._neg_view((-x).clone())
-    assert y.is_neg()
-    assert torch.equal(y, x)
-    return y
-
-
-def assert_same(function, *inputs):
-    """Values and gradients of numbers as they are, and of the same as negations, of cotangents too."""
-    found = []
-    for given in (torch.clone, put_off):
-        leaves = [x.detach().requires_grad_() for x in inputs]
-        # Not leaves, which are negated when they are made.
-        value = function(*(x + 0 if given is torch.clone else torch._neg_view(-x) for x in leaves))
-        cotangent = torch.linspace(-1, 2, value.numel()).view(value.shape).to(value.dtype)
-        found.append((value, *torch.autograd.grad(value, leaves, given(cotangent))))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.3, 2.0, torch.tensor(1.6)])

@@ -186,5 +186,5 @@ def _of_heads(x: Tensor) -> Tensor:
 
 
 def _heads_first(x: Tensor) -> Tensor:
-    """(*batch, H, n, c) as contiguous (heads, n, c)."""
-    return x.flatten(0, -3).contiguous()
+    """(*batch, H, n, c) as contiguous (heads, n, c), whose memory holds the numbers as they are."""
+    return x.flatten(0, -3).resolve_neg().contiguous()

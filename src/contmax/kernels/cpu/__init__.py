@@ -75,7 +75,8 @@ def _window_inputs(loc, half, k, constant, centre, width, rule):  # type: ignore
 
 
 def _vector(tensor):  # type: ignore[no-untyped-def]
-    return tensor.detach().contiguous().numpy()
+    # What torch negates only when it reads it has no array.
+    return tensor.detach().resolve_neg().contiguous().numpy()
 
 
 def line_scale_means(
@@ -93,13 +94,13 @@ def line_scale_means(
 def plane_means_cpu(form: Tensor, order: float, rule: Sequence[float]) -> Tensor:
     """Mean and slopes, (6, *pairs), of the numbers a, b, c, n, g of each pair, (5, *pairs), float32."""
     out = form.new_empty(6, *form.shape[1:])
-    numbers, results = (x.numpy().reshape(len(x), -1).T for x in (form.detach().contiguous(), out))
+    numbers, results = (_vector(x).reshape(len(x), -1).T for x in (form, out))
     over_rows(plane_kernel, numbers, order, np.array(rule), results, work=16)
     return out
 
 
 def _matrix(tensor: Tensor):  # type: ignore[no-untyped-def]
-    return tensor.detach().contiguous().numpy().reshape(-1, tensor.shape[-1])
+    return _vector(tensor).reshape(-1, tensor.shape[-1])
 
 
 def _numbers(alpha: float | Tensor):  # type: ignore[no-untyped-def]
