@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from contmax._eager import is_batch_of_cotangents
 
@@ -16,7 +17,12 @@ def needs_reference(cotangent: Tensor) -> bool:
     # A compiled backward pass is not differentiated again.
     if torch.compiler.is_compiling():
         return False
-    return torch.is_grad_enabled() or is_batch_of_cotangents(cotangent)
+    return may_be_differentiated() or is_batch_of_cotangents(cotangent)
+
+
+def may_be_differentiated() -> bool:
+    """Whether what is computed now may be differentiated, by reverse mode or, in a dual level, by forward mode."""
+    return torch.is_grad_enabled() or forward_ad._current_level >= 0
 
 
 def gradients_by_reference(

@@ -7,7 +7,7 @@ from torch.autograd import forward_ad
 from attention_checks import F16, F32, F64, _few_queries_too, assert_same, compared, drawn  # noqa: F401 a fixture
 from contmax import entmax_attention
 from contmax.kernels import triton as kernels
-from contmax.kernels.triton import _attention, _attention_tuning
+from contmax.kernels.triton import _attention, _attention_dense, _attention_tuning
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_few_queries_too")
 
@@ -139,6 +139,28 @@ def test_dense_rows_with_a_thousand_keys_next_to_the_threshold(alpha, above, lis
     most = 3e-3 if alpha < 1.5 else 6e-3
     for i, (ours, exact) in enumerate(compared(along_one_channel(scores), alpha, scale=1.0)):
         assert (ours - exact).abs().max() / exact.abs().max().clamp(min=0.1) < most, i
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-31, 1e-12])
+@pytest.mark.parametrize(
+    "options",
+    [{"is_causal": True}, {"mask": torch.arange(300) % 2 > 0}, {"lengths": torch.tensor([200])}, {}],
+)
+@pytest.mark.parametrize("alpha", [1.3, 1.5])
+def test_a_scale_next_to_nothing(scale, options, alpha):
+    assert_same(drawn(queries=3, keys=300, dtype=F16), alpha, scale=scale, **options)
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.5])
+def test_dense_rows_whose_scores_share_a_large_number(alpha, monkeypatch):
+    # What is left of Σ p − 1 is rounding, and no step makes it less.
+    blocks, scores = [], _attention_dense.dense_scores
+    monkeypatch.setattr(_attention_dense, "dense_scores", lambda *given: blocks.append(1) or scores(*given))
+    query, key, value = drawn(queries=64, keys=1024, dtype=F16)
+    query[..., 0], query[..., 1:] = 1.0, 0.01 * query[..., 1:]
+    key[..., 0] = 8000.0
+    entmax_attention(query, key, value, alpha=alpha, scale=1.0)
+    assert 2 * 1024 // 64 <= len(blocks) <= 8 * 1024 // 64
 
 
 @pytest.mark.parametrize(("dtype", "channels", "columns"), [(F32, 64, 32), (F16, 64, 64), (F16, 128, 64)])

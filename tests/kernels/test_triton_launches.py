@@ -15,7 +15,7 @@ from triton.compiler import CompiledKernel, make_backend
 from triton.runtime.jit import JITFunction
 
 from contmax.kernels.triton import _kept
-from contmax.kernels.triton._kept import Launch, Ready, known_of_number
+from contmax.kernels.triton._kept import Launch, ReadyLaunch, known_of_number
 
 
 class _Compiled(CompiledKernel):
@@ -291,7 +291,7 @@ def test_the_interpreter_is_called_as_it_is():
 
 
 def _ready(kernel):
-    return Ready(Launch(kernel, (3,), (48, 0.5), {"K": 2, "B": 64}), -1, 2)
+    return ReadyLaunch(Launch(kernel, (3,), (48, 0.5), {"K": 2, "B": 64}), -1, 2)
 
 
 def test_what_is_ready_is_launched_with_addresses(kernel):

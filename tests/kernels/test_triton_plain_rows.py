@@ -105,6 +105,16 @@ def test_a_tensor_that_torch_func_left_behind():
     assert torch.equal(contmax.entmax(left[0]), contmax.entmax(left[0].clone()))
 
 
+@pytest.mark.parametrize(
+    "x",
+    [torch._neg_view(torch.randn(4, 20))[:, :7], torch.randn(6, 1, dtype=torch.complex64).conj().imag],
+)
+def test_parts_of_what_torch_negates_later(x):
+    # A copy of them lies in another way.
+    assert x.is_neg()
+    torch.testing.assert_close(contmax.entmax(x), contmax.entmax(x.resolve_neg().clone()), rtol=0, atol=0)
+
+
 def test_what_fails_for_another_reason_fails(monkeypatch):
     def fail(*_):
         raise RuntimeError("out of memory")

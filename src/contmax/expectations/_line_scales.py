@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
-from contmax._by_reference import gradients_by_reference, tangent_by_reference
+from contmax._by_reference import gradients_by_reference, may_be_differentiated, tangent_by_reference
 from contmax.expectations._chunks import Fewest, in_chunks
 from contmax.expectations._line_scales_compiled import compiled_scale_mean
 from contmax.expectations._line_scales_operator import line_scale_means_op
@@ -96,7 +96,7 @@ class ScaleMeanExpectation(torch.autograd.Function):
         *inputs, slopes = ctx.saved_tensors
         needed = ctx.needs_input_grad[:5]
         # A compiled backward pass is not differentiated again: there the computed slopes are enough.
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if may_be_differentiated() and not torch.compiler.is_compiling():
             reference = partial(scale_mean_reference, number=ctx.number)
             return *gradients_by_reference(reference, inputs, needed, cotangent), None
         by_loc, by_scale, by_width, by_alpha = slopes

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
+from contmax._by_reference import may_be_differentiated
 from contmax.expectations._chunks import Fewest, in_chunks
 from contmax.numerics import unit_gauss_legendre
 
@@ -85,7 +86,7 @@ class WindowedExpectation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         loc, half, centre, width, known = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if may_be_differentiated():
             by_loc, by_half, by_width = _moving_slopes(loc, half, ctx.k, centre, width)
         elif known is not None:
             by_loc, by_half, by_width = known

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
+from contmax._by_reference import may_be_differentiated
 from contmax._eager import is_one_node
 from contmax._vmapped import batch_first
 from contmax.expectations._matrix_form import MatrixForm
@@ -93,7 +94,7 @@ class _Mean(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         slopes, inputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         # A compiled backward pass is not differentiated again: there the computed slopes are enough.
-        if not slopes or (torch.is_grad_enabled() and not torch.compiler.is_compiling()):
+        if not slopes or (may_be_differentiated() and not torch.compiler.is_compiling()):
             _, *slopes = _evaluate(ctx.kind, ctx.order, ctx.single, inputs)
         # A pair may have a matrix or a vector: trailing dimensions of the slope.
         grads = [cotangent.reshape(*cotangent.shape, *(1,) * (x.dim() - cotangent.dim())) * x for x in slopes]

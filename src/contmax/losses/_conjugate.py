@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contmax._by_reference import may_be_differentiated
 from contmax._eager import is_eager
 from contmax.deformed import log_beta, mean_u_exp
 from contmax.maps._backend import regularized_max
@@ -34,7 +35,7 @@ class Conjugate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         scores, alpha, p = _saved(ctx)
-        if torch.is_grad_enabled():
+        if may_be_differentiated():
             p = entmax_map(scores, alpha, ctx.dim)
         cotangent = cotangent.unsqueeze(ctx.dim)
         return cotangent * p, _alpha_gradient(ctx, cotangent, p, alpha), None
@@ -70,9 +71,9 @@ class ClassLoss(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         scores, alpha, target, allowed, residual = _saved(ctx)
         p = None
-        if torch.is_grad_enabled() or ctx.needs_input_grad[1]:
+        if may_be_differentiated() or ctx.needs_input_grad[1]:
             p = entmax_map(scores, alpha, ctx.dim)
-        if torch.is_grad_enabled() and p is not None:
+        if may_be_differentiated() and p is not None:
             residual = less_target(p, target, allowed, ctx.smoothing, ctx.dim, in_place=False)
         cotangent = cotangent.unsqueeze(ctx.dim)
         return cotangent * residual, _alpha_gradient(ctx, cotangent, p, alpha), None, None, None, None

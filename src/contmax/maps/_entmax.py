@@ -7,6 +7,7 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
+from contmax._by_reference import may_be_differentiated
 from contmax._mask import require_boolean
 from contmax._typing import Bool, Float
 from contmax.maps._arguments import check_scores, checked_alpha, output_dtype, tempered_and_masked
@@ -40,7 +41,7 @@ class _Entmax(torch.autograd.Function):
         p, alpha, weights = ctx.saved_tensors
         alpha_or_fixed = ctx.fixed_alpha if alpha is None else alpha
         # A compiled kernel cannot be differentiated again; the reference can.
-        rule = pull_back_reference if torch.is_grad_enabled() else pull_back
+        rule = pull_back_reference if may_be_differentiated() else pull_back
         grad, grad_alpha = rule(p, cotangent, alpha_or_fixed, ctx.dim, weights, ctx.needs_input_grad[1])
         return grad, None if grad_alpha is None else grad_alpha.sum_to_size(alpha.shape), None, None
 

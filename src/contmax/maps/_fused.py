@@ -9,7 +9,7 @@ from torch.compiler import is_compiling
 
 from contmax import kernels
 from contmax._autograd import apply, bare_apply
-from contmax._by_reference import needs_reference
+from contmax._by_reference import may_be_differentiated, needs_reference
 from contmax._eager import REAL_TYPES, is_eager
 from contmax.maps._arguments import output_dtype
 from contmax.maps._jacobian import pull_back_reference, push_forward_reference
@@ -110,7 +110,7 @@ class _PlainEntmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        if not torch.is_grad_enabled() and type(cotangent) is Tensor:
+        if not may_be_differentiated() and type(cotangent) is Tensor:
             try:
                 return ctx.rows.backward(ctx.saved_tensors[0], cotangent), None
             except RuntimeError:

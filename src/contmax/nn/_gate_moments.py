@@ -8,6 +8,7 @@ from torch.nn.functional import logsigmoid
 
 from contmax import kernels
 from contmax._autograd import apply
+from contmax._by_reference import may_be_differentiated
 from contmax.maps import softmax
 from contmax.nn._place import Cells, observed_cells
 
@@ -107,7 +108,7 @@ class GateMoments(torch.autograd.Function):
             return (None,) * 6
         by_weights, by_mean, by_variance = cotangents
         by_mean, by_variance = (torch.zeros_like(mean) if c is None else c for c in (by_mean, by_variance))
-        if torch.is_grad_enabled():
+        if may_be_differentiated():
             given = torch.zeros_like(weights) if by_weights is None else by_weights
 
             def reference(logits: Tensor) -> tuple[Tensor, ...]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
+from contmax._by_reference import may_be_differentiated
 
 
 def masked_product(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
@@ -44,7 +45,7 @@ class MaskedMean(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         weights, values, mask = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        if torch.is_grad_enabled():
+        if may_be_differentiated():
             # These are differentiable themselves.
             shown = torch.where(mask.unsqueeze(-1), values, 0).to(weights.dtype)
             by_weights = (shown @ cotangent.unsqueeze(-1)).squeeze(-1)

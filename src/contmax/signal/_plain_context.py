@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 
 from contmax import kernels
 from contmax._autograd import bare_apply
-from contmax._by_reference import gradients_by_reference
+from contmax._by_reference import gradients_by_reference, may_be_differentiated
 from contmax._device import device_type
 from contmax._eager import is_eager
 from contmax._precision import without_autocast
@@ -160,7 +160,7 @@ class _PlainContext(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled() or not is_eager(cotangent):
+        if may_be_differentiated() or not is_eager(cotangent):
             return _gradients_by_reference(ctx, cotangent)
         if not torch.is_autocast_enabled(device_type(cotangent)):
             return _gradients(ctx, cotangent.unsqueeze(1))

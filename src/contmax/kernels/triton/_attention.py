@@ -31,6 +31,8 @@ _KEY_BLOCK = 64
 _LISTED_TOGETHER, _THREADS_OF_A_ROW, _MANY_TOPS = 16, 8, 256
 # Neighbours of a tile whose keys are multiplied again 32 at a time, not 16.
 _LONG_TILE = 512
+# Products in units of a smaller scale could not be told from what is masked.
+_LEAST_SCALE = 1e-20
 # Keys that a row may multiply again: one of so many, or so many.
 _DOUBTFUL_SHARE, _FEW_DOUBTFUL = 16, 256
 
@@ -42,6 +44,8 @@ class _Call:
         self, query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions
     ) -> None:
         mask, bias, lengths, diagonal, scale = options
+        if bias is None and scale < _LEAST_SCALE:
+            bias = query.new_zeros((1, 1, 1, 1))  # scores are scaled before it is added
         self.query, self.key, self.value = (side_by_side(x) for x in (query, key, value))
         self.batch, self.heads, self.queries, self.channels = query.shape
         self.groups, self.keys, self.value_channels = key.shape[1], key.shape[2], value.shape[3]

@@ -30,9 +30,11 @@ from contmax.kernels.triton._solve import exceeds, is_climbing, log_mass, newton
 _MOST_STEPS = tl.constexpr(40)
 _NO_BLOCK = tl.constexpr(2**31 - 1)
 # In half precision: what ln Σ p may be before the last step, for each k = 1/(α − 1), which leaves a thousandth or less
-# of most rows; and what it may be when the values are averaged.
-_LAST_MASS = tl.constexpr(0.02)
+# of most rows; and what it may be when the values are averaged. A step that leaves more than this share of the
+# largest is one of rounding: where scores share a large number, no threshold is better.
+_MASS_BEFORE_LAST = tl.constexpr(0.02)
 _MASS_LEFT = tl.constexpr(0.002)
+_LEAST_FALL = tl.constexpr(0.75)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -68,6 +70,7 @@ def solve_dense(
         partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
         t = 1.0 - epsilon * partition
         steps = 0
+        before = tl.full([], float("inf"), tl.float32)
         climbing = True
         low, high = 0, 0
         while climbing:
@@ -93,8 +96,11 @@ def solve_dense(
             step = newton_step(total, tl.sum(slopes, 1), partition, t, epsilon, ORDER)
             moves = is_climbing(step, t, ORDER, ROUGH, True)
             if ROUGH and ORDER != 1:
-                most = tl.minimum((1.0 / epsilon) * _LAST_MASS, 0.1)
-                moves = log_mass(total, partition, t, epsilon, ORDER) > most
+                most = tl.minimum((1.0 / epsilon) * _MASS_BEFORE_LAST, 0.1)
+                mass = log_mass(total, partition, t, epsilon, ORDER)
+                largest = tl.max(mass, 0)
+                moves = tl.where(largest < before * _LEAST_FALL, mass, 0.0) > most
+                before = largest
             elif ORDER != 1:
                 moves = moves & exceeds(total, partition, t, epsilon, ORDER, ROUGH)
             partition += step
@@ -148,6 +154,7 @@ def attend_dense(
         mean = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
         total, slope = top, top
         turns = 0
+        before = tl.full([], float("inf"), tl.float32)
         again = True
         while again:
             totals = tl.zeros([DENSE_ROWS, LANES], tl.float32)
@@ -175,9 +182,10 @@ def attend_dense(
             if ROUGH and ORDER != 1:
                 # Seldom the last step has left too much: then it was not the last.
                 partition = (1.0 - t) / epsilon
-                left = log_mass(total, partition, t, epsilon, ORDER) > _MASS_LEFT
+                largest = tl.max(log_mass(total, partition, t, epsilon, ORDER), 0)
                 turns += 1
-                again = (tl.max(left.to(tl.int32), 0) > 0) & (turns < _MOST_STEPS)
+                again = (largest > _MASS_LEFT) & (largest < before * _LEAST_FALL) & (turns < _MOST_STEPS)
+                before = largest
                 if ORDER == -1:
                     again = again & is_far
                 step = newton_step(total, slope, partition, t, epsilon, ORDER)

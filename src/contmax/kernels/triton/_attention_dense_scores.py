@@ -45,7 +45,11 @@ def dense_scores(
 
 @triton.jit
 def unit_of_scores(scale, ORDER: tl.constexpr, HAS_BIAS: tl.constexpr):
-    """What `dense_scores` are multiples of: 1 where Triton cannot have products used by two branches at once too."""
+    """What `dense_scores` are multiples of: the scale, or 1 where they are scaled.
+
+    They are where a bias is added, and where α of the head decides which of two branches reads them: Triton cannot hand
+    a product on its way to both.
+    """
     if HAS_BIAS or ORDER == -1:
         return 1.0
     else:

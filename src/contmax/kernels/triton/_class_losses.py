@@ -16,8 +16,8 @@ from contmax.kernels.triton._launch import (
     byte_mask,
     forward_block,
     lists_of,
-    negated,
     order_of,
+    resolved,
     side_by_side,
 )
 from contmax.kernels.triton._lists import list_scores
@@ -93,7 +93,7 @@ def row_losses_backward(
 
 def cotangents_of_rows(g: Tensor) -> tuple[Tensor, int]:
     """Cotangents (*batch) as kernels read them, and how far those of neighbouring rows lie apart."""
-    g = negated(g)
+    g = resolved(g)
     # A mean hands the same number to every row.
     same = all(stride == 0 for stride, size in zip(g.stride(), g.shape, strict=True) if size > 1)
     return (g, 0) if same else (g.contiguous(), 1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contmax.kernels.triton._counting import power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
-from contmax.kernels.triton._launch import laid_out, negated
+from contmax.kernels.triton._launch import laid_out, resolved
 
 
 @triton.jit
@@ -134,7 +134,7 @@ def gate_moments(
         shift: added to the logits.
         least: added to the square of the half-width.
     """
-    logits = negated(logits)
+    logits = resolved(logits)
     length, weights = logits.shape[-1], torch.empty_like(logits)
     mean, variance = (logits.new_empty(logits.shape[:-1]) for _ in range(2))
     rows = mean.numel()
@@ -153,7 +153,7 @@ def gate_moments_backward(
     shift: float,
 ) -> Tensor:
     """The gradient of the logits from those of weights, or None, means and variances; arguments as above."""
-    logits = negated(logits)
+    logits = resolved(logits)
     length, gradient = logits.shape[-1], torch.empty_like(logits)
     by_weights, by_mean, by_variance = (None if c is None else laid_out(c) for c in cotangents)
     rows = mean.numel()

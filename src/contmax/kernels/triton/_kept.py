@@ -100,7 +100,7 @@ class Launch:
         return self.kernel[self.grid](*tensors, *self._numbers, **self._kinds, **self._options)
 
 
-class Ready:
+class ReadyLaunch:
     """A launch of tensors whose dtypes and device never change: they are asked for their addresses, and no more.
 
     Args:

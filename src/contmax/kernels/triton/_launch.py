@@ -21,7 +21,7 @@ class Rows(NamedTuple):
 
 def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
     """Tensors of one shape and their rows, copied only where more than three axes would be needed to reach them."""
-    tensors = tuple([negated(x) for x in tensors])
+    tensors = tuple([resolved(x) for x in tensors])
     rows = rows_of(tensors[0].shape, tuple([x.stride() for x in tensors]))
     return as_rows(*(x.contiguous() for x in tensors)) if rows is None else (tensors, rows)
 
@@ -46,19 +46,19 @@ def rows_of(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Row
     return Rows(size_a * size_b * size_c, shape[-1], places)
 
 
-def negated(x: Tensor) -> Tensor:
+def resolved(x: Tensor) -> Tensor:
     """x, or a copy where torch has put off a negation (`x.is_neg()`): kernels read the memory as it is."""
     return x.resolve_neg() if x.is_neg() else x
 
 
 def laid_out(x: Tensor) -> Tensor:
     """x as kernels read it: contiguous, and negated now."""
-    return negated(x).contiguous()
+    return resolved(x).contiguous()
 
 
 def side_by_side(x: Tensor) -> Tensor:
     """x with the elements of each row next to each other."""
-    x = negated(x)
+    x = resolved(x)
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
-from contmax.kernels.triton._launch import laid_out, negated
+from contmax.kernels.triton._launch import laid_out, resolved
 from contmax.kernels.triton._lengths import bounded, distance, length_in_range, nan_from
 from contmax.kernels.triton._line_window import ROOT, half_width, sum_of_values, sums_of_slopes, window
 from contmax.numerics import unit_gauss_legendre
@@ -213,7 +213,7 @@ def line_gradients(
     shares = None
     if needs_basis:
         shares = loc.new_empty(blocks_of(rows, _block(rows, columns)[0]), 2, columns)
-    cotangent = negated(cotangent)
+    cotangent = resolved(cotangent)
     matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
     if rows:
         gradients = _gradients(rows, columns, matrix.stride(), k, raised, needs_basis)

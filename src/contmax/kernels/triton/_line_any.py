@@ -17,7 +17,7 @@ from contmax.kernels.triton._any_law import gap_in_range, row_law, tail_law
 from contmax.kernels.triton._any_tails import tail_slopes, tail_value
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
-from contmax.kernels.triton._launch import laid_out, negated
+from contmax.kernels.triton._launch import laid_out, resolved
 from contmax.kernels.triton._lengths import bounded, length_in_range, nan_from
 from contmax.numerics import unit_gauss_legendre
 
@@ -231,7 +231,7 @@ def any_line_gradients(
     groups = blocks_of(rows, group)
     by_row = [loc.new_empty(blocks, rows) for _ in range(3)]
     shares = loc.new_empty(groups if needs_basis else 0, 2, columns)
-    matrix = negated(cotangent).reshape(-1, columns)
+    matrix = resolved(cotangent).reshape(-1, columns)
     if rows and columns:
         parameters = (laid_out(x) for x in (loc, scale, alpha, centre, width))
         kinds = {"GROUP": group, "PER_ROW": index is not None, "BASIS": needs_basis, **_NODES, "COLUMNS": block}

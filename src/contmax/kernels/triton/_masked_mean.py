@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
-from contmax.kernels.triton._launch import negated
+from contmax.kernels.triton._launch import resolved
 
 _ROWS = 32
 
@@ -86,7 +86,7 @@ def masked_mean(weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         values: (B, L, D), float32 or half precision, contiguous.
         mask: (B, L), boolean, contiguous.
     """
-    weights, values = negated(weights), negated(values)
+    weights, values = resolved(weights), resolved(values)
     result = weights.new_empty(values.shape[0], values.shape[2])
     _means(values.shape)(weights, values, mask.view(torch.uint8), result)
     return result
@@ -96,7 +96,7 @@ def masked_mean_backward(
     weights: Tensor, values: Tensor, mask: Tensor, cotangent: Tensor, needs_values: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The gradients of weights and, if they are needed, of values; a cotangent (B, D) in float32, contiguous."""
-    weights, values, cotangent = negated(weights), negated(values), negated(cotangent)
+    weights, values, cotangent = resolved(weights), resolved(values), resolved(cotangent)
     by_weights, by_values = torch.empty_like(weights), torch.empty_like(values) if needs_values else None
     pull_back = _pull_back(values.shape, needs_values)
     pull_back(weights, values, mask.view(torch.uint8), cotangent, by_weights, by_values)

@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 
 from contmax.kernels.triton import _maps
-from contmax.kernels.triton._kept import LAUNCHES, Ready
-from contmax.kernels.triton._launch import negated, order_of, rows_of
-from contmax.kernels.triton._maps import backward_of_rows, empty_rows, entmax_rows_backward, forward_of_rows
+from contmax.kernels.triton._kept import LAUNCHES, ReadyLaunch
+from contmax.kernels.triton._launch import order_of, resolved, rows_of
+from contmax.kernels.triton._maps import (
+    backward_of_rows,
+    empty_rows,
+    entmax_rows,
+    entmax_rows_backward,
+    forward_of_rows,
+)
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -27,15 +33,16 @@ class PlainRows:
         device: the number of the device.
     """
 
-    def __init__(self, forward: Ready, alpha: float, dtype: torch.dtype, to: torch.dtype, device: int) -> None:
+    def __init__(self, forward: ReadyLaunch, alpha: float, dtype: torch.dtype, to: torch.dtype, device: int) -> None:
         self.alpha, self.dtype = alpha, dtype
         self._forward, self._to, self._device = forward, to, device
         self._keeps_dtype = dtype == to
-        self._backward: dict[tuple[int, ...], Ready | None] = {}
+        self._backward: dict[tuple[int, ...], ReadyLaunch | None] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         """p of such scores, contiguous."""
-        x = negated(x)
+        if x.is_neg():  # its numbers are to be copied, and lie in another way then
+            return entmax_rows(x, self.alpha, None, self._to, needs_omega=False)[0]
         p = torch.empty_like(x) if self._keeps_dtype and x.is_contiguous() else empty_rows(x, self._to)
         self._forward(x, p)
         return p
@@ -52,12 +59,12 @@ class PlainRows:
             or not p.is_contiguous()
             or p.get_device() != self._device
         ):
-            return self._first_backward(p, negated(g), strides)
+            return self._ordinary_backward(p, resolved(g), strides)
         grad = torch.empty_like(p) if self._keeps_dtype else empty_rows(p, self.dtype)
         launch(p, g, grad)
         return grad
 
-    def _first_backward(self, p: Tensor, g: Tensor, strides: tuple[int, ...]) -> Tensor:
+    def _ordinary_backward(self, p: Tensor, g: Tensor, strides: tuple[int, ...]) -> Tensor:
         """The same in the ordinary way; the launch for the next time is made ready, if one will do."""
         if strides not in self._backward:
             self._backward[strides] = _backward_of(g.shape, strides, self.alpha, self._device)
@@ -77,12 +84,12 @@ def plain_rows_like(
     rows = rows_of(shape, (strides, strides))
     if rows is None:
         return None
-    return PlainRows(Ready(forward_of_rows(rows, alpha, False, False), device, 5), alpha, dtype, to, device)
+    return PlainRows(ReadyLaunch(forward_of_rows(rows, alpha, False, False), device, 5), alpha, dtype, to, device)
 
 
-def _backward_of(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float, device: int) -> Ready | None:
+def _backward_of(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float, device: int) -> ReadyLaunch | None:
     """The launch for cotangents with these strides; None where it takes more."""
     if shape[-1] > _maps.LONGEST_BACKWARD or shape[-1] * strides[-1] >= _maps.TOO_FAR:
         return None
     rows = rows_of(shape, (strides,))
-    return None if rows is None else Ready(backward_of_rows(rows, strides[-1], alpha, False), device, 5)
+    return None if rows is None else ReadyLaunch(backward_of_rows(rows, strides[-1], alpha, False), device, 5)

@@ -16,7 +16,7 @@ from torch import Tensor
 from contmax.kernels.triton._cholesky import cholesky_pulled_back
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
-from contmax.kernels.triton._launch import laid_out, negated
+from contmax.kernels.triton._launch import laid_out, resolved
 from contmax.kernels.triton._lengths import STEEPEST
 from contmax.kernels.triton._plane_form import densities, form_numbers, functions, plane_form
 from contmax.kernels.triton._scale_path import mean, mean_and_slopes
@@ -235,7 +235,7 @@ def plane_gradients(
     shares = None
     if needs_basis:
         shares = loc.new_empty(blocks_of(rows, _block(rows, columns)[0]), 5, columns)
-    cotangent = negated(cotangent)
+    cotangent = resolved(cotangent)
     matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
     if rows:
         gradients = _gradients(rows, columns, matrix.stride(), k, needs_basis, is_matrix)
