@@ -2,11 +2,13 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
 import contmax
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis, SineBasis
+from contmax.signal._arguments import as_grid
 
 F64 = torch.float64
 
@@ -113,3 +115,25 @@ def test_a_mask_of_integers_is_refused_everywhere():
     for call in calls:
         with pytest.raises(TypeError, match=r"mask must be boolean, .* got torch\.int64\. Pass mask\.bool\(\)"):
             call()
+
+
+def test_sizes_of_a_grid_are_whole_and_positive():
+    for sizes in ([3, 5], torch.Size((3, 5)), np.array([3, 5])):
+        assert as_grid(sizes) == (3, 5)
+    with pytest.raises(TypeError, match=r"whole numbers for sizes, such as \(14, 14\); got \(3.0, 5.0\)"):
+        as_grid((3.0, 5.0))
+    values, basis = torch.randn(15, 4), MultivariateGaussianBasis.grid(2, scale=0.3)
+    with pytest.raises(ValueError, match=r"positive sizes, such as \(14, 14\); got \(-3, -5\)"):
+        contmax.fit_signal(values, basis, grid=(-3, -5))
+    with pytest.raises(ValueError, match="positive sizes"):
+        contmax.nn.ContinuousAttention(basis, embed_dim=4, grid=(0, 5))
+
+
+def test_a_grid_with_one_axis_is_the_line():
+    values, basis = torch.randn(2, 15, 4), GaussianBasis.linspace(5, scale=0.2)
+    signal = contmax.fit_signal(values, basis, grid=(15,))
+    assert torch.equal(signal.coefficients, contmax.fit_signal(values, basis).coefficients)
+    assert torch.equal(signal.explained_variance(), contmax.fit_signal(values, basis).explained_variance())
+    head = contmax.nn.GateHead(4).eval()
+    one, other = (contmax.nn.ContinuousAttention(basis, head=head, grid=grid)(values) for grid in (None, (15,)))
+    torch.testing.assert_close(one[0], other[0])

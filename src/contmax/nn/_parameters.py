@@ -11,6 +11,7 @@ from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.maps import moments
 from contmax.signal import observation_positions
+from contmax.signal._arguments import as_grid
 
 Matching = Literal["exact", "paper"]
 MATCHINGS = ("exact", "paper")
@@ -55,9 +56,6 @@ def moments_of_weights(
     """Mean and (co)variance of the positions of L observations under weights (B, L) or (B, Q, L)."""
     wide = in_dtype(weights, wide_dtype(weights.dtype))
     where = in_dtype(observation_positions(weights.shape[-1], positions, grid, mask, wide), wide.dtype)
-    if dim == 1 and grid is not None:
-        # A grid with one axis is the line.
-        where = where.squeeze(-1)
     if weights.dim() == 3:
         # Positions and mask belong to a sequence, and are shared by its queries.
         where = where.unsqueeze(1) if where.dim() == (2 if dim == 1 else 3) else where
@@ -130,10 +128,12 @@ def checked_grid(grid: tuple[int, ...] | None, dim: int) -> tuple[int, ...] | No
 
     Raises:
         ValueError: if not.
+        TypeError: if its sizes are no whole numbers.
     """
+    grid = as_grid(grid)
     if grid is not None and len(grid) != dim:
-        raise ValueError(f"grid must have {dim} sizes, one for each axis of the basis; got {tuple(grid)}.")
-    return grid if grid is None else tuple(grid)
+        raise ValueError(f"grid must have {dim} sizes, one for each axis of the basis; got {grid}.")
+    return grid
 
 
 def grid_of_call(

@@ -85,7 +85,7 @@ def observed_cells(
     """
     _check(shape, dim, positions, grid)
     where = in_dtype(observation_positions(shape[1], positions, grid, mask, like), like.dtype)
-    centers = (where.unsqueeze(-1) if dim == 1 and grid is None else where).expand(*shape, dim)
+    centers = (where.unsqueeze(-1) if dim == 1 else where).expand(*shape, dim)
     if grid is not None:
         # Filled on the device: a tensor made of a list would be copied there, and the host would wait.
         return Cells(centers, torch.stack([like.new_full((), 1 / n) for n in grid]).expand(shape[0], dim))

@@ -1,11 +1,32 @@
 """What can be fitted: observations, positions, a grid and a mask that fit each other."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from contmax._mask import require_boolean
 from contmax.basis import Basis
 from contmax.signal._ridge import require_float64
+
+
+def as_grid(grid: Any) -> tuple[int, ...] | None:
+    """The sizes of a grid.
+
+    Raises:
+        TypeError: if they are no whole numbers.
+        ValueError: if one is not positive.
+    """
+    if grid is None:
+        return None
+    sizes = tuple(grid) if isinstance(grid, Iterable) else (grid,)
+    for size in sizes:
+        if not hasattr(size, "__index__"):
+            raise TypeError(f"grid must have whole numbers for sizes, such as (14, 14); got {sizes}.")
+        if size <= 0:
+            raise ValueError(f"grid must have positive sizes, such as (14, 14); got {sizes}.")
+    return sizes
 
 
 def check_observations(

@@ -65,7 +65,12 @@ def _on_interval(length: int, mask: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _on_grid(grid: tuple[int, ...], like: Tensor) -> Tensor:
-    """Centres of the cells of a regular grid over the unit cube, row-major: (L, N), L the product of the sizes."""
+    """Centres of the cells of a regular grid over the unit cube, row-major: (L, N), L the product of the sizes.
+
+    A grid with one axis is the line: (L,).
+    """
+    if len(grid) == 1:
+        return _on_interval(grid[0], None, like)
     lines = [_on_interval(n, None, like) for n in grid]
     return torch.stack(torch.meshgrid(*lines, indexing="ij"), -1).reshape(-1, len(grid))
 

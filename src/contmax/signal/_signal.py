@@ -10,7 +10,7 @@ from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.expectations import expectation
-from contmax.signal._arguments import check_observations
+from contmax.signal._arguments import as_grid, check_observations
 from contmax.signal._default_weights import default_weights
 from contmax.signal._explained_variance import explained_variance
 from contmax.signal._kept_weights import Even
@@ -243,7 +243,7 @@ def fit_signal(
 
     Raises:
         ValueError: if shapes do not fit each other, positions are not finite, or λ = 0 and the fit is not unique.
-        TypeError: if the mask is not boolean.
+        TypeError: if the mask is not boolean, or a size of the grid no whole number.
         NotImplementedError: on mps devices, which have no float64.
 
     Ridge weights for the default positions are cached for the next call with the same basis (with a mask, for every
@@ -261,6 +261,7 @@ def fit_signal(
 
     Reference: Martins et al. 2020, Eq. B_regression.
     """
+    grid = as_grid(grid)
     check_observations(values, basis, positions, grid, mask, penalty)
     wide = wide_dtype(values.dtype)
     if positions is None:
