@@ -26,7 +26,7 @@ def as_grid(grid: Any) -> tuple[int, ...] | None:
             raise TypeError(f"grid must have whole numbers for sizes, such as (14, 14); got {sizes}.")
         if size <= 0:
             raise ValueError(f"grid must have positive sizes, such as (14, 14); got {sizes}.")
-    return sizes
+    return tuple([n if isinstance(n, int | torch.SymInt) else n.__index__() for n in sizes])
 
 
 def check_observations(
