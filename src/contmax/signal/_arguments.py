@@ -20,13 +20,14 @@ def as_grid(grid: Any) -> tuple[int, ...] | None:
     """
     if grid is None:
         return None
-    sizes = tuple(grid) if isinstance(grid, Iterable) else (grid,)
+    sizes: tuple[Any, ...] = tuple(grid) if isinstance(grid, Iterable) else (grid,)
     for size in sizes:
         if not hasattr(size, "__index__"):
             raise TypeError(f"grid must have whole numbers for sizes, such as (14, 14); got {sizes}.")
         if size <= 0:
             raise ValueError(f"grid must have positive sizes, such as (14, 14); got {sizes}.")
-    return tuple([n if isinstance(n, int | torch.SymInt) else n.__index__() for n in sizes])
+    whole: list[Any] = [n if isinstance(n, int | torch.SymInt) else n.__index__() for n in sizes]
+    return tuple(whole)
 
 
 def check_observations(
