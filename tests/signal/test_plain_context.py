@@ -129,7 +129,7 @@ WRONG = {
     "no grid": lambda v, m, s: nn.ContinuousAttention(basis_of("plane"))(v, inputs("plane")[1:]),
     "another grid": lambda v, m, s: attention("plane")(v, inputs("plane")[1:], grid=(4, 5)),
     "a grid of another dimension": lambda v, m, s: attention("plane")(v, inputs("plane")[1:], grid=(15,)),
-    "a grid on the line": lambda v, m, s: attention("line")(v, (m, s), grid=(15,)),
+    "another grid on the line": lambda v, m, s: attention("line")(v, (m, s), grid=(14,)),
     "the plane in space": lambda v, m, s: nn.ContinuousAttention(MultivariateGaussianBasis.grid(2, 0.3, dim=3))(
         v, inputs("plane")[1:], grid=(3, 5)
     ),

@@ -67,7 +67,7 @@ class WindowHead(PlacingHead):
         context, weights = self.discrete(values, query, mask=mask)
         wide = in_dtype(weights, wide_dtype(weights.dtype))
         where = in_dtype(observation_positions(weights.shape[-1], positions, grid, mask, wide), wide.dtype)
-        windows = self._windows(where.unsqueeze(-1) if self.dim == 1 and grid is None else where)
+        windows = self._windows(where.unsqueeze(-1) if self.dim == 1 else where)
         if weights.dim() == 3 and windows.dim() == 3:
             # Positions belong to a sequence, and are shared by its queries.
             windows = windows.unsqueeze(1)
