@@ -17,7 +17,7 @@ from torch.nn import Parameter
 from contmax._device import device_type
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-# Types of tensors of which others are not made up. (Some of these still stand for others.)
+# Tensors of no other subclass. They may still stand for others: see `_holds_numbers`.
 REAL_TYPES = (Tensor, Parameter)
 # To find by `isinstance` that a value is no tensor takes longer than all other questions here.
 _NO_TENSORS = frozenset((type(None), float, int, bool))

@@ -291,7 +291,7 @@ def test_the_interpreter_is_called_as_it_is():
 
 
 def _ready(kernel):
-    return ReadyLaunch(Launch(kernel, (3,), (48, 0.5), {"K": 2, "B": 64}), -1, 2)
+    return ReadyLaunch(Launch(kernel, (3,), (48, 0.5), {"K": 2, "B": 64}), -1)
 
 
 def test_what_is_ready_is_launched_with_addresses(kernel):

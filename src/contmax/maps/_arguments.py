@@ -41,7 +41,7 @@ def check_scores(scores: Tensor, dim: int, name: str) -> None:
 def output_dtype(scores: Tensor) -> torch.dtype:
     """The dtype of the result: that of the scores, or float32 where autocast is on, as for torch.softmax."""
     dtype = scores.dtype
-    # Whether it is on anywhere is asked first, which takes a fifth of the time.
+    # Whether it is on anywhere is asked first, which is quicker.
     if dtype in _HALF and torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(device_type(scores)):
         return torch.float32
     return dtype

@@ -106,15 +106,14 @@ class ReadyLaunch:
     Args:
         launch: the launch.
         device: the number of the device.
-        tensors: how many the kernel takes: those behind the ones that are given are None.
     """
 
-    def __init__(self, launch: Launch, device: int, tensors: int) -> None:
-        self._launch, self._device, self._tensors = launch, device, tensors
+    def __init__(self, launch: Launch, device: int) -> None:
+        self._launch, self._device = launch, device
         self._call: tuple[Any, ...] | None = None
 
     def __call__(self, *tensors: Tensor) -> None:
-        """Launch with the first tensors."""
+        """Launch with the first tensors of the kernel; all others are None."""
         call = self._call
         addresses = [x.data_ptr() for x in tensors]
         joined = 0
@@ -128,7 +127,8 @@ class ReadyLaunch:
 
     def _first(self, tensors: tuple[Tensor, ...], is_aligned: bool) -> None:
         """Launch in the ordinary way, and keep what was found."""
-        launch, none = self._launch, (None,) * (self._tensors - len(tensors))
+        launch = self._launch
+        none = (None,) * (len(launch.kernel.arg_names) - len(launch.after_tensors) - len(tensors))
         launch(*tensors, *none)
         kept = launch.kept((*tensors, *none)) if is_aligned else None
         if kept is not None:

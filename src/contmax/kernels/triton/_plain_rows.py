@@ -8,6 +8,7 @@ import functools
 import torch
 from torch import Tensor
 
+from contmax.kernels._backends import TRITON_DTYPES
 from contmax.kernels.triton import _maps
 from contmax.kernels.triton._kept import LAUNCHES, ReadyLaunch
 from contmax.kernels.triton._launch import order_of, resolved, rows_of
@@ -18,8 +19,6 @@ from contmax.kernels.triton._maps import (
     entmax_rows_backward,
     forward_of_rows,
 )
-
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class PlainRows:
@@ -76,7 +75,7 @@ def plain_rows_like(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, to: torch.dtype, device: int, alpha: float
 ) -> PlainRows | None:
     """Maps of scores with these properties; None where more than one launch is needed, or another map."""
-    if not 0 < alpha <= 2 or alpha == 1 or not shape or 0 in shape or dtype not in _DTYPES:
+    if not 0 < alpha <= 2 or alpha == 1 or not shape or 0 in shape or dtype not in TRITON_DTYPES:
         return None
     longest = _maps.LONGEST_ON_CHIP if order_of(alpha) > 0 else _maps.LONGEST_WITH_LOGARITHMS
     if shape[-1] > longest or (strides[-1] != 1 and shape[-1] != 1):
@@ -84,7 +83,7 @@ def plain_rows_like(
     rows = rows_of(shape, (strides, strides))
     if rows is None:
         return None
-    return PlainRows(ReadyLaunch(forward_of_rows(rows, alpha, False, False), device, 5), alpha, dtype, to, device)
+    return PlainRows(ReadyLaunch(forward_of_rows(rows, alpha, False, False), device), alpha, dtype, to, device)
 
 
 def _backward_of(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float, device: int) -> ReadyLaunch | None:
@@ -92,4 +91,4 @@ def _backward_of(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float,
     if shape[-1] > _maps.LONGEST_BACKWARD or shape[-1] * strides[-1] >= _maps.TOO_FAR:
         return None
     rows = rows_of(shape, (strides,))
-    return None if rows is None else ReadyLaunch(backward_of_rows(rows, strides[-1], alpha, False), device, 5)
+    return None if rows is None else ReadyLaunch(backward_of_rows(rows, strides[-1], alpha, False), device)
