@@ -11,6 +11,7 @@ import torch
 from triton import knobs
 from triton._C.libtriton import native_specialize_impl
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.driver import CudaLauncher
 from triton.compiler import CompiledKernel, make_backend
 from triton.runtime.jit import JITFunction
 
@@ -54,6 +55,7 @@ def kernel(monkeypatch):
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: -1, raising=False)  # that of a CPU tensor
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 99, raising=False)
     monkeypatch.setattr(_kept, "_COMPILED", {})
+    monkeypatch.setattr(_kept, "_HAS_BARE_LAUNCHER", False)
     return kernel
 
 
@@ -209,6 +211,46 @@ def test_compiled_kernels_are_launched_as_triton_does():
     source = inspect.getsource(CompiledKernel.__getitem__)
     order = "grid[0], grid[1], grid[2], stream, self.function, self.packed_metadata, launch_metadata,"
     assert order in " ".join(source.split()) or not _kept._LAUNCHES_DIRECTLY
+
+
+class _Launcher:
+    """Triton 3.6's: in Python, before one in C."""
+
+    launch_cooperative_grid, launch_pdl, profile_scratch_size = False, True, 0
+
+    def __init__(self, global_scratch_size):
+        self.global_scratch_size, self.wrapped, self.bare = global_scratch_size, [], []
+
+    def __call__(self, *arguments):
+        self.wrapped.append(arguments)
+
+    def launch(self, *arguments):
+        self.bare.append(arguments)
+
+
+@pytest.mark.parametrize("scratch", [0, 128])
+def test_a_launcher_in_c_is_called_without_the_one_before_it(kernel, monkeypatch, scratch):
+    launcher = _Launcher(scratch)
+    monkeypatch.setattr(_kept, "_HAS_BARE_LAUNCHER", True)
+    monkeypatch.setattr(_Compiled, "run", launcher)
+    x = torch.zeros(64)
+    _launch(kernel, x)
+    _launch(kernel, x)
+    arguments = (x.data_ptr(), None, 48, 0.5, 2, 64)
+    if scratch:
+        assert launcher.wrapped == [(3, 1, 1, 99, 7, (4, 1), None, None, None, *arguments)]
+        assert not launcher.bare
+    else:
+        assert launcher.bare == [(3, 1, 1, 99, 7, False, True, None, None, (4, 1), None, None, None, *arguments)]
+        assert not launcher.wrapped
+
+
+def test_a_launcher_in_c_is_called_as_triton_does():
+    source = " ".join(inspect.getsource(CudaLauncher.__call__).split())
+    settings = (
+        "stream, function, self.launch_cooperative_grid, self.launch_pdl, global_scratch, profile_scratch, *args)"
+    )
+    assert settings in source or not _kept._HAS_BARE_LAUNCHER
 
 
 def test_what_is_not_compiled_yet_is_not_kept(kernel, monkeypatch):

@@ -40,15 +40,15 @@ class _Compiler:
         self._package, self._kernels, self._tensors, self._extra = package, kernels, tensors, extra
         self._oldest = oldest
         self.works = _WANTED != "torch" and importlib.util.find_spec(package) is not None
-        self._tried = False
+        self.tried = False
 
     def can_run(self) -> bool:
         """True if the kernels can be used; the first call that finds they cannot says why."""
         # Exported programs hold no kernels of ours, and what torch.export replaces breaks the import.
-        if not self._tried and is_exporting():
+        if not self.tried and is_exporting():
             return False
-        if self.works and not self._tried:
-            obstacle, self._tried = self.obstacle(), True
+        if self.works and not self.tried:
+            obstacle, self.tried = self.obstacle(), True
             self.works = obstacle is None
             if obstacle is not None:
                 warnings.warn(
@@ -120,7 +120,8 @@ def numba_takes(x: Tensor) -> bool:
 
 def triton_runs_on(x: Tensor) -> bool:
     """Whether kernels compiled by triton run on the device of x."""
-    return (x.is_cuda or device_type(x) in TRITON_DEVICES) and triton_works()
+    # What is known is quicker to read here than to ask for.
+    return (x.is_cuda or device_type(x) in TRITON_DEVICES) and ((TRITON.works and TRITON.tried) or triton_works())
 
 
 def triton_takes(*tensors: Tensor) -> bool:

@@ -4,8 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from contmax import kernels
 from contmax._autograd import apply, bare_apply
@@ -30,9 +31,9 @@ def plain_entmax(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, t
         and type(dim) is int
         and dim == -1
         and type(scores) in REAL_TYPES
-        and not is_compiling()
-        and not torch._C._are_functorch_transforms_active()
         and kernels.triton_runs_on(scores)
+        and not is_dynamo_compiling()  # other tracers have tensors of their own types
+        and not _are_functorch_transforms_active()
     ):
         rows = kernels.plain_rows_like(scores, alpha, output_dtype(scores))
         try:

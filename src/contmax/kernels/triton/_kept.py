@@ -19,6 +19,8 @@ from triton.runtime.jit import JITFunction
 LAUNCHES = 1024
 # Versions whose compiled kernels are known to be launched this way.
 _LAUNCHES_DIRECTLY = triton.__version__.split(".")[:2] in (["3", "6"], ["3", "7"])
+# Those whose launcher in Python only asks what memory a kernel needs beside its arguments, then calls one in C.
+_HAS_BARE_LAUNCHER = triton.__version__.split(".")[:2] == ["3", "6"]
 # Triton's settings, at hand.
 _RUNTIME, _COMPILATION = knobs.runtime, knobs.compilation
 # There Triton looks at more of the arguments than we do here.
@@ -26,12 +28,11 @@ _ON_AMD = torch.version.hip is not None
 
 
 class _Kept(NamedTuple):
-    """A compiled kernel, and what of it a launch needs, at hand."""
+    """A compiled kernel, and how it is launched: ``start(*grid, stream, *before, *arguments)``."""
 
     compiled: CompiledKernel
-    run: Callable[..., None]
-    function: int
-    metadata: Any
+    start: Callable[..., None]
+    before: tuple[Any, ...]
 
 
 # By all that Triton compiles for: first what does not depend on tensors, then what does.
@@ -83,14 +84,13 @@ class Launch:
             # A tensor on another device is left to Triton, which refuses it when it is given the tensor.
             here = all(x is None or x.get_device() == device for x in tensors)
             if here and isinstance(compiled, CompiledKernel):
-                self._compiled[key] = _Kept(compiled, compiled.run, compiled.function, compiled.packed_metadata)
+                self._compiled[key] = _kept_of(compiled)
         elif not _LAUNCHES_DIRECTLY:
             kept.compiled[self.grid](*tensors, *self.after_tensors)
         else:
             # An address is taken as it is. Of a tensor the launcher would ask for it, and the driver whether it is one.
-            _, run, function, metadata = kept
-            stream = _C._cuda_getCurrentRawStream(device)
-            run(*self.grid, stream, function, metadata, None, None, None, *addresses, *self.after_tensors)
+            _, start, before = kept
+            start(*self.grid, _C._cuda_getCurrentRawStream(device), *before, *addresses, *self.after_tensors)
 
     def kept(self, tensors: Sequence[Tensor | None]) -> _Kept | None:
         """What will be launched for such tensors, if that is known and can be launched directly."""
@@ -109,7 +109,7 @@ class ReadyLaunch:
     """
 
     def __init__(self, launch: Launch, device: int) -> None:
-        self._launch, self._device = launch, device
+        self._launch, self._kernel, self._device = launch, launch.kernel, device
         self._call: tuple[Any, ...] | None = None
 
     def __call__(self, *tensors: Tensor) -> None:
@@ -119,11 +119,11 @@ class ReadyLaunch:
         joined = 0
         for address in addresses:
             joined |= address
-        if call is None or joined % 16 or _C._cuda_getDevice() != self._device or not _may_be_kept(self._launch.kernel):
+        if call is None or joined % 16 or _C._cuda_getDevice() != self._device or not _may_be_kept(self._kernel):
             self._first(tensors, joined % 16 == 0)
         else:
-            run, grid, before, after = call
-            run(*grid, _C._cuda_getCurrentRawStream(self._device), *before, *addresses, *after)
+            start, grid, before, after = call
+            start(*grid, _C._cuda_getCurrentRawStream(self._device), *before, *addresses, *after)
 
     def _first(self, tensors: tuple[Tensor, ...], is_aligned: bool) -> None:
         """Launch in the ordinary way, and keep what was found."""
@@ -132,8 +132,16 @@ class ReadyLaunch:
         launch(*tensors, *none)
         kept = launch.kept((*tensors, *none)) if is_aligned else None
         if kept is not None:
-            before = (kept.function, kept.metadata, None, None, None)
-            self._call = kept.run, launch.grid, before, (*none, *launch.after_tensors)
+            self._call = kept.start, launch.grid, kept.before, (*none, *launch.after_tensors)
+
+
+def _kept_of(compiled: CompiledKernel) -> _Kept:
+    """What is launched, without metadata for hooks and without hooks."""
+    launcher, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+    if _HAS_BARE_LAUNCHER and not launcher.global_scratch_size and not launcher.profile_scratch_size:
+        settings = (launcher.launch_cooperative_grid, launcher.launch_pdl)
+        return _Kept(compiled, launcher.launch, (function, *settings, None, None, metadata, None, None, None))
+    return _Kept(compiled, launcher, (function, metadata, None, None, None))
 
 
 def _known_of(tensors: Sequence[Tensor | None]) -> tuple[tuple[Any, ...], list[int | None]]:
@@ -171,14 +179,27 @@ def _may_be_kept(kernel: Any) -> bool:
 
     Not so in the interpreter and under tools: for them Triton does all of its own work.
     """
+    if type(kernel) is not JITFunction or kernel.pre_run_hooks:
+        return False
+    return not (_MADE_SETTINGS or _MADE_COMPILER_SETTINGS or _ENTERING or _LEAVING) or _nobody_watches()
+
+
+def _nobody_watches() -> bool:
     enter, leave = _RUNTIME.launch_enter_hook, _RUNTIME.launch_exit_hook
     return (
-        type(kernel) is JITFunction
-        and not kernel.pre_run_hooks
-        and not _RUNTIME.debug
+        not _RUNTIME.debug
         and not _COMPILATION.instrumentation_mode
         and _RUNTIME.add_stages_inspection_hook is None
         and not getattr(enter, "calls", enter is not None)
         and not getattr(leave, "calls", leave is not None)
         and not _ON_AMD
     )
+
+
+# Settings that were made in this process, and the calls of hooks: where all are empty, Triton's defaults hold, which
+# is quicker to see than what each of them is. Where the defaults themselves are watched, one is never empty.
+_MADE_SETTINGS = vars(_RUNTIME) if _nobody_watches() else {"watched": True}
+_MADE_COMPILER_SETTINGS = vars(_COMPILATION)
+_ENTERING, _LEAVING = (
+    getattr(hook, "calls", ("unknown",)) for hook in (_RUNTIME.launch_enter_hook, _RUNTIME.launch_exit_hook)
+)
