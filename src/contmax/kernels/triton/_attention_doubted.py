@@ -9,6 +9,7 @@ import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import distance_of, first_key_of, is_dense, mark_dense, place_of
 from contmax.kernels.triton._attention_tops import ANY_SIZE, PRECISION, end_of, keys_of, with_extras
+from contmax.kernels.triton._instructions import store_apart
 from contmax.kernels.triton._solve import NOTHING
 
 # Keys of a row that are scored again at a time.
@@ -42,8 +43,8 @@ def _appended(to_keys, to_scores, found, j, y, keep, order, CAPACITY: tl.constex
     # How many are kept up to each, by a product, whose layout is that of the scores.
     slot = found[:, None] + tl.dot(keep.to(tl.float16), order).to(tl.int32) - 1
     slot = tl.minimum(slot, CAPACITY - 1)  # a list that is too long will not be used
-    tl.store(to_keys[:, None] + slot, tl.broadcast_to(j[None, :], slot.shape), mask=keep)
-    tl.store(to_scores[:, None] + slot, y, mask=keep)
+    store_apart(to_keys[:, None] + slot, tl.broadcast_to(j[None, :], slot.shape), keep)
+    store_apart(to_scores[:, None] + slot, y, keep)
     return found + tl.sum(keep.to(tl.int32), 1)
 
 
@@ -81,7 +82,7 @@ def list_doubted(
         q = tl.load(Q + at_query, mask=inside[:, None] & (d < D)[None, :], other=0.0)
         K += b * kb + (h // group) * kh
         at_mask, at_bias = b * mb + h * mh + far * mi, b * bb + h * bh + far * bi
-        tops = TOPS + (head * (last - begin) + (rows - begin)) * (tiles * 2)
+        tops = TOPS.to(tl.pointer_type(tl.int64), bitcast=True) + (head * (last - begin) + (rows - begin)) * tiles
         unit = 1.0 if HAS_BIAS else scale
         to_keys, to_scores = KEYS + at_row * CAPACITY, SCORES + at_row * CAPACITY
         place = tl.arange(0, TOGETHER)
@@ -89,8 +90,10 @@ def list_doubted(
         order = (place[:, None] <= place[None, :]).to(tl.float16)
         for m in range(0, number * (WIDE // 4) // TOGETHER):
             tile, part = tl.load(SOME + program * T + m // (WIDE // 4 // TOGETHER)), m % (WIDE // 4 // TOGETHER)
-            first = tl.load(tops + tile * 2, mask=inside, other=NOTHING)
-            second = tl.load(tops + tile * 2 + 1, mask=inside, other=NOTHING)
+            # Both by one load.
+            both = tl.load(tops + tile, mask=inside, other=0)
+            first = both.to(tl.int32).to(tl.float32, bitcast=True)
+            second = (both >> 32).to(tl.int32).to(tl.float32, bitcast=True)
             doubts = second > bound
             # What is not allowed is NOTHING, and stays below, also where α = 1 lets every score have mass.
             least = tl.where(doubts, tl.maximum(below, 0.5 * NOTHING), float("inf"))
@@ -98,10 +101,10 @@ def list_doubted(
             origin = first_key_of(tile, WIDE)
             if part == 0:
                 slot = tl.minimum(found, CAPACITY - 2)
-                tl.store(to_keys + slot, origin + distance_of(high), mask=doubts)
-                tl.store(to_keys + slot + 1, origin + distance_of(low), mask=doubts)
-                tl.store(to_scores + slot, first * unit - base, mask=doubts)
-                tl.store(to_scores + slot + 1, second * unit - base, mask=doubts)
+                store_apart(to_keys + slot, origin + distance_of(high), doubts)
+                store_apart(to_keys + slot + 1, origin + distance_of(low), doubts)
+                store_apart(to_scores + slot, first * unit - base, doubts)
+                store_apart(to_scores + slot + 1, second * unit - base, doubts)
                 found += tl.where(doubts, 2, 0)
             origin += part * (TOGETHER * 4)
             j = origin + distance_of(place)

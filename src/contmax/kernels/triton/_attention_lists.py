@@ -20,6 +20,7 @@ from contmax.kernels.triton._attention_tops import (
     larger,
     weights_of_head,
 )
+from contmax.kernels.triton._instructions import store_apart
 from contmax.kernels.triton._solve import NOTHING, newton_step
 
 # Rows that are left to dense products together.
@@ -82,14 +83,17 @@ def _counted(first, second, bound):
 @triton.jit
 def _closer(first, second, top, unit, ok, epsilon, is_far, partition, K: tl.constexpr):
     """A bound of A from all tops, (P, R, n) each, and a lower one."""
-    y = tl.where(ok[:, None], _less(_by_rows(first), top, unit), NOTHING)
-    z = tl.where(ok[:, None], _less(_by_rows(second), top, unit), NOTHING)
     for _ in range(_CLOSER_STEPS):
         t = 1.0 - epsilon * partition
+        # Where powers need more room, scores are made anew in every step: they are to depend on the last one.
+        here = top if K > 0 else top + 0.0 * t
+        y = tl.where(ok[:, None], _less(_by_rows(first), here, unit), NOTHING)
         weight, escort = weights_of_head(y, t, epsilon, is_far, K, True)
-        others, other_escort = weights_of_head(z, t, epsilon, is_far, K, True)
-        total = tl.sum(weight, 1) + tl.sum(others, 1)
-        slope = tl.sum(escort, 1) + tl.sum(other_escort, 1)
+        total, slope = tl.sum(weight, 1), tl.sum(escort, 1)
+        y = tl.where(ok[:, None], _less(_by_rows(second), here, unit), NOTHING)
+        weight, escort = weights_of_head(y, t, epsilon, is_far, K, True)
+        total += tl.sum(weight, 1)
+        slope += tl.sum(escort, 1)
         partition += newton_step(total, slope, partition, t, epsilon, K)
     return partition
 
@@ -195,8 +199,8 @@ def list_keys(
         counted = tl.sum(sums, 0)
         fits = ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= most)
     at_row = head * queries + rows
-    tl.store(STARTS + at_row * 2, tl.where(broken, float("nan"), base), mask=inside)
-    tl.store(STARTS + at_row * 2 + 1, partition, mask=inside)
+    store_apart(STARTS + at_row * 2, tl.where(broken, float("nan"), base), inside)
+    store_apart(STARTS + at_row * 2 + 1, partition, inside)
     if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
         # The lists of a dense block are not used.
         mark_dense(DENSE, ANY_DENSE, head, start, queries, group)
@@ -213,6 +217,6 @@ def list_keys(
         program = head * tl.num_programs(0) + tl.program_id(0)
         tl.store(SOME + program * T + tl.cumsum(doubted, 0) - 1, any_tile, mask=doubted > 0)
         tl.store(NUMBERS + program, tl.sum(doubted, 0))
-        tl.store(BOUNDS + at_row * 2, bound, mask=inside)
-        tl.store(BOUNDS + at_row * 2 + 1, below, mask=inside)
-        tl.store(COUNTS + at_row, counted & 65535, mask=inside)
+        store_apart(BOUNDS + at_row * 2, bound, inside)
+        store_apart(BOUNDS + at_row * 2 + 1, below, inside)
+        store_apart(COUNTS + at_row, counted & 65535, inside)

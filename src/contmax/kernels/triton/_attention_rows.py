@@ -5,6 +5,7 @@ import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import DENSE_ROWS, is_dense
 from contmax.kernels.triton._attention_tops import ANY_SIZE, epsilon_of_heads, is_far_from_one
+from contmax.kernels.triton._instructions import load_apart, store_apart
 from contmax.kernels.triton._rows import curvature, escort_of, saturated, unbiased
 from contmax.kernels.triton._solve import NOTHING, climb, relative_weights
 
@@ -46,8 +47,8 @@ def _solved(
     to = at_row[:, None] * CAPACITY + tl.cumsum(keep.to(tl.int32), 1) - 1
     kept = tl.sum(keep.to(tl.int32), 1)
     tl.debug_barrier()
-    tl.store(KEYS + to, key, mask=keep)
-    tl.store(WEIGHTS + to, p, mask=keep)
+    store_apart(KEYS + to, key, keep)
+    store_apart(WEIGHTS + to, p, keep)
     tl.store(COUNTS + at_row, kept, mask=inside)
     return kept
 
@@ -91,9 +92,11 @@ def attend_listed(
             )  # fmt: skip
         tl.debug_barrier()
         V += b * vb + (h // group) * vh
-        d, part = tl.arange(0, WIDTH), tl.arange(0, _TOGETHER)
+        # So many that each thread of a warp reads one key, if there is room: of fewer, every thread would read all.
+        TOGETHER: tl.constexpr = (32 if WIDTH * V.dtype.element_ty.primitive_bitwidth <= 2048 else 16) // R
+        d, part = tl.arange(0, WIDTH), tl.arange(0, TOGETHER)
         total = tl.zeros([R, WIDTH], tl.float32) + (top * 0.0)[:, None]  # NaN stays NaN
-        for n in range(0, tl.max(kept, 0), _TOGETHER):
+        for n in range(0, tl.max(kept, 0), TOGETHER):
             slot = n + part
             exists = slot[None, :] < kept[:, None]
             at = at_row[:, None] * CAPACITY + slot[None, :]
@@ -104,6 +107,19 @@ def attend_listed(
             total += tl.sum(p[:, :, None] * v, 1)
         at = at_row[:, None] * C + d[None, :]
         tl.store(OUT + at, total.to(OUT.dtype.element_ty), mask=inside[:, None] & (d < C)[None, :])
+
+
+@triton.jit
+def _store_pair(PAIRS, to, slope, p, exists):
+    """Both numbers side by side: in half precision as one of 32 bits."""
+    kind: tl.constexpr = PAIRS.dtype.element_ty
+    if kind == tl.float32:
+        store_apart(PAIRS + to * 2, slope, exists)
+        store_apart(PAIRS + to * 2 + 1, p, exists)
+    else:
+        low = slope.to(kind).to(tl.uint16, bitcast=True).to(tl.int32)
+        high = p.to(kind).to(tl.uint16, bitcast=True).to(tl.int32)
+        store_apart(PAIRS.to(tl.pointer_type(tl.int32), bitcast=True) + to, low | (high << 16), exists)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -179,13 +195,11 @@ def listed_queries_backward(
             k = tl.load(K + key[:, :, None] * kj + d[None, None, :], mask=wanted, other=0.0).to(tl.float32)
             total += tl.sum(slope[:, :, None] * k, 1)
             cell = first + (key // KEY_BLOCK) * stride
-            before = tl.load(OFFSETS + cell - 1, mask=exists & (cell > 0), other=0)
+            before = load_apart(OFFSETS + cell - 1, exists & (cell > 0))
             to = (before + tl.load(RANKS + at, mask=exists, other=0)).to(tl.int64)
             place = ((h % group) * queries + rows)[:, None] * KEY_BLOCK + key % KEY_BLOCK
-            tl.store(PLACES + to, place.to(tl.int32), mask=exists)
-            both = tl.join(slope, p).to(PAIRS.dtype.element_ty)
-            either = tl.broadcast_to(exists[:, :, None], both.shape)
-            tl.store(PAIRS + to[:, :, None] * 2 + tl.arange(0, 2)[None, None, :], both, mask=either)
+            store_apart(PLACES + to, place.to(tl.int32), exists)
+            _store_pair(PAIRS, to, slope, p, exists)
         at = at_row[:, None] * D + d[None, :]
         tl.store(DQ + at, saturated(total * scale, DQ).to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
         if NEEDS_ALPHA:

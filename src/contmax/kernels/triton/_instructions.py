@@ -45,3 +45,41 @@ def earlier_and_all(x):
         thread = tl.arange(0, x.shape[0])
         same = x[:, None] == x[None, :]
         return tl.sum((same & (thread[None, :] < thread[:, None])).to(tl.int32), 1), tl.sum(same.to(tl.int32), 1)
+
+
+@triton.jit
+def load_apart(at, wanted):
+    """``tl.load(at, mask=wanted, other=0)`` of integers of 32 bits that nobody changes, each by the thread that asks.
+
+    The compiler expects neighbours in memory, and has threads exchange addresses and numbers for them: of addresses of
+    which nothing is known in advance that takes longer than the load.
+    """
+    if _ARE_KNOWN:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .pred wanted;
+            setp.ne.b32 wanted, $2, 0;
+            mov.b32 $0, 0;
+            @wanted ld.global.b32 $0, [$1];
+            }""",
+            "=r,l,r", [at, wanted.to(tl.int32)], tl.int32, True, 1,
+        )  # fmt: skip
+    else:
+        return tl.load(at, mask=wanted, other=0)
+
+
+@triton.jit
+def store_apart(to, x, wanted):
+    """``tl.store(to, x, mask=wanted)`` of numbers of 32 bits, each by the thread that has it, as `load_apart`."""
+    if _ARE_KNOWN:
+        tl.inline_asm_elementwise(
+            """{
+            .reg .pred wanted;
+            setp.ne.b32 wanted, $3, 0;
+            @wanted st.global.b32 [$1], $2;
+            mov.b32 $0, 0;
+            }""",
+            "=r,l,r,r", [to, x.to(tl.int32, bitcast=True), wanted.to(tl.int32)], tl.int32, False, 1,
+        )  # fmt: skip
+    else:
+        tl.store(to, x, mask=wanted)
