@@ -17,12 +17,13 @@ from contmax.kernels.triton._attention_dense_scores import (
 )
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
 from contmax.kernels.triton._attention_tops import (
+    ANY_POWER,
     ANY_SIZE,
     LANES,
     PRECISION,
     end_of,
     epsilon_of_heads,
-    is_far_from_one,
+    has_power,
     keys_of,
 )
 from contmax.kernels.triton._solve import exceeds, is_climbing, log_mass, newton_step
@@ -49,70 +50,73 @@ def solve_dense(
     """Thresholds of the rows of dense blocks: t takes the place of a bound in STARTS, spans that of marks in DENSE."""
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
     head = tl.program_id(1).to(tl.int64)
-    if tl.load(DENSE + head * tl.num_programs(0) + tl.program_id(0)) != 0:
-        b, h = head // heads, head % heads
-        first_row = tl.program_id(0) * DENSE_ROWS
-        rows = first_row + tl.arange(0, DENSE_ROWS)
-        inside = rows < queries
-        at_row = head * queries + rows
-        d, columns = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
-        at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
-        q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
-        K += b * kb + (h // group) * kh
-        exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-        ends = end_of(rows, exist, diagonal, CAUSAL)
-        fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
-        end = tl.max(tl.where(inside, ends, 0), 0)
-        epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-        is_far = is_far_from_one(A, h, PER_HEAD)
-        unit = unit_of_scores(scale, ORDER, HAS_BIAS)
-        top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
-        partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
-        t = 1.0 - epsilon * partition
-        steps = 0
-        before = tl.full([], float("inf"), tl.float32)
-        climbing = True
-        low, high = 0, 0
-        while climbing:
-            totals = tl.zeros([DENSE_ROWS, LANES], tl.float32)
-            slopes = tl.zeros([DENSE_ROWS, LANES], tl.float32)
-            lows = tl.full([DENSE_ROWS, LANES], _NO_BLOCK, tl.int32)
-            highs = tl.zeros([DENSE_ROWS, LANES], tl.int32)
-            for n in range(0, end, COLUMNS):
-                j = n + columns
-                at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
-                k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-                x = dense_scores(
-                    q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-                    ORDER, HAS_MASK, HAS_BIAS,
-                )  # fmt: skip
-                weight, escort = weights_of_scores(x, top, t, epsilon, is_far, unit, ORDER, ROUGH)
-                some = by_lane(escort)
-                totals += by_lane(weight)
-                slopes += some
-                highs = tl.where(some > 0.0, n // COLUMNS + 1, highs)
-                lows = tl.where((some > 0.0) & (lows == _NO_BLOCK), n // COLUMNS, lows)
-            total = tl.sum(totals, 1)
-            step = newton_step(total, tl.sum(slopes, 1), partition, t, epsilon, ORDER)
-            moves = is_climbing(step, t, ORDER, ROUGH, True)
-            if ROUGH and ORDER != 1:
-                most = tl.minimum((1.0 / epsilon) * _MASS_BEFORE_LAST, 0.1)
-                mass = log_mass(total, partition, t, epsilon, ORDER)
-                largest = tl.max(mass, 0)
-                moves = tl.where(largest < before * _LEAST_FALL, mass, 0.0) > most
-                before = largest
-            elif ORDER != 1:
-                moves = moves & exceeds(total, partition, t, epsilon, ORDER, ROUGH)
-            partition += step
-            t -= epsilon * step
-            # As A grows the support shrinks: blocks that have no mass before a step have none after it.
-            high = tl.max(tl.max(highs, 1), 0)
-            low = tl.minimum(tl.min(tl.min(lows, 1), 0), high)
-            steps += 1
-            climbing = (tl.max(moves.to(tl.int32), 0) > 0) & (steps < _MOST_STEPS)
-        tl.store(STARTS + at_row * 2 + 1, t, mask=inside)
-        span = (tl.maximum(high, 1).to(tl.int64) << 32) + low
-        tl.store(DENSE + head * tl.num_programs(0) + tl.program_id(0), span)
+    b, h = head // heads, head % heads
+    block = tl.num_programs(0) - 1 - tl.program_id(0)  # with causal masks the last blocks take longest
+    at_block = head * tl.num_programs(0) + block
+    has_mark = tl.load(DENSE + at_block) != 0
+    for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
+        if has_mark & has_power(A, h, POWER, PER_HEAD):
+            first_row = block * DENSE_ROWS
+            rows = first_row + tl.arange(0, DENSE_ROWS)
+            inside = rows < queries
+            at_row = head * queries + rows
+            d, columns = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
+            at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
+            q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+            K += b * kb + (h // group) * kh
+            exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            ends = end_of(rows, exist, diagonal, CAUSAL)
+            fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
+            end = tl.max(tl.where(inside, ends, 0), 0)
+            epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
+            unit = unit_of_scores(scale, HAS_BIAS)
+            top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
+            partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
+            t = 1.0 - epsilon * partition
+            steps = 0
+            before = tl.full([], float("inf"), tl.float32)
+            climbing = True
+            low, high = 0, 0
+            while climbing:
+                totals = tl.zeros([DENSE_ROWS, LANES], tl.float32)
+                slopes = tl.zeros([DENSE_ROWS, LANES], tl.float32)
+                lows = tl.full([DENSE_ROWS, LANES], _NO_BLOCK, tl.int32)
+                highs = tl.zeros([DENSE_ROWS, LANES], tl.int32)
+                for n in range(0, end, COLUMNS):
+                    j = n + columns
+                    at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
+                    k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+                    x = dense_scores(
+                        q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                        HAS_MASK, HAS_BIAS,
+                    )  # fmt: skip
+                    weight, escort = weights_of_scores(x, top, t, epsilon, unit, POWER, ROUGH)
+                    some = by_lane(escort)
+                    totals += by_lane(weight)
+                    slopes += some
+                    highs = tl.where(some > 0.0, n // COLUMNS + 1, highs)
+                    lows = tl.where((some > 0.0) & (lows == _NO_BLOCK), n // COLUMNS, lows)
+                total = tl.sum(totals, 1)
+                step = newton_step(total, tl.sum(slopes, 1), partition, t, epsilon, POWER)
+                moves = is_climbing(step, t, POWER, ROUGH, True)
+                if ROUGH and POWER != 1:
+                    most = tl.minimum((1.0 / epsilon) * _MASS_BEFORE_LAST, 0.1)
+                    mass = log_mass(total, partition, t, epsilon, POWER)
+                    largest = tl.max(mass, 0)
+                    moves = tl.where(largest < before * _LEAST_FALL, mass, 0.0) > most
+                    before = largest
+                elif POWER != 1:
+                    moves = moves & exceeds(total, partition, t, epsilon, POWER, ROUGH)
+                partition += step
+                t -= epsilon * step
+                # As A grows the support shrinks: blocks that have no mass before a step have none after it.
+                high = tl.max(tl.max(highs, 1), 0)
+                low = tl.minimum(tl.min(tl.min(lows, 1), 0), high)
+                steps += 1
+                climbing = (tl.max(moves.to(tl.int32), 0) > 0) & (steps < _MOST_STEPS)
+            tl.store(STARTS + at_row * 2 + 1, t, mask=inside)
+            span = (tl.maximum(high, 1).to(tl.int64) << 32) + low
+            tl.store(DENSE + at_block, span)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -130,75 +134,76 @@ def attend_dense(
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
     head = tl.program_id(1).to(tl.int64)
-    if tl.load(DENSE + head * tl.num_programs(0) + tl.program_id(0)) != 0:
-        b, h = head // heads, head % heads
-        first_row = tl.program_id(0) * DENSE_ROWS
-        rows = first_row + tl.arange(0, DENSE_ROWS)
-        inside = rows < queries
-        at_row = head * queries + rows
-        d, c, columns = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
-        at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
-        q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
-        K += b * kb + (h // group) * kh
-        V += b * vb + (h // group) * vh
-        exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-        ends = end_of(rows, exist, diagonal, CAUSAL)
-        fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
-        epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-        is_far = is_far_from_one(A, h, PER_HEAD)
-        unit = unit_of_scores(scale, ORDER, HAS_BIAS)
-        top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
-        t = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=1.0)
-        low, high = first_and_end(DENSE, head * tl.num_programs(0) + tl.program_id(0), True)
-        out = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
-        mean = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
-        total, slope = top, top
-        turns = 0
-        before = tl.full([], float("inf"), tl.float32)
-        again = True
-        while again:
-            totals = tl.zeros([DENSE_ROWS, LANES], tl.float32)
-            slopes = tl.zeros([DENSE_ROWS, LANES], tl.float32)
+    b, h = head // heads, head % heads
+    block = tl.num_programs(0) - 1 - tl.program_id(0)  # with causal masks the last blocks take longest
+    at_block = head * tl.num_programs(0) + block
+    has_mark = tl.load(DENSE + at_block) != 0
+    for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
+        if has_mark & has_power(A, h, POWER, PER_HEAD):
+            first_row = block * DENSE_ROWS
+            rows = first_row + tl.arange(0, DENSE_ROWS)
+            inside = rows < queries
+            at_row = head * queries + rows
+            d, c, columns = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
+            at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
+            q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+            K += b * kb + (h // group) * kh
+            V += b * vb + (h // group) * vh
+            exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            ends = end_of(rows, exist, diagonal, CAUSAL)
+            fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
+            epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
+            unit = unit_of_scores(scale, HAS_BIAS)
+            top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
+            t = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=1.0)
+            low, high = first_and_end(DENSE, at_block, True)
             out = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
             mean = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
-            for n in range(low * COLUMNS, high * COLUMNS, COLUMNS):
-                j = n + columns
-                at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
-                at_v = j.to(tl.int64)[:, None] * vj + c[None, :]
-                k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-                x = dense_scores(
-                    q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-                    ORDER, HAS_MASK, HAS_BIAS,
-                )  # fmt: skip
-                weight, escort = weights_of_scores(x, top, t, epsilon, is_far, unit, ORDER, ROUGH)
-                v = tl.load(V + at_v, mask=(j < exist)[:, None] & (c < C)[None, :], other=0.0)
-                totals += by_lane(weight)
-                slopes += by_lane(escort)
-                out = tl.dot(weight.to(v.dtype), v, out, input_precision=PRECISION)
-                if NEEDS_MEANS:
-                    mean = tl.dot(escort.to(v.dtype), v, mean, input_precision=PRECISION)
-            total, slope = tl.sum(totals, 1), tl.sum(slopes, 1)
-            again = tl.full([], False, tl.int1)
-            if ROUGH and ORDER != 1:
-                # Seldom the last step has left too much: then it was not the last.
-                partition = (1.0 - t) / epsilon
-                largest = tl.max(log_mass(total, partition, t, epsilon, ORDER), 0)
-                turns += 1
-                again = (largest > _MASS_LEFT) & (largest < before * _LEAST_FALL) & (turns < _MOST_STEPS)
-                before = largest
-                if ORDER == -1:
-                    again = again & is_far
-                step = newton_step(total, slope, partition, t, epsilon, ORDER)
-                t -= tl.where(again, epsilon * step, 0.0)
-        inverse = 1.0 / tl.where(total > 0.0, total, 1.0)
-        out = out * inverse[:, None] + (top * 0.0)[:, None]
-        wanted = inside[:, None] & (c < C)[None, :]
-        tl.store(OUT + at_row[:, None] * C + c[None, :], out.to(OUT.dtype.element_ty), mask=wanted)
-        if NEEDS_MEANS:
-            mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
-            tl.store(MEANS + at_row[:, None] * C + c[None, :], mean, mask=wanted)
-            first, second, factor, factor_escort = state_of_rows(top, t, total, epsilon, is_far, unit, ORDER, ROUGH)
-            tl.store(STATES + at_row * 4, first, mask=inside)
-            tl.store(STATES + at_row * 4 + 1, second, mask=inside)
-            tl.store(STATES + at_row * 4 + 2, factor, mask=inside)
-            tl.store(STATES + at_row * 4 + 3, factor_escort, mask=inside)
+            total, slope = top, top
+            turns = 0
+            before = tl.full([], float("inf"), tl.float32)
+            again = True
+            while again:
+                totals = tl.zeros([DENSE_ROWS, LANES], tl.float32)
+                slopes = tl.zeros([DENSE_ROWS, LANES], tl.float32)
+                out = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
+                mean = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
+                for n in range(low * COLUMNS, high * COLUMNS, COLUMNS):
+                    j = n + columns
+                    at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
+                    at_v = j.to(tl.int64)[:, None] * vj + c[None, :]
+                    k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+                    x = dense_scores(
+                        q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                        HAS_MASK, HAS_BIAS,
+                    )  # fmt: skip
+                    weight, escort = weights_of_scores(x, top, t, epsilon, unit, POWER, ROUGH)
+                    v = tl.load(V + at_v, mask=(j < exist)[:, None] & (c < C)[None, :], other=0.0)
+                    totals += by_lane(weight)
+                    slopes += by_lane(escort)
+                    out = tl.dot(weight.to(v.dtype), v, out, input_precision=PRECISION)
+                    if NEEDS_MEANS:
+                        mean = tl.dot(escort.to(v.dtype), v, mean, input_precision=PRECISION)
+                total, slope = tl.sum(totals, 1), tl.sum(slopes, 1)
+                again = tl.full([], False, tl.int1)
+                if ROUGH and POWER != 1 and POWER != ANY_POWER:
+                    # Seldom the last step has left too much: then it was not the last.
+                    partition = (1.0 - t) / epsilon
+                    largest = tl.max(log_mass(total, partition, t, epsilon, POWER), 0)
+                    turns += 1
+                    again = (largest > _MASS_LEFT) & (largest < before * _LEAST_FALL) & (turns < _MOST_STEPS)
+                    before = largest
+                    step = newton_step(total, slope, partition, t, epsilon, POWER)
+                    t -= tl.where(again, epsilon * step, 0.0)
+            inverse = 1.0 / tl.where(total > 0.0, total, 1.0)
+            out = out * inverse[:, None] + (top * 0.0)[:, None]
+            wanted = inside[:, None] & (c < C)[None, :]
+            tl.store(OUT + at_row[:, None] * C + c[None, :], out.to(OUT.dtype.element_ty), mask=wanted)
+            if NEEDS_MEANS:
+                mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
+                tl.store(MEANS + at_row[:, None] * C + c[None, :], mean, mask=wanted)
+                first, second, factor, factor_escort = state_of_rows(top, t, total, epsilon, unit, POWER, ROUGH)
+                tl.store(STATES + at_row * 4, first, mask=inside)
+                tl.store(STATES + at_row * 4 + 1, second, mask=inside)
+                tl.store(STATES + at_row * 4 + 2, factor, mask=inside)
+                tl.store(STATES + at_row * 4 + 3, factor_escort, mask=inside)

@@ -13,12 +13,13 @@ from contmax.kernels.triton._attention_dense_scores import (
 )
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
 from contmax.kernels.triton._attention_tops import (
+    ANY_POWER,
     ANY_SIZE,
     LANES,
     PRECISION,
     end_of,
     epsilon_of_heads,
-    is_far_from_one,
+    has_power,
     keys_of,
 )
 from contmax.kernels.triton._instructions import quick_log2
@@ -42,17 +43,13 @@ def _state_of(STATES, at_row, inside):
 
 
 @triton.jit
-def _rates(p, u, epsilon, is_far, ROUGH: tl.constexpr):
+def _rates(p, u, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
     """`curvature` of p, (R, n); u = p^ε is used in half precision where α is far from one."""
-    if ROUGH:
-        if is_far:
-            u = tl.maximum(u, 1e-37)
-            rate = (u * (quick_log2(u) * 0.69314718 - 1.0) + 1.0) * (1.0 / (epsilon * epsilon))[:, None]
-        else:
-            rate = curvature(tl.where(p > 0.0, p, 1.0), epsilon, True)
-        return rate
+    if ROUGH and K != ANY_POWER:
+        u = tl.maximum(u, 1e-37)
+        return (u * (quick_log2(u) * 0.69314718 - 1.0) + 1.0) * (1.0 / (epsilon * epsilon))[:, None]
     else:
-        return curvature(tl.where(p > 0.0, p, 1.0), epsilon)
+        return curvature(tl.where(p > 0.0, p, 1.0), epsilon, ROUGH)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -70,61 +67,64 @@ def dense_queries_backward(
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
     head = tl.program_id(1).to(tl.int64)
-    if tl.load(DENSE + head * tl.num_programs(0) + tl.program_id(0)) != 0:
-        b, h = head // heads, head % heads
-        first_row = tl.program_id(0) * DENSE_ROWS
-        rows = first_row + tl.arange(0, DENSE_ROWS)
-        inside = rows < queries
-        at_row = head * queries + rows
-        d, c, columns = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
-        far = rows.to(tl.int64)[:, None]
-        q = tl.load(Q + b * qb + h * qh + far * qi + d[None, :], mask=inside[:, None] & (d < D)[None, :], other=0.0)
-        wanted = inside[:, None] & (c < C)[None, :]
-        g = tl.load(G + b * gb + h * gh + far * gi + c[None, :], mask=wanted, other=0.0)
-        mean = tl.load(MEANS + at_row[:, None] * C + c[None, :], mask=wanted, other=0.0)
-        along_mean = tl.sum(g.to(tl.float32) * mean, 1)
-        tl.store(ALONG + at_row, along_mean, mask=inside)
-        state = _state_of(STATES, at_row, inside)
-        K += b * kb + (h // group) * kh
-        V += b * vb + (h // group) * vh
-        exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-        ends = end_of(rows, exist, diagonal, CAUSAL)
-        fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
-        epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-        is_far = is_far_from_one(A, h, PER_HEAD)
-        unit = unit_of_scores(scale, ORDER, HAS_BIAS)
-        dq = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
-        turns, rests = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
-        rates, masses = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
-        low, high = first_and_end(DENSE, head * tl.num_programs(0) + tl.program_id(0), True)
-        for n in range(low * COLUMNS, high * COLUMNS, COLUMNS):
-            j = n + columns
-            at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
-            k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-            x = dense_scores(
-                q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-                ORDER, HAS_MASK, HAS_BIAS,
-            )  # fmt: skip
-            p, escort, u = probabilities(x, state, epsilon, is_far, unit, ORDER, ROUGH)
-            at_v = j.to(tl.int64)[None, :] * vj + c[:, None]
-            v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
-            along = tl.dot(g, v, input_precision=PRECISION)
-            slope = escort * (along - along_mean[:, None])
-            dq = tl.dot(slope.to(k.dtype), tl.trans(k), dq, input_precision=PRECISION)
+    b, h = head // heads, head % heads
+    block = tl.num_programs(0) - 1 - tl.program_id(0)  # with causal masks the last blocks take longest
+    at_block = head * tl.num_programs(0) + block
+    has_mark = tl.load(DENSE + at_block) != 0
+    for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
+        if has_mark & has_power(A, h, POWER, PER_HEAD):
+            first_row = block * DENSE_ROWS
+            rows = first_row + tl.arange(0, DENSE_ROWS)
+            inside = rows < queries
+            at_row = head * queries + rows
+            d, c, columns = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
+            far = rows.to(tl.int64)[:, None]
+            q = tl.load(Q + b * qb + h * qh + far * qi + d[None, :], mask=inside[:, None] & (d < D)[None, :], other=0.0)
+            wanted = inside[:, None] & (c < C)[None, :]
+            g = tl.load(G + b * gb + h * gh + far * gi + c[None, :], mask=wanted, other=0.0)
+            mean = tl.load(MEANS + at_row[:, None] * C + c[None, :], mask=wanted, other=0.0)
+            along_mean = tl.sum(g.to(tl.float32) * mean, 1)
+            tl.store(ALONG + at_row, along_mean, mask=inside)
+            state = _state_of(STATES, at_row, inside)
+            K += b * kb + (h // group) * kh
+            V += b * vb + (h // group) * vh
+            exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            ends = end_of(rows, exist, diagonal, CAUSAL)
+            fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
+            epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
+            unit = unit_of_scores(scale, HAS_BIAS)
+            dq = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
+            turns, rests = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
+            rates, masses = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
+            low, high = first_and_end(DENSE, at_block, True)
+            for n in range(low * COLUMNS, high * COLUMNS, COLUMNS):
+                j = n + columns
+                at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
+                k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+                x = dense_scores(
+                    q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                    HAS_MASK, HAS_BIAS,
+                )  # fmt: skip
+                p, escort, u = probabilities(x, state, epsilon, unit, POWER, ROUGH)
+                at_v = j.to(tl.int64)[None, :] * vj + c[:, None]
+                v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
+                along = tl.dot(g, v, input_precision=PRECISION)
+                slope = escort * (along - along_mean[:, None])
+                dq = tl.dot(slope.to(k.dtype), tl.trans(k), dq, input_precision=PRECISION)
+                if NEEDS_ALPHA:
+                    rate = _rates(p, u, epsilon, POWER, ROUGH)
+                    rate = tl.where(escort > 0.0, rate, 0.0)
+                    turns += by_lane(slope * rate)
+                    rests += by_lane(slope)
+                    rates += by_lane(escort * rate)
+                    masses += by_lane(escort)
+            broken = (state[0] + state[1]) * 0.0  # NaN stays NaN
+            dq = saturated(dq * scale + broken[:, None], DQ)
+            at = at_row[:, None] * D + d[None, :]
+            tl.store(DQ + at, dq.to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
             if NEEDS_ALPHA:
-                rate = _rates(p, u, epsilon, is_far, ROUGH)
-                rate = tl.where(escort > 0.0, rate, 0.0)
-                turns += by_lane(slope * rate)
-                rests += by_lane(slope)
-                rates += by_lane(escort * rate)
-                masses += by_lane(escort)
-        broken = (state[0] + state[1]) * 0.0  # NaN stays NaN
-        dq = saturated(dq * scale + broken[:, None], DQ)
-        at = at_row[:, None] * D + d[None, :]
-        tl.store(DQ + at, dq.to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
-        if NEEDS_ALPHA:
-            slope = unbiased(tl.sum(turns, 1), tl.sum(rests, 1), tl.sum(rates, 1), tl.sum(masses, 1))
-            tl.store(DA + at_row, broken - slope, mask=inside)
+                slope = unbiased(tl.sum(turns, 1), tl.sum(rests, 1), tl.sum(rates, 1), tl.sum(masses, 1))
+                tl.store(DA + at_row, broken - slope, mask=inside)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -155,43 +155,44 @@ def dense_keys_backward(
         dk = tl.zeros([COLUMNS, WIDTH], tl.float32)
         dv = tl.zeros([COLUMNS, VALUE_WIDTH], tl.float32)
         row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
-        unit = unit_of_scores(scale, ORDER, HAS_BIAS)
+        unit = unit_of_scores(scale, HAS_BIAS)
         blocks = tl.arange(0, BLOCKS)
         for h_in_group in range(0, group):
             h = (key_head % groups) * group + h_in_group
             head = b * heads + h
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-            is_far = is_far_from_one(A, h, PER_HEAD)
             # Runs of blocks of rows that have mass here: in one the next rows are on their way while these are used.
             low, high = first_and_end(DENSE, head * row_blocks + blocks, blocks < row_blocks)
             has_mass = (low <= n // COLUMNS) & (n // COLUMNS < high)
-            start = _next_where(has_mass, blocks, 0, row_blocks)
-            while start < row_blocks:
-                end = _next_where(has_mass == 0, blocks, start, row_blocks)
-                for row_block in range(start, end):
-                    rows = row_block * DENSE_ROWS + tl.arange(0, DENSE_ROWS)
-                    inside = rows < queries
-                    at_row = head * queries + rows
-                    at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
-                    q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
-                    ends = end_of(rows, exist, diagonal, CAUSAL)
-                    first_row = tl.full([], DENSE_ROWS, tl.int32) * row_block
-                    fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
-                    state = _state_of(STATES, at_row, inside)
-                    wanted = inside[:, None] & (c < C)[None, :]
-                    at_g = b * gb + h * gh + rows.to(tl.int64)[:, None] * gi + c[None, :]
-                    g = tl.load(G + at_g, mask=wanted, other=0.0)
-                    along_mean = tl.load(ALONG + at_row, mask=inside, other=0.0)
-                    x = dense_scores(
-                        q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-                        ORDER, HAS_MASK, HAS_BIAS,
-                    )  # fmt: skip
-                    p, escort, _ = probabilities(x, state, epsilon, is_far, unit, ORDER, ROUGH)
-                    along = tl.dot(g, v, input_precision=PRECISION)
-                    slope = escort * (along - along_mean[:, None])
-                    dk = tl.dot(tl.trans(slope.to(q.dtype)), q, dk, input_precision=PRECISION)
-                    dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=PRECISION)
-                start = _next_where(has_mass, blocks, end, row_blocks)
+            for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
+                if has_power(A, h, POWER, PER_HEAD):
+                    start = _next_where(has_mass, blocks, 0, row_blocks)
+                    while start < row_blocks:
+                        end = _next_where(has_mass == 0, blocks, start, row_blocks)
+                        for row_block in range(start, end):
+                            rows = row_block * DENSE_ROWS + tl.arange(0, DENSE_ROWS)
+                            inside = rows < queries
+                            at_row = head * queries + rows
+                            at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
+                            q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+                            ends = end_of(rows, exist, diagonal, CAUSAL)
+                            first_row = tl.full([], DENSE_ROWS, tl.int32) * row_block
+                            fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
+                            state = _state_of(STATES, at_row, inside)
+                            wanted = inside[:, None] & (c < C)[None, :]
+                            at_g = b * gb + h * gh + rows.to(tl.int64)[:, None] * gi + c[None, :]
+                            g = tl.load(G + at_g, mask=wanted, other=0.0)
+                            along_mean = tl.load(ALONG + at_row, mask=inside, other=0.0)
+                            x = dense_scores(
+                                q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                                HAS_MASK, HAS_BIAS,
+                            )  # fmt: skip
+                            p, escort, _ = probabilities(x, state, epsilon, unit, POWER, ROUGH)
+                            along = tl.dot(g, v, input_precision=PRECISION)
+                            slope = escort * (along - along_mean[:, None])
+                            dk = tl.dot(tl.trans(slope.to(q.dtype)), q, dk, input_precision=PRECISION)
+                            dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=PRECISION)
+                        start = _next_where(has_mass, blocks, end, row_blocks)
         at = key_head * keys + j
         tl.store(DK + at[:, None] * D + d[None, :], dk, mask=(j < keys)[:, None] & (d < D)[None, :])
         tl.store(DV + at[:, None] * C + c[None, :], dv, mask=(j < keys)[:, None] & (c < C)[None, :])

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
-from contmax.kernels.triton._attention_tops import LANES, PRECISION, end_of, with_extras
+from contmax.kernels.triton._attention_tops import ANY_POWER, LANES, PRECISION, end_of, with_extras
 from contmax.kernels.triton._instructions import quick_log2
 from contmax.kernels.triton._solve import NOTHING, log, relative_weights
 
@@ -24,33 +24,28 @@ def fewest_keys(row, queries, exist, diagonal, CAUSAL: tl.constexpr, HAS_MASK: t
 @triton.jit
 def dense_scores(
     q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-    ORDER: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr,
+    HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
     """Scores (rows, keys) of queries (rows, d) and keys (d, keys), from the key n on; NOTHING where not allowed.
 
     They are multiples of `unit_of_scores`.
     """
     z = tl.dot(q, k, input_precision=PRECISION)
-    IS_SCALED: tl.constexpr = HAS_BIAS or ORDER == -1
-    x = z * scale if IS_SCALED else z
+    x = z * scale if HAS_BIAS else z
     if n + k.shape[1] > fewest:
         j = n + tl.arange(0, k.shape[1])
         allowed = inside[:, None] & (j[None, :] < ends[:, None])
         far, wide = rows.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
         at_mask = b * mb + h * mh + far * mi + wide * mj
         at_bias = b * bb + h * bh + far * bi + wide * bj
-        x = with_extras(z, M, B, at_mask, at_bias, allowed, scale if IS_SCALED else 1.0, HAS_MASK, HAS_BIAS)
+        x = with_extras(z, M, B, at_mask, at_bias, allowed, scale if HAS_BIAS else 1.0, HAS_MASK, HAS_BIAS)
     return x
 
 
 @triton.jit
-def unit_of_scores(scale, ORDER: tl.constexpr, HAS_BIAS: tl.constexpr):
-    """What `dense_scores` are multiples of: the scale, or 1 where they are scaled.
-
-    They are where a bias is added, and where α of the head decides which of two branches reads them: Triton cannot hand
-    a product on its way to both.
-    """
-    if HAS_BIAS or ORDER == -1:
+def unit_of_scores(scale, HAS_BIAS: tl.constexpr):
+    """What `dense_scores` are multiples of: the scale, or 1 where they are scaled because a bias is added."""
+    if HAS_BIAS:
         return 1.0
     else:
         return scale
@@ -82,55 +77,41 @@ def _powers(x, slope, base, epsilon, K: tl.constexpr):
 
 
 @triton.jit
-def weights_of_scores(x, top, t, epsilon, is_far, unit, K: tl.constexpr, ROUGH: tl.constexpr):
+def weights_of_scores(x, top, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
     """`relative_weights` of scores (rows, keys), in half precision by `_powers` where that will do."""
-    if ROUGH and K != -1:
+    if ROUGH and K != ANY_POWER:
         slope, base = _line_of(top, t, epsilon, unit, K)
         weight, escort, _ = _powers(x, slope, base, epsilon, K)
-    elif ROUGH:
-        if is_far:
-            slope, base = _line_of(top, t, epsilon, unit, 0)
-            weight, escort, _ = _powers(x, slope, base, epsilon, 0)
-        else:
-            weight, escort = relative_weights(_less(x, top, unit), t, epsilon, -1, True)
     else:
-        weight, escort = relative_weights(_less(x, top, unit), t, epsilon, K, False)
+        weight, escort = relative_weights(_less(x, top, unit), t, epsilon, K, ROUGH)
     return weight, escort
 
 
 @triton.jit
-def probabilities(x, state, epsilon, is_far, unit, K: tl.constexpr, ROUGH: tl.constexpr):
+def probabilities(x, state, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
     """p and p^{2−α} of scores (rows, keys) from the state of the rows, and p^{α−1} where `_powers` are used."""
     first, second, factor, factor_escort = state
-    if ROUGH and K != -1:
+    if ROUGH and K != ANY_POWER:
         p, escort, u = _powers(x, first, second, epsilon, K)
-    elif ROUGH:
-        if is_far:
-            p, escort, u = _powers(x, first, second, epsilon, 0)
-        else:
-            weight, escort = relative_weights(_less(x, first, unit), second, epsilon, -1, True)
-            p, escort = weight * factor[:, None], escort * factor_escort[:, None]
-            u = p
     else:
-        weight, escort = relative_weights(_less(x, first, unit), second, epsilon, K, False)
+        weight, escort = relative_weights(_less(x, first, unit), second, epsilon, K, ROUGH)
         p, escort = weight * factor[:, None], escort * factor_escort[:, None]
         u = p
     return p, escort, u
 
 
 @triton.jit
-def state_of_rows(top, t, total, epsilon, is_far, unit, K: tl.constexpr, ROUGH: tl.constexpr):
+def state_of_rows(top, t, total, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
     """Four numbers for each row, of which `probabilities` are made, from the sum of its weights.
 
     Where these are made by `_powers` the first two are the line of p^{α−1}. Else they are the largest score and t. Then
     there are the factors of weights and escorts: p = weight/total, p^{2−α} = escort/total^{2−α}.
     """
     log_factor = -log(tl.where(total > 0.0, total, 1.0))
-    root = tl.exp(epsilon * log_factor)
-    if ROUGH:
-        slope, base = _line_of(top, t, epsilon, unit, 0 if K == -1 else K)
-        is_line = (K != -1) | is_far
-        top, t = tl.where(is_line, slope * root, top), tl.where(is_line, base * root, t)
+    if ROUGH and K != ANY_POWER:
+        root = tl.exp(epsilon * log_factor)
+        slope, base = _line_of(top, t, epsilon, unit, K)
+        top, t = slope * root, base * root
     return top, t, tl.exp(log_factor), tl.exp((1.0 - epsilon) * log_factor)
 
 

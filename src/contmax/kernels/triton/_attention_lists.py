@@ -15,13 +15,12 @@ from contmax.kernels.triton._attention_tops import (
     LANES,
     end_of,
     epsilon_of_heads,
-    is_far_from_one,
+    has_power,
     keys_of,
     larger,
-    weights_of_head,
 )
 from contmax.kernels.triton._instructions import store_apart
-from contmax.kernels.triton._solve import NOTHING, newton_step
+from contmax.kernels.triton._solve import NOTHING, newton_step, relative_weights
 
 # Rows that are left to dense products together.
 DENSE_ROWS = tl.constexpr(64)
@@ -81,17 +80,17 @@ def _counted(first, second, bound):
 
 
 @triton.jit
-def _closer(first, second, top, unit, ok, epsilon, is_far, partition, K: tl.constexpr):
+def _closer(first, second, top, unit, ok, epsilon, partition, K: tl.constexpr):
     """A bound of A from all tops, (P, R, n) each, and a lower one."""
     for _ in range(_CLOSER_STEPS):
         t = 1.0 - epsilon * partition
         # Where powers need more room, scores are made anew in every step: they are to depend on the last one.
         here = top if K > 0 else top + 0.0 * t
         y = tl.where(ok[:, None], _less(_by_rows(first), here, unit), NOTHING)
-        weight, escort = weights_of_head(y, t, epsilon, is_far, K, True)
+        weight, escort = relative_weights(y, t, epsilon, K, True)
         total, slope = tl.sum(weight, 1), tl.sum(escort, 1)
         y = tl.where(ok[:, None], _less(_by_rows(second), here, unit), NOTHING)
-        weight, escort = weights_of_head(y, t, epsilon, is_far, K, True)
+        weight, escort = relative_weights(y, t, epsilon, K, True)
         total += tl.sum(weight, 1)
         slope += tl.sum(escort, 1)
         partition += newton_step(total, slope, partition, t, epsilon, K)
@@ -154,69 +153,70 @@ def list_keys(
     start = begin + tl.program_id(0) * R
     rows = start + tl.arange(0, R)
     inside = rows < last
-    exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-    ends = end_of(rows, exist, diagonal, CAUSAL)
-    epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
-    is_far = is_far_from_one(A, h, PER_HEAD)
-    unit = 1.0 if HAS_BIAS else scale
-    S: tl.constexpr = T // P
-    turn = tl.arange(0, S)[None, None, :]
-    tile = tl.arange(0, P)[:, None, None] + turn * P
-    wanted = inside[None, :, None] & (tile < ((ends + WIDE - 1) // WIDE * LANES)[None, :, None])
-    at_tops = TOPS + (head * (last - begin) + (rows - begin)) * row_of_tops
-    first = tl.load(at_tops[None, :, None] + tile * 2, mask=wanted, other=NOTHING)
-    # The largest of tiles that are far from each other give a bound: neighbours may share the mass.
-    largest = first
-    if S >= 2 and T >= 2 * _FEWEST:
-        largest = _halved(largest)
-    if S >= 4 and T >= 4 * _FEWEST:
-        largest = _halved(largest)
-    largest = _by_rows(largest)
-    top = tl.max(largest, 1)
-    broken = (tl.sum(largest * 0.0, 1) != 0.0) | (epsilon != epsilon)
-    epsilon = tl.where(epsilon == epsilon, epsilon, 0.5)
-    top = tl.where(broken | (top < 0.5 * NOTHING), 0.0, top)
-    ok = inside & (broken == 0)
-    y = tl.where(ok[:, None], _less(largest, top, unit), NOTHING)
-    partition = tl.zeros([R], tl.float32)
-    for _ in tl.static_range(_STEPS):
-        t = 1.0 - epsilon * partition
-        weight, escort = weights_of_head(y, t, epsilon, is_far, ORDER, True)
-        partition += newton_step(tl.sum(weight, 1), tl.sum(escort, 1), partition, t, epsilon, ORDER)
-    second = tl.load(at_tops[None, :, None] + tile * 2 + 1, mask=wanted, other=NOTHING)
-    base = top * unit
-    partition, below = _lowest(partition, epsilon, tl.abs(base), ORDER, WIDE)
-    bound = _as_top(below, top, unit, ok)
-    kinds, sums = _counted(first, second, bound)
-    counted = tl.sum(sums, 0)
-    # Where more keys may have mass, two at least have.
-    fits = ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= most)
-    if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
-        partition = _closer(first, second, top, unit, ok, epsilon, is_far, partition, ORDER)
-        partition, below = _lowest(partition, epsilon, tl.abs(base), ORDER, WIDE)
-        bound = _as_top(below, top, unit, ok)
-        kinds, sums = _counted(first, second, bound)
-        counted = tl.sum(sums, 0)
-        fits = ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= most)
-    at_row = head * queries + rows
-    store_apart(STARTS + at_row * 2, tl.where(broken, float("nan"), base), inside)
-    store_apart(STARTS + at_row * 2 + 1, partition, inside)
-    if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
-        # The lists of a dense block are not used.
-        mark_dense(DENSE, ANY_DENSE, head, start, queries, group)
-    else:
-        # Tiles with one key are listed, those of which more may have mass are noted for the program.
-        slot = ((tl.cumsum(sums, 0) - sums)[:, :, None] + tl.cumsum(kinds, 2) - kinds) & 65535
-        key = first_key_of(tile, WIDE) + distance_of(place_of(first, WIDE))
-        tl.store((KEYS + at_row * CAPACITY)[None, :, None] + slot, key, mask=kinds == 1)
-        score = first * unit - base[None, :, None]
-        tl.store((SCORES + at_row * CAPACITY)[None, :, None] + slot, score, mask=kinds == 1)
-        doubted = tl.reduce_or(tl.sum(tl.where(kinds > 1, 1 << turn, 0), 2), 1)
-        doubted = tl.reshape((doubted[:, None] >> tl.arange(0, S)[None, :]) & 1, [T])
-        any_tile = tl.arange(0, T) // S + (tl.arange(0, T) % S) * P
-        program = head * tl.num_programs(0) + tl.program_id(0)
-        tl.store(SOME + program * T + tl.cumsum(doubted, 0) - 1, any_tile, mask=doubted > 0)
-        tl.store(NUMBERS + program, tl.sum(doubted, 0))
-        store_apart(BOUNDS + at_row * 2, bound, inside)
-        store_apart(BOUNDS + at_row * 2 + 1, below, inside)
-        store_apart(COUNTS + at_row, counted & 65535, inside)
+    for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
+        if has_power(A, h, POWER, PER_HEAD):
+            exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            ends = end_of(rows, exist, diagonal, CAUSAL)
+            epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
+            unit = 1.0 if HAS_BIAS else scale
+            S: tl.constexpr = T // P
+            turn = tl.arange(0, S)[None, None, :]
+            tile = tl.arange(0, P)[:, None, None] + turn * P
+            wanted = inside[None, :, None] & (tile < ((ends + WIDE - 1) // WIDE * LANES)[None, :, None])
+            at_tops = TOPS + (head * (last - begin) + (rows - begin)) * row_of_tops
+            first = tl.load(at_tops[None, :, None] + tile * 2, mask=wanted, other=NOTHING)
+            # The largest of tiles that are far from each other give a bound: neighbours may share the mass.
+            largest = first
+            if S >= 2 and T >= 2 * _FEWEST:
+                largest = _halved(largest)
+            if S >= 4 and T >= 4 * _FEWEST:
+                largest = _halved(largest)
+            largest = _by_rows(largest)
+            top = tl.max(largest, 1)
+            broken = (tl.sum(largest * 0.0, 1) != 0.0) | (epsilon != epsilon)
+            epsilon = tl.where(epsilon == epsilon, epsilon, 0.5)
+            top = tl.where(broken | (top < 0.5 * NOTHING), 0.0, top)
+            ok = inside & (broken == 0)
+            y = tl.where(ok[:, None], _less(largest, top, unit), NOTHING)
+            partition = tl.zeros([R], tl.float32)
+            for _ in tl.static_range(_STEPS):
+                t = 1.0 - epsilon * partition
+                weight, escort = relative_weights(y, t, epsilon, POWER, True)
+                partition += newton_step(tl.sum(weight, 1), tl.sum(escort, 1), partition, t, epsilon, POWER)
+            second = tl.load(at_tops[None, :, None] + tile * 2 + 1, mask=wanted, other=NOTHING)
+            base = top * unit
+            partition, below = _lowest(partition, epsilon, tl.abs(base), POWER, WIDE)
+            bound = _as_top(below, top, unit, ok)
+            kinds, sums = _counted(first, second, bound)
+            counted = tl.sum(sums, 0)
+            # Where more keys may have mass, two at least have.
+            fits = ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= most)
+            if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
+                partition = _closer(first, second, top, unit, ok, epsilon, partition, POWER)
+                partition, below = _lowest(partition, epsilon, tl.abs(base), POWER, WIDE)
+                bound = _as_top(below, top, unit, ok)
+                kinds, sums = _counted(first, second, bound)
+                counted = tl.sum(sums, 0)
+                fits = ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= most)
+            at_row = head * queries + rows
+            store_apart(STARTS + at_row * 2, tl.where(broken, float("nan"), base), inside)
+            store_apart(STARTS + at_row * 2 + 1, partition, inside)
+            if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
+                # The lists of a dense block are not used.
+                mark_dense(DENSE, ANY_DENSE, head, start, queries, group)
+            else:
+                # Tiles with one key are listed, those of which more may have mass are noted for the program.
+                slot = ((tl.cumsum(sums, 0) - sums)[:, :, None] + tl.cumsum(kinds, 2) - kinds) & 65535
+                key = first_key_of(tile, WIDE) + distance_of(place_of(first, WIDE))
+                tl.store((KEYS + at_row * CAPACITY)[None, :, None] + slot, key, mask=kinds == 1)
+                score = first * unit - base[None, :, None]
+                tl.store((SCORES + at_row * CAPACITY)[None, :, None] + slot, score, mask=kinds == 1)
+                doubted = tl.reduce_or(tl.sum(tl.where(kinds > 1, 1 << turn, 0), 2), 1)
+                doubted = tl.reshape((doubted[:, None] >> tl.arange(0, S)[None, :]) & 1, [T])
+                any_tile = tl.arange(0, T) // S + (tl.arange(0, T) % S) * P
+                program = head * tl.num_programs(0) + tl.program_id(0)
+                tl.store(SOME + program * T + tl.cumsum(doubted, 0) - 1, any_tile, mask=doubted > 0)
+                tl.store(NUMBERS + program, tl.sum(doubted, 0))
+                store_apart(BOUNDS + at_row * 2, bound, inside)
+                store_apart(BOUNDS + at_row * 2 + 1, below, inside)
+                store_apart(COUNTS + at_row, counted & 65535, inside)

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import DENSE_ROWS, is_dense
-from contmax.kernels.triton._attention_tops import ANY_SIZE, epsilon_of_heads, is_far_from_one
+from contmax.kernels.triton._attention_tops import ANY_SIZE, epsilon_of_heads, has_power
 from contmax.kernels.triton._instructions import load_apart, store_apart
 from contmax.kernels.triton._rows import curvature, escort_of, saturated, unbiased
 from contmax.kernels.triton._solve import NOTHING, climb, relative_weights
@@ -17,7 +17,7 @@ _SHORT = tl.constexpr(32)
 
 @triton.jit
 def _solved(
-    KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, is_far,
+    KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon,
     K: tl.constexpr, ROUGH: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
     """Scores become weights, and keys without any are taken off the lists; the number of those that stay, (R,)."""
@@ -30,16 +30,8 @@ def _solved(
     top = tl.maximum(tl.max(y, 1), 0.0)
     y = tl.where(exists, y - top[:, None], NOTHING)
     partition = tl.maximum(partition - top, 0.0)
-    if K == -1:
-        if is_far:
-            partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, 0, ROUGH)
-            weight, _ = relative_weights(y, t, epsilon, 0, ROUGH)
-        else:
-            partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, -1, ROUGH)
-            weight, _ = relative_weights(y, t, epsilon, -1, ROUGH)
-    else:
-        partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, K, ROUGH)
-        weight, _ = relative_weights(y, t, epsilon, K, ROUGH)
+    partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, K, ROUGH)
+    weight, _ = relative_weights(y, t, epsilon, K, ROUGH)
     weight = tl.where(exists, weight, 0.0)
     total = tl.sum(weight, 1)
     p = weight / tl.where(total > 0.0, total, 1.0)[:, None]
@@ -74,22 +66,24 @@ def attend_listed(
         partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
         longest = tl.max(count, 0)
-        is_far = is_far_from_one(A, h, PER_HEAD)
         ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32  # four digits do in half precision
-        if longest <= _SHORT:
-            kept = _solved(
-                KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, is_far, ORDER, ROUGH, _SHORT, CAPACITY
-            )  # fmt: skip
-        elif longest <= 2 * _SHORT:
-            kept = _solved(
-                KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, is_far, ORDER, ROUGH, 2 * _SHORT,
-                CAPACITY,
-            )  # fmt: skip
-        else:
-            kept = _solved(
-                KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, is_far, ORDER, ROUGH, CAPACITY,
-                CAPACITY,
-            )  # fmt: skip
+        kept = count
+        for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
+            if has_power(A, h, POWER, PER_HEAD):
+                if longest <= _SHORT:
+                    kept = _solved(
+                        KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, POWER, ROUGH, _SHORT, CAPACITY
+                    )  # fmt: skip
+                elif longest <= 2 * _SHORT:
+                    kept = _solved(
+                        KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, POWER, ROUGH, 2 * _SHORT,
+                        CAPACITY,
+                    )  # fmt: skip
+                else:
+                    kept = _solved(
+                        KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, POWER, ROUGH, CAPACITY,
+                        CAPACITY,
+                    )  # fmt: skip
         tl.debug_barrier()
         V += b * vb + (h // group) * vh
         # So many that each thread of a warp reads one key, if there is room: of fewer, every thread would read all.

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.triton._instructions import marked
-from contmax.kernels.triton._solve import NOTHING, relative_weights
+from contmax.kernels.triton._solve import NOTHING
 
 # Tiles that share neighbouring keys.
 LANES = tl.constexpr(4)
@@ -56,26 +56,18 @@ def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexp
         return tl.zeros([R], tl.float32) + fixed_epsilon
 
 
+# How powers are computed (K of `_solve`) where every head has its α: for any, and for those that are far from one.
+ANY_POWER = tl.constexpr(-1)
+FAR_POWER = tl.constexpr(0)
+
+
 @triton.jit
-def is_far_from_one(A, h, PER_HEAD: tl.constexpr):
-    """Whether the α of a head is one for which simpler arithmetic does (K = 0 of `_solve`); False for a fixed α."""
+def has_power(A, h, K: tl.constexpr, PER_HEAD: tl.constexpr):
+    """Whether a head is one for the arithmetic K: for one α per head, kernels hold that of both kinds of head."""
     if PER_HEAD:
-        return tl.load(A + h).to(tl.float32) >= 1.1
+        return (tl.load(A + h).to(tl.float32) >= 1.1) == (K == FAR_POWER)
     else:
-        return tl.full([], False, tl.int1)
-
-
-@triton.jit
-def weights_of_head(y, t, epsilon, is_far, K: tl.constexpr, ROUGH: tl.constexpr):
-    """`relative_weights` by the arithmetic that costs less where α is far from one."""
-    if K == -1:
-        if is_far:
-            weight, escort = relative_weights(y, t, epsilon, 0, ROUGH)
-        else:
-            weight, escort = relative_weights(y, t, epsilon, -1, ROUGH)
-        return weight, escort
-    else:
-        return relative_weights(y, t, epsilon, K, ROUGH)
+        return tl.full([], True, tl.int1)
 
 
 @triton.jit
