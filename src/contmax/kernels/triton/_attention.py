@@ -213,7 +213,8 @@ def entmax_attention_backward(
     with device_of(query):
         places, pairs, offsets = _listed_queries(call, lists, g, d_query, d_alpha, needs_alpha)
         dense_key, dense_value = (torch.empty(x.shape, **real) for x in (d_key, d_value))
-        _dense(call, lists, g, (d_query, d_alpha), (dense_key, dense_value), needs_alpha)
+        of_keys = (offsets, dense_key, dense_value, d_key, d_value)
+        _dense(call, lists, g, (d_query, d_alpha), of_keys, needs_alpha)
         row_blocks = blocks_of(call.queries, DENSE_ROWS)
         listed_keys_backward[(blocks_of(call.keys, _KEY_BLOCK), call.batch * call.groups)](
             call.query, g, places, pairs, offsets, lists.any_dense, dense_key, dense_value, d_key, d_value,
@@ -258,10 +259,13 @@ def _dense(
     lists: AttentionLists,
     g: Tensor,
     of_queries: tuple[Tensor, Tensor],
-    of_keys: tuple[Tensor, Tensor],
+    of_keys: tuple[Tensor, ...],
     needs_alpha: bool,
 ) -> None:
-    """Gradients from dense blocks."""
+    """Gradients from dense blocks: those of queries and α; those of keys and values where lists have no part in them.
+
+    For others `of_keys` has room in float32, after the places of the entries of the lists and before the gradients.
+    """
     along = torch.empty(lists.states.shape[:2], dtype=torch.float32, device=g.device)
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.lengths, call.alpha)
     solved = (lists.dense, lists.states, along)
@@ -273,5 +277,5 @@ def _dense(
     )  # fmt: skip
     dense_keys_backward[(blocks_of(call.keys, call.tuning.dense_columns), call.batch * call.groups)](
         *tensors, *solved, lists.any_dense, *of_keys, *call.sizes, call.scale, call.epsilon, *strides,
-        **kinds, BLOCKS=power_of_two(blocks_of(call.queries, DENSE_ROWS)), **call.tuning.dense,
+        **kinds, BLOCKS=power_of_two(blocks_of(call.queries, DENSE_ROWS)), KEY_BLOCK=_KEY_BLOCK, **call.tuning.dense,
     )  # fmt: skip

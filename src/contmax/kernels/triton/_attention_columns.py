@@ -82,6 +82,13 @@ def _where_same(PAIRS, at, exists, same):
         return slope.to(kind, bitcast=True), p.to(kind, bitcast=True)
 
 
+@triton.jit
+def entries_of(OFFSETS, key_head, block, key_blocks, cells):
+    """The first entry for a block of keys, and the end of those; `cells` are those of a block of keys."""
+    cell = (key_head * key_blocks + block) * cells
+    return tl.load(OFFSETS + cell - 1, mask=cell > 0, other=0), tl.load(OFFSETS + cell + cells - 1)
+
+
 @triton.jit(do_not_specialize=ANY_SIZE)
 def listed_keys_backward(
     Q, G, PLACES, PAIRS, OFFSETS, ANY_DENSE, DENSE_DK, DENSE_DV, DK, DV,
@@ -91,45 +98,45 @@ def listed_keys_backward(
 ):  # fmt: skip
     """DK (key heads, keys, D) and DV (key heads, keys, C); `cells` are those of a block of keys.
 
-    What dense blocks of rows contribute is added, where there are any.
+    What dense blocks of rows contribute is added, where there are any. Where there is nothing else they have done it.
     """
     key_head = tl.program_id(1).to(tl.int64)
     block = tl.program_id(0)
     groups = heads // group
     b = key_head // groups
-    cell = (key_head * tl.num_programs(0) + block) * cells
-    start = tl.load(OFFSETS + cell - 1, mask=cell > 0, other=0)
-    end = tl.load(OFFSETS + cell + cells - 1)
-    Q += b * qb + (key_head % groups) * group * qh
-    G += b * gb + (key_head % groups) * group * gh
-    d, c = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
-    key = block * KEY_BLOCK + tl.arange(0, KEY_BLOCK)
-    dk = tl.zeros([KEY_BLOCK, WIDTH], tl.float32)
-    dv = tl.zeros([KEY_BLOCK, VALUE_WIDTH], tl.float32)
-    part = tl.arange(0, TOGETHER)
-    for n in range(start, end, TOGETHER):
-        exists = n + part < end
-        place = tl.load(PLACES + n + part, mask=exists, other=0)
-        row = (place // KEY_BLOCK).to(tl.int64)
-        at_q, at_g = row * qi, row * gi
-        if GROUPED:
-            h = place // KEY_BLOCK // queries
-            row -= h * queries
-            at_q, at_g = h * qh + row * qi, h * gh + row * gi
-        at_q, at_g = at_q[:, None] + d[None, :], at_g[:, None] + c[None, :]
-        q = tl.load(Q + at_q, mask=exists[:, None] & (d < D)[None, :], other=0.0)
-        g = tl.load(G + at_g, mask=exists[:, None] & (c < C)[None, :], other=0.0)
-        same = tl.arange(0, KEY_BLOCK)[:, None] == (place % KEY_BLOCK)[None, :]
-        slope, p = _where_same(PAIRS, (n + part).to(tl.int64), exists, same)
-        dk = tl.dot(slope, q, dk, input_precision=PRECISION)
-        dv = tl.dot(p, g, dv, input_precision=PRECISION)
-    inside = key < keys
-    at_k = (key_head * keys + key)[:, None] * D + d[None, :]
-    at_v = (key_head * keys + key)[:, None] * C + c[None, :]
-    wanted_k = inside[:, None] & (d < D)[None, :]
-    wanted_v = inside[:, None] & (c < C)[None, :]
-    if tl.load(ANY_DENSE + key_head) != 0:
-        dk += tl.load(DENSE_DK + at_k, mask=wanted_k, other=0.0)
-        dv += tl.load(DENSE_DV + at_v, mask=wanted_v, other=0.0)
-    tl.store(DK + at_k, saturated(dk * scale, DK).to(DK.dtype.element_ty), mask=wanted_k)
-    tl.store(DV + at_v, saturated(dv, DV).to(DV.dtype.element_ty), mask=wanted_v)
+    start, end = entries_of(OFFSETS, key_head, block, tl.num_programs(0), cells)
+    has_dense = tl.load(ANY_DENSE + key_head) != 0
+    if (start < end) | (has_dense == 0):
+        Q += b * qb + (key_head % groups) * group * qh
+        G += b * gb + (key_head % groups) * group * gh
+        d, c = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
+        key = block * KEY_BLOCK + tl.arange(0, KEY_BLOCK)
+        dk = tl.zeros([KEY_BLOCK, WIDTH], tl.float32)
+        dv = tl.zeros([KEY_BLOCK, VALUE_WIDTH], tl.float32)
+        part = tl.arange(0, TOGETHER)
+        for n in range(start, end, TOGETHER):
+            exists = n + part < end
+            place = tl.load(PLACES + n + part, mask=exists, other=0)
+            row = (place // KEY_BLOCK).to(tl.int64)
+            at_q, at_g = row * qi, row * gi
+            if GROUPED:
+                h = place // KEY_BLOCK // queries
+                row -= h * queries
+                at_q, at_g = h * qh + row * qi, h * gh + row * gi
+            at_q, at_g = at_q[:, None] + d[None, :], at_g[:, None] + c[None, :]
+            q = tl.load(Q + at_q, mask=exists[:, None] & (d < D)[None, :], other=0.0)
+            g = tl.load(G + at_g, mask=exists[:, None] & (c < C)[None, :], other=0.0)
+            same = tl.arange(0, KEY_BLOCK)[:, None] == (place % KEY_BLOCK)[None, :]
+            slope, p = _where_same(PAIRS, (n + part).to(tl.int64), exists, same)
+            dk = tl.dot(slope, q, dk, input_precision=PRECISION)
+            dv = tl.dot(p, g, dv, input_precision=PRECISION)
+        inside = key < keys
+        at_k = (key_head * keys + key)[:, None] * D + d[None, :]
+        at_v = (key_head * keys + key)[:, None] * C + c[None, :]
+        wanted_k = inside[:, None] & (d < D)[None, :]
+        wanted_v = inside[:, None] & (c < C)[None, :]
+        if has_dense:
+            dk += tl.load(DENSE_DK + at_k, mask=wanted_k, other=0.0)
+            dv += tl.load(DENSE_DV + at_v, mask=wanted_v, other=0.0)
+        tl.store(DK + at_k, saturated(dk * scale, DK).to(DK.dtype.element_ty), mask=wanted_k)
+        tl.store(DV + at_v, saturated(dv, DV).to(DV.dtype.element_ty), mask=wanted_v)

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from contmax.kernels.triton._attention_columns import entries_of
 from contmax.kernels.triton._attention_dense_scores import (
     by_lane,
     dense_scores,
@@ -129,15 +130,18 @@ def dense_queries_backward(
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def dense_keys_backward(
-    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, ANY_DENSE, DK, DV,
+    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, ANY_DENSE, OFFSETS, DENSE_DK, DENSE_DV, DK, DV,
     queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
-    BLOCKS: tl.constexpr,
+    BLOCKS: tl.constexpr, KEY_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What dense blocks contribute to DK (key heads, keys, D), before it is scaled, and DV (key heads, keys, C)."""
+    """DK (key heads, keys, D) and DV (key heads, keys, C) of blocks of keys for which there are no entries of lists.
+
+    For the others, what dense blocks of rows contribute to both, before it is scaled: DENSE_DK and DENSE_DV.
+    """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
     key_head = tl.program_id(1).to(tl.int64)
     if tl.load(ANY_DENSE + key_head) != 0:
@@ -194,5 +198,13 @@ def dense_keys_backward(
                             dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=PRECISION)
                         start = _next_where(has_mass, blocks, end, row_blocks)
         at = key_head * keys + j
-        tl.store(DK + at[:, None] * D + d[None, :], dk, mask=(j < keys)[:, None] & (d < D)[None, :])
-        tl.store(DV + at[:, None] * C + c[None, :], dv, mask=(j < keys)[:, None] & (c < C)[None, :])
+        at_k, wanted_k = at[:, None] * D + d[None, :], (j < keys)[:, None] & (d < D)[None, :]
+        at_v, wanted_v = at[:, None] * C + c[None, :], (j < keys)[:, None] & (c < C)[None, :]
+        key_blocks = (keys + KEY_BLOCK - 1) // KEY_BLOCK
+        listed, end_of_listed = entries_of(OFFSETS, key_head, n // KEY_BLOCK, key_blocks, group * row_blocks)
+        if listed < end_of_listed:
+            tl.store(DENSE_DK + at_k, dk, mask=wanted_k)
+            tl.store(DENSE_DV + at_v, dv, mask=wanted_v)
+        else:
+            tl.store(DK + at_k, saturated(dk * scale, DK).to(DK.dtype.element_ty), mask=wanted_k)
+            tl.store(DV + at_v, saturated(dv, DV).to(DV.dtype.element_ty), mask=wanted_v)

@@ -80,20 +80,29 @@ def _counted(first, second, bound):
 
 
 @triton.jit
+def _scores(tops, top, unit, ok):
+    """Scores less the largest, (R, Pn), from tops, (P, R, n); NOTHING in rows that are not ok."""
+    return tl.where(ok[:, None], _less(_by_rows(tops), top, unit), NOTHING)
+
+
+@triton.jit
+def _sums(y, t, epsilon, K: tl.constexpr):
+    """Those of weights and of escorts of scores (R, n), (R,) each."""
+    weight, escort = relative_weights(y, t, epsilon, K, True)
+    return tl.sum(weight, 1), tl.sum(escort, 1)
+
+
+@triton.jit
 def _closer(first, second, top, unit, ok, epsilon, partition, K: tl.constexpr):
     """A bound of A from all tops, (P, R, n) each, and a lower one."""
+    y, z = _scores(first, top, unit, ok), _scores(second, top, unit, ok)
     for _ in range(_CLOSER_STEPS):
         t = 1.0 - epsilon * partition
-        # Where powers need more room, scores are made anew in every step: they are to depend on the last one.
-        here = top if K > 0 else top + 0.0 * t
-        y = tl.where(ok[:, None], _less(_by_rows(first), here, unit), NOTHING)
-        weight, escort = relative_weights(y, t, epsilon, K, True)
-        total, slope = tl.sum(weight, 1), tl.sum(escort, 1)
-        y = tl.where(ok[:, None], _less(_by_rows(second), here, unit), NOTHING)
-        weight, escort = relative_weights(y, t, epsilon, K, True)
-        total += tl.sum(weight, 1)
-        slope += tl.sum(escort, 1)
-        partition += newton_step(total, slope, partition, t, epsilon, K)
+        # General powers leave no room to keep scores: they are made anew, from what depends on the step.
+        here = top + 0.0 * t
+        total, slope = _sums(y if K > 0 else _scores(first, here, unit, ok), t, epsilon, K)
+        others, other_slope = _sums(z if K > 0 else _scores(second, here, unit, ok), t, epsilon, K)
+        partition += newton_step(total + others, slope + other_slope, partition, t, epsilon, K)
     return partition
 
 
@@ -181,8 +190,8 @@ def list_keys(
             partition = tl.zeros([R], tl.float32)
             for _ in tl.static_range(_STEPS):
                 t = 1.0 - epsilon * partition
-                weight, escort = relative_weights(y, t, epsilon, POWER, True)
-                partition += newton_step(tl.sum(weight, 1), tl.sum(escort, 1), partition, t, epsilon, POWER)
+                total, slope = _sums(y, t, epsilon, POWER)
+                partition += newton_step(total, slope, partition, t, epsilon, POWER)
             second = tl.load(at_tops[None, :, None] + tile * 2 + 1, mask=wanted, other=NOTHING)
             base = top * unit
             partition, below = _lowest(partition, epsilon, tl.abs(base), POWER, WIDE)
