@@ -1,6 +1,7 @@
 """The way of the commonest calls, a density for each sequence: values and derivatives are those of the ordinary way."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch.autograd import forward_ad
 
 import contmax
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
+from contmax.kernels import triton_kernels
 from plain_context_checks import (
     PLACES,
     assert_the_same,
@@ -211,3 +213,21 @@ def test_a_compiled_program_takes_the_ordinary_way(taken, place):
     found = value_and_gradients(traced, tensors)
     assert not taken
     assert_the_same(found, value_and_gradients(function, tensors))
+
+
+def test_what_hooks_bring_back_in_another_dtype_is_left_to_the_ordinary_launch(monkeypatch):
+    """A launch that is ready takes addresses for those of float32 on its device."""
+    seen = []
+    module = sys.modules[triton_kernels().plain_line.__module__]
+    ordinary = module.line_gradients
+    monkeypatch.setattr(module, "line_gradients", lambda *given: seen.append(given[1].dtype) or ordinary(*given))
+    attend, (values, loc, scale) = attention("line"), inputs("line")
+    loc.requires_grad_()
+    context = attend(values, (loc, scale), need_density=False)[0]
+    (expected,) = torch.autograd.grad(context.sum(), loc)
+    assert not seen
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x.double() if x.dim() == 1 else x):
+        context = attend(values, (loc, scale), need_density=False)[0]
+    (got,) = torch.autograd.grad(context.sum(), loc)
+    assert seen == [torch.float64]
+    torch.testing.assert_close(got, expected)

@@ -16,7 +16,7 @@ from contmax import kernels
 from contmax._autograd import bare_apply
 from contmax._by_reference import gradients_by_reference, may_be_differentiated
 from contmax._device import device_type
-from contmax._eager import is_eager
+from contmax._eager import all_eager, is_eager
 from contmax._precision import without_autocast
 from contmax.basis import Basis
 from contmax.basis._basis import constants_of
@@ -100,7 +100,9 @@ def _context(
 
 def _are_plain(values: Any, loc: Any, scale: Any) -> bool:
     """Whether all hold numbers now, in float32 on one GPU, the values as (B, L, D), and none has a tangent."""
-    if not (is_eager(values) and is_eager(loc) and is_eager(scale)):
+    if not (isinstance(values, Tensor) and isinstance(loc, Tensor) and isinstance(scale, Tensor)):
+        return False
+    if not all_eager(values, loc, scale):
         return False
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
@@ -147,7 +149,8 @@ class _PlainContext(torch.autograd.Function):
         weights, centre, width, k, is_factor = given
         launch = kernels.triton_kernels()
         if loc.dim() == 1:
-            r = launch.line_values(loc, scale, centre, width, k, True)
+            line = launch.plain_line(loc.shape[0], centre.shape[0], k, loc.device)
+            r = line.values(loc, scale, centre, width)
         else:
             r = launch.plane_values(loc, scale, centre, width, k, not is_factor)
         shares = torch.mm(r, weights.mT)
@@ -178,7 +181,8 @@ def _gradients(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
     launch = kernels.triton_kernels()
     by_r = torch.mm(torch.bmm(cotangent, values.mT).squeeze(1), weights)
     if loc.dim() == 1:
-        by_loc, by_scale, _, _ = launch.line_gradients(by_r, loc, scale, centre, width, k, True, False)
+        line = launch.plain_line(loc.shape[0], centre.shape[0], k, loc.device)
+        by_loc, by_scale = line.gradients(by_r, loc, scale, centre, width)
     else:
         by_loc, by_scale, _, _ = launch.plane_gradients(by_r, loc, scale, centre, width, k, False, not is_factor)
     return by_values, by_loc, by_scale, None  # torch leaves out what is not needed

@@ -146,19 +146,11 @@ def _kept_of(compiled: CompiledKernel) -> _Kept:
 
 def _known_of(tensors: Sequence[Tensor | None]) -> tuple[tuple[Any, ...], list[int | None]]:
     """What a compiled kernel knows of tensors, or more; and their addresses."""
-    key: list[Any] = []
-    addresses: list[int | None] = []
+    addresses = [None if x is None else x.data_ptr() for x in tensors]
+    key: list[Any] = [None if x is None else (x.dtype, x.get_device()) for x in tensors]
     joined = 0
-    for x in tensors:
-        if x is None:
-            key.append(None)
-            addresses.append(None)
-        else:
-            address = x.data_ptr()
-            key.append(x.dtype)
-            key.append(x.get_device())
-            addresses.append(address)
-            joined |= address
+    for address in addresses:
+        joined |= address or 0
     if joined % 16:  # which of them are aligned to 16 bytes is asked only where not all are
         key += [not a or a % 16 == 0 for a in addresses]
     return tuple(key), addresses

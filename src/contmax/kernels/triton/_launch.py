@@ -53,7 +53,7 @@ def resolved(x: Tensor) -> Tensor:
 
 def laid_out(x: Tensor) -> Tensor:
     """x as kernels read it: contiguous, and negated now."""
-    return resolved(x).contiguous()
+    return x if x.is_contiguous() and not x.is_neg() else x.resolve_neg().contiguous()
 
 
 def side_by_side(x: Tensor) -> Tensor:

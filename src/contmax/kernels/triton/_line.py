@@ -180,8 +180,8 @@ def line_values(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: fl
     r = loc.new_empty(*loc.shape, centre.shape[0])
     if r.numel() == 0:
         return r
-    values = _values(loc.numel(), centre.shape[0], k, raised)
-    values(r, laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width), _rule(k, loc.device))
+    values = launch_of_values(loc.numel(), centre.shape[0], k, raised)
+    values(r, laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width), rule_of(k, loc.device))
     return r
 
 
@@ -216,15 +216,15 @@ def line_gradients(
     cotangent = resolved(cotangent)
     matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
     if rows:
-        gradients = _gradients(rows, columns, matrix.stride(), k, raised, needs_basis)
-        gradients(by_loc, by_scale, shares, matrix, *parameters, _rule(k, loc.device))
+        gradients = launch_of_gradients(rows, columns, matrix.stride(), k, raised, needs_basis)
+        gradients(by_loc, by_scale, shares, matrix, *parameters, rule_of(k, loc.device))
     if shares is None:
         return by_loc, by_scale, None, None
     return by_loc, by_scale, shares[:, 0].sum(0), shares[:, 1].sum(0)
 
 
 @functools.cache
-def _rule(k: float, device: torch.device) -> Tensor:
+def rule_of(k: float, device: torch.device) -> Tensor:
     """Nodes on [0, 1], then log₂ of their weights, in float32."""
     with torch.inference_mode(False):
         nodes, weights = unit_gauss_legendre(_nodes(k), device)
@@ -232,7 +232,8 @@ def _rule(k: float, device: torch.device) -> Tensor:
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def _values(rows: int, columns: int, k: float, raised: bool) -> Launch:
+def launch_of_values(rows: int, columns: int, k: float, raised: bool) -> Launch:
+    """What makes r of so many densities and functions; for the others see :func:`line_values`."""
     block_rows, block_columns, warps = _block(rows, columns)
     grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
     law, kinds = _law(k, raised)
@@ -241,8 +242,10 @@ def _values(rows: int, columns: int, k: float, raised: bool) -> Launch:
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def _gradients(rows: int, columns: int, strides: tuple[int, ...], k: float, raised: bool, needs_basis: bool) -> Launch:
-    """Cotangents have these strides."""
+def launch_of_gradients(
+    rows: int, columns: int, strides: tuple[int, ...], k: float, raised: bool, needs_basis: bool
+) -> Launch:
+    """The same for the gradients; cotangents have these strides."""
     block_rows, block_columns, warps = _block(rows, columns)
     law, kinds = _law(k, raised)
     kinds |= {"BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns}
