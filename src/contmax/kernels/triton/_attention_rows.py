@@ -87,7 +87,7 @@ def attend_listed(
         tl.debug_barrier()
         V += b * vb + (h // group) * vh
         # So many that each thread of a warp reads one key, if there is room: of fewer, every thread would read all.
-        TOGETHER: tl.constexpr = (32 if WIDTH * V.dtype.element_ty.primitive_bitwidth <= 2048 else 16) // R
+        TOGETHER: tl.constexpr = 32 // R if WIDTH * V.dtype.element_ty.primitive_bitwidth <= 1024 else _TOGETHER
         d, part = tl.arange(0, WIDTH), tl.arange(0, TOGETHER)
         total = tl.zeros([R, WIDTH], tl.float32) + (top * 0.0)[:, None]  # NaN stays NaN
         for n in range(0, tl.max(kept, 0), TOGETHER):
