@@ -162,3 +162,17 @@ def test_autocast_asks_for_float32(taken, dtype):
     assert torch.autograd.grad(p[:, 0].sum(), x)[0].dtype == dtype
     assert contmax.entmax(x).dtype == dtype
     assert len(taken) == 2
+
+
+@pytest.mark.graph
+def test_an_export_leaves_nothing_of_this_way_behind(taken):
+    constant = rows(requires_grad=False)
+    contmax.entmax(constant)  # Triton is known to work
+
+    class Constant(torch.nn.Module):
+        def forward(self, x):
+            return x * contmax.entmax(constant)
+
+    exported = torch.export.export(Constant(), (constant,), strict=False)
+    assert len(taken) == 1
+    assert not any("empty_like" in str(node.target) for node in exported.graph.nodes)

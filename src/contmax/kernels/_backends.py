@@ -104,7 +104,7 @@ def numba_works() -> bool:
 @constant_to_tracers
 def triton_works() -> bool:
     """Whether kernels for CUDA tensors can be imported."""
-    return TRITON.can_run()
+    return (TRITON.works and TRITON.tried) or TRITON.can_run()  # what is known is quicker to read than to ask for
 
 
 @functools.cache
@@ -120,8 +120,7 @@ def numba_takes(x: Tensor) -> bool:
 
 def triton_runs_on(x: Tensor) -> bool:
     """Whether kernels compiled by triton run on the device of x."""
-    # What is known is quicker to read here than to ask for.
-    return (x.is_cuda or device_type(x) in TRITON_DEVICES) and ((TRITON.works and TRITON.tried) or triton_works())
+    return (x.is_cuda or device_type(x) in TRITON_DEVICES) and triton_works()
 
 
 def triton_takes(*tensors: Tensor) -> bool:

@@ -262,9 +262,10 @@ def _dense(
     of_keys: tuple[Tensor, ...],
     needs_alpha: bool,
 ) -> None:
-    """Gradients from dense blocks: those of queries and α; those of keys and values where lists have no part in them.
+    """Gradients from dense blocks.
 
-    For others `of_keys` has room in float32, after the places of the entries of the lists and before the gradients.
+    Those of keys and values are written where lists have no part in them, and elsewhere put down in float32 until they
+    have: `of_keys` are the offsets of the entries of the lists, both in float32, and both gradients.
     """
     along = torch.empty(lists.states.shape[:2], dtype=torch.float32, device=g.device)
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.lengths, call.alpha)

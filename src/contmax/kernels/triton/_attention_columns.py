@@ -84,7 +84,10 @@ def _where_same(PAIRS, at, exists, same):
 
 @triton.jit
 def entries_of(OFFSETS, key_head, block, key_blocks, cells):
-    """The first entry for a block of keys, and the end of those; `cells` are those of a block of keys."""
+    """The first entry for a block of keys, and the end of those.
+
+    `cells` is how many cells it has: one for each block of rows of each head of its group.
+    """
     cell = (key_head * key_blocks + block) * cells
     return tl.load(OFFSETS + cell - 1, mask=cell > 0, other=0), tl.load(OFFSETS + cell + cells - 1)
 
@@ -98,7 +101,8 @@ def listed_keys_backward(
 ):  # fmt: skip
     """DK (key heads, keys, D) and DV (key heads, keys, C); `cells` are those of a block of keys.
 
-    What dense blocks of rows contribute is added, where there are any. Where there is nothing else they have done it.
+    What dense blocks of rows contribute is added. Blocks of keys without entries are left alone where there are any:
+    `dense_keys_backward` has written them.
     """
     key_head = tl.program_id(1).to(tl.int64)
     block = tl.program_id(0)

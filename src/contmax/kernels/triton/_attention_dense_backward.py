@@ -200,6 +200,7 @@ def dense_keys_backward(
         at = key_head * keys + j
         at_k, wanted_k = at[:, None] * D + d[None, :], (j < keys)[:, None] & (d < D)[None, :]
         at_v, wanted_v = at[:, None] * C + c[None, :], (j < keys)[:, None] & (c < C)[None, :]
+        tl.static_assert(KEY_BLOCK % COLUMNS == 0)
         key_blocks = (keys + KEY_BLOCK - 1) // KEY_BLOCK
         listed, end_of_listed = entries_of(OFFSETS, key_head, n // KEY_BLOCK, key_blocks, group * row_blocks)
         if listed < end_of_listed:

@@ -19,7 +19,7 @@ class AttentionLists(NamedTuple):
     Attributes:
         keys: (B·H, Q, LIST_CAPACITY), int32; what is behind the count is not defined.
         weights: p there, float32.
-        counts: (B·H, Q), int32; not defined in dense blocks.
+        counts: (B·H, Q), int32; 0 in dense blocks.
         starts: (B·H, Q, 2), float32: the largest score, NaN where a row has one, and a lower bound of the
             partition, in dense blocks t.
         dense: (B·H, blocks of rows), int64: not 0 where the lists are not used; then which blocks of keys have mass.

@@ -9,7 +9,7 @@ from contmax.kernels.triton._instructions import load_apart, store_apart
 from contmax.kernels.triton._rows import curvature, escort_of, saturated, unbiased
 from contmax.kernels.triton._solve import NOTHING, climb, relative_weights
 
-# Keys of each row that are gathered at a time.
+# Keys of each row that are gathered at a time, where there is no room for more.
 _TOGETHER = tl.constexpr(4)
 # Lists up to this length are solved apart from longer ones, and so are those up to twice this.
 _SHORT = tl.constexpr(32)

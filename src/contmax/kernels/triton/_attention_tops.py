@@ -63,7 +63,10 @@ FAR_POWER = tl.constexpr(0)
 
 @triton.jit
 def has_power(A, h, K: tl.constexpr, PER_HEAD: tl.constexpr):
-    """Whether a head is one for the arithmetic K: for one α per head, kernels hold that of both kinds of head."""
+    """Whether the powers of a head are to be computed by K: always for a fixed α, else so for one of both.
+
+    They run over ``tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1)``: both, or the one of the fixed α.
+    """
     if PER_HEAD:
         return (tl.load(A + h).to(tl.float32) >= 1.1) == (K == FAR_POWER)
     else:

@@ -177,6 +177,7 @@ def _may_be_kept(kernel: Any) -> bool:
 
 
 def _nobody_watches() -> bool:
+    """The same but for the kernel: by Triton's settings and hooks, one by one, and the kind of chip."""
     enter, leave = _RUNTIME.launch_enter_hook, _RUNTIME.launch_exit_hook
     return (
         not _RUNTIME.debug
@@ -189,7 +190,8 @@ def _nobody_watches() -> bool:
 
 
 # Settings that were made in this process, and the calls of hooks: where all are empty, Triton's defaults hold, which
-# is quicker to see than what each of them is. Where the defaults themselves are watched, one is never empty.
+# is quicker to see than what each of them is. If something watches already now, the first is never empty, so that
+# every launch asks.
 _MADE_SETTINGS = vars(_RUNTIME) if _nobody_watches() else {"watched": True}
 _MADE_COMPILER_SETTINGS = vars(_COMPILATION)
 _ENTERING, _LEAVING = (

@@ -1,4 +1,4 @@
-"""The commonest expectations on the line: a density for each sequence, each way by one launch, found at once.
+"""The commonest expectations on the line, a density for each sequence: each way by one launch.
 
 As for the commonest maps (`_plain_rows`), what is known of a kind of densities is asked once, and kept.
 """
@@ -16,7 +16,7 @@ from contmax.kernels.triton._line import launch_of_gradients, launch_of_values, 
 class PlainLine:
     """r of so many densities (μ, σ) against functions (μ_j, σ_j) that are not learned, and its gradients.
 
-    Tensors are of float32 and on one device, of which whoever calls for values has made sure.
+    Tensors are of float32 and on one device: the caller has made sure.
 
     Args:
         rows: how many densities.
@@ -49,7 +49,7 @@ class PlainLine:
                 return line_gradients(cotangent, loc, scale, centre, width, self._k, True, False)[:2]
         loc, scale = laid_out(loc), laid_out(scale)
         by_loc, by_scale = torch.empty_like(loc), torch.empty_like(scale)
-        # The third would be for the functions.
+        # The third would be for the functions; the kernel does not touch it.
         tensors = (by_loc, by_scale, by_loc, laid_out(cotangent), loc, scale, laid_out(centre), laid_out(width))
         self._gradients(*tensors, self._rule)
         return by_loc, by_scale
