@@ -102,3 +102,15 @@ def test_keys_behind_the_last_are_not_read():
     query, key = (torch.zeros(1, 1, 40, 16) for _ in range(2))
     value = torch.full((1, 1, 64, 16), 1e4)[:, :, :40].zero_()
     assert (entmax_attention(query, key, value, alpha=torch.tensor([1.0]), scale=1.0) == 0).all()
+
+
+@pytest.mark.parametrize("alpha", [1.25, torch.tensor([1.05, 1.3, 1.1, 2.0])])
+def test_dense_and_listed_rows_share_keys(alpha):
+    """Of two heads for each key head; blocks of keys have entries of lists and dense rows, dense rows, or neither."""
+    query, key, value = drawn(heads=4, groups=2, queries=72, keys=210, dtype=F16)
+    query[:, :, :64] *= 0.01  # flat: dense
+    query[:, :, 64:] *= 0.1
+    query[:, :, 64:, 0] = 4.0
+    key[..., 0] = -1.0
+    key[..., :5, 0], key[..., 70:73, 0] = 1.0, 1.1  # what the others attend
+    assert_same([query, key, value], alpha, lengths=torch.tensor([140]), enable_gqa=True, scale=1.0)
