@@ -3,65 +3,16 @@
 No device is needed: Triton's own part is played by a kernel that only writes down how it was called.
 """
 
-import inspect
-from types import SimpleNamespace
-
 import pytest
 import torch
 from triton import knobs
 from triton._C.libtriton import native_specialize_impl
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.driver import CudaLauncher
-from triton.compiler import CompiledKernel, make_backend
+from triton.compiler import make_backend
 from triton.runtime.jit import JITFunction
 
-from contmax.kernels.triton import _kept
-from contmax.kernels.triton._kept import Launch, ReadyLaunch, known_of_number
-
-
-class _Compiled(CompiledKernel):
-    """Remembers what it was launched with, and in which way."""
-
-    function, packed_metadata, name = 7, (4, 1), "fake"
-
-    def __init__(self):
-        self.calls, self.hooked = [], []
-
-    def __getitem__(self, grid):
-        return lambda *arguments: self.hooked.append((grid, arguments))
-
-    def run(self, x, y, z, stream, function, metadata, launch_metadata, enter, leave, *arguments):
-        assert (stream, function, metadata) == (99, self.function, self.packed_metadata)
-        assert launch_metadata is enter is leave is None
-        self.calls.append(((x, y, z), arguments))
-
-
-@pytest.fixture
-def kernel(monkeypatch):
-    """A kernel that Triton would compile, on a device that is the current one; `plain` are the calls to Triton."""
-
-    def function(X, Y, n, epsilon, K, B):
-        """Not run."""
-
-    kernel = JITFunction(function)
-    kernel.plain = []
-
-    def run(self, *arguments, grid, warmup, **options):
-        compiled = _Compiled()
-        self.plain.append(SimpleNamespace(grid=grid, arguments=arguments, options=options, compiled=compiled))
-        return compiled
-
-    monkeypatch.setattr(JITFunction, "run", run)
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: -1, raising=False)  # that of a CPU tensor
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 99, raising=False)
-    monkeypatch.setattr(_kept, "_COMPILED", {})
-    monkeypatch.setattr(_kept, "_HAS_BARE_LAUNCHER", False)
-    return kernel
-
-
-def _launch(kernel, x=None, y=None, n=48, epsilon=0.5, kind=2, warps=4, grid=(3,)):
-    x = torch.zeros(64) if x is None else x
-    Launch(kernel, grid, (n, epsilon), {"K": kind, "B": 64}, warps)(x, y)
+from contmax.kernels.triton._kept import Launch, known_of_number
+from launch_checks import launch, noted_kernel  # noqa: F401 a fixture
 
 
 def test_the_second_launch_is_that_of_the_compiled_kernel(kernel):
@@ -97,18 +48,18 @@ def test_the_second_launch_is_that_of_the_compiled_kernel(kernel):
     ],
 )
 def test_other_kinds_of_arguments_are_asked_for_again(kernel, other):
-    _launch(kernel)
-    _launch(kernel, **other)
+    launch(kernel)
+    launch(kernel, **other)
     assert len(kernel.plain) == 2
-    _launch(kernel)
-    _launch(kernel, **other)
+    launch(kernel)
+    launch(kernel, **other)
     assert len(kernel.plain) == 2
 
 
 @pytest.mark.parametrize("other", [{"n": 64}, {"n": 0}, {"epsilon": 0.1}, {"grid": (7,)}, {"x": torch.ones(3, 5)}])
 def test_the_same_kinds_share_a_compiled_kernel(kernel, other):
-    _launch(kernel)
-    _launch(kernel, **other)
+    launch(kernel)
+    launch(kernel, **other)
     assert len(kernel.plain) == 1
 
 
@@ -118,8 +69,8 @@ def test_another_kernel_with_the_same_arguments_is_another(kernel):
 
     other = JITFunction(function)
     other.plain = []
-    _launch(kernel)
-    _launch(other)
+    launch(kernel)
+    launch(other)
     assert len(kernel.plain) == len(other.plain) == 1
 
 
@@ -149,18 +100,18 @@ def test_triton_tells_tensors_apart_by_dtype_and_alignment_alone(dtype):
 
 
 def test_nothing_is_kept_under_tools_that_change_kernels(kernel, monkeypatch):
-    _launch(kernel)
+    launch(kernel)
     with monkeypatch.context() as patch:
         patch.setattr(knobs.runtime, "debug", True)
-        _launch(kernel)
+        launch(kernel)
     with monkeypatch.context() as patch:
         patch.setattr(knobs.compilation, "instrumentation_mode", "consan")
-        _launch(kernel)
+        launch(kernel)
     with monkeypatch.context() as patch:
         patch.setattr(knobs.runtime, "add_stages_inspection_hook", lambda: ("key", "hash"))
-        _launch(kernel)
+        launch(kernel)
     kernel.add_pre_run_hook(lambda *arguments, **options: None)
-    _launch(kernel)
+    launch(kernel)
     assert len(kernel.plain) == 5
     assert not kernel.plain[0].compiled.calls
 
@@ -171,92 +122,33 @@ def test_launches_with_hooks_are_left_to_triton(kernel, chain):
         """Called by Triton."""
 
     hooks = getattr(knobs.runtime, chain)
-    _launch(kernel)
+    launch(kernel)
     hooks.add(hook)
     try:
-        _launch(kernel)
+        launch(kernel)
     finally:
         hooks.remove(hook)
     assert len(kernel.plain) == 2
-    _launch(kernel)
+    launch(kernel)
     assert len(kernel.plain) == 2
     assert len(kernel.plain[0].compiled.calls) == 1
 
 
 @pytest.mark.parametrize("chain", ["launch_enter_hook", "launch_exit_hook"])
 def test_a_hook_may_be_any_function_or_none(kernel, monkeypatch, chain):
-    _launch(kernel)
+    launch(kernel)
     monkeypatch.setattr(knobs.runtime, chain, lambda metadata: None)
-    _launch(kernel)
+    launch(kernel)
     assert len(kernel.plain) == 2
     monkeypatch.setattr(knobs.runtime, chain, None)
-    _launch(kernel)
+    launch(kernel)
     assert len(kernel.plain) == 2
-
-
-def test_other_versions_of_triton_launch_what_they_compiled(kernel, monkeypatch):
-    monkeypatch.setattr(_kept, "_LAUNCHES_DIRECTLY", False)
-    x = torch.zeros(64)
-    _launch(kernel, x)
-    _launch(kernel, x)
-    ((grid, (first, *arguments)),) = kernel.plain[0].compiled.hooked
-    assert grid == (3, 1, 1)
-    assert first is x
-    assert arguments == [None, 48, 0.5, 2, 64]
-    assert not kernel.plain[0].compiled.calls
-
-
-def test_compiled_kernels_are_launched_as_triton_does():
-    """The order of arguments is Triton's own: this fails where a version has another."""
-    source = inspect.getsource(CompiledKernel.__getitem__)
-    order = "grid[0], grid[1], grid[2], stream, self.function, self.packed_metadata, launch_metadata,"
-    assert order in " ".join(source.split()) or not _kept._LAUNCHES_DIRECTLY
-
-
-class _Launcher:
-    """Triton 3.6's: in Python, before one in C."""
-
-    launch_cooperative_grid, launch_pdl, profile_scratch_size = False, True, 0
-
-    def __init__(self, global_scratch_size):
-        self.global_scratch_size, self.wrapped, self.bare = global_scratch_size, [], []
-
-    def __call__(self, *arguments):
-        self.wrapped.append(arguments)
-
-    def launch(self, *arguments):
-        self.bare.append(arguments)
-
-
-@pytest.mark.parametrize("scratch", [0, 128])
-def test_a_launcher_in_c_is_called_without_the_one_before_it(kernel, monkeypatch, scratch):
-    launcher = _Launcher(scratch)
-    monkeypatch.setattr(_kept, "_HAS_BARE_LAUNCHER", True)
-    monkeypatch.setattr(_Compiled, "run", launcher)
-    x = torch.zeros(64)
-    _launch(kernel, x)
-    _launch(kernel, x)
-    arguments = (x.data_ptr(), None, 48, 0.5, 2, 64)
-    if scratch:
-        assert launcher.wrapped == [(3, 1, 1, 99, 7, (4, 1), None, None, None, *arguments)]
-        assert not launcher.bare
-    else:
-        assert launcher.bare == [(3, 1, 1, 99, 7, False, True, None, None, (4, 1), None, None, None, *arguments)]
-        assert not launcher.wrapped
-
-
-def test_a_launcher_in_c_is_called_as_triton_does():
-    source = " ".join(inspect.getsource(CudaLauncher.__call__).split())
-    settings = (
-        "stream, function, self.launch_cooperative_grid, self.launch_pdl, global_scratch, profile_scratch, *args)"
-    )
-    assert settings in source or not _kept._HAS_BARE_LAUNCHER
 
 
 def test_what_is_not_compiled_yet_is_not_kept(kernel, monkeypatch):
     monkeypatch.setattr(JITFunction, "run", lambda self, *a, grid, warmup, **o: self.plain.append(a))
-    _launch(kernel)
-    _launch(kernel)
+    launch(kernel)
+    launch(kernel)
     assert len(kernel.plain) == 2
 
 
@@ -278,7 +170,7 @@ def test_another_device_becomes_the_current_one(kernel, monkeypatch):
     seen = []
     run = JITFunction.run
     monkeypatch.setattr(JITFunction, "run", lambda *a, **o: (seen.append(current[0]), run(*a, **o))[1])
-    _launch(kernel)
+    launch(kernel)
     assert seen == [-1]
     assert current == [3]
 
@@ -289,18 +181,18 @@ def test_a_tensor_that_is_elsewhere_is_left_to_triton_which_refuses_it(kernel):
             return 1
 
     elsewhere = torch.zeros(64).as_subclass(Elsewhere)
-    _launch(kernel, y=torch.zeros(64))
+    launch(kernel, y=torch.zeros(64))
     for times in (2, 3):  # what Triton accepts once it is asked again: memory of the host may be pinned or not
-        _launch(kernel, y=elsewhere)
+        launch(kernel, y=elsewhere)
         assert len(kernel.plain) == times
     assert not any(plain.compiled.calls for plain in kernel.plain)
 
 
 def test_one_tensor_in_two_places_has_its_address_in_both(kernel):
     x, y = torch.zeros(64), torch.zeros(64)
-    _launch(kernel, x, y)
-    _launch(kernel, x, x)
-    _launch(kernel, y, x)
+    launch(kernel, x, y)
+    launch(kernel, x, x)
+    launch(kernel, y, x)
     (plain,) = kernel.plain
     addresses = [arguments[:2] for _, arguments in plain.compiled.calls]
     assert addresses == [(x.data_ptr(), x.data_ptr()), (y.data_ptr(), x.data_ptr())]
@@ -310,7 +202,7 @@ def test_which_of_the_tensors_is_not_aligned_matters(kernel):
     x, y = torch.zeros(64), torch.zeros(65)[1:]
     for _ in range(2):
         for pair in ((x, x), (x, y), (y, x), (y, y), (y, None)):
-            _launch(kernel, *pair)
+            launch(kernel, *pair)
     assert len(kernel.plain) == 5
     assert all(len(plain.compiled.calls) == 1 for plain in kernel.plain)
 
@@ -327,51 +219,6 @@ def test_the_interpreter_is_called_as_it_is():
 
     kernel = Interpreted()
     kernel.fn = kernel.fn
-    _launch(kernel)
-    _launch(kernel)
+    launch(kernel)
+    launch(kernel)
     assert calls == [((3, 1, 1), {"K": 2, "B": 64, "num_warps": 4})] * 2
-
-
-def _ready(kernel):
-    return ReadyLaunch(Launch(kernel, (3,), (48, 0.5), {"K": 2, "B": 64}), -1)
-
-
-def test_what_is_ready_is_launched_with_addresses(kernel):
-    ready, x = _ready(kernel), torch.zeros(64)
-    ready(x)
-    ready(y := x + 1)
-    (first,) = kernel.plain
-    assert first.arguments[0] is x
-    assert first.arguments[1:] == (None, 48, 0.5)
-    assert first.compiled.calls == [((3, 1, 1), (y.data_ptr(), None, 48, 0.5, 2, 64))]
-
-
-def test_what_is_ready_leaves_other_addresses_to_the_launch(kernel):
-    ready, x, odd = _ready(kernel), torch.zeros(64), torch.zeros(65)[1:]
-    for _ in range(2):
-        ready(odd)
-        ready(x)
-    aligned = [call.arguments[0].data_ptr() % 16 == 0 for call in kernel.plain]
-    assert aligned == [False, True]
-    for call, given in zip(kernel.plain, (odd, x), strict=True):
-        assert [arguments[0] for _, arguments in call.compiled.calls] == [given.data_ptr()]
-
-
-def test_what_is_ready_is_left_to_triton_under_tools_and_elsewhere(kernel, monkeypatch):
-    ready, x = _ready(kernel), torch.zeros(64)
-    ready(x)
-    with monkeypatch.context() as patch:
-        patch.setattr(knobs.runtime, "debug", True)
-        ready(x)
-    assert len(kernel.plain) == 2
-    with monkeypatch.context() as patch:
-        patch.setattr(torch._C, "_cuda_getDevice", lambda: 3)
-        patch.setattr(Launch, "__call__", lambda *tensors: kernel.plain.append(tensors))
-        ready(x)
-    assert len(kernel.plain) == 3
-    with monkeypatch.context() as patch:
-        patch.setattr(_kept, "_LAUNCHES_DIRECTLY", False)
-        (other := _ready(kernel))(x)
-        other(x)
-    assert len(kernel.plain[0].compiled.hooked) == 2
-    assert not kernel.plain[0].compiled.calls
