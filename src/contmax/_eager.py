@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
@@ -49,13 +50,16 @@ def is_one_node(tensor: Tensor) -> bool:
 
 
 def is_eager(tensor: Tensor) -> bool:
-    """True for a real tensor outside torch.compile, torch.export and the transforms of torch.func."""
-    return not is_compiling() and _holds_numbers(tensor)
+    """True for a real tensor outside torch.compile, torch.export, the transforms of torch.func and modes of torch.
+
+    A mode, such as that of ``make_fx``, sees torch's operations and our operators, but not what is done with an address.
+    """
+    return not is_compiling() and not _len_torch_dispatch_stack() and _holds_numbers(tensor)
 
 
 def all_eager(*values: object) -> bool:
     """True if all the tensors among the arguments are real as above."""
-    if is_compiling():
+    if is_compiling() or _len_torch_dispatch_stack():
         return False
     for value in values:  # a loop takes half as long as `all`
         if type(value) not in _NO_TENSORS and isinstance(value, Tensor) and not _holds_numbers(value):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+from torch._C import _are_functorch_transforms_active
 from torch.autograd import forward_ad
 
 from contmax import kernels
@@ -105,8 +105,7 @@ def _are_plain(values: Any, loc: Any, scale: Any) -> bool:
         return False
     if not all_eager(values, loc, scale):
         return False
-    # In modes of torch constants may be real while all else is traced.
-    if _are_functorch_transforms_active() or _len_torch_dispatch_stack() or forward_ad._current_level >= 0:
+    if _are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
     if values.dtype is not _F32 or loc.dtype is not _F32 or scale.dtype is not _F32 or values.dim() != 3:
         return False
