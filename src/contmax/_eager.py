@@ -52,7 +52,7 @@ def is_one_node(tensor: Tensor) -> bool:
 def is_eager(tensor: Tensor) -> bool:
     """True for a real tensor outside torch.compile, torch.export, the transforms of torch.func and modes of torch.
 
-    A mode, such as that of ``make_fx``, sees torch's operations and our operators, but not what is done with an address.
+    A mode, such as that of ``make_fx``, sees torch's operations and our operators, not what is done with an address.
     """
     return not is_compiling() and not _len_torch_dispatch_stack() and _holds_numbers(tensor)
 
