@@ -11,12 +11,15 @@ from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 
 BASIS = GaussianBasis.covering(8)
+WEIGHT = torch.linspace(-1, 1, 45).reshape(5, 9)
 IDS = torch.tensor([1, 0, 3])
 CALLS = {
     "sparsemax": lambda x: contmax.sparsemax(x),
     "entmax": lambda x: contmax.entmax(x, 1.3),
     "entmax of a large α": lambda x: contmax.entmax(x, 2.5),
     "entmax_loss": lambda x: losses.entmax_loss(x, IDS),
+    "linear_entmax_loss": lambda x: losses.linear_entmax_loss(x, WEIGHT, IDS),
+    "linear_entmax_loss of a large α": lambda x: losses.linear_entmax_loss(x, WEIGHT, IDS, 3.0),
     "expectation": lambda x: contmax.expectation(BetaGaussian(x, x.exp(), 1.5), BASIS),
     "entmax_attention": lambda x: contmax.entmax_attention(x[None, None], x[None, None], x[None, None]),
 }

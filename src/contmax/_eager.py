@@ -18,7 +18,7 @@ from torch.nn import Parameter
 from contmax._device import device_type
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-# Tensors of no other subclass. They may still stand for others: see `_holds_numbers`.
+# Tensors of no other subclass. They may still stand for others: see `holds_numbers`.
 REAL_TYPES = (Tensor, Parameter)
 # To find by `isinstance` that a value is no tensor takes longer than all other questions here.
 _NO_TENSORS = frozenset((type(None), float, int, bool))
@@ -54,7 +54,7 @@ def is_eager(tensor: Tensor) -> bool:
 
     A mode, such as that of ``make_fx``, sees torch's operations and our operators, not what is done with an address.
     """
-    return not is_compiling() and not _len_torch_dispatch_stack() and _holds_numbers(tensor)
+    return not is_compiling() and not _len_torch_dispatch_stack() and holds_numbers(tensor)
 
 
 def all_eager(*values: object) -> bool:
@@ -62,12 +62,13 @@ def all_eager(*values: object) -> bool:
     if is_compiling() or _len_torch_dispatch_stack():
         return False
     for value in values:  # a loop takes half as long as `all`
-        if type(value) not in _NO_TENSORS and isinstance(value, Tensor) and not _holds_numbers(value):
+        if type(value) not in _NO_TENSORS and isinstance(value, Tensor) and not holds_numbers(value):
             return False
     return True
 
 
-def _holds_numbers(tensor: Tensor) -> bool:
+def holds_numbers(tensor: Tensor) -> bool:
+    """True for a tensor of no subclass that stands for no others: real, or traced as if it were."""
     return (
         type(tensor) in REAL_TYPES and not is_functorch_wrapped_tensor(tensor) and not is_legacy_batchedtensor(tensor)
     )

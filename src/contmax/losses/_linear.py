@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from contmax._autograd import apply
 from contmax._by_reference import needs_reference
-from contmax._eager import is_eager, is_exporting
+from contmax._eager import holds_numbers, is_exporting
 from contmax._precision import wide_dtype
 from contmax._typing import Float, Shaped
 from contmax.losses._conjugate import ClassLoss
@@ -197,7 +197,7 @@ def _can_be_blocked(*arguments: object) -> bool:
     """Whether our operators can take the tensors: not those of torch.func, and not in an export."""
     if torch.compiler.is_compiling():
         return not is_exporting()
-    return all(is_eager(x) for x in arguments if isinstance(x, Tensor))
+    return all(holds_numbers(x) for x in arguments if isinstance(x, Tensor))
 
 
 def _check_shapes(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None) -> None:
