@@ -11,7 +11,6 @@ from line_quadrature import expectation, mass_below
 from scipy.stats import kstest
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
-from torch.distributions import AffineTransform, Independent, TransformedDistribution
 
 from contmax.densities import Density, Mixture
 
@@ -325,27 +324,3 @@ def test_bfloat16_is_rounded_once(family):
     ]:
         assert got.dtype == torch.bfloat16
         assert torch.equal(got, expected.bfloat16())
-
-
-@each([family for family in LINE if family not in MIXTURES])
-def test_inside_torch_wrappers(family):
-    p = family.make()
-    t = inner_points(p, count=1)[0]
-    joint = Independent(p, 1)
-    torch.testing.assert_close(joint.log_prob(t), p.log_prob(t).sum(-1))
-    torch.testing.assert_close(joint.entropy(), p.entropy().sum(-1))
-    assert joint.rsample((5,)).shape == (5, *p.batch_shape)
-    assert joint.expand((4,)).sample().shape == (4, *p.batch_shape)
-    moved = TransformedDistribution(p, [AffineTransform(1.0, -2.0)])
-    torch.testing.assert_close(moved.log_prob(1 - 2 * t), p.log_prob(t) - math.log(2))
-    torch.testing.assert_close(moved.cdf(1 - 2 * t), 1 - p.cdf(t))
-    assert moved.rsample((3,)).shape == (3, *p.batch_shape)
-
-
-@each(SEVERAL)
-def test_independent_of_vectors(family):
-    p = family.make()
-    if not p.batch_shape:
-        p = p.expand((2,))
-    t = inner_points(p, count=1)[0]
-    torch.testing.assert_close(Independent(p, 1).log_prob(t), p.log_prob(t).sum(-1))
