@@ -8,6 +8,7 @@ import torch
 from torch.autograd import forward_ad
 
 import contmax
+from contmax import nn
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.kernels import triton_kernels
 from plain_context_checks import (
@@ -198,9 +199,11 @@ def test_only_what_gradients_need_is_kept(taken, place):
             called(attention(place))(*tensors)
         return saved
 
+    slopes = 2 if place == "line" else 6
     assert tuple(values.shape) not in shapes(values, None, None)
-    assert (3, 15) not in shapes(None, loc, None)
-    assert {tuple(values.shape), (3, 15)} <= set(shapes(values, loc, None))
+    assert (3, slopes, 7) not in shapes(values, None, None)
+    assert not {(3, 15), (3 * (1 + slopes), 15)} & set(shapes(None, loc, None))
+    assert {tuple(values.shape), (3 * (1 + slopes), 15), (3, slopes, 7)} <= set(shapes(values, loc, None))
     assert shapes(None, None, None) == []
 
 
@@ -215,19 +218,36 @@ def test_a_compiled_program_takes_the_ordinary_way(taken, place):
     assert_the_same(found, value_and_gradients(function, tensors))
 
 
-def test_what_hooks_bring_back_in_another_dtype_is_left_to_the_ordinary_launch(monkeypatch):
+@PLACES
+def test_what_hooks_bring_back_in_another_dtype_is_left_to_torch(monkeypatch, place):
     """A launch that is ready takes addresses for those of float32 on its device."""
-    seen = []
-    module = sys.modules[triton_kernels().plain_line.__module__]
-    ordinary = module.line_gradients
-    monkeypatch.setattr(module, "line_gradients", lambda *given: seen.append(given[1].dtype) or ordinary(*given))
-    attend, (values, loc, scale) = attention("line"), inputs("line")
-    loc.requires_grad_()
-    context = attend(values, (loc, scale), need_density=False)[0]
-    (expected,) = torch.autograd.grad(context.sum(), loc)
+    seen, kind = [], triton_kernels().PlainContexts
+    by_torch = kind._gradients_by_torch
+    monkeypatch.setattr(kind, "_gradients_by_torch", lambda *given: seen.append(given[2].dtype) or by_torch(*given))
+    tensors, function = learned(place), called(attention(place))
+    expected = value_and_gradients(function, tensors)
     assert not seen
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x.double() if x.dim() == 1 else x):
-        context = attend(values, (loc, scale), need_density=False)[0]
-    (got,) = torch.autograd.grad(context.sum(), loc)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x.double()):
+        got = value_and_gradients(function, tensors)
     assert seen == [torch.float64]
-    torch.testing.assert_close(got, expected)
+    assert_the_same(got, expected)
+
+
+@PLACES
+@pytest.mark.parametrize("needs_gradients", [True, False])
+def test_long_sequences_of_few_channels_are_divided(taken, place, needs_gradients):
+    length = 4097
+    module = sys.modules[triton_kernels().PlainContexts.__module__]
+    assert module._launches_of_contexts((3, length, 2), (2 * length, 2, 1), 2)[0] > 1
+    grid = None if place == "line" else (17, 241)
+    attend = nn.ContinuousAttention(basis_of(place), grid=grid)
+    _, loc, scale = inputs(place)
+    tensors = [x.requires_grad_(needs_gradients) for x in (torch.randn(3, length, 2), loc, scale)]
+
+    def results():
+        if needs_gradients:
+            return value_and_gradients(called(attend), tensors)
+        return [called(attend)(*tensors)]
+
+    assert_the_same(*both_ways(results))
+    assert taken

@@ -1,8 +1,8 @@
 """The context of the commonest calls in one node: a density for each sequence, in float32 on a GPU, default positions.
 
 On a GPU most of the time of such a call is Python's: checks, objects, rules, nodes of autograd. Here the fewest
-questions are asked, and what they leave is three launches. All other calls take the ordinary way, by
-:func:`contmax.fit_signal` and :func:`contmax.expectation`, and it alone refuses what is wrong.
+questions are asked, and what they leave is three launches, and one for all gradients. All other calls take the
+ordinary way, by :func:`contmax.fit_signal` and :func:`contmax.expectation`, and it alone refuses what is wrong.
 """
 
 from functools import partial
@@ -148,53 +148,32 @@ class _PlainContext(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, loc: Tensor, scale: Tensor, given: tuple[Any, ...]) -> Tensor:
         weights, centre, width, k, is_factor = given
-        launch = kernels.triton_kernels()
-        if loc.dim() == 1:
-            line = launch.plain_line(loc.shape[0], centre.shape[0], k, loc.device)
-            r = line.values(loc, scale, centre, width)
-        else:
-            r = launch.plane_values(loc, scale, centre, width, k, not is_factor)
-        shares = torch.mm(r, weights.mT)
         by_values, by_loc, by_scale, _ = ctx.needs_input_grad
-        ctx.given = k, is_factor
-        kept = values if by_loc or by_scale else None, shares if by_values else None
+        plain = kernels.triton_kernels().plain_contexts(
+            values.shape, values.stride(), centre.shape[0], 1 if loc.dim() == 1 else 2, k, not is_factor, values.device
+        )
+        needs_slopes = by_loc or by_scale
+        context, shares, slopes = plain.contexts(values, loc, scale, weights, centre, width, needs_slopes=needs_slopes)
+        ctx.given = plain, k, is_factor
+        kept = values if needs_slopes else None, shares if by_values else None, slopes
         ctx.save_for_backward(*kept, loc, scale, weights, centre, width)
-        # In place, since what a function of autograd returns could not be written to if it were a view.
-        return torch.bmm(shares.unsqueeze(1), values).squeeze_(1)
+        return context  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         if may_be_differentiated() or not is_eager(cotangent):
             return _gradients_by_reference(ctx, cotangent)
-        if not torch.is_autocast_enabled(device_type(cotangent)):
-            return _gradients(ctx, cotangent.unsqueeze(1))
-        with without_autocast(cotangent):
-            return _gradients(ctx, cotangent.unsqueeze(1))
-
-
-def _gradients(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-    """From cotangents (B, 1, D) that hold numbers; the gradients are not differentiated again."""
-    values, shares, loc, scale, weights, centre, width = ctx.saved_tensors
-    by_values = None if shares is None else torch.bmm(shares.unsqueeze(2), cotangent)
-    if values is None:
-        return by_values, None, None, None
-    k, is_factor = ctx.given
-    launch = kernels.triton_kernels()
-    by_r = torch.mm(torch.bmm(cotangent, values.mT).squeeze(1), weights)
-    if loc.dim() == 1:
-        line = launch.plain_line(loc.shape[0], centre.shape[0], k, loc.device)
-        by_loc, by_scale = line.gradients(by_r, loc, scale, centre, width)
-    else:
-        by_loc, by_scale, _, _ = launch.plane_gradients(by_r, loc, scale, centre, width, k, False, not is_factor)
-    return by_values, by_loc, by_scale, None  # torch leaves out what is not needed
+        _, shares, slopes, *_ = ctx.saved_tensors
+        # torch leaves out what is not needed
+        return *ctx.given[0].gradients(cotangent, shares, slopes), None
 
 
 def _gradients_by_reference(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
     """Those of the ordinary way, which can be differentiated again, and vmapped."""
-    values, shares, loc, scale, weights, centre, width = ctx.saved_tensors
+    values, shares, _, loc, scale, weights, centre, width = ctx.saved_tensors
     if values is None:
         return shares.unsqueeze(2) * cotangent.unsqueeze(1), None, None, None
-    k, is_factor = ctx.given
+    _, k, is_factor = ctx.given
     reference = partial(_ordinary, weights=weights, centre=centre, width=width, k=k, is_factor=is_factor)
     return *gradients_by_reference(reference, (values, loc, scale), ctx.needs_input_grad[:3], cotangent), None
 

@@ -177,8 +177,8 @@ def _discrete(values: Tensor, cotangent: Tensor, draw: _Draw) -> Work:
 
 
 def _least_bytes(values: Tensor) -> int:
-    """The values are read for the context, and again for the gradient of the weights; their gradient is written."""
-    return 3 * values.numel() * values.element_size()
+    """The values are read, and their gradient is written."""
+    return 2 * values.numel() * values.element_size()
 
 
 GPU_ATTENTION = Suite("attention", lambda effort: attention_figures(effort, GraphClock()))

@@ -25,7 +25,8 @@ from contmax.kernels.triton._maps import entmax_rows as entmax_rows
 from contmax.kernels.triton._maps import entmax_rows_backward as entmax_rows_backward
 from contmax.kernels.triton._masked_mean import masked_mean as masked_mean
 from contmax.kernels.triton._masked_mean import masked_mean_backward as masked_mean_backward
-from contmax.kernels.triton._plain_line import plain_line as plain_line
+from contmax.kernels.triton._plain_contexts import PlainContexts as PlainContexts
+from contmax.kernels.triton._plain_contexts import plain_contexts as plain_contexts
 from contmax.kernels.triton._plain_rows import PlainRows as PlainRows
 from contmax.kernels.triton._plain_rows import plain_rows_like as plain_rows_like
 from contmax.kernels.triton._plane import plane_gradients as plane_gradients

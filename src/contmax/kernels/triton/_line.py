@@ -16,7 +16,7 @@ from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._launch import laid_out, resolved
 from contmax.kernels.triton._lengths import bounded, distance, length_in_range, nan_from
-from contmax.kernels.triton._line_window import ROOT, half_width, sum_of_values, sums_of_slopes, window
+from contmax.kernels.triton._line_window import ROOT, half_width, sum_of_values, sums_and_slopes, window
 from contmax.numerics import unit_gauss_legendre
 
 # Polynomials of a low degree need fewer nodes for an error below 2e-7 of the largest r.
@@ -49,20 +49,35 @@ def line_fwd_kernel(
     constant,
     K: tl.constexpr,
     RAISED: tl.constexpr,
+    SLOPES: tl.constexpr,
     PAIRS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """r of a block of densities against a block of functions; K < 0 stands for k = ∞."""
+    """r of a block of densities against a block of functions; with SLOPES also ∂r/∂(μ, σ), as (rows, 3, columns).
+
+    K < 0 stands for k = ∞.
+    """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
     centre = tl.load(centre_ptr + column, column < columns, other=0.0)
     width = tl.load(width_ptr + column, column < columns, other=1.0)
     lost = nan_from(mu, scale)[:, None] + nan_from(centre, width)[None, :]
-    a = length_in_range(half_width(scale, stretch, K) if RAISED else scale)
+    half = half_width(scale, stretch, K) if RAISED else scale
+    a = length_in_range(half)
     width = length_in_range(width)
-    if K < 0:
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    place = r_ptr + row[:, None].to(tl.int64) * ((3 if SLOPES else 1) * columns) + column[None, :]
+    if SLOPES:
+        r, by_loc, by_half, _by_width = _values_and_slopes(
+            mu[:, None], a[:, None], (1.0 / a)[:, None], centre[None, :], width[None, :], rule_ptr, constant, K, PAIRS
+        )
+        if RAISED:
+            by_half *= _half_by_scale(half, scale, K)[:, None]
+        tl.store(place + columns, by_loc + lost, inside)
+        tl.store(place + 2 * columns, by_half + lost, inside)
+    elif K < 0:
         r, _z, _inverse = _gaussian(mu[:, None], a[:, None], centre[None, :], width[None, :])
     else:
         inverse_a, inverse_width = (1.0 / a)[:, None], (1.0 / width)[None, :]
@@ -72,13 +87,18 @@ def line_fwd_kernel(
         )
         total = sum_of_values(z, dz, left, right, span, rule_ptr, K, PAIRS)
         r = span * total * (inverse_width * constant)
-    inside = (row < rows)[:, None] & (column < columns)[None, :]
-    tl.store(r_ptr + row[:, None].to(tl.int64) * columns + column[None, :], r + lost, inside)
+    tl.store(place, r + lost, inside)
 
 
 @triton.jit
-def _slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.constexpr, PAIRS: tl.constexpr):
-    """∂r/∂(μ, a, σ_j); E[ψ′] forms for a narrow density or k = 0, escort forms else; a is σ where k = ∞."""
+def _half_by_scale(half, scale, K: tl.constexpr):
+    """da/dσ of the half-width."""
+    return half / scale * (2 * K / (2 * K + 1))
+
+
+@triton.jit
+def _values_and_slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.constexpr, PAIRS: tl.constexpr):
+    """r and ∂r/∂(μ, a, σ_j); E[ψ′] forms for a narrow density or k = 0, escort forms else; a is σ where k = ∞."""
     if K < 0:
         r, z, inverse = _gaussian(mu, a, centre, width)
         share = r * inverse
@@ -90,8 +110,10 @@ def _slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.constexpr, PA
         inverse_width = 1.0 / width
         wide_from = 2.0 if K == 0 else 2.0 * ((2 * K + 3) / 5) ** 0.5
         z, dz, left, right, span, narrow = window(mu, a, inverse_a, centre, width, inverse_width, wide_from)
-        by_loc, by_half, by_width, wide_loc, wide_half = sums_of_slopes(z, dz, left, right, span, rule, K, PAIRS)
-        size = span * (inverse_width * constant)
+        total, by_loc, by_half, by_width, wide_loc, wide_half = sums_and_slopes(
+            z, dz, left, right, span, rule, K, PAIRS
+        )
+        r, size = span * total * (inverse_width * constant), span * (inverse_width * constant)
         by_width = by_width * size * inverse_width
         share = inverse_width * -1.0
         if K > 0:
@@ -99,7 +121,7 @@ def _slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.constexpr, PA
             by_half = tl.where(narrow, by_half, wide_half)
             share = tl.where(narrow, share, inverse_a)
         by_loc, by_half = by_loc * size * share, by_half * size * share
-    return bounded(by_loc), bounded(by_half), bounded(by_width)
+    return r, bounded(by_loc), bounded(by_half), bounded(by_width)
 
 
 @triton.jit
@@ -143,7 +165,7 @@ def line_bwd_kernel(
         # NaN from NaN, in all slopes.
         cotangent = tl.load(cotangent_ptr + offsets, inside, other=0.0)
         cotangent += tl.where(inside, lost_row + nan_from(centre, width)[None, :], 0.0)
-        slope, slope_half, slope_width = _slopes(
+        _r, slope, slope_half, slope_width = _values_and_slopes(
             mu[:, None],
             a[:, None],
             inverse_a,
@@ -161,7 +183,7 @@ def line_bwd_kernel(
             tl.store(share, -tl.sum(cotangent * slope, 0), column < columns)
             tl.store(share + columns, tl.sum(cotangent * slope_width, 0), column < columns)
     if RAISED:
-        by_half *= half / scale * (2 * K / (2 * K + 1))
+        by_half *= _half_by_scale(half, scale, K)
     tl.store(by_loc_ptr + row, by_loc, row < rows)
     tl.store(by_scale_ptr + row, by_half, row < rows)
 
@@ -216,7 +238,7 @@ def line_gradients(
     cotangent = resolved(cotangent)
     matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
     if rows:
-        gradients = launch_of_gradients(rows, columns, matrix.stride(), k, raised, needs_basis)
+        gradients = _launch_of_gradients(rows, columns, matrix.stride(), k, raised, needs_basis)
         gradients(by_loc, by_scale, shares, matrix, *parameters, rule_of(k, loc.device))
     if shares is None:
         return by_loc, by_scale, None, None
@@ -232,17 +254,17 @@ def rule_of(k: float, device: torch.device) -> Tensor:
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def launch_of_values(rows: int, columns: int, k: float, raised: bool) -> Launch:
-    """What makes r of so many densities and functions; for the others see :func:`line_values`."""
+def launch_of_values(rows: int, columns: int, k: float, raised: bool, slopes: bool = False) -> Launch:
+    """What makes r of so many densities and functions, and its slopes; for the others see :func:`line_values`."""
     block_rows, block_columns, warps = _block(rows, columns)
     grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
     law, kinds = _law(k, raised)
-    kinds |= {"ROWS": block_rows, "COLUMNS": block_columns}
+    kinds |= {"SLOPES": slopes, "ROWS": block_rows, "COLUMNS": block_columns}
     return Launch(line_fwd_kernel, grid, (rows, columns, *law), kinds, warps)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def launch_of_gradients(
+def _launch_of_gradients(
     rows: int, columns: int, strides: tuple[int, ...], k: float, raised: bool, needs_basis: bool
 ) -> Launch:
     """The same for the gradients; cotangents have these strides."""

@@ -90,8 +90,8 @@ def sum_of_values(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.con
 
 
 @triton.jit
-def sums_of_slopes(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
-    """Of mass·z, mass·z·y and mass·(z² − 1), then of escort·y and escort·((2k+1)y² − 1)."""
+def sums_and_slopes(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
+    """Of mass, of mass·z, mass·z·y and mass·(z² − 1), then of escort·y and escort·((2k+1)y² − 1)."""
     by_loc, by_half, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
     wide_loc, masses, squares = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
     for n in tl.static_range(PAIRS):
@@ -111,4 +111,4 @@ def sums_of_slopes(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.co
     by_loc, by_half = by_loc * INVERSE_ROOT, by_half * (0.5 * INVERSE_ROOT)
     by_width = by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses
     # (2k+1)y² − 1 = 2k y² − (1 − y²). With y² = 1 − (1 − y²) sums 4k + 1 times as large as the result would cancel.
-    return by_loc, by_half, by_width, 0.5 * wide_loc, (0.5 * K) * squares - masses
+    return masses, by_loc, by_half, by_width, 0.5 * wide_loc, (0.5 * K) * squares - masses

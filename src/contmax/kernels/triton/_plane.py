@@ -13,17 +13,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from contmax.kernels.triton._cholesky import cholesky_pulled_back
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._launch import laid_out, resolved
-from contmax.kernels.triton._lengths import STEEPEST
 from contmax.kernels.triton._plane_form import densities, form_numbers, functions, plane_form
-from contmax.kernels.triton._scale_path import mean, mean_and_slopes
+from contmax.kernels.triton._plane_slopes import INVERSE_2PI, pair_slopes, through_root
+from contmax.kernels.triton._scale_path import mean
 from contmax.numerics import SINGLE, hyperbola_nodes
 
 _BLOCK = 128
-_INVERSE_2PI = tl.constexpr(0.15915494309189535)
 
 
 @triton.jit
@@ -48,30 +46,41 @@ def plane_fwd_kernel(
     MATRIX: tl.constexpr,
     GAUSSIAN: tl.constexpr,
     NODES: tl.constexpr,
+    SLOPES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """r of a block of densities against a block of functions."""
+    """r of a block of densities against a block of functions; with SLOPES as (rows, 7, columns).
+
+    Those are of the two numbers of μ, then of the four of Σ or L.
+    """
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mu_1, mu_2, l_11, l_21, l_22, root = densities(loc_ptr, scale_ptr, row, row < rows, factor, power, MATRIX, GAUSSIAN)
     c_1, c_2, first, lower, second = functions(centre_ptr, basis_ptr, column, column < columns)
-    k_11, k_21, k_22, y_1, y_2, size, p, q = plane_form(
-        mu_1 - c_1, mu_2 - c_2, l_11 * root, l_21 * root, l_22 * root, first, lower, second
-    )
-    a, b, c, n, g = form_numbers(k_11, k_21, k_22, y_1, y_2, size, p, q)
-    if GAUSSIAN:
-        value = tl.exp(-0.5 * (n + g))
-    else:
-        value = mean(a, b, c, n, g, order, stretch, most, share, step, rises, runs, NODES)
-    r = value * norm * size * _INVERSE_2PI / (first * second)
+    t_11, t_21, t_22 = l_11 * root, l_21 * root, l_22 * root
+    form = plane_form(mu_1 - c_1, mu_2 - c_2, t_11, t_21, t_22, first, lower, second)
+    size = form[5]
     inside = (row < rows)[:, None] & (column < columns)[None, :]
-    tl.store(r_ptr + row[:, None] * columns + column[None, :], r, inside)
-
-
-@triton.jit
-def _bounded(slope):
-    return tl.where(slope > STEEPEST, STEEPEST, tl.where(slope < -STEEPEST, -STEEPEST, slope))
+    place = r_ptr + row[:, None] * ((7 if SLOPES else 1) * columns) + column[None, :]
+    if SLOPES:
+        value, by_1, by_2, by_11, by_21, by_22 = pair_slopes(
+            form, first, lower, second, norm, order, stretch, most, share, step, rises, runs, GAUSSIAN, NODES
+        )
+        by_11, above, by_21, by_22 = through_root(by_11, by_21, by_22, l_11, l_21, l_22, root, power, MATRIX)
+        tl.store(place + columns, by_1, inside)
+        tl.store(place + 2 * columns, by_2, inside)
+        tl.store(place + 3 * columns, by_11, inside)
+        tl.store(place + 4 * columns, above, inside)
+        tl.store(place + 5 * columns, by_21, inside)
+        tl.store(place + 6 * columns, by_22, inside)
+    else:
+        a, b, c, n, g = form_numbers(form)
+        if GAUSSIAN:
+            value = tl.exp(-0.5 * (n + g))
+        else:
+            value = mean(a, b, c, n, g, order, stretch, most, share, step, rises, runs, NODES)
+    tl.store(place, value * norm * size * INVERSE_2PI / (first * second), inside)
 
 
 @triton.jit
@@ -115,44 +124,24 @@ def plane_bwd_kernel(
     for start in range(0, columns, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         c_1, c_2, first, lower, second = functions(centre_ptr, basis_ptr, column, column < columns)
-        k_11, k_21, k_22, y_1, y_2, size, p, q = plane_form(
-            mu_1 - c_1, mu_2 - c_2, t_11, t_21, t_22, first, lower, second
+        form = plane_form(mu_1 - c_1, mu_2 - c_2, t_11, t_21, t_22, first, lower, second)
+        value, d_1, d_2, s_11, s_21, s_22 = pair_slopes(
+            form, first, lower, second, norm, order, stretch, most, share, step, rises, runs, GAUSSIAN, NODES
         )
-        a, b, c, n, g = form_numbers(k_11, k_21, k_22, y_1, y_2, size, p, q)
-        if GAUSSIAN:
-            value = tl.exp(-0.5 * (n + g))
-            by_n, by_g = -0.5 * value, -0.5 * value
-            whole = value * (0.5 - 0.5 * (n + g))
-            by_trace, by_det = -whole, -whole
-        else:
-            value, by_a, by_b, by_c, by_n, by_g = mean_and_slopes(
-                a, b, c, n, g, order, stretch, most, share, step, rises, runs, NODES
-            )
-            # How the value changes with the logarithm of a, which scales all five numbers and the factor of the form.
-            whole = 0.5 * value + a * by_a + b * by_b + c * by_c + n * by_n + g * by_g
-            by_trace, by_det = by_b - whole, by_c - whole
         inside = (row < rows)[:, None] & (column < columns)[None, :]
         offsets = row[:, None] * row_stride + column[None, :].to(tl.int64) * column_stride
         cotangent = tl.load(cotangent_ptr + offsets, inside, other=0.0)
-        # In K and y, each with the factor 2 size² of a square.
-        by_k11 = a * k_11 * (by_trace + k_22 * k_22 * by_det) - by_g * p * y_2
-        by_k22 = a * k_22 * (by_trace + k_11 * k_11 * by_det) + by_g * q * y_1
-        by_k21 = a * k_21 * by_trace + by_g * p * y_1
-        by_y1 = size * (by_n * y_1 + by_g * (p * k_21 + q * k_22))
-        by_y2 = size * (by_n * y_2 - by_g * p * k_11)
-        # Through y = L_j⁻¹d and K = L_j⁻¹T.
-        scale = 2.0 * norm * size * _INVERSE_2PI / (first * second)
-        by_y1, by_k11 = by_y1 - lower / second * by_y2, by_k11 - lower / second * by_k21
-        d_1, d_2 = cotangent * _bounded(scale * by_y1 / first), cotangent * _bounded(scale * by_y2 / second)
-        s_11, s_21 = cotangent * _bounded(scale * by_k11 / first), cotangent * _bounded(scale * by_k21 / second)
-        s_22 = cotangent * _bounded(scale * by_k22 / second)
+        d_1, d_2 = cotangent * d_1, cotangent * d_2
+        s_11, s_21, s_22 = cotangent * s_11, cotangent * s_21, cotangent * s_22
         by_1 += tl.sum(tl.where(inside, d_1, 0.0), 1)
         by_2 += tl.sum(tl.where(inside, d_2, 0.0), 1)
         by_11 += tl.sum(tl.where(inside, s_11, 0.0), 1)
         by_21 += tl.sum(tl.where(inside, s_21, 0.0), 1)
         by_22 += tl.sum(tl.where(inside, s_22, 0.0), 1)
         if BASIS:
-            y_1, y_2, mass = y_1 / size, y_2 / size, 0.5 * scale * value * cotangent
+            k_11, k_21, k_22, y_1, y_2, size, _p, _q = form
+            y_1, y_2 = y_1 / size, y_2 / size
+            mass = norm * size * INVERSE_2PI / (first * second) * value * cotangent
             by_first = -(y_1 * d_1 + k_11 * s_11) - mass / first
             by_lower = -(y_1 * d_2 + k_11 * s_21)
             by_second = -(y_2 * d_2 + k_21 * s_21 + k_22 * s_22) - mass / second
@@ -162,18 +151,11 @@ def plane_bwd_kernel(
             tl.store(to + 2 * columns, tl.sum(tl.where(inside, by_first, 0.0), 0), column < columns)
             tl.store(to + 3 * columns, tl.sum(tl.where(inside, by_lower, 0.0), 0), column < columns)
             tl.store(to + 4 * columns, tl.sum(tl.where(inside, by_second, 0.0), 0), column < columns)
-    # T = √v L, and √v is a power of l₁₁l₂₂.
-    root, t_11, t_21, t_22 = _flat(root, ROWS), _flat(t_11, ROWS), _flat(t_21, ROWS), _flat(t_22, ROWS)
-    turned = power * (by_11 * t_11 + by_21 * t_21 + by_22 * t_22)
     known = row < rows
     tl.store(by_loc_ptr + 2 * row, by_1, known)
     tl.store(by_loc_ptr + 2 * row + 1, by_2, known)
-    by_11, by_21, by_22 = root * (by_11 - turned / t_11), root * by_21, root * (by_22 - turned / t_22)
-    above = tl.zeros([ROWS], tl.float32)
-    if MATRIX:
-        l_11, l_21, l_22 = _flat(l_11, ROWS), _flat(l_21, ROWS), _flat(l_22, ROWS)
-        by_11, by_21, by_22 = cholesky_pulled_back(by_11, by_21, by_22, l_11, l_21, l_22)
-        above = by_21
+    root, l_11, l_21, l_22 = _flat(root, ROWS), _flat(l_11, ROWS), _flat(l_21, ROWS), _flat(l_22, ROWS)
+    by_11, above, by_21, by_22 = through_root(by_11, by_21, by_22, l_11, l_21, l_22, root, power, MATRIX)
     tl.store(by_scale_ptr + 4 * row, by_11, known)
     tl.store(by_scale_ptr + 4 * row + 1, above, known)
     tl.store(by_scale_ptr + 4 * row + 2, by_21, known)
@@ -203,7 +185,8 @@ def plane_values(
     if r.numel() == 0:
         return r
     parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(basis_tril))
-    _values(loc.numel() // 2, columns, k, is_matrix)(r, *parameters, *_nodes(loc.device))
+    values = launch_of_values(loc.numel() // 2, columns, k, is_matrix)
+    values(r, *parameters, *nodes_on(loc.device))
     return r
 
 
@@ -239,7 +222,7 @@ def plane_gradients(
     matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
     if rows:
         gradients = _gradients(rows, columns, matrix.stride(), k, needs_basis, is_matrix)
-        gradients(by_loc, by_scale, shares, matrix, *parameters, *_nodes(loc.device))
+        gradients(by_loc, by_scale, shares, matrix, *parameters, *nodes_on(loc.device))
     if shares is None:
         return by_loc, by_scale, None, None
     total = shares.sum(0)
@@ -249,17 +232,18 @@ def plane_gradients(
 
 
 @functools.cache
-def _nodes(device: torch.device) -> tuple[Tensor, Tensor]:
+def nodes_on(device: torch.device) -> tuple[Tensor, Tensor]:
     """sinh and cosh along the path."""
     return hyperbola_nodes(SINGLE, device)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def _values(rows: int, columns: int, k: float, is_matrix: bool) -> Launch:
+def launch_of_values(rows: int, columns: int, k: float, is_matrix: bool, slopes: bool = False) -> Launch:
+    """What makes r of so many densities and functions, and its slopes; for the others see :func:`plane_values`."""
     block_rows, block_columns = _block(rows, columns)
     grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
     law, kinds = _law(k, is_matrix)
-    kinds |= {"ROWS": block_rows, "COLUMNS": block_columns}
+    kinds |= {"SLOPES": slopes, "ROWS": block_rows, "COLUMNS": block_columns}
     return Launch(plane_fwd_kernel, grid, (rows, columns, *law), kinds)
 
 

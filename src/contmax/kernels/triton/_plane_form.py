@@ -49,8 +49,9 @@ def plane_form(d_1, d_2, t_11, t_21, t_22, first, lower, second):
 
 
 @triton.jit
-def form_numbers(k_11, k_21, k_22, y_1, y_2, root, p, q):
-    """a, b, c, n, g."""
+def form_numbers(form):
+    """a, b, c, n, g of what `plane_form` returns."""
+    k_11, k_21, k_22, y_1, y_2, root, p, q = form
     a = root * root
     crossed = k_11 * k_22 * root
     return a, (k_11 * k_11 + k_21 * k_21 + k_22 * k_22) * a, crossed * crossed, y_1 * y_1 + y_2 * y_2, p * p + q * q
