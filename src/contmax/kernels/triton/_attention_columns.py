@@ -14,8 +14,8 @@ from contmax.kernels.triton._attention_tops import ANY_SIZE, PRECISION
 from contmax.kernels.triton._instructions import earlier_and_all
 from contmax.kernels.triton._rows import saturated
 
-# Entries of a row that are ranked at a time: one by each thread of a warp.
-_RANKED = tl.constexpr(32)
+# Entries that are ranked at a time, and rows whose entries come one after another: each thread of a warp has one.
+_RANKED, _MARK = tl.constexpr(32), tl.constexpr(64)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -24,34 +24,37 @@ def rank_entries(
 ):  # fmt: skip
     """RANKS (heads, queries, CAPACITY) and CELLS (heads, row blocks, key blocks), which are zero before.
 
-    The rows of a block come one after another: what one has counted, the next goes on from. A program is one warp.
+    The entries of a block of rows come one after another, 32 at a time: what these have counted, the next go on from.
+    A program is one warp.
     """
     row_block = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
     row_blocks = tl.num_programs(0)
     if tl.load(DENSE + head * row_blocks + row_block) == 0:
         cells = CELLS + (head * row_blocks + row_block) * key_blocks
-        end = tl.minimum((row_block + 1) * DENSE_ROWS, queries)
-        slot = tl.arange(0, _RANKED)
-        here = head * queries + row_block * DENSE_ROWS
-        count, block = _blocks_of_row(KEYS, COUNTS, here, 1, slot, CAPACITY, KEY_BLOCK)
-        for row in range(row_block * DENSE_ROWS, end):
-            here = head * queries + row
-            # The next row is on its way while this one waits for the counts.
-            next_count, next_block = _blocks_of_row(KEYS, COUNTS, here + 1, row + 1 < end, slot, CAPACITY, KEY_BLOCK)
-            _rank(RANKS + here * CAPACITY + slot, cells, block, slot < count, slot)
-            for n in range(_RANKED, count, _RANKED):
-                exists = n + slot < count
-                block = tl.load(KEYS + here * CAPACITY + n + slot, mask=exists, other=0) // KEY_BLOCK
-                _rank(RANKS + here * CAPACITY + n + slot, cells, block, exists, slot)
-            count, block = next_count, next_block
+        thread = tl.arange(0, _RANKED)
+        for first in tl.static_range(0, DENSE_ROWS, _RANKED):
+            row = row_block * DENSE_ROWS + first + thread
+            count = tl.load(COUNTS + head * queries + row, mask=row < queries, other=0)
+            # Where the entries of a row end, and after which row that is, as one number.
+            ends = tl.cumsum(count, 0) * _MARK + thread + 1
+            total = tl.sum(count, 0)
+            here = (head * queries + row_block * DENSE_ROWS + first) * CAPACITY
+            at, block = _entries(KEYS + here, ends, total, thread, CAPACITY, KEY_BLOCK)
+            for n in range(0, total, _RANKED):
+                # The next are on their way while these wait for the counts.
+                next_at, next_block = _entries(KEYS + here, ends, total, thread + n + _RANKED, CAPACITY, KEY_BLOCK)
+                _rank(RANKS + here + at, cells, block, n + thread < total, thread)
+                at, block = next_at, next_block
 
 
 @triton.jit
-def _blocks_of_row(KEYS, COUNTS, here, wanted, slot, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr):
-    """The number of entries of a row, and the blocks of keys of the first of them; what is behind is not defined."""
-    count = tl.load(COUNTS + here, mask=wanted != 0, other=0)
-    return count, tl.load(KEYS + here * CAPACITY + slot, mask=(slot < CAPACITY) & (wanted != 0), other=0) // KEY_BLOCK
+def _entries(KEYS, ends, total, n, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr):
+    """Where the entries n of rows lie that come one after another and end so, and the blocks of their keys."""
+    before = ends[:, None] < ((n + 1) * _MARK)[None, :]
+    last = tl.max(tl.where(before, ends[:, None], 0), 0)
+    at = (last & (_MARK - 1)) * CAPACITY + n - last // _MARK
+    return at, tl.load(KEYS + at, mask=n < total, other=0) // KEY_BLOCK
 
 
 @triton.jit

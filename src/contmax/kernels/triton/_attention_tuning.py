@@ -67,7 +67,7 @@ class Tuning:
     doubted_stages: int = 2
     doubted_registers: int = 128
     listed_rows: int = 4
-    listed_registers: int = 72
+    listed_registers: int = 64
     gradient_rows: int = 8
     gradient_registers: int | None = 96
     together: int = 128
@@ -87,7 +87,9 @@ class Tuning:
         size = width * like.element_size()
         chosen = self
         if size > 128:
-            chosen = dataclasses.replace(chosen, listed_rows=2, gradient_registers=None, dense_warps=8, dense_stages=2)
+            chosen = dataclasses.replace(
+                chosen, listed_rows=2, listed_registers=72, gradient_registers=None, dense_warps=8, dense_stages=2
+            )
         if size > 128 * (4 // like.element_size()):
             chosen = dataclasses.replace(chosen, gradient_rows=4, key_warps=8, key_stages=2)
         if size > 256:
