@@ -130,7 +130,7 @@ def entmax_attention(
         solve_dense[blocks](
             call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
             *call.sizes, call.scale, call.epsilon, *call.strides(call.query, call.key), *call.places,
-            **call.powers, **call.kinds, **call.widths, **call.tuning.dense,
+            **call.powers, **call.kinds, **call.widths, **call.tuning.dense, maxnreg=call.tuning.dense_registers,
         )  # fmt: skip
         attend_dense[blocks](
             call.query, call.key, call.value, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
@@ -274,7 +274,7 @@ def _dense(
     kinds: dict[str, Any] = {**call.powers, **call.kinds, **call.widths, **call.value_widths}
     dense_queries_backward[(blocks_of(call.queries, DENSE_ROWS), call.all_heads)](
         *tensors, *solved, lists.means, *of_queries, *call.sizes, call.scale, call.epsilon, *strides,
-        **kinds, NEEDS_ALPHA=needs_alpha, **call.tuning.dense,
+        **kinds, NEEDS_ALPHA=needs_alpha, **call.tuning.dense, maxnreg=call.tuning.dense_registers,
     )  # fmt: skip
     dense_keys_backward[(blocks_of(call.keys, call.tuning.dense_columns), call.batch * call.groups)](
         *tensors, *solved, lists.any_dense, *of_keys, *call.sizes, call.scale, call.epsilon, *strides,

@@ -45,12 +45,22 @@ def _state_of(STATES, at_row, inside):
 
 @triton.jit
 def _rates(p, u, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """`curvature` of p, (R, n); u = p^ε is used in half precision where α is far from one."""
+    """`curvature` of p in units of `_unit_of_rates`, (R, n), any number where p is 0.
+
+    In half precision, where α is far from one, it is made of u = p^ε.
+    """
     if ROUGH and K != ANY_POWER:
-        u = tl.maximum(u, 1e-37)
-        return (u * (quick_log2(u) * 0.69314718 - 1.0) + 1.0) * (1.0 / (epsilon * epsilon))[:, None]
+        return u * (tl.maximum(quick_log2(u), -150.0) * 0.69314718 - 1.0) + 1.0
     else:
         return curvature(tl.where(p > 0.0, p, 1.0), epsilon, ROUGH)
+
+
+@triton.jit
+def _unit_of_rates(epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
+    if ROUGH and K != ANY_POWER:
+        return 1.0 / (epsilon * epsilon)
+    else:
+        return epsilon * 0.0 + 1.0
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -114,7 +124,6 @@ def dense_queries_backward(
                 dq = tl.dot(slope.to(k.dtype), tl.trans(k), dq, input_precision=PRECISION)
                 if NEEDS_ALPHA:
                     rate = _rates(p, u, epsilon, POWER, ROUGH)
-                    rate = tl.where(escort > 0.0, rate, 0.0)
                     turns += by_lane(slope * rate)
                     rests += by_lane(slope)
                     rates += by_lane(escort * rate)
@@ -125,7 +134,7 @@ def dense_queries_backward(
             tl.store(DQ + at, dq.to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
             if NEEDS_ALPHA:
                 slope = unbiased(tl.sum(turns, 1), tl.sum(rests, 1), tl.sum(rates, 1), tl.sum(masses, 1))
-                tl.store(DA + at_row, broken - slope, mask=inside)
+                tl.store(DA + at_row, broken - slope * _unit_of_rates(epsilon, POWER, ROUGH), mask=inside)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
 from contmax.kernels.triton._attention_tops import ANY_POWER, LANES, PRECISION, end_of, with_extras
-from contmax.kernels.triton._instructions import quick_log2
+from contmax.kernels.triton._instructions import quick_power
 from contmax.kernels.triton._solve import NOTHING, log, relative_weights
 
 
@@ -71,8 +71,7 @@ def _powers(x, slope, base, epsilon, K: tl.constexpr):
     elif K == 4:
         escort = u * u * u
     else:
-        power = tl.exp2(quick_log2(tl.maximum(u, 1e-37)) * (1.0 / epsilon - 1.0)[:, None])
-        escort = tl.where(u > 0.0, power, 0.0)
+        escort = quick_power(u, 1.0 / epsilon - 1.0)
     return escort * u, escort, u
 
 

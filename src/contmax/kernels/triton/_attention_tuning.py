@@ -52,7 +52,8 @@ class Tuning:
         key_stages: and blocks of them on their way.
         dense_columns: keys at a time for queries with long lists,
         dense_warps: by so many warps,
-        dense_stages: and with so many blocks of keys on their way.
+        dense_stages: and with so many blocks of keys on their way,
+        dense_registers: and of each of their threads at most, where products have one accumulator or none.
     """
 
     rows: int = 64
@@ -76,6 +77,7 @@ class Tuning:
     dense_columns: int = 64
     dense_warps: int = 4
     dense_stages: int = 3
+    dense_registers: int | None = 168
 
     @property
     def dense(self) -> dict[str, int]:
@@ -88,7 +90,13 @@ class Tuning:
         chosen = self
         if size > 128:
             chosen = dataclasses.replace(
-                chosen, listed_rows=2, listed_registers=72, gradient_registers=None, dense_warps=8, dense_stages=2
+                chosen,
+                listed_rows=2,
+                listed_registers=72,
+                gradient_registers=None,
+                dense_warps=8,
+                dense_stages=2,
+                dense_registers=None,
             )
         if size > 128 * (4 // like.element_size()):
             chosen = dataclasses.replace(chosen, gradient_rows=4, key_warps=8, key_stages=2)

@@ -19,11 +19,27 @@ def marked(x, place, BITS: tl.constexpr):
 
 @triton.jit
 def quick_log2(u):
-    """log₂ u for u from 1e-37 on, with an error of 2⁻²² where that is next to 0, and relative to it elsewhere."""
+    """log₂ u with an error of 2⁻²² where that is next to 0, and relative to it elsewhere; −∞ for u below 1.2e-38."""
     if _ARE_KNOWN:
         return tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [u], tl.float32, True, 1)
     else:
         return tl.log2(tl.where(u < 1.1754944e-38, 0.0, u))  # the instruction does not know smaller ones either
+
+
+@triton.jit
+def quick_power(u, exponent):
+    """uˣ of (R, n), u ≥ 0, to four digits; exponents (R,) are of one sign in all, and 0ˣ is 0 if they are not negative.
+
+    Results below 1.2e-38 are 0.
+    """
+    # The logarithm of 0 is −∞, and so is any positive multiple.
+    exponent = tl.where(exponent == 0.0, 1e-6, exponent)
+    x = quick_log2(u) * exponent[:, None]
+    if _ARE_KNOWN:
+        return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    else:
+        power = tl.exp2(x)
+        return tl.where(power < 1.1754944e-38, 0.0, power)
 
 
 @triton.jit

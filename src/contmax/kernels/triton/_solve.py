@@ -16,7 +16,7 @@ may be. ROUGH weights, good to four digits, cost half as much: enough for bounds
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._instructions import quick_log2
+from contmax.kernels.triton._instructions import quick_power
 
 # Scores at or below it are masked ones.
 NOTHING = tl.constexpr(-1.0e30)
@@ -77,17 +77,13 @@ def log1p_ratio(w, epsilon, v):
 
 
 @triton.jit
-def rough_escort(w, v, epsilon, K: tl.constexpr):
+def rough_escort(w, v, epsilon):
     """(1 + w)^{1/ε−1} to four digits, where w = ε v ≥ −1; ε is (R,)."""
-    u = tl.maximum(1.0 + w, 1e-37)
-    if K == 0:
-        return tl.exp2(quick_log2(u) * (1.0 / epsilon - 1.0)[:, None])
-    else:
-        log_u = rough_log(u)
-        small = tl.abs(epsilon) < 1e-3
-        curved = log_u * (1.0 / tl.where(small, 1.0, epsilon))[:, None]
-        ratio = tl.where(small[:, None], v * (1.0 - w * (0.5 - w * 0.33333333)), curved)
-        return tl.exp2((ratio - log_u) * 1.4426950)
+    log_u = rough_log(tl.maximum(1.0 + w, 1e-37))
+    small = tl.abs(epsilon) < 1e-3
+    curved = log_u * (1.0 / tl.where(small, 1.0, epsilon))[:, None]
+    ratio = tl.where(small[:, None], v * (1.0 - w * (0.5 - w * 0.33333333)), curved)
+    return tl.exp2((ratio - log_u) * 1.4426950)
 
 
 @triton.jit
@@ -105,13 +101,18 @@ def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False
         else:
             square = u * u
             return square * square, square * u
+    elif K == 0 and ROUGH:
+        # What is masked has no mass: where ε > 0 its root is 0, else it has a power of 1e20 or more in it.
+        u = tl.maximum(y * (epsilon / t)[:, None] + 1.0, 0.0)
+        escort = quick_power(u, 1.0 / epsilon - 1.0)
+        return escort * u, escort
     else:
         v = y * (1.0 / t)[:, None]
         w = v * epsilon[:, None]
         u = 1.0 + w
         inside = (u > 0.0) & (y > NOTHING)
         if ROUGH:
-            escort = rough_escort(w, v, epsilon, K)
+            escort = rough_escort(w, v, epsilon)
         elif K == 0:
             escort = tl.exp(log1p(w) * (1.0 / epsilon - 1.0)[:, None])
         else:
