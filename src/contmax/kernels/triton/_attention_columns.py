@@ -11,11 +11,11 @@ import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
 from contmax.kernels.triton._attention_tops import ANY_SIZE, PRECISION
-from contmax.kernels.triton._instructions import earlier_and_all
+from contmax.kernels.triton._instructions import earlier_and_all, earlier_ends
 from contmax.kernels.triton._rows import saturated
 
 # Entries that are ranked at a time, and rows whose entries come one after another: each thread of a warp has one.
-_RANKED, _MARK = tl.constexpr(32), tl.constexpr(64)
+_RANKED = tl.constexpr(32)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -36,8 +36,7 @@ def rank_entries(
         for first in tl.static_range(0, DENSE_ROWS, _RANKED):
             row = row_block * DENSE_ROWS + first + thread
             count = tl.load(COUNTS + head * queries + row, mask=row < queries, other=0)
-            # Where the entries of a row end, and after which row that is, as one number.
-            ends = tl.cumsum(count, 0) * _MARK + thread + 1
+            ends = tl.cumsum(count, 0)
             total = tl.sum(count, 0)
             here = (head * queries + row_block * DENSE_ROWS + first) * CAPACITY
             at, block = _entries(KEYS + here, ends, total, thread, CAPACITY, KEY_BLOCK)
@@ -51,9 +50,8 @@ def rank_entries(
 @triton.jit
 def _entries(KEYS, ends, total, n, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr):
     """Where the entries n of rows lie that come one after another and end so, and the blocks of their keys."""
-    before = ends[:, None] < ((n + 1) * _MARK)[None, :]
-    last = tl.max(tl.where(before, ends[:, None], 0), 0)
-    at = (last & (_MARK - 1)) * CAPACITY + n - last // _MARK
+    row, start = earlier_ends(ends, n)
+    at = row * CAPACITY + n - start
     return at, tl.load(KEYS + at, mask=n < total, other=0) // KEY_BLOCK
 
 

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
+from contmax.kernels.triton._attention_powers import line_of_roots, powers_of_line
 from contmax.kernels.triton._attention_tops import ANY_POWER, LANES, PRECISION, end_of, with_extras
-from contmax.kernels.triton._instructions import quick_power
 from contmax.kernels.triton._solve import NOTHING, log, relative_weights
 
 
@@ -52,35 +52,11 @@ def unit_of_scores(scale, HAS_BIAS: tl.constexpr):
 
 
 @triton.jit
-def _line_of(top, t, epsilon, unit, K: tl.constexpr):
-    """Roots of weights as a function of scores: slope and value at 0, (R,) each."""
-    slope = epsilon if K > 0 else epsilon / t
-    return slope * unit, (t if K > 0 else 1.0) - slope * top
-
-
-@triton.jit
-def _powers(x, slope, base, epsilon, K: tl.constexpr):
-    """Weights and escorts of scores to four digits, for α not next to one, and roots: weights are their k-th powers."""
-    u = tl.maximum(x * slope[:, None] + base[:, None], 0.0)
-    if K == 1:
-        escort = tl.where(u > 0.0, 1.0, 0.0)
-    elif K == 2:
-        escort = u
-    elif K == 3:
-        escort = u * u
-    elif K == 4:
-        escort = u * u * u
-    else:
-        escort = quick_power(u, 1.0 / epsilon - 1.0)
-    return escort * u, escort, u
-
-
-@triton.jit
 def weights_of_scores(x, top, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """`relative_weights` of scores (rows, keys), in half precision by `_powers` where that will do."""
+    """`relative_weights` of scores (rows, keys), in half precision by `powers_of_line` where that will do."""
     if ROUGH and K != ANY_POWER:
-        slope, base = _line_of(top, t, epsilon, unit, K)
-        weight, escort, _ = _powers(x, slope, base, epsilon, K)
+        slope, base = line_of_roots(top, t, epsilon, unit, K)
+        weight, escort, _ = powers_of_line(x, slope, base, epsilon, K)
     else:
         weight, escort = relative_weights(_less(x, top, unit), t, epsilon, K, ROUGH)
     return weight, escort
@@ -88,10 +64,10 @@ def weights_of_scores(x, top, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.const
 
 @triton.jit
 def probabilities(x, state, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """p and p^{2−α} of scores (rows, keys) from the state of the rows, and p^{α−1} where `_powers` are used."""
+    """p and p^{2−α} of scores (rows, keys) from the state of the rows, and p^{α−1} where `powers_of_line` are used."""
     first, second, factor, factor_escort = state
     if ROUGH and K != ANY_POWER:
-        p, escort, u = _powers(x, first, second, epsilon, K)
+        p, escort, u = powers_of_line(x, first, second, epsilon, K)
     else:
         weight, escort = relative_weights(_less(x, first, unit), second, epsilon, K, ROUGH)
         p, escort = weight * factor[:, None], escort * factor_escort[:, None]
@@ -103,13 +79,13 @@ def probabilities(x, state, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr)
 def state_of_rows(top, t, total, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
     """Four numbers for each row, of which `probabilities` are made, from the sum of its weights.
 
-    Where these are made by `_powers` the first two are the line of p^{α−1}. Else they are the largest score and t. Then
-    there are the factors of weights and escorts: p = weight/total, p^{2−α} = escort/total^{2−α}.
+    Where these are made by `powers_of_line` the first two are the line of p^{α−1}. Else they are the largest score and
+    t. Then there are the factors of weights and escorts: p = weight/total, p^{2−α} = escort/total^{2−α}.
     """
     log_factor = -log(tl.where(total > 0.0, total, 1.0))
     if ROUGH and K != ANY_POWER:
         root = tl.exp(epsilon * log_factor)
-        slope, base = _line_of(top, t, epsilon, unit, K)
+        slope, base = line_of_roots(top, t, epsilon, unit, K)
         top, t = slope * root, base * root
     return top, t, tl.exp(log_factor), tl.exp((1.0 - epsilon) * log_factor)
 

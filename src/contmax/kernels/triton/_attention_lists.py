@@ -10,7 +10,9 @@ rows.
 import triton
 import triton.language as tl
 
+from contmax.kernels.triton._attention_powers import line_of_roots, powers_of_line
 from contmax.kernels.triton._attention_tops import (
+    ANY_POWER,
     ANY_SIZE,
     LANES,
     end_of,
@@ -80,28 +82,25 @@ def _counted(first, second, bound):
 
 
 @triton.jit
-def _scores(tops, top, unit, ok):
-    """Scores less the largest, (R, Pn), from tops, (P, R, n); NOTHING in rows that are not ok."""
-    return tl.where(ok[:, None], _less(_by_rows(tops), top, unit), NOTHING)
-
-
-@triton.jit
-def _sums(y, t, epsilon, K: tl.constexpr):
-    """Those of weights and of escorts of scores (R, n), (R,) each."""
-    weight, escort = relative_weights(y, t, epsilon, K, True)
+def _sums(tops, top, unit, ok, t, epsilon, K: tl.constexpr):
+    """Those of weights and of escorts of tops (R, n), (R,) each; 0 for rows that are not ok."""
+    if K == ANY_POWER:
+        y = tl.where(ok[:, None], _less(tops, top, unit), NOTHING)
+        weight, escort = relative_weights(y, t, epsilon, K, True)
+    else:
+        slope, base = line_of_roots(top * unit, t, epsilon, unit, K)
+        slope, base = tl.where(ok, slope, 0.0), tl.where(ok, base, 0.0)
+        weight, escort, _ = powers_of_line(tops, slope, base, epsilon, K)
     return tl.sum(weight, 1), tl.sum(escort, 1)
 
 
 @triton.jit
 def _closer(first, second, top, unit, ok, epsilon, partition, K: tl.constexpr):
     """A bound of A from all tops, (P, R, n) each, and a lower one."""
-    y, z = _scores(first, top, unit, ok), _scores(second, top, unit, ok)
     for _ in range(_CLOSER_STEPS):
         t = 1.0 - epsilon * partition
-        # General powers leave no room to keep scores: they are made anew, from what depends on the step.
-        here = top + 0.0 * t
-        total, slope = _sums(y if K > 0 else _scores(first, here, unit, ok), t, epsilon, K)
-        others, other_slope = _sums(z if K > 0 else _scores(second, here, unit, ok), t, epsilon, K)
+        total, slope = _sums(_by_rows(first), top, unit, ok, t, epsilon, K)
+        others, other_slope = _sums(_by_rows(second), top, unit, ok, t, epsilon, K)
         partition += newton_step(total + others, slope + other_slope, partition, t, epsilon, K)
     return partition
 
@@ -186,11 +185,10 @@ def list_keys(
             epsilon = tl.where(epsilon == epsilon, epsilon, 0.5)
             top = tl.where(broken | (top < 0.5 * NOTHING), 0.0, top)
             ok = inside & (broken == 0)
-            y = tl.where(ok[:, None], _less(largest, top, unit), NOTHING)
             partition = tl.zeros([R], tl.float32)
             for _ in tl.static_range(_STEPS):
                 t = 1.0 - epsilon * partition
-                total, slope = _sums(y, t, epsilon, POWER)
+                total, slope = _sums(largest, top, unit, ok, t, epsilon, POWER)
                 partition += newton_step(total, slope, partition, t, epsilon, POWER)
             second = tl.load(at_tops[None, :, None] + tile * 2 + 1, mask=wanted, other=NOTHING)
             base = top * unit

@@ -64,6 +64,49 @@ def earlier_and_all(x):
 
 
 @triton.jit
+def earlier_ends(ends, n):
+    """How many of 32 rising numbers are at most n, (32,), but for the last of them; and the largest of those, or 0.
+
+    Both have one number for each thread of a warp.
+    """
+    if _ARE_KNOWN:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .pred reached;
+            .reg .b32 at, end;
+            mov.b32 $0, 0;
+            shfl.sync.idx.b32 end, $2, 15, 31, 0xffffffff;
+            setp.le.s32 reached, end, $3;
+            @reached mov.b32 $0, 16;
+            add.s32 at, $0, 7;
+            shfl.sync.idx.b32 end, $2, at, 31, 0xffffffff;
+            setp.le.s32 reached, end, $3;
+            @reached add.s32 $0, $0, 8;
+            add.s32 at, $0, 3;
+            shfl.sync.idx.b32 end, $2, at, 31, 0xffffffff;
+            setp.le.s32 reached, end, $3;
+            @reached add.s32 $0, $0, 4;
+            add.s32 at, $0, 1;
+            shfl.sync.idx.b32 end, $2, at, 31, 0xffffffff;
+            setp.le.s32 reached, end, $3;
+            @reached add.s32 $0, $0, 2;
+            shfl.sync.idx.b32 end, $2, $0, 31, 0xffffffff;
+            setp.le.s32 reached, end, $3;
+            @reached add.s32 $0, $0, 1;
+            sub.s32 at, $0, 1;
+            shfl.sync.idx.b32 end, $2, at, 31, 0xffffffff;
+            setp.ne.s32 reached, $0, 0;
+            selp.b32 $1, end, 0, reached;
+            }""",
+            "=&r,=&r,r,r", [ends, n], (tl.int32, tl.int32), False, 1,
+        )  # fmt: skip
+    else:
+        thread = tl.arange(0, ends.shape[0])
+        before = (ends[:, None] <= n[None, :]) & (thread < ends.shape[0] - 1)[:, None]
+        return tl.sum(before.to(tl.int32), 0), tl.max(tl.where(before, ends[:, None], 0), 0)
+
+
+@triton.jit
 def load_apart(at, wanted):
     """``tl.load(at, mask=wanted, other=0)`` of integers of 32 bits that nobody changes, each by the thread that asks.
 
