@@ -52,6 +52,8 @@ def expanded(place):
 
 
 KINDS = {"contiguous": inputs, "strided": strided, "turned": turned, "expanded": expanded}
+# Which of values, location and scale need a gradient.
+CHOICES = [(kind, "vls") for kind in KINDS] + [("contiguous", needed) for needed in ("v", "l", "s", "ls", "vs")]
 
 
 @PLACES
@@ -62,8 +64,7 @@ def test_every_index(place, alpha):
 
 
 @PLACES
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("needed", ["vls", "v", "l", "s", "ls", "vs"])
+@pytest.mark.parametrize(("kind", "needed"), CHOICES)
 def test_every_layout_and_every_choice_of_gradients(taken, place, kind, needed):
     tensors = [x.detach().requires_grad_(name in needed) for x, name in zip(KINDS[kind](place), "vls", strict=True)]
     function = called(attention(place))
