@@ -1,4 +1,4 @@
-"""Attention by triton's kernels: blocks of keys without mass are left alone, and nothing else is."""
+"""Attention by triton's kernels: blocks of keys without mass are left alone, and nothing else is, nor any row."""
 
 import pytest
 import torch
@@ -114,3 +114,16 @@ def test_dense_and_listed_rows_share_keys(alpha):
     key[..., 0] = -1.0
     key[..., :5, 0], key[..., 70:73, 0] = 1.0, 1.1  # what the others attend
     assert_same([query, key, value], alpha, lengths=torch.tensor([140]), enable_gqa=True, scale=1.0)
+
+
+@pytest.mark.parametrize("alpha", [1.2, 4 / 3, 1.5, 1.7, 2.0, torch.tensor([1.05]), torch.tensor([1.9])])
+@pytest.mark.parametrize(
+    ("keys", "shared", "dtype"),
+    [(64, 1e3, F32), (64, 1e8, F32), (64, 1e8, F16), (400, 1e8, F32), (400, 1e4, F16)],  # 400 are dense
+)
+def test_no_row_is_lost_where_scores_share_a_large_number(alpha, keys, shared, dtype):
+    channel = (shared / 16) ** 0.5
+    query = (channel * (0.5 + torch.rand(1, 1, 16, 1))).expand(1, 1, 16, 16)
+    key, value = torch.full((1, 1, keys, 16), channel), torch.ones(1, 1, keys, 16)
+    output = entmax_attention(query.to(dtype), key.to(dtype), value.to(dtype), alpha=alpha, scale=0.37)
+    torch.testing.assert_close(output, torch.ones_like(output), rtol=0, atol=2e-3)

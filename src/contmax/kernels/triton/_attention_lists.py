@@ -57,12 +57,12 @@ def _less(tops, top, unit):
 def _lowest(partition, epsilon, size, K: tl.constexpr, WIDE: tl.constexpr):
     """From a bound of A, (R,), a surely lower one, and a bound of the scores that have mass.
 
-    `size` is the magnitude of the scores, of which their last bits are lost.
+    `size` is the magnitude of the scores, of which their last bits are lost: the largest may be below 0, and so may A.
     """
     reaches = epsilon > 0.0
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
     slack = (1e-5 if K > 0 else 1e-3) * (1.0 + partition) + (WIDE / 8388608.0) * (size + reach)
-    partition = tl.maximum(partition - slack, 0.0)
+    partition -= slack
     return partition, tl.where(reaches, partition - reach - slack, -float("inf"))
 
 
@@ -88,9 +88,10 @@ def _sums(tops, top, unit, ok, t, epsilon, K: tl.constexpr):
         y = tl.where(ok[:, None], _less(tops, top, unit), NOTHING)
         weight, escort = relative_weights(y, t, epsilon, K, True)
     else:
-        slope, base = line_of_roots(top * unit, t, epsilon, unit, K)
+        # Tops less the largest are exact. Roots of tops would lose all digits of it where all share a large number.
+        slope, base = line_of_roots(0.0, t, epsilon, unit, K)
         slope, base = tl.where(ok, slope, 0.0), tl.where(ok, base, 0.0)
-        weight, escort, _ = powers_of_line(tops, slope, base, epsilon, K)
+        weight, escort, _ = powers_of_line(tops - top[:, None], slope, base, epsilon, K)
     return tl.sum(weight, 1), tl.sum(escort, 1)
 
 

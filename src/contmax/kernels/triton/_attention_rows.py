@@ -26,8 +26,8 @@ def _solved(
     exists = slot[None, :] < count[:, None]
     y = tl.load(WEIGHTS + at, mask=exists, other=NOTHING)
     key = tl.load(KEYS + at, mask=exists, other=0)
-    # Rounding may have left a score above the top.
-    top = tl.maximum(tl.max(y, 1), 0.0)
+    # Rounding may have left a score above the top, or all below it.
+    top = tl.where(count > 0, tl.max(y, 1), 0.0)
     y = tl.where(exists, y - top[:, None], NOTHING)
     partition = tl.maximum(partition - top, 0.0)
     partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, K, ROUGH)
