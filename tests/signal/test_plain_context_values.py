@@ -51,7 +51,13 @@ def expanded(place):
     return values.expand(4, -1, -1), loc.expand(4, *loc.shape[1:]), scale.expand(4, *scale.shape[1:])
 
 
-KINDS = {"contiguous": inputs, "strided": strided, "turned": turned, "expanded": expanded}
+def put_off(place):
+    """Values that torch has yet to negate, among others."""
+    values, loc, scale = inputs(place)
+    return torch.complex(torch.randn_like(values), values).conj().imag, loc, scale
+
+
+KINDS = {"contiguous": inputs, "strided": strided, "turned": turned, "expanded": expanded, "put off": put_off}
 # Which of values, location and scale need a gradient.
 CHOICES = [(kind, "vls") for kind in KINDS] + [("contiguous", needed) for needed in ("v", "l", "s", "ls", "vs")]
 
@@ -74,7 +80,7 @@ def test_every_layout_and_every_choice_of_gradients(taken, place, kind, needed):
 
 
 @PLACES
-@pytest.mark.parametrize(("batch", "channels"), [(1, 2), (130, 3), (5, 33)])
+@pytest.mark.parametrize(("batch", "channels"), [(1, 2), (130, 3), (5, 33), (2, 40)])
 def test_odd_sizes(taken, place, batch, channels):
     tensors, function = learned(place, batch=batch, channels=channels), called(attention(place, 1.5))
     assert_the_same(*both_ways(lambda: value_and_gradients(function, tensors)))
@@ -189,6 +195,32 @@ def test_autocast_rounds_nothing(taken, place, dtype):
 
 
 @PLACES
+def test_autocast_does_not_round_what_torch_does_here_either(place):
+    tensors, function = learned(place), called(attention(place))
+    expected = value_and_gradients(function, tensors)
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x.double())
+    with hooks, torch.autocast("cpu", torch.bfloat16):
+        assert_the_same(value_and_gradients(function, tensors), expected)
+
+
+@PLACES
+def test_no_slopes_without_gradients(monkeypatch, place):
+    asked, kind = [], triton_kernels().PlainContexts
+    contexts = kind.contexts
+    monkeypatch.setattr(
+        kind,
+        "contexts",
+        lambda *given, needs_slopes: asked.append(needs_slopes) or contexts(*given, needs_slopes=needs_slopes),
+    )
+    tensors, function = learned(place), called(attention(place))
+    with torch.no_grad():
+        function(*tensors)
+    function(*tensors)
+    function(tensors[0], *[x.detach() for x in tensors[1:]])
+    assert asked == [False, True, False]
+
+
+@PLACES
 def test_only_what_gradients_need_is_kept(taken, place):
     values, loc, scale = inputs(place)
     saved = []
@@ -232,6 +264,18 @@ def test_what_hooks_bring_back_in_another_dtype_is_left_to_torch(monkeypatch, pl
         got = value_and_gradients(function, tensors)
     assert seen == [torch.float64]
     assert_the_same(got, expected)
+
+
+@PLACES
+@pytest.mark.parametrize("channels", [2, 70])
+def test_programs_of_large_batches(taken, monkeypatch, place, channels):
+    module = sys.modules[triton_kernels().PlainContexts.__module__]
+    monkeypatch.setattr(module, "_MANY", 1)
+    module.plain_contexts.cache_clear()
+    tensors, function = learned(place, channels=channels), called(attention(place, 1.5))
+    assert_the_same(*both_ways(lambda: value_and_gradients(function, tensors)))
+    module.plain_contexts.cache_clear()
+    assert taken
 
 
 @PLACES

@@ -1,7 +1,7 @@
 """The context of the commonest calls in one node: a density for each sequence, in float32 on a GPU, default positions.
 
 On a GPU most of the time of such a call is Python's: checks, objects, rules, nodes of autograd. Here the fewest
-questions are asked, and what they leave is three launches, and one for all gradients. All other calls take the
+questions are asked, and what they leave is a few launches, and one for all gradients. All other calls take the
 ordinary way, by :func:`contmax.fit_signal` and :func:`contmax.expectation`, and it alone refuses what is wrong.
 """
 
@@ -93,10 +93,13 @@ def _context(
     fitted = _fitted(basis, width, length, grid, penalty, values.device)
     if fitted is None:
         return None
+    # Inside of a function of autograd nobody can tell whether gradients are wanted at all.
+    needs_slopes = (loc.requires_grad or scale.requires_grad) and torch.is_grad_enabled()
+    given = (*fitted, k, is_factor, needs_slopes)
     if not torch.is_autocast_enabled(device_type(values)):
-        return _apply(values, loc, scale, (*fitted, k, is_factor))  # type: ignore[no-any-return]
+        return _apply(values, loc, scale, given)  # type: ignore[no-any-return]
     with without_autocast(values):
-        return _apply(values, loc, scale, (*fitted, k, is_factor))  # type: ignore[no-any-return]
+        return _apply(values, loc, scale, given)  # type: ignore[no-any-return]
 
 
 def _are_plain(values: Any, loc: Any, scale: Any) -> bool:
@@ -147,15 +150,15 @@ class _PlainContext(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, loc: Tensor, scale: Tensor, given: tuple[Any, ...]) -> Tensor:
-        weights, centre, width, k, is_factor = given
-        by_values, by_loc, by_scale, _ = ctx.needs_input_grad
+        weights, centre, width, k, is_factor, needs_slopes = given
+        # Where torch has put off a negation this is a copy, which may lie otherwise.
+        read = values.resolve_neg() if values.is_neg() else values
         plain = kernels.triton_kernels().plain_contexts(
-            values.shape, values.stride(), centre.shape[0], 1 if loc.dim() == 1 else 2, k, not is_factor, values.device
+            read.shape, read.stride(), centre.shape[0], 1 if loc.dim() == 1 else 2, k, not is_factor, read.device
         )
-        needs_slopes = by_loc or by_scale
-        context, shares, slopes = plain.contexts(values, loc, scale, weights, centre, width, needs_slopes=needs_slopes)
+        context, shares, slopes = plain.contexts(read, loc, scale, weights, centre, width, needs_slopes=needs_slopes)
         ctx.given = plain, k, is_factor
-        kept = values if needs_slopes else None, shares if by_values else None, slopes
+        kept = values if needs_slopes else None, shares if ctx.needs_input_grad[0] else None, slopes
         ctx.save_for_backward(*kept, loc, scale, weights, centre, width)
         return context  # type: ignore[no-any-return]
 

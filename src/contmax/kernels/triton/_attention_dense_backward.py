@@ -57,6 +57,7 @@ def _rates(p, u, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
 
 @triton.jit
 def _unit_of_rates(epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
+    """What `_rates` are multiples of, (R,): so the sums are multiplied, not every score."""
     if ROUGH and K != ANY_POWER:
         return 1.0 / (epsilon * epsilon)
     else:

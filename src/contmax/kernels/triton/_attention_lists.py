@@ -84,7 +84,7 @@ def _counted(first, second, bound):
 @triton.jit
 def _sums(tops, top, unit, ok, t, epsilon, K: tl.constexpr):
     """Those of weights and of escorts of tops (R, n), (R,) each; 0 for rows that are not ok."""
-    if K == ANY_POWER:
+    if K == ANY_POWER:  # next to α = 1 roots would lose digits
         y = tl.where(ok[:, None], _less(tops, top, unit), NOTHING)
         weight, escort = relative_weights(y, t, epsilon, K, True)
     else:

@@ -53,7 +53,7 @@ class Tuning:
         dense_columns: keys at a time for queries with long lists,
         dense_warps: by so many warps,
         dense_stages: and with so many blocks of keys on their way,
-        dense_registers: and of each of their threads at most, where products have one accumulator or none.
+        dense_registers: and of each thread that solves them, or makes gradients of queries, at most.
     """
 
     rows: int = 64

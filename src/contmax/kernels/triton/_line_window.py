@@ -91,7 +91,7 @@ def sum_of_values(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.con
 
 @triton.jit
 def sums_and_slopes(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
-    """Of mass, of mass·z, mass·z·y and mass·(z² − 1), then of escort·y and escort·((2k+1)y² − 1)."""
+    """Sums of mass, and for slopes of mass·z, mass·z·y and mass·(z² − 1), of escort·y and escort·((2k+1)y² − 1)."""
     by_loc, by_half, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
     wide_loc, masses, squares = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
     for n in tl.static_range(PAIRS):

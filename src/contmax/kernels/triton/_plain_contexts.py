@@ -16,9 +16,10 @@ from torch import Tensor
 from contmax.kernels.triton import _line, _plane
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch, ReadyLaunch
-from contmax.kernels.triton._launch import laid_out, resolved
+from contmax.kernels.triton._launch import laid_out
 
-# All measured on an H200. Contexts with so many numbers keep the device busy by small programs; few slopes.
+# All measured on an H200. Contexts with so many numbers keep the device busy by small programs; up to so many slopes
+# leave registers for more observations at a time.
 _MANY, _FEW_SLOPES = 2**16, 2
 # After so many turns sequences are divided: into parts of at least so many, for so many programs.
 _MANY_TURNS, _TURNS_OF_A_PART, _PROGRAMS = 16, 4, 512
@@ -44,11 +45,14 @@ def contexts_kernel(
     COLUMNS: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """Σ_ℓ s_ℓ h_ℓ over a part of one sequence, of a block of channels, for 1 + SLOPES rows of shares s."""
+    """Σ_ℓ s_ℓ h_ℓ over a part of one sequence, of a block of channels, for 1 + SLOPES rows of shares s.
+
+    Results are (parts, examples, …).
+    """
     program, part = tl.program_id(0), tl.program_id(1)
     example = (program // blocks).to(tl.int64)
     column = program % blocks * COLUMNS + tl.arange(0, COLUMNS)
-    shares = shares_ptr + example * ((1 + SLOPES) * length)
+    shares = shares_ptr + example * (1 + SLOPES) * length
     values = values_ptr + example * example_stride + column[None, :].to(tl.int64) * channel_stride
     # A thread adds up what it has read; threads that share a column meet at the end.
     totals = ()
@@ -96,7 +100,7 @@ def contexts_bwd_kernel(
     first = examples if PLACES else 0
     program = tl.program_id(0)
     if program < first:
-        slopes = slopes_ptr + program.to(tl.int64) * ((PLACES + SCALES) * channels)
+        slopes = slopes_ptr + program.to(tl.int64) * (PLACES + SCALES) * channels
         for n in tl.static_range(PLACES + SCALES):
             total = tl.zeros([MULTIPLIED], tl.float32)
             for start in range(0, channels, MULTIPLIED):
@@ -113,7 +117,7 @@ def contexts_bwd_kernel(
         example = (block // (row_blocks * column_blocks)).to(tl.int64)
         row = block // column_blocks % row_blocks * ROWS + tl.arange(0, ROWS)
         column = block % column_blocks * COLUMNS + tl.arange(0, COLUMNS)
-        share = tl.load(shares_ptr + example * (SHARES * length) + row, row < length, other=0.0)
+        share = tl.load(shares_ptr + example * SHARES * length + row, row < length, other=0.0)
         cotangent = tl.load(cotangent_ptr + example * channels + column, column < channels, other=0.0)
         place = (example * length + row)[:, None] * channels + column[None, :]
         inside = (row < length)[:, None] & (column < channels)[None, :]
@@ -174,7 +178,7 @@ class PlainContexts:
         The last is (B, n + n², D). Without a need for slopes it is None, and the shares are (B, 1, L).
 
         Args:
-            values: H, (B, L, D).
+            values: H, (B, L, D), negated now if at all.
             loc: μ, (B,) or (B, 2).
             scale: σ, (B,), or Σ or its factor, (B, 2, 2).
             weights: G of the ridge fit, (L, K).
@@ -191,7 +195,7 @@ class PlainContexts:
         context = loc.new_empty((parts * batch, channels))
         by_context = loc.new_empty((parts * batch, self._slopes, channels)) if needs_slopes else None
         launch = self._contexts[needs_slopes]
-        launch(context, context if by_context is None else by_context, shares, resolved(values))
+        launch(context, context if by_context is None else by_context, shares, values)
         if parts > 1:
             context = context.unflatten(0, (parts, batch)).sum(0)
             by_context = None if by_context is None else by_context.unflatten(0, (parts, batch)).sum(0)
@@ -229,13 +233,14 @@ class PlainContexts:
         """The same by torch, of whatever dtype and wherever they are."""
         batch, n = self._shape[0], self._dimension
         by_values = by_loc = by_scale = None
-        if shares is not None:
-            own = shares.view(batch, -1, self._shape[1])[:, :1].mT.to(cotangent)
-            by_values = torch.bmm(own, cotangent.unsqueeze(1))
-        if slopes is not None:
-            both = torch.bmm(slopes.to(cotangent), cotangent.unsqueeze(2)).squeeze(2)
-            by_loc, by_scale = both[:, :n], both[:, n:]
-            by_loc, by_scale = (by_loc[:, 0], by_scale[:, 0]) if n == 1 else (by_loc, by_scale.unflatten(1, (n, n)))
+        with torch.autocast(cotangent.device.type, enabled=False):
+            if shares is not None:
+                own = shares.view(batch, -1, self._shape[1])[:, :1].mT.to(cotangent)
+                by_values = torch.bmm(own, cotangent.unsqueeze(1))
+            if slopes is not None:
+                both = torch.bmm(slopes.to(cotangent), cotangent.unsqueeze(2)).squeeze(2)
+                by_loc, by_scale = both[:, :n], both[:, n:]
+                by_loc, by_scale = (by_loc[:, 0], by_scale[:, 0]) if n == 1 else (by_loc, by_scale.unflatten(1, (n, n)))
         return by_values, by_loc, by_scale
 
     def _ready(self, launch: Launch) -> ReadyLaunch:
@@ -265,6 +270,7 @@ def _launches_of_contexts(
     """
     batch, length, channels = shape
     rows, columns, warps = _block(batch * channels, slopes)
+    columns = min(columns, max(power_of_two(channels), 8))
     blocks, turns = blocks_of(channels, columns), blocks_of(length, rows)
     parts = 1
     if turns > _MANY_TURNS:

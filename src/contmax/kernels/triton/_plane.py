@@ -50,9 +50,9 @@ def plane_fwd_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """r of a block of densities against a block of functions; with SLOPES as (rows, 7, columns).
+    """r of a block of densities against a block of functions.
 
-    Those are of the two numbers of μ, then of the four of Σ or L.
+    With SLOPES (rows, 7, columns): r, then its slopes in the two numbers of μ and in the four of Σ or L.
     """
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

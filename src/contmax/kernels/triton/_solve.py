@@ -102,7 +102,7 @@ def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False
             square = u * u
             return square * square, square * u
     elif K == 0 and ROUGH:
-        # What is masked has no mass: where ε > 0 its root is 0, else it has a power of 1e20 or more in it.
+        # What is masked has no mass: where ε > 0 its root is 0, else 1e20 or more, of which powers below −2 are 0.
         u = tl.maximum(y * (epsilon / t)[:, None] + 1.0, 0.0)
         escort = quick_power(u, 1.0 / epsilon - 1.0)
         return escort * u, escort
