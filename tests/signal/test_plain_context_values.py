@@ -74,22 +74,28 @@ def test_every_index(place, alpha):
 def test_every_layout_and_every_choice_of_gradients(taken, place, kind, needed):
     tensors = [x.detach().requires_grad_(name in needed) for x, name in zip(KINDS[kind](place), "vls", strict=True)]
     function = called(attention(place))
-    for cotangent in (None, torch.ones(()).expand(len(tensors[0]), 7), torch.randn(7, len(tensors[0])).mT):
-        assert_the_same(*both_ways(lambda c=cotangent: value_and_gradients(function, tensors, c)))
-    assert len(taken) == 3
+    assert_the_same(*both_ways(lambda: value_and_gradients(function, tensors)))
+    assert len(taken) == 1
 
 
 @PLACES
-@pytest.mark.parametrize(("batch", "channels"), [(1, 2), (130, 3), (5, 33), (2, 40)])
+@pytest.mark.parametrize("cotangent", [torch.ones(()).expand(3, 7), torch.randn(7, 3).mT], ids=["expanded", "turned"])
+def test_every_layout_of_cotangents(taken, place, cotangent):
+    tensors, function = learned(place), called(attention(place))
+    assert_the_same(*both_ways(lambda: value_and_gradients(function, tensors, cotangent)))
+    assert len(taken) == 1
+
+
+@PLACES
+@pytest.mark.parametrize(("batch", "channels"), [(1, 2), (20, 3), (5, 33)])
 def test_odd_sizes(taken, place, batch, channels):
     tensors, function = learned(place, batch=batch, channels=channels), called(attention(place, 1.5))
     assert_the_same(*both_ways(lambda: value_and_gradients(function, tensors)))
     assert taken
 
 
-@PLACES
-@pytest.mark.parametrize("alpha", [1.0, 1.5])
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 0.0, -1.0, 1e-30, 1e30])
+@pytest.mark.parametrize(("place", "alpha"), [("line", 1.0), ("line", 1.5), ("plane", 1.5)])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0, 1e-30, 1e30])
 def test_numbers_that_are_none(taken, place, alpha, bad):
     function = called(attention(place, alpha))
     for which in range(3):
