@@ -7,7 +7,7 @@ need not be made: a product is multiplied once, by the slope of the line in unit
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._instructions import quick_power
+from contmax.kernels.triton._solve import powers_of_roots
 
 
 @triton.jit
@@ -24,14 +24,5 @@ def line_of_roots(top, t, epsilon, unit, K: tl.constexpr):
 def powers_of_line(x, slope, base, epsilon, K: tl.constexpr):
     """Weights and escorts of products x, (R, n), and roots: weights are their k-th powers."""
     u = tl.maximum(x * slope[:, None] + base[:, None], 0.0)
-    if K == 1:
-        escort = tl.where(u > 0.0, 1.0, 0.0)
-    elif K == 2:
-        escort = u
-    elif K == 3:
-        escort = u * u
-    elif K == 4:
-        escort = u * u * u
-    else:
-        escort = quick_power(u, 1.0 / epsilon - 1.0)
-    return escort * u, escort, u
+    weight, escort = powers_of_roots(u, epsilon, K)
+    return weight, escort, u

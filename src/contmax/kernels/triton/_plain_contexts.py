@@ -91,12 +91,15 @@ def contexts_bwd_kernel(
     column_blocks,
     SHARES: tl.constexpr,
     PLACES: tl.constexpr,
-    SCALES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     MULTIPLIED: tl.constexpr,
 ):
-    """The first programs: gradients of a density, if there are any; the others: a block of those of the values."""
+    """The first programs: gradients of a density, if there are any; the others: a block of those of the values.
+
+    A density has PLACES numbers of its location, and their square of its scale; shares have SHARES rows an example.
+    """
+    SCALES: tl.constexpr = PLACES * PLACES
     first = examples if PLACES else 0
     program = tl.program_id(0)
     if program < first:
@@ -247,18 +250,8 @@ class PlainContexts:
         return ReadyLaunch(launch, self._device)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
-def plain_contexts(
-    shape: tuple[int, int, int],
-    strides: tuple[int, int, int],
-    functions: int,
-    dimension: int,
-    k: float,
-    is_matrix: bool,
-    device: torch.device,
-) -> PlainContexts:
-    """What is kept for such values and densities."""
-    return PlainContexts(shape, strides, functions, dimension, k, is_matrix, device)
+plain_contexts = functools.lru_cache(maxsize=LAUNCHES)(PlainContexts)
+"""What is kept for such values and densities."""
 
 
 def _launches_of_contexts(
@@ -298,6 +291,6 @@ def _launch_of_gradients(shape: tuple[int, int, int], shares: int, dimension: in
     rows = _WRITTEN // columns
     row_blocks, column_blocks = blocks_of(length, rows), blocks_of(channels, columns)
     programs = (batch if dimension else 0) + (batch * row_blocks * column_blocks if shares else 0)
-    kinds = {"SHARES": shares, "PLACES": dimension, "SCALES": dimension**2, "ROWS": rows, "COLUMNS": columns}
+    kinds = {"SHARES": shares, "PLACES": dimension, "ROWS": rows, "COLUMNS": columns}
     kinds["MULTIPLIED"] = min(power_of_two(channels), _MULTIPLIED)
     return Launch(contexts_bwd_kernel, (programs,), (batch, length, channels, row_blocks, column_blocks), kinds)

@@ -87,25 +87,31 @@ def rough_escort(w, v, epsilon):
 
 
 @triton.jit
+def powers_of_roots(u, epsilon, K: tl.constexpr):
+    """u^k and u^{k−1} of roots u ≥ 0, (R, B); K is not −1, and where it is 0 they are good to four digits."""
+    if K == 1:
+        # Exactly zero where the threshold meets a score: at α = 2 the gradient jumps there.
+        return u, tl.where(u > 0.0, 1.0, 0.0)
+    elif K == 2:
+        return u * u, u
+    elif K == 3:
+        return u * u * u, u * u
+    elif K == 4:
+        square = u * u
+        return square * square, square * u
+    else:
+        escort = quick_power(u, 1.0 / epsilon - 1.0)
+        return escort * u, escort
+
+
+@triton.jit
 def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
     """p and p^{2−α} of scores (R, B), up to a factor each: those of the largest where K ≤ 0; t and ε are (R,)."""
     if K > 0:
-        # Exactly zero where the threshold meets a score: at α = 2 the gradient jumps there.
-        u = tl.maximum(y * epsilon[:, None] + t[:, None], 0.0)
-        if K == 1:
-            return u, tl.where(u > 0.0, 1.0, 0.0)
-        elif K == 2:
-            return u * u, u
-        elif K == 3:
-            return u * u * u, u * u
-        else:
-            square = u * u
-            return square * square, square * u
+        return powers_of_roots(tl.maximum(y * epsilon[:, None] + t[:, None], 0.0), epsilon, K)
     elif K == 0 and ROUGH:
         # What is masked has no mass: where ε > 0 its root is 0, else 1e20 or more, of which powers below −2 are 0.
-        u = tl.maximum(y * (epsilon / t)[:, None] + 1.0, 0.0)
-        escort = quick_power(u, 1.0 / epsilon - 1.0)
-        return escort * u, escort
+        return powers_of_roots(tl.maximum(y * (epsilon / t)[:, None] + 1.0, 0.0), epsilon, K)
     else:
         v = y * (1.0 / t)[:, None]
         w = v * epsilon[:, None]
