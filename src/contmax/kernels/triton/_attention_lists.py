@@ -102,7 +102,7 @@ def _closer(first, second, top, unit, ok, epsilon, partition, K: tl.constexpr):
         t = 1.0 - epsilon * partition
         total, slope = _sums(_by_rows(first), top, unit, ok, t, epsilon, K)
         others, other_slope = _sums(_by_rows(second), top, unit, ok, t, epsilon, K)
-        partition += newton_step(total + others, slope + other_slope, partition, t, epsilon, K)
+        partition += newton_step(total + others, slope + other_slope, partition, t, epsilon, K, True)
     return partition
 
 
@@ -190,7 +190,7 @@ def list_keys(
             for _ in tl.static_range(_STEPS):
                 t = 1.0 - epsilon * partition
                 total, slope = _sums(largest, top, unit, ok, t, epsilon, POWER)
-                partition += newton_step(total, slope, partition, t, epsilon, POWER)
+                partition += newton_step(total, slope, partition, t, epsilon, POWER, True)
             second = tl.load(at_tops[None, :, None] + tile * 2 + 1, mask=wanted, other=NOTHING)
             base = top * unit
             partition, below = _lowest(partition, epsilon, tl.abs(base), POWER, WIDE)

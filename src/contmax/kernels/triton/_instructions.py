@@ -28,13 +28,12 @@ def quick_log2(u):
 
 @triton.jit
 def quick_power(u, exponent):
-    """uˣ of (R, n), u ≥ 0, to four digits; exponents are (R,). 0ˣ is 0, also for x = 0, but not for x < 0.
+    """uˣ for u ≥ 0 to four digits, element by element. 0ˣ is 0, also for x = 0, but not for x < 0.
 
     Results below 1.2e-38 are 0.
     """
     # The logarithm of 0 is −∞, and so is any positive multiple; but 0 times it would be NaN.
-    exponent = tl.where(tl.abs(exponent) < 1e-6, 1e-6, exponent)
-    x = quick_log2(u) * exponent[:, None]
+    x = quick_log2(u) * tl.where(tl.abs(exponent) < 1e-6, 1e-6, exponent)
     if _ARE_KNOWN:
         return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
     else:
