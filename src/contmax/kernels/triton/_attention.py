@@ -85,7 +85,7 @@ class _Call:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return (self.queries, self.keys, self.diagonal, self.heads, self.group)
+        return (self.tuning.abreast, self.queries, self.keys, self.diagonal, self.heads, self.group)
 
     @property
     def all_heads(self) -> int:
@@ -172,7 +172,7 @@ def _list(call: _Call, lists: AttentionLists) -> None:
         arguments = (call.keys, call.diagonal, call.heads, call.group, call.scale)
         tile_tops[(blocks_of(last - begin, call.tuning.rows), call.all_heads)](
             call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, tops, begin, last, tiles,
-            *arguments, call.epsilon, *call.strides(call.query, call.key), *call.places,
+            call.tuning.tops_abreast, *arguments, call.epsilon, *call.strides(call.query, call.key), *call.places,
             PER_HEAD=call.powers["PER_HEAD"], **call.kinds, **call.widths,
             ROWS=call.tuning.rows, COLUMNS=call.tuning.columns, WIDE=wide,
             num_warps=call.tuning.warps, num_stages=stages, maxnreg=call.tuning.registers if is_plain else None,
@@ -218,7 +218,7 @@ def entmax_attention_backward(
         row_blocks = blocks_of(call.queries, DENSE_ROWS)
         listed_keys_backward[(blocks_of(call.keys, _KEY_BLOCK), call.batch * call.groups)](
             call.query, g, places, pairs, offsets, lists.any_dense, dense_key, dense_value, d_key, d_value,
-            call.queries, call.keys, call.heads, call.group, call.group * row_blocks, call.scale,
+            call.tuning.abreast, call.queries, call.keys, call.heads, call.group, call.group * row_blocks, call.scale,
             *call.strides(call.query, g), **call.widths, **call.value_widths,
             GROUPED=call.group > 1, KEY_BLOCK=_KEY_BLOCK, TOGETHER=call.tuning.together,
             num_warps=call.tuning.key_warps, num_stages=call.tuning.key_stages,

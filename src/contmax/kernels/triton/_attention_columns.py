@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
+from contmax.kernels.triton._attention_order import block_and_head
 from contmax.kernels.triton._attention_tops import ANY_SIZE, PRECISION
 from contmax.kernels.triton._instructions import earlier_and_all, earlier_ends
 from contmax.kernels.triton._rows import saturated
@@ -96,7 +97,7 @@ def entries_of(OFFSETS, key_head, block, key_blocks, cells):
 @triton.jit(do_not_specialize=ANY_SIZE)
 def listed_keys_backward(
     Q, G, PLACES, PAIRS, OFFSETS, ANY_DENSE, DENSE_DK, DENSE_DV, DK, DV,
-    queries, keys, heads, group, cells, scale, qb, qh, qi, gb, gh, gi,
+    abreast, queries, keys, heads, group, cells, scale, qb, qh, qi, gb, gh, gi,
     D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     GROUPED: tl.constexpr, KEY_BLOCK: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
@@ -105,8 +106,7 @@ def listed_keys_backward(
     What dense blocks of rows contribute is added. Blocks of keys without entries are left alone where there are any:
     `dense_keys_backward` has written them.
     """
-    key_head = tl.program_id(1).to(tl.int64)
-    block = tl.program_id(0)
+    block, key_head = block_and_head(abreast)
     groups = heads // group
     b = key_head // groups
     start, end = entries_of(OFFSETS, key_head, block, tl.num_programs(0), cells)

@@ -16,6 +16,7 @@ from contmax.kernels.triton._attention_dense_scores import (
     weights_of_scores,
 )
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
+from contmax.kernels.triton._attention_order import block_and_head
 from contmax.kernels.triton._attention_tops import (
     ANY_POWER,
     ANY_SIZE,
@@ -41,7 +42,7 @@ _LEAST_FALL = tl.constexpr(0.75)
 @triton.jit(do_not_specialize=ANY_SIZE)
 def solve_dense(
     Q, K, M, B, LENGTHS, A, STARTS, DENSE,
-    queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
@@ -49,9 +50,9 @@ def solve_dense(
 ):  # fmt: skip
     """Thresholds of the rows of dense blocks: t takes the place of a bound in STARTS, spans that of marks in DENSE."""
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
-    head = tl.program_id(1).to(tl.int64)
+    turn, head = block_and_head(abreast)
     b, h = head // heads, head % heads
-    block = tl.num_programs(0) - 1 - tl.program_id(0)  # with causal masks the last blocks take longest
+    block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
     at_block = head * tl.num_programs(0) + block
     has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
@@ -122,7 +123,7 @@ def solve_dense(
 @triton.jit(do_not_specialize=ANY_SIZE)
 def attend_dense(
     Q, K, V, M, B, LENGTHS, A, STARTS, DENSE, STATES, MEANS, OUT,
-    queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, vb, vh, vj, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_MEANS: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
@@ -133,9 +134,9 @@ def attend_dense(
     That is STATES (heads, queries, 4) of `state_of_rows` and MEANS (heads, queries, C) of the values by p^{2−α}.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
-    head = tl.program_id(1).to(tl.int64)
+    turn, head = block_and_head(abreast)
     b, h = head // heads, head % heads
-    block = tl.num_programs(0) - 1 - tl.program_id(0)  # with causal masks the last blocks take longest
+    block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
     at_block = head * tl.num_programs(0) + block
     has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):

@@ -13,6 +13,7 @@ from contmax.kernels.triton._attention_dense_scores import (
     unit_of_scores,
 )
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
+from contmax.kernels.triton._attention_order import block_and_head
 from contmax.kernels.triton._attention_tops import (
     ANY_POWER,
     ANY_SIZE,
@@ -67,7 +68,7 @@ def _unit_of_rates(epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
 @triton.jit(do_not_specialize=ANY_SIZE)
 def dense_queries_backward(
     Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, MEANS, DQ, DA,
-    queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_ALPHA: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
@@ -78,9 +79,9 @@ def dense_queries_backward(
     ALONG (heads, queries) are the products of the cotangents and the means by p^{2−α}.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
-    head = tl.program_id(1).to(tl.int64)
+    turn, head = block_and_head(abreast)
     b, h = head // heads, head % heads
-    block = tl.num_programs(0) - 1 - tl.program_id(0)  # with causal masks the last blocks take longest
+    block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
     at_block = head * tl.num_programs(0) + block
     has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
@@ -141,7 +142,7 @@ def dense_queries_backward(
 @triton.jit(do_not_specialize=ANY_SIZE)
 def dense_keys_backward(
     Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, ANY_DENSE, OFFSETS, DENSE_DK, DENSE_DV, DK, DV,
-    queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
@@ -153,11 +154,11 @@ def dense_keys_backward(
     For the others, what dense blocks of rows contribute to both, before it is scaled: DENSE_DK and DENSE_DV.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
-    key_head = tl.program_id(1).to(tl.int64)
+    block, key_head = block_and_head(abreast)
     if tl.load(ANY_DENSE + key_head) != 0:
         groups = heads // group
         b = key_head // groups
-        n = tl.program_id(0) * COLUMNS
+        n = block * COLUMNS
         j = n + tl.arange(0, COLUMNS)
         exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
         d, c = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)

@@ -61,7 +61,8 @@ def _lowest(partition, epsilon, size, K: tl.constexpr, WIDE: tl.constexpr):
     """
     reaches = epsilon > 0.0
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
-    slack = (1e-5 if K > 0 else 1e-3) * (1.0 + partition) + (WIDE / 8388608.0) * (size + reach)
+    rounding: tl.constexpr = 1e-3 if K == ANY_POWER else 5e-5 if K == 0 else 1e-5
+    slack = rounding * (1.0 + partition) + (WIDE / 8388608.0) * (size + reach)
     partition -= slack
     return partition, tl.where(reaches, partition - reach - slack, -float("inf"))
 

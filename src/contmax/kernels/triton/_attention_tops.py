@@ -13,6 +13,7 @@ scores is within 1/(α − 1) of one that its row has already seen has no mass: 
 import triton
 import triton.language as tl
 
+from contmax.kernels.triton._attention_order import block_and_head
 from contmax.kernels.triton._instructions import marked
 from contmax.kernels.triton._solve import NOTHING
 
@@ -24,7 +25,7 @@ PRECISION = tl.constexpr("tf32x3")
 _ASKED_SHARE = tl.constexpr(8)
 _ASKED_FIRST = tl.constexpr(2)
 # Sizes of which a compiled kernel does not know whether they are multiples of 16: one serves sentences of any length.
-ANY_SIZE = ("begin", "last", "queries", "keys", "diagonal")
+ANY_SIZE = ("begin", "last", "queries", "keys", "diagonal", "abreast")
 
 
 @triton.jit
@@ -211,7 +212,7 @@ def _whole_blocks(
 @triton.jit(do_not_specialize=ANY_SIZE)
 def tile_tops(
     Q, K, M, B, LENGTHS, A, TOPS,
-    begin, last, tiles, keys, diagonal, heads, group, scale, fixed_epsilon,
+    begin, last, tiles, abreast, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
     PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
@@ -222,8 +223,8 @@ def tile_tops(
     What is kept are products, or scores where there is a bias. Without mask and bias it may be NOTHING where no key of
     a block has mass.
     """
-    block = tl.num_programs(0) - 1 - tl.program_id(0)  # with causal masks the last blocks take longest
-    head = tl.program_id(1).to(tl.int64)
+    turn, head = block_and_head(abreast)
+    block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
     b, h = head // heads, head % heads
     rows = begin + block * ROWS + tl.arange(0, ROWS)
     inside = rows < last

@@ -32,6 +32,8 @@ class Tuning:
     """Sizes of blocks.
 
     Attributes:
+        abreast: heads of which programs start side by side,
+        tops_abreast: or so many where all that is done is to multiply queries with keys.
         rows: queries of a program that multiplies them with keys,
         columns: keys at a time,
         warps: of that program,
@@ -56,6 +58,8 @@ class Tuning:
         dense_registers: and of each thread that solves them, or makes gradients of queries, at most.
     """
 
+    abreast: int = 64
+    tops_abreast: int = 16
     rows: int = 64
     columns: int = 128
     warps: int = 4

@@ -1,0 +1,53 @@
+"""In which order the programs of attention by triton's kernels start; the result is the same in any."""
+
+import dataclasses
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from attention_checks import F16, _few_queries_too, assert_same, drawn  # noqa: F401 a fixture
+from contmax.kernels.triton import _attention
+from contmax.kernels.triton._attention_order import block_and_head
+
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_few_queries_too")
+
+
+@triton.jit
+def _note(OUT, abreast):
+    block, head = block_and_head(abreast)
+    turn = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(OUT + turn * 2, block)
+    tl.store(OUT + turn * 2 + 1, head)
+
+
+def order(blocks, heads, abreast):
+    """The block and the head of each program, in the order in which they start."""
+    out = torch.full((blocks * heads, 2), -1)
+    _note[(blocks, heads)](out, abreast)
+    return [tuple(pair) for pair in out.tolist()]
+
+
+def test_the_first_blocks_of_heads_side_by_side_come_before_the_second():
+    assert order(2, 5, abreast=2) == [
+        *[(0, 0), (0, 1), (1, 0), (1, 1)],
+        *[(0, 2), (0, 3), (1, 2), (1, 3)],
+        *[(0, 4), (1, 4)],
+    ]
+
+
+@pytest.mark.parametrize(("blocks", "heads"), [(1, 1), (1, 7), (5, 1), (4, 6), (3, 130)])
+@pytest.mark.parametrize("abreast", [1, 2, 4, 64, 1000])
+def test_every_block_of_every_head_has_one_program(blocks, heads, abreast):
+    pairs = order(blocks, heads, abreast)
+    assert sorted(pairs) == [(block, head) for block in range(blocks) for head in range(heads)]
+
+
+@pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.3, 1.5, 2.0])])
+def test_more_heads_than_go_side_by_side(alpha, monkeypatch):
+    few = dataclasses.replace(_attention.TUNING, abreast=2, tops_abreast=2)
+    monkeypatch.setattr(_attention, "TUNING", few)
+    query, key, value = drawn(heads=3, queries=130, keys=130, dtype=F16)
+    query[:, 1] *= 0.01  # flat: dense
+    assert_same([query, key, value], alpha, is_causal=True)
