@@ -6,7 +6,8 @@ A table stands between two comments; the first says where its numbers come from:
     <!-- end of table -->
 
 The numbers in between are never typed by hand: this command writes them, with the commit, machine and versions that
-made them, and a test compares. Where the title ends with «; without peers», rows «… by …» of others are left out.
+made them, and a test compares. Where the title ends with «; without peers», rows «… by …» of others are left out; with
+«; with shares», the share of the memory's bandwidth stands behind each number, in per cent.
 Before that it makes the means and differences of ``results/*.json`` anew from the cells in the same files, as the
 tables of the tasks say now; nothing is trained. What needs a GPU may be missing; the page then says how to measure it.
 The picture of the suite `growth` is drawn too, where matplotlib is installed.
@@ -18,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from contmax_lab.bench import Figure, draw_growth
+from contmax_lab.bench import Figure, draw_growth, share_table
 from contmax_lab.packages import version
 from contmax_lab.registry import find_table
 from contmax_lab.tables import summarised_again, write_results
@@ -26,7 +27,7 @@ from contmax_lab.tables import summarised_again, write_results
 _ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(<!-- (results/\S+\.json)(?:: ([^\n]+?))? -->\n).*?(<!-- end of table -->)", re.DOTALL)
 _PAGES = ("README.md", "docs/**/*.md")
-_ALONE = "; without peers"
+_ALONE, _SHARES = "; without peers", "; with shares"
 _GROWTH = "results/bench/gpu-growth"
 
 
@@ -97,13 +98,16 @@ def _reproduced_table(results: dict[str, Any]) -> str:
 
 def _bench_table(results: dict[str, Any], file: str, title: str) -> str:
     names = ("table", "row", "column", "value", "at_most", "at_least")
+    has_shares, title = title.endswith(_SHARES), title.removesuffix(_SHARES)
     alone, title = title.endswith(_ALONE), title.removesuffix(_ALONE)
     figures = [Figure(**{name: f[name] for name in names}) for f in results["figures"] if f["table"] == title]
+    of_shares = [f for f in results["figures"] if has_shares and f["table"] == share_table(title)]
+    shares = {(f["row"], f["column"]): f" · {f['value']:.0%}" for f in of_shares}
     if not figures:
         known = "; ".join(dict.fromkeys(f["table"] for f in results["figures"]))
         raise ValueError(f"{file} has no table «{title}»; it has: {known}.")
     columns = list(dict.fromkeys(f.column for f in figures))
-    cells = {(f.row, f.column): _cell(f) for f in figures}
+    cells = {(f.row, f.column): _cell(f) + shares.get((f.row, f.column), "") for f in figures}
     rows = dict.fromkeys(f.row for f in figures if not (alone and " by " in f.row))
     lines = [[row, *(cells.get((row, column), "–") for column in columns)] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in [["", *columns], ["---"] * (len(columns) + 1), *lines])

@@ -2,6 +2,7 @@
 
 import json
 import math
+import types
 
 import pytest
 import torch
@@ -9,13 +10,14 @@ import torch
 import contmax
 from contmax_lab import bench
 from contmax_lab.bench import __main__ as command
+from contmax_lab.bench import _gpu_entmax_attention
 from contmax_lab.bench._gpu_attention import attention_figures
 from contmax_lab.bench._gpu_entmax_attention import entmax_attention_figures
 from contmax_lab.bench._gpu_growth import draw_growth, growth_figures
 from contmax_lab.bench._gpu_losses import losses_figures
-from contmax_lab.bench._gpu_maps import maps_figures
-from contmax_lab.bench._gpu_timing import copy_bandwidth, percentiles
-from contmax_lab.bench._gpu_work import eager_table, share_table
+from contmax_lab.bench._gpu_maps import _least_bytes, maps_figures
+from contmax_lab.bench._gpu_timing import GraphClock, percentiles
+from contmax_lab.bench._gpu_work import eager_table
 
 
 class StandIn:
@@ -34,6 +36,9 @@ class StandIn:
 
     def peak_memory(self, call):
         return self._peak, call()
+
+    def bandwidth(self):
+        return 500.0
 
     def _times(self, calls, seconds):
         for call in calls.values():
@@ -56,13 +61,13 @@ def contest(function=lambda x: contmax.entmax(x, 1.5), **options):
 
 
 def figures_of(contest, clock=None):
-    return list(contest.figures(clock or StandIn(), bandwidth=500.0, effort=bench.QUICK))
+    return list(contest.figures(clock or StandIn(), bench.QUICK))
 
 
 def test_a_contest_gives_ratio_share_of_bandwidth_and_wall_clock():
     ratio, share, eager = figures_of(contest(at_most=1.5, eager_at_most=4.0))
     assert (ratio.table, ratio.value, ratio.reached) == ("device time", 2.0, False)
-    assert (share.table, share.value) == (share_table("device time"), 100 / 2.0 / 500.0)
+    assert (share.table, share.value) == (bench.share_table("device time"), 100 / 2.0 / 500.0)
     assert (eager.table, eager.value, eager.reached) == (eager_table("device time"), 3.0, True)
     assert ratio.details["seconds"]["contmax"] == {"median": 2.0, "p20": 2.0, "p80": 2.0}
     assert max(ratio.details["errors"]) <= ratio.details["allowed_error"]
@@ -129,9 +134,20 @@ def test_only_the_last_examples_are_checked_and_shared_inputs_are_whole():
     assert max(work.errors()) < 1e-5
 
 
-def test_percentiles_and_bandwidth():
+def test_percentiles():
     assert percentiles([3.0, 1.0, 2.0]) == pytest.approx({"median": 2.0, "p20": 1.4, "p80": 2.6})
-    assert copy_bandwidth(StandIn(device=(2.0,)), bench.QUICK) == 2 * 2**20 / 2.0
+
+
+def test_bandwidth_is_that_of_the_memory(monkeypatch):
+    testing = pytest.importorskip("triton.testing")
+    monkeypatch.setattr(testing, "get_dram_gbps", lambda: 4917.0)  # of an H200
+    assert GraphClock.bandwidth(None) == 4.917e12
+
+
+def test_maps_need_not_read_gradients_of_zeros():
+    p = torch.zeros(3, 20)
+    p[0, 7], p[0, 8], p[1, 19] = 0.5, 0.5, 1.0  # of 8 float32 side by side, two in the first row, one in the second
+    assert _least_bytes(p) == 4 * 60 * 4 + 3 * 32
 
 
 def small_run(figures):
@@ -215,3 +231,19 @@ def test_entmax_attention_is_measured_beside_flash_attention():
     alphas = {f.column: f.value for f in figures if "that of α = 1.5" in f.table}
     assert alphas == {"α = 1.25": 2.0, "α = 4/3": 0.5, "α = 2": 0.5, "α per head, learned": 0.5}
     assert figures[-1].value == 5.0
+
+
+def test_peers_of_entmax_attention_come_last(monkeypatch):
+    def fails(*inputs):
+        raise RuntimeError("no such head size")
+
+    library = types.SimpleNamespace(sparse_attn=lambda q, k, v: q + k + v, adasplash=fails)
+    monkeypatch.setattr(_gpu_entmax_attention, "peer", lambda name: library)
+    clock = StandIn(device=(2.0, 1.0, 1.0, 1.0, 1.0))
+    *ours, first, second = entmax_attention_figures(bench.QUICK, clock)
+    assert not any("adasplash" in figure.row for figure in ours)
+    assert [first.column, second.column] == ["random", "clustered"]
+    assert first.value == 2.0
+    monkeypatch.setattr(library, "sparse_attn", fails)
+    *_, refused = entmax_attention_figures(bench.QUICK, clock)
+    assert (refused.value, refused.details) == (None, {"refused": "no such head size"})

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from contmax_lab import publish
+from contmax_lab.bench import share_table
 from contmax_lab.errors import UsageError
 
 
@@ -52,6 +53,16 @@ def test_rows_of_peers_may_be_left_out(folder):
     assert "| small by peer | 9 | – |" in publish.published(shown)
     assert "peer |" not in publish.published(hidden)
     assert "| small | 1.23 | – |" in publish.published(hidden)
+
+
+def test_shares_of_the_bandwidth_stand_behind_the_numbers(folder):
+    path = folder / "results" / "speed.json"
+    record = json.loads(path.read_text())
+    share = {**record["figures"][0], "table": share_table("time"), "value": 0.876, "at_most": None}
+    path.write_text(json.dumps({**record, "figures": [*record["figures"], share]}))
+    page = "<!-- results/speed.json: time; without peers; with shares -->\n<!-- end of table -->"
+    assert "| small | 1.23 · 88% | – |" in publish.published(page)
+    assert "| large | 3.5 (target ≤ 2) | – |" in publish.published(page)
 
 
 def test_a_reproduced_table_is_shown_with_its_notes(folder):

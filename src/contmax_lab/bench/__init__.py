@@ -4,8 +4,8 @@ A suite is one file that yields figures; it joins by one line in `SUITES`. How f
 processor time from interleaved repeats on one thread (`interleaved`), resident memory of a fresh process
 (`peak_extra_memory`), and a record of commit, machine and versions (`record`).
 
-On a GPU the suites are those of `GPU_SUITES`, which need torch and numpy only (`translation` also what the laboratory
-needs). There a pass is first compared with float64, and then timed by a `Clock`: replays of CUDA graphs, and eager
+On a GPU the suites are those of `GPU_SUITES`, which need torch, with its triton, and numpy only (`translation` also what
+the laboratory needs). There a pass is first compared with float64, and then timed by a `Clock`: replays of CUDA graphs, and eager
 calls.
 """
 
@@ -26,6 +26,7 @@ from contmax_lab.bench._gpu_maps import GPU_MAPS as GPU_MAPS
 from contmax_lab.bench._gpu_timing import Clock as Clock
 from contmax_lab.bench._gpu_work import Contest as Contest
 from contmax_lab.bench._gpu_work import Work as Work
+from contmax_lab.bench._gpu_work import share_table as share_table
 from contmax_lab.bench._import import IMPORT as IMPORT
 from contmax_lab.bench._maps import MAPS as MAPS
 from contmax_lab.bench._memory import peak_extra_memory as peak_extra_memory

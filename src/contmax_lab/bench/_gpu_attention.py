@@ -11,7 +11,7 @@ import contmax
 from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian
 from contmax_lab.bench._figure import Figure
-from contmax_lab.bench._gpu_timing import Clock, GraphClock, copy_bandwidth
+from contmax_lab.bench._gpu_timing import Clock, GraphClock
 from contmax_lab.bench._gpu_work import Contest, Work
 from contmax_lab.bench._suite import Suite
 from contmax_lab.bench._timing import Effort
@@ -27,9 +27,8 @@ _TOLERANCE = 3e-5
 
 def attention_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     """The figures of the suite, by a clock."""
-    bandwidth = copy_bandwidth(clock, effort)
     for contest in _contests(effort.small, clock.device):
-        yield from contest.figures(clock, bandwidth, effort)
+        yield from contest.figures(clock, effort)
 
 
 def _contests(small: bool, device: str) -> Iterator[Contest]:

@@ -1,6 +1,7 @@
 """The suite `entmax-attention` on a GPU: entmax attention beside the flash kernels of scaled_dot_product_attention."""
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ _FORWARD = "bfloat16, forward: device time / flash attention"
 _ALPHAS = "bfloat16, forward + backward, L = 4,096: device time / that of α = 1.5"
 _MEMORY = "peak extra memory of forward + backward, MB"
 _ERROR = 8e-3
+# Peers try many configurations for every length: for longer ones that takes minutes.
+_LONGEST_OF_PEERS = 16384
 
 
 class _Case(NamedTuple):
@@ -65,6 +68,8 @@ def entmax_attention_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
         yield from _beside_flash(case, clock, effort)
     yield from _other_alphas(cases[0], clock, effort)
     yield _memory(_SMALL[0] if effort.small else _CASES[-2], clock)
+    for case in cases:
+        yield from _peer_figures(case, clock, effort)
 
 
 def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
@@ -76,40 +81,36 @@ def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
         yield Figure(_BOTH, case.row, case.kind, math.nan, at_most=case.at_most, details=details)
         return
     ours, flash = _entmax(case, 1.5), _flash(case)
-    calls = {
-        "contmax": _pass(ours, inputs, cotangent),
-        "torch": _pass(flash, inputs, cotangent),
-        **_peers(case, inputs, cotangent),
-    }
-    yield from _ratios(_BOTH, case, calls, case.at_most, clock, effort, details)
+    calls = {"contmax": _pass(ours, inputs, cotangent), "torch": _pass(flash, inputs, cotangent)}
+    yield _ratio(Figure(_BOTH, case.row, case.kind, None, case.at_most, details=details), calls, clock, effort)
     if case.kind == "random":
         plain = [x.detach() for x in inputs]
         forward = {"contmax": lambda: ours(*plain), "torch": lambda: flash(*plain)}
-        yield from _ratios(_FORWARD, case, forward, case.forward_at_most, clock, effort, {})
+        yield _ratio(Figure(_FORWARD, case.row, case.kind, None, case.forward_at_most), forward, clock, effort)
 
 
-def _ratios(
-    table: str,
-    case: _Case,
-    calls: Mapping[str, Callable[[], object]],
-    at_most: float | None,
-    clock: Clock,
-    effort: Effort,
-    details: dict[str, Any],
-) -> Iterator[Figure]:
-    times = clock.device_times({name: calls[name] for name in ("contmax", "torch")}, effort)
-    seconds = {name: percentiles(times[name]) for name in times}
-    unit = seconds["torch"]["median"]
-    noted = {"seconds": seconds, **details}
-    yield Figure(table, case.row, case.kind, seconds["contmax"]["median"] / unit, at_most=at_most, details=noted)
-    for name in calls.keys() - times.keys():
-        row = f"{case.row} by {name}"
-        try:
-            theirs = percentiles(clock.device_times({name: calls[name]}, effort)[name])
-        except Exception as problem:  # peers fail in ways of their own
-            yield Figure(table, row, case.kind, None, details={"refused": str(problem)[:200]})
-        else:
-            yield Figure(table, row, case.kind, theirs["median"] / unit, details={"seconds": theirs})
+def _peer_figures(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
+    """Adasplash, where it is installed: the second version is causal only."""
+    if case.kind == "flat" or case.length > _LONGEST_OF_PEERS:
+        return
+    module = peer("adasplash.adasplash_v2" if case.is_causal else "adasplash")
+    attend = None if module is None else getattr(module, "sparse_attn" if case.is_causal else "adasplash", None)
+    if attend is None:
+        return
+    inputs, cotangent = _drawn(case, clock.device)
+    calls = {"adasplash": _pass(attend, inputs, cotangent), "torch": _pass(_flash(case), inputs, cotangent)}
+    empty = Figure(_BOTH, f"{case.row} by adasplash", case.kind, None)
+    try:
+        yield _ratio(empty, calls, clock, effort)
+    except Exception as problem:  # peers fail in ways of their own
+        yield dataclasses.replace(empty, details={"refused": str(problem)[:200]})
+
+
+def _ratio(empty: Figure, calls: Mapping[str, Callable[[], object]], clock: Clock, effort: Effort) -> Figure:
+    """The figure with the time of the first of two calls, divided by that of the second."""
+    seconds = {name: percentiles(times) for name, times in clock.device_times(calls, effort).items()}
+    ours, unit = (seconds[name]["median"] for name in calls)
+    return dataclasses.replace(empty, value=ours / unit, details={"seconds": seconds, **empty.details})
 
 
 def _other_alphas(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
@@ -150,15 +151,6 @@ def _flash(case: _Case) -> Callable[..., Tensor]:
             return scaled_dot_product_attention(query, key, value, is_causal=case.is_causal)
 
     return attend
-
-
-def _peers(case: _Case, inputs: tuple[Tensor, ...], cotangent: Tensor) -> dict[str, Callable[[], object]]:
-    """Adasplash, where it is installed: the second version is causal only."""
-    if case.kind == "flat" or not inputs[0].is_cuda:
-        return {}
-    module = peer("adasplash.adasplash_v2" if case.is_causal else "adasplash")
-    attend = None if module is None else getattr(module, "sparse_attn" if case.is_causal else "adasplash", None)
-    return {} if attend is None else {"adasplash": _pass(attend, inputs, cotangent)}
 
 
 def _pass(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], cotangent: Tensor) -> Callable[[], object]:

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 import contmax
 from contmax_lab.bench._figure import Figure
-from contmax_lab.bench._gpu_timing import Call, Clock, GraphClock, copy_bandwidth
+from contmax_lab.bench._gpu_timing import Call, Clock, GraphClock
 from contmax_lab.bench._gpu_work import Contest, Work
 from contmax_lab.bench._suite import Suite, peer
 from contmax_lab.bench._timing import Effort
@@ -24,17 +24,16 @@ _LIMITS = {torch.float32: 0.5, torch.bfloat16: 0.8}
 
 def losses_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     """The figures of the suite, by a clock."""
-    bandwidth = copy_bandwidth(clock, effort)
     shapes = ((64, 1000),) if effort.small else ((4096, 32000), (8192, 128256))
     for shape, targets in (*((shape, _class_ids) for shape in shapes), (shapes[0], _soft_targets)):
         for dtype, limit in _LIMITS.items():
             for alpha in (1.5, 2.0):
                 contest = _contest(shape, targets, dtype, alpha, limit, clock.device)
-                yield from contest.figures(clock, bandwidth, effort)
+                yield from contest.figures(clock, effort)
                 yield _memory(contest, clock)
     # A linear layer that never holds all its logits at once.
     sizes = (64, 32, 1000) if effort.small else (8192, 4096, 128256)
-    yield from _linear(*sizes, clock, bandwidth, effort)
+    yield from _linear(*sizes, clock, effort)
     for shape in shapes:
         for dtype, limit in _LIMITS.items():
             for alpha in (1.5, 2.0):
@@ -102,9 +101,7 @@ def _beyond_gradients(work: Work, clock: Clock) -> float:
     return float(peak - sum(g.numel() * g.element_size() for g in gradients))
 
 
-def _linear(
-    tokens: int, channels: int, classes: int, clock: Clock, bandwidth: float, effort: Effort
-) -> Iterator[Figure]:
+def _linear(tokens: int, channels: int, classes: int, clock: Clock, effort: Effort) -> Iterator[Figure]:
     generator = torch.Generator(clock.device).manual_seed(0)
     hidden, weight = (
         (size * torch.randn(rows, channels, device=clock.device, generator=generator)).bfloat16().requires_grad_()
@@ -122,7 +119,7 @@ def _linear(
         moved_bytes=4 * (hidden.numel() + weight.numel()) * hidden.element_size(),
         at_most=1.1,
     )
-    figures = list(contest.figures(clock, bandwidth, effort))
+    figures = list(contest.figures(clock, effort))
     yield from figures
     extra = _beyond_gradients(contest.ours, clock) / (tokens * classes * hidden.element_size())
     yield Figure(_LINEAR_MEMORY, contest.row, contest.column, extra, at_most=1 / 8)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import contmax
 from contmax_lab.bench._figure import Figure
-from contmax_lab.bench._gpu_timing import Call, Clock, GraphClock, copy_bandwidth
+from contmax_lab.bench._gpu_timing import Call, Clock, GraphClock
 from contmax_lab.bench._gpu_work import Contest, Work
 from contmax_lab.bench._suite import Suite, peer
 from contmax_lab.bench._timing import Effort
@@ -28,14 +28,13 @@ _LIMITS = {(256, 128000): 1.2, (65536, 64): 1.0, (32768, 512): 1.0}
 
 def maps_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     """The figures of the suite, by a clock."""
-    bandwidth = copy_bandwidth(clock, effort)
     # Narrow rows first: they take little time, and a run that is stopped early has them.
     shapes = _SMALL if effort.small else sorted((*_LARGE, *_LIMITS), key=lambda shape: shape[1])
     for shape in shapes:
         for dtype in _DTYPES:
             for column in (*_NAMED, _OTHER, _LEARNED) if shape not in _LIMITS else _NAMED:
                 contest = _contest(shape, dtype, column, clock.device)
-                yield from contest.figures(clock, bandwidth, effort)
+                yield from contest.figures(clock, effort)
                 yield from contest.peer_figures(clock, effort)
             if shape in _EAGER:
                 yield _python_alone(shape, dtype, clock, effort)
@@ -58,12 +57,20 @@ def _contest(shape: tuple[int, int], dtype: str, column: str, device: str) -> Co
         column=column,
         ours=ours,
         unit=Work(lambda x: torch.softmax(x, -1), (scores,), cotangent),
-        # Scores, probabilities twice, their gradient, that of the scores.
-        moved_bytes=5 * scores.numel() * scores.element_size(),
+        moved_bytes=_least_bytes(contmax.entmax(scores.detach(), alpha)),
         at_most=_limit(shape, dtype, column),
         eager_at_most=1.5 if shape in _EAGER and column in _NAMED else None,
         peers=_peers(scores, cotangent, alpha, compiled=shape == _LARGE[0]),
     )
+
+
+def _least_bytes(p: Tensor) -> int:
+    """The scores and their gradient, the probabilities twice, and of their gradient what is beside a positive one: 32
+    bytes are read at a time.
+    """
+    together = 32 // p.element_size()
+    beside = torch.nn.functional.pad(p, (0, -p.shape[-1] % together)).unflatten(-1, (-1, together)).any(-1)
+    return 4 * p.numel() * p.element_size() + 32 * int(beside.sum())
 
 
 class _Nothing(torch.autograd.Function):

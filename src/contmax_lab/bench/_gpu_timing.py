@@ -36,6 +36,9 @@ class Clock(Protocol):
     def peak_memory(self, call: Callable[[], Any]) -> tuple[int, Any]:
         """Bytes by which one call raises the memory in use, at its highest, and what the call returned."""
 
+    def bandwidth(self) -> float:
+        """Bytes per second that the memory of the device can move at most."""
+
 
 class GraphClock:
     """Replays of CUDA graphs on the current device."""
@@ -71,6 +74,12 @@ class GraphClock:
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before, result
 
+    def bandwidth(self) -> float:
+        """By the clock and the width of the memory."""
+        from triton.testing import get_dram_gbps
+
+        return float(get_dram_gbps()) * 1e9
+
     def _replayed(self, graph: torch.cuda.CUDAGraph) -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         self._flushed.zero_()
@@ -99,14 +108,6 @@ def _captured(call: Call) -> torch.cuda.CUDAGraph:
     with torch.cuda.graph(graph):
         call()
     return graph
-
-
-def copy_bandwidth(clock: Clock, effort: Effort) -> float:
-    """Bytes per second, read and written, that a plain copy of a large tensor reaches."""
-    source = torch.zeros(2**20 if effort.small else 2**29, dtype=torch.uint8, device=clock.device)
-    target = torch.empty_like(source)
-    times = clock.device_times({"copy": lambda: target.copy_(source)}, effort)["copy"]
-    return 2 * source.numel() / percentiles(times)["median"]
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:

@@ -94,7 +94,7 @@ class Contest:
     peers: Mapping[str, Call] = dataclasses.field(default_factory=dict)
     tolerance: float | None = None
 
-    def figures(self, clock: Clock, bandwidth: float, effort: Effort) -> Iterator[Figure]:
+    def figures(self, clock: Clock, effort: Effort) -> Iterator[Figure]:
         """The ratio of device times, the share of the bandwidth, and the ratio of wall clocks."""
         place: dict[str, Any] = {"row": self.row, "column": self.column}
         checked = self._checked()
@@ -109,7 +109,7 @@ class Contest:
             return
         yield _ratio(times, "contmax", self.at_most, checked, table=self.table, **place)
         seconds = percentiles(times["contmax"])["median"]
-        yield Figure(share_table(self.table), **place, value=self.moved_bytes / seconds / bandwidth)
+        yield Figure(share_table(self.table), **place, value=self.moved_bytes / seconds / clock.bandwidth())
         if self.eager_at_most is not None:
             yield self.eager_figure(clock, effort)
 
@@ -150,8 +150,8 @@ class Contest:
 
 
 def share_table(table: str) -> str:
-    """Title of the table that says which share of the bandwidth of a copy was reached."""
-    return f"{table}: share of the bandwidth of a copy"
+    """Title of the table that says which share of the bandwidth of the memory was reached."""
+    return f"{table}: share of the bandwidth of the memory"
 
 
 def eager_table(table: str) -> str:
