@@ -4,9 +4,9 @@ A suite is one file that yields figures; it joins by one line in `SUITES`. How f
 processor time from interleaved repeats on one thread (`interleaved`), resident memory of a fresh process
 (`peak_extra_memory`), and a record of commit, machine and versions (`record`).
 
-On a GPU the suites are those of `GPU_SUITES`, which need torch, with its triton, and numpy only (`translation` also what
-the laboratory needs). There a pass is first compared with float64, and then timed by a `Clock`: replays of CUDA graphs, and eager
-calls.
+On a GPU the suites are those of `GPU_SUITES`, which need torch, with its triton, and numpy only (`translation` also
+what the laboratory needs). There a pass is first compared with float64, and then timed by a `Clock`: replays of CUDA
+graphs, and eager calls.
 """
 
 from contmax_lab.bench._accuracy import Solved as Solved
