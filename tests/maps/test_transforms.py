@@ -158,16 +158,26 @@ def test_exports_without_our_operators_and_onnx_matches_onnxruntime(tmp_path):
         torch.testing.assert_close(torch.from_numpy(answer), expected, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("alpha", [0.7, 1.5, 2.0])  # beyond 2 torch's old vmap lacks what the gradient is made of
+@pytest.mark.parametrize(
+    "alpha", [*ALPHAS, 40.0, torch.tensor([[0.7], [1.5], [3.0]], dtype=F64)], ids=lambda a: str(getattr(a, "shape", a))
+)
 def test_a_batch_of_cotangents(alpha):
     x = torch.randn(3, 7, dtype=F64, requires_grad=True)
     p = contmax.entmax(x, alpha)
     cotangents = torch.randn(5, 3, 7, dtype=F64)
-    (together,) = torch.autograd.grad(p, x, cotangents, is_grads_batched=True, retain_graph=True)
-    alone = [torch.autograd.grad(p, x, g, retain_graph=True)[0] for g in cotangents]
-    torch.testing.assert_close(together, torch.stack(alone))
-    jacobian = torch.autograd.functional.jacobian(lambda x: contmax.entmax(x, alpha), x[0].detach(), vectorize=True)
-    torch.testing.assert_close(jacobian, jacrev(lambda x: contmax.entmax(x, alpha))(x[0].detach()))
+    cotangents[0] = 1
+    (together,) = torch.autograd.grad(p, x, cotangents, is_grads_batched=True, create_graph=True)
+    alone = torch.stack([torch.autograd.grad(p, x, g, create_graph=True)[0] for g in cotangents])
+    torch.testing.assert_close(together, alone)
+    # A cotangent without any slope is not divided by when the gradients are differentiated again.
+    seconds = [torch.autograd.grad(first.square().sum(), x, retain_graph=True) for first in (together, alone)]
+    torch.testing.assert_close(*seconds)
+    expected = jacrev(lambda x: contmax.entmax(x, alpha))(x.detach())
+    for strategy in ("reverse-mode", "forward-mode"):
+        jacobian = torch.autograd.functional.jacobian(
+            lambda x: contmax.entmax(x, alpha), x.detach(), vectorize=True, strategy=strategy
+        )
+        torch.testing.assert_close(jacobian, expected)
 
 
 @pytest.mark.parametrize("dim", [0, -1])

@@ -8,7 +8,9 @@ underflows is negligible.
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
+from contmax._eager import is_batch_of_cotangents
 from contmax._smooth import mean_u_exp
 from contmax.maps._threshold import or_one
 
@@ -40,10 +42,11 @@ class Escort:
 
     def times(self, centred: Tensor, shift: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(y, Λ) with s·centred + shift = y e^Λ and |y| of order one."""
-        size = self.log_s.detach() + centred.detach().abs().log()
-        if shift is not None:
-            size = torch.maximum(size, shift.detach().abs().log())
-        scale = _or_zero(size.amax(self.dim, keepdim=True))
+        with torch.no_grad():
+            size = self.log_s.detach() + _fixed(centred).abs().log()
+            if shift is not None:
+                size = torch.maximum(size, _fixed(shift).abs().log())
+            scale = _or_zero(size.amax(self.dim, keepdim=True))
         y = centred * _bounded_exp(self.log_s - scale)
         return (y if shift is None else y + shift * _bounded_exp(-scale)), scale
 
@@ -77,6 +80,11 @@ class Escort:
 
 def _bounded_exp(exponent: Tensor) -> Tensor:
     return exponent.clamp(max=_LARGEST).exp()
+
+
+def _fixed(x: Tensor) -> Tensor:
+    """The numbers of x, detached unless torch has no rule for that: then it is left to `torch.no_grad`."""
+    return x if not is_compiling() and is_batch_of_cotangents(x) else x.detach()
 
 
 def _or_zero(pivot: Tensor) -> Tensor:
