@@ -2,12 +2,17 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import contmax
 
 F64 = torch.float64
 ALPHAS = [0.7, 1.0, 1.3, 1.5, 2.0, 3.0]
+
+
+def named(alpha):
+    return f"{tuple(alpha.shape)}" if isinstance(alpha, torch.Tensor) else str(alpha)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -52,6 +57,17 @@ def test_jvp_vjp_and_hessians(alpha):
     torch.testing.assert_close(
         vmap(grad(objective))(torch.stack([x, t])), torch.stack([grad(objective)(x), grad(objective)(t)])
     )
+
+
+@pytest.mark.parametrize(
+    "alpha", [*ALPHAS, torch.tensor(1.3, dtype=F64), torch.full((1, 5), 3.0, dtype=F64)], ids=named
+)
+def test_dual_numbers_along_any_axis(alpha):
+    x, t = torch.randn(2, 4, 5, dtype=F64)
+    with forward_ad.dual_level():
+        p = contmax.entmax(forward_ad.make_dual(x, t), alpha, 0)
+        tangent = forward_ad.unpack_dual(p).tangent
+    torch.testing.assert_close(tangent, jvp(lambda x: contmax.entmax(x, alpha, 0), (x,), (t,))[1])
 
 
 @pytest.mark.graph
@@ -158,9 +174,7 @@ def test_exports_without_our_operators_and_onnx_matches_onnxruntime(tmp_path):
         torch.testing.assert_close(torch.from_numpy(answer), expected, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    "alpha", [*ALPHAS, 40.0, torch.tensor([[0.7], [1.5], [3.0]], dtype=F64)], ids=lambda a: str(getattr(a, "shape", a))
-)
+@pytest.mark.parametrize("alpha", [*ALPHAS, 40.0, torch.tensor([[0.7], [1.5], [3.0]], dtype=F64)], ids=named)
 def test_a_batch_of_cotangents(alpha):
     x = torch.randn(3, 7, dtype=F64, requires_grad=True)
     p = contmax.entmax(x, alpha)

@@ -154,8 +154,8 @@ def _axis_last(tensor: Tensor, dim: int) -> Tensor:
 
 
 def _axis_back(tensor: Tensor, dim: int) -> Tensor:
-    """Undo `_axis_last`."""
-    return tensor if dim in (-1, tensor.dim() - 1) else tensor.movedim(-1, dim)
+    """Undo `_axis_last`; what comes back is no view, of which torch would want tangents in the same layout."""
+    return tensor if dim in (-1, tensor.dim() - 1) else tensor.movedim(-1, dim).detach()
 
 
 def _alpha_rows(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
