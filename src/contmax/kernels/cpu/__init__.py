@@ -75,8 +75,8 @@ def _window_inputs(loc, half, k, constant, centre, width, rule):  # type: ignore
 
 
 def _vector(tensor):  # type: ignore[no-untyped-def]
-    # What torch negates only when it reads it has no array.
-    return tensor.detach().resolve_neg().contiguous().numpy()
+    # What torch negates only when it reads it, and zeros that it has no memory for, have no array unless by force.
+    return tensor.contiguous().numpy(force=True)
 
 
 def line_scale_means(

@@ -31,7 +31,8 @@ def listed_means(places: Tensor, masses: Tensor, value: Tensor) -> Tensor:
     """Means of values (key heads, L, c), (heads, queries, c)."""
     out = value.new_empty((*places.shape[:2], value.shape[-1]))
     group = places.shape[0] // value.shape[0]
-    over_rows(listed_mean_kernel, _rows(out), _rows(places), _rows(masses), value.numpy(), places.shape[1], group)
+    arrays = (_rows(out), _rows(places), _rows(masses), value.numpy(force=True), places.shape[1], group)
+    over_rows(listed_mean_kernel, *arrays)
     return out
 
 
@@ -39,7 +40,7 @@ def listed_products(places: Tensor, masses: Tensor, g: Tensor, value: Tensor) ->
     """⟨g, v⟩ for each entry of the lists and cotangents (heads, queries, c)."""
     products = torch.empty_like(masses)
     group = places.shape[0] // value.shape[0]
-    arrays = (_rows(products), _rows(places), _rows(masses), _rows(g), value.numpy(), places.shape[1], group)
+    arrays = (_rows(products), _rows(places), _rows(masses), _rows(g), value.numpy(force=True), places.shape[1], group)
     over_rows(listed_product_kernel, *arrays, work=g.shape[-1])
     return products
 
@@ -55,7 +56,8 @@ def add_listed_gradients(
     arrays = (x.numpy() for x in (d_key, d_value, d_query, *lists))
     flat = [x.reshape(-1, x.shape[-1]) if i >= 3 else x for i, x in enumerate(arrays)]
     heads = np.empty((len(d_key), lists[0].numel() // max(len(d_key), 1)), np.int8)
-    over_rows(_per_head, heads, *flat, query.numpy(), key.numpy(), g.numpy(), work=query.shape[-1])
+    given = [x.numpy(force=True) for x in (query, key, g)]
+    over_rows(_per_head, heads, *flat, *given, work=query.shape[-1])
     return d_query
 
 
@@ -65,4 +67,4 @@ def _per_head(heads, *arguments):  # type: ignore[no-untyped-def]
 
 
 def _rows(x: Tensor):  # type: ignore[no-untyped-def]
-    return x.numpy().reshape(-1, x.shape[-1])
+    return x.numpy(force=True).reshape(-1, x.shape[-1])
