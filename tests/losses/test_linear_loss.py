@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -183,6 +184,19 @@ def test_transforms_of_torch_func():
         torch.testing.assert_close(ours, function(lambda h: two_steps(h, weight, target, bias=bias))(hidden))
     each = torch.func.vmap(lambda h, y: linear_entmax_loss(h, weight, y, reduction="sum"))(hidden, target)
     torch.testing.assert_close(each, two_steps(hidden, weight, target, reduction="none"))
+
+
+@pytest.mark.parametrize("alpha", [1.5, 3.0])
+def test_dual_numbers(alpha):
+    hidden, weight, bias, target = layer(6, 3, 5)
+    moved, turned = torch.randn_like(hidden), torch.randn_like(weight)
+    loss = two_steps(hidden, weight, target, alpha, bias=bias)
+    slopes = torch.autograd.grad(loss, (hidden, weight))
+    with forward_ad.dual_level():
+        duals = forward_ad.make_dual(hidden, moved), forward_ad.make_dual(weight, turned)
+        loss = linear_entmax_loss(*duals, target, alpha, bias=bias)
+        tangent = forward_ad.unpack_dual(loss).tangent
+    torch.testing.assert_close(tangent, (slopes[0] * moved).sum() + (slopes[1] * turned).sum())
 
 
 class Largest(TorchDispatchMode):

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -57,8 +58,8 @@ def linear_entmax_loss(
 
     Returns:
         A scalar, or with reduction "none" the shape of `target`. Under autocast the logits have its dtype, as in a
-        linear layer, and the loss is in float32. Second derivatives, the transforms of torch.func and torch.export
-        compute all logits at once.
+        linear layer, and the loss is in float32. Second derivatives, forward mode, the transforms of torch.func and
+        torch.export compute all logits at once.
 
     Example:
         >>> import torch
@@ -194,10 +195,10 @@ def _as_linear_takes(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tup
 
 
 def _can_be_blocked(*arguments: object) -> bool:
-    """Whether our operators can take the tensors: not those of torch.func, and not in an export."""
+    """Whether our operators can take the tensors: not those of torch.func or forward mode, and not in an export."""
     if torch.compiler.is_compiling():
         return not is_exporting()
-    return all(holds_numbers(x) for x in arguments if isinstance(x, Tensor))
+    return forward_ad._current_level < 0 and all(holds_numbers(x) for x in arguments if isinstance(x, Tensor))
 
 
 def _check_shapes(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None) -> None:
