@@ -203,15 +203,21 @@ def test_derivatives_of_first_and_second_order(alpha):
     assert gradcheck(r, (mu, scale, index, centre, log_width), rtol=1e-3, atol=1e-4, fast_mode=True)
 
 
-def test_functional_transforms():
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 1.7, 2.0, 3.0])
+def test_functional_transforms(alpha):
     def r(mu, scale):
-        return contmax.expectation(BetaGaussian(mu, scale, 1.5, validate_args=False), GAUSSIANS)
+        return contmax.expectation(BetaGaussian(mu, scale, alpha, validate_args=False), GAUSSIANS)
 
-    mu, scale = torch.rand(4, dtype=F64), 0.1 + torch.rand(4, dtype=F64)
+    mu, scale = (x.requires_grad_() for x in (torch.rand(4, dtype=F64), 0.1 + torch.rand(4, dtype=F64)))
+    g = torch.randn_like(r(mu, scale))
+    gradients = [torch.autograd.grad(value(mu, scale), (mu, scale), g) for value in (r, torch.func.vmap(r))]
+    torch.testing.assert_close(*gradients)
+    mu, scale = mu.detach(), scale.detach()
     torch.testing.assert_close(torch.func.vmap(r)(mu, scale), r(mu, scale))
     reverse = torch.func.vmap(torch.func.jacrev(r))(mu, scale)
     forward = torch.func.vmap(torch.func.jacfwd(r))(mu, scale)
     torch.testing.assert_close(reverse, forward)
+    torch.testing.assert_close(torch.func.jacrev(torch.func.jacfwd(r))(mu, scale), torch.func.hessian(r)(mu, scale))
 
 
 @pytest.mark.graph

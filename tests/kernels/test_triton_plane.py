@@ -111,6 +111,12 @@ def test_cholesky_factors_and_their_gradients():
     )
     assert type(density.scale_tril.grad_fn).__name__.startswith("PlaneCholesky")
 
+    def factor(matrix):
+        return MultivariateBetaGaussian(torch.zeros(2), matrix, validate_args=False).scale_tril
+
+    mapped = torch.func.vmap(factor)(matrix)
+    torch.testing.assert_close(torch.autograd.grad(mapped, matrix, cotangent)[0], gradient)
+
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 def test_an_indefinite_matrix_has_no_factor():

@@ -30,7 +30,7 @@ class PlaneCholesky(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(*inputs, output)
-        ctx.save_for_forward(*inputs)
+        ctx.save_for_forward(*inputs, output)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Tensor | None:

@@ -87,8 +87,8 @@ class ScaleMeanExpectation(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         *tensors, alpha, known = inputs
         ctx.number = None if isinstance(alpha, Tensor) else alpha
-        saved = (*tensors, alpha if isinstance(alpha, Tensor) else None)
-        ctx.save_for_backward(*saved, known[1])
+        saved = (*tensors, alpha if isinstance(alpha, Tensor) else None, known[1])
+        ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
 
     @staticmethod

@@ -78,9 +78,10 @@ class WindowedExpectation(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         loc, half, k, centre, width, known = inputs
         ctx.k = k
-        saved = (loc, half, centre, width)
-        # Slopes are saved with the arguments, so that hooks on saved tensors see them too.
-        ctx.save_for_backward(*saved, None if known is None else known[1])
+        # Slopes are saved with the arguments, so that hooks on saved tensors see them too. Under vmap torch takes what
+        # is saved for one mode to be what is saved for the other.
+        saved = (loc, half, centre, width, None if known is None else known[1])
+        ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
 
     @staticmethod
