@@ -109,7 +109,7 @@ def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     allowed = allowed_keys(block)
     if allowed is not None:
         # One pass over few numbers and one over the scores; a masked fill takes several.
-        scores += torch.zeros(allowed.shape, dtype=scores.dtype).masked_fill_(~allowed, -torch.inf)
+        scores += scores.new_zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)
     compiled = kernels.regularized_max_compiled(scores, block.alpha, -1)
     assert compiled is not None
     weights = compiled[0]
@@ -128,7 +128,7 @@ def _gradients(inputs: Inputs, kept: list[Tensor], g: Tensor, needs_alpha: bool)
     query, key, value, g = (x.detach() for x in (*inputs[:3], g))
     inputs = inputs._replace(query=query, key=key, value=value)
     d_query = torch.empty_like(query, memory_format=torch.contiguous_format)
-    d_key, d_value = (torch.zeros(x.shape, dtype=x.dtype) for x in (key, value))
+    d_key, d_value = (x.new_zeros(x.shape) for x in (key, value))
     d_alpha = query.new_zeros(query.shape[-3]) if needs_alpha else None
     for i, rows in enumerate(query_blocks(inputs)):
         block, lists, along = block_of(inputs, rows), kept[2 * i : 2 * i + 2], g[..., rows, :]

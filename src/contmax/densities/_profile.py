@@ -49,7 +49,7 @@ class Profile:
         """
         if self._numbers is not None:
             return self._numbers
-        gap, peak, weight = _coefficients(torch.as_tensor(self.alpha).double() - 1.0, self.dim)
+        gap, peak, weight = _coefficients(float64_of(self.alpha, like) - 1.0, self.dim)
         return gap.to(like.dtype), peak.to(like.dtype), weight.to(like.dtype)
 
     def _of_gap(self, function: Callable[[Any], Any], like: Tensor) -> Scalar:

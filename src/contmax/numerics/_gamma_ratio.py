@@ -11,7 +11,7 @@ whole steps of Γ give logarithms, and the half step left over in odd N is a sho
 
 import math
 from collections.abc import Callable
-from typing import overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -115,8 +115,9 @@ def _over_the_shift(term: Callable[..., Scalar], sign: Scalar, size: Scalar) -> 
     """The sum of a term over the steps of the shift: of a tensor in a dimension of its own, a few operations."""
     if isinstance(sign, Tensor) and isinstance(size, Tensor):
         steps = torch.arange(1, _SHIFT + 1, dtype=size.dtype, device=size.device)
-        terms = term(steps, sign.unsqueeze(-1), size.unsqueeze(-1))
-        return torch.as_tensor(terms).sum(-1)
+        terms: Any = term(steps, sign.unsqueeze(-1), size.unsqueeze(-1))
+        total: Tensor = terms.sum(-1)
+        return total
     return sum(term(j, sign, size) for j in range(1, _SHIFT + 1))
 
 

@@ -78,7 +78,7 @@ def refined(
         new_left, new_right = torch.cat([left[coarse], middle]), torch.cat([middle, right[coarse]])
         left, right = torch.cat([left[~coarse], new_left]), torch.cat([right[~coarse], new_right])
         values = torch.cat([values[..., ~coarse, :], _read_cells(read, new_left, new_right, count)], -2)
-        new = torch.arange(len(left)) >= len(left) - len(new_left)
+        new = torch.arange(len(left), device=left.device) >= len(left) - len(new_left)
         order = left.argsort()
         left, right, values, new = left[order], right[order], values[..., order, :], new[order]
         # Once halving no longer changes what is known about the density, it is enough to ask again at the end.

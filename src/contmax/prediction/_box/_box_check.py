@@ -88,7 +88,8 @@ class BoxCheck:
         """Score and interpolant where each member of the batch has its mass, known at the nodes of a rule."""
         batch = masses.shape[:-1]
         count = -(-_OWN // max(1, batch.numel()))
-        level = ((torch.arange(count, dtype=torch.float64) + 0.5) / count).reshape(-1, *(1,) * len(batch))
+        steps = torch.arange(count, dtype=torch.float64, device=masses.device)
+        level = ((steps + 0.5) / count).reshape(-1, *(1,) * len(batch))
         points = take(nodes, bucket(masses, level * masses.sum(-1)), batch)
         exact, rounded = self._read(score, self._unit(points.reshape(-1, self.domain.dimension)))
         # Each score was read at the points of all others too.
