@@ -152,6 +152,16 @@ def test_axes_in_front_may_be_none_or_many():
     assert torch.allclose(entmax_attention(query, key[:1], value[:1])[0], output[0], atol=1e-14)
 
 
+@pytest.mark.parametrize("sizes", [(0, 2, 3, 5), (2, 0, 3, 5), (2, 2, 0, 5), (0, 3, 5)], ids=str)
+def test_an_axis_in_front_may_be_empty(sizes):
+    *batch, queries, keys = sizes
+    query, key, value = (torch.randn(*batch, n, 4, requires_grad=True) for n in (queries, keys, keys))
+    output = contmax.entmax_attention(query, key, value)
+    assert output.shape == query.shape
+    output.sum().backward()
+    assert not value.grad.any()
+
+
 def test_strided_inputs_are_the_same():
     query, key, value = triple()
     expected = entmax_attention(query, key, value)

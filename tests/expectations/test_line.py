@@ -220,6 +220,17 @@ def test_functional_transforms(alpha):
     torch.testing.assert_close(torch.func.jacrev(torch.func.jacfwd(r))(mu, scale), torch.func.hessian(r)(mu, scale))
 
 
+@pytest.mark.parametrize("alpha", [0.8, 1.0, 1.3, 2.0])
+def test_an_empty_batch(alpha):
+    def r(mu, scale):
+        return contmax.expectation(BetaGaussian(mu, scale, alpha), GAUSSIANS)
+
+    nothing = torch.rand(2, 0, dtype=F64, requires_grad=True)
+    value, tangent = torch.func.jvp(r, (nothing, nothing), (nothing, nothing))
+    assert value.shape == tangent.shape == (2, 0, len(GAUSSIANS.loc))
+    assert torch.autograd.grad(r(nothing, nothing).sum(), nothing)[0].shape == (2, 0)
+
+
 @pytest.mark.graph
 def test_compiles_whole():
     torch._dynamo.reset()

@@ -95,6 +95,17 @@ def inputs(dtype: torch.dtype = torch.float32, batch: int = 2) -> tuple[Tensor, 
 
 
 @every
+def test_an_empty_batch(case):
+    attend = case.make()
+    values, query = (x.requires_grad_() for x in inputs(batch=0))
+    for mask in (None, torch.ones(0, 7, dtype=torch.bool)):
+        context = attend(values, query, mask=mask)[0]
+        assert context.shape == (0, 3, 4)
+        context.sum().backward()
+        assert values.grad.shape == values.shape
+
+
+@every
 def test_first_and_second_derivatives(case):
     attend = case.make().double()
     names, parameters = zip(*attend.named_parameters(), strict=True) if list(attend.parameters()) else ((), ())

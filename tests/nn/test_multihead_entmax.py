@@ -163,3 +163,11 @@ def test_compiles_and_exports():
     assert torch.allclose(compiled(x), attend(x), atol=1e-5)
     program = torch.export.export(attend, (x,))
     assert torch.allclose(program.module()(x), attend(x), atol=1e-5)
+
+
+def test_an_empty_batch():
+    x = torch.randn(0, 5, 16, requires_grad=True)
+    output, weights = EntmaxAttention(16, 4)(x, need_weights=True)
+    assert (output.shape, weights.shape) == ((0, 5, 16), (0, 4, 5, 5))
+    output.sum().backward()
+    assert x.grad.shape == x.shape

@@ -23,9 +23,11 @@ _LONGEST_SHARE = 1 / 8
 
 
 def can_be_listed(inputs: Inputs, dropout_p: float) -> bool:
-    """Whether all tensors hold numbers on a CPU, and weights have zeros."""
+    """Whether all tensors hold numbers on a CPU, at least one each, and weights have zeros."""
     wide = wide_dtype(inputs.query.dtype)
     if dropout_p > 0 or not inputs.hold_numbers or not kernels.attention_is_listed(wide, inputs.tensors):
+        return False
+    if inputs.query.numel() == 0:
         return False
     if inputs.bias is not None and inputs.bias.requires_grad and torch.is_grad_enabled():
         return False

@@ -106,7 +106,7 @@ class _Mean(torch.autograd.Function):
         total = torch.zeros_like(value)
         for slope, move in zip(slopes, tangents[5 + ctx.count :], strict=True):
             if move is not None:
-                total = total + (slope * move).reshape(*value.shape, -1).sum(-1)
+                total = total + (slope * move).unsqueeze(-1).flatten(value.dim()).sum(-1)
         return total
 
 

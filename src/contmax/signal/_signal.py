@@ -211,7 +211,7 @@ def _fit(first: torch.Size, batch: torch.Size) -> bool:
 
 def _queries_in_one(r: Tensor, batch: int) -> Tensor:
     """(*batch, *Q, K) → (*batch, queries, K)."""
-    return r.unsqueeze(-2) if r.dim() == batch + 1 else r.reshape(*r.shape[:batch], -1, r.shape[-1])
+    return r.unsqueeze(-2) if r.dim() == batch + 1 else r.flatten(batch, -2)
 
 
 def fit_signal(
