@@ -142,6 +142,17 @@ def test_a_query_with_nothing_to_attend_gets_zeros():
     assert entmax_attention(query[:, :, :0], key, value).shape == (2, 4, 0, 8)
 
 
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("empty", ["batch", "heads", "queries", "keys", "channels", "values"])
+def test_any_axis_may_be_empty(empty, alpha):
+    inputs = [x.requires_grad_() for x in triple(**{empty: 0})]
+    output = entmax_attention(*inputs, alpha=alpha)
+    assert output.shape == (*inputs[0].shape[:-1], inputs[2].shape[-1])
+    for x, grad in zip(inputs, torch.autograd.grad(output.sum(), inputs), strict=True):
+        assert grad.shape == x.shape
+        assert grad.isfinite().all()
+
+
 def test_axes_in_front_may_be_none_or_many():
     query, key, value = triple(batch=6)
     output = entmax_attention(query, key, value)

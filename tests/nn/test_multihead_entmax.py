@@ -125,6 +125,15 @@ def test_dropout_only_in_training():
     assert torch.equal(attend(x), attend(x))
 
 
+@pytest.mark.parametrize("shape", [(0, 5, 16), (2, 0, 16)])
+def test_an_empty_batch_and_empty_sequences(shape):
+    attend = EntmaxAttention(16, 4, learnable=True, alibi="half", length_scale=True)
+    output, weights = attend(torch.empty(shape), need_weights=True)
+    assert output.shape == attend(torch.empty(shape)).shape == shape
+    assert weights.shape == (shape[0], 4, shape[1], shape[1])
+    assert attend(torch.empty(shape)[:, :0], torch.ones(shape[0], 3, 16)).shape == (shape[0], 0, 16)
+
+
 def test_meta_and_half_modules():
     with torch.device("meta"):
         empty = EntmaxAttention(16, 4, learnable=True, alibi="half", length_scale=True)

@@ -23,11 +23,11 @@ _LONGEST_SHARE = 1 / 8
 
 
 def can_be_listed(inputs: Inputs, dropout_p: float) -> bool:
-    """Whether all tensors hold numbers on a CPU, at least one each, and weights have zeros."""
+    """Whether all tensors hold numbers on a CPU, there are some, and weights have zeros."""
+    if 0 in (*inputs.query.shape, *inputs.value.shape):
+        return False
     wide = wide_dtype(inputs.query.dtype)
     if dropout_p > 0 or not inputs.hold_numbers or not kernels.attention_is_listed(wide, inputs.tensors):
-        return False
-    if inputs.query.numel() == 0:
         return False
     if inputs.bias is not None and inputs.bias.requires_grad and torch.is_grad_enabled():
         return False
@@ -56,8 +56,6 @@ class _ListedAttention(torch.autograd.Function):
             output, *lists = _block_means(block_of(inputs, rows))
             outputs.append(output)
             kept += lists
-        if not outputs:
-            return (inputs.query.new_zeros((*inputs.query.shape[:-1], inputs.value.shape[-1])),)
         return torch.cat(outputs, -2), *kept
 
     @staticmethod

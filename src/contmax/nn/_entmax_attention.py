@@ -148,13 +148,13 @@ class EntmaxAttention(AlphaModule):
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, n, E) → (B, H, n, d)."""
-        return x.reshape(*x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads).transpose(1, 2)
+        return x.unflatten(-1, (self.num_heads, x.shape[-1] // self.num_heads)).transpose(1, 2)
 
     def _penalty(self, queries: int, keys: int) -> Tensor | None:
         """−m_h |i − j| for each distance, (H, 1, Q + L − 1); the last query stands at the last key."""
         if self.slopes is None:
             return None
-        steps = torch.arange(keys - 1, -queries, -1, device=self.slopes.device)
+        steps = torch.arange(keys - 1, -max(queries, 1), -1, device=self.slopes.device)
         return -self.slopes[:, None, None] * steps.abs()
 
     def _scale(self, queries: int, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
