@@ -130,3 +130,18 @@ def test_pieces_with_a_cache_are_the_whole(name):
         past = output.past_key_values
         pieces.append(output.logits)
     assert torch.allclose(torch.cat(pieces, 1), whole, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "t5"])
+def test_gradient_checkpointing_changes_no_gradient(name, integration):
+    model, inputs = tiny(name).double().train(), padded_inputs(name)
+    integration.make_alpha_learnable(model)
+    found = []
+    for options in ({}, {"use_cache": False}):
+        torch.manual_seed(0)
+        real(model(**inputs, **options), inputs).square().sum().backward()
+        found.append({key: p.grad for key, p in model.named_parameters() if p.grad is not None})
+        model.zero_grad()
+        model.gradient_checkpointing_enable()
+    torch.testing.assert_close(*found)
+    assert sum("alpha_logit" in key for key in found[0]) == (6 if name == "t5" else 2)

@@ -79,9 +79,9 @@ class _ListedAttention(torch.autograd.Function):
 
 
 def _saved(ctx: Any) -> tuple[Inputs, list[Tensor]]:
-    count = len(ctx.fixed)
-    given = [f if x is None else x for x, f in zip(ctx.saved_tensors[:count], ctx.fixed, strict=True)]
-    return Inputs(*given), list(ctx.saved_tensors[count:])
+    saved, count = ctx.saved_tensors, len(ctx.fixed)  # torch.utils.checkpoint hands them out once
+    given = [f if x is None else x for x, f in zip(saved[:count], ctx.fixed, strict=True)]
+    return Inputs(*given), list(saved[count:])
 
 
 def _differentiable(inputs: Inputs) -> tuple[Tensor | None, ...]:

@@ -92,7 +92,8 @@ class _Mean(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        slopes, inputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        saved = ctx.saved_tensors  # torch.utils.checkpoint hands them out once
+        slopes, inputs = saved[: ctx.count], saved[ctx.count :]
         # A compiled backward pass is not differentiated again: there the computed slopes are enough.
         if not slopes or (may_be_differentiated() and not torch.compiler.is_compiling()):
             _, *slopes = _evaluate(ctx.kind, ctx.order, ctx.single, inputs)

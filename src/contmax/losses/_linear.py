@@ -130,13 +130,13 @@ class _LinearLosses(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, ids, *kept = ctx.saved_tensors
         _, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         others = (None, None, None, None, None)
         if g is None:
             return None, None, None, *others
         if needs_reference(g):
             return *_differentiable_gradients(ctx, g), *others
+        hidden, weight, bias, ids, *kept = ctx.saved_tensors
         fixed = (ctx.alpha, ctx.smoothing)
         grads = linear_losses_backward(
             hidden, weight, bias, ids, *fixed, *kept, g, needs_weight=needs_weight or needs_bias
