@@ -5,9 +5,10 @@ from numbers import Real
 from typing import Any, cast
 
 from torch import Tensor
+from torch.nn import Module
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from contmax.integrations.transformers._layers import NAME, attention_layers, heads_of, number_layers
+from contmax.integrations.transformers._layers import NAME, attention_layers, entmax_layers, heads_of, number_layers
 from contmax.nn._alpha import AlphaModule
 
 DEFAULT = 1.5
@@ -42,14 +43,14 @@ def given_alpha(layer: Any) -> float:
     return float(alpha[number])
 
 
-def set_alpha(model: PreTrainedModel, alpha: float | Sequence[float]) -> None:
+def set_alpha(model: Module, alpha: float | Sequence[float]) -> None:
     """Set the α of a model, in its configuration and in those of its parts.
 
     ``model.config.entmax_alpha = …`` is enough *before* a model is made. Afterwards encoders, decoders and parts of
     composite models may have their own configurations, which only this function reaches.
 
     Args:
-        model: any model of `transformers`.
+        model: any model of `transformers`, or a module with one inside.
         alpha: α > 0; 1 is softmax. A number for all layers, or one per layer; in an encoder–decoder, layer i of both
             has the same α.
 
@@ -73,14 +74,16 @@ def set_alpha(model: PreTrainedModel, alpha: float | Sequence[float]) -> None:
         raise ValueError(
             f"α must be positive, a number or one per layer; got {alpha}. 1 is softmax; 1.5 is a good choice."
         )
-    for config in _configurations(model):
-        if not isinstance(alpha, Real):
+    configurations = list(_configurations(model))
+    if not isinstance(alpha, Real):
+        for config in configurations:
             _require_one_per_layer(values, config)
+    for config in configurations:
         config.entmax_alpha = values[0] if isinstance(alpha, Real) else values
     number_layers(model)
 
 
-def make_alpha_learnable(model: PreTrainedModel, alpha: float | None = None) -> None:
+def make_alpha_learnable(model: Module, alpha: float | None = None) -> None:
     r"""Let each head of each attention layer learn its own α inside (1, 2).
 
     The parameters are part of the model: `save_pretrained` writes them, and `from_pretrained` reads them in any process
@@ -88,7 +91,7 @@ def make_alpha_learnable(model: PreTrainedModel, alpha: float | None = None) -> 
     ``entmax_alpha.alpha_logit``. Weight decay pulls α towards 1.5.
 
     Args:
-        model: a model with ``attn_implementation="entmax"``.
+        model: a model with ``attn_implementation="entmax"``, or a module with one inside.
         alpha: α to begin with, in (1, 2); by default the value in the configuration, or 1.5.
 
     Raises:
@@ -106,18 +109,14 @@ def make_alpha_learnable(model: PreTrainedModel, alpha: float | None = None) -> 
 
     Reference: Correia, Niculae & Martins 2019.
     """
-    layers = [layer for _, layer in attention_layers(model) if layer.config._attn_implementation == NAME]
-    if not layers:
-        raise ValueError(
-            f'{type(model).__name__} has no entmax attention. Call model.set_attn_implementation("{NAME}") first.'
-        )
+    layers = entmax_layers(model)
     number_layers(model)
     learned = [_learned(layer, alpha) for layer in layers]  # all of them are made before any is put in its place
     for layer, module in zip(layers, learned, strict=True):
         layer.entmax_alpha = module
-    for layer in layers:
-        layer.config.entmax_alpha_learnable = True
-    model.config.entmax_alpha_learnable = True
+    for part in model.modules():
+        if part in layers or (isinstance(part, PreTrainedModel) and any(x in layers for x in part.modules())):
+            cast(PreTrainedConfig, part.config).entmax_alpha_learnable = True
 
 
 def attach_learned_alpha(model: PreTrainedModel) -> None:
@@ -134,9 +133,9 @@ def _learned(layer: Any, alpha: float | None) -> AlphaModule:
     return module if like is None else module.to(like.device)
 
 
-def _configurations(model: PreTrainedModel) -> Iterator[PreTrainedConfig]:
+def _configurations(model: Module) -> Iterator[PreTrainedConfig]:
     """Each configuration that a part of the model reads, once."""
-    found = {id(model.config): model.config}
+    found: dict[int, PreTrainedConfig] = {}
     for module in model.modules():
         config = getattr(module, "config", None)
         if isinstance(config, PreTrainedConfig):

@@ -20,6 +20,20 @@ def attention_layers(model: Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
+def entmax_layers(model: Module) -> list[Any]:
+    """The attention layers that use entmax.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    layers = [layer for _, layer in attention_layers(model) if layer.config._attn_implementation == NAME]
+    if not layers:
+        raise ValueError(
+            f'{type(model).__name__} has no entmax attention. Call model.set_attn_implementation("{NAME}") first.'
+        )
+    return layers
+
+
 def number_layers(model: Module) -> None:
     """Tell each attention layer its place in the stack, as `entmax_layer`: many have no `layer_idx`."""
     for name, layer in attention_layers(model):
