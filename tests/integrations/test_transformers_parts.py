@@ -1,4 +1,4 @@
-"""α of models inside modules and of composite models."""
+"""α of models inside modules and of composite models, and what a schedule says of a model with softmax."""
 
 import pytest
 import torch
@@ -57,3 +57,14 @@ def test_only_parts_with_entmax_learn(clip, integration):
     assert clip.config.text_config.entmax_alpha_learnable
     assert not hasattr(clip.config.vision_config, "entmax_alpha_learnable")
     assert sum("alpha_logit" in key for key, _ in clip.named_parameters()) == 2
+
+
+def test_a_schedule_for_softmax_is_refused(integration):
+    from transformers import TrainerControl, TrainerState
+
+    schedule, state = integration.AlphaSchedule(1.5, rise=1.0), TrainerState(max_steps=4)
+    with pytest.raises(ValueError, match="BertModel has no entmax attention"):
+        schedule.on_train_begin(None, state, TrainerControl(), model=tiny("bert", "sdpa"))
+    model = tiny("bert")
+    schedule.on_train_begin(None, state, TrainerControl(), model=Wrapped(model))
+    assert model.config.entmax_alpha == 1.0

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any, cast
 
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from torch.nn import Module
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from contmax.integrations.transformers._alpha import set_alpha
+from contmax.integrations.transformers._layers import entmax_layers
 
 
 class AlphaSchedule(TrainerCallback):
@@ -52,7 +54,12 @@ class AlphaSchedule(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **context: Any
     ) -> None:
-        """Set α for the step at which the training begins."""
+        """Set α for the step at which the training begins.
+
+        Raises:
+            ValueError: if the model does not use entmax attention.
+        """
+        entmax_layers(context["model"])
         self._set(context["model"], state.global_step, state)
 
     def on_step_end(
@@ -68,7 +75,7 @@ class AlphaSchedule(TrainerCallback):
         best = state.best_global_step if args.load_best_model_at_end else None
         self._set(context["model"], state.global_step if best is None else best, state)
 
-    def _set(self, model: PreTrainedModel, step: int, state: TrainerState) -> None:
+    def _set(self, model: Module, step: int, state: TrainerState) -> None:
         set_alpha(model, self.alpha_after(step / max(1, state.max_steps)))
 
 
