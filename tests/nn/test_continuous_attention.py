@@ -294,6 +294,12 @@ class Silent(torch.nn.Module):
             ValueError,
             "needs a grid of 1 sizes",
         ),
+        (lambda v: ContinuousAttention(line(), head=GateHead(4))(v[:, :0]), ValueError, "no observation: L = 0"),
+        (
+            lambda v: ContinuousAttention(line(), head=GateHead(4))(v[:, :0], positions=torch.zeros(2, 0)),
+            ValueError,
+            "no observation: L = 0",
+        ),
     ],
 )
 def test_bad_input_says_what_is_wrong(call, error, message):

@@ -106,6 +106,8 @@ def observed_cells(
 
 def _check(shape: tuple[int, int], dim: int, positions: Tensor | None, grid: tuple[int, ...] | None) -> None:
     batch, length = shape
+    if length == 0:
+        raise ValueError(f"values of {batch} sequences hold no observation: L = 0. Skip such inputs.")
     if grid is not None and (len(grid) != dim or torch.Size(grid).numel() != length or positions is not None):
         given = " beside positions" if positions is not None else ""
         raise ValueError(
