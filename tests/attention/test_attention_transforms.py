@@ -41,6 +41,22 @@ def test_forward_mode():
     assert torch.autograd.gradcheck(of_all, given(), check_forward_ad=True, check_backward_ad=False, fast_mode=True)
 
 
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"mask": torch.ones(5, 6).tril(-1).bool()}], ids=str)
+@pytest.mark.parametrize("alpha", [0.7, 1.0, 1.5, 2.0, 3.0, torch.tensor([1.0, 2.0], dtype=F64)], ids=str)
+def test_derivatives_of_every_kind_for_every_alpha(alpha, options):
+    def attend(*inputs):
+        return entmax_attention(*inputs, alpha=alpha, **options)
+
+    inputs = [x.requires_grad_() for x in triple()]
+    kinds = {"check_forward_ad": True, "check_batched_grad": True, "fast_mode": True}
+    assert torch.autograd.gradcheck(attend, inputs, **kinds)
+    assert torch.autograd.gradgradcheck(attend, inputs, check_batched_grad=True, fast_mode=True)
+    query, *others = (x.detach() for x in triple())
+    one, other = torch.func.jacrev, torch.func.jacfwd
+    sums = lambda query: attend(query, *others).square().sum((0, 1, 3))  # noqa: E731
+    torch.testing.assert_close(other(one(sums))(query), one(one(sums))(query))
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", [F64, torch.float32, torch.bfloat16])
 def test_blocks_change_nothing(monkeypatch, causal, dtype):

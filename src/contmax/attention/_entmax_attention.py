@@ -1,18 +1,14 @@
 """The one function: which way a call takes, and what it promises."""
 
-from typing import Any
-
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from contmax._typing import Bool, Float, Int
-from contmax.attention._arguments import Inputs, checked_inputs
+from contmax.attention._arguments import checked_inputs
 from contmax.attention._blocked import attend_in_blocks
-from contmax.attention._distances import bias_of_scores
 from contmax.attention._fused import attend_fused, can_be_fused
 from contmax.attention._listed import attend_listed, can_be_listed
-from contmax.attention._reference import Attended, allowed_keys, attend_reference
+from contmax.attention._reference import Attended, attend_reference
+from contmax.attention._softmax import attend_softmax, can_be_softmax
 
 
 def entmax_attention(
@@ -86,8 +82,8 @@ def entmax_attention(
     dtype, without_heads = inputs.query.dtype, query.dim() == 2
     if need_weights or inputs.key.shape[-2] == 0:
         attended = attend_reference(inputs, dropout_p)
-    elif isinstance(inputs.alpha, float) and inputs.alpha == 1:
-        attended = Attended(_softmax_attention(inputs, dropout_p), inputs.query)
+    elif can_be_softmax(inputs):
+        attended = Attended(attend_softmax(inputs, dropout_p), inputs.query)
     elif can_be_fused(inputs, dropout_p):
         attended = Attended(attend_fused(inputs), inputs.query)
     elif can_be_listed(inputs, dropout_p):
@@ -98,30 +94,3 @@ def entmax_attention(
         attended = attend_reference(inputs, dropout_p)
     output, weights = (x.squeeze(-3).to(dtype) if without_heads else x.to(dtype) for x in attended)
     return (output, weights) if need_weights else output
-
-
-def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
-    """`scaled_dot_product_attention`, with zeros where a query has nothing to attend."""
-    options: dict[str, Any] = {
-        "dropout_p": dropout_p,
-        "scale": inputs.scale,
-        "enable_gqa": inputs.key.shape[-3] != inputs.query.shape[-3],
-    }
-    plain = inputs.mask is None and inputs.bias is None and inputs.lengths is None
-    if plain and inputs.diagonal in (None, 0):
-        return F.scaled_dot_product_attention(*inputs[:3], is_causal=inputs.diagonal == 0, **options)
-    allowed, bias = allowed_keys(inputs), inputs.bias
-    if bias is not None:
-        bias = bias_of_scores(bias, *inputs.sizes)
-    if bias is None and allowed is None:
-        return F.scaled_dot_product_attention(*inputs[:3], **options)
-    if bias is not None:
-        allowed = bias > -torch.inf if allowed is None else allowed & (bias > -torch.inf)
-    assert allowed is not None
-    # Backends differ in what they make of a row with every key masked.
-    nothing = ~allowed.any(-1, keepdim=True)
-    allowed = allowed | nothing
-    if bias is not None:
-        bias = torch.where(allowed, torch.where(nothing, 0, bias), -torch.inf).to(inputs.query.dtype)
-    output = F.scaled_dot_product_attention(*inputs[:3], attn_mask=allowed if bias is None else bias, **options)
-    return output.masked_fill(nothing, 0)

@@ -1,0 +1,86 @@
+"""Attention at α = 1: torch's own kernels, and the reference for derivatives that these do not know."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import functional as F
+
+from contmax._by_reference import gradients_by_reference, may_be_differentiated
+from contmax._eager import holds_numbers
+from contmax.attention._arguments import Inputs
+from contmax.attention._distances import bias_of_scores
+from contmax.attention._reference import allowed_keys, attend_reference
+
+
+def can_be_softmax(inputs: Inputs) -> bool:
+    """Whether α is the number one, and torch's kernels know the derivatives that may be asked for."""
+    if not isinstance(inputs.alpha, float) or inputs.alpha != 1:
+        return False
+    return torch.compiler.is_compiling() or all(
+        holds_numbers(x) and forward_ad.unpack_dual(x).tangent is None for x in inputs.tensors
+    )
+
+
+def attend_softmax(inputs: Inputs, dropout_p: float) -> Tensor:
+    """Means of the values for all queries, (*batch, H, Q, c), in the dtype of the query."""
+    output = _softmax_attention(inputs, dropout_p)
+    # What was dropped is not known to the reference, and a compiled program is not differentiated twice.
+    if not output.requires_grad or dropout_p > 0 or torch.compiler.is_compiling():
+        return output
+    twice: Tensor = _TwiceDifferentiable.apply(output, *inputs)
+    return twice
+
+
+def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
+    """`scaled_dot_product_attention`, with zeros where a query has nothing to attend."""
+    options: dict[str, Any] = {
+        "dropout_p": dropout_p,
+        "scale": inputs.scale,
+        "enable_gqa": inputs.key.shape[-3] != inputs.query.shape[-3],
+    }
+    plain = inputs.mask is None and inputs.bias is None and inputs.lengths is None
+    if plain and inputs.diagonal in (None, 0):
+        return F.scaled_dot_product_attention(*inputs[:3], is_causal=inputs.diagonal == 0, **options)
+    allowed, bias = allowed_keys(inputs), inputs.bias
+    if bias is not None:
+        bias = bias_of_scores(bias, *inputs.sizes)
+    if bias is None and allowed is None:
+        return F.scaled_dot_product_attention(*inputs[:3], **options)
+    if bias is not None:
+        allowed = bias > -torch.inf if allowed is None else allowed & (bias > -torch.inf)
+    assert allowed is not None
+    # Backends differ in what they make of a row with every key masked.
+    nothing = ~allowed.any(-1, keepdim=True)
+    allowed = allowed | nothing
+    if bias is not None:
+        bias = torch.where(allowed, torch.where(nothing, 0, bias), -torch.inf).to(inputs.query.dtype)
+    output = F.scaled_dot_product_attention(*inputs[:3], attn_mask=allowed if bias is None else bias, **options)
+    return output.masked_fill(nothing, 0)
+
+
+class _TwiceDifferentiable(torch.autograd.Function):
+    """The output itself. Its gradient goes on to torch's kernel, or, to be differentiated again, to the reference."""
+
+    @staticmethod
+    def forward(output: Tensor, *arguments: Any) -> Tensor:
+        return output.detach()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, *arguments = inputs
+        ctx.fixed = [None if isinstance(x, Tensor) else x for x in arguments]
+        ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in arguments))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        if not may_be_differentiated():
+            return g, *(None,) * len(ctx.fixed)
+        fixed = ctx.fixed
+
+        def reference(*tensors: Tensor | None) -> Tensor:
+            inputs = Inputs(*(f if x is None else x for x, f in zip(tensors, fixed, strict=True)))
+            return attend_reference(inputs, 0.0).output.to(inputs.query.dtype)
+
+        return None, *gradients_by_reference(reference, ctx.saved_tensors, ctx.needs_input_grad[1:], g)
