@@ -80,7 +80,8 @@ class _TwiceDifferentiable(torch.autograd.Function):
         fixed = ctx.fixed
 
         def reference(*tensors: Tensor | None) -> Tensor:
-            inputs = Inputs(*(f if x is None else x for x, f in zip(tensors, fixed, strict=True)))
+            arguments: list[Any] = [f if x is None else x for x, f in zip(tensors, fixed, strict=True)]
+            inputs = Inputs(*arguments)
             return attend_reference(inputs, 0.0).output.to(inputs.query.dtype)
 
         return None, *gradients_by_reference(reference, ctx.saved_tensors, ctx.needs_input_grad[1:], g)

@@ -148,7 +148,7 @@ class EntmaxAttention(AlphaModule):
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, n, E) → (B, H, n, d)."""
-        return x.unflatten(-1, (self.num_heads, x.shape[-1] // self.num_heads)).transpose(1, 2)
+        return x.reshape(*x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads).transpose(1, 2)
 
     def _penalty(self, queries: int, keys: int) -> Tensor | None:
         """−m_h |i − j| for each distance, (H, 1, Q + L − 1); the last query stands at the last key."""

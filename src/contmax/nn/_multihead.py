@@ -218,7 +218,7 @@ class MultiheadContinuousAttention(AlphaModule):
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, n, H·d) → (B, H, n, d)."""
-        return x.unflatten(-1, (self.num_heads, x.shape[-1] // self.num_heads)).transpose(1, 2)
+        return x.reshape(*x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads).transpose(1, 2)
 
     def _output(self, r: Tensor, contents: Tensor, dtype: torch.dtype) -> Tensor:
         """E_p[V] of all heads, projected; coefficients cancel, so they are mixed in full precision."""
