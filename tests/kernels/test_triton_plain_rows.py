@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
 import contmax
 from contmax.maps import _fused
@@ -151,6 +152,15 @@ def test_derivatives_of_every_kind_are_those_of_the_other_way(taken, alpha, kind
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     torch.testing.assert_close(found[0][1], found[0][3], rtol=1e-5, atol=1e-6)
+
+
+def test_many_cotangents_inside_a_checkpoint(taken):
+    """Which hands out what was saved only once."""
+    x, g = rows(), torch.randn(4, 3, 9)
+    p = checkpoint(contmax.entmax, x, use_reentrant=False)
+    many = torch.autograd.grad(p, x, g, is_grads_batched=True)[0]
+    torch.testing.assert_close(many, torch.autograd.grad(general(x), x, g, is_grads_batched=True)[0])
+    assert len(taken) == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

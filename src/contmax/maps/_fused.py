@@ -77,19 +77,24 @@ class _FusedEntmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        p, index = _saved(ctx)
-        needs_alpha = ctx.needs_input_grad[1]
-        if needs_reference(cotangent):
-            grad, grad_alpha = pull_back_reference(p.float(), cotangent.float(), index, -1, None, needs_alpha)
-            largest = torch.finfo(ctx.dtype).max
-            return grad.clamp(-largest, largest).to(ctx.dtype), grad_alpha, None, None
-        return *kernels.entmax_fused_backward(p, cotangent, index, ctx.dtype, needs_alpha), None, None
+        return *_gradients(*_saved(ctx), cotangent, ctx.dtype, ctx.needs_input_grad[1]), None, None
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
         p, index = _saved(ctx)
         moved = None if tangents[0] is None else tangents[0].float()
         return push_forward_reference(p.float(), moved, index, tangents[1], -1, None).to(p.dtype)
+
+
+def _gradients(
+    p: Tensor, alpha: float | Tensor, cotangent: Tensor, dtype: torch.dtype, needs_alpha: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Those of scores and of α."""
+    if not needs_reference(cotangent):
+        return kernels.entmax_fused_backward(p, cotangent, alpha, dtype, needs_alpha)
+    grad, grad_alpha = pull_back_reference(p.float(), cotangent.float(), alpha, -1, None, needs_alpha)
+    largest = torch.finfo(dtype).max
+    return grad.clamp(-largest, largest).to(dtype), grad_alpha
 
 
 def _saved(ctx: Any) -> tuple[Tensor, float | Tensor]:
@@ -112,15 +117,15 @@ class _PlainEntmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        (p,) = ctx.saved_tensors
         if not may_be_differentiated() and type(cotangent) is Tensor:
             try:
-                return ctx.rows.backward(ctx.saved_tensors[0], cotangent), None
+                return ctx.rows.backward(p, cotangent), None
             except RuntimeError:
                 # As above: to ask first takes longer.
                 if is_eager(cotangent):
                     raise
-        ctx.alpha, ctx.dtype = ctx.rows.alpha, ctx.rows.dtype
-        return _FusedEntmax.backward(ctx, cotangent)[:2]
+        return _gradients(p, ctx.rows.alpha, cotangent, ctx.rows.dtype, False)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
