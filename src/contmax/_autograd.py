@@ -11,7 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import unwrap_if_dead
+from torch._C._functorch import (
+    TransformType,
+    get_interpreter_stack,
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+    maybe_get_level,
+    unwrap_if_dead,
+)
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
@@ -23,15 +30,38 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
 
     Returns:
         What its `forward` returns.
+
+    Raises:
+        NotImplementedError: for forward mode inside forward mode, ``jacfwd(jacfwd(f))``.
     """
     if torch.compiler.is_compiling():
         return function.apply(*arguments)
     transformed, plain = _with_tangent(function)
     if torch._C._are_functorch_transforms_active():
+        _require_one_forward_mode(arguments)
         return transformed(*arguments)
     # What torch's `apply` does here too, after binding the arguments to the signature of `forward`: that takes longer
     # than a small map. What a transform has left behind is a tensor of no subclass.
     return plain(*[unwrap_if_dead(x) if type(x) is Tensor else x for x in arguments])
+
+
+def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
+    """Raise where torch would take the derivative of a tangent for zero: it knows no `jvp` of a function's `jvp`."""
+    levels = {x.level() for x in get_interpreter_stack() or () if x.key() == TransformType.Jvp}
+    if len(levels) > 1 and any(len(levels & _levels_of(x)) > 1 for x in arguments if isinstance(x, Tensor)):
+        raise NotImplementedError(
+            "forward mode inside forward mode, as in jacfwd(jacfwd(f)), would be zero: torch does not know it for "
+            "functions with derivatives of their own. Use torch.func.hessian(f), or jacrev for one of both."
+        )
+
+
+def _levels_of(x: Tensor) -> set[int]:
+    """The transforms of torch.func that a tensor takes part in."""
+    levels = set()
+    while is_functorch_wrapped_tensor(x):
+        levels.add(maybe_get_level(x))
+        x = get_unwrapped(x)
+    return levels
 
 
 @functools.cache

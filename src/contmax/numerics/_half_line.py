@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contmax._autograd import apply
 from contmax._eager import is_one_node
 from contmax._vmapped import Places, batch_first
 from contmax.deformed import expm1_over, mean_u_exp
@@ -138,10 +139,8 @@ def half_line_shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple
         above = torch.exp(-y)
         # The slope of expm1 is torch's expm1 + 1, which has no digits left where it is small.
         return torch.where(y > 0.5, 1 - above, -torch.expm1(-y)), above
-    # torch.compile refuses a function that defines forward-mode derivatives.
-    function = _Shares if torch.compiler.is_compiling() else _SharesWithJvp
     y, c, log_total = torch.broadcast_tensors(y, c, log_total)
-    lower, upper = function.apply(y, a, c, log_total)
+    lower, upper = apply(_Shares, y, a, c, log_total)
     return lower, upper
 
 
@@ -164,10 +163,8 @@ class _Shares(torch.autograd.Function):
         slopes = _slopes(ctx.needs_input_grad, ctx.exponent, *ctx.saved_tensors)
         return tuple(None if slope is None else grad * slope for slope in slopes)
 
-
-class _SharesWithJvp(_Shares):
     @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, Tensor]:
+    def tangent(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, Tensor]:
         slopes = _slopes(tuple(tangent is not None for tangent in tangents), ctx.exponent, *ctx.saved_tensors)
         terms = [s * t for s, t in zip(slopes, tangents, strict=True) if s is not None and t is not None]
         change = torch.stack(terms).sum(0)
