@@ -20,6 +20,8 @@ class AlphaSchedule(TrainerCallback):
     gradually. Evaluations and checkpoints have the α of their step, and a resumed training continues with it. After
     ``load_best_model_at_end`` the model has the α it had when it was best.
 
+    torch.compile makes a new program for every new α, and gives up after a few: train without it while α rises.
+
     Args:
         goal: α at the end, a number or one per layer.
         rise: r, the share of the training during which α rises; after it α stays at its goal.
