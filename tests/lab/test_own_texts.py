@@ -58,6 +58,18 @@ def test_report_shows_where_it_looks(folder, contmax, tmp_path):
     assert list(tmp_path.rglob("attention-over-text-2*.png"))
 
 
+def test_test_examples_may_come_after_the_training(folder, contmax, tmp_path):
+    data = ("--data.train", folder / "reviews.csv", *KEYS)
+    code, out, _ = contmax("train", "texts", *data, "--training.epochs=1", "--test", "--folder", tmp_path / "run")
+    assert (code, out.count("there are no test examples")) == (0, 1)
+    code, _, complaint = contmax("evaluate", tmp_path / "run", "--test")
+    assert (code, len(complaint)) == (1, 1)
+    assert "no test examples; if you have some, name them, e.g. --data.test FILE" in complaint[0]
+    later = reviews(tmp_path / "later.csv", 20)
+    code, out, _ = contmax("evaluate", tmp_path / "run", "--test", "--data.test", later)
+    assert (code, out.startswith("test  loss")) == (0, True)
+
+
 def test_a_run_does_not_open_on_data_with_another_vocabulary(folder, tmp_path, contmax):
     changed = tmp_path / "reviews.csv"
     # The same number of words and classes: shapes alone would fit.

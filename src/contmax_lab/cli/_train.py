@@ -64,4 +64,6 @@ def run(options: argparse.Namespace) -> None:
     results = train(recipe, Run(folder), resume=options.resume, test=options.test)
     if on_main_process():
         print_results(results)
+        if options.test and results["test"] is None:
+            print("test  there are no test examples")
         print(f"stored in {folder}")

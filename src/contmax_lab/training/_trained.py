@@ -3,6 +3,7 @@
 from torch import nn
 
 from contmax_lab.contract import TrainedRun
+from contmax_lab.errors import LabError
 from contmax_lab.training._evaluation import evaluate
 from contmax_lab.training._processes import accelerator_for
 
@@ -17,8 +18,15 @@ def evaluate_trained(trained: TrainedRun, part: str, model: nn.Module | None = N
 
     Returns:
         Name → value, the same on every process.
+
+    Raises:
+        LabError: if that part has no examples.
     """
     training, splits = trained.recipe.training, trained.splits
+    if not len(getattr(splits, part)):
+        raise LabError(
+            f"the data of the run has no {part} examples; if you have some, name them, e.g. --data.{part} FILE"
+        )
     accelerator = accelerator_for(training)
     prepared = accelerator.prepare_model(model or trained.model, evaluation_mode=True)
     split, batch_size = getattr(splits, part), training.evaluation_batch_size or training.batch_size
