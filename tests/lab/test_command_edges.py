@@ -21,6 +21,8 @@ from contmax_lab.runs import Run
         ("vowels/contnuous", "did you mean vowels/continuous-softmax or vowels/continuous-sparsemax?"),
         ("qwert", "pass a YAML file, a task (digits, "),
         ("qwert.yaml", "qwert.yaml: no such file"),
+        ("", "a folder is no recipe: .; pass a YAML file"),
+        ("/", "a folder is no recipe: /; pass a YAML file"),
     ],
 )
 def test_a_misspelt_recipe_is_answered_with_the_nearest(contmax, name, says):

@@ -117,9 +117,9 @@ def _file(shipped: str) -> Path:
 
 def _no_recipe(name: str | Path, own: Sequence[str] = ()) -> str:
     path = Path(name)
-    near = nearest(str(path.with_suffix("")), [*task_names(), *own, *shipped_recipes()])
+    near = nearest(str(path.parent / path.stem), [*task_names(), *own, *shipped_recipes()])
     if path.is_dir():
-        found = f"a folder is no recipe: {name}"
+        found = f"a folder is no recipe: {path}"
     elif path.suffix in _SUFFIXES:
         found = f"{name}: no such file"
     else:
