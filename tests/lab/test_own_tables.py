@@ -52,6 +52,13 @@ def test_a_row_knows_the_line_it_begins_on(tmp_path):
         rows[1].text("label")
 
 
+@pytest.mark.parametrize(("name", "comma"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_a_text_may_be_as_long_as_a_book(tmp_path, name, comma):
+    book = "word " * 100_000 + "end"
+    (row,) = read_table(written(tmp_path, name, as_csv([(book, "1")], comma)), ["text", "label"])
+    assert row.text("text") == book
+
+
 HOSTILE = {
     "empty file": ("a.csv", "", "is empty"),
     "empty lines": ("a.jsonl", "\n \n", "has no rows"),

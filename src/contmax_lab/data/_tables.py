@@ -182,6 +182,7 @@ def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str]) -> Ite
         yield first
         yield from lines
 
+    csv.field_size_limit(_LONGEST_LINE)  # by default 131,072 characters, less than a book has
     reader = csv.reader(again(), delimiter="\t" if kind == ".tsv" else comma, strict=True)
     header: list[str] | None = None
     while True:
