@@ -78,6 +78,7 @@ HOSTILE = {
     "deep": ("a.jsonl", "[" * 200_000 + "\n", r"line 1: not JSON"),
     "long number": ("a.jsonl", '{"text": "x", "label": ' + "9" * 5000 + "}\n", r"line 1: not JSON"),
     "object as label": ("a.jsonl", '{"text": "x", "label": {"a": 1}}\n', r"line 1: label must be a text or a number"),
+    "half a character": ("a.jsonl", '{"text": "x", "label": "\\ud83d"}\n', r"line 1: label has half of a character"),
     "old Macintosh": ("a.csv", "text,label\rx,1\ry,2\r", r"line 1: lines end in a carriage return alone"),
     "no gzip": ("b.csv", b"", "is empty"),
     "other suffix": ("a.xlsx", "text", r"the name must end in \.csv"),

@@ -234,6 +234,8 @@ def _json_rows(path: Path, file: IO[bytes], columns: Sequence[str]) -> Iterator[
 
 def _as_text(value: Any, key: str, place: Place, needed: bool) -> str:
     if isinstance(value, str):
+        if needed and any("\ud800" <= character <= "\udfff" for character in value):
+            raise place.problem(f"{key} has half of a character, {_short(value)}; was a text cut inside an emoji?")
         return value
     if isinstance(value, bool | int | float):
         return json.dumps(value)
