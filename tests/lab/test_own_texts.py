@@ -145,6 +145,11 @@ def test_the_split_is_the_same_every_time_and_of_every_class(tmp_path):
     assert [t.tolist() for t in one.valid.tokens] == [t.tolist() for t in two.valid.tokens]
 
 
+def test_any_whole_number_is_a_seed_of_the_split(tmp_path):
+    path = table(tmp_path, GOOD)
+    assert all(len(TASK.load(TextsData(train=path, split=seed), 0).valid) for seed in (-1, 10**20, -(10**20)))
+
+
 def test_the_limit_draws_from_a_file_that_is_sorted_by_label(tmp_path):
     lines = [f"some words here,{label}" for label in ["a"] * 100 + ["b"] * 100]
     splits = TASK.load(TextsData(train=table(tmp_path, lines), limit=20), 0)

@@ -12,7 +12,7 @@ def shuffled(count: int, seed: int) -> list[int]:
         >>> sorted(shuffled(4, seed=0))
         [0, 1, 2, 3]
     """
-    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed % 2**64)).tolist()
     return order
 
 
