@@ -176,6 +176,7 @@ HOSTILE = {
     "one number": (["a,1", "b,1.0", "c,1.00"], {"target": "number"}, "nearly"),
     "huge numbers": (["a,1e300", "b,-1e300", "c,1"], {"target": "number"}, "rescale them"),
     "missing column": (GOOD, {"label": "stars"}, r"line 1: no column stars"),
+    "limit and labels once": (GOOD, {"limit": 2, "split": 0}, r"--limit has left 2 of 20 examples; pass a larger one"),
     "limit": (GOOD, {"limit": 1}, r"--limit has left 1 of 20 examples; pass a larger one"),
 }
 

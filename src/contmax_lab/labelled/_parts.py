@@ -57,16 +57,16 @@ def read_parts(read: Callable[[Path], Sequence[E]], data: LabelledData, what: st
     except LabError as error:
         if len(train) == len(found):
             raise
-        raise LabError(f"{error}. --limit has left {len(train)} of {len(found)} examples; pass a larger one") from None
+        raise LabError(f"{error}. {_left(train, found)}") from None
     if data.validation is None:
         # Of numbers, all are of one kind.
         labels = [example.label.text if targets.classes else "" for example in train]
         held_out = set(held_out_share(labels, data.held_out, data.split))
         if not held_out:
-            raise UsageError(
-                f"{data.train}: every label occurs once, so nothing can be held out for validation; if labels are "
-                "numbers pass --data.target number, or else --data.validation"
-            )
+            once = f"{data.train}: every label occurs once, so nothing can be held out for validation"
+            if len(train) < len(found):
+                raise UsageError(f"{once}. {_left(train, found)}")
+            raise UsageError(f"{once}; if labels are numbers pass --data.target number, or else --data.validation")
         valid = [example for index, example in enumerate(train) if index in held_out]
         train = [example for index, example in enumerate(train) if index not in held_out]
     else:
@@ -77,6 +77,10 @@ def read_parts(read: Callable[[Path], Sequence[E]], data: LabelledData, what: st
     for part in (valid, test):
         targets.encoded([example.label for example in part])
     return Parts(train, valid, test, targets)
+
+
+def _left(train: Sequence[E], found: Sequence[E]) -> str:
+    return f"--limit has left {len(train)} of {len(found)} examples; pass a larger one"
 
 
 def _some(examples: Sequence[E], data: LabelledData) -> list[E]:
