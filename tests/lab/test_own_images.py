@@ -1,5 +1,6 @@
 """Images of the user's own: from folders or a table to a run, an answer and a report."""
 
+import os
 import random
 import re
 
@@ -129,6 +130,16 @@ def test_hostile_folders_are_one_line(tmp_path):
         with pytest.raises(LabError, match=says) as caught:
             TASK.load(ImagesData(train=tmp_path / name, size=8), 0)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9/0.png", b"cafe/\xe9.png"])
+def test_a_name_that_is_not_utf_8_is_one_line(tmp_path, name):
+    for path in (b"dog/0.png", name):
+        file = tmp_path / os.fsdecode(path)
+        file.parent.mkdir()
+        Image.new("RGB", (4, 4)).save(file)
+    with pytest.raises(LabError, match=r"the name is not UTF-8; rename it"):
+        TASK.load(ImagesData(train=tmp_path), 0)
 
 
 def test_hostile_tables_are_one_line(tmp_path):

@@ -66,10 +66,20 @@ def _files_of_folders(folder: Path) -> list[_File]:
         found = [path for path in found if not path.name.startswith(".")]
         if not found:
             raise LabError(f"{inner}: no images, files that end in {', '.join(IMAGE_SUFFIXES)}")
+        for path in found:
+            _check_name(path, folder)
         files += [_File(path, Label(inner.name, Place(path))) for path in found]
     if not files:
         raise LabError(f"{folder}: no folders in it; there must be one for each class, with its images")
     return files
+
+
+def _check_name(path: Path, folder: Path) -> None:
+    """Names of classes and files are shown and stored, as UTF-8."""
+    try:
+        str(path.relative_to(folder)).encode()
+    except UnicodeEncodeError:
+        raise Place(path).problem("the name is not UTF-8; rename it") from None
 
 
 def _files_of_table(path: Path, data: ImagesData) -> list[_File]:
