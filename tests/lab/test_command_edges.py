@@ -178,6 +178,13 @@ def test_a_text_may_come_without_quotes_or_by_a_pipe(contmax, monkeypatch):
     assert contmax("predict", "-") == quoted
 
 
+def test_what_comes_by_a_pipe_must_be_utf_8(contmax, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"A caf\xe9."), encoding="utf-8"))
+    code, _, errors = contmax("predict", "-")
+    assert (code, len(errors)) == (2, 1)
+    assert "standard input, byte 0xe9 is not UTF-8; convert it, e.g. iconv -f latin1 -t utf-8" in errors[0]
+
+
 def test_a_very_long_text_has_a_picture_of_bounded_size(contmax, tmp_path):
     picture = tmp_path / "long.png"
     code, printed, _ = contmax("predict", "good bad film " * 1000, "--figure", picture)

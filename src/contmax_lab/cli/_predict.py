@@ -80,7 +80,13 @@ def _is_run(word: str) -> bool:
 
 
 def _given(words: list[str]) -> list[str]:
-    return [sys.stdin.read()] if words == ["-"] else words
+    try:
+        return [sys.stdin.read()] if words == ["-"] else words
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise UsageError(
+            f"standard input, byte {byte:#04x} is not UTF-8; convert it, e.g. iconv -f latin1 -t utf-8"
+        ) from None
 
 
 def _draw(prediction: "Prediction", path: Path) -> None:
