@@ -1,6 +1,7 @@
 """The command as a user meets it: help, errors in one line, exit codes."""
 
 import json
+import shlex
 import sys
 import tarfile
 import zipfile
@@ -295,6 +296,15 @@ def test_runs_that_are_none_or_not_done(contmax, tmp_path):
         code, _, errors = contmax(command, tmp_path / "empty")
         assert (code, len(errors)) == (1, 1)
         assert "is not a run" in errors[0]
+
+
+def test_the_command_that_continues_a_run_can_be_pasted(contmax, config, tmp_path):
+    run = tmp_path / "a b"
+    run.mkdir()
+    (run / "config.yaml").write_bytes(config.read_bytes())
+    _, _, (complaint,) = contmax("evaluate", run)
+    words = shlex.split(complaint.partition("continue it: contmax ")[2])
+    assert words == ["train", str(run / "config.yaml"), "--folder", str(run), "--resume"]
 
 
 def test_a_folder_that_cannot_be_made(contmax, config, tmp_path):

@@ -1,5 +1,6 @@
 """A run that is done, with its model in memory."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,9 +26,8 @@ def load_trained(task: Task, folder: str | Path, overrides: Sequence[str] = (), 
     recipe = run.recipe(task, overrides)
     results = run.results()
     if results is None:
-        raise LabError(
-            f"{run.folder} is not finished; continue it: contmax train {run.config} --folder {run.folder} --resume"
-        )
+        command = shlex.join(["contmax", "train", str(run.config), "--folder", str(run.folder), "--resume"])
+        raise LabError(f"{run.folder} is not finished; continue it: {command}")
     splits = task.load(recipe.data, recipe.seed)
     model = task.build(recipe.model, splits)
     try:
