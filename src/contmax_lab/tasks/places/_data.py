@@ -80,7 +80,7 @@ def load(data: PlacesData) -> Splits:
         raise LabError("no observation of a series would be left; pass --data.dropped below 1")
     parts = handwritten_digits(_VALID, _TEST, data.split) if data.kind == "digit" else _utterances(data)
     train, valid, test = parts
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(data.split))
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(data.split % 2**64))
     known = torch.zeros(len(train), dtype=torch.bool)
     known[order[: round(data.labelled * len(train))]] = True
     speakers = 0 if isinstance(train, Images) else int(train.speaker.max()) + 1
