@@ -187,3 +187,11 @@ def test_empty_batches():
     assert p.sample((3,)).shape == (3, 0)
     q = MultivariateBetaGaussian(torch.zeros(0, 2), torch.eye(2))
     assert q.log_prob(torch.zeros(0, 2)).shape == (0,)
+
+
+@pytest.mark.parametrize("name", ["scale_matrix", "scale_tril", "precision_matrix", "scale_diag"])
+def test_empty_batches_of_scales(name):
+    scale = torch.ones(0, 2) if name == "scale_diag" else torch.eye(2).expand(0, 2, 2)
+    p = MultivariateBetaGaussian(torch.zeros(0, 2), **{name: scale})
+    assert p.log_prob(p.sample((3,))).shape == (3, 0)
+    assert p.entropy().shape == p.area.shape == (0,)

@@ -213,7 +213,9 @@ def scale_of_tril(name: str, tril: Float[Tensor, "*batch N N"], validate: bool) 
 def require_symmetric(name: str, matrix: Tensor) -> None:
     """Symmetric up to rounding, and finite."""
     require_finite(name, matrix)
-    gap = (matrix - matrix.mT).abs().amax() if matrix.numel() else matrix.new_zeros(())
+    if not matrix.numel():
+        return
+    gap = (matrix - matrix.mT).abs().amax()
     if bool(gap > 64 * torch.finfo(matrix.dtype).eps * matrix.abs().amax()):
         raise ValueError(
             f"{name} must be symmetric; got entries that differ from their mirror by {float(gap):.3g}. "
