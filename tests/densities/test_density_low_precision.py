@@ -6,11 +6,11 @@ import pytest
 import torch
 from density_families import ALL, LINE, SEVERAL, Family, each, inner_points
 from torch import Tensor
-from torch.distributions import Categorical, Normal, Uniform
+from torch.distributions import Categorical, Normal, Uniform, kl_divergence
 
 import contmax
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
-from contmax.densities import Density, Mixture, TruncatedParabola
+from contmax.densities import BetaGaussian, Density, Mixture, MultivariateBetaGaussian, TruncatedParabola
 
 D = torch.float64
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -126,3 +126,27 @@ def test_draws_far_from_zero_stay_in_the_support(dtype):
     assert p.support.check(draws).all()
     assert torch.isfinite(p.log_prob(draws)).all()
     assert len(torch.unique(draws)) > 1
+
+
+@HALF
+def test_divergences_of_gaussians(dtype):
+    loc, scale = torch.tensor([0.3, -1.2], dtype=dtype), torch.tensor([0.7, 1.4], dtype=dtype)
+    p, q = BetaGaussian(loc, scale, 1.0), BetaGaussian(-loc, scale.flip(0), 1.0)
+    exact = kl_divergence(Normal(loc.double(), scale.double()), Normal(-loc.double(), scale.flip(0).double()))
+    assert_rounded_once(kl_divergence(p, q), exact, dtype)
+    vectors = [MultivariateBetaGaussian(d.loc, scale_diag=d.scale, alpha=1.0) for d in (p, q)]
+    assert_rounded_once(kl_divergence(*vectors), exact.sum(), dtype)
+
+
+@HALF
+def test_divergence_of_supports_in_the_plane(dtype):
+    p, q = (MultivariateBetaGaussian(torch.full((2,), loc, dtype=dtype), torch.eye(2, dtype=dtype)) for loc in (0, 5))
+    assert kl_divergence(p, q) == math.inf
+
+
+def test_divergence_of_densities_of_two_dtypes():
+    p, q = (MultivariateBetaGaussian(torch.zeros(2, dtype=dtype), torch.eye(2), 1.0) for dtype in (torch.float32, D))
+    for first, second in ((p, q), (q, p)):
+        assert kl_divergence(first, second).dtype == D
+    sparse = MultivariateBetaGaussian(torch.zeros(2, dtype=D), torch.eye(2))
+    assert kl_divergence(p, sparse).dtype == D

@@ -2,20 +2,25 @@
 
 import itertools
 import math
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Laplace, MultivariateNormal, Normal, StudentT, Uniform, register_kl
 
 from contmax._eager import is_eager_cpu
+from contmax._precision import common_dtype, in_dtype, wide_dtype
 from contmax._smooth import ARTANH_EXCESS
 from contmax.densities._beta_gaussian import BetaGaussian
+from contmax.densities._density import Density
 from contmax.densities._landmarks import landmarks_of
 from contmax.densities._line import LineDensity
 from contmax.densities._line_rule import LineRule
 from contmax.densities._mixture import Mixture
 from contmax.densities._multivariate import MultivariateBetaGaussian
 from contmax.densities._unchecked import unchecked
+
+D = TypeVar("D", bound=Density)
 
 _ASCENT_STEPS = 50
 _SLACK_MAX = 1e-4
@@ -59,7 +64,9 @@ def kl_line(p: Distribution, q: Distribution) -> Tensor:
 def _kl_beta_gaussians(p: BetaGaussian, q: BetaGaussian) -> Tensor:
     if not (_is_gaussian(p) and _is_gaussian(q)):
         return kl_line(p, q)
-    return 0.5 * (_excess(p.scale / q.scale) + q.mahalanobis_sq(p.loc))
+    dtype = common_dtype(p.dtype, q.dtype)
+    p, q = _computing_in(wide_dtype(dtype), p, q)
+    return in_dtype(0.5 * (_excess(p.scale / q.scale) + q.mahalanobis_sq(p.loc)), dtype)
 
 
 def _kl_multivariate(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -> Tensor:
@@ -68,19 +75,25 @@ def _kl_multivariate(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -
             f"both densities must live in the same space; got one in {p.event_shape[0]} dimensions and one in "
             f"{q.event_shape[0]}. Pass densities of the same dimension."
         )
+    dtype = common_dtype(p.dtype, q.dtype)
+    p, q = _computing_in(wide_dtype(dtype), p, q)
     if _is_gaussian(p) and _is_gaussian(q):
         relative = torch.linalg.solve_triangular(q.scale_tril, p.scale_tril, upper=False)
         diagonal = relative.diagonal(dim1=-2, dim2=-1)
         mixed = relative.tril(-1).square().sum((-2, -1))
         divergence: Tensor = _excess(diagonal).sum(-1) + mixed + q.mahalanobis_sq(p.loc)
-        return 0.5 * divergence
+        return in_dtype(0.5 * divergence, dtype)
     if not _is_endless(q) and (_is_endless(p) or _leaves(p, q)):
         shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
-        return torch.full(shape, math.inf, dtype=p.loc.dtype, device=p.loc.device)
+        return torch.full(shape, math.inf, dtype=dtype, device=p.loc.device)
     raise NotImplementedError(
         "the Kullback–Leibler divergence of nested β-Gaussians in several dimensions has no closed form. Average "
         "p.log_prob(t) - q.log_prob(t) over draws t of p, or use contmax.losses.fenchel_young."
     )
+
+
+def _computing_in(dtype: torch.dtype, *densities: D) -> list[D]:
+    return [cast(D, unchecked(density, dtype)) for density in densities]
 
 
 def _leaves(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -> bool:
