@@ -58,3 +58,9 @@ def test_empirical_quantiles_invert_the_distribution_function(dtype):
     many = Empirical(torch.arange(3_000_000, dtype=dtype))
     t = torch.tensor([1e6, 2_000_001.0, 2_999_998.0], dtype=dtype)
     assert torch.equal(many.icdf(many.cdf(t)), t)
+
+
+def test_nan_points_stay_nan():
+    p = Empirical(torch.tensor([1.0, 2.0, 3.0]))
+    assert p.cdf(torch.tensor([math.nan, 2.5])).isnan().tolist() == [True, False]
+    assert p.icdf(torch.tensor([math.nan, 0.5])).isnan().tolist() == [True, False]

@@ -211,3 +211,14 @@ def test_values_in_place_of_a_callable():
     for domain in ALL:
         p, q = predict(domain, 1.5), contmax.regularized_prediction(wave(domain.nodes), domain, 1.5)
         torch.testing.assert_close(q.mean, p.mean, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("alpha", [0.7, 1.0, 2.0])
+@pytest.mark.parametrize("domain", ALL, ids=lambda d: type(d).__name__)
+def test_nan_points_stay_nan(domain, alpha):
+    p = predict(domain, alpha)
+    points = p.mean.clone()
+    (points[0, 0] if p.event_shape else points[0]).fill_(torch.nan)
+    for function in (p.log_prob, p.density, p.score, *(() if p.event_shape else (p.cdf, p.icdf))):
+        assert function(points)[0].isnan(), function.__name__
+    assert not p.support.check(points)[0]

@@ -120,7 +120,8 @@ class Empirical(Density):
         points = self._points(value)
         ordered, reached = self._steps()
         count = (ordered <= points.unsqueeze(-1)).sum(-1)
-        return self._pick(torch.nn.functional.pad(reached, (1, 0)), count).to(self._result_dtype(value))
+        share = self._pick(torch.nn.functional.pad(reached, (1, 0)), count)
+        return torch.where(points.isnan(), math.nan, share).to(self._result_dtype(value))
 
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The smallest sample whose cdf reaches q, on the line; NaN for q outside [0, 1]."""
@@ -131,7 +132,7 @@ class Empirical(Density):
         # A q that is no value of the cdf may be one that was rounded differently: 0.8 for eight times 0.1.
         lenient = (reached < q.unsqueeze(-1) * (1 - 4 * torch.finfo(q.dtype).eps)).sum(-1).clamp(max=last)
         index = torch.where(self._pick(reached, index) == q, index, lenient)
-        return torch.where((q < 0) | (q > 1), math.nan, self._pick(ordered, index)).to(self._result_dtype(value))
+        return torch.where((q >= 0) & (q <= 1), self._pick(ordered, index), math.nan).to(self._result_dtype(value))
 
     def _steps(self) -> tuple[Tensor, Tensor]:
         """The samples in increasing order, and the share of the weight that is reached with each."""

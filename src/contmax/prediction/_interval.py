@@ -204,7 +204,8 @@ class IntervalPrediction(LinePrediction):
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """P(T ≤ t), to the accuracy of the prediction; arguments as ``log_prob``."""
-        return self._cdf(self._spread(self._points(value))).to(self._result_dtype(value))
+        points = self._spread(self._points(value))
+        return self._nan_at_nan(points, self._cdf(points)).to(self._result_dtype(value))
 
     def _cdf(self, points: Tensor) -> Tensor:
         cell, local, _ = self._locate(points)

@@ -132,7 +132,8 @@ class KnotsPrediction(LinePrediction):
         segment, excess, unit = self._locate(points)
         start = self._take(self._scores, segment) - self._partition
         piece = Segments.between(start, excess, unit - self._unit[segment], self._index)
-        return (self._take(self._before, segment) + piece.mass).to(self._result_dtype(value))
+        reached = self._take(self._before, segment) + piece.mass
+        return self._nan_at_nan(points, reached).to(self._result_dtype(value))
 
     @property
     def _before(self) -> Float[Tensor, "*batch S"]:

@@ -72,7 +72,7 @@ class NodesPrediction(Prediction):
         return same.all(-1) if self.event_shape else same
 
     def _score(self, points: Tensor) -> Tensor:
-        return torch.where(self._is_at(points), self._scores, -torch.inf).amax(-1)
+        return self._nan_at_nan(points, torch.where(self._is_at(points), self._scores, -torch.inf).amax(-1))
 
     def _log_density(self, points: Tensor) -> Tensor:
         same = self._is_at(points)
@@ -93,7 +93,8 @@ class NodesPrediction(Prediction):
         """P(T ≤ t), a step function; arguments as ``log_prob``."""
         places, masses = self._sorted
         points = self._points(value)
-        return (masses * (places <= points[..., None])).sum(-1).to(self._result_dtype(value))
+        reached = (masses * (places <= points[..., None])).sum(-1)
+        return self._nan_at_nan(points, reached).to(self._result_dtype(value))
 
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The first point at which the cdf reaches a probability in [0, 1], NaN elsewhere."""

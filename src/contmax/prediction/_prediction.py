@@ -144,6 +144,14 @@ class Prediction(Density):
     def _points(self, value: Tensor) -> Tensor:
         return super()._points(value).double()
 
+    def _log_density_at(self, points: Tensor) -> Tensor:
+        return self._nan_at_nan(points, super()._log_density_at(points))
+
+    def _nan_at_nan(self, points: Tensor, values: Tensor) -> Tensor:
+        """The values, and NaN at points that are NaN, which lie nowhere."""
+        unknown = points.isnan()
+        return torch.where(unknown.any(-1) if self.event_shape else unknown, torch.nan, values)
+
     def _round(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._dtype)
 
@@ -195,7 +203,8 @@ class ContinuousPrediction(Prediction):
 
     def _score(self, points: Tensor) -> Tensor:
         excess, inside = self._excess(points)
-        return torch.where(inside, self._form.unscaled(torch.where(inside, excess, 0) + self._partition), -torch.inf)
+        score = self._form.unscaled(torch.where(inside, excess, 0) + self._partition)
+        return self._nan_at_nan(points, torch.where(inside, score, -torch.inf))
 
 
 class LinePrediction(ContinuousPrediction):
