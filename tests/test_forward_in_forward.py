@@ -40,8 +40,16 @@ def test_one_forward_mode_is_enough_for_many_transforms(x):
     torch.testing.assert_close(rows, vmap(jacrev(FUNCTIONS["map"]))(many))
 
 
-def test_what_does_not_depend_on_the_outer_one_is_left_alone(x):
-    def outer(scale):
-        return scale * contmax.entmax(x, 1.5).sum() + jvp(torch.sin, (scale,), (scale,))[1]
+@pytest.mark.parametrize("name", ["map", "expectation"])
+def test_is_refused_inside_vmap_too(name, x):
+    with pytest.raises(NotImplementedError, match="forward mode inside"):
+        jacfwd(lambda x: jvp(lambda many: vmap(FUNCTIONS[name])(many), (x.expand(2, 6),), (x.expand(2, 6),))[1])(x)
 
-    assert jacfwd(outer)(torch.tensor(2.0, dtype=F64)).isfinite()
+
+def test_what_does_not_depend_on_the_inner_one_is_left_alone(x):
+    def outer(scale):
+        first = FUNCTIONS["map"](scale * x)  # before, and inside, where the inner one has no part in it
+        return first + jvp(lambda s: s * FUNCTIONS["map"](scale * x), (scale.detach(),), (scale.detach(),))[1]
+
+    scale = torch.tensor(2.0, dtype=F64)
+    torch.testing.assert_close(jacfwd(outer)(scale), jacrev(outer)(scale))

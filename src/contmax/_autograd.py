@@ -19,6 +19,7 @@ from torch._C._functorch import (
     maybe_get_level,
     unwrap_if_dead,
 )
+from torch.autograd import forward_ad
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
@@ -47,8 +48,14 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
 
 def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
     """Raise where torch would take the derivative of a tangent for zero: it knows no `jvp` of a function's `jvp`."""
-    levels = {x.level() for x in get_interpreter_stack() or () if x.key() == TransformType.Jvp}
-    if len(levels) > 1 and any(len(levels & _levels_of(x)) > 1 for x in arguments if isinstance(x, Tensor)):
+    stack = get_interpreter_stack() or []
+    levels = {x.level() for x in stack if x.key() == TransformType.Jvp}
+    if len(levels) < 2:
+        return
+    tensors = [x for x in arguments if isinstance(x, Tensor) and x.is_floating_point()]
+    if stack[-1].key() == TransformType.Jvp:  # vmap cannot be asked
+        tensors = [x for x in tensors if forward_ad.unpack_dual(x).tangent is not None]
+    if any(len(levels & _levels_of(x)) > 1 for x in tensors):
         raise NotImplementedError(
             "forward mode inside forward mode, as in jacfwd(jacfwd(f)), would be zero: torch does not know it for "
             "functions with derivatives of their own. Use torch.func.hessian(f), or jacrev for one of both."
