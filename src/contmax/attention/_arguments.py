@@ -1,7 +1,7 @@
 """What attention accepts: one place that checks queries, keys, values and what comes with them."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,7 +51,25 @@ class Inputs(NamedTuple):
     @property
     def hold_numbers(self) -> bool:
         """Whether this is neither a trace nor a transform of torch.func, nor are there derivatives in forward mode."""
-        return all_eager(*self) and all(forward_ad.unpack_dual(x).tangent is None for x in self.tensors)
+        return all_eager(*self) and not self.have_tangents
+
+    @property
+    def have_tangents(self) -> bool:
+        """Whether there are derivatives in forward mode."""
+        return any(forward_ad.unpack_dual(x).tangent is not None for x in self.tensors)
+
+
+def save_inputs(ctx: Any, inputs: tuple[Any, ...], *others: Tensor) -> None:
+    """Keep inputs, which need not be tensors, and other tensors for a backward pass."""
+    ctx.fixed = [None if isinstance(x, Tensor) else x for x in inputs]
+    ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs), *others)
+
+
+def saved_inputs(ctx: Any) -> tuple[Inputs, list[Tensor]]:
+    """What `save_inputs` has kept."""
+    saved, count = ctx.saved_tensors, len(ctx.fixed)  # torch.utils.checkpoint hands them out once
+    given: list[Any] = [f if x is None else x for x, f in zip(saved[:count], ctx.fixed, strict=True)]
+    return Inputs(*given), list(saved[count:])
 
 
 def checked_inputs(

@@ -12,7 +12,7 @@ from torch import Tensor
 from contmax import kernels
 from contmax._by_reference import gradients_by_reference, needs_reference
 from contmax._precision import wide_dtype, without_autocast
-from contmax.attention._arguments import Inputs
+from contmax.attention._arguments import Inputs, save_inputs, saved_inputs
 from contmax.attention._blocked import block_of, query_blocks
 from contmax.attention._distances import bias_of_scores
 from contmax.attention._reference import allowed_keys, attend_reference, repeated_heads
@@ -60,15 +60,13 @@ class _ListedAttention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.fixed = [None if isinstance(x, Tensor) else x for x in inputs]
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        given = [x if isinstance(x, Tensor) else None for x in inputs]
-        ctx.save_for_backward(*given, *output[1:])
+        save_inputs(ctx, inputs, *output[1:])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        inputs, kept = _saved(ctx)
+        inputs, kept = saved_inputs(ctx)
         others = (None,) * (len(inputs) - 4)
         if g is None:
             return None, None, None, None, *others
@@ -76,12 +74,6 @@ class _ListedAttention(torch.autograd.Function):
         if needs_reference(g):
             return *gradients_by_reference(_of_tensors(inputs), _differentiable(inputs), needed, g), *others
         return *_gradients(inputs, kept, g, needed[3]), *others
-
-
-def _saved(ctx: Any) -> tuple[Inputs, list[Tensor]]:
-    saved, count = ctx.saved_tensors, len(ctx.fixed)  # torch.utils.checkpoint hands them out once
-    given = [f if x is None else x for x, f in zip(saved[:count], ctx.fixed, strict=True)]
-    return Inputs(*given), list(saved[count:])
 
 
 def _differentiable(inputs: Inputs) -> tuple[Tensor | None, ...]:

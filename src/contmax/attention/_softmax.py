@@ -4,12 +4,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from contmax._by_reference import gradients_by_reference, may_be_differentiated
 from contmax._eager import holds_numbers
-from contmax.attention._arguments import Inputs
+from contmax.attention._arguments import Inputs, save_inputs, saved_inputs
 from contmax.attention._distances import bias_of_scores
 from contmax.attention._reference import allowed_keys, attend_reference
 
@@ -18,9 +17,7 @@ def can_be_softmax(inputs: Inputs) -> bool:
     """Whether α is the number one, and torch's kernels know the derivatives that may be asked for."""
     if not isinstance(inputs.alpha, float) or inputs.alpha != 1:
         return False
-    return torch.compiler.is_compiling() or all(
-        holds_numbers(x) and forward_ad.unpack_dual(x).tangent is None for x in inputs.tensors
-    )
+    return torch.compiler.is_compiling() or (all(map(holds_numbers, inputs.tensors)) and not inputs.have_tangents)
 
 
 def attend_softmax(inputs: Inputs, dropout_p: float) -> Tensor:
@@ -69,19 +66,17 @@ class _TwiceDifferentiable(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, *arguments = inputs
-        ctx.fixed = [None if isinstance(x, Tensor) else x for x in arguments]
-        ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in arguments))
+        save_inputs(ctx, inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         if not may_be_differentiated():
             return g, *(None,) * len(ctx.fixed)
-        fixed = ctx.fixed
+        inputs, _ = saved_inputs(ctx)
 
         def reference(*tensors: Tensor | None) -> Tensor:
-            arguments: list[Any] = [f if x is None else x for x, f in zip(tensors, fixed, strict=True)]
-            inputs = Inputs(*arguments)
-            return attend_reference(inputs, 0.0).output.to(inputs.query.dtype)
+            given: list[Any] = [x if tensor is None else tensor for tensor, x in zip(tensors, inputs, strict=True)]
+            return attend_reference(Inputs(*given), 0.0).output.to(g.dtype)
 
-        return None, *gradients_by_reference(reference, ctx.saved_tensors, ctx.needs_input_grad[1:], g)
+        tensors = [x if isinstance(x, Tensor) else None for x in inputs]
+        return None, *gradients_by_reference(reference, tensors, ctx.needs_input_grad[1:], g)
