@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from contmax_lab.contract import Batch, Splits
-from contmax_lab.data import DIGIT_CLASSES, Images, Utterances, handwritten_digits, japanese_vowels
+from contmax_lab.data import DIGIT_CLASSES, Images, Utterances, handwritten_digits, japanese_vowels, shuffled
 from contmax_lab.errors import LabError
 from contmax_lab.tasks.places._canvas import clutter_alone, digit_in_clutter
 from contmax_lab.tasks.places._settings import PlacesData
@@ -80,9 +80,8 @@ def load(data: PlacesData) -> Splits:
         raise LabError("no observation of a series would be left; pass --data.dropped below 1")
     parts = handwritten_digits(_VALID, _TEST, data.split) if data.kind == "digit" else _utterances(data)
     train, valid, test = parts
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(data.split % 2**64))
     known = torch.zeros(len(train), dtype=torch.bool)
-    known[order[: round(data.labelled * len(train))]] = True
+    known[shuffled(len(train), data.split)[: round(data.labelled * len(train))]] = True
     speakers = 0 if isinstance(train, Images) else int(train.speaker.max()) + 1
     info = {
         "classes": {"pair": 2, "digit": DIGIT_CLASSES}.get(data.kind, speakers),
