@@ -1,17 +1,28 @@
 """What tests of attention by triton's kernels share: inputs, and the comparison with the reference in float64."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from contmax import entmax_attention
 from contmax.attention import _fused
+from contmax.kernels.triton import _attention, _attention_tuning
 
 F64, F32, F16 = torch.float64, torch.float32, torch.float16
 
 
 @pytest.fixture
-def _few_queries_too(monkeypatch):
+def _as_if_long(monkeypatch):
+    """Few queries go to the kernels too, and rows of few keys are listed, as long ones are."""
     monkeypatch.setattr(_fused, "_FEWEST_QUERIES", 1)
+    monkeypatch.setattr(_attention, "TUNING", dataclasses.replace(_attention.TUNING, entry_products=0))
+
+
+@pytest.fixture
+def _dense_if_cheaper(_as_if_long, monkeypatch):
+    """Few queries go to the kernels too, and rows of few keys are multiplied whole, as ever."""
+    monkeypatch.setattr(_attention, "TUNING", _attention_tuning.TUNING)
 
 
 def drawn(queries=5, keys=19, heads=1, groups=None, channels=16, values=16, dtype=F32, sharp=2.0):

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import forward_ad
 
 import contmax
-from attention_checks import _few_queries_too  # noqa: F401 a fixture
+from attention_checks import _as_if_long  # noqa: F401 a fixture
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.losses import entmax_loss
@@ -47,7 +47,7 @@ def _compiler(request):
     """Kernels of numba, or of Triton in its interpreter."""
     if request.param == "GPU":
         request.getfixturevalue("triton_takes_cpu_tensors")
-        request.getfixturevalue("_few_queries_too")
+        request.getfixturevalue("_as_if_long")
 
 
 @pytest.mark.usefixtures("_compiler")

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from attention_checks import F16, F32, _few_queries_too, assert_same, drawn  # noqa: F401 a fixture
+from attention_checks import F16, F32, _as_if_long, assert_same, drawn  # noqa: F401 a fixture
 from contmax import entmax_attention
 from contmax.kernels.triton import _attention
 
-pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_few_queries_too")
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 
 
 @pytest.fixture

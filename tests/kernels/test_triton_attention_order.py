@@ -7,11 +7,11 @@ import torch
 import triton
 import triton.language as tl
 
-from attention_checks import F16, _few_queries_too, assert_same, drawn  # noqa: F401 a fixture
+from attention_checks import F16, _as_if_long, assert_same, drawn  # noqa: F401 a fixture
 from contmax.kernels.triton import _attention
 from contmax.kernels.triton._attention_order import block_and_head
 
-pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_few_queries_too")
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 
 
 @triton.jit

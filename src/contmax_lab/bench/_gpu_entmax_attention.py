@@ -22,8 +22,8 @@ _FORWARD = "bfloat16, forward: device time / flash attention"
 _ALPHAS = "bfloat16, forward + backward, L = 4,096: device time / that of α = 1.5"
 _MEMORY = "peak extra memory of forward + backward, MB"
 _ERROR = 8e-3
-# Peers try many configurations for every length: for longer ones that takes minutes.
-_LONGEST_OF_PEERS = 16384
+# Peers try many configurations for every length, which takes minutes: the longest are left out, and those with no target.
+_LENGTHS_OF_PEERS = (40, 4096, 16384)
 
 
 class _Case(NamedTuple):
@@ -57,6 +57,8 @@ _CASES = [
     _Case(1, 4, 65536, 64, "clustered", True, 0.2),
     _Case(1, 1, 131072, 64, "random", True, 0.45),
     _Case(4, 16, 4096, 64, "flat", True, 3.0),
+    _Case(16, 16, 1024, 64, "random"),
+    _Case(32, 16, 512, 64, "random"),
 ]
 _SMALL = [_Case(1, 2, 40, 16, "random"), _Case(1, 2, 40, 16, "clustered"), _Case(1, 2, 40, 16, "flat", False)]
 
@@ -67,7 +69,7 @@ def entmax_attention_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     for case in cases:
         yield from _beside_flash(case, clock, effort)
     yield from _other_alphas(cases[0], clock, effort)
-    yield _memory(_SMALL[0] if effort.small else _CASES[-2], clock)
+    yield _memory(max(cases, key=lambda case: case.length), clock)
     for case in cases:
         yield from _peer_figures(case, clock, effort)
 
@@ -91,7 +93,7 @@ def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
 
 def _peer_figures(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
     """Adasplash, where it is installed: the second version is causal only."""
-    if case.kind == "flat" or case.length > _LONGEST_OF_PEERS:
+    if case.kind == "flat" or case.length not in _LENGTHS_OF_PEERS:
         return
     module = peer("adasplash.adasplash_v2" if case.is_causal else "adasplash")
     attend = None if module is None else getattr(module, "sparse_attn" if case.is_causal else "adasplash", None)

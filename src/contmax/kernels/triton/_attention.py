@@ -179,7 +179,8 @@ def _list(call: _Call, lists: AttentionLists) -> None:
         )  # fmt: skip
         grid = (blocks_of(last - begin, _LISTED_TOGETHER), call.all_heads)
         list_keys[grid](
-            call.lengths, call.alpha, tops, *found, begin, last, 2 * tiles, most, call.queries, *arguments,
+            call.lengths, call.alpha, tops, *found, begin, last, 2 * tiles, most, call.tuning.entry_products,
+            call.queries, *arguments,
             call.epsilon, **call.powers, **{name: call.kinds[name] for name in ("CAUSAL", "HAS_BIAS", "HAS_LENGTHS")},
             **sizes, P=threads, num_warps=call.tuning.list_warps * (2 if many else 1),
             maxnreg=call.tuning.many_registers if many else call.tuning.list_registers,
@@ -217,10 +218,11 @@ def entmax_attention_backward(
         _dense(call, lists, g, (d_query, d_alpha), of_keys, needs_alpha)
         row_blocks = blocks_of(call.queries, DENSE_ROWS)
         listed_keys_backward[(blocks_of(call.keys, _KEY_BLOCK), call.batch * call.groups)](
-            call.query, g, places, pairs, offsets, lists.any_dense, dense_key, dense_value, d_key, d_value,
+            call.query, g, places, pairs, offsets, lists.dense, lists.any_dense, dense_key, dense_value, d_key, d_value,
             call.tuning.abreast, call.queries, call.keys, call.heads, call.group, call.group * row_blocks, call.scale,
             *call.strides(call.query, g), **call.widths, **call.value_widths,
             GROUPED=call.group > 1, KEY_BLOCK=_KEY_BLOCK, TOGETHER=call.tuning.together,
+            COLUMNS=call.tuning.dense_columns, BLOCKS=power_of_two(row_blocks),
             num_warps=call.tuning.key_warps, num_stages=call.tuning.key_stages,
         )  # fmt: skip
     return d_query, d_key, d_value, d_alpha if needs_alpha else None

@@ -6,11 +6,11 @@ Programs of other blocks leave at once, so that nobody has to ask the device whe
 import triton
 import triton.language as tl
 
+from contmax.kernels.triton._attention_columns import first_and_end
 from contmax.kernels.triton._attention_dense_scores import (
     by_lane,
     dense_scores,
     fewest_keys,
-    first_and_end,
     state_of_rows,
     unit_of_scores,
     weights_of_scores,

@@ -100,10 +100,3 @@ def _less(x, top, unit):
 def by_lane(x):
     """Sums of what one thread has of each row of a product (R, n), (R, LANES): no thread has to ask another."""
     return tl.sum(tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // (2 * LANES), LANES, 2]), 3), 1)
-
-
-@triton.jit
-def first_and_end(DENSE, at, exist):
-    """The first and the end of the blocks of keys in which dense blocks of rows have mass."""
-    span = tl.load(DENSE + at, mask=exist, other=0)
-    return span.to(tl.int32), (span >> 32).to(tl.int32)

@@ -43,6 +43,8 @@ class Tuning:
         list_warps: of a program that lists keys,
         list_registers: and of each of its threads at most,
         many_registers: or of those that share a row of many tops.
+        entry_products: products of a query and a key that cost as much as an entry of a list, with their shares of all
+            that is done for gradients: rows with fewer keys for each entry are dense. 0 lists whatever fits.
         doubted_stages: of a program that multiplies tiles again,
         doubted_registers: and of each of its threads at most.
         listed_rows: queries of a program that solves lists,
@@ -69,6 +71,7 @@ class Tuning:
     list_warps: int = 4
     list_registers: int = 168
     many_registers: int = 128
+    entry_products: int = 40
     doubted_stages: int = 2
     doubted_registers: int = 128
     listed_rows: int = 4
@@ -91,7 +94,8 @@ class Tuning:
     def for_heads(self, width: int, like: Tensor) -> "Tuning":
         """The same for heads of so many channels, on the device and of the dtype of a tensor."""
         size = width * like.element_size()
-        chosen = self
+        # Products of float32 take several times as long.
+        chosen = self if like.element_size() == 2 else dataclasses.replace(self, entry_products=0)
         if size > 128:
             chosen = dataclasses.replace(
                 chosen,
