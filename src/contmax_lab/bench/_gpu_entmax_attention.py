@@ -22,7 +22,7 @@ _FORWARD = "bfloat16, forward: device time / flash attention"
 _ALPHAS = "bfloat16, forward + backward, L = 4,096: device time / that of α = 1.5"
 _MEMORY = "peak extra memory of forward + backward, MB"
 _ERROR = 8e-3
-# Peers try many configurations for every length, which takes minutes: the longest are left out, and those with no target.
+# Peers try many configurations for every length, for minutes: the longest are left out, and those without a target.
 _LENGTHS_OF_PEERS = (40, 4096, 16384)
 
 
