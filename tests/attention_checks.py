@@ -1,28 +1,27 @@
 """What tests of attention by triton's kernels share: inputs, and the comparison with the reference in float64."""
 
-import dataclasses
-
 import pytest
 import torch
 
+import cuda_checks
 from contmax import entmax_attention
 from contmax.attention import _fused
-from contmax.kernels.triton import _attention, _attention_tuning
+from contmax.kernels.triton import _attention_tuning
 
 F64, F32, F16 = torch.float64, torch.float32, torch.float16
 
 
 @pytest.fixture
-def _as_if_long(monkeypatch):
-    """Few queries go to the kernels too, and rows of few keys are listed, as long ones are."""
+def _few_queries_too(monkeypatch):
+    """Few queries go to the kernels too."""
     monkeypatch.setattr(_fused, "_FEWEST_QUERIES", 1)
-    monkeypatch.setattr(_attention, "TUNING", dataclasses.replace(_attention.TUNING, entry_products=0))
 
 
 @pytest.fixture
-def _dense_if_cheaper(_as_if_long, monkeypatch):
-    """Few queries go to the kernels too, and rows of few keys are multiplied whole, as ever."""
-    monkeypatch.setattr(_attention, "TUNING", _attention_tuning.TUNING)
+def _as_if_long(monkeypatch):
+    """Few queries go to the kernels too, and few keys are listed, as many are."""
+    monkeypatch.setattr(_fused, "_FEWEST_QUERIES", 1)
+    monkeypatch.setattr(_attention_tuning, "_FEW_KEYS", 0)
 
 
 def drawn(queries=5, keys=19, heads=1, groups=None, channels=16, values=16, dtype=F32, sharp=2.0):
@@ -55,3 +54,16 @@ def assert_same(given, alpha=1.5, **options):
         tolerance = tolerance if i < 4 else 1e-4  # what rows give to α cancels
         largest = exact.abs().max().clamp(min=0.1)
         assert ((ours - exact).abs().max() / largest) < tolerance
+
+
+def attend(alpha=1.5, **options):
+    """Attention of query, key and value, and of α where it is the fourth."""
+    return lambda q, k, v, *a: entmax_attention(q, k, v, alpha=a[0] if a else alpha, **options)
+
+
+def triple(heads=2, groups=None, queries=150, keys=200, channels=64, values=64, sharp=1.5):
+    """Query, key and value, the same on every device."""
+    groups = heads if groups is None else groups
+    query = cuda_checks.drawn(1, heads, queries, channels, scale=sharp)
+    key, value = (cuda_checks.drawn(1, groups, keys, n, seed=seed) for n, seed in ((channels, 1), (values, 2)))
+    return [query, key, value]

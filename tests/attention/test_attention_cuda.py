@@ -4,21 +4,11 @@ import pytest
 import torch
 
 import contmax
-from attention_checks import _as_if_long, _dense_if_cheaper  # noqa: F401 fixtures
+from attention_checks import _as_if_long, attend, triple  # noqa: F401 a fixture
 from cuda_checks import BF16, DEVICE, DTYPES, F32, ON_GPU, Captured, Fixed, assert_accurate, drawn, without_waiting
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("_as_if_long")]
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
-
-
-def attend(alpha=1.5, **options):
-    return lambda q, k, v, *a: contmax.entmax_attention(q, k, v, alpha=a[0] if a else alpha, **options)
-
-
-def triple(heads=2, groups=None, queries=150, keys=200, channels=64, values=64, sharp=1.5):
-    groups = heads if groups is None else groups
-    query = drawn(1, heads, queries, channels, scale=sharp)
-    return [query, drawn(1, groups, keys, channels, seed=1), drawn(1, groups, keys, values, seed=2)]
 
 
 @DTYPES
@@ -47,19 +37,6 @@ def test_blocks_without_mass_are_left_alone(length):
     given = [(centres + query)[:, :, -200:], centres + 0.5 * key, value]
     assert_accurate(attend(is_causal=True), given, BF16, tolerance=2e-2)
     assert_accurate(attend(1.25), given, BF16, tolerance=2e-2)
-
-
-@pytest.mark.parametrize("alpha", [1.25, 1.5, 1.7, 2.0])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.usefixtures("_dense_if_cheaper")
-def test_rows_of_few_keys_are_multiplied_whole(alpha, causal):
-    assert_accurate(attend(alpha, is_causal=causal), triple(queries=1000, keys=1000), BF16, tolerance=2e-2)
-
-
-@pytest.mark.usefixtures("_dense_if_cheaper")
-def test_one_alpha_per_head_of_few_keys():
-    given = [*triple(heads=6, groups=3, queries=300, keys=300), torch.linspace(1.05, 2.0, 6)]
-    assert_accurate(attend(enable_gqa=True, is_causal=True), given, BF16, tolerance=2e-2)
 
 
 @pytest.mark.parametrize("channels", [16, 40, 128, 256])

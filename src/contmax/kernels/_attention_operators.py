@@ -109,7 +109,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, alpha: Tensor | None, fixed_alp
     from contmax.kernels import triton
 
     out = query.new_empty((*query.shape[:3], value.shape[3]))
-    return [out, *triton.empty_attention_lists(query, key, value, rest[-1])]
+    return [out, *triton.empty_attention_lists(query, key, value, fixed_alpha if alpha is None else alpha, rest[-1])]
 
 
 @torch.library.custom_op("contmax::entmax_attention_backward", mutates_args=())

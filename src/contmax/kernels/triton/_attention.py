@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax.kernels._attention_options import AttentionOptions, is_by_distance
+from contmax.kernels._attention_options import AttentionOptions
+from contmax.kernels.triton._attention_call import AttentionCall
 from contmax.kernels.triton._attention_columns import listed_keys_backward, rank_entries
-from contmax.kernels.triton._attention_dense import attend_dense, solve_dense
+from contmax.kernels.triton._attention_dense import attend_dense, solve_dense, start_dense
 from contmax.kernels.triton._attention_dense_backward import dense_keys_backward, dense_queries_backward
 from contmax.kernels.triton._attention_doubted import list_doubted
 from contmax.kernels.triton._attention_lists import list_keys
@@ -19,9 +20,8 @@ from contmax.kernels.triton._attention_memory import (
 )
 from contmax.kernels.triton._attention_rows import attend_listed, listed_queries_backward
 from contmax.kernels.triton._attention_tops import tile_tops
-from contmax.kernels.triton._attention_tuning import TUNING
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._launch import device_of, order_of, side_by_side
+from contmax.kernels.triton._launch import device_of, side_by_side
 
 # Tiles of a row at most, so that their tops take little memory; and bytes of tops that are there at a time.
 _MOST_TILES, _BYTES_OF_TOPS = 512, 2**29
@@ -31,69 +31,8 @@ _KEY_BLOCK = 64
 _LISTED_TOGETHER, _THREADS_OF_A_ROW, _MANY_TOPS = 16, 8, 256
 # Neighbours of a tile whose keys are multiplied again 32 at a time, not 16.
 _LONG_TILE = 512
-# Products in units of a smaller scale could not be told from what is masked.
-_LEAST_SCALE = 1e-20
 # Keys that a row may multiply again: one of so many, or so many.
 _DOUBTFUL_SHARE, _FEW_DOUBTFUL = 16, 256
-
-
-class _Call:
-    """The arguments that all kernels of one call share."""
-
-    def __init__(
-        self, query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions
-    ) -> None:
-        mask, bias, lengths, diagonal, scale = options
-        if bias is None and scale < _LEAST_SCALE:
-            bias = query.new_zeros((1, 1, 1, 1))  # scores are scaled before it is added
-        self.query, self.key, self.value = (side_by_side(x) for x in (query, key, value))
-        self.batch, self.heads, self.queries, self.channels = query.shape
-        self.groups, self.keys, self.value_channels = key.shape[1], key.shape[2], value.shape[3]
-        self.group = self.heads // self.groups
-        self.diagonal, self.scale = 0 if diagonal is None else diagonal, scale
-        if isinstance(alpha, Tensor):
-            self.alpha, self.epsilon, self.order = alpha.float().contiguous(), 0.0, -1
-        else:
-            self.alpha, self.epsilon, self.order = self.query, alpha - 1, order_of(alpha)
-        shape = (self.batch, self.heads, self.queries, self.keys)
-        unused, none = self.query, (0, 0, 0, 0)
-        self.mask = unused if mask is None else mask.expand(shape).view(torch.uint8)
-        self.bias = unused
-        bias_places: tuple[int, ...] = none
-        if bias is not None and is_by_distance(bias, self.queries, self.keys):
-            # From the distance of the first query and the first key on: a later query has its numbers before these.
-            self.bias = bias.expand(*shape[:2], 1, -1)[..., self.queries - 1 :]
-            places = self.bias.stride()
-            bias_places = (places[0], places[1], -places[3], places[3])
-        elif bias is not None:
-            self.bias = bias.expand(shape)
-            bias_places = self.bias.stride()
-        self.lengths = unused if lengths is None else lengths.expand(self.batch).to(torch.int32).contiguous()
-        mask_places = none if mask is None else self.mask.stride()
-        self.places = (*mask_places, *bias_places)
-        self.widths = {"D": self.channels, "WIDTH": max(power_of_two(self.channels), 16)}
-        self.value_widths = {"C": self.value_channels, "VALUE_WIDTH": max(power_of_two(self.value_channels), 16)}
-        widest = max(self.widths["WIDTH"], self.value_widths["VALUE_WIDTH"])
-        self.tuning = TUNING.for_heads(widest, query)
-        self.powers = {"ORDER": self.order, "PER_HEAD": isinstance(alpha, Tensor)}
-        self.kinds = {
-            "CAUSAL": diagonal is not None,
-            "HAS_MASK": mask is not None,
-            "HAS_BIAS": bias is not None,
-            "HAS_LENGTHS": lengths is not None,
-        }
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return (self.tuning.abreast, self.queries, self.keys, self.diagonal, self.heads, self.group)
-
-    @property
-    def all_heads(self) -> int:
-        return self.batch * self.heads
-
-    def strides(self, *tensors: Tensor) -> tuple[int, ...]:
-        """Of axes but the last."""
-        return tuple(stride for x in tensors for stride in x.stride()[:3])
 
 
 def entmax_attention(
@@ -114,35 +53,47 @@ def entmax_attention(
         options: masks, bias, lengths, causality and scale.
         needs_gradient: whether there will be a backward pass.
     """
-    call = _Call(query, key, value, alpha, options)
-    lists = empty_attention_lists(query, key, value, needs_gradient)
+    call = AttentionCall(query, key, value, alpha, options)
+    lists = empty_attention_lists(query, key, value, alpha, needs_gradient)
     out = query.new_empty((call.batch, call.heads, call.queries, call.value_channels))
     with device_of(query):
-        _list(call, lists)
-        rows = call.tuning.listed_rows
-        attend_listed[(blocks_of(call.queries, rows), call.all_heads)](
-            call.value, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, lists.dense, out,
-            call.queries, call.heads, call.group, call.epsilon, *call.strides(call.value),
-            **call.powers, C=call.value_channels, WIDTH=call.value_widths["VALUE_WIDTH"], R=rows,
-            CAPACITY=LIST_CAPACITY, num_warps=1, maxnreg=call.tuning.listed_registers,
-        )  # fmt: skip
-        blocks = (blocks_of(call.queries, DENSE_ROWS), call.all_heads)
-        solve_dense[blocks](
-            call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
-            *call.sizes, call.scale, call.epsilon, *call.strides(call.query, call.key), *call.places,
-            **call.powers, **call.kinds, **call.widths, **call.tuning.dense, maxnreg=call.tuning.dense_registers,
-        )  # fmt: skip
-        attend_dense[blocks](
-            call.query, call.key, call.value, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
-            lists.states, lists.means, out, *call.sizes, call.scale, call.epsilon,
-            *call.strides(call.query, call.key, call.value), *call.places,
-            **call.powers, NEEDS_MEANS=needs_gradient, **call.kinds, **call.widths, **call.value_widths,
-            **call.tuning.dense,
-        )  # fmt: skip
+        if not lists.are_empty:
+            _list(call, lists)
+            _attend_listed(call, lists, out)
+        _attend_dense(call, lists, out, needs_gradient)
     return out, lists
 
 
-def _list(call: _Call, lists: AttentionLists) -> None:
+def _attend_listed(call: AttentionCall, lists: AttentionLists, out: Tensor) -> None:
+    """Means of the values by lists."""
+    rows = call.tuning.listed_rows
+    attend_listed[(blocks_of(call.queries, rows), call.all_heads)](
+        call.value, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, lists.dense, out,
+        call.queries, call.heads, call.group, call.epsilon, *call.strides(call.value),
+        **call.powers, C=call.value_channels, WIDTH=call.value_widths["VALUE_WIDTH"], R=rows,
+        CAPACITY=LIST_CAPACITY, num_warps=1, maxnreg=call.tuning.listed_registers,
+    )  # fmt: skip
+
+
+def _attend_dense(call: AttentionCall, lists: AttentionLists, out: Tensor, needs_gradient: bool) -> None:
+    """Means of the values of dense blocks: all, where there are no lists."""
+    blocks = (blocks_of(call.queries, DENSE_ROWS), call.all_heads)
+    scored = (call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense)
+    sizes = (*call.sizes, call.scale, call.epsilon, *call.strides(call.query, call.key), *call.places)
+    kinds: dict[str, Any] = {**call.powers, **call.kinds, **call.widths, **call.tuning.dense}
+    if lists.are_empty:
+        start_dense[blocks](*scored, *sizes, **kinds, maxnreg=call.tuning.dense_registers)
+    solve_dense[blocks](*scored, *sizes, **kinds, maxnreg=call.tuning.dense_registers)
+    attend_dense[blocks](
+        call.query, call.key, call.value, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
+        lists.states, lists.means, out, *call.sizes, call.scale, call.epsilon,
+        *call.strides(call.query, call.key, call.value), *call.places,
+        **call.powers, NEEDS_MEANS=needs_gradient, **call.kinds, **call.widths, **call.value_widths,
+        **call.tuning.dense,
+    )  # fmt: skip
+
+
+def _list(call: AttentionCall, lists: AttentionLists) -> None:
     """Fill in keys and scores, which lie where weights will, by blocks of queries."""
     wide = 64 * power_of_two(blocks_of(call.keys, 16 * _MOST_TILES))
     # Whole blocks of a product are written.
@@ -179,8 +130,7 @@ def _list(call: _Call, lists: AttentionLists) -> None:
         )  # fmt: skip
         grid = (blocks_of(last - begin, _LISTED_TOGETHER), call.all_heads)
         list_keys[grid](
-            call.lengths, call.alpha, tops, *found, begin, last, 2 * tiles, most, call.tuning.entry_products,
-            call.queries, *arguments,
+            call.lengths, call.alpha, tops, *found, begin, last, 2 * tiles, most, call.queries, *arguments,
             call.epsilon, **call.powers, **{name: call.kinds[name] for name in ("CAUSAL", "HAS_BIAS", "HAS_LENGTHS")},
             **sizes, P=threads, num_warps=call.tuning.list_warps * (2 if many else 1),
             maxnreg=call.tuning.many_registers if many else call.tuning.list_registers,
@@ -204,7 +154,7 @@ def entmax_attention_backward(
     needs_alpha: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of query, key and value, and of α for each query, (B, H, Q), where it is needed."""
-    call = _Call(query, key, value, alpha, options)
+    call = AttentionCall(query, key, value, alpha, options)
     g = side_by_side(cotangent)
     d_query = query.new_empty((call.batch, call.heads, call.queries, call.channels))
     d_key = query.new_empty((call.batch, call.groups, call.keys, call.channels))
@@ -212,24 +162,26 @@ def entmax_attention_backward(
     real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
     d_alpha = torch.empty(query.shape[:3] if needs_alpha else (1,), **real)
     with device_of(query):
+        if lists.are_empty:
+            _dense(call, lists, g, (d_query, d_alpha), (g, g, g, d_key, d_value), needs_alpha)
+            return d_query, d_key, d_value, d_alpha if needs_alpha else None
         places, pairs, offsets = _listed_queries(call, lists, g, d_query, d_alpha, needs_alpha)
         dense_key, dense_value = (torch.empty(x.shape, **real) for x in (d_key, d_value))
         of_keys = (offsets, dense_key, dense_value, d_key, d_value)
         _dense(call, lists, g, (d_query, d_alpha), of_keys, needs_alpha)
         row_blocks = blocks_of(call.queries, DENSE_ROWS)
         listed_keys_backward[(blocks_of(call.keys, _KEY_BLOCK), call.batch * call.groups)](
-            call.query, g, places, pairs, offsets, lists.dense, lists.any_dense, dense_key, dense_value, d_key, d_value,
+            call.query, g, places, pairs, offsets, lists.any_dense, dense_key, dense_value, d_key, d_value,
             call.tuning.abreast, call.queries, call.keys, call.heads, call.group, call.group * row_blocks, call.scale,
             *call.strides(call.query, g), **call.widths, **call.value_widths,
             GROUPED=call.group > 1, KEY_BLOCK=_KEY_BLOCK, TOGETHER=call.tuning.together,
-            COLUMNS=call.tuning.dense_columns, BLOCKS=power_of_two(row_blocks),
             num_warps=call.tuning.key_warps, num_stages=call.tuning.key_stages,
         )  # fmt: skip
     return d_query, d_key, d_value, d_alpha if needs_alpha else None
 
 
 def _listed_queries(
-    call: _Call, lists: AttentionLists, g: Tensor, d_query: Tensor, d_alpha: Tensor, needs_alpha: bool
+    call: AttentionCall, lists: AttentionLists, g: Tensor, d_query: Tensor, d_alpha: Tensor, needs_alpha: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries by lists; and all entries of the lists in the order of the keys, with where each begins."""
     whole: dict[str, Any] = {"dtype": torch.int32, "device": call.query.device}
@@ -257,7 +209,7 @@ def _listed_queries(
 
 
 def _dense(
-    call: _Call,
+    call: AttentionCall,
     lists: AttentionLists,
     g: Tensor,
     of_queries: tuple[Tensor, Tensor],
@@ -267,7 +219,8 @@ def _dense(
     """Gradients from dense blocks.
 
     Those of keys and values are written where lists have no part in them, and elsewhere put down in float32 until they
-    have: `of_keys` are the offsets of the entries of the lists, both in float32, and both gradients.
+    have: `of_keys` are the offsets of the entries of the lists, both in float32, and both gradients. Where there are no
+    lists the first three are not used.
     """
     along = torch.empty(lists.states.shape[:2], dtype=torch.float32, device=g.device)
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.lengths, call.alpha)
@@ -280,5 +233,6 @@ def _dense(
     )  # fmt: skip
     dense_keys_backward[(blocks_of(call.keys, call.tuning.dense_columns), call.batch * call.groups)](
         *tensors, *solved, lists.any_dense, *of_keys, *call.sizes, call.scale, call.epsilon, *strides,
-        **kinds, BLOCKS=power_of_two(blocks_of(call.queries, DENSE_ROWS)), KEY_BLOCK=_KEY_BLOCK, **call.tuning.dense,
+        **kinds, BLOCKS=power_of_two(blocks_of(call.queries, DENSE_ROWS)), KEY_BLOCK=_KEY_BLOCK,
+        HAS_LISTS=not lists.are_empty, **call.tuning.dense,
     )  # fmt: skip

@@ -94,35 +94,12 @@ def entries_of(OFFSETS, key_head, block, key_blocks, cells):
     return tl.load(OFFSETS + cell - 1, mask=cell > 0, other=0), tl.load(OFFSETS + cell + cells - 1)
 
 
-@triton.jit
-def first_and_end(DENSE, at, exist):
-    """The first and the end of the blocks of keys in which dense blocks of rows have mass."""
-    span = tl.load(DENSE + at, mask=exist, other=0)
-    return span.to(tl.int32), (span >> 32).to(tl.int32)
-
-
-@triton.jit
-def dense_has_mass(
-    DENSE, head, group, row_blocks, block, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, KEY_BLOCK: tl.constexpr
-):  # fmt: skip
-    """Whether dense rows of a group of heads, this one and the next, have mass in a block of keys."""
-    PARTS: tl.constexpr = KEY_BLOCK // COLUMNS
-    row_block = tl.arange(0, BLOCKS)
-    found = tl.full([], False, tl.int1)
-    for other in range(0, group):
-        low, high = first_and_end(DENSE, (head + other) * row_blocks + row_block, row_block < row_blocks)
-        meets = (low < (block + 1) * PARTS) & (block * PARTS < high)
-        found = found | (tl.max(meets.to(tl.int32), 0) > 0)
-    return found
-
-
 @triton.jit(do_not_specialize=ANY_SIZE)
 def listed_keys_backward(
-    Q, G, PLACES, PAIRS, OFFSETS, DENSE, ANY_DENSE, DENSE_DK, DENSE_DV, DK, DV,
+    Q, G, PLACES, PAIRS, OFFSETS, ANY_DENSE, DENSE_DK, DENSE_DV, DK, DV,
     abreast, queries, keys, heads, group, cells, scale, qb, qh, qi, gb, gh, gi,
     D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     GROUPED: tl.constexpr, KEY_BLOCK: tl.constexpr, TOGETHER: tl.constexpr,
-    COLUMNS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """DK (key heads, keys, D) and DV (key heads, keys, C); `cells` are those of a block of keys.
 
@@ -163,9 +140,6 @@ def listed_keys_backward(
         at_v = (key_head * keys + key)[:, None] * C + c[None, :]
         wanted_k = inside[:, None] & (d < D)[None, :]
         wanted_v = inside[:, None] & (c < C)[None, :]
-        if has_dense:
-            first_head = b * heads + (key_head % groups) * group
-            has_dense = dense_has_mass(DENSE, first_head, group, cells // group, block, BLOCKS, COLUMNS, KEY_BLOCK)
         if has_dense:
             dk += tl.load(DENSE_DK + at_k, mask=wanted_k, other=0.0)
             dv += tl.load(DENSE_DV + at_v, mask=wanted_v, other=0.0)

@@ -1,4 +1,5 @@
-"""Attention of blocks of rows of which one has too long a list: by products of whole tiles, as softmax attention is.
+"""Attention of blocks of rows by products of whole tiles, as softmax attention is: where one has too long a list, and
+where there are few keys, for which lists are not worth their while.
 
 Programs of other blocks leave at once, so that nobody has to ask the device whether there are any.
 """
@@ -6,16 +7,16 @@ Programs of other blocks leave at once, so that nobody has to ask the device whe
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_columns import first_and_end
 from contmax.kernels.triton._attention_dense_scores import (
     by_lane,
     dense_scores,
     fewest_keys,
+    first_and_end,
     state_of_rows,
     unit_of_scores,
     weights_of_scores,
 )
-from contmax.kernels.triton._attention_lists import DENSE_ROWS
+from contmax.kernels.triton._attention_lists import DENSE_ROWS, lowest
 from contmax.kernels.triton._attention_order import block_and_head
 from contmax.kernels.triton._attention_tops import (
     ANY_POWER,
@@ -26,17 +27,87 @@ from contmax.kernels.triton._attention_tops import (
     epsilon_of_heads,
     has_power,
     keys_of,
+    larger,
 )
-from contmax.kernels.triton._solve import exceeds, is_climbing, log_mass, newton_step
+from contmax.kernels.triton._solve import NOTHING, climb, exceeds, is_climbing, log_mass, newton_step
 
 _MOST_STEPS = tl.constexpr(40)
 _NO_BLOCK = tl.constexpr(2**31 - 1)
 # In half precision: what ln Σ p may be before the last step, for each k = 1/(α − 1), which leaves a thousandth or less
-# of most rows; and what it may be when the values are averaged. A step that leaves more than this share of the
-# largest is one of rounding: where scores share a large number, no threshold is better.
+# of most rows; what it may be before one of Halley's; and what it may be when the values are averaged. A step that
+# leaves more than this share of the largest is one of rounding: where scores share a large number, no threshold is
+# better.
 _MASS_BEFORE_LAST = tl.constexpr(0.02)
+_MASS_BEFORE_HALLEY = tl.constexpr(0.16)
 _MASS_LEFT = tl.constexpr(0.002)
 _LEAST_FALL = tl.constexpr(0.75)
+
+
+@triton.jit
+def _halley_step(step, total, slope, curve, epsilon, K: tl.constexpr):
+    """Newton's step of A, (R,), longer by what the power mean is curved: its error is the third power of the last.
+
+    That of Newton's method is the square. `curve` is Σ u^{k−2} of roots u; K is k, 3 or more, as for a smaller one the
+    curve changes too much on the way.
+    """
+    bend = (K - 1) * (curve / tl.maximum(slope, 1e-37) - slope / tl.maximum(total, 1e-37))
+    return step / tl.maximum(1.0 - 0.5 * epsilon * step * bend, 0.5)
+
+
+@triton.jit(do_not_specialize=ANY_SIZE)
+def start_dense(
+    Q, K, M, B, LENGTHS, A, STARTS, DENSE,
+    abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
+    ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The largest score of each row and a bound of A, STARTS, where nobody lists keys; every block is marked in DENSE.
+
+    The bound is the threshold of a part of the keys: the largest of those that are COLUMNS, or a multiple, apart.
+    """
+    turn, head = block_and_head(abreast)
+    b, h = head // heads, head % heads
+    block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
+    for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
+        if has_power(A, h, POWER, PER_HEAD):
+            first_row = block * DENSE_ROWS
+            rows = first_row + tl.arange(0, DENSE_ROWS)
+            inside = rows < queries
+            d, columns = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
+            at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
+            q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+            K += b * kb + (h // group) * kh
+            exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            ends = end_of(rows, exist, diagonal, CAUSAL)
+            fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
+            epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
+            unit = unit_of_scores(scale, HAS_BIAS)
+            largest = tl.full([DENSE_ROWS, COLUMNS], NOTHING, tl.float32)
+            for n in range(0, tl.max(tl.where(inside, ends, 0), 0), COLUMNS):
+                j = n + columns
+                at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
+                k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+                x = dense_scores(
+                    q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                    HAS_MASK, HAS_BIAS,
+                )  # fmt: skip
+                largest = larger(largest, x)
+            top = tl.reduce(largest, 1, larger)
+            is_broken = (top * 0.0 != 0.0) | (epsilon != epsilon)
+            epsilon = tl.where(is_broken, 0.5, epsilon)
+            ok = (is_broken == 0) & (top > 0.5 * NOTHING)
+            top = tl.where(ok, top, 0.0)
+            y = tl.where(ok[:, None] & (largest > 0.5 * NOTHING), (largest - top[:, None]) * unit, NOTHING)
+            partition, t = tl.zeros([DENSE_ROWS], tl.float32), tl.full([DENSE_ROWS], 1.0, tl.float32)
+            partition, t = climb(y, epsilon, partition, t, POWER, True)
+            top *= unit
+            partition, _ = lowest(partition, epsilon, tl.abs(top), POWER, 0)
+            at_row = head * queries + rows
+            tl.store(STARTS + at_row * 2, tl.where(is_broken, float("nan"), top), mask=inside)
+            tl.store(STARTS + at_row * 2 + 1, partition, mask=inside)
+            tl.store(DENSE + head * tl.num_programs(0) + block, 1)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -81,6 +152,7 @@ def solve_dense(
             while climbing:
                 totals = tl.zeros([DENSE_ROWS, LANES], tl.float32)
                 slopes = tl.zeros([DENSE_ROWS, LANES], tl.float32)
+                curves = tl.zeros([DENSE_ROWS, LANES], tl.float32)
                 lows = tl.full([DENSE_ROWS, LANES], _NO_BLOCK, tl.int32)
                 highs = tl.zeros([DENSE_ROWS, LANES], tl.int32)
                 for n in range(0, end, COLUMNS):
@@ -91,17 +163,22 @@ def solve_dense(
                         q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                         HAS_MASK, HAS_BIAS,
                     )  # fmt: skip
-                    weight, escort = weights_of_scores(x, top, t, epsilon, unit, POWER, ROUGH)
+                    weight, escort, root = weights_of_scores(x, top, t, epsilon, unit, POWER, ROUGH)
                     some = by_lane(escort)
                     totals += by_lane(weight)
                     slopes += some
+                    if ROUGH and POWER >= 3:
+                        curves += by_lane(root if POWER == 3 else root * root)
                     highs = tl.where(some > 0.0, n // COLUMNS + 1, highs)
                     lows = tl.where((some > 0.0) & (lows == _NO_BLOCK), n // COLUMNS, lows)
-                total = tl.sum(totals, 1)
-                step = newton_step(total, tl.sum(slopes, 1), partition, t, epsilon, POWER)
+                total, slope = tl.sum(totals, 1), tl.sum(slopes, 1)
+                step = newton_step(total, slope, partition, t, epsilon, POWER)
                 moves = is_climbing(step, t, POWER, ROUGH, True)
                 if ROUGH and POWER != 1:
                     most = tl.minimum((1.0 / epsilon) * _MASS_BEFORE_LAST, 0.1)
+                    if POWER >= 3:
+                        step = _halley_step(step, total, slope, tl.sum(curves, 1), epsilon, POWER)
+                        most = (1.0 / epsilon) * _MASS_BEFORE_HALLEY
                     mass = log_mass(total, partition, t, epsilon, POWER)
                     largest = tl.max(mass, 0)
                     moves = tl.where(largest < before * _LEAST_FALL, mass, 0.0) > most
@@ -178,7 +255,7 @@ def attend_dense(
                         q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                         HAS_MASK, HAS_BIAS,
                     )  # fmt: skip
-                    weight, escort = weights_of_scores(x, top, t, epsilon, unit, POWER, ROUGH)
+                    weight, escort, _ = weights_of_scores(x, top, t, epsilon, unit, POWER, ROUGH)
                     v = tl.load(V + at_v, mask=(j < exist)[:, None] & (c < C)[None, :], other=0.0)
                     totals += by_lane(weight)
                     slopes += by_lane(escort)

@@ -3,11 +3,12 @@
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_columns import dense_has_mass, entries_of, first_and_end
+from contmax.kernels.triton._attention_columns import entries_of
 from contmax.kernels.triton._attention_dense_scores import (
     by_lane,
     dense_scores,
     fewest_keys,
+    first_and_end,
     probabilities,
     unit_of_scores,
 )
@@ -138,13 +139,6 @@ def dense_queries_backward(
                 tl.store(DA + at_row, broken - slope * _unit_of_rates(epsilon, POWER, ROUGH), mask=inside)
 
 
-@triton.jit
-def _is_listed(OFFSETS, key_head, n, keys, cells, KEY_BLOCK: tl.constexpr):
-    """Whether the block of keys with key `n` has entries of lists; `cells` are those of a block of keys."""
-    listed, end = entries_of(OFFSETS, key_head, n // KEY_BLOCK, (keys + KEY_BLOCK - 1) // KEY_BLOCK, cells)
-    return listed < end
-
-
 @triton.jit(do_not_specialize=ANY_SIZE)
 def dense_keys_backward(
     Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, ANY_DENSE, OFFSETS, DENSE_DK, DENSE_DV, DK, DV,
@@ -153,26 +147,21 @@ def dense_keys_backward(
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
-    BLOCKS: tl.constexpr, KEY_BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr, KEY_BLOCK: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
     """DK (key heads, keys, D) and DV (key heads, keys, C) of blocks of keys for which there are no entries of lists.
 
-    For the others, what dense blocks of rows contribute to both, before it is scaled: DENSE_DK and DENSE_DV, where that
-    is anything.
+    For the others, what dense blocks of rows contribute to both, before it is scaled: DENSE_DK and DENSE_DV.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
-    tl.static_assert(KEY_BLOCK % COLUMNS == 0)
     block, key_head = block_and_head(abreast)
-    groups = heads // group
-    b = key_head // groups
-    n = block * COLUMNS
-    row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
-    has_part = tl.load(ANY_DENSE + key_head) != 0
+    has_part = tl.full([], True, tl.int1)
+    if HAS_LISTS:
+        has_part = tl.load(ANY_DENSE + key_head) != 0
     if has_part:
-        first_head = b * heads + (key_head % groups) * group
-        has_part = dense_has_mass(DENSE, first_head, group, row_blocks, n // KEY_BLOCK, BLOCKS, COLUMNS, KEY_BLOCK)
-        has_part = has_part | (_is_listed(OFFSETS, key_head, n, keys, group * row_blocks, KEY_BLOCK) == 0)
-    if has_part:
+        groups = heads // group
+        b = key_head // groups
+        n = block * COLUMNS
         j = n + tl.arange(0, COLUMNS)
         exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
         d, c = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
@@ -183,6 +172,7 @@ def dense_keys_backward(
         v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
         dk = tl.zeros([COLUMNS, WIDTH], tl.float32)
         dv = tl.zeros([COLUMNS, VALUE_WIDTH], tl.float32)
+        row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
         unit = unit_of_scores(scale, HAS_BIAS)
         blocks = tl.arange(0, BLOCKS)
         for h_in_group in range(0, group):
@@ -224,7 +214,13 @@ def dense_keys_backward(
         at = key_head * keys + j
         at_k, wanted_k = at[:, None] * D + d[None, :], (j < keys)[:, None] & (d < D)[None, :]
         at_v, wanted_v = at[:, None] * C + c[None, :], (j < keys)[:, None] & (c < C)[None, :]
-        if _is_listed(OFFSETS, key_head, n, keys, group * row_blocks, KEY_BLOCK):
+        is_listed = tl.full([], False, tl.int1)
+        if HAS_LISTS:
+            tl.static_assert(KEY_BLOCK % COLUMNS == 0)
+            key_blocks = (keys + KEY_BLOCK - 1) // KEY_BLOCK
+            listed, end_of_listed = entries_of(OFFSETS, key_head, n // KEY_BLOCK, key_blocks, group * row_blocks)
+            is_listed = listed < end_of_listed
+        if is_listed:
             tl.store(DENSE_DK + at_k, dk, mask=wanted_k)
             tl.store(DENSE_DV + at_v, dv, mask=wanted_v)
         else:

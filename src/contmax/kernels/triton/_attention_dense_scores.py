@@ -53,13 +53,16 @@ def unit_of_scores(scale, HAS_BIAS: tl.constexpr):
 
 @triton.jit
 def weights_of_scores(x, top, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """`relative_weights` of scores (rows, keys), in half precision by `powers_of_line` where that will do."""
+    """`relative_weights` of scores (rows, keys), in half precision by `powers_of_line` where that will do: then their
+    roots too.
+    """
     if ROUGH and K != ANY_POWER:
         slope, base = line_of_roots(top, t, epsilon, unit, K)
-        weight, escort, _ = powers_of_line(x, slope, base, epsilon, K)
+        weight, escort, root = powers_of_line(x, slope, base, epsilon, K)
     else:
         weight, escort = relative_weights(_less(x, top, unit), t, epsilon, K, ROUGH)
-    return weight, escort
+        root = weight
+    return weight, escort, root
 
 
 @triton.jit
@@ -100,3 +103,10 @@ def _less(x, top, unit):
 def by_lane(x):
     """Sums of what one thread has of each row of a product (R, n), (R, LANES): no thread has to ask another."""
     return tl.sum(tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // (2 * LANES), LANES, 2]), 3), 1)
+
+
+@triton.jit
+def first_and_end(DENSE, at, exist):
+    """The first and the end of the blocks of keys in which dense blocks of rows have mass."""
+    span = tl.load(DENSE + at, mask=exist, other=0)
+    return span.to(tl.int32), (span >> 32).to(tl.int32)

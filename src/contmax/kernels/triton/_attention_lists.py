@@ -3,8 +3,8 @@ r"""Lists of the keys that may have mass in a row of attention, with their score
 The tops of the tiles are scores of a part of the keys, and the threshold of a part is a lower bound of the row's own.
 The largest tops of some tiles each give a bound that leaves few tiles. A tile with one top above that has one key to
 list. One with two may have more: its keys are multiplied again (`_attention_doubted`). A row that needs more room than
-a list has is left to `_attention_dense`, with all the others of its block of rows; and so are rows with few keys for
-each that has mass, of which products of whole tiles cost less than lists.
+a list has, or more work than a product of matrices, is left to `_attention_dense`, with all the others of its block of
+rows.
 """
 
 import triton
@@ -54,7 +54,7 @@ def _less(tops, top, unit):
 
 
 @triton.jit
-def _lowest(partition, epsilon, size, K: tl.constexpr, WIDE: tl.constexpr):
+def lowest(partition, epsilon, size, K: tl.constexpr, WIDE: tl.constexpr):
     """From a bound of A, (R,), a surely lower one, and a bound of the scores that have mass.
 
     `size` is the magnitude of the scores, of which their last bits are lost: the largest may be below 0, and so may A.
@@ -142,7 +142,7 @@ def distance_of(place):
 @triton.jit(do_not_specialize=(*ANY_SIZE, "row_of_tops", "most"))
 def list_keys(
     LENGTHS, A, TOPS, SOME, NUMBERS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
-    begin, last, row_of_tops, most, entry_products, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    begin, last, row_of_tops, most, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     R: tl.constexpr, T: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
@@ -156,8 +156,7 @@ def list_keys(
     scores less the largest say for which.
 
     DENSE (heads, blocks) is set where a row does not fit: where two keys of more than `most` tiles may have mass, or
-    more keys than a list has room for. It is set too where lists cost more than products of the rows with all keys, of
-    which one entry costs `entry_products`. Then nothing is listed.
+    more keys than a list has room for. Then nothing is listed.
     """
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
@@ -195,17 +194,15 @@ def list_keys(
                 partition += newton_step(total, slope, partition, t, epsilon, POWER, True)
             second = tl.load(at_tops[None, :, None] + tile * 2 + 1, mask=wanted, other=NOTHING)
             base = top * unit
-            partition, below = _lowest(partition, epsilon, tl.abs(base), POWER, WIDE)
+            partition, below = lowest(partition, epsilon, tl.abs(base), POWER, WIDE)
             bound = _as_top(below, top, unit, ok)
             kinds, sums = _counted(first, second, bound)
             counted = tl.sum(sums, 0)
             # Where more keys may have mass, two at least have.
-            entries = (counted & 65535) + 2 * (counted >> 16)
-            fits = (entries <= CAPACITY) & (counted >> 16 <= most)
-            is_dear = tl.sum(tl.where(ok, entries, 0), 0) * entry_products > tl.sum(tl.where(ok, ends, 0), 0)
-            if (tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0) & (is_dear == 0):
+            fits = ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= most)
+            if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
                 partition = _closer(first, second, top, unit, ok, epsilon, partition, POWER)
-                partition, below = _lowest(partition, epsilon, tl.abs(base), POWER, WIDE)
+                partition, below = lowest(partition, epsilon, tl.abs(base), POWER, WIDE)
                 bound = _as_top(below, top, unit, ok)
                 kinds, sums = _counted(first, second, bound)
                 counted = tl.sum(sums, 0)
@@ -213,7 +210,7 @@ def list_keys(
             at_row = head * queries + rows
             store_apart(STARTS + at_row * 2, tl.where(broken, float("nan"), base), inside)
             store_apart(STARTS + at_row * 2 + 1, partition, inside)
-            if (tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0) | is_dear:
+            if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
                 # The lists of a dense block are not used.
                 mark_dense(DENSE, ANY_DENSE, head, start, queries, group)
             else:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from contmax.kernels.triton._attention_tuning import most_keys_without_lists
 from contmax.kernels.triton._counting import blocks_of
 
 # Entries of a list. Longer ones cost as much as a product of whole tiles.
@@ -15,6 +16,8 @@ DENSE_ROWS = 64
 
 class AttentionLists(NamedTuple):
     """What the backward pass needs: the support of each row, and the thresholds of dense blocks.
+
+    Rows of few keys are all dense, and have no lists: keys, weights, counts and any_dense are empty.
 
     Attributes:
         keys: (B·H, Q, LIST_CAPACITY), int32; what is behind the count is not defined.
@@ -37,20 +40,30 @@ class AttentionLists(NamedTuple):
     states: Tensor
     means: Tensor
 
+    @property
+    def are_empty(self) -> bool:
+        """Whether there are no lists, as there are few keys."""
+        return self.keys.shape[-1] == 0
 
-def empty_attention_lists(query: Tensor, key: Tensor, value: Tensor, needs_gradient: bool) -> AttentionLists:
+
+def empty_attention_lists(
+    query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, needs_gradient: bool
+) -> AttentionLists:
     """Memory for the lists of queries (B, H, Q, d); that of dense blocks is touched only where there are some."""
     batch, heads, queries = query.shape[:3]
     rows, width = (batch * heads, queries), value.shape[-1]
+    listed, capacity, key_heads = rows, LIST_CAPACITY, batch * key.shape[1]
+    if key.shape[2] <= most_keys_without_lists(alpha, query):
+        listed, capacity, key_heads = (0, 0), 0, 0
     real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
     whole: dict[str, Any] = {"dtype": torch.int32, "device": query.device}
     return AttentionLists(
-        torch.empty((*rows, LIST_CAPACITY), **whole),
-        torch.empty((*rows, LIST_CAPACITY), **real),
-        torch.empty(rows, **whole),
+        torch.empty((*listed, capacity), **whole),
+        torch.empty((*listed, capacity), **real),
+        torch.empty(listed, **whole),
         torch.empty((*rows, 2), **real),
         torch.zeros((rows[0], blocks_of(queries, DENSE_ROWS)), dtype=torch.int64, device=query.device),
-        torch.zeros(batch * key.shape[1], **whole),
+        torch.zeros(key_heads, **whole),
         torch.empty((*rows, 4 if needs_gradient else 0), **real),
         torch.empty((*rows, width if needs_gradient else 0), **real),
     )

@@ -9,6 +9,8 @@ from contmax._eager import constant_to_tracers
 
 # Shared memory of a Hopper processor: chips with less get small blocks.
 _LARGE_CHIP = 227 * 1024
+# Keys of rows that have no lists in half precision: four times as many where an α leaves most of them long lists.
+_FEW_KEYS, _SMALL_ALPHA = 1024, 1.4
 
 
 @constant_to_tracers
@@ -27,6 +29,14 @@ def widest_head(like: Tensor) -> int:
     return 128 if _is_large(like.device) else 64
 
 
+def most_keys_without_lists(alpha: float | Tensor, like: Tensor) -> int:
+    """Rows of so many keys at most cost less as products of whole tiles than as lists, for tensors of this dtype."""
+    if like.element_size() > 2:
+        return 0  # products of float32 take several times as long
+    has_long_lists = isinstance(alpha, float) and alpha <= _SMALL_ALPHA
+    return _FEW_KEYS * 4 if has_long_lists else _FEW_KEYS
+
+
 @dataclasses.dataclass(frozen=True)
 class Tuning:
     """Sizes of blocks.
@@ -43,8 +53,6 @@ class Tuning:
         list_warps: of a program that lists keys,
         list_registers: and of each of its threads at most,
         many_registers: or of those that share a row of many tops.
-        entry_products: products of a query and a key that cost as much as an entry of a list, with their shares of all
-            that is done for gradients: rows with fewer keys for each entry are dense. 0 lists whatever fits.
         doubted_stages: of a program that multiplies tiles again,
         doubted_registers: and of each of its threads at most.
         listed_rows: queries of a program that solves lists,
@@ -71,7 +79,6 @@ class Tuning:
     list_warps: int = 4
     list_registers: int = 168
     many_registers: int = 128
-    entry_products: int = 40
     doubted_stages: int = 2
     doubted_registers: int = 128
     listed_rows: int = 4
@@ -94,8 +101,7 @@ class Tuning:
     def for_heads(self, width: int, like: Tensor) -> "Tuning":
         """The same for heads of so many channels, on the device and of the dtype of a tensor."""
         size = width * like.element_size()
-        # Products of float32 take several times as long.
-        chosen = self if like.element_size() == 2 else dataclasses.replace(self, entry_products=0)
+        chosen = self
         if size > 128:
             chosen = dataclasses.replace(
                 chosen,

@@ -1,0 +1,137 @@
+"""Attention by triton's kernels to few keys, of which no lists are made."""
+
+import pytest
+import torch
+
+from attention_checks import F16, F32, F64, _few_queries_too, assert_same, drawn  # noqa: F401 a fixture
+from contmax import entmax_attention
+from contmax.kernels import triton as kernels
+from contmax.kernels.triton import _attention_tuning
+
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_few_queries_too")
+PER_HEAD = torch.tensor([1.02, 1.3, 1.1, 2.0])
+
+
+@pytest.fixture
+def lists(monkeypatch):
+    """What every call keeps for its backward pass."""
+    made = []
+    launch = kernels.entmax_attention
+
+    def noted(*arguments):
+        out, kept = launch(*arguments)
+        made.append(kept)
+        return out, kept
+
+    monkeypatch.setattr(kernels, "entmax_attention", noted)
+    return made
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.25, 4 / 3, 1.5, 1.7, 2.0, PER_HEAD])
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ({"queries": 70, "keys": 70}, {"is_causal": True}),
+        ({"queries": 3, "keys": 150, "groups": 2}, {"enable_gqa": True, "lengths": torch.tensor([90])}),
+        ({"queries": 5, "keys": 40}, {"mask": torch.arange(40) % 3 > 0}),
+    ],
+)
+def test_every_alpha(sizes, options, alpha, lists):
+    assert_same(drawn(heads=4, dtype=F16, **sizes), alpha, **options)
+    assert lists[0].are_empty
+    assert lists[0].keys.numel() == lists[0].weights.numel() == lists[0].counts.numel() == 0
+
+
+@pytest.mark.parametrize("sharp", [0.0, 0.1, 1.0, 5.0, 50.0])
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
+def test_flat_and_sharp_scores(sharp, alpha):
+    assert_same(drawn(queries=6, keys=130, dtype=F16, sharp=sharp), alpha)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (64, 64), (65, 63), (3, 200), (200, 70), (2, 1000), (80, 300)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_length(queries, keys, causal, lists):
+    assert_same(drawn(queries=queries, keys=keys, dtype=F16), is_causal=causal)
+    assert lists[0].are_empty
+
+
+@pytest.mark.parametrize("channels", [8, 40, 128])
+def test_every_width(channels):
+    assert_same(drawn(queries=9, keys=60, channels=channels, values=2 * channels, dtype=F16, sharp=0.5))
+
+
+def test_biases():
+    given = drawn(queries=20, keys=30, heads=2, dtype=F16)
+    assert_same(given, bias=torch.randn(2, 20, 30))
+    assert_same(given, bias=torch.randn(2, 1, 49), is_causal=True)
+    assert_same(given, bias=torch.randn(30), scale=0.0)
+
+
+def test_blocks_without_mass_are_left_out_of_gradients(lists):
+    query, key, value = drawn(queries=4, keys=200, dtype=F16)
+    query[..., 0], query[..., 1:] = 1.0, 0.0
+    key[..., 0] = -50.0
+    key[..., 70:75, 0] = 0.0
+    assert_same([query, key, value], scale=1.0)
+    columns = _attention_tuning.TUNING.dense_columns
+    assert lists[0].dense.tolist() == [[((75 // columns + 1) << 32) + 70 // columns]]
+
+
+def test_many_keys_and_float32_have_lists(lists):
+    entmax_attention(*drawn(queries=2, keys=1025, dtype=F16))
+    entmax_attention(*drawn(queries=2, keys=20, dtype=F32))
+    assert not any(kept.are_empty for kept in lists)
+    entmax_attention(*drawn(queries=2, keys=1024, dtype=F16))
+    assert lists[-1].are_empty
+
+
+def test_a_small_alpha_leaves_long_lists_which_are_not_made(lists):
+    given = drawn(queries=2, keys=4096, dtype=F16, sharp=1.0)
+    entmax_attention(*given, alpha=1.5)
+    entmax_attention(*given, alpha=torch.tensor(1.3))
+    assert not any(kept.are_empty for kept in lists)
+    for alpha in (1.25, 4 / 3, 1.4):
+        assert_same(given, alpha)
+        assert lists[-1].are_empty
+
+
+def test_rows_of_nan_of_infinity_and_of_nothing():
+    query, key, value = drawn(queries=6, keys=9, dtype=F16)
+    query[0, 0, 3] = torch.nan
+    query[0, 0, 5] = torch.inf
+    mask = torch.ones(6, 9, dtype=torch.bool)
+    mask[1] = False
+    inputs = [x.requires_grad_() for x in (query, key, value)]
+    output = entmax_attention(*inputs, mask=mask)
+    assert (output[0, 0, 1] == 0).all()
+    assert output[0, 0, [3, 5]].isnan().all()
+    assert output[0, 0, [0, 2, 4]].isfinite().all()
+    of_query, _, _ = torch.autograd.grad(output[0, 0, [0, 1, 2, 4]].sum(), inputs)
+    assert of_query[0, 0, [0, 1, 2, 4]].isfinite().all()
+    assert (of_query[0, 0, 1] == 0).all()
+
+
+def test_a_number_that_all_scores_share_changes_nothing():
+    query, key, value = drawn(queries=5, keys=20, channels=8, dtype=F16)
+    shared = [torch.cat([x, torch.full_like(x[..., :1], 2.0**7)], -1) for x in (query, key)]
+    plain, moved = (entmax_attention(*given, value, scale=1.0) for given in ((query, key), shared))
+    assert (plain - moved).abs().max() < 5e-3
+
+
+def test_without_gradients_nothing_is_kept(lists):
+    given = drawn(queries=5, keys=20, dtype=F16)
+    output = entmax_attention(*given)
+    assert lists[0].states.numel() == lists[0].means.numel() == 0
+    exact = entmax_attention(*(x.to(F64) for x in given))
+    assert (output - exact).abs().max() < 3e-3
+
+
+def test_zeros_are_those_of_the_reference():
+    """Weights are read off by values that are unit vectors."""
+    query, key, _ = drawn(queries=8, keys=64, channels=16, dtype=F16)
+    identity = torch.eye(64, dtype=F16)[None, None]
+    output = entmax_attention(query, key, identity)
+    exact = entmax_attention(query.to(F64), key.to(F64), identity.to(F64))
+    assert ((output > 0) == (exact > 0)).float().mean() > 0.995  # the others are below what half precision tells
+    assert output[exact == 0].max() < 1e-5
+    assert exact[output == 0].max() < 1e-5
