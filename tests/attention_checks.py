@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-import cuda_checks
 from contmax import entmax_attention
 from contmax.attention import _fused
 from contmax.kernels.triton import _attention_tuning
@@ -54,16 +53,3 @@ def assert_same(given, alpha=1.5, **options):
         tolerance = tolerance if i < 4 else 1e-4  # what rows give to α cancels
         largest = exact.abs().max().clamp(min=0.1)
         assert ((ours - exact).abs().max() / largest) < tolerance
-
-
-def attend(alpha=1.5, **options):
-    """Attention of query, key and value, and of α where it is the fourth."""
-    return lambda q, k, v, *a: entmax_attention(q, k, v, alpha=a[0] if a else alpha, **options)
-
-
-def triple(heads=2, groups=None, queries=150, keys=200, channels=64, values=64, sharp=1.5):
-    """Query, key and value, the same on every device."""
-    groups = heads if groups is None else groups
-    query = cuda_checks.drawn(1, heads, queries, channels, scale=sharp)
-    key, value = (cuda_checks.drawn(1, groups, keys, n, seed=seed) for n, seed in ((channels, 1), (values, 2)))
-    return [query, key, value]

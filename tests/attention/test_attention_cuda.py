@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import contmax
-from attention_checks import _as_if_long, attend, triple  # noqa: F401 a fixture
+from attention_checks import _as_if_long  # noqa: F401 a fixture
+from cuda_attention_checks import attend, triple
 from cuda_checks import BF16, DEVICE, DTYPES, F32, ON_GPU, Captured, Fixed, assert_accurate, drawn, without_waiting
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("_as_if_long")]

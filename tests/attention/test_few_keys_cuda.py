@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import contmax
-from attention_checks import attend, triple
+from cuda_attention_checks import attend, triple
 from cuda_checks import BF16, DEVICE, F16, ON_GPU, Captured, Fixed, assert_accurate, drawn, without_waiting
 
 pytestmark = pytest.mark.gpu

@@ -8,7 +8,7 @@ from torch import Tensor
 from contmax.kernels._attention_options import AttentionOptions
 from contmax.kernels.triton._attention_call import AttentionCall
 from contmax.kernels.triton._attention_columns import listed_keys_backward, rank_entries
-from contmax.kernels.triton._attention_dense import attend_dense, solve_dense, start_dense
+from contmax.kernels.triton._attention_dense import attend_dense, solve_dense
 from contmax.kernels.triton._attention_dense_backward import dense_keys_backward, dense_queries_backward
 from contmax.kernels.triton._attention_doubted import list_doubted
 from contmax.kernels.triton._attention_lists import list_keys
@@ -78,12 +78,12 @@ def _attend_listed(call: AttentionCall, lists: AttentionLists, out: Tensor) -> N
 def _attend_dense(call: AttentionCall, lists: AttentionLists, out: Tensor, needs_gradient: bool) -> None:
     """Means of the values of dense blocks: all, where there are no lists."""
     blocks = (blocks_of(call.queries, DENSE_ROWS), call.all_heads)
-    scored = (call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense)
-    sizes = (*call.sizes, call.scale, call.epsilon, *call.strides(call.query, call.key), *call.places)
-    kinds: dict[str, Any] = {**call.powers, **call.kinds, **call.widths, **call.tuning.dense}
-    if lists.are_empty:
-        start_dense[blocks](*scored, *sizes, **kinds, maxnreg=call.tuning.dense_registers)
-    solve_dense[blocks](*scored, *sizes, **kinds, maxnreg=call.tuning.dense_registers)
+    solve_dense[blocks](
+        call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
+        *call.sizes, call.scale, call.epsilon, *call.strides(call.query, call.key), *call.places,
+        **call.powers, **call.kinds, **call.widths, HAS_LISTS=not lists.are_empty,
+        **call.tuning.dense, maxnreg=call.tuning.dense_registers,
+    )  # fmt: skip
     attend_dense[blocks](
         call.query, call.key, call.value, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
         lists.states, lists.means, out, *call.sizes, call.scale, call.epsilon,

@@ -29,8 +29,10 @@ from contmax.kernels.triton._attention_tops import (
     keys_of,
     larger,
 )
-from contmax.kernels.triton._solve import NOTHING, climb, exceeds, is_climbing, log_mass, newton_step
+from contmax.kernels.triton._solve import NOTHING, exceeds, is_climbing, log_mass, newton_step, relative_weights
 
+# Newton's steps of a first bound, and of a threshold at most. Fewer leave a lower bound, which is as right.
+_FIRST_STEPS = tl.constexpr(3)
 _MOST_STEPS = tl.constexpr(40)
 _NO_BLOCK = tl.constexpr(2**31 - 1)
 # In half precision: what ln Σ p may be before the last step, for each k = 1/(α − 1), which leaves a thousandth or less
@@ -38,7 +40,7 @@ _NO_BLOCK = tl.constexpr(2**31 - 1)
 # leaves more than this share of the largest is one of rounding: where scores share a large number, no threshold is
 # better.
 _MASS_BEFORE_LAST = tl.constexpr(0.02)
-_MASS_BEFORE_HALLEY = tl.constexpr(0.16)
+_MASS_BEFORE_HALLEY = tl.constexpr(0.19)
 _MASS_LEFT = tl.constexpr(0.002)
 _LEAST_FALL = tl.constexpr(0.75)
 
@@ -54,60 +56,40 @@ def _halley_step(step, total, slope, curve, epsilon, K: tl.constexpr):
     return step / tl.maximum(1.0 - 0.5 * epsilon * step * bend, 0.5)
 
 
-@triton.jit(do_not_specialize=ANY_SIZE)
-def start_dense(
-    Q, K, M, B, LENGTHS, A, STARTS, DENSE,
-    abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
-    qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
-    ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
-    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+@triton.jit
+def _first_bounds(
+    q, K, M, B, rows, fewest, end, exist, ends, inside, b, h, scale, unit, epsilon,
+    kj, mb, mh, mi, mj, bb, bh, bi, bj,
+    D: tl.constexpr, COLUMNS: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, POWER: tl.constexpr,
 ):  # fmt: skip
-    """The largest score of each row and a bound of A, STARTS, where nobody lists keys; every block is marked in DENSE.
+    """The largest score of each row, NaN where there is one, and a lower bound of A, where nobody lists keys.
 
     The bound is the threshold of a part of the keys: the largest of those that are COLUMNS, or a multiple, apart.
     """
-    turn, head = block_and_head(abreast)
-    b, h = head // heads, head % heads
-    block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
-    for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
-        if has_power(A, h, POWER, PER_HEAD):
-            first_row = block * DENSE_ROWS
-            rows = first_row + tl.arange(0, DENSE_ROWS)
-            inside = rows < queries
-            d, columns = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
-            at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
-            q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
-            K += b * kb + (h // group) * kh
-            exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-            ends = end_of(rows, exist, diagonal, CAUSAL)
-            fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
-            epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-            unit = unit_of_scores(scale, HAS_BIAS)
-            largest = tl.full([DENSE_ROWS, COLUMNS], NOTHING, tl.float32)
-            for n in range(0, tl.max(tl.where(inside, ends, 0), 0), COLUMNS):
-                j = n + columns
-                at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
-                k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-                x = dense_scores(
-                    q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-                    HAS_MASK, HAS_BIAS,
-                )  # fmt: skip
-                largest = larger(largest, x)
-            top = tl.reduce(largest, 1, larger)
-            is_broken = (top * 0.0 != 0.0) | (epsilon != epsilon)
-            epsilon = tl.where(is_broken, 0.5, epsilon)
-            ok = (is_broken == 0) & (top > 0.5 * NOTHING)
-            top = tl.where(ok, top, 0.0)
-            y = tl.where(ok[:, None] & (largest > 0.5 * NOTHING), (largest - top[:, None]) * unit, NOTHING)
-            partition, t = tl.zeros([DENSE_ROWS], tl.float32), tl.full([DENSE_ROWS], 1.0, tl.float32)
-            partition, t = climb(y, epsilon, partition, t, POWER, True)
-            top *= unit
-            partition, _ = lowest(partition, epsilon, tl.abs(top), POWER, 0)
-            at_row = head * queries + rows
-            tl.store(STARTS + at_row * 2, tl.where(is_broken, float("nan"), top), mask=inside)
-            tl.store(STARTS + at_row * 2 + 1, partition, mask=inside)
-            tl.store(DENSE + head * tl.num_programs(0) + block, 1)
+    d = tl.arange(0, q.shape[1])
+    largest = tl.full([DENSE_ROWS, COLUMNS], NOTHING, tl.float32)
+    for n in range(0, end, COLUMNS):
+        j = n + tl.arange(0, COLUMNS)
+        at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
+        k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+        x = dense_scores(
+            q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS
+        )  # fmt: skip
+        largest = larger(largest, x)
+    top = tl.reduce(largest, 1, larger)
+    is_broken = (top * 0.0 != 0.0) | (epsilon != epsilon)
+    epsilon = tl.where(is_broken, 0.5, epsilon)
+    ok = (is_broken == 0) & (top > 0.5 * NOTHING)
+    top = tl.where(ok, top, 0.0)
+    y = tl.where(ok[:, None] & (largest > 0.5 * NOTHING), (largest - top[:, None]) * unit, NOTHING)
+    partition = tl.zeros([DENSE_ROWS], tl.float32)
+    for _ in tl.static_range(_FIRST_STEPS):
+        t = 1.0 - epsilon * partition
+        weight, escort = relative_weights(y, t, epsilon, POWER, True)
+        partition += newton_step(tl.sum(weight, 1), tl.sum(escort, 1), partition, t, epsilon, POWER, True)
+    top *= unit
+    partition, _ = lowest(partition, epsilon, tl.abs(top), POWER, 0)
+    return tl.where(is_broken, float("nan"), top), partition
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -117,15 +99,20 @@ def solve_dense(
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
-    """Thresholds of the rows of dense blocks: t takes the place of a bound in STARTS, spans that of marks in DENSE."""
+    """Thresholds of the rows of dense blocks: t takes the place of a bound in STARTS, spans that of marks in DENSE.
+
+    Without lists all blocks are dense, and there are no bounds yet.
+    """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
     turn, head = block_and_head(abreast)
     b, h = head // heads, head % heads
     block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
     at_block = head * tl.num_programs(0) + block
-    has_mark = tl.load(DENSE + at_block) != 0
+    has_mark = tl.full([], True, tl.int1)
+    if HAS_LISTS:
+        has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
         if has_mark & has_power(A, h, POWER, PER_HEAD):
             first_row = block * DENSE_ROWS
@@ -142,8 +129,15 @@ def solve_dense(
             end = tl.max(tl.where(inside, ends, 0), 0)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             unit = unit_of_scores(scale, HAS_BIAS)
-            top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
-            partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
+            if HAS_LISTS:
+                top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
+                partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
+            else:
+                top, partition = _first_bounds(
+                    q, K, M, B, rows, fewest, end, exist, ends, inside, b, h, scale, unit, epsilon,
+                    kj, mb, mh, mi, mj, bb, bh, bi, bj, D, COLUMNS, HAS_MASK, HAS_BIAS, POWER,
+                )  # fmt: skip
+                tl.store(STARTS + at_row * 2, top, mask=inside)
             t = 1.0 - epsilon * partition
             steps = 0
             before = tl.full([], float("inf"), tl.float32)
