@@ -63,6 +63,16 @@ def test_the_same_bits_every_time_and_in_a_graph():
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
+@pytest.mark.parametrize("alpha", [1.02, 1.25, 1.5, 1.7, 2.0])
+@pytest.mark.parametrize("causal", [False, True])
+def test_scores_as_large_as_can_be(alpha, causal):
+    query, key, value = triple(queries=100, keys=100)
+    given = [x.clamp(-1, 1).mul(size).to(F16) for x, size in ((query, 6e4), (key, 6e4), (value, 1.0))]
+    exact = attend(alpha, is_causal=causal)(*(x.double() for x in given))
+    ours = attend(alpha, is_causal=causal)(*(x.to(DEVICE) for x in given))
+    assert (ours.cpu() - exact).abs().max() < 3e-3
+
+
 @pytest.mark.skipif(not ON_GPU, reason="the memory of a GPU")
 def test_nothing_is_kept_for_lists():
     inputs = [x.to(DEVICE, BF16).requires_grad_() for x in triple(heads=32, queries=512, keys=512)]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attention_checks import F16, F32, F64, _few_queries_too, assert_same, drawn  # noqa: F401 a fixture
+from attention_checks import F16, F32, F64, _few_queries_too, assert_same, compared, drawn  # noqa: F401 a fixture
 from contmax import entmax_attention
 from contmax.kernels import triton as kernels
 from contmax.kernels.triton import _attention_tuning
@@ -135,3 +135,44 @@ def test_zeros_are_those_of_the_reference():
     assert ((output > 0) == (exact > 0)).float().mean() > 0.995  # the others are below what half precision tells
     assert output[exact == 0].max() < 1e-5
     assert exact[output == 0].max() < 1e-5
+
+
+@pytest.mark.parametrize("alpha", [1.02, 1.25, 4 / 3, 1.5, 1.7, 2.0, PER_HEAD])
+@pytest.mark.parametrize("size", [1e3, 1e4, 6e4])
+def test_scores_as_large_as_can_be(size, alpha, lists):
+    """Of differences that float32 still tells, none is lost: the largest score has all the mass, or its neighbours."""
+    query, key, value = drawn(queries=70, keys=70, heads=4, sharp=1.0, dtype=F16)
+    query, key = (x.float().clamp(-1, 1).mul(size).half() for x in (query, key))
+    ours, exact = compared([query, key, value], alpha, is_causal=True)[0]
+    assert ours.isfinite().all()
+    assert (ours - exact).abs().max() < 3e-3
+    assert (lists[0].shifts != 0).any(-1).all()
+    assert (lists[0].marks == 1).all()
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 1.7, 2.0])
+@pytest.mark.parametrize("scale", [1e3, 1e7, 1e9, 1e20])
+def test_scales_as_large_as_can_be(scale, alpha):
+    given = drawn(queries=4, keys=70, dtype=F16)
+    (ours, exact), *gradients = compared(given, alpha, scale=scale)
+    assert (ours - exact).abs().max() < 3e-3
+    assert all(x.isfinite().all() for x, _ in gradients)
+
+
+def test_a_shift_of_one_row_leaves_others_as_they_are():
+    query, key, value = drawn(queries=80, keys=90, dtype=F16)
+    query[..., 3, :] = 3e4
+    assert_same([query, key, value], mask=torch.arange(90) % 7 > 0)
+    output = entmax_attention(query, key, value)
+    query[..., 3, :] = 0.1
+    rest = torch.arange(80) != 3
+    assert (output - entmax_attention(query, key, value))[..., rest, :].abs().max() < 1e-3
+
+
+def test_slopes_that_half_precision_cannot_hold():
+    """The gradient of the queries fits, as keys are small."""
+    query, key, value = drawn(queries=32, keys=40, dtype=F16)
+    given = [10 * query, 0.1 * key, 6e3 * value]
+    _, (ours, exact), *_ = compared(given)
+    assert ours.isfinite().all()
+    assert (ours - exact).norm() / exact.norm() < 0.1  # the largest are cut off

@@ -1,4 +1,4 @@
-"""Attention by kernels that keep the support of a row only; derivatives they do not know come from the reference."""
+"""Attention by kernels that keep no matrix of weights; derivatives they do not know come from the reference."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def _reference(query: Tensor, key: Tensor, value: Tensor, alpha: Any, options: k
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Means of the values, and lists; queries (B, H, Q, d), α a number or (H,)."""
+    """Means of the values, and what is kept for gradients; queries (B, H, Q, d), α a number or (H,)."""
 
     @staticmethod
     def forward(

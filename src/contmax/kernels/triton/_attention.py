@@ -80,16 +80,16 @@ def _attend_dense(call: AttentionCall, lists: AttentionLists, out: Tensor, needs
     blocks = (blocks_of(call.queries, DENSE_ROWS), call.all_heads)
     solve_dense[blocks](
         call.query, call.key, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
-        *call.sizes, call.scale, call.epsilon, *call.strides(call.query, call.key), *call.places,
-        **call.powers, **call.kinds, **call.widths, HAS_LISTS=not lists.are_empty,
-        **call.tuning.dense, maxnreg=call.tuning.dense_registers,
+        lists.shifts, lists.marks, *call.sizes, call.scale, call.epsilon, *call.strides(call.query, call.key),
+        *call.places, **call.powers, **call.kinds, **call.widths, HAS_LISTS=not lists.are_empty, **call.tuning.dense,
+        maxnreg=call.tuning.dense_registers,
     )  # fmt: skip
     attend_dense[blocks](
         call.query, call.key, call.value, call.mask, call.bias, call.lengths, call.alpha, lists.starts, lists.dense,
-        lists.states, lists.means, out, *call.sizes, call.scale, call.epsilon,
+        lists.shifts, lists.marks, lists.states, lists.means, out, *call.sizes, call.scale, call.epsilon,
         *call.strides(call.query, call.key, call.value), *call.places,
         **call.powers, NEEDS_MEANS=needs_gradient, **call.kinds, **call.widths, **call.value_widths,
-        **call.tuning.dense,
+        HAS_LISTS=not lists.are_empty, **call.tuning.dense,
     )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def entmax_attention_backward(
         _dense(call, lists, g, (d_query, d_alpha), of_keys, needs_alpha)
         row_blocks = blocks_of(call.queries, DENSE_ROWS)
         listed_keys_backward[(blocks_of(call.keys, _KEY_BLOCK), call.batch * call.groups)](
-            call.query, g, places, pairs, offsets, lists.any_dense, dense_key, dense_value, d_key, d_value,
+            call.query, g, places, pairs, offsets, lists.marks, dense_key, dense_value, d_key, d_value,
             call.tuning.abreast, call.queries, call.keys, call.heads, call.group, call.group * row_blocks, call.scale,
             *call.strides(call.query, g), **call.widths, **call.value_widths,
             GROUPED=call.group > 1, KEY_BLOCK=_KEY_BLOCK, TOGETHER=call.tuning.together,
@@ -224,15 +224,15 @@ def _dense(
     """
     along = torch.empty(lists.states.shape[:2], dtype=torch.float32, device=g.device)
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.lengths, call.alpha)
-    solved = (lists.dense, lists.states, along)
+    solved = (lists.dense, lists.states, along, lists.shifts, lists.marks)
     strides = (*call.strides(call.query, call.key, call.value, g), *call.places)
-    kinds: dict[str, Any] = {**call.powers, **call.kinds, **call.widths, **call.value_widths}
+    kinds: dict[str, Any] = {**call.powers, **call.kinds, **call.widths, **call.value_widths, **call.tuning.dense}
+    kinds["HAS_LISTS"] = not lists.are_empty
     dense_queries_backward[(blocks_of(call.queries, DENSE_ROWS), call.all_heads)](
         *tensors, *solved, lists.means, *of_queries, *call.sizes, call.scale, call.epsilon, *strides,
-        **kinds, NEEDS_ALPHA=needs_alpha, **call.tuning.dense, maxnreg=call.tuning.dense_registers,
+        **kinds, NEEDS_ALPHA=needs_alpha, maxnreg=call.tuning.dense_registers,
     )  # fmt: skip
     dense_keys_backward[(blocks_of(call.keys, call.tuning.dense_columns), call.batch * call.groups)](
-        *tensors, *solved, lists.any_dense, *of_keys, *call.sizes, call.scale, call.epsilon, *strides,
+        *tensors, *solved, *of_keys, *call.sizes, call.scale, call.epsilon, *strides,
         **kinds, BLOCKS=power_of_two(blocks_of(call.queries, DENSE_ROWS)), KEY_BLOCK=_KEY_BLOCK,
-        HAS_LISTS=not lists.are_empty, **call.tuning.dense,
     )  # fmt: skip

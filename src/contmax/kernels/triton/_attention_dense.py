@@ -12,6 +12,8 @@ from contmax.kernels.triton._attention_dense_scores import (
     dense_scores,
     fewest_keys,
     first_and_end,
+    shift_of_rows,
+    shifts_of_rows,
     state_of_rows,
     unit_of_scores,
     weights_of_scores,
@@ -31,7 +33,7 @@ from contmax.kernels.triton._attention_tops import (
 )
 from contmax.kernels.triton._solve import NOTHING, exceeds, is_climbing, log_mass, newton_step, relative_weights
 
-# Newton's steps of a first bound, and of a threshold at most. Fewer leave a lower bound, which is as right.
+# Steps of a first bound, of which fewer would leave a lower one, which is as right; and of a threshold at most.
 _FIRST_STEPS = tl.constexpr(3)
 _MOST_STEPS = tl.constexpr(40)
 _NO_BLOCK = tl.constexpr(2**31 - 1)
@@ -64,16 +66,19 @@ def _first_bounds(
 ):  # fmt: skip
     """The largest score of each row, NaN where there is one, and a lower bound of A, where nobody lists keys.
 
-    The bound is the threshold of a part of the keys: the largest of those that are COLUMNS, or a multiple, apart.
+    Scores are multiples of the unit. The bound is the threshold of a part of the keys: the largest of those that are
+    COLUMNS, or a multiple, apart.
     """
     d = tl.arange(0, q.shape[1])
+    shift = tl.zeros([DENSE_ROWS], tl.float32)
     largest = tl.full([DENSE_ROWS, COLUMNS], NOTHING, tl.float32)
     for n in range(0, end, COLUMNS):
         j = n + tl.arange(0, COLUMNS)
         at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
         k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
         x = dense_scores(
-            q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS
+            q, k, fewest, shift, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+            HAS_MASK, HAS_BIAS,
         )  # fmt: skip
         largest = larger(largest, x)
     top = tl.reduce(largest, 1, larger)
@@ -87,14 +92,13 @@ def _first_bounds(
         t = 1.0 - epsilon * partition
         weight, escort = relative_weights(y, t, epsilon, POWER, True)
         partition += newton_step(tl.sum(weight, 1), tl.sum(escort, 1), partition, t, epsilon, POWER, True)
-    top *= unit
-    partition, _ = lowest(partition, epsilon, tl.abs(top), POWER, 0)
+    partition, _ = lowest(partition, epsilon, 0.0, POWER, 0)
     return tl.where(is_broken, float("nan"), top), partition
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def solve_dense(
-    Q, K, M, B, LENGTHS, A, STARTS, DENSE,
+    Q, K, M, B, LENGTHS, A, STARTS, DENSE, SHIFTS, MARKS,
     abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
@@ -103,7 +107,8 @@ def solve_dense(
 ):  # fmt: skip
     """Thresholds of the rows of dense blocks: t takes the place of a bound in STARTS, spans that of marks in DENSE.
 
-    Without lists all blocks are dense, and there are no bounds yet.
+    Without lists all blocks are dense, and there are no bounds yet. Then SHIFTS (heads, queries) are `shift_of_rows`,
+    MARKS (key heads,) are set where they are not all 0, and the largest score in STARTS is less its shift.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
     turn, head = block_and_head(abreast)
@@ -125,10 +130,11 @@ def solve_dense(
             K += b * kb + (h // group) * kh
             exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
             ends = end_of(rows, exist, diagonal, CAUSAL)
-            fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
+            fewest = fewest_keys(first_row, queries, exist, diagonal, 0, CAUSAL, HAS_MASK, HAS_BIAS)
             end = tl.max(tl.where(inside, ends, 0), 0)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             unit = unit_of_scores(scale, HAS_BIAS)
+            shift = tl.zeros([DENSE_ROWS], tl.float32)
             if HAS_LISTS:
                 top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
                 partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
@@ -137,6 +143,12 @@ def solve_dense(
                     q, K, M, B, rows, fewest, end, exist, ends, inside, b, h, scale, unit, epsilon,
                     kj, mb, mh, mi, mj, bb, bh, bi, bj, D, COLUMNS, HAS_MASK, HAS_BIAS, POWER,
                 )  # fmt: skip
+                shift = shift_of_rows(top, epsilon, unit)
+                top = (top - shift) * unit
+                if tl.max((shift != 0.0).to(tl.int32), 0) > 0:
+                    fewest = 0
+                    tl.store(MARKS + head // group, 1)
+                tl.store(SHIFTS + at_row, shift, mask=inside)
                 tl.store(STARTS + at_row * 2, top, mask=inside)
             t = 1.0 - epsilon * partition
             steps = 0
@@ -154,7 +166,7 @@ def solve_dense(
                     at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
                     k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
                     x = dense_scores(
-                        q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                        q, k, fewest, shift, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                         HAS_MASK, HAS_BIAS,
                     )  # fmt: skip
                     weight, escort, root = weights_of_scores(x, top, t, epsilon, unit, POWER, ROUGH)
@@ -181,7 +193,8 @@ def solve_dense(
                     moves = moves & exceeds(total, partition, t, epsilon, POWER, ROUGH)
                 partition += step
                 t -= epsilon * step
-                # As A grows the support shrinks: blocks that have no mass before a step have none after it.
+                # As A grows the support shrinks: blocks that have no mass before a step have none after it. (Where it
+                # grows too far by Halley's step, what is lost is less than rounding.)
                 high = tl.max(tl.max(highs, 1), 0)
                 low = tl.minimum(tl.min(tl.min(lows, 1), 0), high)
                 steps += 1
@@ -193,12 +206,13 @@ def solve_dense(
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def attend_dense(
-    Q, K, V, M, B, LENGTHS, A, STARTS, DENSE, STATES, MEANS, OUT,
+    Q, K, V, M, B, LENGTHS, A, STARTS, DENSE, SHIFTS, MARKS, STATES, MEANS, OUT,
     abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, vb, vh, vj, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_MEANS: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
     """OUT (heads, queries, C) of dense blocks, once they are solved; what the backward pass needs where asked for.
 
@@ -223,7 +237,9 @@ def attend_dense(
             V += b * vb + (h // group) * vh
             exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
             ends = end_of(rows, exist, diagonal, CAUSAL)
-            fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
+            mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
+            shift = shifts_of_rows(SHIFTS, at_row, inside, mark, HAS_LISTS)
+            fewest = fewest_keys(first_row, queries, exist, diagonal, mark, CAUSAL, HAS_MASK, HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             unit = unit_of_scores(scale, HAS_BIAS)
             top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
@@ -246,7 +262,7 @@ def attend_dense(
                     at_v = j.to(tl.int64)[:, None] * vj + c[None, :]
                     k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
                     x = dense_scores(
-                        q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                        q, k, fewest, shift, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                         HAS_MASK, HAS_BIAS,
                     )  # fmt: skip
                     weight, escort, _ = weights_of_scores(x, top, t, epsilon, unit, POWER, ROUGH)

@@ -10,6 +10,7 @@ from contmax.kernels.triton._attention_dense_scores import (
     fewest_keys,
     first_and_end,
     probabilities,
+    shifts_of_rows,
     unit_of_scores,
 )
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
@@ -67,12 +68,13 @@ def _unit_of_rates(epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def dense_queries_backward(
-    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, MEANS, DQ, DA,
+    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, SHIFTS, MARKS, MEANS, DQ, DA,
     abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_ALPHA: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
     """DQ (heads, queries, D) of dense blocks, and the gradient of α for each row.
 
@@ -103,7 +105,9 @@ def dense_queries_backward(
             V += b * vb + (h // group) * vh
             exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
             ends = end_of(rows, exist, diagonal, CAUSAL)
-            fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
+            mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
+            shift = shifts_of_rows(SHIFTS, at_row, inside, mark, HAS_LISTS)
+            fewest = fewest_keys(first_row, queries, exist, diagonal, mark, CAUSAL, HAS_MASK, HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             unit = unit_of_scores(scale, HAS_BIAS)
             dq = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
@@ -115,7 +119,7 @@ def dense_queries_backward(
                 at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
                 k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
                 x = dense_scores(
-                    q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+                    q, k, fewest, shift, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
                     HAS_MASK, HAS_BIAS,
                 )  # fmt: skip
                 p, escort, u = probabilities(x, state, epsilon, unit, POWER, ROUGH)
@@ -123,7 +127,7 @@ def dense_queries_backward(
                 v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
                 along = tl.dot(g, v, input_precision=PRECISION)
                 slope = escort * (along - along_mean[:, None])
-                dq = tl.dot(slope.to(k.dtype), tl.trans(k), dq, input_precision=PRECISION)
+                dq = tl.dot(saturated(slope, K).to(k.dtype), tl.trans(k), dq, input_precision=PRECISION)
                 if NEEDS_ALPHA:
                     rate = _rates(p, u, epsilon, POWER, ROUGH)
                     turns += by_lane(slope * rate)
@@ -141,7 +145,7 @@ def dense_queries_backward(
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def dense_keys_backward(
-    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, ANY_DENSE, OFFSETS, DENSE_DK, DENSE_DV, DK, DV,
+    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, SHIFTS, MARKS, OFFSETS, DENSE_DK, DENSE_DV, DK, DV,
     abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
@@ -155,10 +159,8 @@ def dense_keys_backward(
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
     block, key_head = block_and_head(abreast)
-    has_part = tl.full([], True, tl.int1)
-    if HAS_LISTS:
-        has_part = tl.load(ANY_DENSE + key_head) != 0
-    if has_part:
+    mark = tl.load(MARKS + key_head)
+    if (mark != 0) | (HAS_LISTS == 0):
         groups = heads // group
         b = key_head // groups
         n = block * COLUMNS
@@ -195,20 +197,24 @@ def dense_keys_backward(
                             q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
                             ends = end_of(rows, exist, diagonal, CAUSAL)
                             first_row = tl.full([], DENSE_ROWS, tl.int32) * row_block
-                            fewest = fewest_keys(first_row, queries, exist, diagonal, CAUSAL, HAS_MASK, HAS_BIAS)
+                            has_shifts = 0 if HAS_LISTS else mark
+                            fewest = fewest_keys(
+                                first_row, queries, exist, diagonal, has_shifts, CAUSAL, HAS_MASK, HAS_BIAS
+                            )  # fmt: skip
+                            shift = shifts_of_rows(SHIFTS, at_row, inside, mark, HAS_LISTS)
                             state = _state_of(STATES, at_row, inside)
                             wanted = inside[:, None] & (c < C)[None, :]
                             at_g = b * gb + h * gh + rows.to(tl.int64)[:, None] * gi + c[None, :]
                             g = tl.load(G + at_g, mask=wanted, other=0.0)
                             along_mean = tl.load(ALONG + at_row, mask=inside, other=0.0)
                             x = dense_scores(
-                                q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-                                HAS_MASK, HAS_BIAS,
+                                q, k, fewest, shift, M, B, rows, n, ends, inside, b, h, scale,
+                                mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS,
                             )  # fmt: skip
                             p, escort, _ = probabilities(x, state, epsilon, unit, POWER, ROUGH)
                             along = tl.dot(g, v, input_precision=PRECISION)
                             slope = escort * (along - along_mean[:, None])
-                            dk = tl.dot(tl.trans(slope.to(q.dtype)), q, dk, input_precision=PRECISION)
+                            dk = tl.dot(tl.trans(saturated(slope, Q).to(q.dtype)), q, dk, input_precision=PRECISION)
                             dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=PRECISION)
                         start = _next_where(has_mass, blocks, end, row_blocks)
         at = key_head * keys + j

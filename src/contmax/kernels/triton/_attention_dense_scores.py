@@ -11,24 +11,30 @@ from contmax.kernels.triton._attention_powers import line_of_roots, powers_of_li
 from contmax.kernels.triton._attention_tops import ANY_POWER, LANES, PRECISION, end_of, with_extras
 from contmax.kernels.triton._solve import NOTHING, log, relative_weights
 
+# Times ε. In units of ε·score float32 has three digits or more behind the point below it.
+_LARGE = tl.constexpr(1024.0)
+
 
 @triton.jit
-def fewest_keys(row, queries, exist, diagonal, CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr):
+def fewest_keys(
+    row, queries, exist, diagonal, has_shifts, CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr
+):  # fmt: skip
     """Every row of the block that begins with this one attends so many keys, and they are scaled products alone."""
     if HAS_MASK or HAS_BIAS:
         return 0
     else:
-        return tl.where(row + DENSE_ROWS <= queries, end_of(row, exist, diagonal, CAUSAL), 0)
+        is_plain = (row + DENSE_ROWS <= queries) & (has_shifts == 0)
+        return tl.where(is_plain, end_of(row, exist, diagonal, CAUSAL), 0)
 
 
 @triton.jit
 def dense_scores(
-    q, k, fewest, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+    q, k, fewest, shift, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
     HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
     """Scores (rows, keys) of queries (rows, d) and keys (d, keys), from the key n on; NOTHING where not allowed.
 
-    They are multiples of `unit_of_scores`.
+    They are multiples of `unit_of_scores`, less the shift of their rows; where one is not 0, `fewest` must be.
     """
     z = tl.dot(q, k, input_precision=PRECISION)
     x = z * scale if HAS_BIAS else z
@@ -39,7 +45,25 @@ def dense_scores(
         at_mask = b * mb + h * mh + far * mi + wide * mj
         at_bias = b * bb + h * bh + far * bi + wide * bj
         x = with_extras(z, M, B, at_mask, at_bias, allowed, scale if HAS_BIAS else 1.0, HAS_MASK, HAS_BIAS)
+        x -= shift[:, None]
     return x
+
+
+@triton.jit
+def shift_of_rows(top, epsilon, unit):
+    """What to take from the scores of each row before all else, from the largest: 0, unless that is so large that the
+    line of roots would lose digits that differences of scores have.
+    """
+    return tl.where(tl.abs(top * unit) * epsilon > _LARGE, top, 0.0)
+
+
+@triton.jit
+def shifts_of_rows(SHIFTS, at_row, inside, mark, HAS_LISTS: tl.constexpr):
+    """The shifts of rows; `mark` says whether any of their heads has one. Where there are lists there are none."""
+    if HAS_LISTS:
+        return tl.zeros(at_row.shape, tl.float32)
+    else:
+        return tl.load(SHIFTS + at_row, mask=inside & (mark != 0), other=0.0)
 
 
 @triton.jit

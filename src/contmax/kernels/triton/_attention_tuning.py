@@ -9,7 +9,7 @@ from contmax._eager import constant_to_tracers
 
 # Shared memory of a Hopper processor: chips with less get small blocks.
 _LARGE_CHIP = 227 * 1024
-# Keys of rows that have no lists in half precision: four times as many where an α leaves most of them long lists.
+# Keys of rows that have no lists in half precision: four times as many for a small α, with which lists would be long.
 _FEW_KEYS, _SMALL_ALPHA = 1024, 1.4
 
 
@@ -30,7 +30,7 @@ def widest_head(like: Tensor) -> int:
 
 
 def most_keys_without_lists(alpha: float | Tensor, like: Tensor) -> int:
-    """Rows of so many keys at most cost less as products of whole tiles than as lists, for tensors of this dtype."""
+    """How many keys a row may have for which no lists are made: products of whole tiles cost less, in this dtype."""
     if like.element_size() > 2:
         return 0  # products of float32 take several times as long
     has_long_lists = isinstance(alpha, float) and alpha <= _SMALL_ALPHA
@@ -62,7 +62,7 @@ class Tuning:
         together: entries of lists that are multiplied at a time for the gradients of keys,
         key_warps: by so many warps,
         key_stages: and blocks of them on their way.
-        dense_columns: keys at a time for queries with long lists,
+        dense_columns: keys at a time for queries with long lists or none,
         dense_warps: by so many warps,
         dense_stages: and with so many blocks of keys on their way,
         dense_registers: and of each thread that solves them, or makes gradients of queries, at most.
