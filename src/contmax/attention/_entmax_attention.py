@@ -60,7 +60,8 @@ def entmax_attention(
     Returns:
         Means of the values, (\*batch, H, Q, c), in the dtype of the query; with `need_weights` also p, (\*batch, H, Q,
         L), before dropout. A query with nothing to attend gets zeros, with zero gradient. float16 and bfloat16 are
-        computed in float32 and rounded once. Under autocast the output has the dtype of autocast.
+        computed in float32; on a GPU products are of numbers in half precision, as in flash attention. Under autocast
+        the output has the dtype of autocast.
 
     Raises:
         ValueError, TypeError: if shapes or dtypes do not fit each other, or a number is out of range.
