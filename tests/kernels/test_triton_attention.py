@@ -6,25 +6,9 @@ from torch.autograd import forward_ad
 
 from attention_checks import F16, F32, F64, _as_if_long, assert_same, compared, drawn  # noqa: F401 a fixture
 from contmax import entmax_attention
-from contmax.kernels import triton as kernels
 from contmax.kernels.triton import _attention, _attention_call, _attention_dense, _attention_tuning
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
-
-
-@pytest.fixture
-def lists(monkeypatch):
-    """The lists of every call."""
-    made = []
-    launch = kernels.entmax_attention
-
-    def noted(*arguments):
-        out, lists = launch(*arguments)
-        made.append(lists)
-        return out, lists
-
-    monkeypatch.setattr(kernels, "entmax_attention", noted)
-    return made
 
 
 @pytest.mark.parametrize("alpha", [1.25, 4 / 3, 1.4, 2.0])

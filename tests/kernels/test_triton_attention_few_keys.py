@@ -5,26 +5,10 @@ import torch
 
 from attention_checks import F16, F32, F64, _few_queries_too, assert_same, compared, drawn  # noqa: F401 a fixture
 from contmax import entmax_attention
-from contmax.kernels import triton as kernels
 from contmax.kernels.triton import _attention_tuning
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_few_queries_too")
 PER_HEAD = torch.tensor([1.02, 1.3, 1.1, 2.0])
-
-
-@pytest.fixture
-def lists(monkeypatch):
-    """What every call keeps for its backward pass."""
-    made = []
-    launch = kernels.entmax_attention
-
-    def noted(*arguments):
-        out, kept = launch(*arguments)
-        made.append(kept)
-        return out, kept
-
-    monkeypatch.setattr(kernels, "entmax_attention", noted)
-    return made
 
 
 @pytest.mark.parametrize("alpha", [1.05, 1.25, 4 / 3, 1.5, 1.7, 2.0, PER_HEAD])

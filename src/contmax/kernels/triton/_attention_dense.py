@@ -12,13 +12,13 @@ from contmax.kernels.triton._attention_dense_scores import (
     dense_scores,
     fewest_keys,
     first_and_end,
+    load_shifts,
     shift_of_rows,
-    shifts_of_rows,
     state_of_rows,
     unit_of_scores,
     weights_of_scores,
 )
-from contmax.kernels.triton._attention_lists import DENSE_ROWS, lowest
+from contmax.kernels.triton._attention_lists import DENSE_ROWS, rounding_of_bound
 from contmax.kernels.triton._attention_order import block_and_head
 from contmax.kernels.triton._attention_tops import (
     ANY_POWER,
@@ -92,8 +92,7 @@ def _first_bounds(
         t = 1.0 - epsilon * partition
         weight, escort = relative_weights(y, t, epsilon, POWER, True)
         partition += newton_step(tl.sum(weight, 1), tl.sum(escort, 1), partition, t, epsilon, POWER, True)
-    partition, _ = lowest(partition, epsilon, 0.0, POWER, 0)
-    return tl.where(is_broken, float("nan"), top), partition
+    return tl.where(is_broken, float("nan"), top), partition - rounding_of_bound(partition, POWER)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -238,7 +237,7 @@ def attend_dense(
             exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
             ends = end_of(rows, exist, diagonal, CAUSAL)
             mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
-            shift = shifts_of_rows(SHIFTS, at_row, inside, mark, HAS_LISTS)
+            shift = load_shifts(SHIFTS, at_row, inside, mark, HAS_LISTS)
             fewest = fewest_keys(first_row, queries, exist, diagonal, mark, CAUSAL, HAS_MASK, HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             unit = unit_of_scores(scale, HAS_BIAS)

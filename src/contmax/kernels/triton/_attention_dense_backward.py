@@ -9,8 +9,8 @@ from contmax.kernels.triton._attention_dense_scores import (
     dense_scores,
     fewest_keys,
     first_and_end,
+    load_shifts,
     probabilities,
-    shifts_of_rows,
     unit_of_scores,
 )
 from contmax.kernels.triton._attention_lists import DENSE_ROWS
@@ -106,7 +106,7 @@ def dense_queries_backward(
             exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
             ends = end_of(rows, exist, diagonal, CAUSAL)
             mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
-            shift = shifts_of_rows(SHIFTS, at_row, inside, mark, HAS_LISTS)
+            shift = load_shifts(SHIFTS, at_row, inside, mark, HAS_LISTS)
             fewest = fewest_keys(first_row, queries, exist, diagonal, mark, CAUSAL, HAS_MASK, HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             unit = unit_of_scores(scale, HAS_BIAS)
@@ -176,6 +176,7 @@ def dense_keys_backward(
         dv = tl.zeros([COLUMNS, VALUE_WIDTH], tl.float32)
         row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
         unit = unit_of_scores(scale, HAS_BIAS)
+        has_shifts = 0 if HAS_LISTS else mark
         blocks = tl.arange(0, BLOCKS)
         for h_in_group in range(0, group):
             h = (key_head % groups) * group + h_in_group
@@ -197,11 +198,10 @@ def dense_keys_backward(
                             q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
                             ends = end_of(rows, exist, diagonal, CAUSAL)
                             first_row = tl.full([], DENSE_ROWS, tl.int32) * row_block
-                            has_shifts = 0 if HAS_LISTS else mark
                             fewest = fewest_keys(
                                 first_row, queries, exist, diagonal, has_shifts, CAUSAL, HAS_MASK, HAS_BIAS
                             )  # fmt: skip
-                            shift = shifts_of_rows(SHIFTS, at_row, inside, mark, HAS_LISTS)
+                            shift = load_shifts(SHIFTS, at_row, inside, mark, HAS_LISTS)
                             state = _state_of(STATES, at_row, inside)
                             wanted = inside[:, None] & (c < C)[None, :]
                             at_g = b * gb + h * gh + rows.to(tl.int64)[:, None] * gi + c[None, :]

@@ -58,7 +58,7 @@ def shift_of_rows(top, epsilon, unit):
 
 
 @triton.jit
-def shifts_of_rows(SHIFTS, at_row, inside, mark, HAS_LISTS: tl.constexpr):
+def load_shifts(SHIFTS, at_row, inside, mark, HAS_LISTS: tl.constexpr):
     """The shifts of rows; `mark` says whether any of their heads has one. Where there are lists there are none."""
     if HAS_LISTS:
         return tl.zeros(at_row.shape, tl.float32)

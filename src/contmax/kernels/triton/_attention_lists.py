@@ -54,15 +54,21 @@ def _less(tops, top, unit):
 
 
 @triton.jit
-def lowest(partition, epsilon, size, K: tl.constexpr, WIDE: tl.constexpr):
+def rounding_of_bound(partition, K: tl.constexpr):
+    """How much too large a bound of A, (R,), may be, as weights are good to some digits."""
+    rounding: tl.constexpr = 1e-3 if K == ANY_POWER else 5e-5 if K == 0 else 1e-5
+    return rounding * (1.0 + partition)
+
+
+@triton.jit
+def _lowest(partition, epsilon, size, K: tl.constexpr, WIDE: tl.constexpr):
     """From a bound of A, (R,), a surely lower one, and a bound of the scores that have mass.
 
     `size` is the magnitude of the scores, of which their last bits are lost: the largest may be below 0, and so may A.
     """
     reaches = epsilon > 0.0
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
-    rounding: tl.constexpr = 1e-3 if K == ANY_POWER else 5e-5 if K == 0 else 1e-5
-    slack = rounding * (1.0 + partition) + (WIDE / 8388608.0) * (size + reach)
+    slack = rounding_of_bound(partition, K) + (WIDE / 8388608.0) * (size + reach)
     partition -= slack
     return partition, tl.where(reaches, partition - reach - slack, -float("inf"))
 
@@ -194,7 +200,7 @@ def list_keys(
                 partition += newton_step(total, slope, partition, t, epsilon, POWER, True)
             second = tl.load(at_tops[None, :, None] + tile * 2 + 1, mask=wanted, other=NOTHING)
             base = top * unit
-            partition, below = lowest(partition, epsilon, tl.abs(base), POWER, WIDE)
+            partition, below = _lowest(partition, epsilon, tl.abs(base), POWER, WIDE)
             bound = _as_top(below, top, unit, ok)
             kinds, sums = _counted(first, second, bound)
             counted = tl.sum(sums, 0)
@@ -202,7 +208,7 @@ def list_keys(
             fits = ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= most)
             if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
                 partition = _closer(first, second, top, unit, ok, epsilon, partition, POWER)
-                partition, below = lowest(partition, epsilon, tl.abs(base), POWER, WIDE)
+                partition, below = _lowest(partition, epsilon, tl.abs(base), POWER, WIDE)
                 bound = _as_top(below, top, unit, ok)
                 kinds, sums = _counted(first, second, bound)
                 counted = tl.sum(sums, 0)
