@@ -156,7 +156,7 @@ def test_a_shift_of_one_row_leaves_others_as_they_are():
 def test_slopes_that_half_precision_cannot_hold():
     """The gradient of the queries fits, as keys are small."""
     query, key, value = drawn(queries=32, keys=40, dtype=F16)
-    given = [10 * query, 0.1 * key, 6e3 * value]
+    given = [10 * query, 0.1 * key, 2e4 * value.clamp(-3, 3)]
     _, (ours, exact), *_ = compared(given)
     assert ours.isfinite().all()
-    assert (ours - exact).norm() / exact.norm() < 0.1  # the largest are cut off
+    assert (ours - exact).norm() / exact.norm() < 0.2  # the largest are cut off
