@@ -42,6 +42,20 @@ def test_shapes_and_options(sizes, options):
     assert_same(drawn(**sizes), **options)
 
 
+@pytest.mark.parametrize("sharp", [2.0, 0.01])
+def test_rows_in_any_place(sharp):
+    given = drawn(queries=5, keys=150, heads=2, sharp=sharp)
+    apart = [torch.cat([x, x], -1).transpose(1, 2).contiguous().transpose(1, 2)[..., : x.shape[-1]] for x in given]
+    assert {x.stride(2) for x in apart} == {64}
+    assert_same(apart, is_causal=True)
+
+
+def test_rows_that_are_far_apart_are_copied():
+    for stride, result in ((2**24 - 1, 2**24 - 1), (2**24, 16), (2**40, 16)):
+        rows = torch.empty_strided((1, 2, 130, 16), (16, 32, stride, 1), device="meta")
+        assert _attention_call.with_near_rows(rows).stride(2) == result
+
+
 def test_one_alpha_per_head_and_its_gradient():
     assert_same(drawn(heads=2), torch.tensor([1.2, 1.8]))
 

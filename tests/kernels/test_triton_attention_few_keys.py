@@ -39,6 +39,12 @@ def test_every_length(queries, keys, causal, lists):
     assert lists[0].are_empty
 
 
+def test_rows_in_any_place():
+    given = drawn(queries=70, keys=150, heads=2, dtype=F16)
+    apart = [torch.cat([x, x], -1).transpose(1, 2).contiguous().transpose(1, 2)[..., : x.shape[-1]] for x in given]
+    assert_same(apart, is_causal=True)
+
+
 @pytest.mark.parametrize("channels", [8, 40, 128])
 def test_every_width(channels):
     assert_same(drawn(queries=9, keys=60, channels=channels, values=2 * channels, dtype=F16, sharp=0.5))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from contmax.kernels._attention_options import AttentionOptions
-from contmax.kernels.triton._attention_call import AttentionCall
+from contmax.kernels.triton._attention_call import AttentionCall, with_near_rows
 from contmax.kernels.triton._attention_columns import listed_keys_backward, rank_entries
 from contmax.kernels.triton._attention_dense import attend_dense, solve_dense
 from contmax.kernels.triton._attention_dense_backward import dense_keys_backward, dense_queries_backward
@@ -21,7 +21,7 @@ from contmax.kernels.triton._attention_memory import (
 from contmax.kernels.triton._attention_rows import attend_listed, listed_queries_backward
 from contmax.kernels.triton._attention_tops import tile_tops
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._launch import device_of, side_by_side
+from contmax.kernels.triton._launch import device_of
 
 # Tiles of a row at most, so that their tops take little memory; and bytes of tops that are there at a time.
 _MOST_TILES, _BYTES_OF_TOPS = 512, 2**29
@@ -155,7 +155,7 @@ def entmax_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of query, key and value, and of α for each query, (B, H, Q), where it is needed."""
     call = AttentionCall(query, key, value, alpha, options)
-    g = side_by_side(cotangent)
+    g = with_near_rows(cotangent)
     d_query = query.new_empty((call.batch, call.heads, call.queries, call.channels))
     d_key = query.new_empty((call.batch, call.groups, call.keys, call.channels))
     d_value = query.new_empty((call.batch, call.groups, call.keys, call.value_channels))

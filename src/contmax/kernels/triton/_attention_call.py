@@ -10,6 +10,14 @@ from contmax.kernels.triton._launch import order_of, side_by_side
 
 # Products in units of a smaller scale could not be told from what is masked.
 _LEAST_SCALE = 1e-20
+# From one row to the next at most: so places in a block of 128 rows are numbers of 32 bits.
+_LARGEST_STRIDE = 2**24 - 1
+
+
+def with_near_rows(x: Tensor) -> Tensor:
+    """x (B, H, rows, channels) as kernels read it: channels side by side, and no row too far from the last."""
+    x = side_by_side(x)
+    return x if x.stride(2) <= _LARGEST_STRIDE else x.contiguous()
 
 
 class AttentionCall:
@@ -21,7 +29,7 @@ class AttentionCall:
         mask, bias, lengths, diagonal, scale = options
         if bias is None and scale < _LEAST_SCALE:
             bias = query.new_zeros((1, 1, 1, 1))  # scores are scaled before it is added
-        self.query, self.key, self.value = (side_by_side(x) for x in (query, key, value))
+        self.query, self.key, self.value = (with_near_rows(x) for x in (query, key, value))
         self.batch, self.heads, self.queries, self.channels = query.shape
         self.groups, self.keys, self.value_channels = key.shape[1], key.shape[2], value.shape[3]
         self.group = self.heads // self.groups

@@ -12,7 +12,6 @@ from contmax.kernels.triton._attention_dense_scores import (
     dense_scores,
     fewest_keys,
     first_and_end,
-    load_shifts,
     shift_of_rows,
     state_of_rows,
     unit_of_scores,
@@ -30,6 +29,7 @@ from contmax.kernels.triton._attention_tops import (
     has_power,
     keys_of,
     larger,
+    start_of,
 )
 from contmax.kernels.triton._solve import NOTHING, exceeds, is_climbing, log_mass, newton_step, relative_weights
 
@@ -70,15 +70,14 @@ def _first_bounds(
     COLUMNS, or a multiple, apart.
     """
     d = tl.arange(0, q.shape[1])
-    shift = tl.zeros([DENSE_ROWS], tl.float32)
+    at_key = tl.arange(0, COLUMNS)[None, :] * kj + d[:, None]
     largest = tl.full([DENSE_ROWS, COLUMNS], NOTHING, tl.float32)
     for n in range(0, end, COLUMNS):
         j = n + tl.arange(0, COLUMNS)
-        at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
-        k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+        k = tl.load(K + start_of(n, kj) + at_key, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
         x = dense_scores(
-            q, k, fewest, shift, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-            HAS_MASK, HAS_BIAS,
+            q, k, fewest, None, None, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+            HAS_MASK, HAS_BIAS, False,
         )  # fmt: skip
         largest = larger(largest, x)
     top = tl.reduce(largest, 1, larger)
@@ -133,7 +132,6 @@ def solve_dense(
             end = tl.max(tl.where(inside, ends, 0), 0)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             unit = unit_of_scores(scale, HAS_BIAS)
-            shift = tl.zeros([DENSE_ROWS], tl.float32)
             if HAS_LISTS:
                 top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
                 partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
@@ -149,6 +147,8 @@ def solve_dense(
                     tl.store(MARKS + head // group, 1)
                 tl.store(SHIFTS + at_row, shift, mask=inside)
                 tl.store(STARTS + at_row * 2, top, mask=inside)
+                tl.debug_barrier()  # other threads will read the shifts
+            at_key = columns[None, :] * kj + d[:, None]
             t = 1.0 - epsilon * partition
             steps = 0
             before = tl.full([], float("inf"), tl.float32)
@@ -162,11 +162,10 @@ def solve_dense(
                 highs = tl.zeros([DENSE_ROWS, LANES], tl.int32)
                 for n in range(0, end, COLUMNS):
                     j = n + columns
-                    at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
-                    k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+                    k = tl.load(K + start_of(n, kj) + at_key, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
                     x = dense_scores(
-                        q, k, fewest, shift, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-                        HAS_MASK, HAS_BIAS,
+                        q, k, fewest, SHIFTS, at_row, M, B, rows, n, ends, inside, b, h, scale,
+                        mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS, not HAS_LISTS,
                     )  # fmt: skip
                     weight, escort, root = weights_of_scores(x, top, t, epsilon, unit, POWER, ROUGH)
                     some = by_lane(escort)
@@ -237,13 +236,13 @@ def attend_dense(
             exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
             ends = end_of(rows, exist, diagonal, CAUSAL)
             mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
-            shift = load_shifts(SHIFTS, at_row, inside, mark, HAS_LISTS)
             fewest = fewest_keys(first_row, queries, exist, diagonal, mark, CAUSAL, HAS_MASK, HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             unit = unit_of_scores(scale, HAS_BIAS)
             top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
             t = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=1.0)
             low, high = first_and_end(DENSE, at_block, True)
+            at_key, at_value = columns[None, :] * kj + d[:, None], columns[:, None] * vj + c[None, :]
             out = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
             mean = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
             total, slope = top, top
@@ -257,15 +256,13 @@ def attend_dense(
                 mean = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
                 for n in range(low * COLUMNS, high * COLUMNS, COLUMNS):
                     j = n + columns
-                    at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
-                    at_v = j.to(tl.int64)[:, None] * vj + c[None, :]
-                    k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+                    k = tl.load(K + start_of(n, kj) + at_key, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
                     x = dense_scores(
-                        q, k, fewest, shift, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-                        HAS_MASK, HAS_BIAS,
+                        q, k, fewest, SHIFTS, at_row, M, B, rows, n, ends, inside, b, h, scale,
+                        mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS, not HAS_LISTS,
                     )  # fmt: skip
                     weight, escort, _ = weights_of_scores(x, top, t, epsilon, unit, POWER, ROUGH)
-                    v = tl.load(V + at_v, mask=(j < exist)[:, None] & (c < C)[None, :], other=0.0)
+                    v = tl.load(V + start_of(n, vj) + at_value, mask=(j < exist)[:, None] & (c < C)[None, :], other=0.0)
                     totals += by_lane(weight)
                     slopes += by_lane(escort)
                     out = tl.dot(weight.to(v.dtype), v, out, input_precision=PRECISION)

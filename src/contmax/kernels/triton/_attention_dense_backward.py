@@ -9,7 +9,6 @@ from contmax.kernels.triton._attention_dense_scores import (
     dense_scores,
     fewest_keys,
     first_and_end,
-    load_shifts,
     probabilities,
     unit_of_scores,
 )
@@ -24,6 +23,7 @@ from contmax.kernels.triton._attention_tops import (
     epsilon_of_heads,
     has_power,
     keys_of,
+    start_of,
 )
 from contmax.kernels.triton._instructions import quick_log2
 from contmax.kernels.triton._rows import curvature, saturated, unbiased
@@ -106,7 +106,6 @@ def dense_queries_backward(
             exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
             ends = end_of(rows, exist, diagonal, CAUSAL)
             mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
-            shift = load_shifts(SHIFTS, at_row, inside, mark, HAS_LISTS)
             fewest = fewest_keys(first_row, queries, exist, diagonal, mark, CAUSAL, HAS_MASK, HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             unit = unit_of_scores(scale, HAS_BIAS)
@@ -114,17 +113,16 @@ def dense_queries_backward(
             turns, rests = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
             rates, masses = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
             low, high = first_and_end(DENSE, at_block, True)
+            at_key, at_value = columns[None, :] * kj + d[:, None], columns[None, :] * vj + c[:, None]
             for n in range(low * COLUMNS, high * COLUMNS, COLUMNS):
                 j = n + columns
-                at_k = j.to(tl.int64)[None, :] * kj + d[:, None]
-                k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+                k = tl.load(K + start_of(n, kj) + at_key, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
                 x = dense_scores(
-                    q, k, fewest, shift, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-                    HAS_MASK, HAS_BIAS,
+                    q, k, fewest, SHIFTS, at_row, M, B, rows, n, ends, inside, b, h, scale,
+                    mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS, not HAS_LISTS,
                 )  # fmt: skip
                 p, escort, u = probabilities(x, state, epsilon, unit, POWER, ROUGH)
-                at_v = j.to(tl.int64)[None, :] * vj + c[:, None]
-                v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
+                v = tl.load(V + start_of(n, vj) + at_value, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
                 along = tl.dot(g, v, input_precision=PRECISION)
                 slope = escort * (along - along_mean[:, None])
                 dq = tl.dot(saturated(slope, K).to(k.dtype), tl.trans(k), dq, input_precision=PRECISION)
@@ -177,7 +175,8 @@ def dense_keys_backward(
         row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
         unit = unit_of_scores(scale, HAS_BIAS)
         has_shifts = 0 if HAS_LISTS else mark
-        blocks = tl.arange(0, BLOCKS)
+        blocks, in_block = tl.arange(0, BLOCKS), tl.arange(0, DENSE_ROWS)
+        at_query, at_cotangent = in_block[:, None] * qi + d[None, :], in_block[:, None] * gi + c[None, :]
         for h_in_group in range(0, group):
             h = (key_head % groups) * group + h_in_group
             head = b * heads + h
@@ -191,31 +190,29 @@ def dense_keys_backward(
                     while start < row_blocks:
                         end = _next_where(has_mass == 0, blocks, start, row_blocks)
                         for row_block in range(start, end):
-                            rows = row_block * DENSE_ROWS + tl.arange(0, DENSE_ROWS)
-                            inside = rows < queries
-                            at_row = head * queries + rows
-                            at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
-                            q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
-                            ends = end_of(rows, exist, diagonal, CAUSAL)
                             first_row = tl.full([], DENSE_ROWS, tl.int32) * row_block
+                            rows = first_row + in_block
+                            inside = rows < queries
+                            first = head * queries + first_row
+                            here = Q + (b * qb + h * qh + start_of(first_row, qi))
+                            q = tl.load(here + at_query, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+                            ends = end_of(rows, exist, diagonal, CAUSAL)
                             fewest = fewest_keys(
                                 first_row, queries, exist, diagonal, has_shifts, CAUSAL, HAS_MASK, HAS_BIAS
                             )  # fmt: skip
-                            shift = load_shifts(SHIFTS, at_row, inside, mark, HAS_LISTS)
-                            state = _state_of(STATES, at_row, inside)
-                            wanted = inside[:, None] & (c < C)[None, :]
-                            at_g = b * gb + h * gh + rows.to(tl.int64)[:, None] * gi + c[None, :]
-                            g = tl.load(G + at_g, mask=wanted, other=0.0)
-                            along_mean = tl.load(ALONG + at_row, mask=inside, other=0.0)
+                            state = _state_of(STATES + first * 4, in_block, inside)
+                            here = G + (b * gb + h * gh + start_of(first_row, gi))
+                            g = tl.load(here + at_cotangent, mask=inside[:, None] & (c < C)[None, :], other=0.0)
+                            along_mean = tl.load(ALONG + first + in_block, mask=inside, other=0.0)
                             x = dense_scores(
-                                q, k, fewest, shift, M, B, rows, n, ends, inside, b, h, scale,
-                                mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS,
+                                q, k, fewest, SHIFTS + first, in_block, M, B, rows, n, ends, inside, b, h, scale,
+                                mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS, not HAS_LISTS,
                             )  # fmt: skip
                             p, escort, _ = probabilities(x, state, epsilon, unit, POWER, ROUGH)
+                            dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=PRECISION)
                             along = tl.dot(g, v, input_precision=PRECISION)
                             slope = escort * (along - along_mean[:, None])
                             dk = tl.dot(tl.trans(saturated(slope, Q).to(q.dtype)), q, dk, input_precision=PRECISION)
-                            dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=PRECISION)
                         start = _next_where(has_mass, blocks, end, row_blocks)
         at = key_head * keys + j
         at_k, wanted_k = at[:, None] * D + d[None, :], (j < keys)[:, None] & (d < D)[None, :]

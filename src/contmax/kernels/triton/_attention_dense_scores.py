@@ -29,8 +29,8 @@ def fewest_keys(
 
 @triton.jit
 def dense_scores(
-    q, k, fewest, shift, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-    HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr,
+    q, k, fewest, SHIFTS, at_row, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
+    HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SHIFTS: tl.constexpr,
 ):  # fmt: skip
     """Scores (rows, keys) of queries (rows, d) and keys (d, keys), from the key n on; NOTHING where not allowed.
 
@@ -45,7 +45,8 @@ def dense_scores(
         at_mask = b * mb + h * mh + far * mi + wide * mj
         at_bias = b * bb + h * bh + far * bi + wide * bj
         x = with_extras(z, M, B, at_mask, at_bias, allowed, scale if HAS_BIAS else 1.0, HAS_MASK, HAS_BIAS)
-        x -= shift[:, None]
+        if HAS_SHIFTS:
+            x -= tl.load(SHIFTS + at_row, mask=inside, other=0.0)[:, None]
     return x
 
 
@@ -55,15 +56,6 @@ def shift_of_rows(top, epsilon, unit):
     line of roots would lose digits that differences of scores have.
     """
     return tl.where(tl.abs(top * unit) * epsilon > _LARGE, top, 0.0)
-
-
-@triton.jit
-def load_shifts(SHIFTS, at_row, inside, mark, HAS_LISTS: tl.constexpr):
-    """The shifts of rows; `mark` says whether any of their heads has one. Where there are lists there are none."""
-    if HAS_LISTS:
-        return tl.zeros(at_row.shape, tl.float32)
-    else:
-        return tl.load(SHIFTS + at_row, mask=inside & (mark != 0), other=0.0)
 
 
 @triton.jit

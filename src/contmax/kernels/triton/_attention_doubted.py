@@ -86,7 +86,7 @@ def list_doubted(
         unit = 1.0 if HAS_BIAS else scale
         to_keys, to_scores = KEYS + at_row * CAPACITY, SCORES + at_row * CAPACITY
         place = tl.arange(0, TOGETHER)
-        at_key = distance_of(place).to(tl.int64)[None, :] * kj + d[:, None]
+        at_key = distance_of(place)[None, :] * kj + d[:, None]
         order = (place[:, None] <= place[None, :]).to(tl.float16)
         for m in range(0, number * (WIDE // 4) // TOGETHER):
             tile, part = tl.load(SOME + program * T + m // (WIDE // 4 // TOGETHER)), m % (WIDE // 4 // TOGETHER)

@@ -17,12 +17,12 @@ _SHORT = tl.constexpr(32)
 
 @triton.jit
 def _solved(
-    KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon,
+    KEYS, WEIGHTS, COUNTS, row, count, inside, partition, epsilon,
     K: tl.constexpr, ROUGH: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
     """Scores become weights, and keys without any are taken off the lists; the number of those that stay, (R,)."""
     slot = tl.arange(0, WIDE)
-    at = at_row[:, None] * CAPACITY + slot[None, :]
+    at = row[:, None] * CAPACITY + slot[None, :]
     exists = slot[None, :] < count[:, None]
     y = tl.load(WEIGHTS + at, mask=exists, other=NOTHING)
     key = tl.load(KEYS + at, mask=exists, other=0)
@@ -36,12 +36,12 @@ def _solved(
     total = tl.sum(weight, 1)
     p = weight / tl.where(total > 0.0, total, 1.0)[:, None]
     keep = p > 0.0
-    to = at_row[:, None] * CAPACITY + tl.cumsum(keep.to(tl.int32), 1) - 1
+    to = row[:, None] * CAPACITY + tl.cumsum(keep.to(tl.int32), 1) - 1
     kept = tl.sum(keep.to(tl.int32), 1)
     tl.debug_barrier()
     store_apart(KEYS + to, key, keep)
     store_apart(WEIGHTS + to, p, keep)
-    tl.store(COUNTS + at_row, kept, mask=inside)
+    tl.store(COUNTS + row, kept, mask=inside)
     return kept
 
 
@@ -55,15 +55,17 @@ def attend_listed(
     """OUT (heads, queries, C); lists of scores become lists of weights. Rows of a dense block get empty lists."""
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
-    rows = tl.program_id(0) * R + tl.arange(0, R)
-    inside = rows < queries
-    at_row = head * queries + rows
+    row = tl.arange(0, R)
+    inside = tl.program_id(0) * R + row < queries
+    first = head * queries + tl.program_id(0) * R
+    KEYS, WEIGHTS = KEYS + first * CAPACITY, WEIGHTS + first * CAPACITY
+    COUNTS, STARTS = COUNTS + first, STARTS + first * 2
     if is_dense(DENSE, head, tl.program_id(0) * R, queries):
-        tl.store(COUNTS + at_row, tl.zeros([R], tl.int32), mask=inside)
+        tl.store(COUNTS + row, tl.zeros([R], tl.int32), mask=inside)
     else:
-        count = tl.load(COUNTS + at_row, mask=inside, other=0)
-        top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
-        partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
+        count = tl.load(COUNTS + row, mask=inside, other=0)
+        top = tl.load(STARTS + row * 2, mask=inside, other=0.0)
+        partition = tl.load(STARTS + row * 2 + 1, mask=inside, other=0.0)
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
         longest = tl.max(count, 0)
         ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32  # four digits do in half precision
@@ -72,16 +74,16 @@ def attend_listed(
             if has_power(A, h, POWER, PER_HEAD):
                 if longest <= _SHORT:
                     kept = _solved(
-                        KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, POWER, ROUGH, _SHORT, CAPACITY
+                        KEYS, WEIGHTS, COUNTS, row, count, inside, partition, epsilon, POWER, ROUGH, _SHORT, CAPACITY
                     )  # fmt: skip
                 elif longest <= 2 * _SHORT:
                     kept = _solved(
-                        KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, POWER, ROUGH, 2 * _SHORT,
+                        KEYS, WEIGHTS, COUNTS, row, count, inside, partition, epsilon, POWER, ROUGH, 2 * _SHORT,
                         CAPACITY,
                     )  # fmt: skip
                 else:
                     kept = _solved(
-                        KEYS, WEIGHTS, COUNTS, at_row, count, inside, partition, epsilon, POWER, ROUGH, CAPACITY,
+                        KEYS, WEIGHTS, COUNTS, row, count, inside, partition, epsilon, POWER, ROUGH, CAPACITY,
                         CAPACITY,
                     )  # fmt: skip
         tl.debug_barrier()
@@ -93,14 +95,14 @@ def attend_listed(
         for n in range(0, tl.max(kept, 0), TOGETHER):
             slot = n + part
             exists = slot[None, :] < kept[:, None]
-            at = at_row[:, None] * CAPACITY + slot[None, :]
+            at = row[:, None] * CAPACITY + slot[None, :]
             key = tl.load(KEYS + at, mask=exists, other=0).to(tl.int64)
             p = tl.load(WEIGHTS + at, mask=exists, other=0.0)
             wanted = exists[:, :, None] & (d < C)[None, None, :]
             v = tl.load(V + key[:, :, None] * vj + d[None, None, :], mask=wanted, other=0.0).to(tl.float32)
             total += tl.sum(p[:, :, None] * v, 1)
-        at = at_row[:, None] * C + d[None, :]
-        tl.store(OUT + at, total.to(OUT.dtype.element_ty), mask=inside[:, None] & (d < C)[None, :])
+        at = row[:, None] * C + d[None, :]
+        tl.store(OUT + first * C + at, total.to(OUT.dtype.element_ty), mask=inside[:, None] & (d < C)[None, :])
 
 
 @triton.jit
@@ -133,9 +135,12 @@ def listed_queries_backward(
     ROUGH: tl.constexpr = K.dtype.element_ty != tl.float32  # four digits do in half precision
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
-    rows = tl.program_id(0) * R + tl.arange(0, R)
+    row = tl.arange(0, R)
+    rows = tl.program_id(0) * R + row
     inside = rows < queries
     at_row = head * queries + rows
+    lists = (head * queries + tl.program_id(0) * R) * CAPACITY
+    KEYS, WEIGHTS, RANKS, SLOPES = KEYS + lists, WEIGHTS + lists, RANKS + lists, SLOPES + lists
     row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
     row_block = tl.program_id(0) * R // DENSE_ROWS
     if is_dense(DENSE, head, tl.program_id(0) * R, queries) == 0:
@@ -153,7 +158,7 @@ def listed_queries_backward(
         for n in range(0, longest, _TOGETHER):
             slot = n + part
             exists = slot[None, :] < count[:, None]
-            at = at_row[:, None] * CAPACITY + slot[None, :]
+            at = row[:, None] * CAPACITY + slot[None, :]
             key = tl.load(KEYS + at, mask=exists, other=0).to(tl.int64)
             p = tl.load(WEIGHTS + at, mask=exists, other=0.0)
             wanted = exists[:, :, None] & (c < C)[None, None, :]
@@ -177,7 +182,7 @@ def listed_queries_backward(
         for n in range(0, longest, _TOGETHER):
             slot = n + part
             exists = slot[None, :] < count[:, None]
-            at = at_row[:, None] * CAPACITY + slot[None, :]
+            at = row[:, None] * CAPACITY + slot[None, :]
             key = tl.load(KEYS + at, mask=exists, other=0).to(tl.int64)
             p = tl.load(WEIGHTS + at, mask=exists, other=0.0)
             along = tl.load(SLOPES + at, mask=exists, other=0.0)

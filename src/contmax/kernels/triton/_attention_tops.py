@@ -47,6 +47,12 @@ def end_of(row, exist, diagonal, CAUSAL: tl.constexpr):
 
 
 @triton.jit
+def start_of(row, stride):
+    """Where a row begins, in 64 bits: those for places in a block of rows are 32, which take half the instructions."""
+    return tl.cast(row, tl.int64) * stride
+
+
+@triton.jit
 def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexpr):
     """ε = α − 1 of a head for R rows, (R,); NaN where the kernels know no such α."""
     if PER_HEAD:
@@ -191,12 +197,13 @@ def _whole_blocks(
 
     With ASKS those are left alone that have nothing above the bound; the last that is returned is how many.
     """
-    d, columns = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
+    d = tl.arange(0, WIDTH)
+    at_key = tl.arange(0, COLUMNS)[None, :] * kj + d[:, None]
     left_alone = 0
     for i in range(high, low, -1):
         n = (i - 1) * COLUMNS
-        at_key = (n + columns).to(tl.int64)[None, :] * kj + d[:, None]
-        k = tl.load(K + at_key) if D == WIDTH else tl.load(K + at_key, mask=(d < D)[:, None], other=0.0)
+        block = K + start_of(n, kj) + at_key
+        k = tl.load(block) if D == WIDTH else tl.load(block, mask=(d < D)[:, None], other=0.0)
         x = tl.dot(q, k, input_precision=PRECISION)
         counts = tl.full([], True, tl.int1)
         if ASKS:
@@ -241,16 +248,17 @@ def tile_tops(
         whole = 0
     GROUPS: tl.constexpr = COLUMNS // WIDE if WIDE <= COLUMNS else 1
     STRIPS: tl.constexpr = LANES * GROUPS
-    at = ((head * (last - begin) + (rows - begin)) * tiles * 2)[:, None] + tl.arange(0, STRIPS * 2)[None, :]
+    TOPS += (head * (last - begin) + block * ROWS) * tiles * 2
+    at = tl.arange(0, ROWS)[:, None] * (tiles * 2) + tl.arange(0, STRIPS * 2)[None, :]
     first = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
     second = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
     stored = tl.broadcast_to(inside[:, None], [ROWS, STRIPS * 2])
     best = tl.zeros([ROWS, LANES], tl.float32) + tl.where(inside, NOTHING, -NOTHING)[:, None]
+    at_key = columns[None, :] * kj + d[:, None]
     for i in range((end - whole + COLUMNS - 1) // COLUMNS, 0, -1):
         n = whole + (i - 1) * COLUMNS
         j = n + columns
-        at_key = j.to(tl.int64)[None, :] * kj + d[:, None]
-        k = tl.load(K + at_key, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+        k = tl.load(K + start_of(n, kj) + at_key, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
         z = tl.dot(q, k, input_precision=PRECISION)
         allowed = inside[:, None] & (j[None, :] < ends[:, None])
         at_mask = b * mb + h * mh + rows.to(tl.int64)[:, None] * mi + j.to(tl.int64)[None, :] * mj
