@@ -12,7 +12,6 @@ from contmax.kernels.triton._attention_dense_scores import (
     dense_scores,
     fewest_keys,
     first_and_end,
-    in_registers,
     shift_of_rows,
     state_of_rows,
     unit_of_scores,
@@ -231,7 +230,7 @@ def attend_dense(
             at_row = head * queries + rows
             d, c, columns = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
             at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
-            q = in_registers(tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0))
+            q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
             K += b * kb + (h // group) * kh
             V += b * vb + (h // group) * vh
             exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)

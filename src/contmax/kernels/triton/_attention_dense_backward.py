@@ -9,7 +9,6 @@ from contmax.kernels.triton._attention_dense_scores import (
     dense_scores,
     fewest_keys,
     first_and_end,
-    in_registers,
     probabilities,
     unit_of_scores,
 )
@@ -101,7 +100,6 @@ def dense_queries_backward(
             mean = tl.load(MEANS + at_row[:, None] * C + c[None, :], mask=wanted, other=0.0)
             along_mean = tl.sum(g.to(tl.float32) * mean, 1)
             tl.store(ALONG + at_row, along_mean, mask=inside)
-            q, g = in_registers(q), in_registers(g)
             state = _state_of(STATES, at_row, inside)
             K += b * kb + (h // group) * kh
             V += b * vb + (h // group) * vh

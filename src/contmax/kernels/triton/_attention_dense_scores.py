@@ -13,8 +13,6 @@ from contmax.kernels.triton._solve import NOTHING, log, relative_weights
 
 # Times ε. In units of ε·score float32 has three digits or more behind the point below it.
 _LARGE = tl.constexpr(1024.0)
-# Channels of a head at most whose queries fit into registers.
-_NARROW = tl.constexpr(64)
 
 
 @triton.jit
@@ -50,20 +48,6 @@ def dense_scores(
         if HAS_SHIFTS:
             x -= tl.load(SHIFTS + at_row, mask=inside, other=0.0)[:, None]
     return x
-
-
-@triton.jit
-def in_registers(x):
-    """x (rows, n) as it is, but by a product with ones on the diagonal, whose result lies in registers.
-
-    So a long loop of products with x need not read it from shared memory again and again. For wide heads there are not
-    enough registers, and products of float32 take both sides from shared memory.
-    """
-    if x.dtype == tl.float32 or x.shape[1] > _NARROW:
-        return x
-    else:
-        n = tl.arange(0, x.shape[1])
-        return tl.dot(x, (n[:, None] == n[None, :]).to(x.dtype)).to(x.dtype)
 
 
 @triton.jit
