@@ -12,7 +12,7 @@ from contmax_lab import bench
 from contmax_lab.bench import __main__ as command
 from contmax_lab.bench import _gpu_entmax_attention
 from contmax_lab.bench._gpu_attention import attention_figures
-from contmax_lab.bench._gpu_entmax_attention import entmax_attention_figures
+from contmax_lab.bench._gpu_entmax_attention import entmax_attention_figures, peer_figures
 from contmax_lab.bench._gpu_growth import draw_growth, growth_figures
 from contmax_lab.bench._gpu_losses import losses_figures
 from contmax_lab.bench._gpu_maps import _least_bytes, maps_figures
@@ -233,17 +233,46 @@ def test_entmax_attention_is_measured_beside_flash_attention():
     assert figures[-1].value == 5.0
 
 
-def test_peers_of_entmax_attention_come_last(monkeypatch):
+def attention_by(share=1.0):
+    """Stands in for adasplash: a share of what is right."""
+
+    def attend(query, key, value, is_causal=True):
+        return share * contmax.entmax_attention(query, key, value, is_causal=is_causal)
+
+    return attend
+
+
+def test_peers_of_entmax_attention_are_a_suite_of_their_own(monkeypatch):
+    library = types.SimpleNamespace(sparse_attn=attention_by(), adasplash=attention_by())
+    monkeypatch.setattr(_gpu_entmax_attention, "peer", lambda name: library)
+    clock = StandIn(device=(2.0, 1.0, 1.0, 1.0, 1.0))
+    first, second = peer_figures(bench.QUICK, clock)
+    assert [first.column, second.column] == ["random", "clustered"]
+    assert first.value == 2.0
+    assert first.details["difference"] == 0.0
+    assert not any("adasplash" in figure.row for figure in entmax_attention_figures(bench.QUICK, clock))
+
+
+def test_a_peer_that_fails_or_computes_something_else_has_no_time(monkeypatch):
     def fails(*inputs):
         raise RuntimeError("no such head size")
 
-    library = types.SimpleNamespace(sparse_attn=lambda q, k, v: q + k + v, adasplash=fails)
+    library = types.SimpleNamespace(sparse_attn=fails)
     monkeypatch.setattr(_gpu_entmax_attention, "peer", lambda name: library)
-    clock = StandIn(device=(2.0, 1.0, 1.0, 1.0, 1.0))
-    *ours, first, second = entmax_attention_figures(bench.QUICK, clock)
-    assert not any("adasplash" in figure.row for figure in ours)
-    assert [first.column, second.column] == ["random", "clustered"]
-    assert first.value == 2.0
-    monkeypatch.setattr(library, "sparse_attn", fails)
-    *_, refused = entmax_attention_figures(bench.QUICK, clock)
-    assert (refused.value, refused.details) == (None, {"refused": "no such head size"})
+    figure, _ = peer_figures(bench.QUICK, StandIn())
+    assert (figure.value, figure.details) == (None, {"refused": "no such head size"})
+    library.sparse_attn = attention_by(share=1.1)
+    figure, _ = peer_figures(bench.QUICK, StandIn())
+    assert figure.value is None
+    assert "differs from that of entmax_attention by 0.1" in figure.details["refused"]
+    monkeypatch.setattr(_gpu_entmax_attention, "peer", lambda name: None)
+    assert [figure.value for figure in peer_figures(bench.QUICK, StandIn())] == [None, None]
+
+
+def test_peers_are_causal_where_we_are(monkeypatch):
+    library = types.SimpleNamespace(adasplash=attention_by())
+    monkeypatch.setattr(_gpu_entmax_attention, "peer", lambda name: library)
+    case = _gpu_entmax_attention._SMALL[0]._replace(is_causal=False)
+    monkeypatch.setattr(_gpu_entmax_attention, "_SMALL", [case])
+    (figure,) = peer_figures(bench.QUICK, StandIn(device=(3.0, 1.0)))
+    assert figure.value == 3.0

@@ -18,6 +18,7 @@ from contmax_lab.bench._entmax_attention import ENTMAX_ATTENTION as ENTMAX_ATTEN
 from contmax_lab.bench._figure import Figure as Figure
 from contmax_lab.bench._gpu_attention import GPU_ATTENTION as GPU_ATTENTION
 from contmax_lab.bench._gpu_entmax_attention import GPU_ENTMAX_ATTENTION as GPU_ENTMAX_ATTENTION
+from contmax_lab.bench._gpu_entmax_attention import GPU_ENTMAX_ATTENTION_PEERS as GPU_ENTMAX_ATTENTION_PEERS
 from contmax_lab.bench._gpu_entmax_attention import entmax_attention_figures as entmax_attention_figures
 from contmax_lab.bench._gpu_growth import GPU_GROWTH as GPU_GROWTH
 from contmax_lab.bench._gpu_growth import draw_growth as draw_growth
@@ -61,6 +62,7 @@ GPU_SUITES: list[Suite] = [
     GPU_LOSSES,
     GPU_ATTENTION,
     GPU_ENTMAX_ATTENTION,
+    GPU_ENTMAX_ATTENTION_PEERS,
     GPU_GROWTH,
     GPU_TRANSLATION,
     GPU_VQA,
