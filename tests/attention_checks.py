@@ -30,6 +30,11 @@ def drawn(queries=5, keys=19, heads=1, groups=None, channels=16, values=16, dtyp
     return [x.to(dtype) for x in (query, key, value)]
 
 
+def apart(given):
+    """The same numbers with all heads of a place side by side, and others between: rows are not next to each other."""
+    return [torch.cat([x, x], -1).transpose(1, 2).contiguous().transpose(1, 2)[..., : x.shape[-1]] for x in given]
+
+
 def compared(given, alpha=1.5, **options):
     """Output and gradients by the kernels and by the reference, in float64."""
     results = []

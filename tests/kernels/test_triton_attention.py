@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from attention_checks import F16, F32, F64, _as_if_long, assert_same, compared, drawn  # noqa: F401 a fixture
+from attention_checks import F16, F32, F64, _as_if_long, apart, assert_same, compared, drawn  # noqa: F401 a fixture
 from contmax import entmax_attention
 from contmax.kernels.triton import _attention, _attention_call, _attention_dense, _attention_tuning
 
@@ -44,10 +44,9 @@ def test_shapes_and_options(sizes, options):
 
 @pytest.mark.parametrize("sharp", [2.0, 0.01])
 def test_rows_in_any_place(sharp):
-    given = drawn(queries=5, keys=150, heads=2, sharp=sharp)
-    apart = [torch.cat([x, x], -1).transpose(1, 2).contiguous().transpose(1, 2)[..., : x.shape[-1]] for x in given]
-    assert {x.stride(2) for x in apart} == {64}
-    assert_same(apart, is_causal=True)
+    given = apart(drawn(queries=5, keys=150, heads=2, sharp=sharp))
+    assert {x.stride(2) for x in given} == {64}
+    assert_same(given, is_causal=True)
 
 
 def test_rows_that_are_far_apart_are_copied():
