@@ -242,37 +242,49 @@ def attention_by(share=1.0):
     return attend
 
 
-def test_peers_of_entmax_attention_are_a_suite_of_their_own(monkeypatch):
-    library = types.SimpleNamespace(sparse_attn=attention_by(), adasplash=attention_by())
+def measured_beside(monkeypatch, library):
+    """The figures of the peers' suite, as (row, column) → figure, where `library` is what imports as adasplash."""
     monkeypatch.setattr(_gpu_entmax_attention, "peer", lambda name: library)
-    clock = StandIn(device=(2.0, 1.0, 1.0, 1.0, 1.0))
-    first, second = peer_figures(bench.QUICK, clock)
-    assert [first.column, second.column] == ["random", "clustered"]
-    assert first.value == 2.0
-    assert first.details["difference"] == 0.0
-    assert not any("adasplash" in figure.row for figure in entmax_attention_figures(bench.QUICK, clock))
+    figures = peer_figures(bench.QUICK, StandIn(wall=(2.0, 1.0, 6.0, 8.0)))
+    return {(figure.row.rpartition(", ")[2], figure.column): figure for figure in figures}
+
+
+def test_both_versions_of_adasplash_are_measured_beside_ours(monkeypatch):
+    library = types.SimpleNamespace(adasplash2=attention_by(), adasplash_v1=attention_by())
+    found = measured_beside(monkeypatch, library)
+    expected = {"contmax": 0.5, "adasplash v2": 3.0, "adasplash v1": 4.0}
+    assert {place: figure.value for place, figure in found.items()} == {
+        (kind, name): value for kind in ("random", "clustered") for name, value in expected.items()
+    }
+    details = found["random", "adasplash v2"].details
+    assert details["differences"] == {"output": 0.0, "query": 0.0, "key": 0.0, "value": 0.0}
+    assert details["seconds"]["adasplash v2"]["median"] == 6.0
+    assert not any("adasplash" in figure.column for figure in entmax_attention_figures(bench.QUICK, StandIn([1.0] * 5)))
 
 
 def test_a_peer_that_fails_or_computes_something_else_has_no_time(monkeypatch):
     def fails(*inputs):
         raise RuntimeError("no such head size")
 
-    library = types.SimpleNamespace(sparse_attn=fails)
-    monkeypatch.setattr(_gpu_entmax_attention, "peer", lambda name: library)
-    figure, _ = peer_figures(bench.QUICK, StandIn())
-    assert (figure.value, figure.details) == (None, {"refused": "no such head size"})
-    library.sparse_attn = attention_by(share=1.1)
-    figure, _ = peer_figures(bench.QUICK, StandIn())
-    assert figure.value is None
-    assert "differs from that of entmax_attention by 0.1" in figure.details["refused"]
-    monkeypatch.setattr(_gpu_entmax_attention, "peer", lambda name: None)
-    assert [figure.value for figure in peer_figures(bench.QUICK, StandIn())] == [None, None]
+    found = measured_beside(monkeypatch, types.SimpleNamespace(adasplash2=fails, adasplash_v1=attention_by(share=1.1)))
+    second, first = found["random", "adasplash v2"], found["random", "adasplash v1"]
+    assert (second.value, second.details) == (None, {"refused": "no such head size"})
+    assert first.value is None
+    assert "differs from that of entmax_attention by 0.1" in first.details["refused"]
+    assert found["random", "contmax"].value == 0.5
+
+
+def test_peers_that_are_not_installed_have_no_time(monkeypatch):
+    found = measured_beside(monkeypatch, None)
+    assert [found["random", name].value for name in ("contmax", "adasplash v2", "adasplash v1")] == [0.5, None, None]
+    older = measured_beside(monkeypatch, types.SimpleNamespace(adasplash_v1=attention_by()))
+    assert "adasplash2" in older["random", "adasplash v2"].details["refused"]
 
 
 def test_peers_are_causal_where_we_are(monkeypatch):
-    library = types.SimpleNamespace(adasplash=attention_by())
-    monkeypatch.setattr(_gpu_entmax_attention, "peer", lambda name: library)
     case = _gpu_entmax_attention._SMALL[0]._replace(is_causal=False)
     monkeypatch.setattr(_gpu_entmax_attention, "_SMALL", [case])
-    (figure,) = peer_figures(bench.QUICK, StandIn(device=(3.0, 1.0)))
-    assert figure.value == 3.0
+    library = types.SimpleNamespace(adasplash2=attention_by(), adasplash_v1=attention_by())
+    found = measured_beside(monkeypatch, library)
+    assert found["random", "adasplash v1"].value == 3.0
+    assert found["random", "adasplash v2"].value is None

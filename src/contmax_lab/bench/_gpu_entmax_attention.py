@@ -1,12 +1,11 @@
 """The suite `entmax-attention` on a GPU: entmax attention beside the flash kernels of scaled_dot_product_attention.
 
-What adasplash takes on the same inputs is a suite of its own, `entmax-attention-peers`, as it tries many configurations
-for every length, for minutes.
+What adasplash takes on the same inputs is a suite of its own, `entmax-attention-peers`: it tries many configurations
+for every length, for minutes. By the wall clock, as its first version waits for the device and is no CUDA graph.
 """
 
 import contextlib
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from contmax_lab.bench._timing import Effort
 _BOTH = "bfloat16, forward + backward: device time / flash attention"
 _FORWARD = "bfloat16, forward: device time / flash attention"
 _ALPHAS = "bfloat16, forward + backward, L = 4,096: device time / that of α = 1.5"
+_PEERS = "bfloat16, forward + backward: wall clock / flash attention"
 _MEMORY = "peak extra memory of forward + backward, MB"
 _ERROR = 8e-3
 # Longer ones would take too long, and others have no target.
@@ -80,14 +80,10 @@ def entmax_attention_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
 
 
 def peer_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
-    """What adasplash takes, by a clock: its second version, or where attention is not causal the first."""
+    """What adasplash takes in each of its versions, and what we take, by a clock."""
     for case in _SMALL if effort.small else _CASES:
         if case.kind != "flat" and case.length in _LENGTHS_OF_PEERS:
-            empty = Figure(_BOTH, f"{case.row} by adasplash", case.kind, None)
-            try:
-                yield _peer_figure(case, empty, clock, effort)
-            except Exception as problem:  # peers fail in ways of their own
-                yield dataclasses.replace(empty, details={"refused": str(problem)[:200]})
+            yield from _beside_peers(case, clock, effort)
 
 
 def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
@@ -107,27 +103,46 @@ def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
         yield _ratio(Figure(_FORWARD, case.row, case.kind, None, case.forward_at_most), forward, clock, effort)
 
 
-def _peer_figure(case: _Case, empty: Figure, clock: Clock, effort: Effort) -> Figure:
-    attend = _adasplash(case)
-    if attend is None:
-        return empty
+def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
+    """A row: ours and each version of adasplash whose output is ours, all in turns with flash attention."""
     inputs, cotangent = _drawn(case, clock.device)
-    with torch.no_grad():
-        ours, theirs = _entmax(case, 1.5)(*inputs).double(), attend(*inputs).double()
-    difference = float((theirs - ours).norm() / ours.norm())
-    if not difference <= _LARGEST_DIFFERENCE:
-        raise ValueError(f"its output differs from that of entmax_attention by {difference:.2g}")
-    calls = {"adasplash": _pass(attend, inputs, cotangent), "torch": _pass(_flash(case), inputs, cotangent)}
-    return _ratio(dataclasses.replace(empty, details={"difference": difference}), calls, clock, effort)
+    ours = _results(_entmax(case, 1.5), inputs, cotangent)
+    calls = {"torch": _pass(_flash(case), inputs, cotangent), "contmax": _pass(_entmax(case, 1.5), inputs, cotangent)}
+    details: dict[str, dict[str, Any]] = {"contmax": {}}
+    for name, attend in _versions_of_adasplash(case).items():
+        details[name] = {}
+        if attend is not None:
+            try:
+                details[name] = _differences(_results(attend, inputs, cotangent), ours)
+                calls[name] = _pass(attend, inputs, cotangent)
+            except Exception as problem:  # peers fail in ways of their own
+                details[name] = {"refused": str(problem)[:200]}
+    seconds = {name: percentiles(times) for name, times in clock.wall_times(calls, effort).items()}
+    for name, known in details.items():
+        value = seconds[name]["median"] / seconds["torch"]["median"] if name in calls else None
+        times = {"seconds": {x: seconds[x] for x in (name, "torch")}} if name in calls else {}
+        yield Figure(_PEERS, f"{case.row}, {case.kind}", name, value, details={**times, **known})
 
 
-def _adasplash(case: _Case) -> Callable[..., Tensor] | None:
-    """Its attention, where it is installed."""
-    if case.is_causal:
-        module = peer("adasplash.adasplash_v2")
-        return None if module is None else module.sparse_attn
-    module = peer("adasplash")
-    return None if module is None else functools.partial(module.adasplash, is_causal=False)
+def _versions_of_adasplash(case: _Case) -> dict[str, Callable[..., Tensor] | None]:
+    """The attention of each version, where it is installed; the second is for causal attention alone."""
+    library = peer("adasplash")
+    if library is None:
+        return {"adasplash v2": None, "adasplash v1": None}
+    # Looked up when called, and refused there: releases before 0.2 have one version only.
+    return {
+        "adasplash v2": (lambda *inputs: library.adasplash2(*inputs)) if case.is_causal else None,
+        "adasplash v1": lambda *inputs: library.adasplash_v1(*inputs, is_causal=case.is_causal),
+    }
+
+
+def _differences(theirs: list[Tensor], ours: list[Tensor]) -> dict[str, Any]:
+    """‖x − ours‖/‖ours‖ of the output and of the gradients; no time for a peer whose output is something else."""
+    names = ("output", "query", "key", "value")
+    found = {name: _distance(x, exact) for name, x, exact in zip(names, theirs, ours, strict=True)}
+    if not found["output"] <= _LARGEST_DIFFERENCE:
+        raise ValueError(f"its output differs from that of entmax_attention by {found['output']:.2g}")
+    return {"differences": found}
 
 
 def _ratio(empty: Figure, calls: Mapping[str, Callable[[], object]], clock: Clock, effort: Effort) -> Figure:
@@ -205,17 +220,24 @@ def _error(case: _Case, device: str) -> float:
     short = case._replace(batch=1, heads=2, length=min(case.length, 1000))
     inputs, cotangent = _drawn(short, device)
     exact = tuple(x.detach().double().requires_grad_() for x in inputs)
-    worst = 0.0
-    results = []
-    for given in (inputs, exact):
-        output = _entmax(short, 1.5)(*given)
-        results.append([output.detach(), *torch.autograd.grad(output, given, cotangent.to(output.dtype))])
-    for ours, theirs in zip(*results, strict=True):
-        worst = max(worst, float((ours.double() - theirs).norm() / theirs.norm()))
-    return worst
+    ours, theirs = (_results(_entmax(short, 1.5), given, cotangent) for given in (inputs, exact))
+    return max(_distance(x, y) for x, y in zip(ours, theirs, strict=True))
+
+
+def _results(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], cotangent: Tensor) -> list[Tensor]:
+    """The output and the gradients."""
+    output = function(*inputs)
+    return [output.detach(), *torch.autograd.grad(output, inputs, cotangent.to(output.dtype))]
+
+
+def _distance(x: Tensor, exact: Tensor) -> float:
+    return float((x.double() - exact.double()).norm() / exact.double().norm())
 
 
 GPU_ENTMAX_ATTENTION = Suite("entmax-attention", lambda effort: entmax_attention_figures(effort, GraphClock()))
+# Blocks long enough for what the host takes before the device begins not to count.
 GPU_ENTMAX_ATTENTION_PEERS = Suite(
-    "entmax-attention-peers", lambda effort: peer_figures(effort, GraphClock()), peers=("adasplash",)
+    "entmax-attention-peers",
+    lambda effort: peer_figures(dataclasses.replace(effort, block=0.05), GraphClock()),
+    peers=("adasplash",),
 )
