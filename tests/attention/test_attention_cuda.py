@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from triton.runtime.jit import JITFunction
 
 import contmax
 from attention_checks import _as_if_long  # noqa: F401 a fixture
@@ -99,6 +100,28 @@ def test_the_same_bits_every_time_and_in_a_graph():
     first = without_waiting(call)
     for again in (call(), Captured(call).replay()):
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.skipif(not ON_GPU, reason="the interpreter is asked every time")
+def test_triton_is_asked_once_for_each_kind_of_call(monkeypatch):
+    given = [x.to(DEVICE, BF16).requires_grad_() for x in triple()]
+    asked, run = [], JITFunction.run
+    monkeypatch.setattr(JITFunction, "run", lambda self, *a, **o: (asked.append(self), run(self, *a, **o))[1])
+    for expected in (None, 0, 0):
+        asked.clear()
+        output = contmax.entmax_attention(*given, is_causal=True)
+        torch.autograd.grad(output, given, torch.ones_like(output))
+        assert expected is None or len(asked) == expected
+
+
+@pytest.mark.parametrize("places", [1, 3])
+def test_addresses_that_are_no_multiples_of_sixteen(places):
+    given = [x.to(DEVICE, BF16) for x in triple()]
+    memory = [torch.empty(x.numel() + places, dtype=BF16, device=DEVICE) for x in given]
+    shifted = [m[places:].view(x.shape).copy_(x) for m, x in zip(memory, given, strict=True)]
+    expected = attend(is_causal=True)(*given)
+    for inputs in (shifted, given, shifted):
+        assert torch.equal(attend(is_causal=True)(*inputs), expected)
 
 
 def test_strides_and_transposed_heads():

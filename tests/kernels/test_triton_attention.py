@@ -6,7 +6,7 @@ from torch.autograd import forward_ad
 
 from attention_checks import F16, F32, F64, _as_if_long, apart, assert_same, compared, drawn  # noqa: F401 a fixture
 from contmax import entmax_attention
-from contmax.kernels.triton import _attention, _attention_call, _attention_dense, _attention_tuning
+from contmax.kernels.triton import _attention_call, _attention_dense, _attention_tuning
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 
@@ -227,9 +227,8 @@ def test_dense_and_listed_blocks_together(lists):
 
 @pytest.mark.parametrize("dtype", [F32, F16])
 def test_long_tiles_and_blocks_of_queries(monkeypatch, dtype, lists):
-    monkeypatch.setattr(_attention, "_MOST_TILES", 4)
-    monkeypatch.setattr(_attention, "_BYTES_OF_TOPS", 2**12)
-    monkeypatch.setattr(_attention_call, "TUNING", _attention_tuning.Tuning(rows=16, columns=64))
+    small = _attention_tuning.Tuning(most_tiles=4, bytes_of_tops=2**12, rows=16, columns=64)
+    monkeypatch.setattr(_attention_call, "TUNING", small)
     assert_same(drawn(queries=17, keys=300, heads=1, sharp=3.0, dtype=dtype), is_causal=True)
     assert not lists[0].dense.any()
 

@@ -5,7 +5,9 @@ import torch
 
 from attention_checks import F16, F32, _as_if_long, assert_same, drawn  # noqa: F401 a fixture
 from contmax import entmax_attention
-from contmax.kernels.triton import _attention
+from contmax.kernels.triton import _attention_call, _attention_tuning
+from contmax.kernels.triton._attention_tops import tile_tops
+from contmax.kernels.triton._kept import Launch
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 
@@ -13,18 +15,14 @@ pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 @pytest.fixture
 def tops(monkeypatch):
     """The tops of the tiles of every call, (heads, queries, tiles, 2)."""
-    made = []
-    kernel = _attention.tile_tops
+    made, plain = [], Launch._plain
 
-    class Noted:
-        def __getitem__(self, grid):
-            def launch(*arguments, **options):
-                kernel[grid](*arguments, **options)
-                made.append(arguments[6])
+    def noted(self, tensors):
+        plain(self, tensors)
+        if self.kernel is tile_tops:
+            made.append(tensors[6])
 
-            return launch
-
-    monkeypatch.setattr(_attention, "tile_tops", Noted())
+    monkeypatch.setattr(Launch, "_plain", noted)
     return made
 
 
@@ -61,7 +59,8 @@ def test_a_block_with_the_largest_scores_may_come_last():
 
 
 def test_long_tiles_of_which_parts_are_left_alone(tops, monkeypatch):
-    monkeypatch.setattr(_attention, "_MOST_TILES", 64)  # so that four blocks of keys share their tiles
+    # So that four blocks of keys share their tiles.
+    monkeypatch.setattr(_attention_call, "TUNING", _attention_tuning.Tuning(most_tiles=64))
     query, key, value = far_keys(5000, F16)
     for place in (40, 1000, 1290, 2690, 4100):
         key[..., place, 0] = -0.3

@@ -56,6 +56,16 @@ def test_other_kinds_of_arguments_are_asked_for_again(kernel, other):
     assert len(kernel.plain) == 2
 
 
+def test_registers_and_stages_are_told_and_told_apart(kernel):
+    x = torch.zeros(64)
+    for registers, stages in ((None, None), (64, None), (None, 3), (64, 2)):
+        for _ in range(2):
+            Launch(kernel, (3,), (48, 0.5), {"K": 2, "B": 64}, 4, registers, stages)(x, None)
+    told = [{name: plain.options.get(name) for name in ("maxnreg", "num_stages")} for plain in kernel.plain]
+    assert [tuple(each.values()) for each in told] == [(None, None), (64, None), (None, 3), (64, 2)]
+    assert all("maxnreg" not in plain.options for plain in kernel.plain if plain.options.get("maxnreg") is None)
+
+
 @pytest.mark.parametrize("other", [{"n": 64}, {"n": 0}, {"epsilon": 0.1}, {"grid": (7,)}, {"x": torch.ones(3, 5)}])
 def test_the_same_kinds_share_a_compiled_kernel(kernel, other):
     launch(kernel)

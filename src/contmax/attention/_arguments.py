@@ -94,11 +94,10 @@ def checked_inputs(
     _check_tensors(query, key, value)
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is the share of weights that is dropped, in [0, 1); got {dropout_p}.")
-    batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    batch = _common_batch(query, key, value)
     groups = _checked_heads(query, key, value, enable_gqa)
     heads = query.shape[-3] if query.dim() > 2 else 1
-    query = query.expand(*batch, heads, *query.shape[-2:])
-    key, value = (x.expand(*batch, groups, *x.shape[-2:]) for x in (key, value))
+    query, key, value = (_with_leading(x, (*batch, n)) for x, n in ((query, heads), (key, groups), (value, groups)))
     shape = (*batch, heads, query.shape[-2], key.shape[-2])
     require_boolean(mask)
     mask = None if mask is None else _fitting(mask, shape, "mask")
@@ -119,6 +118,20 @@ def checked_inputs(
         key.shape[-2] - query.shape[-2] if is_causal else None,
         1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale),
     )
+
+
+def _common_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
+    """Axes before those of heads, positions and channels."""
+    batch: tuple[int, ...] = query.shape[:-3]
+    if batch == key.shape[:-3] == value.shape[:-3]:
+        return batch  # as a rule; torch takes longer to ask than a short attention
+    batch = torch.broadcast_shapes(batch, key.shape[:-3], value.shape[:-3])
+    return batch
+
+
+def _with_leading(x: Tensor, leading: tuple[int, ...]) -> Tensor:
+    """x with such axes before the last two; what has them stays as it is, and is no node of autograd's graph."""
+    return x if x.shape[:-2] == leading else x.expand(*leading, *x.shape[-2:])
 
 
 def _as_autocast_takes(*tensors: Tensor) -> list[Tensor]:

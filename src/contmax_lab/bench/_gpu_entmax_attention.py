@@ -24,7 +24,7 @@ from contmax_lab.bench._timing import Effort
 _BOTH = "bfloat16, forward + backward: device time / flash attention"
 _FORWARD = "bfloat16, forward: device time / flash attention"
 _ALPHAS = "bfloat16, forward + backward, L = 4,096: device time / that of α = 1.5"
-_PEERS = "bfloat16, forward + backward: wall clock / flash attention"
+_EAGER = "bfloat16, forward + backward: wall clock of eager calls / flash attention"
 _MEMORY = "peak extra memory of forward + backward, MB"
 _ERROR = 8e-3
 # Longer ones would take too long, and others have no target.
@@ -67,6 +67,8 @@ _CASES = [
     _Case(16, 16, 1024, 64, "random"),
     _Case(32, 16, 512, 64, "random"),
 ]
+# So little work that the host is what takes time: as in a layer of BERT with one sequence.
+_SHORT = _Case(1, 12, 512, 64, "random")
 _SMALL = [_Case(1, 2, 40, 16, "random"), _Case(1, 2, 40, 16, "clustered"), _Case(1, 2, 40, 16, "flat", False)]
 
 
@@ -77,6 +79,8 @@ def entmax_attention_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
         yield from _beside_flash(case, clock, effort)
     yield from _other_alphas(cases[0], clock, effort)
     yield _memory(max(cases, key=lambda case: case.length), clock)
+    for case in cases if effort.small else (*cases, _SHORT):
+        yield _eager(case, clock, effort)
 
 
 def peer_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
@@ -96,11 +100,19 @@ def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
         return
     ours, flash = _entmax(case, 1.5), _flash(case)
     calls = {"contmax": _pass(ours, inputs, cotangent), "torch": _pass(flash, inputs, cotangent)}
-    yield _ratio(Figure(_BOTH, case.row, case.kind, None, case.at_most, details=details), calls, clock, effort)
+    both = Figure(_BOTH, case.row, case.kind, None, case.at_most, details=details)
+    yield _ratio(both, clock.device_times(calls, effort))
     if case.kind == "random":
         plain = [x.detach() for x in inputs]
         forward = {"contmax": lambda: ours(*plain), "torch": lambda: flash(*plain)}
-        yield _ratio(Figure(_FORWARD, case.row, case.kind, None, case.forward_at_most), forward, clock, effort)
+        figure = Figure(_FORWARD, case.row, case.kind, None, case.forward_at_most)
+        yield _ratio(figure, clock.device_times(forward, effort))
+
+
+def _eager(case: _Case, clock: Clock, effort: Effort) -> Figure:
+    inputs, cotangent = _drawn(case, clock.device)
+    calls = {"contmax": _pass(_entmax(case, 1.5), inputs, cotangent), "torch": _pass(_flash(case), inputs, cotangent)}
+    return _ratio(Figure(_EAGER, case.row, case.kind, None), clock.wall_times(calls, effort))
 
 
 def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
@@ -117,11 +129,10 @@ def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
                 calls[name] = _pass(attend, inputs, cotangent)
             except Exception as problem:  # peers fail in ways of their own
                 details[name] = {"refused": str(problem)[:200]}
-    seconds = {name: percentiles(times) for name, times in clock.wall_times(calls, effort).items()}
+    times = clock.wall_times(calls, effort)
     for name, known in details.items():
-        value = seconds[name]["median"] / seconds["torch"]["median"] if name in calls else None
-        times = {"seconds": {x: seconds[x] for x in (name, "torch")}} if name in calls else {}
-        yield Figure(_PEERS, f"{case.row}, {case.kind}", name, value, details={**times, **known})
+        figure = Figure(_EAGER, f"{case.row}, {case.kind}", name, None, details=known)
+        yield _ratio(figure, {x: times[x] for x in (name, "torch")}) if name in calls else figure
 
 
 def _versions_of_adasplash(case: _Case) -> dict[str, Callable[..., Tensor] | None]:
@@ -145,10 +156,10 @@ def _differences(theirs: list[Tensor], ours: list[Tensor]) -> dict[str, Any]:
     return {"differences": found}
 
 
-def _ratio(empty: Figure, calls: Mapping[str, Callable[[], object]], clock: Clock, effort: Effort) -> Figure:
+def _ratio(empty: Figure, times: Mapping[str, list[float]]) -> Figure:
     """The figure with the time of the first of two calls, divided by that of the second."""
-    seconds = {name: percentiles(times) for name, times in clock.device_times(calls, effort).items()}
-    ours, unit = (seconds[name]["median"] for name in calls)
+    seconds = {name: percentiles(of_call) for name, of_call in times.items()}
+    ours, unit = (of_call["median"] for of_call in seconds.values())
     return dataclasses.replace(empty, value=ours / unit, details={"seconds": seconds, **empty.details})
 
 

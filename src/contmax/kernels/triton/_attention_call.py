@@ -1,10 +1,12 @@
-"""The arguments that all kernels of one call of attention share."""
+"""One call of attention: its tensors as the kernels read them, and all else that its launches depend on."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from contmax.kernels._attention_options import AttentionOptions, is_by_distance
-from contmax.kernels.triton._attention_tuning import TUNING
+from contmax.kernels.triton._attention_tuning import TUNING, Tuning
 from contmax.kernels.triton._counting import power_of_two
 from contmax.kernels.triton._launch import order_of, side_by_side
 
@@ -12,6 +14,7 @@ from contmax.kernels.triton._launch import order_of, side_by_side
 _LEAST_SCALE = 1e-20
 # From one row to the next at most: so places in a block of 128 rows are numbers of 32 bits.
 _LARGEST_STRIDE = 2**24 - 1
+_NO_PLACES = (0, 0, 0, 0)
 
 
 def with_near_rows(x: Tensor) -> Tensor:
@@ -20,8 +23,120 @@ def with_near_rows(x: Tensor) -> Tensor:
     return x if x.stride(2) <= _LARGEST_STRIDE else x.contiguous()
 
 
+class AttentionKind(NamedTuple):
+    """Calls of one kind have the same launches, whatever their numbers are.
+
+    Attributes:
+        query_shape: (B, H, Q, d).
+        key_shape: (B, G, L, d).
+        value_channels: c.
+        strides: of query, key and value, but for the last axis.
+        alpha: α, or None where each head has its own.
+        diagonal: query i meets keys up to i + diagonal; None if all.
+        scale: factor of the scores.
+        mask_places: strides of the mask, or None,
+        bias_places: and of the bias.
+        has_lengths: whether sequences have lengths of their own.
+        dtype: of query, key and value.
+        tuning: sizes of blocks.
+    """
+
+    query_shape: tuple[int, ...]
+    key_shape: tuple[int, ...]
+    value_channels: int
+    strides: tuple[tuple[int, ...], ...]
+    alpha: float | None
+    diagonal: int | None
+    scale: float
+    mask_places: tuple[int, ...] | None
+    bias_places: tuple[int, ...] | None
+    has_lengths: bool
+    dtype: torch.dtype
+    tuning: Tuning
+
+    @property
+    def batch(self) -> int:
+        """Sequences."""
+        return self.query_shape[0]
+
+    @property
+    def queries(self) -> int:
+        """Of a sequence."""
+        return self.query_shape[2]
+
+    @property
+    def keys(self) -> int:
+        """Of a sequence."""
+        return self.key_shape[2]
+
+    @property
+    def heads(self) -> int:
+        """Of a sequence's queries."""
+        return self.query_shape[1]
+
+    @property
+    def all_heads(self) -> int:
+        """Those of all sequences."""
+        return self.batch * self.heads
+
+    @property
+    def all_groups(self) -> int:
+        """Heads of keys, of all sequences."""
+        return self.batch * self.key_shape[1]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a head of the keys."""
+        return self.heads // self.key_shape[1]
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where mask and bias lie, as kernels are told."""
+        return (*(self.mask_places or _NO_PLACES), *(self.bias_places or _NO_PLACES))
+
+    @property
+    def last_key(self) -> int:
+        """`diagonal` as kernels are told."""
+        return 0 if self.diagonal is None else self.diagonal
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What most kernels are told."""
+        return (self.tuning.abreast, self.queries, self.keys, self.last_key, self.heads, self.group)
+
+    @property
+    def epsilon(self) -> float:
+        """α − 1, which keeps its digits."""
+        return 0.0 if self.alpha is None else self.alpha - 1
+
+    @property
+    def powers(self) -> dict[str, int]:
+        """How powers are computed."""
+        return {"ORDER": -1 if self.alpha is None else order_of(self.alpha), "PER_HEAD": self.alpha is None}
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Channels of queries and keys."""
+        return {"D": self.query_shape[3], "WIDTH": _width(self.query_shape[3])}
+
+    @property
+    def value_widths(self) -> dict[str, int]:
+        """Channels of values."""
+        return {"C": self.value_channels, "VALUE_WIDTH": _width(self.value_channels)}
+
+    @property
+    def options(self) -> dict[str, bool]:
+        """What comes with queries, keys and values."""
+        return {
+            "CAUSAL": self.diagonal is not None,
+            "HAS_MASK": self.mask_places is not None,
+            "HAS_BIAS": self.bias_places is not None,
+            "HAS_LENGTHS": self.has_lengths,
+        }
+
+
 class AttentionCall:
-    """Queries, keys and values as the kernels read them, with their sizes, strides and kinds."""
+    """The tensors of a call as the kernels read them, and its kind."""
 
     def __init__(
         self, query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions
@@ -29,53 +144,49 @@ class AttentionCall:
         mask, bias, lengths, diagonal, scale = options
         if bias is None and scale < _LEAST_SCALE:
             bias = query.new_zeros((1, 1, 1, 1))  # scores are scaled before it is added
-        self.query, self.key, self.value = (with_near_rows(x) for x in (query, key, value))
-        self.batch, self.heads, self.queries, self.channels = query.shape
-        self.groups, self.keys, self.value_channels = key.shape[1], key.shape[2], value.shape[3]
-        self.group = self.heads // self.groups
-        self.diagonal, self.scale = 0 if diagonal is None else diagonal, scale
+        self.query, self.key, self.value = with_near_rows(query), with_near_rows(key), with_near_rows(value)
+        # Pointers that are not used are those of the queries.
+        self.mask = self.bias = self.lengths = self.alpha = self.query
+        number, mask_places, bias_places = None, None, None
         if isinstance(alpha, Tensor):
-            self.alpha, self.epsilon, self.order = alpha.float().contiguous(), 0.0, -1
+            self.alpha = alpha.float().contiguous()
         else:
-            self.alpha, self.epsilon, self.order = self.query, alpha - 1, order_of(alpha)
-        shape = (self.batch, self.heads, self.queries, self.keys)
-        unused, none = self.query, (0, 0, 0, 0)
-        self.mask = unused if mask is None else mask.expand(shape).view(torch.uint8)
-        self.bias = unused
-        bias_places: tuple[int, ...] = none
-        if bias is not None and is_by_distance(bias, self.queries, self.keys):
-            # From the distance of the first query and the first key on: a later query has its numbers before these.
-            self.bias = bias.expand(*shape[:2], 1, -1)[..., self.queries - 1 :]
-            places = self.bias.stride()
-            bias_places = (places[0], places[1], -places[3], places[3])
-        elif bias is not None:
-            self.bias = bias.expand(shape)
-            bias_places = self.bias.stride()
-        self.lengths = unused if lengths is None else lengths.expand(self.batch).to(torch.int32).contiguous()
-        mask_places = none if mask is None else self.mask.stride()
-        self.places = (*mask_places, *bias_places)
-        self.widths = {"D": self.channels, "WIDTH": max(power_of_two(self.channels), 16)}
-        self.value_widths = {"C": self.value_channels, "VALUE_WIDTH": max(power_of_two(self.value_channels), 16)}
-        widest = max(self.widths["WIDTH"], self.value_widths["VALUE_WIDTH"])
-        self.tuning = TUNING.for_heads(widest, query)
-        self.powers = {"ORDER": self.order, "PER_HEAD": isinstance(alpha, Tensor)}
-        self.kinds = {
-            "CAUSAL": diagonal is not None,
-            "HAS_MASK": mask is not None,
-            "HAS_BIAS": bias is not None,
-            "HAS_LENGTHS": lengths is not None,
-        }
+            number = alpha
+        shape = (*query.shape[:3], key.shape[2])
+        if mask is not None:
+            self.mask = mask.expand(shape).view(torch.uint8)
+            mask_places = self.mask.stride()
+        if bias is not None:
+            self.bias, bias_places = _placed(bias, shape)
+        if lengths is not None:
+            self.lengths = lengths.expand(shape[0]).to(torch.int32).contiguous()
+        channels = value.shape[3]
+        self.kind = AttentionKind(
+            query.shape,
+            key.shape,
+            channels,
+            tuple([x.stride()[:3] for x in (self.query, self.key, self.value)]),
+            number,
+            diagonal,
+            scale,
+            mask_places,
+            bias_places,
+            lengths is not None,
+            query.dtype,
+            TUNING.for_heads(_width(max(query.shape[3], channels)), query),
+        )
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """What most kernels are told of them."""
-        return (self.tuning.abreast, self.queries, self.keys, self.diagonal, self.heads, self.group)
 
-    @property
-    def all_heads(self) -> int:
-        """Those of all sequences."""
-        return self.batch * self.heads
+def _placed(bias: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
+    """The bias, and how far apart those of neighbouring sequences, heads, queries and keys are."""
+    if not is_by_distance(bias, *shape[2:]):
+        bias = bias.expand(shape)
+        return bias, bias.stride()
+    # From the distance of the first query and the first key on: a later query has its numbers before these.
+    bias = bias.expand(*shape[:2], 1, -1)[..., shape[2] - 1 :]
+    places = bias.stride()
+    return bias, (places[0], places[1], -places[3], places[3])
 
-    def strides(self, *tensors: Tensor) -> tuple[int, ...]:
-        """Of axes but the last."""
-        return tuple(stride for x in tensors for stride in x.stride()[:3])
+
+def _width(channels: int) -> int:
+    return max(power_of_two(channels), 16)

@@ -1,6 +1,7 @@
 """How large the blocks of attention are: what a product holds at a time must fit on the chip."""
 
 import dataclasses
+import functools
 
 import torch
 from torch import Tensor
@@ -42,6 +43,8 @@ class Tuning:
     """Sizes of blocks.
 
     Attributes:
+        most_tiles: tiles of a row at most, so that their tops take little memory;
+        bytes_of_tops: and bytes of tops that are there at a time.
         abreast: heads of which programs start side by side,
         tops_abreast: or so many where all that is done is to multiply queries with keys.
         rows: queries of a program that multiplies them with keys,
@@ -68,6 +71,8 @@ class Tuning:
         dense_registers: and of each thread that solves them, or makes gradients of queries, at most.
     """
 
+    most_tiles: int = 512
+    bytes_of_tops: int = 2**29
     abreast: int = 64
     tops_abreast: int = 16
     rows: int = 64
@@ -100,28 +105,34 @@ class Tuning:
 
     def for_heads(self, width: int, like: Tensor) -> "Tuning":
         """The same for heads of so many channels, on the device and of the dtype of a tensor."""
-        size = width * like.element_size()
-        chosen = self
-        if size > 128:
-            chosen = dataclasses.replace(
-                chosen,
-                listed_rows=2,
-                listed_registers=72,
-                gradient_registers=None,
-                dense_warps=8,
-                dense_stages=2,
-                dense_registers=None,
-            )
-        if size > 128 * (4 // like.element_size()):
-            chosen = dataclasses.replace(chosen, gradient_rows=4, key_warps=8, key_stages=2)
-        if size > 256:
-            chosen = dataclasses.replace(chosen, together=32, dense_columns=32, doubted_registers=255)
-        if size <= 256 and _is_large(like.device):
-            return chosen
-        small = {"columns": min(self.columns, 64), "together": min(chosen.together, 64)}
-        if size <= 256:
-            small |= {"dense_columns": min(chosen.dense_columns, 128 // like.element_size()), "dense_stages": 1}
-        return dataclasses.replace(chosen, **small, tile_stages=2, key_stages=2)
+        return _for_heads(self, width, like.element_size(), _is_large(like.device))
+
+
+@functools.cache
+def _for_heads(tuning: Tuning, width: int, item: int, is_large: bool) -> Tuning:
+    """The same where a number takes `item` bytes."""
+    size = width * item
+    chosen = tuning
+    if size > 128:
+        chosen = dataclasses.replace(
+            chosen,
+            listed_rows=2,
+            listed_registers=72,
+            gradient_registers=None,
+            dense_warps=8,
+            dense_stages=2,
+            dense_registers=None,
+        )
+    if size > 128 * (4 // item):
+        chosen = dataclasses.replace(chosen, gradient_rows=4, key_warps=8, key_stages=2)
+    if size > 256:
+        chosen = dataclasses.replace(chosen, together=32, dense_columns=32, doubted_registers=255)
+    if size <= 256 and is_large:
+        return chosen
+    small = {"columns": min(tuning.columns, 64), "together": min(chosen.together, 64)}
+    if size <= 256:
+        small |= {"dense_columns": min(chosen.dense_columns, 128 // item), "dense_stages": 1}
+    return dataclasses.replace(chosen, **small, tile_stages=2, key_stages=2)
 
 
 TUNING = Tuning()

@@ -5,6 +5,7 @@ most of our kernels run. Here it is asked once for each kind of arguments, and w
 as ``compiled[grid](…)`` does, but without preparing for hooks, of which there are none then.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,13 @@ _HAS_BARE_LAUNCHER = triton.__version__.split(".")[:2] == ["3", "6"]
 _RUNTIME, _COMPILATION = knobs.runtime, knobs.compilation
 # There Triton looks at more of the arguments than we do here.
 _ON_AMD = torch.version.hip is not None
+
+
+def device_of(x: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Triton launches on the current device: in this context it is that of x."""
+    if not x.is_cuda or x.device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(x.device)
 
 
 class _Kept(NamedTuple):
@@ -49,6 +57,7 @@ class Launch:
         kinds: the constants, by name.
         warps: of a program.
         registers: of a thread, at most; None leaves the number to the compiler.
+        stages: blocks on their way to a loop; None leaves the number to the compiler.
     """
 
     def __init__(
@@ -59,18 +68,21 @@ class Launch:
         kinds: dict[str, Any],
         warps: int = 4,
         registers: int | None = None,
+        stages: int | None = None,
     ) -> None:
         self.kernel, self.grid, self._numbers, self._kinds = kernel, (*grid, 1, 1)[:3], numbers, kinds
-        self._options = {"num_warps": warps} | ({} if registers is None else {"maxnreg": registers})
+        chosen = {"num_warps": warps, "maxnreg": registers, "num_stages": stages}
+        self._options = {name: value for name, value in chosen.items() if value is not None}
         # Constants are compiled in, but have their places in the list of arguments.
         self.after_tensors = (*numbers, *kinds.values())
-        known = (kernel.fn, warps, registers, *kinds.items(), *map(known_of_number, numbers))
+        known = (kernel.fn, warps, registers, stages, *kinds.items(), *map(known_of_number, numbers))
         self._compiled = _COMPILED.setdefault(known, {})
 
     def __call__(self, *tensors: Tensor | None) -> None:
         """Launch on the device of the first tensor, and on its current stream; other tensors may be None."""
         if not _may_be_kept(self.kernel):
-            self._plain(tensors)
+            with device_of(tensors[0]):  # type: ignore[arg-type]
+                self._plain(tensors)
             return
         device = tensors[0].get_device()  # type: ignore[union-attr]
         if device != _C._cuda_getDevice():

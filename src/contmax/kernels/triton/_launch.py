@@ -1,6 +1,5 @@
 """How tensors become rows, and how many rows and warps a program gets."""
 
-import contextlib
 import functools
 from typing import NamedTuple
 
@@ -169,10 +168,3 @@ def order_of(alpha: float) -> int:
 def byte_mask(mask: Tensor | None, like: Tensor) -> Tensor:
     """A boolean mask as bytes of the shape of the scores, or an unused pointer."""
     return like if mask is None else side_by_side(mask.expand(like.shape)).view(torch.uint8)
-
-
-def device_of(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Triton launches on the current device: in this context it is that of x."""
-    if not x.is_cuda or x.device.index == torch.cuda.current_device():
-        return contextlib.nullcontext()
-    return torch.cuda.device(x.device)

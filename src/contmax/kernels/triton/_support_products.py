@@ -13,7 +13,8 @@ from torch import Tensor
 from contmax.kernels._loss_options import LossOptions
 from contmax.kernels.triton._class_losses import row_losses_backward
 from contmax.kernels.triton._counting import blocks_of
-from contmax.kernels.triton._launch import CHUNK, device_of, order_of, side_by_side
+from contmax.kernels.triton._kept import device_of
+from contmax.kernels.triton._launch import CHUNK, order_of, side_by_side
 from contmax.kernels.triton._row_loss import chunk_has_mass
 from contmax.kernels.triton._solve import NOTHING, relative_weights
 

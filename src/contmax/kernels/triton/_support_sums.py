@@ -14,7 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._launch import device_of, laid_out, side_by_side
+from contmax.kernels.triton._kept import device_of
+from contmax.kernels.triton._launch import laid_out, side_by_side
 from contmax.kernels.triton._long_tokens import find_long_tokens, long_residuals
 from contmax.kernels.triton._rows import saturated
 

@@ -1,0 +1,92 @@
+"""Launches of attention are made once for each kind of call; and kinds that differ share none that they must not."""
+
+import pytest
+import torch
+
+from attention_checks import F16, F32, _as_if_long, assert_same, compared, drawn  # noqa: F401 a fixture
+from contmax import entmax_attention
+from contmax.kernels.triton import _attention_launches
+from contmax.kernels.triton._kept import Launch
+
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
+MEMORIES = ("listing", "listed_means", "dense_means", "dense_gradients", "listed_gradients")
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The launches that are made from now on, when none is remembered."""
+    for name in MEMORIES:
+        getattr(_attention_launches, name).cache_clear()
+    launches, init = [], Launch.__init__
+
+    def noted(self, *arguments, **options):
+        launches.append(arguments[0].__name__)
+        init(self, *arguments, **options)
+
+    monkeypatch.setattr(Launch, "__init__", noted)
+    return launches
+
+
+def passed(given, **options):
+    """Both passes."""
+    inputs = [x.clone().requires_grad_() for x in given]
+    output = entmax_attention(*inputs, **options)
+    torch.autograd.grad(output, inputs, torch.ones_like(output))
+
+
+@pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.3, 1.8])])
+def test_a_call_of_the_same_kind_makes_no_launch(made, alpha):
+    passed(drawn(heads=2), alpha=alpha)
+    assert len(made) == len(set(made)) == 11
+    passed(drawn(heads=2), alpha=alpha)
+    passed(drawn(heads=2), alpha=alpha + 0.1 if isinstance(alpha, torch.Tensor) else alpha)
+    assert len(made) == 11
+
+
+def test_blocks_of_queries_have_launches_of_their_own(made, monkeypatch):
+    from contmax.kernels.triton import _attention_call, _attention_tuning
+
+    small = _attention_tuning.Tuning(bytes_of_tops=2**12, rows=16, columns=64)
+    monkeypatch.setattr(_attention_call, "TUNING", small)
+    passed(drawn(queries=40, keys=300))
+    assert made.count("tile_tops") == made.count("list_keys") == made.count("list_doubted") == 3
+    assert made.count("dense_keys_backward") == 1
+
+
+_MASK = torch.arange(19) != 4
+_KINDS = [
+    {},
+    {"alpha": 1.25},
+    {"alpha": 2.0},
+    {"scale": 0.1},
+    {"scale": -0.1},
+    {"is_causal": True},
+    {"mask": _MASK},
+    {"mask": _MASK.expand(5, 19).contiguous()},
+    {"mask": torch.arange(95).view(19, 5).mT % 3 > 0},
+    {"bias": torch.arange(19.0) / 19},
+    {"bias": torch.arange(95.0).view(19, 5).mT / 95},
+    {"bias": torch.arange(23.0) / 23},  # by distance
+    {"lengths": torch.tensor([11])},
+    {"lengths": torch.tensor([3])},
+    {"alpha": torch.tensor([1.3])},
+    {"alpha": torch.tensor([1.9])},
+]
+
+
+def test_kinds_in_turns():
+    given = drawn(dtype=F32)
+    apart = [torch.stack([x, x], -2).flatten(-3, -2)[..., ::2, :].to(F16) for x in given]
+    for options in _KINDS:
+        for inputs in (given, apart):
+            assert_same(inputs, **options)
+
+
+def test_inputs_that_need_no_gradient_between_those_that_do():
+    given = drawn()
+    expected, _ = compared(given)[0]
+    for _ in range(2):
+        with torch.no_grad():
+            assert (entmax_attention(*given) - expected).abs().max() < 1e-5
+        assert_same(given)
+        assert_same(given, torch.tensor([1.5]))
