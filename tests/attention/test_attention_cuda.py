@@ -124,6 +124,17 @@ def test_addresses_that_are_no_multiples_of_sixteen(places):
         assert torch.equal(attend(is_causal=True)(*inputs), expected)
 
 
+@pytest.mark.skipif(not ON_GPU, reason="needs two devices")
+def test_what_is_on_another_device_is_refused_and_single_numbers_are_not():
+    given = [x.to(DEVICE, BF16) for x in triple()]
+    for options in ({"mask": torch.ones(150, 200, dtype=torch.bool)}, {"lengths": torch.tensor([100])}):
+        attend(**{name: x.to(DEVICE) for name, x in options.items()})(*given)  # launches are kept
+        with pytest.raises(ValueError, match="but the queries are on cuda"):
+            attend(**options)(*given)
+    learned = torch.tensor(1.5)
+    assert torch.equal(attend(learned)(*given), attend(learned.to(DEVICE))(*given))
+
+
 def test_strides_and_transposed_heads():
     packed = drawn(2, 100, 3, 4, 64).to(DEVICE, BF16)
     query, key, value = packed.permute(2, 0, 3, 1, 4)

@@ -230,6 +230,10 @@ def test_dropout_keeps_the_mean_and_drops_weights():
         ({"value": torch.ones(2, 4, 8, 8, dtype=F64)}, "one value per key"),
         ({"value": torch.ones(2, 4, 9, 8)}, "dtype"),
         ({"query": torch.ones(2, 4, 9, 8, dtype=torch.long)}, "real"),
+        ({"mask": torch.ones(9, 9, dtype=torch.bool, device="meta")}, "mask is on meta, but the queries are on cpu"),
+        ({"bias": torch.ones(9, 9, dtype=F64, device="meta")}, "bias is on meta"),
+        ({"lengths": torch.ones(2, dtype=torch.long, device="meta")}, "lengths is on meta"),
+        ({"alpha": torch.ones(4, device="meta")}, "alpha is on meta"),
     ],
 )
 def test_wrong_arguments_are_told(change, said):

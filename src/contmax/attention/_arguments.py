@@ -100,9 +100,10 @@ def checked_inputs(
     query, key, value = (_with_leading(x, (*batch, n)) for x, n in ((query, heads), (key, groups), (value, groups)))
     shape = (*batch, heads, query.shape[-2], key.shape[-2])
     require_boolean(mask)
-    mask = None if mask is None else _fitting(mask, shape, "mask")
+    if mask is not None:
+        mask = _beside(query, _fitting(mask, shape, "mask"), "mask")
     if bias is not None:
-        bias = _fitting(bias, full_shape(bias, shape), "bias")
+        bias = _beside(query, _fitting(bias, full_shape(bias, shape), "bias"), "bias")
         if not bias.is_floating_point():
             raise TypeError(
                 f"bias is added to the scores and must be floating-point; got {bias.dtype}. Pass bias.float()."
@@ -114,7 +115,7 @@ def checked_inputs(
         _alpha_of_heads(alpha, query, heads),
         mask,
         bias,
-        _checked_lengths(lengths, batch),
+        _checked_lengths(lengths, batch, query),
         key.shape[-2] - query.shape[-2] if is_causal else None,
         1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale),
     )
@@ -195,17 +196,26 @@ def _fitting(x: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
     return x
 
 
+def _beside(query: Tensor, x: Tensor, name: str) -> Tensor:
+    """x on the device of the queries: kernels are given addresses. As in torch, a single number may be elsewhere."""
+    if x.device == query.device:
+        return x
+    if x.dim() == 0:
+        return x.to(query.device)
+    raise ValueError(f"{name} is on {x.device}, but the queries are on {query.device}. Pass {name}.to(query.device).")
+
+
 def _alpha_of_heads(alpha: float | Tensor, query: Tensor, heads: int) -> float | Tensor:
     if isinstance(alpha, Tensor):
         if alpha.dim() > 1 or (alpha.dim() == 1 and alpha.shape[0] not in (1, heads)):
             raise ValueError(
                 f"alpha must be a number or one per head, ({heads},); got a tensor of shape {tuple(alpha.shape)}."
             )
-        alpha = alpha.reshape(-1, 1, 1)
+        alpha = _beside(query, alpha, "alpha").reshape(-1, 1, 1)
     return checked_alpha(alpha, query, -1)
 
 
-def _checked_lengths(lengths: Tensor | None, batch: tuple[int, ...]) -> Tensor | None:
+def _checked_lengths(lengths: Tensor | None, batch: tuple[int, ...], query: Tensor) -> Tensor | None:
     if lengths is None:
         return None
     if lengths.is_floating_point() or lengths.dtype == torch.bool:
@@ -221,4 +231,4 @@ def _checked_lengths(lengths: Tensor | None, batch: tuple[int, ...]) -> Tensor |
         raise ValueError(
             f"lengths counts the keys of each sequence and must not be negative; got {int(lengths.min())}."
         )
-    return lengths[..., None, None, None]
+    return _beside(query, lengths, "lengths")[..., None, None, None]

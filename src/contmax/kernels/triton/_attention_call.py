@@ -37,7 +37,9 @@ class AttentionKind(NamedTuple):
         mask_places: strides of the mask, or None,
         bias_places: and of the bias.
         has_lengths: whether sequences have lengths of their own.
-        dtype: of query, key and value.
+        dtype: of query, key and value,
+        bias_dtype: and of the bias, or the same without one.
+        device: the number of their device.
         tuning: sizes of blocks.
     """
 
@@ -52,6 +54,8 @@ class AttentionKind(NamedTuple):
     bias_places: tuple[int, ...] | None
     has_lengths: bool
     dtype: torch.dtype
+    bias_dtype: torch.dtype
+    device: int
     tuning: Tuning
 
     @property
@@ -173,6 +177,8 @@ class AttentionCall:
             bias_places,
             lengths is not None,
             query.dtype,
+            self.bias.dtype,
+            query.get_device(),
             TUNING.for_heads(_width(max(query.shape[3], channels)), query),
         )
 

@@ -15,7 +15,7 @@ from contmax.kernels.triton._attention_memory import DENSE_ROWS, LIST_CAPACITY
 from contmax.kernels.triton._attention_rows import attend_listed, listed_queries_backward
 from contmax.kernels.triton._attention_tops import tile_tops
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._kept import LAUNCHES, Launch
+from contmax.kernels.triton._kept import LAUNCHES, Launch, ReadyLaunch
 
 # Keys of a block in the backward pass.
 _KEY_BLOCK = 64
@@ -38,7 +38,7 @@ class Listing(NamedTuple):
 
     tops_shape: tuple[int, ...]
     some_shape: tuple[int, ...]
-    blocks: tuple[tuple[Launch, Launch, Launch], ...]
+    blocks: tuple[tuple[ReadyLaunch, ReadyLaunch, ReadyLaunch], ...]
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
@@ -64,7 +64,7 @@ def listing(kind: AttentionKind) -> Listing:
 
 def _listing_of_block(
     kind: AttentionKind, wide: int, tiles: int, begin: int, last: int
-) -> tuple[Launch, Launch, Launch]:
+) -> tuple[ReadyLaunch, ReadyLaunch, ReadyLaunch]:
     """Three launches, for queries from `begin` on and before `last`, and tiles of `wide` // 4 keys."""
     tuning, options, strides = kind.tuning, kind.options, _joined(kind.strides[:2])
     all_tiles = power_of_two(tiles)
@@ -76,7 +76,8 @@ def _listing_of_block(
     is_plain = not (is_exact or options["HAS_MASK"] or options["HAS_BIAS"])
     shared = (kind.keys, kind.last_key, kind.heads, kind.group, kind.scale)
     powers = kind.powers
-    tops = Launch(
+    tops = _launch(
+        kind,
         tile_tops,
         (blocks_of(last - begin, tuning.rows), kind.all_heads),
         (begin, last, tiles, tuning.tops_abreast, *shared, kind.epsilon, *strides, *kind.places),
@@ -88,7 +89,8 @@ def _listing_of_block(
     )
     grid = (blocks_of(last - begin, _LISTED_TOGETHER), kind.all_heads)
     sizes = {"R": _LISTED_TOGETHER, "T": all_tiles, "WIDE": wide, "CAPACITY": LIST_CAPACITY}
-    keys = Launch(
+    keys = _launch(
+        kind,
         list_keys,
         grid,
         (begin, last, 2 * tiles, most, kind.queries, *shared, kind.epsilon),
@@ -96,7 +98,8 @@ def _listing_of_block(
         tuning.list_warps * (2 if many else 1),
         tuning.many_registers if many else tuning.list_registers,
     )
-    doubted = Launch(
+    doubted = _launch(
+        kind,
         list_doubted,
         grid,
         (begin, last, tiles, kind.queries, *shared, *strides, *kind.places),
@@ -109,10 +112,11 @@ def _listing_of_block(
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def listed_means(kind: AttentionKind) -> Launch:
+def listed_means(kind: AttentionKind) -> ReadyLaunch:
     """Means of the values by lists."""
     rows = kind.tuning.listed_rows
-    return Launch(
+    return _launch(
+        kind,
         attend_listed,
         (blocks_of(kind.queries, rows), kind.all_heads),
         (kind.queries, kind.heads, kind.group, kind.epsilon, *kind.strides[2]),
@@ -124,13 +128,14 @@ def listed_means(kind: AttentionKind) -> Launch:
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def dense_means(kind: AttentionKind, has_lists: bool, needs_gradient: bool) -> tuple[Launch, Launch]:
+def dense_means(kind: AttentionKind, has_lists: bool, needs_gradient: bool) -> tuple[ReadyLaunch, ReadyLaunch]:
     """Thresholds, then means of the values, of dense blocks: all, where there are no lists."""
     tuning = kind.tuning
     grid = (blocks_of(kind.queries, DENSE_ROWS), kind.all_heads)
     numbers = (*kind.sizes, kind.scale, kind.epsilon)
     last = {"COLUMNS": tuning.dense_columns, "HAS_LISTS": has_lists}
-    solve = Launch(
+    solve = _launch(
+        kind,
         solve_dense,
         grid,
         (*numbers, *_joined(kind.strides[:2]), *kind.places),
@@ -139,7 +144,8 @@ def dense_means(kind: AttentionKind, has_lists: bool, needs_gradient: bool) -> t
         tuning.dense_registers,
         tuning.dense_stages,
     )
-    attend = Launch(
+    attend = _launch(
+        kind,
         attend_dense,
         grid,
         (*numbers, *_joined(kind.strides), *kind.places),
@@ -153,14 +159,15 @@ def dense_means(kind: AttentionKind, has_lists: bool, needs_gradient: bool) -> t
 @functools.lru_cache(maxsize=LAUNCHES)
 def dense_gradients(
     kind: AttentionKind, cotangent: tuple[int, ...], has_lists: bool, needs_alpha: bool
-) -> tuple[Launch, Launch]:
+) -> tuple[ReadyLaunch, ReadyLaunch]:
     """Gradients of queries, then of keys and values, from dense blocks; strides of the cotangent but for the last."""
     tuning = kind.tuning
     numbers = (*kind.sizes, kind.scale, kind.epsilon, *_joined(kind.strides), *cotangent, *kind.places)
     row_blocks = blocks_of(kind.queries, DENSE_ROWS)
     shared: dict[str, Any] = {**kind.powers, **kind.options, **kind.widths, **kind.value_widths}
     shared |= {"COLUMNS": tuning.dense_columns, "HAS_LISTS": has_lists}
-    of_queries = Launch(
+    of_queries = _launch(
+        kind,
         dense_queries_backward,
         (row_blocks, kind.all_heads),
         numbers,
@@ -169,7 +176,8 @@ def dense_gradients(
         tuning.dense_registers,
         tuning.dense_stages,
     )
-    of_keys = Launch(
+    of_keys = _launch(
+        kind,
         dense_keys_backward,
         (blocks_of(kind.keys, tuning.dense_columns), kind.all_groups),
         numbers,
@@ -191,9 +199,9 @@ class ListedGradients(NamedTuple):
     """
 
     cells_shape: tuple[int, ...]
-    rank: Launch
-    queries: Launch
-    keys: Launch
+    rank: ReadyLaunch
+    queries: ReadyLaunch
+    keys: ReadyLaunch
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
@@ -202,9 +210,10 @@ def listed_gradients(kind: AttentionKind, cotangent: tuple[int, ...], needs_alph
     tuning, rows = kind.tuning, kind.tuning.gradient_rows
     row_blocks, key_blocks = blocks_of(kind.queries, DENSE_ROWS), blocks_of(kind.keys, _KEY_BLOCK)
     of_lists = {"CAPACITY": LIST_CAPACITY, "KEY_BLOCK": _KEY_BLOCK}
-    rank = Launch(rank_entries, (row_blocks, kind.all_heads), (kind.queries, key_blocks), of_lists, 1)
+    rank = _launch(kind, rank_entries, (row_blocks, kind.all_heads), (kind.queries, key_blocks), of_lists, 1)
     numbers = (kind.queries, kind.heads, kind.group, kind.scale, kind.epsilon)
-    of_queries = Launch(
+    of_queries = _launch(
+        kind,
         listed_queries_backward,
         (blocks_of(kind.queries, rows), kind.all_heads),
         (*numbers, *_joined(kind.strides[1:]), *cotangent, key_blocks),
@@ -214,7 +223,8 @@ def listed_gradients(kind: AttentionKind, cotangent: tuple[int, ...], needs_alph
     )
     cells = kind.group * row_blocks
     sizes = (tuning.abreast, kind.queries, kind.keys, kind.heads, kind.group, cells)
-    of_keys = Launch(
+    of_keys = _launch(
+        kind,
         listed_keys_backward,
         (key_blocks, kind.all_groups),
         (*sizes, kind.scale, *kind.strides[0], *cotangent),
@@ -224,6 +234,20 @@ def listed_gradients(kind: AttentionKind, cotangent: tuple[int, ...], needs_alph
         stages=tuning.key_stages,
     )
     return ListedGradients((kind.all_groups, cells, key_blocks), rank, of_queries, of_keys)
+
+
+def _launch(
+    kind: AttentionKind,
+    kernel: Any,
+    grid: tuple[int, ...],
+    numbers: tuple[int | float, ...],
+    constants: dict[str, Any],
+    warps: int,
+    registers: int | None = None,
+    stages: int | None = None,
+) -> ReadyLaunch:
+    """A launch for the tensors of a kind, whose dtypes and device are known."""
+    return ReadyLaunch(Launch(kernel, grid, numbers, constants, warps, registers, stages), kind.device)
 
 
 def _joined(strides: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:

@@ -16,11 +16,13 @@ _FEW_KEYS, _SMALL_ALPHA = 1024, 1.4
 
 @constant_to_tracers
 def _is_large(device: torch.device) -> bool:
-    if device.type != "cuda":
-        return True
-    # Not all builds of torch know it.
-    shared = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)
-    return bool(shared >= _LARGE_CHIP)
+    return device.type != "cuda" or _shared_memory(device) >= _LARGE_CHIP
+
+
+@functools.cache  # torch takes longer to ask than a kernel to launch
+def _shared_memory(device: torch.device) -> int:
+    """Bytes that a program may have; 0 where a build of torch does not know it."""
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
 
 def widest_head(like: Tensor) -> int:
