@@ -24,6 +24,7 @@ from contmax_lab.bench._timing import Effort
 _BOTH = "bfloat16, forward + backward: device time / flash attention"
 _FORWARD = "bfloat16, forward: device time / flash attention"
 _ALPHAS = "bfloat16, forward + backward, L = 4,096: device time / that of α = 1.5"
+_CHOICE = "bfloat16, forward + backward: device time of the kernels that torch chooses / flash attention"
 _EAGER = "bfloat16, forward + backward: wall clock of eager calls / flash attention"
 _MEMORY = "peak extra memory of forward + backward, MB"
 _ERROR = 8e-3
@@ -98,11 +99,13 @@ def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
         details["failed"] = f"an error of {error:.3g} relative to float64"
         yield Figure(_BOTH, case.row, case.kind, math.nan, at_most=case.at_most, details=details)
         return
-    ours, flash = _entmax(case, 1.5), _flash(case)
-    calls = {"contmax": _pass(ours, inputs, cotangent), "torch": _pass(flash, inputs, cotangent)}
+    ours, flash, chosen = _entmax(case, 1.5), _flash(case), _softmax(case)
+    functions = {"contmax": ours, "torch": flash} | ({"chosen": chosen} if case.kind == "random" else {})
+    times = clock.device_times({name: _pass(f, inputs, cotangent) for name, f in functions.items()}, effort)
     both = Figure(_BOTH, case.row, case.kind, None, case.at_most, details=details)
-    yield _ratio(both, clock.device_times(calls, effort))
+    yield _ratio(both, {name: times[name] for name in ("contmax", "torch")})
     if case.kind == "random":
+        yield _ratio(Figure(_CHOICE, case.row, "softmax", None), {name: times[name] for name in ("chosen", "torch")})
         plain = [x.detach() for x in inputs]
         forward = {"contmax": lambda: ours(*plain), "torch": lambda: flash(*plain)}
         figure = Figure(_FORWARD, case.row, case.kind, None, case.forward_at_most)
@@ -194,11 +197,16 @@ def _entmax(case: _Case, alpha: float | Tensor) -> Callable[..., Tensor]:
     return attend
 
 
+def _softmax(case: _Case) -> Callable[..., Tensor]:
+    """By the kernels that torch chooses: not flash attention where cuDNN has faster ones."""
+    return lambda query, key, value: scaled_dot_product_attention(query, key, value, is_causal=case.is_causal)
+
+
 def _flash(case: _Case) -> Callable[..., Tensor]:
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         only = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if query.is_cuda else contextlib.nullcontext()
         with only:
-            return scaled_dot_product_attention(query, key, value, is_causal=case.is_causal)
+            return _softmax(case)(query, key, value)
 
     return attend
 
