@@ -114,6 +114,14 @@ def test_triton_is_asked_once_for_each_kind_of_call(monkeypatch):
         assert expected is None or len(asked) == expected
 
 
+def test_biases_of_every_dtype_in_turns():
+    given = [x.to(DEVICE, BF16) for x in triple()]
+    bias = (4 * drawn(2, 150, 200)).round().div(4).to(DEVICE)  # the same numbers in every dtype
+    expected = attend(bias=bias)(*given)
+    for dtype in (BF16, torch.float16, F32, torch.float64) * 2:
+        assert torch.equal(attend(bias=bias.to(dtype))(*given), expected)
+
+
 @pytest.mark.parametrize("places", [1, 3])
 def test_addresses_that_are_no_multiples_of_sixteen(places):
     given = [x.to(DEVICE, BF16) for x in triple()]

@@ -3,11 +3,11 @@
 from torch import Tensor
 
 from contmax._typing import Bool, Float, Int
-from contmax.attention._arguments import checked_inputs
+from contmax.attention._arguments import Inputs, checked_inputs
 from contmax.attention._blocked import attend_in_blocks
 from contmax.attention._fused import attend_fused, can_be_fused
 from contmax.attention._listed import attend_listed, can_be_listed
-from contmax.attention._reference import Attended, attend_reference
+from contmax.attention._reference import attend_reference
 from contmax.attention._softmax import attend_softmax, can_be_softmax
 
 
@@ -80,18 +80,27 @@ def entmax_attention(
     inputs = checked_inputs(
         query, key, value, alpha, mask, bias, is_causal, lengths, dropout_p, scale, enable_gqa
     )  # fmt: skip
-    dtype, without_heads = inputs.query.dtype, query.dim() == 2
-    if need_weights or inputs.key.shape[-2] == 0:
-        attended = attend_reference(inputs, dropout_p)
-    elif can_be_softmax(inputs):
-        attended = Attended(attend_softmax(inputs, dropout_p), inputs.query)
-    elif can_be_fused(inputs, dropout_p):
-        attended = Attended(attend_fused(inputs), inputs.query)
-    elif can_be_listed(inputs, dropout_p):
-        attended = Attended(attend_listed(inputs), inputs.query)
-    elif inputs.hold_numbers:
-        attended = Attended(attend_in_blocks(inputs, dropout_p), inputs.query)
-    else:
-        attended = attend_reference(inputs, dropout_p)
-    output, weights = (x.squeeze(-3).to(dtype) if without_heads else x.to(dtype) for x in attended)
-    return (output, weights) if need_weights else output
+    if need_weights:
+        output, weights = (_as_given(x, query, inputs) for x in attend_reference(inputs, dropout_p))
+        return output, weights
+    return _as_given(_attended(inputs, dropout_p), query, inputs)
+
+
+def _attended(inputs: Inputs, dropout_p: float) -> Tensor:
+    """The output by whichever way takes these arguments."""
+    if inputs.key.shape[-2] > 0:
+        if can_be_softmax(inputs):
+            return attend_softmax(inputs, dropout_p)
+        if can_be_fused(inputs, dropout_p):
+            return attend_fused(inputs)
+        if can_be_listed(inputs, dropout_p):
+            return attend_listed(inputs)
+        if inputs.hold_numbers:
+            return attend_in_blocks(inputs, dropout_p)
+    return attend_reference(inputs, dropout_p).output
+
+
+def _as_given(x: Tensor, query: Tensor, inputs: Inputs) -> Tensor:
+    """A result in the dtype of the attention, without an axis of heads where the query has none."""
+    x = x.to(inputs.query.dtype)
+    return x.squeeze(-3) if query.dim() == 2 else x
