@@ -211,6 +211,14 @@ def test_dropout_keeps_the_mean_and_drops_weights():
     assert torch.allclose(many.amax(0), exact / 0.6, atol=1e-12)
 
 
+def test_a_single_alpha_is_looked_at_before_it_goes_to_the_device_of_the_queries():
+    query, key, value = (x.to("meta") for x in triple())
+    assert entmax_attention(query, key, value, alpha=torch.tensor(1.5)).shape == query.shape
+    for alpha in (-1.0, 0.0, torch.inf):
+        with pytest.raises(ValueError, match="positive"):
+            entmax_attention(query, key, value, alpha=torch.tensor(alpha))
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

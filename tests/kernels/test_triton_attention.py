@@ -160,19 +160,6 @@ def test_dense_rows_whose_scores_share_a_large_number(alpha, monkeypatch):
     assert 2 * 1024 // 64 <= len(blocks) <= 8 * 1024 // 64
 
 
-@pytest.mark.parametrize(("dtype", "channels", "columns"), [(F32, 64, 32), (F16, 64, 64), (F16, 128, 64)])
-def test_chips_with_little_shared_memory(dtype, channels, columns, lists, monkeypatch):
-    monkeypatch.setattr(_attention_tuning, "_is_large", lambda device: False)
-    given = drawn(queries=2, keys=200, channels=channels, values=channels, dtype=dtype, sharp=0.01)
-    assert _attention_tuning.TUNING.for_heads(channels, given[0]).dense == {
-        "COLUMNS": columns,
-        "num_warps": 4 if channels * dtype.itemsize <= 128 else 8,
-        "num_stages": 1,
-    }
-    assert_same(given)
-    assert lists[0].dense.any()
-
-
 def test_runs_of_dense_blocks_of_rows(lists):
     query, key, value = drawn(queries=192, keys=200, dtype=F16)
     query[..., :64, :], query[..., 128:, :] = 0.001 * query[..., :64, :], 0.001 * query[..., 128:, :]
@@ -223,14 +210,6 @@ def test_dense_and_listed_blocks_together(lists):
     query[:, :, 3:] *= 20  # short lists
     assert_same([query, key, value])
     assert lists[0].dense.bool().flatten().tolist() == [True, False]
-
-
-@pytest.mark.parametrize("dtype", [F32, F16])
-def test_long_tiles_and_blocks_of_queries(monkeypatch, dtype, lists):
-    small = _attention_tuning.Tuning(most_tiles=4, bytes_of_tops=2**12, rows=16, columns=64)
-    monkeypatch.setattr(_attention_call, "TUNING", small)
-    assert_same(drawn(queries=17, keys=300, heads=1, sharp=3.0, dtype=dtype), is_causal=True)
-    assert not lists[0].dense.any()
 
 
 def test_keys_of_one_tile_are_all_found(lists):

@@ -1,11 +1,11 @@
-"""Launches of attention are made once for each kind of call; and kinds that differ share none that they must not."""
+"""Launches of attention: once for each kind of call, shared by no other kind, and with blocks of the sizes told."""
 
 import pytest
 import torch
 
-from attention_checks import F16, F32, _as_if_long, assert_same, compared, drawn  # noqa: F401 a fixture
+from attention_checks import F16, F32, _as_if_long, apart, assert_same, compared, drawn  # noqa: F401 a fixture
 from contmax import entmax_attention
-from contmax.kernels.triton import _attention_launches
+from contmax.kernels.triton import _attention_call, _attention_launches, _attention_tuning
 from contmax.kernels.triton._kept import Launch
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
@@ -44,8 +44,6 @@ def test_a_call_of_the_same_kind_makes_no_launch(made, alpha):
 
 
 def test_blocks_of_queries_have_launches_of_their_own(made, monkeypatch):
-    from contmax.kernels.triton import _attention_call, _attention_tuning
-
     small = _attention_tuning.Tuning(bytes_of_tops=2**12, rows=16, columns=64)
     monkeypatch.setattr(_attention_call, "TUNING", small)
     passed(drawn(queries=40, keys=300))
@@ -76,10 +74,25 @@ _KINDS = [
 
 def test_kinds_in_turns():
     given = drawn(dtype=F32)
-    apart = [torch.stack([x, x], -2).flatten(-3, -2)[..., ::2, :].to(F16) for x in given]
     for options in _KINDS:
-        for inputs in (given, apart):
+        for inputs in (given, [x.to(F16) for x in given]):
             assert_same(inputs, **options)
+
+
+def gradients(inputs, cotangent):
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    return torch.autograd.grad(entmax_attention(*inputs), inputs, cotangent)
+
+
+@pytest.mark.parametrize(("keys", "sharp"), [(19, 2.0), (200, 0.01)], ids=["lists", "dense"])
+def test_tensors_that_lie_otherwise_in_turns(keys, sharp):
+    given, g = drawn(heads=2, keys=keys, sharp=sharp), torch.randn(1, 2, 5, 16)
+    expected = gradients(given, g)
+    moved = apart([*given, g])
+    for i in range(4):
+        mixed = [moved[j] if j == i else x for j, x in enumerate([*given, g])]
+        for found, exact in zip(gradients(mixed[:3], mixed[3]), expected, strict=True):
+            assert torch.allclose(found, exact, atol=1e-6)
 
 
 def test_inputs_that_need_no_gradient_between_those_that_do():
@@ -90,3 +103,22 @@ def test_inputs_that_need_no_gradient_between_those_that_do():
             assert (entmax_attention(*given) - expected).abs().max() < 1e-5
         assert_same(given)
         assert_same(given, torch.tensor([1.5]))
+
+
+@pytest.mark.parametrize(("dtype", "channels", "columns"), [(F32, 64, 32), (F16, 64, 64), (F16, 128, 64)])
+def test_chips_with_little_shared_memory(dtype, channels, columns, lists, monkeypatch):
+    monkeypatch.setattr(_attention_tuning, "_is_large", lambda device: False)
+    given = drawn(queries=2, keys=200, channels=channels, values=channels, dtype=dtype, sharp=0.01)
+    chosen = _attention_tuning.TUNING.for_heads(channels, given[0])
+    warps = 4 if channels * dtype.itemsize <= 128 else 8
+    assert (chosen.dense_columns, chosen.dense_warps, chosen.dense_stages) == (columns, warps, 1)
+    assert_same(given)
+    assert lists[0].dense.any()
+
+
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_long_tiles_and_blocks_of_queries(monkeypatch, dtype, lists):
+    small = _attention_tuning.Tuning(most_tiles=4, bytes_of_tops=2**12, rows=16, columns=64)
+    monkeypatch.setattr(_attention_call, "TUNING", small)
+    assert_same(drawn(queries=17, keys=300, heads=1, sharp=3.0, dtype=dtype), is_causal=True)
+    assert not lists[0].dense.any()

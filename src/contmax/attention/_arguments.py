@@ -211,8 +211,9 @@ def _alpha_of_heads(alpha: float | Tensor, query: Tensor, heads: int) -> float |
             raise ValueError(
                 f"alpha must be a number or one per head, ({heads},); got a tensor of shape {tuple(alpha.shape)}."
             )
-        alpha = _beside(query, alpha, "alpha").reshape(-1, 1, 1)
-    return checked_alpha(alpha, query, -1)
+        alpha = alpha.reshape(-1, 1, 1) if alpha.dim() else alpha
+    alpha = checked_alpha(alpha, query, -1)  # first: numbers on a GPU cannot be looked at
+    return _beside(query, alpha, "alpha").reshape(-1, 1, 1) if isinstance(alpha, Tensor) else alpha
 
 
 def _checked_lengths(lengths: Tensor | None, batch: tuple[int, ...], query: Tensor) -> Tensor | None:

@@ -105,7 +105,8 @@ def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
     both = Figure(_BOTH, case.row, case.kind, None, case.at_most, details=details)
     yield _ratio(both, {name: times[name] for name in ("contmax", "torch")})
     if case.kind == "random":
-        yield _ratio(Figure(_CHOICE, case.row, "softmax", None), {name: times[name] for name in ("chosen", "torch")})
+        choice = Figure(_CHOICE, case.row, "softmax", None, details={"kernels": _chosen_kernels(case, inputs)})
+        yield _ratio(choice, {name: times[name] for name in ("chosen", "torch")})
         plain = [x.detach() for x in inputs]
         forward = {"contmax": lambda: ours(*plain), "torch": lambda: flash(*plain)}
         figure = Figure(_FORWARD, case.row, case.kind, None, case.forward_at_most)
@@ -115,7 +116,7 @@ def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
 def _eager(case: _Case, clock: Clock, effort: Effort) -> Figure:
     inputs, cotangent = _drawn(case, clock.device)
     calls = {"contmax": _pass(_entmax(case, 1.5), inputs, cotangent), "torch": _pass(_flash(case), inputs, cotangent)}
-    return _ratio(Figure(_EAGER, case.row, case.kind, None), clock.wall_times(calls, effort))
+    return _ratio(Figure(_EAGER, case.row, case.kind, None), _wall_times(calls, clock, effort))
 
 
 def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
@@ -132,10 +133,15 @@ def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
                 calls[name] = _pass(attend, inputs, cotangent)
             except Exception as problem:  # peers fail in ways of their own
                 details[name] = {"refused": str(problem)[:200]}
-    times = clock.wall_times(calls, effort)
+    times = _wall_times(calls, clock, effort)
     for name, known in details.items():
         figure = Figure(_EAGER, f"{case.row}, {case.kind}", name, None, details=known)
         yield _ratio(figure, {x: times[x] for x in (name, "torch")}) if name in calls else figure
+
+
+def _wall_times(calls: Mapping[str, Callable[[], object]], clock: Clock, effort: Effort) -> dict[str, list[float]]:
+    """Of passes one after the other: so many that what the host takes before the device begins does not count."""
+    return clock.wall_times(calls, effort if effort.small else dataclasses.replace(effort, block=0.1))
 
 
 def _versions_of_adasplash(case: _Case) -> dict[str, Callable[..., Tensor] | None]:
@@ -202,6 +208,12 @@ def _softmax(case: _Case) -> Callable[..., Tensor]:
     return lambda query, key, value: scaled_dot_product_attention(query, key, value, is_causal=case.is_causal)
 
 
+def _chosen_kernels(case: _Case, inputs: tuple[Tensor, ...]) -> str:
+    """Their name in torch, such as CUDNN_ATTENTION."""
+    query, key, value = inputs
+    return str(SDPBackend(torch._fused_sdp_choice(query, key, value, is_causal=case.is_causal)).name)
+
+
 def _flash(case: _Case) -> Callable[..., Tensor]:
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         only = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if query.is_cuda else contextlib.nullcontext()
@@ -254,9 +266,6 @@ def _distance(x: Tensor, exact: Tensor) -> float:
 
 
 GPU_ENTMAX_ATTENTION = Suite("entmax-attention", lambda effort: entmax_attention_figures(effort, GraphClock()))
-# Blocks long enough for what the host takes before the device begins not to count.
 GPU_ENTMAX_ATTENTION_PEERS = Suite(
-    "entmax-attention-peers",
-    lambda effort: peer_figures(dataclasses.replace(effort, block=0.05), GraphClock()),
-    peers=("adasplash",),
+    "entmax-attention-peers", lambda effort: peer_figures(effort, GraphClock()), peers=("adasplash",)
 )

@@ -100,11 +100,6 @@ class Tuning:
     dense_stages: int = 3
     dense_registers: int | None = 168
 
-    @property
-    def dense(self) -> dict[str, int]:
-        """What all kernels of dense blocks are told."""
-        return {"COLUMNS": self.dense_columns, "num_warps": self.dense_warps, "num_stages": self.dense_stages}
-
     def for_heads(self, width: int, like: Tensor) -> "Tuning":
         """The same for heads of so many channels, on the device and of the dtype of a tensor."""
         return _for_heads(self, width, like.element_size(), _is_large(like.device))
