@@ -141,7 +141,7 @@ def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
 
 def _wall_times(calls: Mapping[str, Callable[[], object]], clock: Clock, effort: Effort) -> dict[str, list[float]]:
     """Of passes one after the other: so many that what the host takes before the device begins does not count."""
-    return clock.wall_times(calls, effort if effort.small else dataclasses.replace(effort, block=0.1))
+    return clock.wall_times(calls, effort if effort.small else dataclasses.replace(effort, block=0.05))
 
 
 def _versions_of_adasplash(case: _Case) -> dict[str, Callable[..., Tensor] | None]:
