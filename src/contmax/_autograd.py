@@ -26,7 +26,8 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     """`function.apply(*arguments)`, with forward-mode derivatives by `function.tangent` outside torch.compile.
 
     Args:
-        function: an autograd.Function with `forward`, `setup_context`, `backward` and `tangent` (as torch's `jvp`).
+        function: an autograd.Function with `forward`, `setup_context`, `backward` and, where it has forward-mode
+            derivatives, `tangent` (as torch's `jvp`).
         arguments: what its `forward` takes.
 
     Returns:
@@ -37,7 +38,7 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     """
     if torch.compiler.is_compiling():
         return function.apply(*arguments)
-    transformed, plain = _with_tangent(function)
+    transformed, plain = _ways_to_apply(function)
     if torch._C._are_functorch_transforms_active():
         _require_one_forward_mode(arguments)
         return transformed(*arguments)
@@ -72,12 +73,13 @@ def _levels_of(x: Tensor) -> set[int]:
 
 
 @functools.cache
-def _with_tangent(function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """How the twin is called under transforms of torch.func, and how elsewhere."""
+def _ways_to_apply(function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """How the function, or its twin, is called under transforms of torch.func, and how elsewhere."""
     # torch reads the signature of `forward` on every call; finding it once saves more than a small map costs.
     function.forward.__signature__ = inspect.signature(function.forward)
-    twin: Any = type(f"{function.__name__}WithTangent", (function,), {"jvp": staticmethod(function.tangent)})
-    return twin.apply, bare_apply(twin)
+    if hasattr(function, "tangent"):
+        function = type(f"{function.__name__}WithTangent", (function,), {"jvp": staticmethod(function.tangent)})
+    return function.apply, bare_apply(function)
 
 
 def bare_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:

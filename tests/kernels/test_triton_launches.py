@@ -3,6 +3,8 @@
 No device is needed: Triton's own part is played by a kernel that only writes down how it was called.
 """
 
+import contextlib
+
 import pytest
 import torch
 from triton import knobs
@@ -11,6 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import JITFunction
 
+from contmax.kernels.triton import _kept
 from contmax.kernels.triton._kept import Launch, known_of_number
 from launch_checks import launch, noted_kernel  # noqa: F401 a fixture
 
@@ -124,6 +127,21 @@ def test_nothing_is_kept_under_tools_that_change_kernels(kernel, monkeypatch):
     launch(kernel)
     assert len(kernel.plain) == 5
     assert not kernel.plain[0].compiled.calls
+
+
+def test_under_tools_too_the_device_is_that_of_the_first_tensor(kernel, monkeypatch):
+    entered = []
+
+    def noted(x):
+        entered.append((x, len(kernel.plain)))
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(_kept, "device_of", noted)
+    monkeypatch.setattr(knobs.runtime, "debug", True)
+    x = torch.zeros(64)
+    launch(kernel, x)
+    assert len(kernel.plain) == 1
+    assert [(y is x, before) for y, before in entered] == [(True, 0)]
 
 
 @pytest.mark.parametrize("chain", ["launch_enter_hook", "launch_exit_hook"])

@@ -201,19 +201,18 @@ def _beside(query: Tensor, x: Tensor, name: str) -> Tensor:
     if x.device == query.device:
         return x
     if x.dim() == 0:
-        return x.to(query.device)
+        return x.to(query.device, non_blocking=query.is_cuda)  # else the host would wait for the GPU
     raise ValueError(f"{name} is on {x.device}, but the queries are on {query.device}. Pass {name}.to(query.device).")
 
 
 def _alpha_of_heads(alpha: float | Tensor, query: Tensor, heads: int) -> float | Tensor:
-    if isinstance(alpha, Tensor):
-        if alpha.dim() > 1 or (alpha.dim() == 1 and alpha.shape[0] not in (1, heads)):
-            raise ValueError(
-                f"alpha must be a number or one per head, ({heads},); got a tensor of shape {tuple(alpha.shape)}."
-            )
-        alpha = alpha.reshape(-1, 1, 1) if alpha.dim() else alpha
-    alpha = checked_alpha(alpha, query, -1)  # first: numbers on a GPU cannot be looked at
-    return _beside(query, alpha, "alpha").reshape(-1, 1, 1) if isinstance(alpha, Tensor) else alpha
+    if isinstance(alpha, Tensor) and (alpha.dim() > 1 or (alpha.dim() == 1 and alpha.shape[0] not in (1, heads))):
+        raise ValueError(
+            f"alpha must be a number or one per head, ({heads},); got a tensor of shape {tuple(alpha.shape)}."
+        )
+    # Before it goes to the device of the queries: numbers on a GPU cannot be looked at.
+    checked = checked_alpha(alpha[:, None, None] if isinstance(alpha, Tensor) and alpha.dim() else alpha, query, -1)
+    return _beside(query, checked, "alpha").reshape(-1, 1, 1) if isinstance(checked, Tensor) else checked
 
 
 def _checked_lengths(lengths: Tensor | None, batch: tuple[int, ...], query: Tensor) -> Tensor | None:

@@ -1,13 +1,12 @@
 """Attention by kernels that keep no matrix of weights; derivatives they do not know come from the reference."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from contmax import kernels
-from contmax._autograd import bare_apply
+from contmax._autograd import apply
 from contmax._by_reference import gradients_by_reference, needs_reference
 from contmax.attention._arguments import Inputs
 from contmax.attention._distances import full_shape
@@ -45,16 +44,8 @@ def attend_fused(inputs: Inputs) -> Tensor:
         query = -query
     options = (mask, bias, lengths, inputs.diagonal, abs(inputs.scale))
     needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in inputs.tensors)
-    output: Tensor = _applied()(query, key, value, alpha, *options, needs_gradient)[0]
+    output: Tensor = apply(_FusedAttention, query, key, value, alpha, *options, needs_gradient)[0]
     return output if len(batch) == 1 else output.reshape(*batch, *output.shape[1:])
-
-
-def _applied() -> Callable[..., tuple[Tensor, ...]]:
-    """How the function below is applied: what torch asks first takes longer than to launch its kernels."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        applied: Callable[..., tuple[Tensor, ...]] = _FusedAttention.apply
-        return applied
-    return _bare_apply  # for tensors that hold numbers, by `can_be_fused`
 
 
 def _as_one_batch(x: Tensor, scores: tuple[int, ...]) -> Tensor:
@@ -133,6 +124,3 @@ class _FusedAttention(torch.autograd.Function):
             return _reference(query, key, value, ctx.fixed_alpha if alpha is None else alpha, options)
 
         return output
-
-
-_bare_apply = bare_apply(_FusedAttention)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from contmax import kernels
+from contmax._autograd import apply
 from contmax._by_reference import gradients_by_reference, needs_reference
 from contmax._precision import wide_dtype, without_autocast
 from contmax.attention._arguments import Inputs, save_inputs, saved_inputs
@@ -40,7 +41,7 @@ def can_be_listed(inputs: Inputs, dropout_p: float) -> bool:
 def attend_listed(inputs: Inputs) -> Tensor:
     """Means of the values for all queries, (*batch, H, Q, c), in full precision."""
     query, key, value = (widened_scores(x) for x in inputs[:3])
-    output: Tensor = _ListedAttention.apply(query, key, value, *inputs[3:])[0]
+    output: Tensor = apply(_ListedAttention, query, key, value, *inputs[3:])[0]
     return output
 
 

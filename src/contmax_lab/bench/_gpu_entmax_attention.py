@@ -18,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import contmax
 from contmax_lab.bench._figure import Figure
 from contmax_lab.bench._gpu_timing import Clock, GraphClock, percentiles
+from contmax_lab.bench._gpu_work import eager_table
 from contmax_lab.bench._suite import Suite, peer
 from contmax_lab.bench._timing import Effort
 
@@ -25,7 +26,7 @@ _BOTH = "bfloat16, forward + backward: device time / flash attention"
 _FORWARD = "bfloat16, forward: device time / flash attention"
 _ALPHAS = "bfloat16, forward + backward, L = 4,096: device time / that of α = 1.5"
 _CHOICE = "bfloat16, forward + backward: device time of the kernels that torch chooses / flash attention"
-_EAGER = "bfloat16, forward + backward: wall clock of eager calls / flash attention"
+_EAGER = eager_table(_BOTH)
 _MEMORY = "peak extra memory of forward + backward, MB"
 _ERROR = 8e-3
 # Longer ones would take too long, and others have no target.
