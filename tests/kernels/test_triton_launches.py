@@ -27,7 +27,7 @@ def test_the_second_launch_is_that_of_the_compiled_kernel(kernel):
     assert first.grid == (3, 2, 1)
     assert first.arguments[0] is x
     assert first.arguments[1:] == (None, 48, 0.5)
-    assert first.options == {"K": 2, "B": 64, "num_warps": 8}
+    assert first.options == {"K": 2, "B": 64, "num_warps": 8, "enable_fp_fusion": False}
     (grid, arguments), *rest = first.compiled.calls
     assert grid == (5, 1, 1)
     assert arguments == (z.data_ptr(), None, 80, 0.25, 2, 64)
@@ -249,4 +249,4 @@ def test_the_interpreter_is_called_as_it_is():
     kernel.fn = kernel.fn
     launch(kernel)
     launch(kernel)
-    assert calls == [((3, 1, 1), {"K": 2, "B": 64, "num_warps": 4})] * 2
+    assert calls == [((3, 1, 1), {"K": 2, "B": 64, "num_warps": 4, "enable_fp_fusion": False})] * 2

@@ -50,6 +50,8 @@ _COMPILED: dict[tuple[Any, ...], dict[tuple[Any, ...], _Kept]] = {}
 class Launch:
     """``kernel[grid](*tensors, *numbers, **kinds, num_warps=warps)``, but for the tensors.
 
+    Every kernel is launched by this class, without contraction of products and sums (why: `README.md` of this folder).
+
     Args:
         kernel: a function under ``triton.jit`` that takes tensors, then numbers, then constants of compilation.
         grid: how many programs, along one to three axes.
@@ -72,7 +74,9 @@ class Launch:
     ) -> None:
         self.kernel, self.grid, self._numbers, self._kinds = kernel, (*grid, 1, 1)[:3], numbers, kinds
         chosen = {"num_warps": warps, "maxnreg": registers, "num_stages": stages}
-        self._options = {name: value for name, value in chosen.items() if value is not None}
+        self._options: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+        # Contracted, the sum of a reduction differs between threads, which then part at the next branch, and hang.
+        self._options["enable_fp_fusion"] = False
         # Constants are compiled in, but have their places in the list of arguments.
         self.after_tensors = (*numbers, *kinds.values())
         known = (kernel.fn, warps, registers, stages, *kinds.items(), *map(known_of_number, numbers))

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of
+from contmax.kernels.triton._kept import Launch
 from contmax.kernels.triton._launch import order_of
 from contmax.kernels.triton._rows import saturated
 from contmax.kernels.triton._solve import NOTHING, relative_weights
@@ -49,13 +50,13 @@ def long_residuals(
     """Write g (p̂ − (1−s) e_y) of some classes, a row for each long token, in their order; other rows are left alone."""
     tokens, channels = hidden.shape
     tiles = blocks_of(tokens, _TOKENS) * blocks_of(columns.stop - columns.start, _CLASSES)
-    _make_residuals[(tiles,)](
-        hidden, weight, weight if bias is None else bias, target, cut, g, long.tokens, long.total, residual,
-        tokens, columns.start, columns.stop, channels,
-        hidden.stride(0), weight.stride(0), cut.stride(0), residual.stride(0), alpha - 1, smoothing,
-        K=order_of(alpha), HAS_BIAS=bias is not None, ROWS=_TOKENS, CLASSES=_CLASSES, GROUP=_GROUP,
-        DEPTH=32 if hidden.dtype == torch.float32 else 64, num_warps=8, num_stages=3,
-    )  # fmt: skip
+    sizes = (tokens, columns.start, columns.stop, channels)
+    strides = (hidden.stride(0), weight.stride(0), cut.stride(0), residual.stride(0))
+    kinds = {"K": order_of(alpha), "HAS_BIAS": bias is not None, "ROWS": _TOKENS, "CLASSES": _CLASSES, "GROUP": _GROUP}
+    kinds["DEPTH"] = 32 if hidden.dtype == torch.float32 else 64
+    make = Launch(_make_residuals, (tiles,), (*sizes, *strides, alpha - 1, smoothing), kinds, 8, stages=3)
+    biases = weight if bias is None else bias
+    make(hidden, weight, biases, target, cut, g, long.tokens, long.total, residual)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ from torch import Tensor
 from contmax.kernels._loss_options import LossOptions
 from contmax.kernels.triton._class_losses import row_losses_backward
 from contmax.kernels.triton._counting import blocks_of
-from contmax.kernels.triton._kept import device_of
+from contmax.kernels.triton._kept import Launch
 from contmax.kernels.triton._launch import CHUNK, order_of, side_by_side
 from contmax.kernels.triton._row_loss import chunk_has_mass
 from contmax.kernels.triton._solve import NOTHING, relative_weights
@@ -35,11 +35,9 @@ def list_supports(z: Tensor, alpha: float, cut: Tensor, places: Tensor, masses: 
         counts: the number of classes with mass, (T,), int32, which may be larger than the capacity.
     """
     tokens, classes = z.shape
-    with device_of(z):
-        _list_support[(tokens,)](
-            z, cut, places, masses, counts, classes, alpha - 1, cut.stride(0),
-            K=order_of(alpha), HAS_TOPS=cut.shape[1] > 4, CHUNK=CHUNK, CAPACITY=places.shape[1], num_warps=1,
-        )  # fmt: skip
+    kinds = {"K": order_of(alpha), "HAS_TOPS": cut.shape[1] > 4, "CHUNK": CHUNK, "CAPACITY": places.shape[1]}
+    list_them = Launch(_list_support, (tokens,), (classes, alpha - 1, cut.stride(0)), kinds, 1)
+    list_them(z, cut, places, masses, counts)
 
 
 def support_products(
@@ -71,19 +69,25 @@ def support_products(
     (tokens, classes), channels, capacity = z.shape, weight.shape[1], places.shape[1]
     products = z.new_empty((tokens, channels), dtype=torch.float32)
     weight, target = side_by_side(weight), target.contiguous()
-    with device_of(z):
-        _add_listed_rows[(tokens, blocks_of(channels, _CHANNELS))](
-            places, masses, counts, target, cut, weight, products if mean_row is None else mean_row, products,
-            classes, channels, weight.stride(0), cut.stride(0), smoothing,
-            SMOOTHS=mean_row is not None, CAPACITY=capacity, ROWS=8, BLOCK=_CHANNELS, num_warps=4,
-        )  # fmt: skip
-        options = LossOptions(alpha, None, smoothing)
-        residual = row_losses_backward(z, target, options, cut, (counts > capacity).float(), out=z)
-        _multiply_long_rows[(blocks_of(tokens, _TILE_ROWS), blocks_of(channels, _TILE_CHANNELS))](
-            residual, counts, weight, products, tokens, classes, channels, weight.stride(0),
-            CAPACITY=capacity, ROWS=_TILE_ROWS, BLOCK=_TILE_CHANNELS, CHUNK=32 if z.dtype == torch.float32 else 64,
-            num_warps=8, num_stages=3,
-        )  # fmt: skip
+    add = Launch(
+        _add_listed_rows,
+        (tokens, blocks_of(channels, _CHANNELS)),
+        (classes, channels, weight.stride(0), cut.stride(0), smoothing),
+        {"SMOOTHS": mean_row is not None, "CAPACITY": capacity, "ROWS": 8, "BLOCK": _CHANNELS},
+    )
+    add(places, masses, counts, target, cut, weight, products if mean_row is None else mean_row, products)
+    options = LossOptions(alpha, None, smoothing)
+    residual = row_losses_backward(z, target, options, cut, (counts > capacity).float(), out=z)
+    chunk = 32 if z.dtype == torch.float32 else 64
+    multiply = Launch(
+        _multiply_long_rows,
+        (blocks_of(tokens, _TILE_ROWS), blocks_of(channels, _TILE_CHANNELS)),
+        (tokens, classes, channels, weight.stride(0)),
+        {"CAPACITY": capacity, "ROWS": _TILE_ROWS, "BLOCK": _TILE_CHANNELS, "CHUNK": chunk},
+        8,
+        stages=3,
+    )
+    multiply(residual, counts, weight, products)
     return products
 
 

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax.kernels.triton._counting import blocks_of, power_of_two
-from contmax.kernels.triton._kept import device_of
+from contmax.kernels.triton._kept import Launch
 from contmax.kernels.triton._launch import laid_out, side_by_side
 from contmax.kernels.triton._long_tokens import find_long_tokens, long_residuals
 from contmax.kernels.triton._rows import saturated
@@ -61,25 +61,31 @@ def support_sums(
     """
     hidden, weight, target, g = side_by_side(hidden), side_by_side(weight), target.contiguous(), laid_out(g)
     (classes, channels), half = weight.shape, hidden.dtype != torch.float32
-    with device_of(hidden):
-        every = _every_class(hidden, cut, g, smoothing / classes)
-        long = find_long_tokens(counts, places.shape[1], g)
-        pairs = _sorted_pairs(places, masses, counts, target, g, classes, smoothing)
-        width = blocks_of(blocks_of(classes, _BLOCKS_OF_CLASSES), _CLASSES) * _CLASSES
-        residual = hidden.new_empty(hidden.shape[0], width)
-        for start in range(0, classes, width):
-            columns = slice(start, min(start + width, classes))
-            long_residuals(residual, hidden, weight, bias, target, alpha, smoothing, cut, g, long, columns)
-            _sum_rows[(blocks_of(columns.stop - start, _CLASSES), blocks_of(channels, _CHANNELS))](
-                *pairs, residual, *long, hidden, every, grad_weight,
-                start, classes, channels, residual.stride(0), hidden.stride(0),
-                CLASSES=_CLASSES, CHANNELS=_CHANNELS, ROWS=64 if half else 32, num_warps=8, num_stages=_STAGES,
-            )  # fmt: skip
-            if bias is not None:
-                _sum_coefficients[(blocks_of(columns.stop - start, _CLASSES // 4),)](
-                    *pairs, residual, long.total, every[channels:], grad_bias, start, classes, residual.stride(0),
-                    TILE=_CLASSES, CLASSES=_CLASSES // 4, ROWS=128, num_warps=4,
-                )  # fmt: skip
+    every = _every_class(hidden, cut, g, smoothing / classes)
+    long = find_long_tokens(counts, places.shape[1], g)
+    pairs = _sorted_pairs(places, masses, counts, target, g, classes, smoothing)
+    width = blocks_of(blocks_of(classes, _BLOCKS_OF_CLASSES), _CLASSES) * _CLASSES
+    residual = hidden.new_empty(hidden.shape[0], width)
+    for start in range(0, classes, width):
+        columns = slice(start, min(start + width, classes))
+        long_residuals(residual, hidden, weight, bias, target, alpha, smoothing, cut, g, long, columns)
+        sum_rows = Launch(
+            _sum_rows,
+            (blocks_of(columns.stop - start, _CLASSES), blocks_of(channels, _CHANNELS)),
+            (start, classes, channels, residual.stride(0), hidden.stride(0)),
+            {"CLASSES": _CLASSES, "CHANNELS": _CHANNELS, "ROWS": 64 if half else 32},
+            8,
+            stages=_STAGES,
+        )
+        sum_rows(*pairs, residual, *long, hidden, every, grad_weight)
+        if bias is not None:
+            sum_coefficients = Launch(
+                _sum_coefficients,
+                (blocks_of(columns.stop - start, _CLASSES // 4),),
+                (start, classes, residual.stride(0)),
+                {"TILE": _CLASSES, "CLASSES": _CLASSES // 4, "ROWS": 128},
+            )
+            sum_coefficients(*pairs, residual, long.total, every[channels:], grad_bias)
 
 
 def _every_class(hidden: Tensor, cut: Tensor, g: Tensor, share: float) -> Tensor:
@@ -107,17 +113,19 @@ def _sorted_pairs(
     """
     tokens, capacity = places.shape
     keys = places.new_empty(tokens * (capacity + 1))
-    _name_pairs[(tokens,)](
-        places, counts, target, g, keys, tokens * capacity, classes, CAPACITY=capacity, SLOTS=power_of_two(capacity)
-    )
+    sizes = {"CAPACITY": capacity, "SLOTS": power_of_two(capacity)}
+    Launch(_name_pairs, (tokens,), (tokens * capacity, classes), sizes)(places, counts, target, g, keys)
     # The order of equal classes is that of the tokens: sums have the same rounding every time.
     keys, order = torch.sort(keys, stable=True)
     names, coefficients = torch.empty_like(keys), torch.empty_like(keys, dtype=torch.float32)
     block = 1024
-    _weigh_pairs[(blocks_of(keys.numel(), block),)](
-        keys, order, masses, g, names, coefficients, tokens * capacity, keys.numel(), classes, smoothing,
-        CAPACITY=capacity, BLOCK=block,
-    )  # fmt: skip
+    weigh = Launch(
+        _weigh_pairs,
+        (blocks_of(keys.numel(), block),),
+        (tokens * capacity, keys.numel(), classes, smoothing),
+        {"CAPACITY": capacity, "BLOCK": block},
+    )
+    weigh(keys, order, masses, g, names, coefficients)
     edges = torch.arange(0, classes + _CLASSES, _CLASSES, dtype=torch.int32, device=keys.device).clamp_(max=classes)
     return keys, names, coefficients, torch.searchsorted(keys, edges)
 
