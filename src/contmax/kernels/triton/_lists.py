@@ -15,6 +15,8 @@ from contmax.kernels.triton._solve import NOTHING, climb
 
 # Scores of a chunk that a thread lists one after the other.
 _FEW_OF_A_THREAD = tl.constexpr(3)
+# What a sum and a difference may lose of a float32, with a margin.
+_LAST_BITS = tl.constexpr(2.4e-7)
 
 
 @triton.jit
@@ -51,8 +53,8 @@ def append(VALUES, PLACES, first, count, x, bound, column, CAPACITY: tl.constexp
     counts = tl.sum(tl.sum(by_threads(keep.to(tl.int32), VECTOR), 2), 0)
     if tl.max(counts, 0) <= _FEW_OF_A_THREAD:
         held, at = by_threads(tl.where(keep, x, -float("inf")), VECTOR), by_threads(columns, VECTOR)
-        largest = tl.max(tl.max(held, 2), 0)
-        while tl.max((largest > -float("inf")).to(tl.int32), 0) > 0:
+        for _ in range(tl.max(counts, 0)):
+            largest = tl.max(tl.max(held, 2), 0)
             found = (largest > -float("inf")).to(tl.int32)
             place = count + tl.cumsum(found, 0) - 1
             # The first of equals.
@@ -64,7 +66,6 @@ def append(VALUES, PLACES, first, count, x, bound, column, CAPACITY: tl.constexp
                 tl.store(PLACES + first + place, where.to(tl.int16), mask=fits)
             count += tl.sum(found, 0)
             held = tl.where(at == where[None, :, None], -float("inf"), held)
-            largest = tl.max(tl.max(held, 2), 0)
     else:
         place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
         fits = keep & (place < CAPACITY)
@@ -146,8 +147,9 @@ def list_scores(
             y = tl.where(y < NOTHING, NOTHING, y)[None, :]
             partition = tl.maximum(level - top, 0.0)
             partition = bound_of_rows(y, epsilon, partition, 1.0 - epsilon * partition, K, PER_ROW)
-            level = top + partition
-            # A little lower, so that rounding and rough powers lose nothing.
+            # A little lower, so that rounding loses nothing: also where the scores are so large that all which have
+            # mass are equal, or A is less than the distance between two numbers.
+            level = top + partition - _LAST_BITS * tl.abs(top)
             below = level - reach - (1e-5 if K > 0 else 1e-3) * (1.0 + partition)
             bound = tl.max(tl.where(reaches, below, -float("inf")), 0)
             count = append(SCORES, PLACES, first, count, x, bound, start - begin, CAPACITY, VECTOR, IS_MAP)
