@@ -251,7 +251,8 @@ def test_support_that_changes_in_the_last_step():
 
 def test_ties_of_all_keys(lists):
     query, key, value = drawn(queries=3, keys=100, heads=1)
-    assert_same([query, key[:, :, :1].expand(1, 1, 100, 16), value])
+    # The gradients of the queries are 0, and what remains of them is rounding: that of small values is small.
+    assert_same([query, key[:, :, :1].expand(1, 1, 100, 16), 0.3 * value])
     assert (lists[0].counts == 100).all()
 
 

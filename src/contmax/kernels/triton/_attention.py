@@ -59,9 +59,9 @@ def _list(call: AttentionCall, lists: AttentionLists) -> None:
     real: dict[str, Any] = {"dtype": torch.float32, "device": call.query.device}
     whole: dict[str, Any] = {"dtype": torch.int32, "device": call.query.device}
     tops, some = torch.empty(plan.tops_shape, **real), torch.empty(plan.some_shape, **whole)
-    numbers = torch.empty(plan.some_shape[:2], **whole)
-    bounds = torch.empty((call.kind.all_heads, call.kind.queries, 2), **real)
-    found = (some, numbers, bounds, *lists[:6])
+    numbers, doubts = torch.empty(plan.some_shape[:2], **whole), torch.empty(plan.doubts_shape, **whole)
+    bounds = torch.empty((call.kind.all_heads, call.kind.queries), **real)
+    found = (some, numbers, doubts, bounds, *lists[:6])
     given = (call.query, call.key, call.mask, call.bias, call.lengths)
     for find_tops, list_keys, list_doubted in plan.blocks:
         find_tops(*given, call.alpha, tops)

@@ -9,6 +9,7 @@ import triton.language as tl
 
 from contmax.kernels.triton._attention_dense_scores import (
     by_lane,
+    by_lane_of_products,
     dense_scores,
     fewest_keys,
     first_and_end,
@@ -169,10 +170,10 @@ def solve_dense(
                     )  # fmt: skip
                     weight, escort, root = weights_of_scores(x, top, t, epsilon, unit, POWER, ROUGH)
                     some = by_lane(escort)
-                    totals += by_lane(weight)
+                    totals += by_lane_of_products(escort, root) if ROUGH and POWER >= 2 else by_lane(weight)
                     slopes += some
                     if ROUGH and POWER >= 3:
-                        curves += by_lane(root if POWER == 3 else root * root)
+                        curves += by_lane(root) if POWER == 3 else by_lane_of_products(root, root)
                     highs = tl.where(some > 0.0, n // COLUMNS + 1, highs)
                     lows = tl.where((some > 0.0) & (lows == _NO_BLOCK), n // COLUMNS, lows)
                 total, slope = tl.sum(totals, 1), tl.sum(slopes, 1)

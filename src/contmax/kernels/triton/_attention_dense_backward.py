@@ -6,6 +6,7 @@ import triton.language as tl
 from contmax.kernels.triton._attention_columns import entries_of
 from contmax.kernels.triton._attention_dense_scores import (
     by_lane,
+    by_lane_of_products,
     dense_scores,
     fewest_keys,
     first_and_end,
@@ -52,7 +53,7 @@ def _rates(p, u, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
     In half precision, where α is far from one, it is made of u = p^ε.
     """
     if ROUGH and K != ANY_POWER:
-        return u * (tl.maximum(quick_log2(u), -150.0) * 0.69314718 - 1.0) + 1.0
+        return tl.fma(u, tl.fma(tl.maximum(quick_log2(u), -150.0), 0.69314718, -1.0), 1.0)
     else:
         return curvature(tl.where(p > 0.0, p, 1.0), epsilon, ROUGH)
 
@@ -128,9 +129,9 @@ def dense_queries_backward(
                 dq = tl.dot(saturated(slope, K).to(k.dtype), tl.trans(k), dq, input_precision=PRECISION)
                 if NEEDS_ALPHA:
                     rate = _rates(p, u, epsilon, POWER, ROUGH)
-                    turns += by_lane(slope * rate)
+                    turns += by_lane_of_products(slope, rate)
                     rests += by_lane(slope)
-                    rates += by_lane(escort * rate)
+                    rates += by_lane_of_products(escort, rate)
                     masses += by_lane(escort)
             broken = (state[0] + state[1]) * 0.0  # NaN stays NaN
             dq = saturated(dq * scale + broken[:, None], DQ)

@@ -112,13 +112,22 @@ def state_of_rows(top, t, total, epsilon, unit, K: tl.constexpr, ROUGH: tl.const
 @triton.jit
 def _less(x, top, unit):
     """Scores less the largest of their rows; NOTHING as it was."""
-    return tl.where(x <= NOTHING, NOTHING, x * unit - top[:, None])
+    return tl.where(x <= NOTHING, NOTHING, tl.fma(x, unit, -top[:, None]))
 
 
 @triton.jit
 def by_lane(x):
     """Sums of what one thread has of each row of a product (R, n), (R, LANES): no thread has to ask another."""
     return tl.sum(tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // (2 * LANES), LANES, 2]), 3), 1)
+
+
+@triton.jit
+def by_lane_of_products(a, b):
+    """`by_lane` of a·b, (R, LANES), with half of the products contracted into sums, which the compiler may not do."""
+    shape: tl.constexpr = [a.shape[0], a.shape[1] // (2 * LANES), LANES, 2]
+    a_left, a_right = tl.split(tl.reshape(a, shape))
+    b_left, b_right = tl.split(tl.reshape(b, shape))
+    return tl.sum(tl.fma(a_left, b_left, a_right * b_right), 1)
 
 
 @triton.jit

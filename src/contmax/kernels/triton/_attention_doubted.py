@@ -7,7 +7,15 @@ them doubts, since rows that are neighbours often doubt the same.
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._attention_lists import distance_of, first_key_of, is_dense, mark_dense, place_of
+from contmax.kernels.triton._attention_lists import (
+    DENSE_BY_LISTS,
+    DENSE_BY_TOPS,
+    distance_of,
+    first_key_of,
+    mark_dense,
+    mark_of,
+    place_of,
+)
 from contmax.kernels.triton._attention_tops import ANY_SIZE, PRECISION, end_of, keys_of, with_extras
 from contmax.kernels.triton._instructions import store_apart
 from contmax.kernels.triton._solve import NOTHING
@@ -50,30 +58,30 @@ def _appended(to_keys, to_scores, found, j, y, keep, order, CAPACITY: tl.constex
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def list_doubted(
-    Q, K, M, B, LENGTHS, TOPS, SOME, NUMBERS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
+    Q, K, M, B, LENGTHS, TOPS, SOME, NUMBERS, DOUBTS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
     begin, last, tiles, queries, keys, diagonal, heads, group, scale,
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    EXACT: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, T: tl.constexpr, WIDE: tl.constexpr,
-    CAPACITY: tl.constexpr, TOGETHER: tl.constexpr,
+    EXACT: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, T: tl.constexpr, P: tl.constexpr,
+    WIDE: tl.constexpr, CAPACITY: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """More KEYS and SCORES, and COUNTS of all, from SOME, NUMBERS and BOUNDS of `list_keys`, TOGETHER at a time.
+    """More KEYS and SCORES, and COUNTS of all, from SOME, NUMBERS, DOUBTS and BOUNDS of `list_keys`.
 
-    With EXACT the scores of all keys are computed again.
+    Keys are multiplied TOGETHER at a time. Which tiles a row doubts is read, not decided again: a tile that was listed
+    and is doubted too would have its key twice. With EXACT the scores of all keys are computed again.
     """
     head = tl.program_id(1).to(tl.int64)
     program = head * tl.num_programs(0) + tl.program_id(0)
     number = tl.load(NUMBERS + program)
     start = begin + tl.program_id(0) * R
     # The lists of a dense block are not used.
-    if ((number > 0) | EXACT) & (is_dense(DENSE, head, start, queries) == 0):
+    if ((number > 0) | EXACT) & (mark_of(DENSE, head, start, queries) != DENSE_BY_TOPS):
         b, h = head // heads, head % heads
         rows = start + tl.arange(0, R)
         inside = rows < last
         at_row = head * queries + rows
         base = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
-        bound = tl.load(BOUNDS + at_row * 2, mask=inside, other=float("inf"))
-        below = tl.load(BOUNDS + at_row * 2 + 1, mask=inside, other=0.0)
+        below = tl.load(BOUNDS + at_row, mask=inside, other=0.0)
         found = tl.load(COUNTS + at_row, mask=inside, other=0)
         ends = end_of(rows, keys_of(LENGTHS, b, keys, HAS_LENGTHS), diagonal, CAUSAL)
         last_end = tl.max(tl.where(inside, ends, 0), 0)
@@ -94,7 +102,8 @@ def list_doubted(
             both = tl.load(tops + tile, mask=inside, other=0)
             first = both.to(tl.int32).to(tl.float32, bitcast=True)
             second = (both >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-            doubts = second > bound
+            bits = tl.load(DOUBTS + (program * P + tile % P) * R + tl.arange(0, R))
+            doubts = ((bits >> (tile // P)) & 1) != 0
             # What is not allowed is NOTHING, and stays below, also where α = 1 lets every score have mass.
             least = tl.where(doubts, tl.maximum(below, 0.5 * NOTHING), float("inf"))
             high, low = place_of(first, WIDE), place_of(second, WIDE)
@@ -103,8 +112,8 @@ def list_doubted(
                 slot = tl.minimum(found, CAPACITY - 2)
                 store_apart(to_keys + slot, origin + distance_of(high), doubts)
                 store_apart(to_keys + slot + 1, origin + distance_of(low), doubts)
-                store_apart(to_scores + slot, first * unit - base, doubts)
-                store_apart(to_scores + slot + 1, second * unit - base, doubts)
+                store_apart(to_scores + slot, tl.fma(first, unit, -base), doubts)
+                store_apart(to_scores + slot + 1, tl.fma(second, unit, -base), doubts)
                 found += tl.where(doubts, 2, 0)
             origin += part * (TOGETHER * 4)
             j = origin + distance_of(place)
@@ -118,7 +127,7 @@ def list_doubted(
                 at_biases = at_bias[:, None] + j.to(tl.int64)[None, :] * bj
                 y = with_extras(z, M, B, at_masks, at_biases, allowed, scale, HAS_MASK, HAS_BIAS) - base[:, None]
             else:
-                y = tl.where(allowed, z * scale - base[:, None], NOTHING)
+                y = tl.where(allowed, tl.fma(z, scale, -base[:, None]), NOTHING)
             here = (part * TOGETHER + place)[None, :]
             keep = (y > least[:, None]) & (here != high[:, None]) & (here != low[:, None])
             if tl.max(tl.max(keep.to(tl.int32), 1), 0) > 0:
@@ -130,4 +139,4 @@ def list_doubted(
             )  # fmt: skip
         tl.store(COUNTS + at_row, found, mask=inside)
         if tl.max(found, 0) > CAPACITY:
-            mark_dense(DENSE, ANY_DENSE, head, start, queries, group)
+            mark_dense(DENSE, ANY_DENSE, head, start, queries, group, DENSE_BY_LISTS)

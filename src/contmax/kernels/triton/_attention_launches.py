@@ -32,12 +32,14 @@ class Listing(NamedTuple):
 
     Attributes:
         tops_shape: (B·H, queries at a time, tiles, 2), float32: the largest scores of each tile.
-        some_shape: (B·H, programs, tiles and more), int32: which tiles have to be looked at again.
+        some_shape: (B·H, programs, tiles and more), int32: which tiles have to be looked at again,
+        doubts_shape: (B·H, programs, threads of a row · rows), int32: and by which rows.
         blocks: for each block of queries the launches of `tile_tops`, `list_keys` and `list_doubted`.
     """
 
     tops_shape: tuple[int, ...]
     some_shape: tuple[int, ...]
+    doubts_shape: tuple[int, ...]
     blocks: tuple[tuple[ReadyLaunch, ReadyLaunch, ReadyLaunch], ...]
 
 
@@ -55,6 +57,7 @@ def listing(kind: AttentionKind) -> Listing:
     return Listing(
         (kind.all_heads, size, tiles, 2),
         (kind.all_heads, blocks_of(size, _LISTED_TOGETHER), all_tiles),
+        (kind.all_heads, blocks_of(size, _LISTED_TOGETHER), _threads_of_a_row(all_tiles) * _LISTED_TOGETHER),
         tuple(
             _listing_of_block(kind, wide, tiles, begin, min(begin + together, queries))
             for begin in range(0, queries, together)
@@ -69,7 +72,6 @@ def _listing_of_block(
     tuning, options, strides = kind.tuning, kind.options, _joined(kind.strides[:2])
     all_tiles = power_of_two(tiles)
     many = all_tiles > _MANY_TOPS
-    threads = min(_THREADS_OF_A_ROW * (2 if many else 1), all_tiles)
     most = max(max(kind.keys // _DOUBTFUL_SHARE, _FEW_DOUBTFUL) // (wide // 4), 4)
     # Fewer registers make room for more programs; masks and float32 need more than these.
     is_exact = kind.dtype == torch.float32
@@ -88,13 +90,14 @@ def _listing_of_block(
         tuning.tile_stages if wide == tuning.columns else tuning.stages,
     )
     grid = (blocks_of(last - begin, _LISTED_TOGETHER), kind.all_heads)
-    sizes = {"R": _LISTED_TOGETHER, "T": all_tiles, "WIDE": wide, "CAPACITY": LIST_CAPACITY}
+    sizes = {"R": _LISTED_TOGETHER, "T": all_tiles, "P": _threads_of_a_row(all_tiles), "WIDE": wide}
+    sizes["CAPACITY"] = LIST_CAPACITY
     keys = _launch(
         kind,
         list_keys,
         grid,
         (begin, last, 2 * tiles, most, kind.queries, *shared, kind.epsilon),
-        {**powers, **{name: options[name] for name in ("CAUSAL", "HAS_BIAS", "HAS_LENGTHS")}, **sizes, "P": threads},
+        {**powers, **{name: options[name] for name in ("CAUSAL", "HAS_BIAS", "HAS_LENGTHS")}, **sizes},
         tuning.list_warps * (2 if many else 1),
         tuning.many_registers if many else tuning.list_registers,
     )
@@ -109,6 +112,11 @@ def _listing_of_block(
         tuning.doubted_stages,
     )
     return tops, keys, doubted
+
+
+def _threads_of_a_row(tiles: int) -> int:
+    """Of a program that lists keys; each looks at 32 tiles or fewer."""
+    return min(_THREADS_OF_A_ROW * (2 if tiles > _MANY_TOPS else 1), tiles)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
@@ -175,6 +183,7 @@ def dense_gradients(
         tuning.dense_warps,
         tuning.dense_registers,
         tuning.dense_stages,
+        contracts=True,
     )
     of_keys = _launch(
         kind,
@@ -220,6 +229,7 @@ def listed_gradients(kind: AttentionKind, cotangent: tuple[int, ...], needs_alph
         {**kind.powers, "NEEDS_ALPHA": needs_alpha, **kind.widths, **kind.value_widths, "R": rows, **of_lists},
         1,
         tuning.gradient_registers,
+        contracts=True,
     )
     cells = kind.group * row_blocks
     sizes = (tuning.abreast, kind.queries, kind.keys, kind.heads, kind.group, cells)
@@ -245,9 +255,10 @@ def _launch(
     warps: int,
     registers: int | None = None,
     stages: int | None = None,
+    contracts: bool = False,
 ) -> ReadyLaunch:
     """A launch for the tensors of a kind, whose dtypes and device are known."""
-    return ReadyLaunch(Launch(kernel, grid, numbers, constants, warps, registers, stages), kind.device)
+    return ReadyLaunch(Launch(kernel, grid, numbers, constants, warps, registers, stages, contracts), kind.device)
 
 
 def _joined(strides: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:

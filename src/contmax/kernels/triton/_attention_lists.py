@@ -31,6 +31,10 @@ _STEPS = tl.constexpr(3)
 _CLOSER_STEPS = tl.constexpr(2)
 # A first bound is made of as many tops at least.
 _FEWEST = tl.constexpr(64)
+# Who found a block of rows to be dense. `list_doubted` asks for the first mark while its programs write the second: so
+# all threads of a program get the same answer, whether they read before or after another program has written.
+DENSE_BY_TOPS = tl.constexpr(1)
+DENSE_BY_LISTS = tl.constexpr(2)
 
 
 @triton.jit
@@ -114,15 +118,15 @@ def _closer(first, second, top, unit, ok, epsilon, partition, K: tl.constexpr):
 
 
 @triton.jit
-def is_dense(DENSE, head, row, queries):
-    """Whether the block of a row is dense."""
-    return tl.load(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + row // DENSE_ROWS) != 0
+def mark_of(DENSE, head, row, queries):
+    """What marks the block of a row: 0 where it is not dense."""
+    return tl.load(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + row // DENSE_ROWS)
 
 
 @triton.jit
-def mark_dense(DENSE, ANY_DENSE, head, row, queries, group):
+def mark_dense(DENSE, ANY_DENSE, head, row, queries, group, MARK: tl.constexpr):
     """The block of a row is dense."""
-    tl.store(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + row // DENSE_ROWS, 1)
+    tl.store(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + row // DENSE_ROWS, MARK)
     tl.store(ANY_DENSE + head // group, 1)
 
 
@@ -147,7 +151,7 @@ def distance_of(place):
 # Were rows of tops known to be aligned, threads would load neighbours together, and exchange them all to store lists.
 @triton.jit(do_not_specialize=(*ANY_SIZE, "row_of_tops", "most"))
 def list_keys(
-    LENGTHS, A, TOPS, SOME, NUMBERS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
+    LENGTHS, A, TOPS, SOME, NUMBERS, DOUBTS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
     begin, last, row_of_tops, most, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
@@ -158,8 +162,9 @@ def list_keys(
     Scores are less the largest top of the row. STARTS (heads, queries, 2) has that top, NaN for a row with NaN, and a
     lower bound of A. A program lists R rows, of each of which P threads hold T tops: so what is computed once for a row
     is computed for several by one instruction. SOME (heads, programs, T) are the tiles of which more keys may have mass
-    in any of its rows, NUMBERS (heads, programs) how many they are, and BOUNDS (heads, queries, 2) of tops and of
-    scores less the largest say for which.
+    in any of its rows, NUMBERS (heads, programs) how many they are, and DOUBTS (heads, programs, P, R) has a bit for
+    each tile p + P·bit of a row that is set if it is one of them for this row. BOUNDS (heads, queries) are those of
+    scores less the largest.
 
     DENSE (heads, blocks) is set where a row does not fit: where two keys of more than `most` tiles may have mass, or
     more keys than a list has room for. Then nothing is listed.
@@ -218,20 +223,22 @@ def list_keys(
             store_apart(STARTS + at_row * 2 + 1, partition, inside)
             if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
                 # The lists of a dense block are not used.
-                mark_dense(DENSE, ANY_DENSE, head, start, queries, group)
+                mark_dense(DENSE, ANY_DENSE, head, start, queries, group, DENSE_BY_TOPS)
             else:
                 # Tiles with one key are listed, those of which more may have mass are noted for the program.
                 slot = ((tl.cumsum(sums, 0) - sums)[:, :, None] + tl.cumsum(kinds, 2) - kinds) & 65535
                 key = first_key_of(tile, WIDE) + distance_of(place_of(first, WIDE))
                 tl.store((KEYS + at_row * CAPACITY)[None, :, None] + slot, key, mask=kinds == 1)
-                score = first * unit - base[None, :, None]
+                score = tl.fma(first, unit, -base[None, :, None])
                 tl.store((SCORES + at_row * CAPACITY)[None, :, None] + slot, score, mask=kinds == 1)
-                doubted = tl.reduce_or(tl.sum(tl.where(kinds > 1, 1 << turn, 0), 2), 1)
+                doubts = tl.sum(tl.where(kinds > 1, 1 << turn, 0), 2)
+                doubted = tl.reduce_or(doubts, 1)
                 doubted = tl.reshape((doubted[:, None] >> tl.arange(0, S)[None, :]) & 1, [T])
                 any_tile = tl.arange(0, T) // S + (tl.arange(0, T) % S) * P
                 program = head * tl.num_programs(0) + tl.program_id(0)
                 tl.store(SOME + program * T + tl.cumsum(doubted, 0) - 1, any_tile, mask=doubted > 0)
                 tl.store(NUMBERS + program, tl.sum(doubted, 0))
-                store_apart(BOUNDS + at_row * 2, bound, inside)
-                store_apart(BOUNDS + at_row * 2 + 1, below, inside)
+                of_threads = tl.arange(0, P)[:, None] * R + tl.arange(0, R)[None, :]
+                tl.store(DOUBTS + program * (P * R) + of_threads, doubts)
+                store_apart(BOUNDS + at_row, below, inside)
                 store_apart(COUNTS + at_row, counted & 65535, inside)

@@ -23,6 +23,6 @@ def line_of_roots(top, t, epsilon, unit, K: tl.constexpr):
 @triton.jit
 def powers_of_line(x, slope, base, epsilon, K: tl.constexpr):
     """Weights and escorts of products x, (R, n), and roots: weights are their k-th powers."""
-    u = tl.maximum(x * slope[:, None] + base[:, None], 0.0)
+    u = tl.maximum(tl.fma(x, slope[:, None], base[:, None]), 0.0)
     weight, escort = powers_of_roots(u, epsilon, K)
     return weight, escort, u

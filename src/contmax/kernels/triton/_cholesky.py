@@ -84,9 +84,9 @@ def plane_cholesky_gradient(cotangent: Tensor, tril: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=LAUNCHES)
 def _factors(rows: int) -> Launch:
-    return Launch(cholesky_fwd_kernel, (blocks_of(rows, _BLOCK),), (rows,), {"ROWS": _BLOCK})
+    return Launch(cholesky_fwd_kernel, (blocks_of(rows, _BLOCK),), (rows,), {"ROWS": _BLOCK}, contracts=True)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
 def _gradients(rows: int) -> Launch:
-    return Launch(cholesky_bwd_kernel, (blocks_of(rows, _BLOCK),), (rows,), {"ROWS": _BLOCK})
+    return Launch(cholesky_bwd_kernel, (blocks_of(rows, _BLOCK),), (rows,), {"ROWS": _BLOCK}, contracts=True)

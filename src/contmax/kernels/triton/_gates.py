@@ -171,14 +171,14 @@ def _bytes(may: Tensor | None) -> Tensor | None:
 def _moments(rows: int, numbers: tuple[int, int, float, float], has_mask: bool, drops: bool) -> Launch:
     block, warps = _block(numbers[1])
     kinds = {"HAS_MASK": has_mask, "DROPS": drops, "BLOCK": block}
-    return Launch(gate_moments_fwd_kernel, (rows,), numbers, kinds, warps)
+    return Launch(gate_moments_fwd_kernel, (rows,), numbers, kinds, warps, contracts=True)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
 def _pull_back(rows: int, numbers: tuple[int, int, float], has_mask: bool, has_weights: bool) -> Launch:
     block, warps = _block(numbers[1])
     kinds = {"HAS_MASK": has_mask, "HAS_WEIGHTS": has_weights, "BLOCK": block}
-    return Launch(gate_moments_bwd_kernel, (rows,), numbers, kinds, warps)
+    return Launch(gate_moments_bwd_kernel, (rows,), numbers, kinds, warps, contracts=True)
 
 
 def _block(length: int) -> tuple[int, int]:

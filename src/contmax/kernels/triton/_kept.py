@@ -50,7 +50,7 @@ _COMPILED: dict[tuple[Any, ...], dict[tuple[Any, ...], _Kept]] = {}
 class Launch:
     """``kernel[grid](*tensors, *numbers, **kinds, num_warps=warps)``, but for the tensors.
 
-    Every kernel is launched by this class, without contraction of products and sums (why: `README.md` of this folder).
+    Every kernel is launched by this class.
 
     Args:
         kernel: a function under ``triton.jit`` that takes tensors, then numbers, then constants of compilation.
@@ -60,6 +60,9 @@ class Launch:
         warps: of a program.
         registers: of a thread, at most; None leaves the number to the compiler.
         stages: blocks on their way to a loop; None leaves the number to the compiler.
+        contracts: whether the compiler may contract products and sums. Only for a kernel in which no reduction
+            decides a branch or a loop: a contracted sum differs between threads, which then part at the branch, and
+            wait for each other for ever (`README.md` of this folder).
     """
 
     def __init__(
@@ -71,15 +74,15 @@ class Launch:
         warps: int = 4,
         registers: int | None = None,
         stages: int | None = None,
+        contracts: bool = False,
     ) -> None:
         self.kernel, self.grid, self._numbers, self._kinds = kernel, (*grid, 1, 1)[:3], numbers, kinds
         chosen = {"num_warps": warps, "maxnreg": registers, "num_stages": stages}
         self._options: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-        # Contracted, the sum of a reduction differs between threads, which then part at the next branch, and hang.
-        self._options["enable_fp_fusion"] = False
+        self._options["enable_fp_fusion"] = contracts
         # Constants are compiled in, but have their places in the list of arguments.
         self.after_tensors = (*numbers, *kinds.values())
-        known = (kernel.fn, warps, registers, stages, *kinds.items(), *map(known_of_number, numbers))
+        known = (kernel.fn, warps, registers, stages, contracts, *kinds.items(), *map(known_of_number, numbers))
         self._compiled = _COMPILED.setdefault(known, {})
 
     def __call__(self, *tensors: Tensor | None) -> None:

@@ -260,7 +260,7 @@ def launch_of_values(rows: int, columns: int, k: float, raised: bool, slopes: bo
     grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
     law, kinds = _law(k, raised)
     kinds |= {"SLOPES": slopes, "ROWS": block_rows, "COLUMNS": block_columns}
-    return Launch(line_fwd_kernel, grid, (rows, columns, *law), kinds, warps)
+    return Launch(line_fwd_kernel, grid, (rows, columns, *law), kinds, warps, contracts=True)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
@@ -271,7 +271,8 @@ def _launch_of_gradients(
     block_rows, block_columns, warps = _block(rows, columns)
     law, kinds = _law(k, raised)
     kinds |= {"BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns}
-    return Launch(line_bwd_kernel, (blocks_of(rows, block_rows),), (rows, columns, *strides, *law), kinds, warps)
+    grid = (blocks_of(rows, block_rows),)
+    return Launch(line_bwd_kernel, grid, (rows, columns, *strides, *law), kinds, warps, contracts=True)
 
 
 def _law(k: float, raised: bool) -> tuple[tuple[float, float], dict[str, int]]:

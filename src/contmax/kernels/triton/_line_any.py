@@ -235,7 +235,8 @@ def any_line_gradients(
     if rows and columns:
         parameters = (laid_out(x) for x in (loc, scale, alpha, centre, width))
         kinds = {"GROUP": group, "PER_ROW": index is not None, "BASIS": needs_basis, **_NODES, "COLUMNS": block}
-        gradients = Launch(any_bwd_kernel, (groups, blocks), (rows, columns, *matrix.stride(), gap), kinds, warps)
+        numbers = (rows, columns, *matrix.stride(), gap)
+        gradients = Launch(any_bwd_kernel, (groups, blocks), numbers, kinds, warps, contracts=True)
         gradients(*by_row, shares, matrix, *parameters, *_rules(loc.device))
     by_loc, by_scale, by_alpha = ((x if blocks == 1 else x.sum(0)).reshape(loc.shape) for x in by_row)
     if not needs_basis:
@@ -261,7 +262,8 @@ def _rules(device: torch.device) -> tuple[Tensor, Tensor]:
 def _values(rows: int, columns: int, gap: float, per_row: bool) -> Launch:
     block, warps = _block(columns, _COLUMNS)
     kinds = {"PER_ROW": per_row, **_NODES, "COLUMNS": block}
-    return Launch(any_fwd_kernel, (rows, blocks_of(columns, block)), (columns, gap), kinds, warps)
+    grid = (rows, blocks_of(columns, block))
+    return Launch(any_fwd_kernel, grid, (columns, gap), kinds, warps, contracts=True)
 
 
 def _block(columns: int, most: int) -> tuple[int, int]:

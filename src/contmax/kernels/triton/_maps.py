@@ -133,7 +133,7 @@ def backward_of_rows(rows: Rows, step: int, alpha: float | None, needs_alpha: bo
     numbers = (rows.total, rows.columns, epsilon, *rows.places, step)
     block = backward_block(rows.columns)
     kinds = {"K": order, "PER_ROW": alpha is None, "NEEDS_ALPHA": needs_alpha, "R": block.rows, "B": block.columns}
-    return Launch(backward_rows, block.programs(rows.total), numbers, kinds, block.warps)
+    return Launch(backward_rows, block.programs(rows.total), numbers, kinds, block.warps, contracts=True)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)

@@ -108,11 +108,13 @@ def _means(shape: tuple[int, int, int]) -> Launch:
     batch, length, channels = shape
     columns = min(power_of_two(channels), 128)
     grid = (batch, blocks_of(channels, columns))
-    return Launch(masked_mean_fwd_kernel, grid, (length, channels), {"ROWS": _ROWS, "COLUMNS": columns})
+    kinds = {"ROWS": _ROWS, "COLUMNS": columns}
+    return Launch(masked_mean_fwd_kernel, grid, (length, channels), kinds, contracts=True)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
 def _pull_back(shape: tuple[int, int, int], needs_values: bool) -> Launch:
     batch, length, channels = shape
     kinds = {"NEEDS_VALUES": needs_values, "ROWS": _ROWS, "COLUMNS": min(power_of_two(channels), 128)}
-    return Launch(masked_mean_bwd_kernel, (batch, blocks_of(length, _ROWS)), (length, channels), kinds)
+    grid = (batch, blocks_of(length, _ROWS))
+    return Launch(masked_mean_bwd_kernel, grid, (length, channels), kinds, contracts=True)

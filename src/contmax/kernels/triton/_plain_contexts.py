@@ -273,7 +273,9 @@ def _launches_of_contexts(
     # A warp reads 128 numbers at a time.
     kinds = {"ROWS": rows, "COLUMNS": columns, "LANES": warps * 128 // columns}
     grid = (batch * blocks, blocks_of(length, part_length))
-    launches = [Launch(contexts_kernel, grid, numbers, {"SLOPES": n} | kinds, warps) for n in (0, slopes)]
+    launches = [
+        Launch(contexts_kernel, grid, numbers, {"SLOPES": n} | kinds, warps, contracts=True) for n in (0, slopes)
+    ]
     return grid[1], launches
 
 
@@ -293,4 +295,5 @@ def _launch_of_gradients(shape: tuple[int, int, int], shares: int, dimension: in
     programs = (batch if dimension else 0) + (batch * row_blocks * column_blocks if shares else 0)
     kinds = {"SHARES": shares, "PLACES": dimension, "ROWS": rows, "COLUMNS": columns}
     kinds["MULTIPLIED"] = min(power_of_two(channels), _MULTIPLIED)
-    return Launch(contexts_bwd_kernel, (programs,), (batch, length, channels, row_blocks, column_blocks), kinds)
+    numbers = (batch, length, channels, row_blocks, column_blocks)
+    return Launch(contexts_bwd_kernel, (programs,), numbers, kinds, contracts=True)

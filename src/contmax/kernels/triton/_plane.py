@@ -244,7 +244,7 @@ def launch_of_values(rows: int, columns: int, k: float, is_matrix: bool, slopes:
     grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
     law, kinds = _law(k, is_matrix)
     kinds |= {"SLOPES": slopes, "ROWS": block_rows, "COLUMNS": block_columns}
-    return Launch(plane_fwd_kernel, grid, (rows, columns, *law), kinds)
+    return Launch(plane_fwd_kernel, grid, (rows, columns, *law), kinds, contracts=True)
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
@@ -255,7 +255,8 @@ def _gradients(
     block_rows, block_columns = _block(rows, columns)
     law, kinds = _law(k, is_matrix)
     kinds |= {"BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns}
-    return Launch(plane_bwd_kernel, (blocks_of(rows, block_rows),), (rows, columns, *strides, *law), kinds)
+    grid = (blocks_of(rows, block_rows),)
+    return Launch(plane_bwd_kernel, grid, (rows, columns, *strides, *law), kinds, contracts=True)
 
 
 def _law(k: float, is_matrix: bool) -> tuple[tuple[float, ...], dict[str, int]]:

@@ -77,7 +77,7 @@ def forward_rows(
     else:
         partition, t, weight, total, slope = solved_weights(y, epsilon, K, ROUGH, B)
     # An empty row has no mass, and keeps none; a row with NaN has a NaN threshold, but weights without.
-    p = weight / tl.where(total > 0.0, total, 1.0)[:, None] + (t * 0.0)[:, None]
+    p = tl.fma(weight, (1.0 / tl.where(total > 0.0, total, 1.0))[:, None], (t * 0.0)[:, None])
     tl.store(P + r.to(tl.int64)[:, None] * n + columns[None, :], p.to(P.dtype.element_ty), mask=inside)
     if NEEDS_OMEGA:
         # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
@@ -94,12 +94,12 @@ def inverse_cube_root(p, ROUGH: tl.constexpr):
     """p^{−1/3} for p > 0 by Newton's method, to four digits where ROUGH."""
     root = (0x54A21D2A - p.to(tl.int32, bitcast=True) // 3).to(tl.float32, bitcast=True)  # off by 3.5 % at most
     third = p * 0.33333333
-    root = root * (1.3333333 - third * root * root * root)
-    root = root * (1.3333333 - third * root * root * root)
+    root = root * tl.fma(-third * root, root * root, 1.3333333)
+    root = root * tl.fma(-third * root, root * root, 1.3333333)
     if ROUGH:
         return root
     else:
-        return root + root * (0.33333333 - third * root * root * root)
+        return tl.fma(root, tl.fma(-third * root, root * root, 0.33333333), root)
 
 
 @triton.jit
@@ -128,10 +128,11 @@ def curvature(p, epsilon, ROUGH: tl.constexpr = False):
     r"""D = ∂/∂α log_{2−α} p = ln²p ∫₀¹ u p^{εu} du, for p > 0, to four digits where ROUGH; ε is (R,)."""
     log_p = quick_log2(tl.maximum(p, 1e-37)) * 0.69314718 if ROUGH else log(p)
     x = log_p * epsilon[:, None]
-    series = 0.5 + x * (0.33333333 + x * (0.125 + x * (0.033333333 + x * (0.0069444444 + x * 0.0011904762))))
+    series = tl.fma(x, tl.fma(x, 0.0011904762, 0.0069444444), 0.033333333)
+    series = tl.fma(x, tl.fma(x, tl.fma(x, series, 0.125), 0.33333333), 0.5)
     # Away from x = 0, (1 − (1 − x) eˣ)/x² with x² = ε² ln²p.
     inverse = 1.0 / tl.where(epsilon == 0.0, 1.0, epsilon)
-    wide = (1.0 - (1.0 - x) * tl.exp(x)) * (inverse * inverse)[:, None]
+    wide = tl.fma(x - 1.0, tl.exp(x), 1.0) * (inverse * inverse)[:, None]
     return tl.where(tl.abs(x) > 0.3, wide, log_p * log_p * series)
 
 

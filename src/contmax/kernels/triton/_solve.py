@@ -37,10 +37,10 @@ def log(u):
     exponent = (bits - 0x3F2AAAAB) & -0x800000  # u = 2^e m, m in [2/3, 4/3)
     f = (bits - exponent).to(tl.float32, bitcast=True) - 1.0
     square = f * f
-    r = (f * -0.130187988 + 0.140889585) * square + (f * -0.121489584 + 0.139809534)
-    r = (((r * f - 0.166845024) * f + 0.200121149) * f - 0.249996364) * f + 0.333331943
-    r = (r * f - 0.5) * square + f
-    return exponent.to(tl.float32) * (0.693147182 / 8388608) + r
+    r = tl.fma(tl.fma(f, -0.130187988, 0.140889585), square, tl.fma(f, -0.121489584, 0.139809534))
+    r = tl.fma(tl.fma(tl.fma(tl.fma(r, f, -0.166845024), f, 0.200121149), f, -0.249996364), f, 0.333331943)
+    r = tl.fma(tl.fma(r, f, -0.5), square, f)
+    return tl.fma(exponent.to(tl.float32), 0.693147182 / 8388608, r)
 
 
 @triton.jit
@@ -49,8 +49,8 @@ def rough_log(u):
     bits = u.to(tl.int32, bitcast=True)
     exponent = (bits - 0x3F2AAAAB) & -0x800000
     f = (bits - exponent).to(tl.float32, bitcast=True) - 1.0
-    r = ((f * 0.22171589 - 0.27525285) * f + 0.33271671) * f - 0.4992835
-    return exponent.to(tl.float32) * (0.693147182 / 8388608) + ((r * f) * f + f)
+    r = tl.fma(tl.fma(tl.fma(f, 0.22171589, -0.27525285), f, 0.33271671), f, -0.4992835)
+    return tl.fma(exponent.to(tl.float32), 0.693147182 / 8388608, tl.fma(r * f, f, f))
 
 
 @triton.jit
@@ -58,7 +58,7 @@ def log1p(w):
     """ln(1 + w) for w ≥ −1; of no use at −1 itself."""
     u = 1.0 + w
     lost = tl.where(tl.abs(w) < 0.5, w - (u - 1.0), 0.0)  # what rounding took from 1 + w
-    return log(tl.maximum(u, 1e-37)) + lost * (2.0 - u)
+    return tl.fma(lost, 2.0 - u, log(tl.maximum(u, 1e-37)))
 
 
 @triton.jit
@@ -69,11 +69,17 @@ def expm1_ratio(x):
 
 
 @triton.jit
+def log1p_series(w):
+    """ln(1 + w)/w = 1 − w/2 + w²/3 − …"""
+    return tl.fma(-w, tl.fma(w, -0.33333333, 0.5), 1.0)
+
+
+@triton.jit
 def log1p_ratio(w, epsilon, v):
     """ln(1 + w)/ε, where w = ε v; v at ε = 0."""
     small = tl.abs(epsilon) < 1e-5
     curved = log1p(w) * (1.0 / tl.where(small, 1.0, epsilon))
-    return tl.where(small, v * (1.0 - w * (0.5 - w * 0.33333333)), curved)
+    return tl.where(small, v * log1p_series(w), curved)
 
 
 @triton.jit
@@ -82,7 +88,7 @@ def rough_escort(w, v, epsilon):
     log_u = rough_log(tl.maximum(1.0 + w, 1e-37))
     small = tl.abs(epsilon) < 1e-3
     curved = log_u * (1.0 / tl.where(small, 1.0, epsilon))[:, None]
-    ratio = tl.where(small[:, None], v * (1.0 - w * (0.5 - w * 0.33333333)), curved)
+    ratio = tl.where(small[:, None], v * log1p_series(w), curved)
     return tl.exp2((ratio - log_u) * 1.4426950)
 
 
@@ -105,13 +111,31 @@ def powers_of_roots(u, epsilon, K: tl.constexpr):
 
 
 @triton.jit
+def powers_of_pairs(u, K: tl.constexpr):
+    """u^k and u^{k−1} of roots u ≥ 0, (R, B), added up for neighbours, (R, B/2) each; K is 2, 3 or 4.
+
+    Half of the products are contracted into sums here. The compiler may not do so.
+    """
+    left, right = tl.split(tl.reshape(u, [u.shape[0], u.shape[1] // 2, 2]))
+    if K == 2:
+        return tl.fma(left, left, right * right), left + right
+    else:
+        left_square, right_square = left * left, right * right
+        cubes = tl.fma(left_square, left, right_square * right)
+        if K == 3:
+            return cubes, left_square + right_square
+        else:
+            return tl.fma(left_square, left_square, right_square * right_square), cubes
+
+
+@triton.jit
 def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
     """p and p^{2−α} of scores (R, B), up to a factor each: those of the largest where K ≤ 0; t and ε are (R,)."""
     if K > 0:
-        return powers_of_roots(tl.maximum(y * epsilon[:, None] + t[:, None], 0.0), epsilon, K)
+        return powers_of_roots(tl.maximum(tl.fma(y, epsilon[:, None], t[:, None]), 0.0), epsilon, K)
     elif K == 0 and ROUGH:
         # What is masked has no mass: where ε > 0 its root is 0, else 1e20 or more, of which powers below −2 are 0.
-        return powers_of_roots(tl.maximum(y * (epsilon / t)[:, None] + 1.0, 0.0), epsilon, K)
+        return powers_of_roots(tl.maximum(tl.fma(y, (epsilon / t)[:, None], 1.0), 0.0), epsilon, K)
     else:
         v = y * (1.0 / t)[:, None]
         w = v * epsilon[:, None]
@@ -131,6 +155,17 @@ def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False
 def sums(weight, escort):
     """Sums over rows of two blocks (R, B), each (R,), in one reduction: threads wait for each other once."""
     return tl.split(tl.sum(tl.join(weight, escort), 1))
+
+
+@triton.jit
+def sums_of_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
+    """Sums over rows of the `relative_weights` of scores (R, B), each (R,)."""
+    if K > 1:
+        weight, escort = powers_of_pairs(tl.maximum(tl.fma(y, epsilon[:, None], t[:, None]), 0.0), K)
+        return sums(weight, escort)
+    else:
+        weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
+        return sums(weight, escort)
 
 
 @triton.jit
@@ -235,8 +270,7 @@ def climb(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr, TO_THE
     steps = 0
     climbing = True
     while climbing:
-        weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
-        total, slope = sums(weight, escort)
+        total, slope = sums_of_weights(y, t, epsilon, K, ROUGH)
         step = newton_step(total, slope, partition, t, epsilon, K, ROUGH)
         moves = is_climbing(step, t, K, ROUGH, TO_THE_END)
         if ROUGH and K != 1:
