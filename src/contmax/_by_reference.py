@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from contmax._eager import is_batch_of_cotangents
+from contmax._eager import is_batch_of_cotangents, is_transformed
 
 # From all arguments, None where one is not a tensor.
 Reference = Callable[..., Tensor]
+# Of a reference that returns a tuple the cotangent is one too.
+Cotangent = Tensor | tuple[Tensor, ...]
 
 
 def needs_reference(cotangent: Tensor) -> bool:
@@ -20,24 +22,37 @@ def needs_reference(cotangent: Tensor) -> bool:
     return may_be_differentiated() or is_batch_of_cotangents(cotangent)
 
 
+def refused_by_kernels(*cotangents: Tensor | None) -> bool:
+    """The same for a kernel that is no operator with a rule for vmap: it takes no cotangent of any transform.
+
+    ``torch.vmap(lambda v: torch.autograd.grad(y, x, v))`` has such a cotangent.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return may_be_differentiated() or any(c is not None and is_transformed(c) for c in cotangents)
+
+
 def may_be_differentiated() -> bool:
     """Whether what is computed now may be differentiated, by reverse mode or, in a dual level, by forward mode."""
     return torch.is_grad_enabled() or forward_ad._current_level >= 0
 
 
 def gradients_by_reference(
-    reference: Reference, inputs: Sequence[Tensor | None], needed: Sequence[bool], cotangent: Tensor
+    reference: Callable[..., Cotangent], inputs: Sequence[Tensor | None], needed: Sequence[bool], cotangent: Cotangent
 ) -> list[Tensor | None]:
     """The gradients of the inputs, differentiable themselves; None for those that are not needed."""
     wanted = [x for x, need in zip(inputs, needed, strict=True) if need and x is not None]
 
-    def of_wanted(*moving: Tensor) -> Tensor:
+    def of_wanted(*moving: Tensor) -> Cotangent:
         rest = iter(moving)
         return reference(*(next(rest) if n and x is not None else x for x, n in zip(inputs, needed, strict=True)))
 
-    if is_batch_of_cotangents(cotangent):
+    if any(map(is_batch_of_cotangents, cotangent if isinstance(cotangent, tuple) else (cotangent,))):
+        create_graph = torch.is_grad_enabled()
         with torch.enable_grad():
-            gradients = iter(torch.autograd.grad(of_wanted(*wanted), wanted, cotangent))
+            # One input may have been computed from another, and the gradient must not follow that: it ends at views.
+            wanted = [x.view_as(x) for x in wanted]
+            gradients = iter(torch.autograd.grad(of_wanted(*wanted), wanted, cotangent, create_graph=create_graph))
     else:
         # Unlike torch.autograd.grad this works inside the transforms of torch.func too.
         gradients = iter(torch.func.vjp(of_wanted, *wanted)[1](cotangent))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._C import _len_torch_dispatch_stack
+from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
@@ -53,12 +53,24 @@ def is_eager(tensor: Tensor) -> bool:
     """True for a real tensor outside torch.compile, torch.export, the transforms of torch.func and modes of torch.
 
     A mode, such as that of ``make_fx``, sees torch's operations and our operators, not what is done with an address.
+    A transform refuses functions of autograd that have no rule for it, even where it does not see their tensors: those
+    that a vmapped function closes over.
     """
+    return is_real(tensor) and not _are_functorch_transforms_active()
+
+
+def is_real(tensor: Tensor) -> bool:
+    """The same, but a transform of torch.func may be active: the tensor has values that can be read and compared."""
     return not is_compiling() and not _len_torch_dispatch_stack() and holds_numbers(tensor)
 
 
 def all_eager(*values: object) -> bool:
-    """True if all the tensors among the arguments are real as above."""
+    """True if `is_eager` is true of all the tensors among the arguments."""
+    return all_real(*values) and not _are_functorch_transforms_active()
+
+
+def all_real(*values: object) -> bool:
+    """True if `is_real` is true of all the tensors among the arguments."""
     if is_compiling() or _len_torch_dispatch_stack():
         return False
     for value in values:  # a loop takes half as long as `all`
@@ -74,6 +86,21 @@ def holds_numbers(tensor: Tensor) -> bool:
     )
 
 
+def all_hold_numbers(*values: object) -> bool:
+    """True if `holds_numbers` is true of all the tensors among the arguments, and no transform of torch.func is active.
+
+    Not to be called in a trace by torch.compile, which cannot tell whether a transform is active.
+    """
+    if _are_functorch_transforms_active():
+        return False
+    return all(holds_numbers(value) for value in values if isinstance(value, Tensor))
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """True for a tensor that a transform of torch.func has wrapped, or the vmap of torch.autograd.grad."""
+    return is_functorch_wrapped_tensor(tensor) or is_legacy_batchedtensor(tensor)
+
+
 def is_batch_of_cotangents(tensor: Tensor) -> bool:
     """True for tensors of torch.autograd.grad(…, is_grads_batched=True): a vmap of its own, for torch's operations."""
     return is_legacy_batchedtensor(tensor)
@@ -82,7 +109,7 @@ def is_batch_of_cotangents(tensor: Tensor) -> bool:
 def is_eager_cpu(*values: object) -> bool:
     """True if the values of all the tensors among the arguments can be looked at without waiting for a device."""
     for value in values:  # noqa: SIM110, as above
-        if isinstance(value, Tensor) and not (value.is_cpu and is_eager(value)):
+        if isinstance(value, Tensor) and not (value.is_cpu and is_real(value)):
             return False
     return True
 

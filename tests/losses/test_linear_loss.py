@@ -187,6 +187,46 @@ def test_transforms_of_torch_func():
 
 
 @pytest.mark.parametrize("alpha", [1.5, 3.0])
+def test_vmap_of_a_function_that_closes_over_the_layer(alpha):
+    hidden, weight, bias, target = layer(6, 3, 5)
+    loss = linear_entmax_loss(hidden, weight, target, alpha, bias=bias)
+    factors = torch.tensor([1.0, -2.0], dtype=F64)
+    each = torch.func.vmap(lambda c: c * linear_entmax_loss(hidden, weight, target, alpha, bias=bias))(factors)
+    torch.testing.assert_close(each, factors * loss)
+    gradients = torch.autograd.grad(each[1], (hidden, weight, bias))
+    torch.testing.assert_close(gradients, torch.autograd.grad(-2 * loss, (hidden, weight, bias)))
+
+
+def tied():
+    """Hidden vectors that were computed from the weight of the layer, and the weight."""
+    _, weight, _, target = layer(6, 3, 5)
+    target = target.clamp(min=0)
+    return weight[target].tanh(), weight, target
+
+
+def test_a_tied_weight_counts_once_where_gradients_are_differentiable():
+    hidden, weight, target = tied()
+    expected = torch.autograd.grad(two_steps(hidden, weight, target), weight, create_graph=True)[0]
+    slope = torch.autograd.grad(linear_entmax_loss(hidden, weight, target), weight, create_graph=True)[0]
+    torch.testing.assert_close(slope, expected)
+    curvature = torch.autograd.grad(slope.square().sum(), weight, retain_graph=True)
+    torch.testing.assert_close(curvature, torch.autograd.grad(expected.square().sum(), weight))
+
+
+@pytest.mark.parametrize("batched", ["torch.vmap", "torch.autograd.grad"])
+def test_vmap_of_cotangents(batched):
+    hidden, weight, target = tied()
+    losses = linear_entmax_loss(hidden, weight, target, reduction="none")
+
+    def gradient(cotangent, **options):
+        return torch.autograd.grad(losses, weight, cotangent, retain_graph=True, **options)[0]
+
+    cotangents = torch.randn(2, 6, dtype=F64)
+    every = torch.vmap(gradient)(cotangents) if batched == "torch.vmap" else gradient(cotangents, is_grads_batched=True)
+    torch.testing.assert_close(every, torch.stack([gradient(c) for c in cotangents]))
+
+
+@pytest.mark.parametrize("alpha", [1.5, 3.0])
 def test_dual_numbers(alpha):
     hidden, weight, bias, target = layer(6, 3, 5)
     moved, turned = torch.randn_like(hidden), torch.randn_like(weight)

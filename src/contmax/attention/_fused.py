@@ -7,7 +7,7 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
-from contmax._by_reference import gradients_by_reference, needs_reference
+from contmax._by_reference import gradients_by_reference, refused_by_kernels
 from contmax.attention._arguments import Inputs
 from contmax.attention._distances import full_shape
 from contmax.attention._reference import attend_reference
@@ -98,7 +98,7 @@ class _FusedAttention(torch.autograd.Function):
         if g is None:
             return None, None, None, None, *others
         needed = ctx.needs_input_grad[:4]
-        if needs_reference(g):
+        if refused_by_kernels(g):
             found = gradients_by_reference(_FusedAttention._of_tensors(ctx, options), given, needed, g)
             return *found, *others
         alpha = ctx.fixed_alpha if given[3] is None else given[3]

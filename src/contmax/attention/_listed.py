@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
-from contmax._by_reference import gradients_by_reference, needs_reference
+from contmax._by_reference import gradients_by_reference, refused_by_kernels
 from contmax._precision import wide_dtype, without_autocast
 from contmax.attention._arguments import Inputs, save_inputs, saved_inputs
 from contmax.attention._blocked import block_of, query_blocks
@@ -72,7 +72,7 @@ class _ListedAttention(torch.autograd.Function):
         if g is None:
             return None, None, None, None, *others
         needed = ctx.needs_input_grad[:4]
-        if needs_reference(g):
+        if refused_by_kernels(g):
             return *gradients_by_reference(_of_tensors(inputs), _differentiable(inputs), needed, g), *others
         return *_gradients(inputs, kept, g, needed[3]), *others
 

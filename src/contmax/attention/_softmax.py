@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from contmax._by_reference import gradients_by_reference, may_be_differentiated
-from contmax._eager import holds_numbers
+from contmax._by_reference import gradients_by_reference, refused_by_kernels
+from contmax._eager import all_hold_numbers
 from contmax.attention._arguments import Inputs, save_inputs, saved_inputs
 from contmax.attention._distances import bias_of_scores
 from contmax.attention._reference import allowed_keys, attend_reference
@@ -17,7 +17,7 @@ def can_be_softmax(inputs: Inputs) -> bool:
     """Whether α is the number one, and torch's kernels know the derivatives that may be asked for."""
     if not isinstance(inputs.alpha, float) or inputs.alpha != 1:
         return False
-    return torch.compiler.is_compiling() or (all(map(holds_numbers, inputs.tensors)) and not inputs.have_tangents)
+    return torch.compiler.is_compiling() or (all_hold_numbers(*inputs) and not inputs.have_tangents)
 
 
 def attend_softmax(inputs: Inputs, dropout_p: float) -> Tensor:
@@ -58,7 +58,7 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
 
 
 class _TwiceDifferentiable(torch.autograd.Function):
-    """The output itself. Its gradient goes on to torch's kernel, or, to be differentiated again, to the reference."""
+    """The output itself. Its gradient goes to torch's kernel, or to the reference, to be differentiated or vmapped."""
 
     @staticmethod
     def forward(output: Tensor, *arguments: Any) -> Tensor:
@@ -70,7 +70,7 @@ class _TwiceDifferentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        if not may_be_differentiated():
+        if not refused_by_kernels(g):
             return g, *(None,) * len(ctx.fixed)
         inputs, _ = saved_inputs(ctx)
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager
+from contmax._eager import is_real
 from contmax._mask import require_boolean
 from contmax._typing import Float
 
@@ -212,7 +212,7 @@ def device_for(value: object) -> torch.device:
 
 def can_be_read(tensor: Tensor) -> bool:
     """Whether a tensor has values: not one on the meta device, nor one in a trace."""
-    return is_eager(tensor) and not tensor.is_meta
+    return is_real(tensor) and not tensor.is_meta
 
 
 def require_positive(value: Tensor, name: str, advice: str) -> Tensor:

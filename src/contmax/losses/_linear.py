@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from contmax._autograd import apply
-from contmax._by_reference import needs_reference
-from contmax._eager import holds_numbers, is_exporting
+from contmax._by_reference import gradients_by_reference, refused_by_kernels
+from contmax._eager import all_hold_numbers, is_exporting
 from contmax._precision import wide_dtype
 from contmax._typing import Float, Shaped
 from contmax.losses._conjugate import ClassLoss
@@ -134,7 +134,7 @@ class _LinearLosses(torch.autograd.Function):
         others = (None, None, None, None, None)
         if g is None:
             return None, None, None, *others
-        if needs_reference(g):
+        if refused_by_kernels(g):
             return *_differentiable_gradients(ctx, g), *others
         hidden, weight, bias, ids, *kept = ctx.saved_tensors
         fixed = (ctx.alpha, ctx.smoothing)
@@ -146,13 +146,12 @@ class _LinearLosses(torch.autograd.Function):
 
 def _differentiable_gradients(ctx: Any, g: Tensor) -> list[Tensor | None]:
     """Gradients of hidden, weight and bias, by operations that can be differentiated."""
-    hidden, weight, bias, ids, *_ = ctx.saved_tensors
-    layer, create_graph = (hidden, weight, bias), torch.is_grad_enabled()
-    with torch.enable_grad():
-        losses = _two_step_losses(*layer, ids, ctx.alpha, ctx.smoothing)
-    wanted = [x for x, needed in zip(layer, ctx.needs_input_grad, strict=False) if needed]
-    found = iter(torch.autograd.grad(losses, wanted, g, create_graph=create_graph))
-    return [next(found) if needed else None for needed in ctx.needs_input_grad[:3]]
+    *layer, ids = ctx.saved_tensors[:4]
+
+    def reference(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return _two_step_losses(hidden, weight, bias, ids, ctx.alpha, ctx.smoothing)
+
+    return gradients_by_reference(reference, layer, ctx.needs_input_grad[:3], g)
 
 
 def _two_step_losses(
@@ -198,7 +197,7 @@ def _can_be_blocked(*arguments: object) -> bool:
     """Whether our operators can take the tensors: not those of torch.func or forward mode, and not in an export."""
     if torch.compiler.is_compiling():
         return not is_exporting()
-    return forward_ad._current_level < 0 and all(holds_numbers(x) for x in arguments if isinstance(x, Tensor))
+    return forward_ad._current_level < 0 and all_hold_numbers(*arguments)
 
 
 def _check_shapes(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None) -> None:

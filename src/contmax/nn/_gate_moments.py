@@ -8,7 +8,7 @@ from torch.nn.functional import logsigmoid
 
 from contmax import kernels
 from contmax._autograd import apply
-from contmax._by_reference import may_be_differentiated
+from contmax._by_reference import gradients_by_reference, refused_by_kernels
 from contmax.maps import softmax
 from contmax.nn._place import Cells, observed_cells
 
@@ -84,6 +84,7 @@ class GateMoments(torch.autograd.Function):
     """The same by a kernel of one launch in each direction; higher derivatives are those of the reference."""
 
     # Torch looks at the signature of a forward with a `setup_context` in every call: longer than the kernel takes.
+    # Transforms of torch.func refuse a forward without one; under them nothing is eager, and this is not called.
     @staticmethod
     def forward(
         ctx: Any,
@@ -108,13 +109,13 @@ class GateMoments(torch.autograd.Function):
             return (None,) * 6
         by_weights, by_mean, by_variance = cotangents
         by_mean, by_variance = (torch.zeros_like(mean) if c is None else c for c in (by_mean, by_variance))
-        if may_be_differentiated():
+        if refused_by_kernels(*cotangents):
             given = torch.zeros_like(weights) if by_weights is None else by_weights
 
             def reference(logits: Tensor) -> tuple[Tensor, ...]:
                 return _reference(logits, may, noise, drop, ctx.shift, ctx.least)
 
-            gradient = torch.func.vjp(reference, logits)[1]((given, by_mean, by_variance))[0]
+            (gradient,) = gradients_by_reference(reference, (logits,), (True,), (given, by_mean, by_variance))
         else:
             gradient = kernels.gate_moments_pulled_back(
                 logits.contiguous(), may, weights, mean, (by_weights, by_mean, by_variance), ctx.shift

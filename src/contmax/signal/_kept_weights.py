@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from contmax._eager import all_eager, is_eager_cpu
+from contmax._eager import all_real, is_eager_cpu
 from contmax.basis import Basis
 from contmax.signal._length_table import LengthTable, table_fits
 from contmax.signal._positions import observation_positions
@@ -112,7 +112,7 @@ def _ragged_weights(
 
 def _are_real(device: torch.device, mask: Tensor | None, constants: Constants) -> bool:
     """Whether all are tensors with values, outside of any trace, on one device."""
-    if device.type == "meta" or not all_eager(mask, *constants) or (mask is not None and mask.device != device):
+    if device.type == "meta" or not all_real(mask, *constants) or (mask is not None and mask.device != device):
         return False
     for constant in constants:  # noqa: SIM110, `all` takes twice as long
         if constant.device != device or constant.is_inference():

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from contmax import kernels
 from contmax._autograd import apply
-from contmax._by_reference import may_be_differentiated
+from contmax._by_reference import refused_by_kernels
 
 
 def masked_product(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
@@ -35,6 +35,7 @@ class MaskedMean(torch.autograd.Function):
     """Σ_ℓ w_ℓ h_ℓ, (B, L), (B, L, D), (B, L) → (B, D), by a kernel that reads only what counts."""
 
     # Torch looks at the signature of a forward with a `setup_context` in every call: longer than the kernel takes.
+    # Transforms of torch.func refuse a forward without one; under them nothing is eager, and this is not called.
     @staticmethod
     def forward(ctx: Any, weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         ctx.save_for_backward(weights, values, mask)
@@ -45,7 +46,7 @@ class MaskedMean(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         weights, values, mask = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        if may_be_differentiated():
+        if refused_by_kernels(cotangent):
             # These are differentiable themselves.
             shown = torch.where(mask.unsqueeze(-1), values, 0).to(weights.dtype)
             by_weights = (shown @ cotangent.unsqueeze(-1)).squeeze(-1)

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active
 from torch.autograd import forward_ad
 
 from contmax import kernels
@@ -108,7 +107,7 @@ def _are_plain(values: Any, loc: Any, scale: Any) -> bool:
         return False
     if not all_eager(values, loc, scale):
         return False
-    if _are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    if forward_ad._current_level >= 0:
         return False
     if values.dtype is not _F32 or loc.dtype is not _F32 or scale.dtype is not _F32 or values.dim() != 3:
         return False
