@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from numpy.polynomial import legendre
 from torch import Tensor
+from torch.compiler import is_compiling
 
+from contmax._device_cache import DeviceCache
 from contmax._eager import constant_to_tracers, is_exporting
 from contmax._typing import Float
 
@@ -113,33 +115,34 @@ def legendre_basis(x: Float[Tensor, "..."], count: int) -> Float[Tensor, "... n"
     return torch.stack(columns[:count], -1)
 
 
-class _Kept:
-    """Tables by name, as attributes: a tracer reads an attribute when it meets it, and takes it for an input."""
-
-
 def kept_table(kind: str, count: int, device: torch.device) -> Tensor:
     """A table as a tensor of float64, made once per device; a constant to tracers."""
     if is_exporting():
         # Made of numbers, it is a constant of the exported program; a tensor kept from here would be a fake one.
         return torch.tensor(_numbers(kind, count), dtype=torch.float64, device=device)
-    kept: Tensor = getattr(_Kept, _keep(kind, count, device))
-    return kept
+    if is_compiling():
+        traced: Tensor = getattr(_Traced, _name_for_tracers(kind, count, device))
+        return traced
+    return _tables(kind, count, device)
+
+
+@DeviceCache
+def _tables(kind: str, count: int, device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(_table(kind, count)))
+    # From pinned memory the first use on an accelerator is an asynchronous copy like any other work.
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+class _Traced:
+    """Tables by name, as attributes: a tracer reads an attribute when it meets it, and takes it for an input."""
 
 
 @constant_to_tracers
-def _keep(kind: str, count: int, device: torch.device) -> str:
-    """Make the table if it is not there; returns its name. A tracer calls this, and does not look inside."""
+def _name_for_tracers(kind: str, count: int, device: torch.device) -> str:
+    """The attribute that is this table from now on. A tracer calls this function, and does not look inside."""
     name = f"{kind}_{count}_{device.type}_{device.index}"
-    if not hasattr(_Kept, name):
-        # Made in inference mode, a tensor could never take part in a training.
-        with torch.inference_mode(False):
-            tensor = torch.from_numpy(np.ascontiguousarray(_table(kind, count)))
-            # From pinned memory the first use on an accelerator is an asynchronous copy like any other work.
-            kept = tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-        # Made inside a transform of torch.func, it would be bound to that transform.
-        while torch._C._functorch.is_functorch_wrapped_tensor(kept):
-            kept = torch._C._functorch.get_unwrapped(kept)
-        setattr(_Kept, name, kept)
+    if not hasattr(_Traced, name):
+        setattr(_Traced, name, _tables.finished(kind, count, device))
     return name
 
 

@@ -1,17 +1,17 @@
 """Ridge weights for the default positions, computed once for a basis that is not being learned."""
 
-import contextlib
 import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from contmax._device_cache import Shared, for_later, is_captured
 from contmax._eager import all_real, is_eager_cpu
 from contmax.basis import Basis
 from contmax.signal._length_table import LengthTable, table_fits
@@ -86,11 +86,11 @@ def kept_weights(
 def _even_weights(basis: Basis, functions: Functions, constants: Constants, even: Even) -> Tensor | None:
     kept = _WEIGHTS.find(basis, even, constants)
     if kept is None:
-        if not _are_real(even.device, None, constants) or _is_captured(even.device):
+        if not _are_real(even.device, None, constants) or is_captured(even.device):
             return None
-        with _for_later():
+        with for_later():
             kept = computed_weights(functions, even, None)
-        _WEIGHTS.keep(basis, even, constants, kept)
+            _WEIGHTS.keep(basis, even, constants, kept, (kept,))
     return kept
 
 
@@ -102,11 +102,11 @@ def _ragged_weights(
     table = _TABLES.find(basis, key, constants) or LengthTable(basis.num_functions, even.dtype, even.device)
     missing = table.missing(mask)
     if missing:
-        if _is_captured(even.device):
+        if is_captured(even.device):
             return None
-        with _for_later():
+        with for_later():
             table = table.filled(missing, functions, even.penalty)
-        _TABLES.keep(basis, key, constants, table)
+            _TABLES.keep(basis, key, constants, table, table.tensors)
     return table.weights(mask)
 
 
@@ -120,22 +120,10 @@ def _are_real(device: torch.device, mask: Tensor | None, constants: Constants) -
     return True
 
 
-def _is_captured(device: torch.device) -> bool:
-    """Whether operations are being recorded into a CUDA graph: what they compute is there only when it is replayed."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-@contextlib.contextmanager
-def _for_later() -> Iterator[None]:
-    """A context for what is kept: part of no graph, and not of inference mode, whose tensors training cannot use."""
-    with torch.inference_mode(False), torch.no_grad():
-        yield
-
-
 class _Kept(NamedTuple, Generic[_Content]):
     """Weights, and the constants they were made from."""
 
-    content: _Content
+    shared: Shared[_Content]
     source: Constants
     constants: Constants
     """On the CPU copies; elsewhere views of the source: kept alive so that an address in `versions` is unique."""
@@ -178,16 +166,17 @@ class _Shelf(Generic[_Content]):
             if known is None or found is None or not found.holds_for(constants, key.device):
                 return None
             known.move_to_end(key)
-            if _is_captured(key.device):
-                self.captured.setdefault(basis, []).append(found.content)
-            return found.content
+            content = found.shared.read()
+            if is_captured(key.device):
+                self.captured.setdefault(basis, []).append(content)
+            return content
 
-    def keep(self, basis: Basis, key: Even, constants: Constants, content: _Content) -> None:
+    def keep(self, basis: Basis, key: Even, constants: Constants, content: _Content, tensors: Sequence[Tensor]) -> None:
         by_value = is_eager_cpu(*constants)
         copies = tuple(c.detach().clone() if by_value else c.detach() for c in constants)
         with _lock:
             known = self.kept.setdefault(basis, OrderedDict())
-            known[key] = _Kept(content, constants, copies, _versions(constants), by_value)
+            known[key] = _Kept(Shared(content, tensors), constants, copies, _versions(constants), by_value)
             known.move_to_end(key)
             while len(known) > self.places:
                 known.popitem(last=False)

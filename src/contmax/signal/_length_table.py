@@ -38,6 +38,11 @@ class LengthTable:
         self._first = torch.zeros(1, dtype=torch.int64, device=device)
         self._known: frozenset[int] = frozenset({0})
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What the table is made of."""
+        return self._rows, self._first
+
     def weights(self, mask: Tensor) -> Tensor:
         """G of the unmasked observations, and 0 for the others: (*batch, L) → (*batch, L, K)."""
         reached = mask.cumsum(-1)

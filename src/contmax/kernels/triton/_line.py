@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax._device_cache import DeviceCache
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._launch import laid_out, resolved
@@ -245,12 +246,11 @@ def line_gradients(
     return by_loc, by_scale, shares[:, 0].sum(0), shares[:, 1].sum(0)
 
 
-@functools.cache
+@DeviceCache
 def rule_of(k: float, device: torch.device) -> Tensor:
     """Nodes on [0, 1], then log₂ of their weights, in float32."""
-    with torch.inference_mode(False):
-        nodes, weights = unit_gauss_legendre(_nodes(k), device)
-        return torch.cat([nodes, weights.log2()]).float()
+    nodes, weights = unit_gauss_legendre(_nodes(k), device)
+    return torch.cat([nodes, weights.log2()]).float()
 
 
 @functools.lru_cache(maxsize=LAUNCHES)

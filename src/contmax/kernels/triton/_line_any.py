@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax._device_cache import DeviceCache
 from contmax.kernels.triton._any_bell import bell_reach, bell_slopes, bell_value
 from contmax.kernels.triton._any_edges import edge_slopes, edge_value
 from contmax.kernels.triton._any_law import gap_in_range, row_law, tail_law
@@ -244,18 +245,17 @@ def any_line_gradients(
     return by_loc, by_scale, by_alpha, shares[:, 0].sum(0), shares[:, 1].sum(0)
 
 
-@functools.cache
+@DeviceCache
 def _rules(device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes on [0, 1], their distances to 1, and log₂ of their weights, of both rules, in float32."""
-    with torch.inference_mode(False):
-        x, weights = unit_gauss_legendre(_BELL_NODES, device)
-        bell = torch.cat([x, x.flip(0), weights.log2()]).float()
-        x, weights = unit_gauss_legendre(_EDGE_NODES, device)
-        # Gauss–Legendre in τ with x = 3τ² − 2τ³: from a singular end on, mass grows with a power of τ twice as high.
-        rest = x.flip(0)
-        nodes = x * x * (x + 3 * rest)
-        edges = torch.cat([nodes, nodes.flip(0), (6 * x * rest * weights).log2()]).float()
-        return bell, edges
+    x, weights = unit_gauss_legendre(_BELL_NODES, device)
+    bell = torch.cat([x, x.flip(0), weights.log2()]).float()
+    x, weights = unit_gauss_legendre(_EDGE_NODES, device)
+    # Gauss–Legendre in τ with x = 3τ² − 2τ³: from a singular end on, mass grows with a power of τ twice as high.
+    rest = x.flip(0)
+    nodes = x * x * (x + 3 * rest)
+    edges = torch.cat([nodes, nodes.flip(0), (6 * x * rest * weights).log2()]).float()
+    return bell, edges
 
 
 @functools.lru_cache(maxsize=LAUNCHES)

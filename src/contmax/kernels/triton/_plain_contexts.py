@@ -7,6 +7,7 @@ tensors is asked once, and kept.
 """
 
 import functools
+from collections.abc import Callable
 
 import torch
 import triton
@@ -154,11 +155,12 @@ class PlainContexts:
         self._slopes = dimension + dimension**2
         # That of a CPU, where the interpreter runs, has no number.
         self._device = -1 if device.index is None else device.index
+        # Asked for at every call, since the stream may be another then.
         if dimension == 1:
-            self._rule: tuple[Tensor, ...] = (_line.rule_of(k, device),)
+            self._rule: Callable[[], tuple[Tensor, ...]] = lambda: (_line.rule_of(k, device),)
             values = [_line.launch_of_values(shape[0], functions, k, True, slopes) for slopes in (False, True)]
         else:
-            self._rule = _plane.nodes_on(device)
+            self._rule = functools.partial(_plane.nodes_on, device)
             values = [_plane.launch_of_values(shape[0], functions, k, is_matrix, slopes) for slopes in (False, True)]
         self._values = [self._ready(launch) for launch in values]
         self._parts, contexts = _launches_of_contexts(shape, strides, self._slopes)
@@ -192,7 +194,7 @@ class PlainContexts:
         rows = self._shape[0] * (1 + self._slopes if needs_slopes else 1)
         r = loc.new_empty((rows, self._functions))
         parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width))
-        self._values[needs_slopes](r, *parameters, *self._rule)
+        self._values[needs_slopes](r, *parameters, *self._rule())
         shares = torch.mm(r, weights.mT)
         (batch, _, channels), parts = self._shape, self._parts
         context = loc.new_empty((parts * batch, channels))

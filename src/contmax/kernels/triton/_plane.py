@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax._device_cache import DeviceCache
 from contmax.kernels.triton._counting import blocks_of, power_of_two
 from contmax.kernels.triton._kept import LAUNCHES, Launch
 from contmax.kernels.triton._launch import laid_out, resolved
@@ -231,7 +232,7 @@ def plane_gradients(
     return by_loc, by_scale, total[:2].mT.contiguous(), by_basis_tril
 
 
-@functools.cache
+@DeviceCache
 def nodes_on(device: torch.device) -> tuple[Tensor, Tensor]:
     """sinh and cosh along the path."""
     return hyperbola_nodes(SINGLE, device)
