@@ -5,9 +5,13 @@ import torch
 from triton.runtime.jit import JITFunction
 
 import contmax
-from attention_checks import _as_if_long  # noqa: F401 a fixture
+from attention_checks import (
+    _as_if_long,  # noqa: F401 a fixture
+    check_lengths_above_the_number_of_keys,
+    check_ties_of_all_keys,
+)
 from cuda_attention_checks import attend, triple
-from cuda_checks import BF16, DEVICE, DTYPES, F32, ON_GPU, Captured, Fixed, assert_accurate, drawn, without_waiting
+from cuda_checks import BF16, DEVICE, DTYPES, F16, F32, ON_GPU, Captured, Fixed, assert_accurate, drawn, without_waiting
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("_as_if_long")]
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
@@ -52,10 +56,23 @@ def test_every_length(queries, keys):
 
 
 def test_groups_masks_biases_and_lengths():
-    assert_accurate(attend(enable_gqa=True, is_causal=True), triple(heads=6, groups=2), BF16, tolerance=2e-2)
+    for values in (64, 40):  # rows of the cotangent are as far apart as those of the queries, or not
+        given = triple(heads=6, groups=2, values=values)
+        assert_accurate(attend(enable_gqa=True, is_causal=True), given, BF16, tolerance=2e-2)
     given = [*triple(), drawn(2, 150, 200) > -0.3, Fixed(drawn(2, 1, 200, seed=4)), torch.tensor([150])]
     call = lambda q, k, v, m, b, n: contmax.entmax_attention(q, k, v, mask=m, bias=b, lengths=n)  # noqa: E731
     assert_accurate(call, given, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16], ids=["float32", "float16"])
+def test_lengths_above_the_number_of_keys(dtype):
+    check_lengths_above_the_number_of_keys(40, 300, dtype, DEVICE)
+
+
+@pytest.mark.parametrize("keys", [128, 129, 130])  # a list holds 128
+@pytest.mark.parametrize("dtype", [F32, F16], ids=["float32", "float16"])
+def test_ties_of_all_keys(dtype, keys):
+    check_ties_of_all_keys(40, keys, dtype, DEVICE)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(150, 200), (200, 150), (33, 1)])

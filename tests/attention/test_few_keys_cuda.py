@@ -4,6 +4,11 @@ import pytest
 import torch
 
 import contmax
+from attention_checks import (
+    check_lengths_above_the_number_of_keys,
+    check_slopes_that_half_precision_cannot_hold,
+    check_whole_blocks_whose_scores_share_a_large_number,
+)
 from cuda_attention_checks import attend, triple
 from cuda_checks import BF16, DEVICE, F16, ON_GPU, Captured, Fixed, assert_accurate, drawn, without_waiting
 
@@ -71,6 +76,20 @@ def test_scores_as_large_as_can_be(alpha, causal):
     exact = attend(alpha, is_causal=causal)(*(x.double() for x in given))
     ours = attend(alpha, is_causal=causal)(*(x.to(DEVICE) for x in given))
     assert (ours.cpu() - exact).abs().max() < 3e-3
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.5])
+def test_whole_blocks_whose_scores_share_a_large_number(alpha):
+    check_whole_blocks_whose_scores_share_a_large_number(alpha, DEVICE)
+
+
+@pytest.mark.parametrize("small", ["keys", "queries"])
+def test_slopes_that_half_precision_cannot_hold(small):
+    check_slopes_that_half_precision_cannot_hold(small, DEVICE)
+
+
+def test_lengths_above_the_number_of_keys():
+    check_lengths_above_the_number_of_keys(40, 70, F16, DEVICE)
 
 
 @pytest.mark.skipif(not ON_GPU, reason="the memory of a GPU")

@@ -4,7 +4,17 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from attention_checks import F16, F32, F64, _as_if_long, apart, assert_same, compared, drawn  # noqa: F401 a fixture
+from attention_checks import (
+    F16,
+    F32,
+    F64,
+    _as_if_long,  # noqa: F401 a fixture
+    apart,
+    assert_same,
+    check_ties_of_all_keys,
+    compared,
+    drawn,
+)
 from contmax import entmax_attention
 from contmax.kernels.triton import _attention_call, _attention_dense, _attention_tuning
 
@@ -24,6 +34,8 @@ def test_every_alpha(alpha, lists):
         ({"queries": 9, "keys": 70, "values": 24, "channels": 20}, {}),
         ({"queries": 11, "keys": 6}, {"is_causal": True}),
         ({"heads": 4, "groups": 2, "queries": 2, "dtype": F16}, {"is_causal": True, "enable_gqa": True}),
+        # Rows of the cotangent are not as far apart as those of the queries.
+        ({"heads": 4, "groups": 2, "queries": 3, "values": 40}, {"enable_gqa": True}),
         ({"dtype": F16, "keys": 150}, {"scale": -0.3}),
         ({}, {"lengths": torch.tensor([7])}),
         (
@@ -249,11 +261,13 @@ def test_support_that_changes_in_the_last_step():
     assert (ours[0, 5:] == 0).all()
 
 
-def test_ties_of_all_keys(lists):
-    query, key, value = drawn(queries=3, keys=100, heads=1)
-    # The gradients of the queries are 0, and what remains of them is rounding: that of small values is small.
-    assert_same([query, key[:, :, :1].expand(1, 1, 100, 16), 0.3 * value])
-    assert (lists[0].counts == 100).all()
+@pytest.mark.parametrize("dtype", [F32, F16])
+@pytest.mark.parametrize("keys", [100, 128, 129, 130])
+def test_ties_of_all_keys(keys, dtype, lists):
+    """A list holds 128 keys; one or two more make its block dense."""
+    check_ties_of_all_keys(3, keys, dtype)
+    assert lists[0].dense.bool().tolist() == [[keys > 128]]
+    assert keys > 128 or (lists[0].counts == keys).all()
 
 
 def test_rows_of_nothing_and_of_nan():

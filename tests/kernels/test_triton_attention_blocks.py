@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from attention_checks import F16, F32, _as_if_long, assert_same, drawn  # noqa: F401 a fixture
+from attention_checks import (
+    F16,
+    F32,
+    _as_if_long,  # noqa: F401 a fixture
+    assert_same,
+    check_lengths_above_the_number_of_keys,
+    drawn,
+)
 from contmax import entmax_attention
 from contmax.kernels.triton import _attention_call, _attention_tuning
 from contmax.kernels.triton._attention_tops import tile_tops
@@ -101,6 +108,12 @@ def test_keys_behind_the_last_are_not_read():
     query, key = (torch.zeros(1, 1, 40, 16) for _ in range(2))
     value = torch.full((1, 1, 64, 16), 1e4)[:, :, :40].zero_()
     assert (entmax_attention(query, key, value, alpha=torch.tensor([1.0]), scale=1.0) == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_lengths_above_the_number_of_keys(dtype, lists):
+    check_lengths_above_the_number_of_keys(5, 19, dtype)
+    assert not lists[0].are_empty
 
 
 @pytest.mark.parametrize("alpha", [1.25, torch.tensor([1.05, 1.3, 1.1, 2.0])])

@@ -3,7 +3,19 @@
 import pytest
 import torch
 
-from attention_checks import F16, F32, F64, _few_queries_too, apart, assert_same, compared, drawn  # noqa: F401 a fixture
+from attention_checks import (
+    F16,
+    F32,
+    F64,
+    _few_queries_too,  # noqa: F401 a fixture
+    apart,
+    assert_same,
+    check_lengths_above_the_number_of_keys,
+    check_slopes_that_half_precision_cannot_hold,
+    check_whole_blocks_whose_scores_share_a_large_number,
+    compared,
+    drawn,
+)
 from contmax import entmax_attention
 from contmax.kernels.triton import _attention_tuning
 
@@ -157,10 +169,17 @@ def test_a_shift_of_one_row_leaves_others_as_they_are():
     assert (output - entmax_attention(query, key, value))[..., rest, :].abs().max() < 1e-3
 
 
-def test_slopes_that_half_precision_cannot_hold():
-    """The gradient of the queries fits, as keys are small."""
-    query, key, value = drawn(queries=32, keys=40, dtype=F16)
-    given = [10 * query, 0.1 * key, 2e4 * value.clamp(-3, 3)]
-    _, (ours, exact), *_ = compared(given)
-    assert ours.isfinite().all()
-    assert (ours - exact).norm() / exact.norm() < 0.2  # the largest are cut off
+@pytest.mark.parametrize("alpha", [1.25, 1.5])
+def test_whole_blocks_whose_scores_share_a_large_number(alpha, lists):
+    check_whole_blocks_whose_scores_share_a_large_number(alpha)
+    assert (lists[0].shifts != 0).all()
+
+
+@pytest.mark.parametrize("small", ["keys", "queries"])
+def test_slopes_that_half_precision_cannot_hold(small):
+    check_slopes_that_half_precision_cannot_hold(small)
+
+
+def test_lengths_above_the_number_of_keys(lists):
+    check_lengths_above_the_number_of_keys(5, 70, F16)
+    assert lists[0].are_empty
