@@ -5,7 +5,9 @@ import contextlib
 import pytest
 import torch
 
+import contmax
 from contmax.kernels import _backends
+from contmax.losses import entmax_loss
 
 
 def reference(function, *arguments):
@@ -36,3 +38,68 @@ def short_rows_by_lists(longest, chunk, in_slices, short):
         yield
     for launches in kept:
         launches.cache_clear()
+
+
+def check_class_ids_that_do_not_exist(device="cpu", columns=70):
+    """Their losses are NaN, and nothing is read outside of their rows.
+
+    ``vmap`` hides the ids from the check that raises where looking at them costs no wait.
+    """
+    z, y = torch.randn(5, columns, device=device), torch.tensor([3, columns, -1, columns - 1, columns + 7])
+    losses = torch.func.vmap(lambda z, y: entmax_loss(z, y, 1.5))(z, y.to(device))
+    assert losses.isnan().tolist() == [False, True, True, False, True]
+
+
+def check_losses_are_not_negative(alpha, device="cpu"):
+    """Rounding takes some below 0: here the exact ones are next to 0, or 0."""
+    rows, columns = 128, 20
+    generator = torch.Generator().manual_seed(0)
+    z, y = torch.randn(rows, columns, generator=generator), torch.randint(columns, (rows,), generator=generator)
+    z[torch.arange(rows), y] = z.max(1).values + torch.rand(rows, generator=generator) / (alpha - 1)
+    z, y = z.to(device), y.to(device)
+    for target in (y, contmax.entmax(z, alpha)):
+        assert (entmax_loss(z, target, alpha, reduction="none") >= 0).all()
+
+
+def check_cotangents_where_nothing_has_mass(x, alpha=1.5):
+    """They may be anything: the gradient is that of zeros in their place."""
+    x = x.detach().requires_grad_()
+    p = contmax.entmax(x, alpha)
+    assert (p == 0).any(-1).all()
+    g = torch.linspace(-1, 2, x.numel()).view(x.shape).to(x)
+    (expected,) = torch.autograd.grad(p, x, torch.where(p > 0, g, 0), retain_graph=True)
+    for nothing in (torch.inf, -torch.inf, torch.nan):
+        (found,) = torch.autograd.grad(p, x, torch.where(p > 0, g, nothing), retain_graph=True)
+        assert torch.equal(found, expected)
+
+
+def check_gradients_that_half_precision_cannot_hold(x, alpha):
+    """They are the largest number, not infinite: in each row the cotangent of the largest score has another sign."""
+    x = x.detach().half().requires_grad_()
+    p = contmax.entmax(x, alpha)
+    g = torch.where(x == x.max(-1, keepdim=True).values, 6e4, -6e4).to(x)
+    (found,) = torch.autograd.grad(p, x, g)
+    z = x.detach().cpu().double().requires_grad_()
+    (exact,) = torch.autograd.grad(reference(lambda z: contmax.entmax(z, alpha), z), z, g.cpu().double())
+    assert (exact.abs() > 65504).any(-1).all()
+    torch.testing.assert_close(found.cpu().double(), exact.clamp(-65504, 65504), rtol=5e-3, atol=70.0)
+
+
+def check_gradients_of_losses_that_half_precision_cannot_hold(device="cpu", columns=70):
+    """Those of logits with a weight of a million, and those of soft targets of logits far below the largest."""
+    z, y = (20 * torch.randn(3, columns)).half(), torch.tensor([3, 0, columns - 1])
+    soft = torch.zeros(3, columns).scatter(1, y[:, None], 1.0).half()
+
+    def of_logits(z):
+        weight = torch.full((columns,), 1e6, device=z.device)
+        return torch.autograd.grad(entmax_loss(z, y.to(z.device), weight=weight, reduction="sum"), z)[0]
+
+    def of_targets(z, soft):
+        losses = entmax_loss(z, soft, reduction="none")
+        return torch.autograd.grad(losses, soft, torch.full_like(losses, 6e4))[0]
+
+    for gradient, given in ((of_logits, [z]), (of_targets, [z, soft])):
+        found = gradient(*(x.to(device).detach().requires_grad_() for x in given))
+        exact = reference(gradient, *(x.double().requires_grad_() for x in given))
+        assert (exact.abs() > 65504).any(-1).all()
+        torch.testing.assert_close(found.cpu().double(), exact.clamp(-65504, 65504), rtol=5e-3, atol=70.0)

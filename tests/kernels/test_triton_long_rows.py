@@ -89,6 +89,27 @@ def test_many_scores_next_to_the_threshold(alpha, longest):
     assert (p - true).abs().sum(1).max() < 1.5e-5
 
 
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+@pytest.mark.parametrize("listed", [39, 40, 41])
+def test_lists_that_are_full_before_the_end(alpha, listed):
+    # A list holds 40 scores, and there are more in the second chunk of the only slice.
+    x = torch.full((1, 512), -20.0)
+    x[0, :listed], x[0, 300:305] = 0.0, 0.01
+    p = contmax.entmax(x, alpha)
+    assert (p - reference(lambda z: contmax.entmax(z, alpha), x)).abs().max() < 2e-6
+
+
+@pytest.mark.parametrize(("alpha", "above"), [(1.9, 5e-4), (2.0, 8e-6)])
+def test_scores_that_are_just_above_the_threshold_of_those_before(alpha, above):
+    # Eight threads have a score of 0 each: their bound is exact, but for rounding.
+    x = torch.full((1, 512), -20.0)
+    x[0, :64:8] = 0.0
+    x[0, 300:310] = above - 8 ** (1 - alpha) / (alpha - 1)
+    p = contmax.entmax(x, alpha)
+    true = reference(lambda z: contmax.entmax(z, alpha), x)
+    assert (p - true).abs().sum() < 0.1 * true[0, 300:310].sum()
+
+
 @pytest.mark.parametrize("alpha", [1.5, 1.7, 1.9])
 @pytest.mark.parametrize("share", [0.3, 0.9])
 def test_what_float32_cannot_hold_is_not_looked_for(alpha, share, monkeypatch):
@@ -102,6 +123,17 @@ def test_what_float32_cannot_hold_is_not_looked_for(alpha, share, monkeypatch):
     p = contmax.entmax(x, alpha)
     assert len(passes) < 12
     assert (p - reference(lambda z: contmax.entmax(z, alpha), x)).abs().sum() < 2e-3
+
+
+@pytest.mark.parametrize("longest", [64, 1024])
+def test_the_gradient_of_alpha_where_nearly_all_of_it_cancels(longest):
+    # Of rows that are all but flat what is left is a ten-thousandth of its terms.
+    x, g, results = 1e-4 * torch.randn(4, LENGTH), torch.randn(4, LENGTH), []
+    with short_rows_by_lists(longest, 256, (512, 40), 128):
+        for dtype in (torch.float32, torch.float64):
+            alpha = torch.ones(4, 1, dtype=dtype, requires_grad=True)
+            results += torch.autograd.grad(contmax.entmax(x.to(dtype), alpha), alpha, g.to(dtype))
+    assert (results[0] - results[1]).norm() < 0.02 * results[1].norm()
 
 
 def test_lazily_negated_scores_and_cotangents():

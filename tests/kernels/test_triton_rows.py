@@ -7,7 +7,15 @@ import torch
 
 import contmax
 from contmax.losses import entmax_loss
-from row_checks import reference, short_rows_by_lists
+from row_checks import (
+    check_class_ids_that_do_not_exist,
+    check_cotangents_where_nothing_has_mass,
+    check_gradients_of_losses_that_half_precision_cannot_hold,
+    check_gradients_that_half_precision_cannot_hold,
+    check_losses_are_not_negative,
+    reference,
+    short_rows_by_lists,
+)
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
 ALPHAS = [0.6, 1.0001, 1.25, 1.3, 4 / 3, 1.5, 2.0, 20.0]
@@ -96,6 +104,18 @@ def test_rows_that_are_not_numbers(length):
         assert p[3, 7] == 0
 
 
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0, 3.0])
+def test_cotangents_where_nothing_has_mass(alpha, length):
+    check_cotangents_where_nothing_has_mass(3 * torch.randn(3, length), alpha)
+
+
+@pytest.mark.parametrize("alpha", [1.9, 2.0, 3.0])
+def test_gradients_that_half_precision_cannot_hold(alpha, length):
+    x = 0.1 * torch.randn(2, length)
+    x[1, 8:] -= 9.0  # few have mass, and are listed
+    check_gradients_that_half_precision_cannot_hold(x, alpha)
+
+
 def test_an_empty_batch():
     assert contmax.entmax(torch.empty(0, 5), 1.5).shape == (0, 5)
     assert entmax_loss(torch.empty(0, 5), torch.empty(0, dtype=torch.long)) == 0
@@ -133,6 +153,40 @@ def test_gradients_of_losses_need_not_read_where_nothing_has_mass(smoothing):
     z[0, 700] = 30.0  # the first and the last chunk have no mass
     y = torch.tensor([3, 1099])
     assert_as_float64(lambda z: entmax_loss(z, y, 1.5, label_smoothing=smoothing, reduction="none"), torch.ones(2), z)
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.25])
+def test_losses_are_not_negative(alpha):
+    check_losses_are_not_negative(alpha)
+
+
+def test_class_ids_that_do_not_exist(length):
+    check_class_ids_that_do_not_exist(columns=length)
+
+
+def test_gradients_of_losses_that_half_precision_cannot_hold(length):
+    check_gradients_of_losses_that_half_precision_cannot_hold(columns=length)
+
+
+def test_targets_that_are_masked(length):
+    z, y, mask = torch.randn(2, length), torch.tensor([3, 5]), torch.ones(2, length, dtype=torch.bool)
+    mask[0, 3] = False
+    losses, gradient = gradients(lambda z: entmax_loss(z, y, 1.5, mask=mask, reduction="none"), torch.ones(2), z)
+    assert losses.isinf().tolist() == [True, False]
+    assert gradient.isfinite().all()
+    assert gradient[0, 3] == 0
+    # Where all is smoothed it does not matter which class is the target.
+    smoothed = [entmax_loss(z, ids, 1.5, mask=mask, label_smoothing=1.0) for ids in (y, y - 1)]
+    assert smoothed[0].isfinite()
+    assert torch.equal(*smoothed)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1), (1, 3)])
+def test_cotangents_that_losses_share(shape, length):
+    z, y, g = torch.randn(2, 3, length), torch.randint(length, (2, 3)), torch.rand(shape).expand(2, 3)
+    soft = torch.randn(2, 3, length).softmax(-1)
+    for target in (y, soft):
+        assert_as_float64(lambda z, t: entmax_loss(z, t, 1.5, dim=-1, reduction="none"), g, z, target)
 
 
 def test_many_rows_with_alpha_on_both_sides_of_two(monkeypatch):
@@ -241,8 +295,9 @@ def test_class_weights(length):
 def test_impossible_targets(length):
     z = torch.randn(3, length)
     z[0, 1], z[1] = -INF, -INF
-    losses = entmax_loss(z, torch.tensor([1, 0, 2]), 1.5, reduction="none")
-    assert torch.equal(losses.isinf(), torch.tensor([True, True, False]))
+    for alpha in (1.5, torch.tensor([[1.5], [1.3], [3.0]]), 3.0):
+        losses = entmax_loss(z, torch.tensor([1, 0, 2]), alpha, reduction="none")
+        assert torch.equal(losses.isinf(), torch.tensor([True, True, False]))
 
 
 def test_derivatives_of_every_kind():

@@ -8,6 +8,11 @@ import contmax
 from contmax.densities import BetaGaussian, Empirical, MultivariateBetaGaussian, Triangular
 from contmax.losses import entmax_loss, fenchel_young, sparsemax_loss
 from cuda_checks import BF16, DEVICE, DTYPES, F32, ON_GPU, Captured, Fixed, assert_accurate, drawn, without_waiting
+from row_checks import (
+    check_class_ids_that_do_not_exist,
+    check_gradients_of_losses_that_half_precision_cannot_hold,
+    check_losses_are_not_negative,
+)
 
 pytestmark = pytest.mark.gpu
 ROWS, CLASSES = 12, 1000
@@ -105,6 +110,23 @@ def test_a_target_at_minus_infinity_is_infinite_with_a_finite_gradient():
     losses = entmax_loss(z, torch.full((3,), 5, device=DEVICE), 1.5, reduction="none")
     assert losses[1] == torch.inf
     assert torch.autograd.grad(losses, z, torch.ones_like(losses))[0].isfinite().all()
+
+
+@pytest.mark.skipif(not ON_GPU, reason="the CPU raises")
+@pytest.mark.parametrize("classes", [70, 9000])  # on the chip, and by lists
+def test_class_ids_that_do_not_exist(classes):
+    check_class_ids_that_do_not_exist(DEVICE, classes)
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.25, 1.5, 2.0])
+def test_losses_are_not_negative(alpha):
+    check_losses_are_not_negative(alpha, DEVICE)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="the CPU computes in float32, and torch makes infinities of it")
+@pytest.mark.parametrize("classes", [70, 9000])
+def test_gradients_that_half_precision_cannot_hold(classes):
+    check_gradients_of_losses_that_half_precision_cannot_hold(DEVICE, classes)
 
 
 def test_autocast():

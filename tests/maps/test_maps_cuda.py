@@ -17,6 +17,7 @@ from cuda_checks import (
     drawn,
     without_waiting,
 )
+from row_checks import check_cotangents_where_nothing_has_mass, check_gradients_that_half_precision_cannot_hold
 
 pytestmark = pytest.mark.gpu
 ALPHAS = [0.5, 1.0, 1.2, 4 / 3, 1.5, 2.0, 3.0, 10.0]
@@ -53,6 +54,20 @@ def test_every_alpha(alpha):
 @pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0, 3.0])
 def test_half_precision(alpha, dtype):
     assert_accurate(entmax(alpha), [drawn(37, 1000, scale=2.0)], dtype)
+
+
+@pytest.mark.parametrize("length", [70, 1000, 40000])
+def test_cotangents_where_nothing_has_mass(length):
+    for alpha in (1.3, 1.5, 2.0, 3.0):
+        check_cotangents_where_nothing_has_mass(drawn(5, length, scale=3.0).to(DEVICE), alpha)
+
+
+@pytest.mark.parametrize("length", [70, 1000, 40000])
+def test_gradients_that_half_precision_cannot_hold(length):
+    x = drawn(2, length, scale=0.1)
+    x[1, 8:] -= 9.0  # few have mass
+    for alpha in (1.9, 2.0, 3.0):
+        check_gradients_that_half_precision_cannot_hold(x.to(DEVICE), alpha)
 
 
 def test_float64_keeps_its_digits():
