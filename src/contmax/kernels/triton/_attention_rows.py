@@ -13,39 +13,6 @@ from contmax.kernels.triton._solve import NOTHING, climb, relative_weights
 _TOGETHER = tl.constexpr(4)
 # Lists up to this length are solved apart from longer ones, and so are those up to twice this.
 _SHORT = tl.constexpr(32)
-# A warp reads so many bits at once: those of one key, or of some keys side by side.
-_BITS_OF_A_WARP = tl.constexpr(4096)
-
-
-@triton.jit
-def _no_products(X, R: tl.constexpr, TOGETHER: tl.constexpr, WIDTH: tl.constexpr):
-    """Zeros (R, abreast, WIDTH) for `_add_products` of X: one for each key of which a warp reads a row at once."""
-    ABREAST: tl.constexpr = _BITS_OF_A_WARP // (WIDTH * X.dtype.element_ty.primitive_bitwidth)
-    if ABREAST > TOGETHER:
-        return tl.zeros([R, TOGETHER, WIDTH], tl.float32)
-    elif ABREAST > 0:
-        return tl.zeros([R, ABREAST, WIDTH], tl.float32)
-    else:
-        return tl.zeros([R, 1, WIDTH], tl.float32)
-
-
-@triton.jit
-def _add_products(total, p, x):
-    """total (R, abreast, W) + p x, from p (R, n) and x (R, n, W): keys that are `abreast` apart are added up.
-
-    These lie in one thread, so that threads need not exchange anything for each key: that is left for the end.
-    """
-    R: tl.constexpr = total.shape[0]
-    ABREAST: tl.constexpr = total.shape[1]
-    TURNS: tl.constexpr = x.shape[1] // ABREAST
-    if TURNS == 1:
-        return tl.fma(p[:, :, None], x, total)
-    elif TURNS == 2:
-        p_left, p_right = tl.split(tl.permute(tl.reshape(p, [R, 2, ABREAST]), (0, 2, 1)))
-        left, right = tl.split(tl.permute(tl.reshape(x, [R, 2, ABREAST, x.shape[2]]), (0, 2, 3, 1)))
-        return tl.fma(p_right[:, :, None], right, tl.fma(p_left[:, :, None], left, total))
-    else:
-        return total + tl.sum(tl.reshape(p[:, :, None] * x, [R, TURNS, ABREAST, x.shape[2]]), 1)
 
 
 @triton.jit
@@ -124,7 +91,7 @@ def attend_listed(
         # So many that each thread of a warp reads one key, if there is room: of fewer, every thread would read all.
         TOGETHER: tl.constexpr = 32 // R if WIDTH * V.dtype.element_ty.primitive_bitwidth <= 1024 else _TOGETHER
         d, part = tl.arange(0, WIDTH), tl.arange(0, TOGETHER)
-        total = _no_products(V, R, TOGETHER, WIDTH)
+        total = tl.zeros([R, WIDTH], tl.float32) + (top * 0.0)[:, None]  # NaN stays NaN
         for n in range(0, tl.max(kept, 0), TOGETHER):
             slot = n + part
             exists = slot[None, :] < kept[:, None]
@@ -133,10 +100,9 @@ def attend_listed(
             p = tl.load(WEIGHTS + at, mask=exists, other=0.0)
             wanted = exists[:, :, None] & (d < C)[None, None, :]
             v = tl.load(V + key[:, :, None] * vj + d[None, None, :], mask=wanted, other=0.0).to(tl.float32)
-            total = _add_products(total, p, v)
-        out = tl.sum(total, 1) + (top * 0.0)[:, None]  # NaN stays NaN
+            total += tl.sum(p[:, :, None] * v, 1)
         at = row[:, None] * C + d[None, :]
-        tl.store(OUT + first * C + at, out.to(OUT.dtype.element_ty), mask=inside[:, None] & (d < C)[None, :])
+        tl.store(OUT + first * C + at, total.to(OUT.dtype.element_ty), mask=inside[:, None] & (d < C)[None, :])
 
 
 @triton.jit
@@ -187,8 +153,8 @@ def listed_queries_backward(
         V += b * vb + (h // group) * vh
         K += b * kb + (h // group) * kh
         longest = tl.max(count, 0)
-        masses, moments = tl.zeros([R, _TOGETHER], tl.float32), tl.zeros([R, _TOGETHER], tl.float32)
-        rates = tl.zeros([R, _TOGETHER], tl.float32)
+        mass, moment = tl.zeros([R], tl.float32), tl.zeros([R], tl.float32)
+        rates = tl.zeros([R], tl.float32)
         for n in range(0, longest, _TOGETHER):
             slot = n + part
             exists = slot[None, :] < count[:, None]
@@ -199,21 +165,20 @@ def listed_queries_backward(
             v = tl.load(V + key[:, :, None] * vj + c[None, None, :], mask=wanted, other=0.0).to(tl.float32)
             along = tl.sum(g[:, None, :] * v, 2)
             s = escort_of(p, epsilon, ORDER, ROUGH)
-            masses += s
-            moments += s * along
+            mass += tl.sum(s, 1)
+            moment += tl.sum(s * along, 1)
             if NEEDS_ALPHA:
-                rates += s * curvature(tl.where(p > 0.0, p, 1.0), epsilon, ROUGH)
+                rates += tl.sum(s * curvature(tl.where(p > 0.0, p, 1.0), epsilon, ROUGH), 1)
             tl.store(SLOPES + at, along, mask=exists)
         tl.debug_barrier()
-        mass = tl.sum(masses, 1)
-        mean = tl.sum(moments, 1) / tl.where(mass > 0.0, mass, 1.0)
+        mean = moment / tl.where(mass > 0.0, mass, 1.0)
         # Where the entries of a key block from this block of rows begin.
         groups = heads // group
         stride = group * row_blocks
         first = (b * groups + h // group) * key_blocks * stride + (h % group) * row_blocks + row_block
         d = tl.arange(0, WIDTH)
-        total = _no_products(K, R, _TOGETHER, WIDTH)
-        turns, rests = tl.zeros([R, _TOGETHER], tl.float32), tl.zeros([R, _TOGETHER], tl.float32)
+        total = tl.zeros([R, WIDTH], tl.float32) + (top * 0.0)[:, None]
+        turn, rest = tl.zeros([R], tl.float32), tl.zeros([R], tl.float32)
         for n in range(0, longest, _TOGETHER):
             slot = n + part
             exists = slot[None, :] < count[:, None]
@@ -223,20 +188,18 @@ def listed_queries_backward(
             along = tl.load(SLOPES + at, mask=exists, other=0.0)
             slope = escort_of(p, epsilon, ORDER, ROUGH) * (along - mean[:, None])
             if NEEDS_ALPHA:
-                turns += slope * curvature(tl.where(p > 0.0, p, 1.0), epsilon, ROUGH)
-                rests += slope
+                turn += tl.sum(slope * curvature(tl.where(p > 0.0, p, 1.0), epsilon, ROUGH), 1)
+                rest += tl.sum(slope, 1)
             wanted = exists[:, :, None] & (d < D)[None, None, :]
             k = tl.load(K + key[:, :, None] * kj + d[None, None, :], mask=wanted, other=0.0).to(tl.float32)
-            total = _add_products(total, slope, k)
+            total += tl.sum(slope[:, :, None] * k, 1)
             cell = first + (key // KEY_BLOCK) * stride
             before = load_apart(OFFSETS + cell - 1, exists & (cell > 0))
             to = (before + tl.load(RANKS + at, mask=exists, other=0)).to(tl.int64)
             place = ((h % group) * queries + rows)[:, None] * KEY_BLOCK + key % KEY_BLOCK
             store_apart(PLACES + to, place.to(tl.int32), exists)
             _store_pair(PAIRS, to, slope, p, exists)
-        dq = saturated(tl.sum(total, 1) * scale + (top * 0.0)[:, None], DQ)  # NaN stays NaN
         at = at_row[:, None] * D + d[None, :]
-        tl.store(DQ + at, dq.to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
+        tl.store(DQ + at, saturated(total * scale, DQ).to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
         if NEEDS_ALPHA:
-            slope = unbiased(tl.sum(turns, 1), tl.sum(rests, 1), tl.sum(rates, 1), mass)
-            tl.store(DA + at_row, (top * 0.0) - slope, mask=inside)
+            tl.store(DA + at_row, (top * 0.0) - unbiased(turn, rest, rates, mass), mask=inside)
