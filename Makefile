@@ -16,7 +16,7 @@ else
 GPU_PYTHON := PYTHONPATH=src $(PYTHON)
 endif
 
-.PHONY: setup demo test test-gpu lint docs bench bench-gpu fuzz clean
+.PHONY: setup demo test test-gpu lint docs bench bench-gpu fuzz fuzz-gpu clean
 
 setup: .venv/.stamp
 
@@ -64,6 +64,10 @@ bench-gpu: $(GPU_SETUP)
 MINUTES ?= 5
 fuzz: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --minutes $(MINUTES)
+
+# The same on a GPU, under a watchdog that names what hangs: make fuzz-gpu MINUTES=10, with PYTHON=python3 as above.
+fuzz-gpu: $(GPU_SETUP)
+	$(GPU_PYTHON) -m fuzz.gpu --minutes $(MINUTES) --output results/fuzz-gpu.json
 
 clean:
 	rm -rf .venv
