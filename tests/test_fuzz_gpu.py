@@ -35,8 +35,11 @@ for line in sys.stdin:
     if target == "dies":
         print("nothing left", file=sys.stderr, flush=True)
         sys.exit(5)
-    state = "failed" if target == "fails" else "ok"
-    print("DONE\\t" + json.dumps({"state": state, "text": "", "seconds": 0.1, "counts": counts}), flush=True)
+    state = "failed" if target in ("fails", "is_lost") else "ok"
+    last = "\\tLAST" if target == "is_lost" else ""
+    print("DONE\\t" + json.dumps({"state": state, "text": "", "seconds": 0.1, "counts": counts}) + last, flush=True)
+    if last:
+        sys.exit(3)
 """
 COMMAND = [sys.executable, "-S", "-c", CHILD]
 PATIENCE = Patience(start=30.0, case=0.6, compilation=30.0)
@@ -74,6 +77,12 @@ def test_a_process_that_dies_is_a_finding_with_its_last_words():
     assert done.tallies["dies"].cases == {"died": 2}
     assert done.tallies["works"].cases == {"ok": 2}
     assert "exit code 5: nothing left" in done.findings[0].text
+
+
+def test_a_process_that_lost_its_device_is_replaced_and_the_next_case_is_not_blamed():
+    done = campaign("is_lost", "works", cases=3)
+    assert done.tallies["is_lost"].cases == {"failed": 3}
+    assert done.tallies["works"].cases == {"ok": 3}
 
 
 def test_processes_that_cannot_start_end_the_campaign():
@@ -175,6 +184,7 @@ def test_what_becomes_of_an_error(error, state, goes_on, monkeypatch):
     monkeypatch.setattr(_child, "function_of", lambda target: fail)
     assert _child.run("any.target", 0, "cpu", lambda *words: said.append(words)) == goes_on
     result = json.loads(said[-1][1])
+    assert (said[-1][2:] == ("LAST",)) != goes_on
     assert result["state"] == state
     assert "\n" not in result["text"]
     assert str(error).split("\n")[0] in result["text"]

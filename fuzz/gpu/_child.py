@@ -84,8 +84,10 @@ def run(target: str, seed: int, device: str, say: Say) -> bool:
         text = _described(error)
         state = "skipped" if any(words in text for words in _NO_MEMORY) else "failed"
     result = {"state": state, "text": text, "seconds": time.monotonic() - began}
-    say("DONE", json.dumps({**result, "counts": dataclasses.asdict(case.counts)}))
-    if state == "failed" and any(words in text for words in _CONTEXT_LOST):
+    is_lost = state == "failed" and any(words in text for words in _CONTEXT_LOST)
+    # The next case is for another process then, whose death it would be taken for.
+    say("DONE", json.dumps({**result, "counts": dataclasses.asdict(case.counts)}), *["LAST"][: int(is_lost)])
+    if is_lost:
         return False
     if device == "cuda" and (state != "ok" or torch.cuda.memory_reserved() > _MOST_KEPT):
         torch.cuda.empty_cache()

@@ -90,6 +90,8 @@ class Worker:
             elif words[0] in ("COMPILES", "COMPILED"):
                 compiling += 1 if words[0] == "COMPILES" else -1
             elif words[0] == "DONE":
+                if words[2:] == ["LAST"]:
+                    self.kill()
                 return Outcome(target, seed, circumstances=circumstances, **json.loads(words[1]))
 
     def kill(self, seconds: float = _UNTIL_DEAD) -> None:
