@@ -121,12 +121,20 @@ class AttentionKind(NamedTuple):
     @property
     def widths(self) -> dict[str, int]:
         """Channels of queries and keys."""
-        return {"D": self.query_shape[3], "WIDTH": _width(self.query_shape[3])}
+        return {"D": self.query_shape[3], "WIDTH": self.block_width}
 
     @property
     def value_widths(self) -> dict[str, int]:
         """Channels of values."""
-        return {"C": self.value_channels, "VALUE_WIDTH": _width(self.value_channels)}
+        return {"C": self.value_channels, "VALUE_WIDTH": self.block_width}
+
+    @property
+    def block_width(self) -> int:
+        """Channels of a block, of keys and of values alike.
+
+        Of a narrow block beside a wide one Triton 3.6 makes products that read outside of the shared memory.
+        """
+        return _width(max(self.query_shape[3], self.value_channels))
 
     @property
     def options(self) -> dict[str, bool]:
