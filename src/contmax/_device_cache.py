@@ -112,4 +112,5 @@ class DeviceCache(Generic[_Content]):
         with for_later():
             content = self._make(*arguments)
         # Two threads may get here at the same time: the first to arrive decides for both.
-        return self._made.setdefault(arguments, Shared(content, content if isinstance(content, tuple) else (content,)))
+        tensors: Sequence[Tensor] = content if isinstance(content, tuple) else (content,)  # type: ignore[assignment]
+        return self._made.setdefault(arguments, Shared(content, tensors))
