@@ -34,7 +34,7 @@ def cholesky_pulled_back(by_11, by_21, by_22, l_11, l_21, l_22):
 @triton.jit
 def cholesky_fwd_kernel(tril_ptr, matrix_ptr, rows, ROWS: tl.constexpr):
     """L of LLᵀ = A."""
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     known = row < rows
     a_11 = tl.load(matrix_ptr + 4 * row, known, other=1.0)
     a_21 = tl.load(matrix_ptr + 4 * row + 2, known, other=0.0)
@@ -49,7 +49,7 @@ def cholesky_fwd_kernel(tril_ptr, matrix_ptr, rows, ROWS: tl.constexpr):
 @triton.jit
 def cholesky_bwd_kernel(by_matrix_ptr, cotangent_ptr, tril_ptr, rows, ROWS: tl.constexpr):
     """The gradient of A, symmetric, from that of L."""
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     known = row < rows
     l_11 = tl.load(tril_ptr + 4 * row, known, other=1.0)
     l_21 = tl.load(tril_ptr + 4 * row + 2, known, other=0.0)

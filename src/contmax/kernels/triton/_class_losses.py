@@ -15,6 +15,7 @@ from contmax.kernels.triton._launch import (
     as_rows,
     byte_mask,
     forward_block,
+    in_parts,
     lists_of,
     order_of,
     resolved,
@@ -51,10 +52,17 @@ def row_losses(z: Tensor, target: Tensor | None, options: LossOptions) -> tuple[
     """
     batch, width = z.shape[:-1], cut_width(z.shape[-1])
     losses, cut = z.new_empty(batch, dtype=torch.float64), z.new_empty((*batch, width), dtype=torch.float32)
-    if z.numel() == 0:
-        return losses, cut
-    z = side_by_side(z)
-    alpha, mask, smoothing = options
+    if z.numel() > 0:
+        mask = None if options.mask is None else options.mask.expand(z.shape)
+        in_parts(_forward, (z, target, mask, losses, cut), options.alpha, options.smoothing)
+    return losses, cut
+
+
+def _forward(
+    z: Tensor, target: Tensor | None, mask: Tensor | None, losses: Tensor, cut: Tensor, alpha: float, smoothing: float
+) -> None:
+    """Write losses and cuts."""
+    z, width = side_by_side(z), cut.shape[-1]
     tensors, rows = as_rows(z, byte_mask(mask, z))
     ids = cut if target is None else target.contiguous()
     kinds = (alpha, mask is not None, target is not None, smoothing)
@@ -67,7 +75,6 @@ def row_losses(z: Tensor, target: Tensor | None, options: LossOptions) -> tuple[
         solve(*tensors, cut, ids, cut, *listed, losses)
     else:
         _losses(rows, *kinds)(*tensors, ids, cut, losses)
-    return losses, cut
 
 
 def row_losses_backward(
@@ -79,16 +86,29 @@ def row_losses_backward(
     columns of the rows only.
     """
     grad = torch.empty(z.shape, dtype=z.dtype, device=z.device) if out is None else out
-    if z.numel() == 0:
-        return grad
+    if z.numel() > 0:
+        mask = None if options.mask is None else options.mask.expand(z.shape)
+        in_parts(_backward, (z, target, mask, cut, g, grad), options.alpha, options.smoothing)
+    return grad
+
+
+def _backward(
+    z: Tensor,
+    target: Tensor | None,
+    mask: Tensor | None,
+    cut: Tensor,
+    g: Tensor,
+    grad: Tensor,
+    alpha: float,
+    smoothing: float,
+) -> None:
+    """Write the gradient of the logits."""
     z = side_by_side(z)
-    alpha, mask, smoothing = options
     tensors, rows = as_rows(z, byte_mask(mask, z))
     ids = cut if target is None else target.contiguous()
     cotangent, step = cotangents_of_rows(g)
     gradient = _gradient(rows, cut.shape[-1], step, alpha, mask is not None, target is not None, smoothing)
     gradient(*tensors, ids, cut.contiguous(), cotangent, grad)
-    return grad
 
 
 def cotangents_of_rows(g: Tensor) -> tuple[Tensor, int]:

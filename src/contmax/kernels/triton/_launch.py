@@ -1,7 +1,8 @@
 """How tensors become rows, and how many rows and warps a program gets."""
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +44,41 @@ def rows_of(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Row
     (size_a, a), (size_b, b), (size_c, c) = [(1, none)] * (3 - len(merged)) + merged
     places = (size_b, size_c, *(stride for each in zip(a, b, c, strict=True) for stride in each))
     return Rows(size_a * size_b * size_c, shape[-1], places)
+
+
+# Kernels number rows, slices of long rows and up to five sums of each slice in 32 bits; a grid has fewer programs too.
+MOST_SLICES = 2**28
+
+
+def fit_one_launch(rows: int, columns: int) -> bool:
+    """Whether kernels can number so many rows of this length."""
+    return rows <= _most_rows(columns)
+
+
+def _most_rows(columns: int) -> int:
+    return max(1, MOST_SLICES // blocks_of(columns, _SLICES_OF_FEW[0]))
+
+
+def in_parts(launch: Callable[..., None], tensors: Sequence[Any], *others: Any) -> None:
+    """``launch(*tensors, *others)``, for parts of the rows one after the other if there are too many for one launch.
+
+    Args:
+        launch: what takes the tensors.
+        tensors: the first is (*batch, n), the others are (*batch, …) or no tensors. Parts of contiguous ones are
+            contiguous.
+        others: what all parts share.
+    """
+    x = tensors[0]
+    columns = x.shape[-1]
+    rows = x.numel() // columns
+    if fit_one_launch(rows, columns):
+        launch(*tensors, *others)
+        return
+    length = x.shape[0]
+    each = _most_rows(columns) // (rows // length)
+    # Where one place of the first axis has too many rows, its own axes are divided.
+    for part in range(length) if each == 0 else [slice(at, at + each) for at in range(0, length, each)]:
+        in_parts(launch, [y[part] if isinstance(y, Tensor) else y for y in tensors], *others)
 
 
 def resolved(x: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ def line_fwd_kernel(
 
     K < 0 stands for k = ∞.
     """
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
     centre = tl.load(centre_ptr + column, column < columns, other=0.0)
@@ -69,7 +69,7 @@ def line_fwd_kernel(
     a = length_in_range(half)
     width = length_in_range(width)
     inside = (row < rows)[:, None] & (column < columns)[None, :]
-    place = r_ptr + row[:, None].to(tl.int64) * ((3 if SLOPES else 1) * columns) + column[None, :]
+    place = r_ptr + row[:, None] * ((3 if SLOPES else 1) * columns) + column[None, :]
     if SLOPES:
         r, by_loc, by_half, _by_width = _values_and_slopes(
             mu[:, None], a[:, None], (1.0 / a)[:, None], centre[None, :], width[None, :], rule_ptr, constant, K, PAIRS
@@ -151,7 +151,7 @@ def line_bwd_kernel(
 ):
     """The gradients of a block of densities; with BASIS also its share in those of all functions, (blocks, 2, K)."""
     block = tl.program_id(0)
-    row = block * ROWS + tl.arange(0, ROWS)
+    row = block.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
     half = half_width(scale, stretch, K) if RAISED else scale
     a = length_in_range(half)
@@ -162,7 +162,7 @@ def line_bwd_kernel(
         centre = tl.load(centre_ptr + column, column < columns, other=0.0)
         width = tl.load(width_ptr + column, column < columns, other=1.0)
         inside = (row < rows)[:, None] & (column < columns)[None, :]
-        offsets = row[:, None].to(tl.int64) * row_stride + column[None, :].to(tl.int64) * column_stride
+        offsets = row[:, None] * row_stride + column[None, :].to(tl.int64) * column_stride
         # NaN from NaN, in all slopes.
         cotangent = tl.load(cotangent_ptr + offsets, inside, other=0.0)
         cotangent += tl.where(inside, lost_row + nan_from(centre, width)[None, :], 0.0)

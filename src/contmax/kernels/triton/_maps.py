@@ -15,6 +15,7 @@ from contmax.kernels.triton._launch import (
     backward_block,
     byte_mask,
     forward_block,
+    in_parts,
     lists_of,
     order_of,
     side_by_side,
@@ -50,8 +51,14 @@ def entmax_rows(
     """
     p = empty_rows(x, dtype)
     omega = torch.empty((*x.shape[:-1], 1), dtype=torch.float64, device=x.device) if needs_omega else None
-    if x.numel() == 0:
-        return p, omega
+    if x.numel() > 0:
+        mask = None if mask is None else mask.expand(x.shape)
+        in_parts(_forward, (x, _of_rows(alpha, p), mask, p, omega))
+    return p, omega
+
+
+def _forward(x: Tensor, alpha: float | Tensor, mask: Tensor | None, p: Tensor, omega: Tensor | None) -> None:
+    """Write p, and Ω* less the maximum if there is memory for it."""
     x = side_by_side(x)
     tensors, rows = as_rows(x, byte_mask(mask, x))
     alpha, beyond = _split(alpha, p)
@@ -60,10 +67,10 @@ def entmax_rows(
     if rows.columns > (LONGEST_ON_CHIP if _order_and_epsilon(number)[0] > 0 else LONGEST_WITH_LOGARITHMS):
         _forward_long(tensors, rows, tensor_alpha, number, p, omega, has_mask=mask is not None)
     else:
-        forward_of_rows(rows, number, mask is not None, needs_omega)(tensors[0], p, tensors[1], tensor_alpha, to[1])
+        forward = forward_of_rows(rows, number, mask is not None, omega is not None)
+        forward(tensors[0], p, tensors[1], tensor_alpha, to[1])
     if beyond is not None:
-        _forward_beyond_two(rows, mask is not None, needs_omega)(*tensors, beyond, *to)
-    return p, omega
+        _forward_beyond_two(rows, mask is not None, omega is not None)(*tensors, beyond, *to)
 
 
 def entmax_rows_backward(
@@ -84,8 +91,14 @@ def entmax_rows_backward(
     p = p.contiguous()
     grad = empty_rows(p, dtype)
     grad_alpha = torch.empty((*p.shape[:-1], 1), dtype=torch.float32, device=p.device) if needs_alpha else None
-    if p.numel() == 0:
-        return grad, grad_alpha
+    if p.numel() > 0:
+        in_parts(_backward, (p, g, _of_rows(alpha, p), grad, grad_alpha))
+    return grad, grad_alpha
+
+
+def _backward(p: Tensor, g: Tensor, alpha: float | Tensor, grad: Tensor, grad_alpha: Tensor | None) -> None:
+    """Write the gradient of the scores, and of α if there is memory for it."""
+    needs_alpha = grad_alpha is not None
     if g.shape[-1] * g.stride(-1) >= TOO_FAR:
         g = g.contiguous()
     tensors, rows = as_rows(g)
@@ -97,8 +110,7 @@ def entmax_rows_backward(
     else:
         backward_of_rows(rows, step, number, needs_alpha)(p, tensors[0], grad, tensor_alpha, to[1])
     if beyond is not None:
-        _backward_beyond_two(rows, step, needs_alpha, torch.finfo(dtype).max)(p, *tensors, beyond, *to)
-    return grad, grad_alpha
+        _backward_beyond_two(rows, step, needs_alpha, torch.finfo(grad.dtype).max)(p, *tensors, beyond, *to)
 
 
 def empty_rows(like: Tensor, dtype: torch.dtype) -> Tensor:
@@ -218,10 +230,15 @@ def _order_and_epsilon(alpha: float | None) -> tuple[int, float]:
     return (-1, 0.0) if alpha is None else (order_of(alpha), alpha - 1)
 
 
+def _of_rows(alpha: float | Tensor, p: Tensor) -> float | Tensor:
+    """α as it is, or one for each row, (*batch, 1)."""
+    return alpha.expand(*p.shape[:-1], 1) if isinstance(alpha, Tensor) else alpha
+
+
 def _split(alpha: float | Tensor, p: Tensor) -> tuple[float | Tensor, Tensor | None]:
     """α for the kernels up to 2, and for each row for the kernel beyond 2, None where no row can need that."""
     if isinstance(alpha, Tensor):
-        alpha = alpha.expand(*p.shape[:-1], 1).contiguous()
+        alpha = alpha.contiguous()
         return alpha, alpha
     if alpha <= 2:
         return alpha, None

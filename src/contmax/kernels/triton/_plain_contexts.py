@@ -104,18 +104,19 @@ def contexts_bwd_kernel(
     first = examples if PLACES else 0
     program = tl.program_id(0)
     if program < first:
-        slopes = slopes_ptr + program.to(tl.int64) * (PLACES + SCALES) * channels
+        sequence = program.to(tl.int64)
+        slopes = slopes_ptr + sequence * (PLACES + SCALES) * channels
         for n in tl.static_range(PLACES + SCALES):
             total = tl.zeros([MULTIPLIED], tl.float32)
             for start in range(0, channels, MULTIPLIED):
                 column = start + tl.arange(0, MULTIPLIED)
                 known = column < channels
-                cotangent = tl.load(cotangent_ptr + program.to(tl.int64) * channels + column, known, other=0.0)
+                cotangent = tl.load(cotangent_ptr + sequence * channels + column, known, other=0.0)
                 total += cotangent * tl.load(slopes + n * channels + column, known, other=0.0)
             if n < PLACES:
-                tl.store(by_loc_ptr + program * PLACES + n, tl.sum(total))
+                tl.store(by_loc_ptr + sequence * PLACES + n, tl.sum(total))
             else:
-                tl.store(by_scale_ptr + program * SCALES + (n - PLACES), tl.sum(total))
+                tl.store(by_scale_ptr + sequence * SCALES + (n - PLACES), tl.sum(total))
     else:
         block = program - first
         example = (block // (row_blocks * column_blocks)).to(tl.int64)

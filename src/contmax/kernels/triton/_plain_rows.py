@@ -11,7 +11,7 @@ from torch import Tensor
 from contmax.kernels._backends import TRITON_DTYPES
 from contmax.kernels.triton import _maps
 from contmax.kernels.triton._kept import LAUNCHES, ReadyLaunch
-from contmax.kernels.triton._launch import order_of, resolved, rows_of
+from contmax.kernels.triton._launch import fit_one_launch, order_of, resolved, rows_of
 from contmax.kernels.triton._maps import (
     backward_of_rows,
     empty_rows,
@@ -81,7 +81,7 @@ def plain_rows_like(
     if shape[-1] > longest or (strides[-1] != 1 and shape[-1] != 1):
         return None
     rows = rows_of(shape, (strides, strides))
-    if rows is None:
+    if rows is None or not fit_one_launch(rows.total, rows.columns):
         return None
     return PlainRows(ReadyLaunch(forward_of_rows(rows, alpha, False, False), device), alpha, dtype, to, device)
 

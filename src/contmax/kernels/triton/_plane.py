@@ -55,7 +55,7 @@ def plane_fwd_kernel(
 
     With SLOPES (rows, 7, columns): r, then its slopes in the two numbers of μ and in the four of Σ or L.
     """
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mu_1, mu_2, l_11, l_21, l_22, root = densities(loc_ptr, scale_ptr, row, row < rows, factor, power, MATRIX, GAUSSIAN)
     c_1, c_2, first, lower, second = functions(centre_ptr, basis_ptr, column, column < columns)
@@ -117,7 +117,7 @@ def plane_bwd_kernel(
 ):
     """The gradients of a block of densities; with BASIS also its share in those of all functions, (blocks, 5, K)."""
     block = tl.program_id(0)
-    row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    row = block.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     mu_1, mu_2, l_11, l_21, l_22, root = densities(loc_ptr, scale_ptr, row, row < rows, factor, power, MATRIX, GAUSSIAN)
     t_11, t_21, t_22 = l_11 * root, l_21 * root, l_22 * root
     by_1, by_2 = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)

@@ -16,6 +16,7 @@ from contmax.kernels.triton._launch import (
     as_rows,
     byte_mask,
     forward_block,
+    in_parts,
     laid_out,
     lists_of,
     order_of,
@@ -46,10 +47,17 @@ def soft_row_losses(z: Tensor, target: Tensor, options: LossOptions) -> tuple[Te
     """
     batch, width = z.shape[:-1], soft_cut_width(z.shape[-1])
     losses, cut = z.new_empty(batch, dtype=torch.float64), z.new_empty((*batch, width), dtype=torch.float32)
-    if z.numel() == 0:
-        return losses, cut
-    z, target = side_by_side(z), laid_out(target)
-    alpha, mask, smoothing = options
+    if z.numel() > 0:
+        mask = None if options.mask is None else options.mask.expand(z.shape)
+        in_parts(_forward, (z, target, mask, losses, cut), options.alpha, options.smoothing)
+    return losses, cut
+
+
+def _forward(
+    z: Tensor, target: Tensor, mask: Tensor | None, losses: Tensor, cut: Tensor, alpha: float, smoothing: float
+) -> None:
+    """Write losses and cuts."""
+    z, target, width = side_by_side(z), laid_out(target), cut.shape[-1]
     tensors, rows = as_rows(z, byte_mask(mask, z))
     if rows.columns > _class_losses.LONGEST_ON_CHIP:
         lists = lists_of(z, rows, keeps_places=False)
@@ -62,7 +70,6 @@ def soft_row_losses(z: Tensor, target: Tensor, options: LossOptions) -> tuple[Te
         solve(*tensors, cut, cut, cut, *listed, losses)
     else:
         _losses(rows, alpha, mask is not None, smoothing)(*tensors, target, cut, losses)
-    return losses, cut
 
 
 def soft_row_losses_backward(
@@ -71,16 +78,30 @@ def soft_row_losses_backward(
     """The gradients of the logits and, where it is needed, of the targets, from that of the losses, g (*batch)."""
     grad = torch.empty(z.shape, dtype=z.dtype, device=z.device)
     grad_target = torch.empty(z.shape, dtype=target.dtype, device=z.device) if needs_target else None
-    if z.numel() == 0:
-        return grad, grad_target
+    if z.numel() > 0:
+        mask = None if options.mask is None else options.mask.expand(z.shape)
+        in_parts(_backward, (z, target, mask, cut, g, grad, grad_target), options.alpha, options.smoothing)
+    return grad, grad_target
+
+
+def _backward(
+    z: Tensor,
+    target: Tensor,
+    mask: Tensor | None,
+    cut: Tensor,
+    g: Tensor,
+    grad: Tensor,
+    grad_target: Tensor | None,
+    alpha: float,
+    smoothing: float,
+) -> None:
+    """Write the gradient of the logits, and of the targets if there is memory for it."""
     z, target = side_by_side(z), laid_out(target)
-    alpha, mask, smoothing = options
     tensors, rows = as_rows(z, byte_mask(mask, z))
     cotangent, step = cotangents_of_rows(g)
-    gradient = _gradient(rows, step, alpha, mask is not None, smoothing, needs_target)
+    gradient = _gradient(rows, step, alpha, mask is not None, smoothing, grad_target is not None)
     to = (grad, grad if grad_target is None else grad_target)
     gradient(*tensors, target, cut.contiguous(), cotangent, *to)
-    return grad, grad_target
 
 
 @functools.lru_cache(maxsize=LAUNCHES)

@@ -25,6 +25,8 @@ _CLASSES, _CHANNELS, _STAGES = 128, 128, 6
 _BLOCKS_OF_CLASSES = 32
 # Hidden vectors that are in memory in float32 at once.
 _TOKENS = 1024
+# As many numbers as torch sorts on a GPU.
+_MOST_PAIRS = 2**31 - 1
 
 
 def support_sums(
@@ -60,6 +62,36 @@ def support_sums(
         grad_bias: likewise for the bias.
     """
     hidden, weight, target, g = side_by_side(hidden), side_by_side(weight), target.contiguous(), laid_out(g)
+    of_tokens, most = (hidden, target, cut, places, masses, counts, g), _MOST_PAIRS // (places.shape[1] + 1)
+    if hidden.shape[0] <= most:
+        _write_sums(*of_tokens, weight, bias, alpha, smoothing, grad_weight, grad_bias)
+        return
+    totals = [torch.zeros_like(x, dtype=torch.float32) for x in (grad_weight, grad_bias)]
+    shares = [torch.empty_like(x) for x in totals]
+    for part in zip(*(x.split(most) for x in of_tokens), strict=True):
+        _write_sums(*part, weight, bias, alpha, smoothing, *shares)
+        for total, share in zip(totals, shares, strict=True):
+            total.add_(share)
+    grad_weight.copy_(totals[0])
+    grad_bias.copy_(totals[1])
+
+
+def _write_sums(
+    hidden: Tensor,
+    target: Tensor,
+    cut: Tensor,
+    places: Tensor,
+    masses: Tensor,
+    counts: Tensor,
+    g: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    alpha: float,
+    smoothing: float,
+    grad_weight: Tensor,
+    grad_bias: Tensor,
+) -> None:
+    """The same for as many tokens as fit."""
     (classes, channels), half = weight.shape, hidden.dtype != torch.float32
     every = _every_class(hidden, cut, g, smoothing / classes)
     long = find_long_tokens(counts, places.shape[1], g)
