@@ -84,3 +84,21 @@ def test_a_step_that_does_not_fit_fails(events, monkeypatch):  # noqa: F811
     parts(batch(1)), parts(batch(1))
     with pytest.raises(torch.OutOfMemoryError):
         parts(batch(1))
+
+
+def test_a_result_stays_when_the_next_part_is_played(events, monkeypatch):  # noqa: F811
+    class Played:
+        """A step that is taken at every call, as a device would play it."""
+
+        def __init__(self, step, rehearsals, **shared):
+            self._step = step
+
+        def __call__(self):
+            self._step()
+
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(_repeated, "RecordedStep", Played)
+    parts = parts_of([])
+    found = [parts(batch(value)) for value in range(6)]
+    assert len(parts._recorded) == 1
+    assert [int(result) for result in found] == [0, 2, 4, 6, 8, 10]

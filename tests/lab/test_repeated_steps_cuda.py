@@ -68,6 +68,15 @@ def test_steps_that_are_played_teach_what_plain_steps_teach(monkeypatch, network
     assert repeated.sums() == pytest.approx(plain.sums(), rel=tolerance)
 
 
+@pytest.mark.skipif(not ON_GPU, reason="recordings of a GPU")
+def test_a_result_stays_when_the_next_part_is_played():
+    parts = _repeated.RepeatedParts(lambda batch: batch["x"].sum().double().reshape(1), "cuda")
+    found = [parts({"x": torch.full((2,), value)}) for value in range(8)]
+    (recorded,) = parts._recorded.values()
+    assert recorded._step._graph is not None
+    assert [int(result) for result in found] == list(range(0, 16, 2))
+
+
 @pytest.mark.skipif(not ON_GPU, reason="on a CPU chance comes with the batch")
 def test_other_chance_is_seen(monkeypatch):
     """What the comparison above would miss if it were too coarse: the same training with other dropout."""
