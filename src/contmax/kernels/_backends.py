@@ -12,11 +12,11 @@ import os
 import warnings
 from types import ModuleType
 
-import torch
 from torch import Tensor
 
 from contmax._device import device_type
 from contmax._eager import constant_to_tracers, is_exporting
+from contmax.kernels._dtypes import NUMBA_DTYPES, TRITON_DTYPES
 
 _WANTED = os.environ.get("CONTMAX_BACKEND", "")
 if _WANTED not in ("", "torch"):
@@ -86,8 +86,6 @@ NUMBA = _Compiler("numba", "contmax.kernels.cpu", "CPU", "cpu", (0, 62))
 TRITON = _Compiler("triton", "contmax.kernels.triton", "CUDA", "gpu", (3, 6))
 # Where triton's kernels run. Tests in triton's interpreter add the CPU.
 TRITON_DEVICES = {"cuda"}
-_NUMBA_DTYPES = (torch.float32, torch.float64)
-TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def compiler_obstacle(package: str) -> str | None:
@@ -115,7 +113,7 @@ def triton_kernels() -> ModuleType:
 
 def numba_takes(x: Tensor) -> bool:
     """Whether kernels compiled by numba exist for tensors on the device and of the dtype of x."""
-    return x.is_cpu and x.dtype in _NUMBA_DTYPES and not triton_takes(x) and numba_works()
+    return x.is_cpu and x.dtype in NUMBA_DTYPES and not triton_takes(x) and numba_works()
 
 
 def triton_runs_on(x: Tensor) -> bool:
