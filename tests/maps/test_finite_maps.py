@@ -158,6 +158,23 @@ def test_alpha_per_head_and_per_row():
     torch.testing.assert_close(contmax.entmax(x, along_one, dim=2)[1], contmax.entmax(x[1], 1.8, dim=1))
 
 
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("again", [False, True])  # whether gradients are to be differentiated
+@pytest.mark.parametrize("by_mask", [False, True])
+def test_a_cotangent_of_what_is_masked_does_not_matter(alpha, again, by_mask):
+    mask = torch.tensor([[True, True, False, True, False], [False] * 5, [True] * 5])
+    scores = torch.randn(3, 5, dtype=F64)
+    scores = (scores if by_mask else scores.masked_fill(~mask, -torch.inf)).requires_grad_()
+    p = contmax.entmax(scores, alpha, mask=mask if by_mask else None)
+    plain = torch.linspace(-1, 2, 15, dtype=F64).reshape(3, 5)
+    expected, *found = (
+        torch.autograd.grad(p, scores, plain.masked_fill(~mask, g), retain_graph=True, create_graph=again)[0]
+        for g in (0.0, torch.inf, torch.nan)
+    )
+    for gradient in found:
+        torch.testing.assert_close(gradient, expected)
+
+
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5, 2.0, 3.0])
 def test_mask_is_the_same_as_leaving_out(alpha):
     x = torch.randn(4, 7, dtype=F64, requires_grad=True)

@@ -99,3 +99,23 @@ def test_a_head_by_the_kernel(request):
     request.getfixturevalue("triton_takes_cpu_tensors")
     for ours, true in zip(step(), expected, strict=True):
         torch.testing.assert_close(ours, true, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("cotangent", [torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("by", ["torch", "triton"])
+def test_a_cotangent_of_what_may_not_be_attended_does_not_matter(cotangent, asked, by, request):
+    if by == "triton":
+        request.getfixturevalue("triton_takes_cpu_tensors")
+    head = nn.GateHead(4, query_dim=3 if asked else None).eval()
+    values, query = torch.randn(2, 9, 4, requires_grad=True), torch.randn(2, 5, 3) if asked else None
+    mask = torch.arange(9) < torch.tensor([[9], [4]])
+    weights = head.attend(values, alpha=2.0, query=query, mask=mask).weights
+    may = mask.unsqueeze(1).expand_as(weights) if asked else mask
+    live = (values, *head.parameters())
+    plain = torch.linspace(-1, 2, weights.numel()).reshape(weights.shape)
+    found = [
+        torch.autograd.grad(weights, live, torch.where(may, plain, g), retain_graph=True) for g in (0.0, cotangent)
+    ]
+    torch.testing.assert_close(found[1], found[0])
+    assert not found[1][0][~mask].any()

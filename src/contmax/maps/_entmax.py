@@ -60,9 +60,12 @@ def entmax_map(scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor 
 
 
 def _softmax_or_zeros(scores: Tensor, dim: int) -> Tensor:
-    """torch.softmax, with zeros and zero gradient where a slice has nothing to attend."""
-    nothing = (scores == -torch.inf).all(dim, keepdim=True)
-    return torch.softmax(scores.masked_fill(nothing, 0), dim).masked_fill(nothing, 0)
+    """torch.softmax, with zeros and zero gradient where a slice has nothing to attend.
+
+    A cotangent of what is masked does not matter, whatever it is.
+    """
+    masked = scores == -torch.inf
+    return torch.softmax(scores.masked_fill(masked.all(dim, keepdim=True), 0), dim).masked_fill(masked, 0)
 
 
 def _apply(

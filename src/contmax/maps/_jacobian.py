@@ -63,6 +63,7 @@ def _small_pull_back(p: Tensor, g: Tensor, alpha: float, dim: int, weights: Tens
     anchor = mass.detach().argmax(dim, keepdim=True)
     base = g.gather(dim, anchor)
     centred = g - (base if weights is None else weights / weights.expand_as(p).gather(dim, anchor) * base)
+    centred = torch.where(escort > 0, centred, 0)  # off the support a cotangent may be infinite
     mean = (escort * centred).sum(dim, keepdim=True) / or_one(mass.sum(dim, keepdim=True))
     return escort * (centred - (mean if weights is None else weights * mean))
 
@@ -71,5 +72,6 @@ def _small_push_forward(p: Tensor, tangent: Tensor, alpha: float, dim: int, weig
     escort = power_on_support(p, 2 - alpha)
     mass = escort if weights is None else weights * escort
     centred = tangent - tangent.gather(dim, mass.detach().argmax(dim, keepdim=True))
+    centred = torch.where(escort > 0, centred, 0)
     mean = (mass * centred).sum(dim, keepdim=True) / or_one(mass.sum(dim, keepdim=True))
     return escort * (centred - mean)
