@@ -53,6 +53,7 @@ collect_ignore = ["src/contmax/integrations/transformers"]
 # The longest first.
 LONG = (
     "tests/lab",
+    "tests/kernels/test_compiled_code",
     "tests/integrations/test_transformers",
     "tests/docs/test_docs_pages",
     "tests/test_fuzz",
