@@ -104,6 +104,23 @@ def test_label_smoothing_is_a_mixture_of_losses(alpha):
     torch.testing.assert_close(entmax_loss(z, soft, alpha, label_smoothing=0.2, reduction="none"), expected)
 
 
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_smoothing_keeps_the_digits_of_float64(masked, soft):
+    z, mask = torch.randn(6, 7, dtype=torch.float64).requires_grad_(), torch.tensor([True] * 6 + [False])
+    ids = torch.arange(6)
+    hot = F.one_hot(ids, 7).double()
+    every = z if not masked else z[:, :6]
+    options = {"label_smoothing": 0.2, "reduction": "none", "mask": mask if masked else None}
+    loss = entmax_loss(z, hot if soft else ids, 1.5, **options)
+    bare = entmax_loss(every, ids, 1.5, reduction="none") + every.gather(1, ids[:, None]).squeeze(1)
+    # Ω*(z) less the score of the target, and of every class that the mask allows.
+    expected = bare - 0.8 * every.gather(1, ids[:, None]).squeeze(1) - 0.2 * every.mean(1)
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-13)
+    found, wanted = (torch.autograd.grad(x.sum(), z, retain_graph=True)[0] for x in (loss, expected))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-13)
+
+
 def test_smoothing_spreads_over_the_classes_the_mask_allows():
     z = torch.randn(2, 4, dtype=F64)
     mask = torch.tensor([True, True, False, True])

@@ -120,7 +120,8 @@ def _share(scores: Tensor, allowed: Tensor | None, smoothing: float, dim: int) -
     """The mass that label smoothing gives to each allowed class."""
     if allowed is None:
         return smoothing / scores.shape[dim]
-    return smoothing / allowed.expand_as(scores).sum(dim, keepdim=True).clamp(min=1)
+    # In the dtype of the scores: a number over an integer would be float32.
+    return smoothing / allowed.expand_as(scores).sum(dim, keepdim=True, dtype=scores.dtype).clamp(min=1)
 
 
 def less_target(

@@ -40,7 +40,7 @@ def soft_losses(
     negentropy = tsallis_negentropy(target, alpha, dim)
     losses = conjugate + (1 - smoothing) * (negentropy - _inner(target, z, dim))
     if smoothing > 0:
-        allowed = torch.ones_like(z, dtype=torch.bool) if mask is None else mask.expand_as(z)
+        allowed = torch.ones_like(z) if mask is None else mask.expand_as(z).to(z.dtype)
         losses = losses - smoothing * _inner(allowed / allowed.sum(dim, keepdim=True).clamp(min=1), z, dim)
     # Nothing to attend (Ω* = −inf) is an impossible target. Rounding below zero is cut off, its gradient is not.
     losses = torch.where(conjugate == -torch.inf, torch.inf, losses)
