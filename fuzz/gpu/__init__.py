@@ -15,8 +15,8 @@ A case is a target and a seed (`_case`): all circumstances follow from both, so 
 Targets are functions of a `Case`: they draw what they need, count rows, and raise `WrongResultError`. There are `maps`,
 `losses`, `linear_loss`, `attention`, `continuous` (gates, the line, the plane, contexts), `launches` (streams, threads,
 graphs, shapes in turns), and `hunts`, which take as many rows as the device can. `_scores` makes the inputs,
-`_references` says in float64 what is right, and `_compare` how close is close enough. At least one row in 64 is
-compared, and all of them where that costs little.
+`_references` says in float64 what is right, and `_compare` how close is close enough. One row in 16 is compared, one in
+64 by hunts, and all rows where that costs little.
 
 To add a target, write such a function and name it in `_targets`. ``--device cpu`` runs the same code with small sizes.
 """

@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     campaign = Campaign(
         shares, command, side=options.side, seed=seed, cases=options.cases, patience=patience, report=_report
     )
-    signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     head: dict[str, Any] = {"suite": "fuzz-gpu", "command": _command(options, seed)}
     try:
         campaign.start(60 * options.minutes - (time.monotonic() - began))
@@ -43,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped", flush=True)
     finally:
+        signal.signal(signal.SIGTERM, before)
         campaign.stop()
         _write(options.output, head, campaign, began)
     results = campaign.results()

@@ -11,8 +11,6 @@ from torch import Tensor
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 # Rows of this many scores and more are counted as long ones.
 LONG = 32_000
-# One of so many rows is compared with its reference, so that it is more than one in a hundred whatever is drawn.
-_ONE_OF = 64
 # Scores that are compared in any case, however few rows these are.
 _LEAST_COMPARED = 2**16
 
@@ -88,9 +86,12 @@ class Case:
         kind = f"{_kind(columns)}_compared"
         setattr(self.counts, kind, getattr(self.counts, kind) + rows)
 
-    def sample(self, rows: int, columns: int, wanted: Sequence[int] = ()) -> Tensor:
-        """Places of the rows to compare: the last, those that are wanted with their neighbours, and random ones."""
-        count = min(rows, max(rows // _ONE_OF, _LEAST_COMPARED // columns) + 1)
+    def sample(self, rows: int, columns: int, wanted: Sequence[int] = (), *, one_of: int = 16) -> Tensor:
+        """Places of the rows to compare: the last, those that are wanted with their neighbours, and random ones.
+
+        The random ones are one of so many, or more where there are few.
+        """
+        count = min(rows, max(rows // one_of, _LEAST_COMPARED // columns) + 1)
         near = {r + step for r in wanted for step in (-1, 0, 1) if 0 <= r + step < rows}
         fixed = torch.tensor(sorted(near | {rows - 1}), device=self.device)
         drawn = torch.arange(rows, device=self.device) if count == rows else self.integers(rows, count)

@@ -6,11 +6,11 @@ from typing import Any
 
 # Nothing here imports torch: the process that hands out cases needs none of it.
 SHARES: dict[str, float] = {
-    "hunts.long_maps": 4,
-    "hunts.long_hard": 4,
-    "hunts.long_soft": 2,
-    "hunts.short_maps": 3,
-    "hunts.short_hard": 3,
+    "hunts.long_maps": 5,
+    "hunts.long_hard": 5,
+    "hunts.long_soft": 3,
+    "hunts.short_maps": 2,
+    "hunts.short_hard": 2,
     "hunts.short_soft": 1,
     "maps.fixed": 4,
     "maps.per_row": 3,

@@ -22,6 +22,8 @@ _ALPHAS = (1.5, 1.25, 1.7, 2.0, 4 / 3, 1.5, 1.05, 1.2)
 _KINDS = ("normal", "ties", "sharp", "normal", "flat", "blocks", "normal", "coarse")
 _LONG_COLUMNS = (128256, 32000, 50257, 65536, 128256, 32769)
 _SHORT_COLUMNS = (20, 8, 28, 5, 64, 13, 11, 100, 3, 30, 500, 9, 1000)
+# One of so many rows is compared.
+_ONE_OF = 64
 # Numbers of a pass, and passes of a case.
 _NUMBERS, _SHORT_NUMBERS, _PASSES = 2**29, 2**27, 8
 
@@ -75,7 +77,7 @@ def _hunt(
         )
         x.normal_(generator=case.generator).mul_(scale)
         KINDS[kind](x)
-        places = case.sample(rows, width)
+        places = case.sample(rows, width, one_of=_ONE_OF)
         result = look(case, x.detach().requires_grad_(backward), alpha, places)
         if backward:
             _require_finite_gradient(result)
