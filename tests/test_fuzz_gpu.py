@@ -1,6 +1,7 @@
 """The campaign for a GPU, tried without one: its watchdog, its counts, its references, and every target in small."""
 
 import json
+import signal
 import sys
 import time
 
@@ -154,6 +155,24 @@ def test_findings_are_printed_written_and_make_the_exit_code(tmp_path, capsys, m
     assert campaign_main.main([*options, "--only", "works"]) == 0
     with pytest.raises(SystemExit):
         campaign_main.main(["--only", "nowhere"])
+
+
+def test_a_campaign_that_is_interrupted_writes_what_it_has(tmp_path, capsys, monkeypatch):
+    def interrupt(packages):
+        time.sleep(1.0)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(campaign_main, "SHARES", {"works": 1.0, "sleeps": 1.0})
+    monkeypatch.setattr(campaign_main, "child_command", lambda device, side: COMMAND)
+    monkeypatch.setattr(campaign_main, "provenance", interrupt)
+    output = tmp_path / "fuzz-gpu.json"
+    options = ["--seed", "7", "--cases", "3", "--side", "1", "--output", str(output)]
+    began, before = time.monotonic(), signal.getsignal(signal.SIGTERM)
+    assert campaign_main.main(options) == 0
+    assert time.monotonic() - began < 10
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "stopped" in capsys.readouterr().out
+    assert json.loads(output.read_text(encoding="utf-8"))["targets"]["works"]["cases"]["ok"] > 0
 
 
 def test_a_real_process_runs_a_case(tmp_path, monkeypatch):
