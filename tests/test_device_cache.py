@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import contmax
 from contmax._device_cache import DeviceCache, Shared
@@ -149,6 +150,12 @@ def test_it_can_be_trained_with_after_inference_mode():
         cache(3, device)
     assert not cache(3, device).is_inference()
     assert not cache(3, device).requires_grad
+
+
+def test_a_trace_does_not_see_how_it_was_made():
+    cache = a_cache()
+    graph = make_fx(lambda x: x * cache(3, torch.device("cpu")))(torch.ones(3)).graph
+    assert not [node for node in graph.nodes if "exp" in str(node.target)]
 
 
 def test_fake_tensors_are_not_kept():

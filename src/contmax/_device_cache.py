@@ -7,12 +7,14 @@ waits for nothing.
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch._C import _len_torch_dispatch_stack
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._guards import active_fake_mode
+from torch.utils._python_dispatch import _disable_current_modes
 
 _Content = TypeVar("_Content")
 
@@ -24,7 +26,7 @@ def is_captured(device: torch.device) -> bool:
 
 @contextlib.contextmanager
 def for_later() -> Iterator[None]:
-    """A context for what is kept: part of no graph and of no transform of torch.func, which would wrap it.
+    """A context for what is kept: part of no graph, no trace and no transform of torch.func, which would wrap it.
 
     Nor does it belong to inference mode, whose tensors training cannot use.
     """
@@ -80,8 +82,8 @@ class Shared(Generic[_Content]):
 class DeviceCache(Generic[_Content]):
     """A function that makes a tensor, or a tuple of them: for each of its arguments once.
 
-    While a CUDA graph is captured nothing is added: the memory of what is made then belongs to the graph. Under modes
-    of torch, such as that of fake tensors, everything is made anew.
+    While a CUDA graph is captured nothing is added: the memory of what is made then belongs to the graph. Among fake
+    tensors everything is made anew: they do not mix with others.
 
     Args:
         make: the function. Its arguments are hashable, and the last is the device of the tensors.
@@ -93,7 +95,7 @@ class DeviceCache(Generic[_Content]):
 
     def __call__(self, *arguments: Hashable) -> _Content:
         """What the function makes of the arguments."""
-        if _len_torch_dispatch_stack():
+        if _len_torch_dispatch_stack() and active_fake_mode() is not None:
             return self._make(*arguments)
         shared = self._made.get(arguments)
         if shared is None:
@@ -111,6 +113,6 @@ class DeviceCache(Generic[_Content]):
     def _kept(self, arguments: tuple[Hashable, ...]) -> Shared[_Content]:
         with for_later():
             content = self._make(*arguments)
+            tensors: Any = content if isinstance(content, tuple) else (content,)
         # Two threads may get here at the same time: the first to arrive decides for both.
-        tensors: Sequence[Tensor] = content if isinstance(content, tuple) else (content,)  # type: ignore[assignment]
         return self._made.setdefault(arguments, Shared(content, tensors))

@@ -63,13 +63,15 @@ def support_sums(
     """
     hidden, weight, target, g = side_by_side(hidden), side_by_side(weight), target.contiguous(), laid_out(g)
     of_tokens, most = (hidden, target, cut, places, masses, counts, g), _MOST_PAIRS // (places.shape[1] + 1)
+    layer = (weight, bias, alpha, smoothing)
     if hidden.shape[0] <= most:
-        _write_sums(*of_tokens, weight, bias, alpha, smoothing, grad_weight, grad_bias)
+        _write_sums(of_tokens, *layer, grad_weight, grad_bias)
         return
     totals = [torch.zeros_like(x, dtype=torch.float32) for x in (grad_weight, grad_bias)]
     shares = [torch.empty_like(x) for x in totals]
-    for part in zip(*(x.split(most) for x in of_tokens), strict=True):
-        _write_sums(*part, weight, bias, alpha, smoothing, *shares)
+    for start in range(0, hidden.shape[0], most):
+        part = tuple(x[start : start + most] for x in of_tokens)
+        _write_sums(part, *layer, shares[0], shares[1])
         for total, share in zip(totals, shares, strict=True):
             total.add_(share)
     grad_weight.copy_(totals[0])
@@ -77,13 +79,7 @@ def support_sums(
 
 
 def _write_sums(
-    hidden: Tensor,
-    target: Tensor,
-    cut: Tensor,
-    places: Tensor,
-    masses: Tensor,
-    counts: Tensor,
-    g: Tensor,
+    of_tokens: tuple[Tensor, ...],
     weight: Tensor,
     bias: Tensor | None,
     alpha: float,
@@ -91,7 +87,8 @@ def _write_sums(
     grad_weight: Tensor,
     grad_bias: Tensor,
 ) -> None:
-    """The same for as many tokens as fit."""
+    """The same for as many tokens as fit: of these hidden, target, cut, places, masses, counts and g."""
+    hidden, target, cut, places, masses, counts, g = of_tokens
     (classes, channels), half = weight.shape, hidden.dtype != torch.float32
     every = _every_class(hidden, cut, g, smoothing / classes)
     long = find_long_tokens(counts, places.shape[1], g)
