@@ -30,7 +30,7 @@ def for_later() -> Iterator[None]:
 
     Nor does it belong to inference mode, whose tensors training cannot use.
     """
-    with temporarily_clear_interpreter_stack(), torch.inference_mode(False), torch.no_grad():
+    with temporarily_clear_interpreter_stack(), _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
         yield
 
 
