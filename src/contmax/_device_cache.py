@@ -30,7 +30,9 @@ def for_later() -> Iterator[None]:
 
     Nor does it belong to inference mode, whose tensors training cannot use.
     """
-    with temporarily_clear_interpreter_stack(), _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+    # Torch imports its compiler to switch modes off: that takes seconds, and most often there are none.
+    without_modes = _disable_current_modes() if _len_torch_dispatch_stack() else contextlib.nullcontext()
+    with temporarily_clear_interpreter_stack(), without_modes, torch.inference_mode(False), torch.no_grad():
         yield
 
 
