@@ -75,22 +75,26 @@ def forget_constants(monkeypatch):
 
 
 def blocks_of_nan():
-    """Memory of the current stream, in blocks as small as constants have."""
-    return [torch.full((2**11,), 255, dtype=torch.uint8, device=DEVICE) for _ in range(4096)]
+    """Memory of the current stream, in the smallest blocks there are: all that is free for constants."""
+    return [torch.full((512,), 255, dtype=torch.uint8, device=DEVICE) for _ in range(2**14)]
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_stream_waits_for_constants_of_another(name, monkeypatch):
-    torch.manual_seed(0)
-    call, side = CALLS[name](), torch.cuda.Stream()
-    expected = call()
-    torch.cuda.synchronize()
+    def fresh():
+        """The call, with a basis for which nothing is kept."""
+        forget_constants(monkeypatch)
+        torch.manual_seed(0)
+        made = CALLS[name]()
+        torch.cuda.synchronize()
+        return made
+
+    side = torch.cuda.Stream()
+    expected = fresh()()
+    call = fresh()
     with torch.cuda.stream(side):  # loads what libraries keep for each stream
         call()
-    forget_constants(monkeypatch)
-    torch.manual_seed(0)
-    call = CALLS[name]()  # with a basis for which nothing is kept
-    torch.cuda.synchronize()
+    call = fresh()
     with torch.cuda.stream(side):
         blocks_of_nan()  # the next constants take this memory
         torch.cuda._sleep(LONG)
@@ -109,6 +113,7 @@ def test_dropped_weights_stay_until_every_stream_has_read_them():
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         fitted(masked=False)()  # loads what libraries keep for each stream
+    blocks_of_nan()  # a kernel that is not loaded yet would wait for those that run
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
         torch.cuda._sleep(LONG)
