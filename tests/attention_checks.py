@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from contmax import entmax_attention
+from contmax import entmax_attention, sparsemax
 from contmax.attention import _fused
 from contmax.kernels.triton import _attention_tuning
 
@@ -79,6 +79,21 @@ def check_ties_of_all_keys(queries, keys, dtype, device="cpu"):
     query, key, value = drawn(queries, keys, dtype=dtype)
     for ours, exact in compared([query, key[:, :, :1].expand(1, 1, keys, 16), value], device=device):
         assert (ours - exact).abs().max() < (2e-5 if dtype == F32 else 5e-3)
+
+
+def check_ties_at_the_threshold(keys, dtype, device="cpu"):
+    """Numbers of few digits make scores that equal the threshold, where the gradient of sparsemax jumps: there a score
+    that rounding leaves above the threshold changes the gradients by some per cent.
+    """
+    torch.manual_seed(0)
+    query, key, value = drawn(64, keys, channels=8, dtype=dtype, sharp=1.0)
+    given = [(2 * query).round() / 2, (2 * key).round() / 2, value]
+    scores = torch.einsum("...id,...jd->...ij", given[0].double(), given[1].double()) / 8
+    p = sparsemax(scores)
+    thresholds = ((scores * (p > 0)).sum(-1, keepdim=True) - 1) / (p > 0).sum(-1, keepdim=True)
+    assert ((scores - thresholds).abs() < 1e-12).any(-1).sum() > 3
+    for ours, exact in compared(given, 2.0, device, scale=1 / 8):
+        assert (ours - exact).norm() < (1e-6 if dtype == F32 else 2e-3) * exact.norm()
 
 
 def check_slopes_that_half_precision_cannot_hold(small, device="cpu"):

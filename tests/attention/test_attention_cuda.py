@@ -8,6 +8,7 @@ import contmax
 from attention_checks import (
     _as_if_long,  # noqa: F401 a fixture
     check_lengths_above_the_number_of_keys,
+    check_ties_at_the_threshold,
     check_ties_of_all_keys,
 )
 from cuda_attention_checks import attend, triple
@@ -73,6 +74,12 @@ def test_lengths_above_the_number_of_keys(dtype):
 @pytest.mark.parametrize("dtype", [F32, F16], ids=["float32", "float16"])
 def test_ties_of_all_keys(dtype, keys):
     check_ties_of_all_keys(40, keys, dtype, DEVICE)
+
+
+@pytest.mark.parametrize("keys", [100, 1500, 3000])
+@pytest.mark.parametrize("dtype", [F32, F16], ids=["float32", "float16"])
+def test_ties_at_the_threshold(dtype, keys):
+    check_ties_at_the_threshold(keys, dtype, DEVICE)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(150, 200), (200, 150), (33, 1)])

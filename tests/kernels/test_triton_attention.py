@@ -11,6 +11,7 @@ from attention_checks import (
     _as_if_long,  # noqa: F401 a fixture
     apart,
     assert_same,
+    check_ties_at_the_threshold,
     check_ties_of_all_keys,
     compared,
     drawn,
@@ -319,3 +320,8 @@ def test_is_one_node_of_a_graph():
     assert torch.equal(found, expected)
     for ours, theirs in zip(*(torch.autograd.grad(x.square().sum(), inputs) for x in (found, expected)), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("keys", "dtype"), [(100, F32), (150, F16)])
+def test_ties_at_the_threshold(keys, dtype):
+    check_ties_at_the_threshold(keys, dtype)

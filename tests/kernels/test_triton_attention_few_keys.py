@@ -12,6 +12,7 @@ from attention_checks import (
     assert_same,
     check_lengths_above_the_number_of_keys,
     check_slopes_that_half_precision_cannot_hold,
+    check_ties_at_the_threshold,
     check_whole_blocks_whose_scores_share_a_large_number,
     compared,
     drawn,
@@ -183,3 +184,7 @@ def test_slopes_that_half_precision_cannot_hold(small):
 def test_lengths_above_the_number_of_keys(lists):
     check_lengths_above_the_number_of_keys(5, 70, F16)
     assert lists[0].are_empty
+
+
+def test_ties_at_the_threshold():
+    check_ties_at_the_threshold(150, F16)

@@ -128,6 +128,17 @@ def test_a_score_at_the_threshold_has_no_mass():
     assert torch.equal(contmax.sparsemax(x) > 0, support)
 
 
+@pytest.mark.parametrize("alpha", [2.0, torch.tensor(2.0)], ids=["number", "tensor"])
+def test_scores_that_rounding_leaves_at_the_threshold_have_no_mass(alpha):
+    x = torch.randn(3000, 50, generator=torch.Generator().manual_seed(50)).mul(16).round() / 16
+    exact = x.double()
+    support = contmax.sparsemax(exact) > 0
+    thresholds = ((exact * support).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True)
+    some = ((exact - thresholds).abs() < 1e-12).any(-1)
+    assert some.sum() > 100
+    assert torch.equal(contmax.entmax(x[some], alpha) > 0, support[some])
+
+
 @pytest.mark.parametrize(
     ("alpha", "options"),
     [

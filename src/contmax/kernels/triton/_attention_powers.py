@@ -7,7 +7,7 @@ need not be made: a product is multiplied once, by the slope of the line in unit
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._solve import powers_of_roots
+from contmax.kernels.triton._solve import AT_THRESHOLD, powers_of_roots
 
 
 @triton.jit
@@ -23,6 +23,8 @@ def line_of_roots(top, t, epsilon, unit, K: tl.constexpr):
 @triton.jit
 def powers_of_line(x, slope, base, epsilon, K: tl.constexpr):
     """Weights and escorts of products x, (R, n), and roots: weights are their k-th powers."""
-    u = tl.maximum(tl.fma(x, slope[:, None], base[:, None]), 0.0)
+    u = tl.fma(x, slope[:, None], base[:, None])
+    # The line loses the last bits of its value at 0.
+    u = tl.where(u > (tl.abs(base) * AT_THRESHOLD)[:, None], u, 0.0) if K == 1 else tl.maximum(u, 0.0)
     weight, escort = powers_of_roots(u, epsilon, K)
     return weight, escort, u

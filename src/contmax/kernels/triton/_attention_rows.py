@@ -11,16 +11,22 @@ from contmax.kernels.triton._solve import NOTHING, climb, relative_weights
 
 # Keys of each row that are gathered at a time, where there is no room for more.
 _TOGETHER = tl.constexpr(4)
+# In half precision the last bits of listed scores are places in tiles (`_attention_tops`). This share of the largest
+# score is more than they change.
+_LAST_BITS = tl.constexpr(3e-5)
 # Lists up to this length are solved apart from longer ones, and so are those up to twice this.
 _SHORT = tl.constexpr(32)
 
 
 @triton.jit
 def _solved(
-    KEYS, WEIGHTS, COUNTS, row, count, inside, partition, epsilon,
+    KEYS, WEIGHTS, COUNTS, row, count, inside, size, partition, epsilon,
     K: tl.constexpr, ROUGH: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """Scores become weights, and keys without any are taken off the lists; the number of those that stay, (R,)."""
+    """Scores become weights, and keys without any are taken off the lists; the number of those that stay, (R,).
+
+    `size` is the magnitude of the scores before the largest was taken from them, (R,).
+    """
     slot = tl.arange(0, WIDE)
     at = row[:, None] * CAPACITY + slot[None, :]
     exists = slot[None, :] < count[:, None]
@@ -32,6 +38,9 @@ def _solved(
     partition = tl.maximum(partition - top, 0.0)
     partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, K, ROUGH)
     weight, _ = relative_weights(y, t, epsilon, K, ROUGH)
+    if K == 1 and ROUGH:
+        # Scores that meet the threshold but for their last bits: at α = 2 the gradient jumps there.
+        exists = exists & (weight > ((1.0 + size) * _LAST_BITS)[:, None])
     weight = tl.where(exists, weight, 0.0)
     total = tl.sum(weight, 1)
     p = weight * (1.0 / tl.where(total > 0.0, total, 1.0))[:, None]
@@ -69,21 +78,22 @@ def attend_listed(
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
         longest = tl.max(count, 0)
         ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32  # four digits do in half precision
-        kept = count
+        kept, size = count, tl.abs(top)
         for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
             if has_power(A, h, POWER, PER_HEAD):
                 if longest <= _SHORT:
                     kept = _solved(
-                        KEYS, WEIGHTS, COUNTS, row, count, inside, partition, epsilon, POWER, ROUGH, _SHORT, CAPACITY
+                        KEYS, WEIGHTS, COUNTS, row, count, inside, size, partition, epsilon, POWER, ROUGH, _SHORT,
+                        CAPACITY,
                     )  # fmt: skip
                 elif longest <= 2 * _SHORT:
                     kept = _solved(
-                        KEYS, WEIGHTS, COUNTS, row, count, inside, partition, epsilon, POWER, ROUGH, 2 * _SHORT,
+                        KEYS, WEIGHTS, COUNTS, row, count, inside, size, partition, epsilon, POWER, ROUGH, 2 * _SHORT,
                         CAPACITY,
                     )  # fmt: skip
                 else:
                     kept = _solved(
-                        KEYS, WEIGHTS, COUNTS, row, count, inside, partition, epsilon, POWER, ROUGH, CAPACITY,
+                        KEYS, WEIGHTS, COUNTS, row, count, inside, size, partition, epsilon, POWER, ROUGH, CAPACITY,
                         CAPACITY,
                     )  # fmt: skip
         tl.debug_barrier()

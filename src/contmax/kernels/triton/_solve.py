@@ -28,6 +28,9 @@ _LAST_STEP_LINEAR = tl.constexpr(3e-7)
 # What Σ p may exceed 1 by before the last step, and in float32 after it.
 _LAST_MASS_ROUGH = tl.constexpr(2e-2)
 _LAST_MASS = tl.constexpr(4e-6)
+# Roots up to this share of the largest are 0 but for rounding. At α = 2 the gradient jumps where the threshold meets a
+# score, as it does in rows of tied scores: there a score that rounding leaves above the threshold would take part.
+AT_THRESHOLD = tl.constexpr(4e-7)
 
 
 @triton.jit
@@ -96,7 +99,6 @@ def rough_escort(w, v, epsilon):
 def powers_of_roots(u, epsilon, K: tl.constexpr):
     """u^k and u^{k−1} of roots u ≥ 0, (R, B); K is not −1, and where it is 0 they are good to four digits."""
     if K == 1:
-        # Exactly zero where the threshold meets a score: at α = 2 the gradient jumps there.
         return u, tl.where(u > 0.0, 1.0, 0.0)
     elif K == 2:
         return u * u, u
@@ -131,7 +133,10 @@ def powers_of_pairs(u, K: tl.constexpr):
 @triton.jit
 def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
     """p and p^{2−α} of scores (R, B), up to a factor each: those of the largest where K ≤ 0; t and ε are (R,)."""
-    if K > 0:
+    if K == 1:
+        u = tl.fma(y, epsilon[:, None], t[:, None])
+        return powers_of_roots(tl.where(u > (t * AT_THRESHOLD)[:, None], u, 0.0), epsilon, K)
+    elif K > 0:
         return powers_of_roots(tl.maximum(tl.fma(y, epsilon[:, None], t[:, None]), 0.0), epsilon, K)
     elif K == 0 and ROUGH:
         # What is masked has no mass: where ε > 0 its root is 0, else 1e20 or more, of which powers below −2 are 0.
@@ -140,7 +145,7 @@ def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False
         v = y * (1.0 / t)[:, None]
         w = v * epsilon[:, None]
         u = 1.0 + w
-        inside = (u > 0.0) & (y > NOTHING)
+        inside = (u > AT_THRESHOLD) & (y > NOTHING)
         if ROUGH:
             escort = rough_escort(w, v, epsilon)
         elif K == 0:
