@@ -107,3 +107,10 @@ def check_lengths_above_the_number_of_keys(queries, keys, dtype, device="cpu"):
         results.append([output, *torch.autograd.grad(output, inputs, torch.ones_like(output))])
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected)
+
+
+def check_ties_at_the_threshold(queries, keys, dtype, device="cpu"):
+    """Scores are multiples of a quarter, and with α = 2 many are equal to the threshold: those have no gradient."""
+    query, key, value = drawn(queries, keys, sharp=1.0)
+    for ours, exact in compared([x.to(dtype) for x in (query.round(), key.round(), value)], 2.0, device):
+        assert (ours - exact).norm() < (1e-5 if dtype == F32 else 5e-3) * exact.norm()

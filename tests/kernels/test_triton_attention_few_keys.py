@@ -12,6 +12,7 @@ from attention_checks import (
     assert_same,
     check_lengths_above_the_number_of_keys,
     check_slopes_that_half_precision_cannot_hold,
+    check_ties_at_the_threshold,
     check_whole_blocks_whose_scores_share_a_large_number,
     compared,
     drawn,
@@ -109,6 +110,7 @@ def test_rows_of_nan_of_infinity_and_of_nothing():
     of_query, _, _ = torch.autograd.grad(output[0, 0, [0, 1, 2, 4]].sum(), inputs)
     assert of_query[0, 0, [0, 1, 2, 4]].isfinite().all()
     assert (of_query[0, 0, 1] == 0).all()
+    assert of_query[0, 0, [3, 5]].isnan().all()
 
 
 def test_a_number_that_all_scores_share_changes_nothing():
@@ -183,3 +185,7 @@ def test_slopes_that_half_precision_cannot_hold(small):
 def test_lengths_above_the_number_of_keys(lists):
     check_lengths_above_the_number_of_keys(5, 70, F16)
     assert lists[0].are_empty
+
+
+def test_ties_at_the_threshold():
+    check_ties_at_the_threshold(20, 70, F16)
