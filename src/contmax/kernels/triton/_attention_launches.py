@@ -74,8 +74,10 @@ def _listing_of_block(
     many = all_tiles > _MANY_TOPS
     most = max(max(kind.keys // _DOUBTFUL_SHARE, _FEW_DOUBTFUL) // (wide // 4), 4)
     # Fewer registers make room for more programs; masks and float32 need more than these.
-    is_exact = kind.dtype == torch.float32
-    is_plain = not (is_exact or options["HAS_MASK"] or options["HAS_BIAS"])
+    is_plain = not (kind.dtype == torch.float32 or options["HAS_MASK"] or options["HAS_BIAS"])
+    # The last bits of a top are the place of its key. At α = 2 they decide whether a score that is equal to the
+    # threshold has a gradient.
+    is_exact = kind.dtype == torch.float32 or kind.alpha == 2
     shared = (kind.keys, kind.last_key, kind.heads, kind.group, kind.scale)
     powers = kind.powers
     tops = _launch(
