@@ -1,7 +1,8 @@
-"""Triton's interpreter with eyes on memory: what a kernel reads or writes outside of its tensors is an error.
+"""Triton's interpreter with a watch on memory: a kernel that reads or writes outside of its tensors raises an error.
 
-So is one place to which two programs of a launch write different numbers: the interpreter runs programs one after the
-other, in an order that a GPU does not keep. Memory that nobody has written holds NaN, or the largest integer.
+Two programs of a launch that write different numbers to one address raise an error too: the interpreter runs programs
+one after the other, in an order that a GPU does not keep. Memory that was never written holds NaN, or the largest
+integer.
 """
 
 import contextlib
@@ -65,7 +66,7 @@ class _Memory:
         assert inside.any(1).all(), f"{self._kernel} {verb} outside of its tensors"
 
     def write(self, addresses: np.ndarray, values: np.ndarray, program: Any) -> None:
-        """The same, and where another program has written another number."""
+        """Raise where an address lies in no tensor, or another program has written another number there."""
         self.check(addresses, "writes")
         for address, value in zip(addresses.tolist(), values.tolist(), strict=True):
             writer, before = self._written.setdefault(address, (program, value))

@@ -9,6 +9,7 @@ from attention_checks import (
     _as_if_long,  # noqa: F401 a fixture
     assert_same,
     check_lengths_above_the_number_of_keys,
+    check_slopes_that_half_precision_cannot_hold,
     check_ties_at_the_threshold,
     drawn,
 )
@@ -155,6 +156,11 @@ def test_no_block_is_lost_where_scores_share_a_large_number(alpha):
     query, key = (torch.full((1, 1, n, 16), 2500.0) for n in (3, 400))
     output = entmax_attention(query, key, value, alpha=alpha, scale=0.37)
     torch.testing.assert_close(output, value.mean(2, keepdim=True).expand(1, 1, 3, 16), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("small", ["keys", "queries"])
+def test_slopes_that_half_precision_cannot_hold(small):
+    check_slopes_that_half_precision_cannot_hold(small)
 
 
 @pytest.mark.parametrize("dtype", [F32, F16])

@@ -1,5 +1,5 @@
-"""What triton's kernels read and write, in its interpreter: no place outside of their tensors, none that nobody has
-written, and none that two programs fight for; the results are those of any other time.
+"""Triton's kernels under a watch on memory, in its interpreter: they stay inside of their tensors, read no memory that
+was never written, and no two programs write different numbers to one address.
 """
 
 import pytest
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_few_queries_t
 
 
 def check(function, *inputs):
-    """The result and all gradients of a call are the same under watch."""
+    """The watch raises no error, and memory that was never written, which it fills with NaN, changes no result."""
     results = []
     for watches in (True, False):
         leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
