@@ -1,4 +1,6 @@
-"""Triton's interpreter without what it does over and over at every operation; what kernels compute is the same."""
+"""Triton's interpreter without what it does over and over at every operation; what kernels compute is the same, but for
+minima and maxima, which lose NaN as they do on a GPU.
+"""
 
 import dataclasses
 import functools
@@ -25,6 +27,7 @@ def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     _patch_the_language_once(monkeypatch)
     _make_types_once(monkeypatch)
     _pass_like_operands(monkeypatch)
+    _lose_nan(monkeypatch)
     # Sums of integers would be made again in 64 bits, for an assertion that is made in debugging only.
     builder = interpreter.interpreter_builder
     assert not builder.options.debug
@@ -129,6 +132,13 @@ def _pass_like_operands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TritonSemantic, "binary_op_type_checking_impl", checked)
     monkeypatch.setattr(TritonSemantic, "broadcast_impl_value", broadcast_unless_alike)
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_splat", splat)
+
+
+def _lose_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the smaller and the larger of a number and NaN be the number, unless a kernel asks for NaN."""
+    for name, chosen in (("create_minnumf", np.fmin), ("create_maxnumf", np.fmax)):
+        operation = lambda self, a, b, chosen=chosen: self.binary_op(a, b, chosen)  # noqa: E731
+        monkeypatch.setattr(interpreter.InterpreterBuilder, name, operation)
 
 
 def _takes(dtype: core.dtype, number: Any) -> bool:

@@ -103,3 +103,36 @@ def check_gradients_of_losses_that_half_precision_cannot_hold(device="cpu", colu
         exact = reference(gradient, *(x.double().requires_grad_() for x in given))
         assert (exact.abs() > 65504).any(-1).all()
         torch.testing.assert_close(found.cpu().double(), exact.clamp(-65504, 65504), rtol=5e-3, atol=70.0)
+
+
+def rows_of_huge_scores(columns):
+    """Rows whose scores are as large as float32 allows, or differ by a few of its last bits; two supports are small."""
+    largest = torch.finfo(torch.float32).max
+    x = torch.full((7, columns), largest)
+    x[1] = -largest
+    x[2, ::3] = 3.0e38
+    x[3], x[3, 7::100] = 1e38, largest
+    for row, number, count in zip(x[4:], (1e6, -3e6, 2.5e7), (5, 3, 97), strict=True):
+        row[:] = number + torch.arange(columns) % count * abs(number) * 2**-23
+    return x
+
+
+def check_rows_of_huge_scores(alpha, device="cpu", columns=600):
+    """Maps and losses of hard and soft targets, with all gradients, against float64."""
+    x = rows_of_huge_scores(columns)
+    target = torch.arange(len(x)) * (columns - 1) // len(x)
+    soft = torch.rand(x.shape).softmax(-1)
+    g = torch.linspace(-1, 2, columns)
+
+    def results(x, target, soft, g):
+        x, soft = x.detach().requires_grad_(), soft.detach().requires_grad_()
+        p = contmax.entmax(x, alpha)
+        hard, mixed = (entmax_loss(x, y, alpha, reduction="none") for y in (target, soft))
+        gradients = [torch.autograd.grad(p, x, g.expand_as(x))[0], torch.autograd.grad(hard.sum(), x)[0]]
+        return p, hard, mixed, *gradients, *torch.autograd.grad(mixed.sum(), (x, soft))
+
+    given = (x, target, soft, g)
+    for ours, exact in zip(results(*(y.to(device) for y in given)), reference(results, *given), strict=True):
+        # Losses are differences of two numbers of about 1, or as large as the scores.
+        size = exact.abs().clamp(min=1) if exact.ndim == 1 else exact.abs().amax(-1, keepdim=True)
+        assert ((ours.detach().cpu().double() - exact).abs() < 2e-5 * size).all()

@@ -81,7 +81,7 @@ def test_hostile_sizes(alpha):
     assert not r[:5].isnan().any()
     assert (r[:5] >= 0).all()
     assert r[5:].isnan().all()
-    assert all(g[:5].isfinite().all() for g in gradients[:3])
+    assert all(g[:5].isfinite().all() and g[5:].isnan().all() for g in gradients[:3])
 
 
 def test_alpha_beyond_all_bounds_is_uniform():

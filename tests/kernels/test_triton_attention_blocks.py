@@ -9,6 +9,8 @@ from attention_checks import (
     _as_if_long,  # noqa: F401 a fixture
     assert_same,
     check_lengths_above_the_number_of_keys,
+    check_slopes_that_half_precision_cannot_hold,
+    check_ties_at_the_threshold,
     drawn,
 )
 from contmax import entmax_attention
@@ -110,6 +112,13 @@ def test_keys_behind_the_last_are_not_read():
     assert (entmax_attention(query, key, value, alpha=torch.tensor([1.0]), scale=1.0) == 0).all()
 
 
+@pytest.mark.parametrize("keys", [65, 129, 257])
+def test_a_last_key_that_is_alone_in_its_block(keys):
+    query, key, value = drawn(queries=2, keys=keys)
+    key[..., -1, :] = query[..., -1, :]
+    assert_same([query, key, value], is_causal=True)
+
+
 @pytest.mark.parametrize("dtype", [F32, F16])
 def test_lengths_above_the_number_of_keys(dtype, lists):
     check_lengths_above_the_number_of_keys(5, 19, dtype)
@@ -139,3 +148,21 @@ def test_no_row_is_lost_where_scores_share_a_large_number(alpha, keys, shared, d
     key, value = torch.full((1, 1, keys, 16), channel), torch.ones(1, 1, keys, 16)
     output = entmax_attention(query.to(dtype), key.to(dtype), value.to(dtype), alpha=alpha, scale=0.37)
     torch.testing.assert_close(output, torch.ones_like(output), rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("alpha", [1.25, 2.0])
+def test_no_block_is_lost_where_scores_share_a_large_number(alpha):
+    value = torch.rand(1, 1, 400, 16)
+    query, key = (torch.full((1, 1, n, 16), 2500.0) for n in (3, 400))
+    output = entmax_attention(query, key, value, alpha=alpha, scale=0.37)
+    torch.testing.assert_close(output, value.mean(2, keepdim=True).expand(1, 1, 3, 16), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("small", ["keys", "queries"])
+def test_slopes_that_half_precision_cannot_hold(small):
+    check_slopes_that_half_precision_cannot_hold(small)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_ties_at_the_threshold(dtype):
+    check_ties_at_the_threshold(300, dtype)

@@ -110,6 +110,7 @@ def test_rows_of_nan_of_infinity_and_of_nothing():
     of_query, _, _ = torch.autograd.grad(output[0, 0, [0, 1, 2, 4]].sum(), inputs)
     assert of_query[0, 0, [0, 1, 2, 4]].isfinite().all()
     assert (of_query[0, 0, 1] == 0).all()
+    assert of_query[0, 0, [3, 5]].isnan().all()
 
 
 def test_a_number_that_all_scores_share_changes_nothing():

@@ -49,6 +49,13 @@ def test_blocks_of_queries_have_launches_of_their_own(made, monkeypatch):
     assert made.count("dense_keys_backward") == 1
 
 
+def test_a_bias_of_another_dtype_has_launches_of_its_own(made):
+    bias = torch.zeros(19)
+    for dtype in (F32, F16, F32, F16):
+        passed(drawn(), bias=bias.to(dtype))
+    assert len(made) == 2 * len(set(made))
+
+
 _MASK = torch.arange(19) != 4
 _KINDS = [
     {},

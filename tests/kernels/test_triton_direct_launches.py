@@ -86,8 +86,9 @@ def test_what_is_ready_is_launched_with_addresses(kernel):
     assert first.compiled.calls == [((3, 1, 1), (y.data_ptr(), None, 48, 0.5, 2, 64))]
 
 
-def test_what_is_ready_leaves_other_addresses_to_the_launch(kernel):
-    ready, x, odd = _ready(kernel), torch.zeros(64), torch.zeros(65)[1:]
+@pytest.mark.parametrize("places", [1, 2])
+def test_what_is_ready_leaves_other_addresses_to_the_launch(kernel, places):
+    ready, x, odd = _ready(kernel), torch.zeros(64), torch.zeros(64 + places)[places:]
     for _ in range(2):
         ready(odd)
         ready(x)

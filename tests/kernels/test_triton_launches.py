@@ -40,9 +40,11 @@ def test_the_second_launch_is_that_of_the_compiled_kernel(kernel):
     [
         {"x": torch.zeros(64, dtype=torch.float16)},
         {"x": torch.zeros(65)[1:]},
+        {"x": torch.zeros(66)[2:]},
         {"y": torch.zeros(64)},
         {"n": 1},
         {"n": 47},
+        {"n": 56},
         {"n": 2**31},
         {"n": 48.0},
         {"epsilon": 0},
@@ -87,8 +89,8 @@ def test_another_kernel_with_the_same_arguments_is_another(kernel):
     assert len(kernel.plain) == len(other.plain) == 1
 
 
-_NUMBERS = [-(2**31) - 1, -(2**31), -17, -16, -1, 0, 1, 2, 15, 16, 17, 2**31 - 16, 2**31 - 1, 2**31, 2**31 + 16, 2**40]
-_NUMBERS += [2**62, 2**63 - 16, 2**63, 0.0, 1.0, 16.0, True, False]
+_NUMBERS = [-(2**31) - 1, -(2**31), -17, -16, -1, 0, 1, 2, 8, 15, 16, 17, 2**31 - 16, 2**31 - 1, 2**31, 2**31 + 16]
+_NUMBERS += [2**40, 2**62, 2**63 - 16, 2**63, 0.0, 1.0, 16.0, True, False]
 
 
 def test_what_triton_tells_apart_is_told_apart():
@@ -226,8 +228,9 @@ def test_one_tensor_in_two_places_has_its_address_in_both(kernel):
     assert addresses == [(x.data_ptr(), x.data_ptr()), (y.data_ptr(), x.data_ptr())]
 
 
-def test_which_of_the_tensors_is_not_aligned_matters(kernel):
-    x, y = torch.zeros(64), torch.zeros(65)[1:]
+@pytest.mark.parametrize("places", [1, 2])
+def test_which_of_the_tensors_is_not_aligned_matters(kernel, places):
+    x, y = torch.zeros(64), torch.zeros(64 + places)[places:]
     for _ in range(2):
         for pair in ((x, x), (x, y), (y, x), (y, y), (y, None)):
             launch(kernel, *pair)

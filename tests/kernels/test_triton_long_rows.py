@@ -6,7 +6,7 @@ import torch
 import contmax
 from contmax.kernels.triton import _long_rows, _maps
 from contmax.losses import entmax_loss
-from row_checks import reference, short_rows_by_lists
+from row_checks import check_rows_of_huge_scores, reference, short_rows_by_lists
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_in_small")
 LENGTH = 600
@@ -178,3 +178,8 @@ def test_losses(alpha):
     assert abs(loss - true) < 1e-5 * true
     (grad,), (true_grad,) = torch.autograd.grad(loss, x), torch.autograd.grad(true, z)
     assert (grad - true_grad).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 1.7, 2.0])
+def test_rows_of_huge_scores(alpha):
+    check_rows_of_huge_scores(alpha)

@@ -47,6 +47,26 @@ def test_errs_at_most_twice_as_much_as_torch(alpha, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of the interpreter
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_slopes_that_float32_cannot_hold(alpha):
+    """They are bounded: where the cotangent is 0 so is the gradient."""
+    tiny = 1e-30 * torch.eye(2)[None]
+    r, by_loc, *_ = value_and_gradients(
+        alpha, torch.tensor([[1e-15, 1e-15]]), tiny, torch.zeros(1, 2), tiny, torch.zeros(1, 1)
+    )
+    assert r.isfinite().all()
+    assert not by_loc.any()
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_functions_that_are_far_away(alpha):
+    loc, small = torch.tensor([[1e8, 0.0], [0.0, 1e10]]), 1e-6 * torch.eye(2)  # 1e13 widths
+    results = value_and_gradients(alpha, loc, small.expand(2, 2, 2), torch.zeros(1, 2), small[None], torch.ones(2, 1))
+    assert not any(x.any() for x in results)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
 def test_hostile_parameters(alpha):
     centre = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.0, 1.0]])
     basis = MultivariateGaussianBasis(centre, torch.tensor([1e-3, 1e-6, 1.0])[:, None, None] * torch.eye(2))
@@ -96,6 +116,14 @@ def test_transforms_and_higher_derivatives(alpha, monkeypatch):
     compiled = answers()
     monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
     torch.testing.assert_close(compiled, answers(), rtol=1e-3, atol=1e-3)
+
+
+def test_factors_of_matrices_that_are_nearly_singular():
+    matrix = torch.eye(2).expand(3, 2, 2).clone()
+    matrix[:, 0, 1] = matrix[:, 1, 0] = 1 - torch.tensor([1e-3, 1e-5, 1e-6])
+    found = MultivariateBetaGaussian(torch.zeros(2), matrix.requires_grad_(), validate_args=False).scale_tril
+    assert type(found.grad_fn).__name__.startswith("PlaneCholesky")
+    torch.testing.assert_close(found, torch.linalg.cholesky(matrix.double()).float(), rtol=1e-6, atol=0)
 
 
 def test_cholesky_factors_and_their_gradients():

@@ -53,6 +53,11 @@ def test_maps(alpha, length):
     assert_as_float64(lambda x: contmax.entmax(x, alpha), g, x, tolerance=tolerance)
 
 
+@pytest.mark.parametrize("alpha", [1.2501, 1.4999, 1.9998])
+def test_alphas_next_to_those_whose_powers_are_products(alpha):
+    assert_as_float64(lambda x: contmax.entmax(x, alpha), torch.randn(3, 9), torch.randn(3, 9))
+
+
 def test_one_alpha_per_row_with_its_gradient(length):
     x, g = 2 * torch.randn(7, length), torch.randn(7, length)
     alpha = torch.tensor([0.5, 1.0, 1.0003, 1.3, 1.9, 2.0, 4.0])[:, None]
@@ -146,6 +151,7 @@ def test_scores_that_rounding_leaves_at_the_threshold_have_no_mass(alpha):
         (1.5, {"label_smoothing": 0.1}),
         (1.5, {"masked": True}),
         (1.0, {"masked": True, "label_smoothing": 0.2}),
+        (3.0, {}),
     ],
 )
 def test_class_losses(alpha, options, length):
@@ -265,6 +271,13 @@ def test_impossible_soft_targets(length):
     assert found[0][3].isnan()
     for ours, truth in zip(found, exact, strict=True):
         assert torch.allclose(ours[:3].double(), truth[:3], atol=1e-5)
+
+
+def test_soft_targets_that_are_all_zero():
+    # ``vmap`` hides them from the check that raises where looking at them costs no wait.
+    slopes = torch.func.grad_and_value(lambda z, q: entmax_loss(z, q, 1.5), argnums=(0, 1))
+    gradients_, losses = torch.func.vmap(slopes)(torch.randn(2, 5), torch.zeros(2, 5))
+    assert all(x.isfinite().all() for x in (*gradients_, losses))
 
 
 def test_soft_targets_need_not_read_logits_where_nothing_has_mass():

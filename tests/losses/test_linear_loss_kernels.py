@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from contmax import entmax
 from contmax.losses import linear_entmax_loss
+from watched_memory import watched_memory
 
 TOLERANCE = {F32: 1e-5, F16: 3e-3, BF16: 2e-2}
 SUMS, LONG = "contmax.kernels.triton._support_sums", "contmax.kernels.triton._long_tokens"
@@ -92,7 +93,8 @@ def test_only_tokens_without_lists(alpha, short_lists):
     hidden, weight, bias, target = layer(5, 3, 33, F32, size=0.02)
     bias = (0.02 * bias).detach().requires_grad_()
     assert (support_sizes(hidden, weight, bias, alpha) > 4).all()
-    assert_accurate((hidden, weight, bias, target), alpha)
+    for some in (target, target.clamp(min=0)):  # one counts nothing, or all count: then the last is alone in its tile
+        assert_accurate((hidden, weight, bias, some), alpha)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 3, 2), (3, 17, 16), (9, 2, 49)])
@@ -100,6 +102,39 @@ def test_sizes_that_do_not_divide(shape):
     hidden, weight, bias, target = layer(*shape, F32)
     assert_accurate((hidden, weight, bias, target.clamp(min=0)))
     assert_accurate((hidden, weight, None, target))
+
+
+def test_tokens_whose_lists_are_full_to_the_last_place(short_lists):
+    """Of the eight tokens two each have mass on 3, 4, 5 and all classes; a list holds four."""
+    logits = torch.full((8, 40), -20.0)
+    for token, classes in enumerate((3, 4, 5, 40, 3, 4, 5, 40)):
+        logits[token, :classes] = 0.0
+    hidden, weight, bias = (x.requires_grad_() for x in (logits, torch.eye(40), torch.zeros(40)))
+    assert support_sizes(hidden, weight, bias).tolist() == [3, 4, 5, 40, 3, 4, 5, 40]
+    assert_accurate((hidden, weight, bias, torch.arange(8) * 5 % 40), reduction="none")
+
+
+def test_coefficients_of_half_precision_are_not_rounded():
+    """Of one token the gradient of the weight is a product, which is rounded once."""
+    hidden = (torch.arange(1.0, 17.0).view(1, 16) / 16).half().requires_grad_()
+    weight = (torch.arange(9 * 16).view(9, 16) % 7 / 8).half().requires_grad_()  # the logits are exact
+    inputs, target = (hidden, weight), torch.tensor([2])
+    (found,) = torch.autograd.grad(linear_entmax_loss(*inputs, target), weight)
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    (exact,) = torch.autograd.grad(linear_entmax_loss(*wide, target), wide[1])
+    unit = torch.exp2(exact.abs().clamp(min=2**-14).log2().floor() - 10)  # the last digit of float16
+    assert ((found.double() - exact).abs() <= 0.51 * unit).all()
+
+
+def test_class_ids_that_do_not_exist(monkeypatch):
+    """On a GPU nobody looks at them first."""
+    monkeypatch.setattr("contmax.losses._finite.is_eager_cpu", lambda *_: False)
+    hidden, weight, bias, target = layer(6, 5, 40, F32)
+    target[1:4] = torch.tensor([40, -1, 2**31])
+    with watched_memory():
+        loss, *gradients = value_and_gradients(linear_entmax_loss, hidden, weight, bias, target, reduction="none")
+    assert loss.isnan().tolist() == [False, True, True, True, False, False]
+    assert all(x.shape == y.shape for x, y in zip(gradients, (hidden, weight, bias), strict=True))
 
 
 def test_many_tokens_of_one_class():

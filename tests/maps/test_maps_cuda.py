@@ -17,7 +17,11 @@ from cuda_checks import (
     drawn,
     without_waiting,
 )
-from row_checks import check_cotangents_where_nothing_has_mass, check_gradients_that_half_precision_cannot_hold
+from row_checks import (
+    check_cotangents_where_nothing_has_mass,
+    check_gradients_that_half_precision_cannot_hold,
+    check_rows_of_huge_scores,
+)
 
 pytestmark = pytest.mark.gpu
 ALPHAS = [0.5, 1.0, 1.2, 4 / 3, 1.5, 2.0, 3.0, 10.0]
@@ -173,6 +177,12 @@ def test_shifted_scores(shift):
         p = contmax.entmax(x, alpha)
         torch.testing.assert_close(p, contmax.entmax(x - x.amax(-1, keepdim=True), alpha))
         assert p.isfinite().all()
+
+
+@pytest.mark.parametrize("columns", [600, 5000, 40000])
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 1.7, 2.0])
+def test_rows_of_huge_scores(alpha, columns):
+    check_rows_of_huge_scores(alpha, DEVICE, columns)
 
 
 def test_temperatures():

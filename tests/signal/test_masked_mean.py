@@ -32,10 +32,18 @@ def test_kernel_against_torch(shape, dtype, request):
     request.getfixturevalue("triton_takes_cpu_tensors")
     # What is masked may be anything, and only zeros come back to it.
     spoiled = torch.where(mask.unsqueeze(-1), values, torch.nan)
-    for ours, true in zip(found(weights, spoiled, mask), expected, strict=True):
+    wrong = torch.where(mask.unsqueeze(1), weights, torch.nan)
+    for ours, true in zip(found(wrong, spoiled, mask), expected, strict=True):
         tolerance = 1e-5 if ours.dtype == torch.float32 else 1e-2
         torch.testing.assert_close(ours.double(), true, rtol=tolerance, atol=tolerance)
-    assert not found(weights, spoiled, mask)[2][~mask].any()
+    assert not found(wrong, spoiled, mask)[2][~mask].any()
+
+
+def test_infinite_cotangents_do_not_reach_what_is_masked(triton_takes_cpu_tensors):
+    weights, values, mask = case(2, 7, 5)
+    values.requires_grad_()
+    (gradient,) = torch.autograd.grad(masked_product(weights, values, mask), values, torch.full((2, 1, 5), torch.inf))
+    assert not gradient[~mask].any()
 
 
 def test_second_derivatives_and_tangents(request):

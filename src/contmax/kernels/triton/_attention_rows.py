@@ -123,7 +123,7 @@ def _store_pair(PAIRS, to, slope, p, exists):
         store_apart(PAIRS + to * 2, slope, exists)
         store_apart(PAIRS + to * 2 + 1, p, exists)
     else:
-        low = slope.to(kind).to(tl.uint16, bitcast=True).to(tl.int32)
+        low = saturated(slope, PAIRS).to(kind).to(tl.uint16, bitcast=True).to(tl.int32)
         high = p.to(kind).to(tl.uint16, bitcast=True).to(tl.int32)
         store_apart(PAIRS.to(tl.pointer_type(tl.int32), bitcast=True) + to, low | (high << 16), exists)
 
