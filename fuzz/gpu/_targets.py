@@ -6,9 +6,9 @@ from typing import Any
 
 # Nothing here imports torch: the process that hands out cases needs none of it.
 SHARES: dict[str, float] = {
-    "hunts.long_maps": 5,
-    "hunts.long_hard": 5,
-    "hunts.long_soft": 3,
+    "hunts.long_maps": 12,
+    "hunts.long_hard": 12,
+    "hunts.long_soft": 6,
     "hunts.short_maps": 2,
     "hunts.short_hard": 2,
     "hunts.short_soft": 1,

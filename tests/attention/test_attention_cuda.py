@@ -194,3 +194,21 @@ def test_modules_and_autocast():
     assert output.dtype == BF16
     output.float().square().sum().backward()
     assert all(p.grad.isfinite().all() for p in module.parameters())
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+@pytest.mark.parametrize("masked", [False, True])
+def test_slices_that_begin_at_an_odd_address(alpha, masked):
+    torch.manual_seed(0)
+    place = lambda x: x.new_empty(x.numel() + 1)[1:].view(x.shape).copy_(x)  # noqa: E731
+    given = [place(torch.randn(1, 3, n, 128, device=DEVICE)) for n in (100, 4100, 4100)]
+    assert not ON_GPU or all(x.data_ptr() % 16 != 0 for x in given)
+    options = {"mask": torch.rand(1, 3, 100, 4100, device=DEVICE) < 0.5} if masked else {}
+    moved = [x.detach().requires_grad_() for x in given]
+    output = contmax.entmax_attention(*moved, alpha=alpha, **options)
+    gradients = torch.autograd.grad(output.square().sum(), moved)
+    exact = [x.double().requires_grad_() for x in given]
+    expected = contmax.entmax_attention(*exact, alpha=alpha, **options)
+    wanted = torch.autograd.grad(expected.square().sum(), exact)
+    for ours, theirs in zip((output, *gradients), (expected, *wanted), strict=True):
+        assert (ours - theirs).norm() < 1e-4 * theirs.norm()

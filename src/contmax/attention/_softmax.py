@@ -37,6 +37,7 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
         "scale": inputs.scale,
         "enable_gqa": inputs.key.shape[-3] != inputs.query.shape[-3],
     }
+    inputs = inputs._replace(query=_aligned(inputs.query), key=_aligned(inputs.key), value=_aligned(inputs.value))
     plain = inputs.mask is None and inputs.bias is None and inputs.lengths is None
     if plain and inputs.diagonal in (None, 0):
         return F.scaled_dot_product_attention(*inputs[:3], is_causal=inputs.diagonal == 0, **options)
@@ -55,6 +56,15 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
         bias = torch.where(allowed, torch.where(nothing, 0, bias), -torch.inf).to(inputs.query.dtype)
     output = F.scaled_dot_product_attention(*inputs[:3], attn_mask=allowed if bias is None else bias, **options)
     return output.masked_fill(nothing, 0)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """The same numbers at an address that torch's kernels can take: with a mask they read 16 bytes at a time, and fail
+    with `misaligned address` on a slice that begins between these.
+    """
+    if x.is_cuda and not torch.compiler.is_compiling() and x.data_ptr() % 16 != 0:
+        return x.clone()
+    return x
 
 
 class _TwiceDifferentiable(torch.autograd.Function):
