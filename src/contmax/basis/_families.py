@@ -137,6 +137,11 @@ class RectangularBasis(Basis):
         """The first and the last edge."""
         return self.edges[0], self.edges[-1]
 
+    @property
+    def volume(self) -> Tensor:
+        """The length from the first to the last edge."""
+        return self.edges[-1].double() - self.edges[0].double()
+
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
         """ψ(t): (…) → (…, K)."""
         t = t.unsqueeze(-1)

@@ -19,12 +19,13 @@ def require_float64(device: torch.device) -> None:
         )
 
 
-def ridge_weights(design: Tensor, penalty: float) -> Tensor:
-    r"""G = F (FᵀF + λI)⁻¹, so that the coefficients of observations H are GᵀH.
+def ridge_weights(design: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
+    r"""G = F (FᵀF + λ/V²·I)⁻¹, so that the coefficients of observations H are GᵀH.
 
     Args:
         design: F = ψ(t_ℓ), (*batch, L, K); rows of zeros are observations that do not count.
         penalty: λ ≥ 0.
+        volume: V of the basis.
 
     Returns:
         G, (*batch, L, K), in float64: radial basis functions are nearly dependent, and float32 would lose most digits.
@@ -35,13 +36,13 @@ def ridge_weights(design: Tensor, penalty: float) -> Tensor:
     Reference: Martins et al. 2020, Eq. B_regression.
     """
     wide = design.double()
-    return solve_gram(wide.mT @ wide, wide.mT, penalty).mT
+    return solve_gram(wide.mT @ wide, wide.mT, penalty, volume).mT
 
 
-def solve_gram(gram: Tensor, right: Tensor, penalty: float) -> Tensor:
-    """(FᵀF + λI)⁻¹ right, by Cholesky."""
+def solve_gram(gram: Tensor, right: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
+    """(FᵀF + λ/V²·I)⁻¹ right, by Cholesky."""
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    tril, failed = torch.linalg.cholesky_ex(gram + penalty * eye)
+    tril, failed = torch.linalg.cholesky_ex(gram + penalty / _square(volume) * eye)
     if is_eager_cpu(gram):
         # A dependent basis may still factor by rounding, with pivots of the size of the rounding. Not every LAPACK
         # calls NaN a failure: OpenBLAS goes on, and leaves NaN among the pivots.
@@ -64,3 +65,8 @@ def solve_gram(gram: Tensor, right: Tensor, penalty: float) -> Tensor:
     half = torch.linalg.solve_triangular(tril, right, upper=False)
     solution: Tensor = torch.linalg.solve_triangular(tril.mT, half, upper=True)
     return solution
+
+
+def _square(volume: Tensor | float) -> Tensor | float:
+    """V² in float64: in space float32 would overflow."""
+    return (volume.double() if isinstance(volume, Tensor) else volume) ** 2

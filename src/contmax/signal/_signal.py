@@ -16,7 +16,13 @@ from contmax.signal._explained_variance import explained_variance
 from contmax.signal._kept_weights import Even
 from contmax.signal._masked_mean import masked_product
 from contmax.signal._order_of_products import through_values
-from contmax.signal._positions import Sites, finite_where_masked, warn_if_far_outside
+from contmax.signal._positions import (
+    Sites,
+    finite_where_masked,
+    warn_if_far_outside,
+    warn_if_not_on_unit_cube,
+    warn_if_rounded,
+)
 from contmax.signal._ridge import ridge_weights
 
 if TYPE_CHECKING:
@@ -225,7 +231,13 @@ def fit_signal(
 ) -> Signal:
     r"""Fit a continuous signal to observations by ridge regression.
 
-    .. math:: B = \arg\min_B \|B\,\Psi - H\|_F^2 + \lambda \|B\|_F^2 = H\Psi^\top(\Psi\Psi^\top + \lambda I)^{-1}
+    .. math:: B = \arg\min_B \|B\,\Psi - H\|_F^2 + \frac{\lambda}{V^2} \|B\|_F^2
+              = H\Psi^\top\Big(\Psi\Psi^\top + \frac{\lambda}{V^2} I\Big)^{-1}
+
+    V is the ``volume`` of the basis. Gaussians and rectangles are densities, whose heights depend on the unit of t; for
+    them V is the length b − a (area, volume) of the box that the centres cover, so that 1 on [0, 1] and 3600 for an
+    hour in seconds. Splines and waves have heights without a unit, and V = 1. So a signal over an hour in seconds is
+    that over [0, 1], with the same λ.
 
     Args:
         values: observations H, (*batch, L, D).
@@ -236,7 +248,7 @@ def fit_signal(
         grid: if the observations are the cells of a regular grid over the unit cube, its sizes, row-major: (height,
             width).
         mask: boolean, (L,) or (*batch, L); True = counts. A sequence without any observation gives the zero signal.
-        penalty: λ ≥ 0.
+        penalty: λ ≥ 0, for positions in [0, 1]; in other units the same number gives the same signal.
 
     Returns:
         A :class:`Signal` with coefficients (*batch, K, D).
@@ -265,6 +277,7 @@ def fit_signal(
     check_observations(values, basis, positions, grid, mask, penalty)
     wide = wide_dtype(values.dtype)
     if positions is None:
+        warn_if_not_on_unit_cube(basis)
         weights = default_weights(basis, Even(values.shape[-2], grid, penalty, wide, values.device), mask)
         sites = Sites(None, grid, mask)
     else:
@@ -273,10 +286,11 @@ def fit_signal(
         if mask is not None:
             where = finite_where_masked(where, mask, basis.event_dim)
         design = basis(where)
+        warn_if_rounded(positions.dtype, basis)
         warn_if_far_outside(where, design, basis, mask)
         if mask is not None:
             design = torch.where(mask.unsqueeze(-1), design, 0)
-        weights = ridge_weights(design, penalty).to(wide)
+        weights = ridge_weights(design, penalty, basis.volume).to(wide)
         sites = Sites(where, None, mask)
     if weights.dim() > 2:
         values = values.expand(*torch.broadcast_shapes(values.shape[:-2], weights.shape[:-2]), -1, -1)
