@@ -136,3 +136,38 @@ def test_unix_times_in_float64_keep_their_differences_in_a_model_of_float32(name
         contexts.append(attend(values, positions=where)[0])
     assert contexts[0].dtype == torch.float32
     torch.testing.assert_close(*contexts, rtol=1e-4, atol=1e-4)
+
+
+def learned(unit, begin):
+    """Losses and the share of right answers of the guide's five lines, where a bump has to be found by its sign."""
+    torch.manual_seed(0)
+    u = torch.rand(128, 40, dtype=F64).sort(-1).values
+    place, label = 0.15 + 0.7 * torch.rand(128, 1, dtype=F64), torch.randint(2, (128,))
+    bump = torch.exp(-0.5 * ((u - place) / 0.06) ** 2).float()
+    values = torch.stack([bump, bump * (2 * label - 1)[:, None], torch.ones(128, 40)], -1)
+    values = values + 0.3 * torch.randn(128, 40, 3)
+    times = begin + unit * u
+    times = times if begin else times.float()
+    basis = GaussianBasis.spanning(times, 24)
+    attend, decide = ContinuousAttention(basis, embed_dim=3), torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam([*attend.parameters(), *decide.parameters()], lr=0.05)
+    losses = []
+    for _ in range(50):
+        context, _ = attend(values, positions=times)
+        loss = torch.nn.functional.cross_entropy(decide(context), label)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    with torch.no_grad():
+        right = (decide(attend.eval()(values, positions=times)[0]).argmax(-1) == label).float().mean()
+    return torch.tensor(losses), right.item()
+
+
+def test_times_in_seconds_are_learned_from_as_those_in_the_unit_interval():
+    losses, right = learned(1.0, 0.0)
+    assert right > 0.9
+    for unit, begin in ((3600.0, 0.0), (86400.0, 0.0), (86400.0, 1.7e9)):
+        there, found = learned(unit, begin)
+        torch.testing.assert_close(there, losses, rtol=0.02, atol=0.02)
+        assert found > 0.9

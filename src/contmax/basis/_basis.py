@@ -15,6 +15,7 @@ from torch import Tensor
 
 from contmax._eager import is_real
 from contmax._mask import require_boolean
+from contmax._precision import wide_dtype
 from contmax._typing import Float
 
 # Measured on random signals, smooth and rough, at 50 to 1000 positions with penalties of 0.01 and 0.001, on the line
@@ -280,6 +281,11 @@ def covering_width(num: int, low: float, high: float) -> float:
     A single function has the whole interval for its spacing.
     """
     return _WIDTH_OF_SPACING * (high - low) / max(num - 1, 1)
+
+
+def least_exponent(dtype: torch.dtype) -> float:
+    """Where exp of a dtype nears its denormal numbers, for which a CPU takes ten times as long."""
+    return 0.99 * math.log(torch.finfo(wide_dtype(dtype)).tiny)
 
 
 def rounds_away(low: float, high: float, num: int, dtype: torch.dtype) -> bool:

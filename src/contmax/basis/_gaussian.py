@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from contmax._eager import is_eager
 from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis._basis import (
@@ -16,6 +16,7 @@ from contmax.basis._basis import (
     evenly,
     extent,
     floating,
+    least_exponent,
     require_positive,
     volume_of_box,
 )
@@ -206,8 +207,12 @@ class GaussianBasis(Basis):
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
         """ψ(t): (…) → (…, K)."""
         scale = self.scale
-        z = (t.unsqueeze(-1) - self.loc) / scale
-        return torch.exp(-0.5 * z.square()) / (math.sqrt(2 * math.pi) * scale)
+        offset, area = t.unsqueeze(-1) - self.loc, math.sqrt(2 * math.pi) * scale
+        least = least_exponent(offset.dtype)
+        if is_eager(offset) and not offset.requires_grad and not scale.requires_grad:
+            # Without gradients one buffer serves all steps: on a CPU fresh memory takes longer than the exponential.
+            return offset.div_(scale).square_().mul_(-0.5).clamp_(min=least).exp_().div_(area)
+        return (-0.5 * (offset / scale).square()).clamp(min=least).exp() / area
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""

@@ -18,6 +18,7 @@ from contmax.basis._basis import (
     evenly,
     extent,
     floating,
+    least_exponent,
     require_positive,
     volume_of_box,
 )
@@ -285,7 +286,8 @@ class MultivariateGaussianBasis(Basis):
         else:
             z = torch.linalg.solve_triangular(tril, offset.unsqueeze(-1), upper=False).squeeze(-1)
         log_volume = tril.diagonal(dim1=-2, dim2=-1).log().sum(-1) + self.event_dim / 2 * math.log(2 * math.pi)
-        return torch.exp(-0.5 * z.square().sum(-1) - log_volume)
+        exponent = -0.5 * z.square().sum(-1) - log_volume
+        return exponent.clamp(min=least_exponent(exponent.dtype)).exp()
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""

@@ -48,8 +48,8 @@ class GateHead(PlacingHead):
         drop: share of the gates that are shut in training, 0 ≤ drop < 1. The higher, the wider the support. It is a
             buffer, `drop_rate`.
         least_half_width: half-width (semi-axis) of the smallest support worth looking at, about the radius of the
-            objects, in units of the domain: added as a² + least², T + least²·I. Use it where labels cannot teach the
-            width, for example because a single value has seen the whole object. None for half a cell.
+            objects, in the unit of the positions: added as a² + least², T + least²·I. Use it where labels cannot teach
+            the width, for example because a single value has seen the whole object. None for half a cell.
 
     Shape:
         values (B, L, D), query (B, query_dim) or (B, Q, query_dim), mask (B, L) or (L,), positions (L,) or (B, L), with

@@ -91,7 +91,7 @@ class Box(NamedTuple):
     margin: Tensor
 
     def shares(self, points: Tensor) -> Tensor:
-        """Points (B, …, N) of the domain in the unit cube. The box is far from 0 for its size: differences come first."""
+        """Points (B, …, N) of the domain in the unit cube; differences come first, as the box may be far from 0."""
         first, size, margin = (_aligned(part, points) for part in self)
         return (points - first + margin) / size
 

@@ -22,9 +22,9 @@ class WindowHead(PlacingHead):
               p_j \text{ with the moments of } k_j(t_\ell)\,p_\ell / w_j
 
     The windows k_j are products of triangles around n points along each axis of the unit cube, or, where positions are
-    given, of the box that they cover, and sum to one everywhere. So the mixture has the mean and the covariance of the weights, like the density of a
-    :class:`MomentHead`. But when two objects are attended to, that density also covers what lies between them, while
-    the mixture covers the objects, and training can shift weight from one to the other.
+    given, of the box that they cover, and sum to one everywhere. So the mixture has the mean and the covariance of the
+    weights, like the density of a :class:`MomentHead`. But when two objects are attended to, that density also covers
+    what lies between them, while the mixture covers the objects, and training can shift weight from one to the other.
 
     Args:
         discrete: a module called as ``discrete(values, query, mask=mask)`` that returns (context, weights), such as

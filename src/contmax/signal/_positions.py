@@ -17,8 +17,9 @@ _warned: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 _warned_of_rounding: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 # Bases that were compared with the unit cube, to warn or not.
 _compared: "weakref.WeakSet[Basis]" = weakref.WeakSet()
-# Below this share of the unit interval a basis leaves out observations; above this share of it outside, functions idle.
-_LEAST_COVERED = 0.75
+# Where functions are below this share of their height a basis leaves out observations.
+_REACHED = 1e-3
+# Beyond this share of a basis outside of the unit interval its functions idle.
 _MOST_OUTSIDE = 0.5
 # Functions this much smaller than where the basis stands add nothing to a fit.
 _NEGLIGIBLE = 1e-6
@@ -150,21 +151,29 @@ def warn_if_not_on_unit_cube(basis: Basis) -> None:
     if box is None:
         return
     _compared.add(basis)
-    gaps = max(basis.num_functions ** (1 / basis.event_dim) - 1, 1)
-    for low, high in zip(*box, strict=True):
-        # Functions reach beyond the outermost centres by about half of their spacing.
-        half = (high - low) / gaps / 2
-        covered = min(high + half, 1.0) - max(low - half, 0.0)
-        inside = min(high, 1.0) - max(low, 0.0)
-        alone = low == high and 0 <= low <= 1
-        if not alone and (covered < _LEAST_COVERED or inside <= (1 - _MOST_OUTSIDE) * (high - low)):
-            warnings.warn(
-                f"No positions were given, so the observations are spread over [0, 1], but the basis covers "
-                f"[{low:g}, {high:g}]. Pass positions=…, or make a basis for [0, 1], such as "
-                f"contmax.basis.{type(basis).__name__}.covering(num).",
-                stacklevel=4,
-            )
-            return
+    sides = list(zip(*box, strict=True))
+    single = all(low == high and 0 <= low <= 1 for low, high in sides)
+    idle = any(min(high, 1.0) - max(low, 0.0) <= (1 - _MOST_OUTSIDE) * (high - low) for low, high in sides)
+    contains = all(low <= 0 and high >= 1 for low, high in sides)
+    if (idle and not single) or not (contains or _reaches_ends(basis, box)):
+        shown = " × ".join(f"[{low:g}, {high:g}]" for low, high in sides)
+        warnings.warn(
+            f"No positions were given, so the observations are spread over [0, 1], but the basis covers {shown}. Pass "
+            "positions=…, or make a basis for [0, 1].",
+            stacklevel=4,
+        )
+
+
+def _reaches_ends(basis: Basis, box: tuple[list[float], list[float]]) -> bool:
+    """Whether some function is not negligible at both ends of each axis of the unit cube."""
+    middle = torch.tensor([(low + high) / 2 for low, high in zip(*box, strict=True)], dtype=torch.float64)
+    ends = torch.full((2 * len(middle), len(middle)), 0.5, dtype=torch.float64)
+    for axis in range(len(middle)):
+        ends[2 * axis, axis], ends[2 * axis + 1, axis] = 0.0, 1.0
+    points = torch.cat([middle.unsqueeze(0), ends])
+    with torch.no_grad():
+        heights = basis(points.squeeze(-1) if basis.event_dim == 1 else points).abs().amax(-1)
+    return bool((heights[1:] >= _REACHED * heights[0]).all())
 
 
 def _box_on_cpu(basis: Basis) -> tuple[list[float], list[float]] | None:

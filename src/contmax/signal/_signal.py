@@ -23,7 +23,7 @@ from contmax.signal._positions import (
     warn_if_not_on_unit_cube,
     warn_if_rounded,
 )
-from contmax.signal._ridge import ridge_weights
+from contmax.signal._ridge import RidgeFit, ridge_fit
 
 if TYPE_CHECKING:
     from torch.distributions import Distribution
@@ -45,7 +45,7 @@ class Signal:
         *,
         coefficients: Tensor | None = None,
         values: Tensor | None = None,
-        weights: Tensor | None = None,
+        weights: Tensor | RidgeFit | None = None,
         mask: Tensor | None = None,
         sites: Sites | None = None,
         explained: Tensor | None = None,
@@ -71,6 +71,8 @@ class Signal:
             return self._coefficients
         values, weights = self._given()
         with without_autocast(values):
+            if isinstance(weights, RidgeFit):
+                return weights.coefficients(self._seen(values)).to(wide_dtype(self._dtype))
             return weights.mT @ in_dtype(self._seen(values), weights.dtype)
 
     def __call__(self, t: Float[Tensor, "..."]) -> Float[Tensor, "*batch T D"]:
@@ -111,9 +113,11 @@ class Signal:
             return _queries_in_one(r, batch) @ self._coefficients.to(r.dtype)
         values, weights = self._given()
         length, channels = values.shape[-2:]
-        functions, queries = weights.shape[-1], r.shape[batch:-1].numel()
+        functions, queries = r.shape[-1], r.shape[batch:-1].numel()
         if not through_values(length, functions, channels, queries):
             return _queries_in_one(r, batch) @ self.coefficients
+        if isinstance(weights, RidgeFit):
+            return masked_product(weights.observed(_queries_in_one(r, batch)), values, self._mask)
         if weights.dim() == 2:
             # All densities meet the same weights, in one product of matrices.
             return masked_product(_queries_in_one(r @ weights.mT, batch), values, self._mask)
@@ -182,10 +186,14 @@ class Signal:
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Signal":
         """The same with its numbers changed; it is not told where they were observed."""
+        weights = self._weights
+        if isinstance(weights, RidgeFit):
+            # The factors need float64, which not every device has.
+            weights = weights.weights(wide_dtype(self._dtype))
         parts = {
             "coefficients": self._coefficients,
             "values": self._values,
-            "weights": self._weights,
+            "weights": weights,
             "explained": self._explained,
         }
         changed: dict[str, Any] = {name: None if part is None else change(part) for name, part in parts.items()}
@@ -194,7 +202,7 @@ class Signal:
             mask = mask.to(changed["values"].device)
         return Signal(self._basis, **changed, mask=mask, dtype=self._dtype)
 
-    def _given(self) -> tuple[Tensor, Tensor]:
+    def _given(self) -> tuple[Tensor, Tensor | RidgeFit]:
         """Values and weights as they are."""
         if self._values is None or self._weights is None:
             raise ValueError("The signal was materialized and no longer has its observations; use its coefficients.")
@@ -275,8 +283,9 @@ def fit_signal(
     """
     grid = as_grid(grid)
     check_observations(values, basis, positions, grid, mask, penalty)
-    wide = wide_dtype(values.dtype)
+    weights: Tensor | RidgeFit
     if positions is None:
+        wide = wide_dtype(values.dtype)
         warn_if_not_on_unit_cube(basis)
         weights = default_weights(basis, Even(values.shape[-2], grid, penalty, wide, values.device), mask)
         sites = Sites(None, grid, mask)
@@ -290,8 +299,9 @@ def fit_signal(
         warn_if_far_outside(where, design, basis, mask)
         if mask is not None:
             design = torch.where(mask.unsqueeze(-1), design, 0)
-        weights = ridge_weights(design, penalty, basis.volume).to(wide)
+        weights = ridge_fit(design, penalty, basis.volume)
         sites = Sites(where, None, mask)
-    if weights.dim() > 2:
-        values = values.expand(*torch.broadcast_shapes(values.shape[:-2], weights.shape[:-2]), -1, -1)
+    batch = weights.design.shape[:-2] if isinstance(weights, RidgeFit) else weights.shape[:-2]
+    if batch:
+        values = values.expand(*torch.broadcast_shapes(values.shape[:-2], batch), -1, -1)
     return Signal(basis, values=values, weights=weights, mask=mask, sites=sites)
