@@ -178,7 +178,7 @@ class GaussianBasis(Basis):
             ((tensor(0.), tensor(300.)), tensor(8.))
             >>> values = torch.sin(seconds / 10)[:, None]
             >>> contmax.fit_signal(values, basis, positions=seconds).explained_variance()
-            tensor(1.0000)
+            tensor(0.9999)
         """
         ((low, high),) = extent(positions, mask, 1)
         if scale is None:

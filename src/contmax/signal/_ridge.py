@@ -7,9 +7,6 @@ from torch import Tensor
 
 from contmax._eager import is_eager_cpu
 
-# Functions of any unit that is met are higher than this by so much that float64 would not notice it.
-_NEGLIGIBLE = 1e-70
-
 
 def require_float64(device: torch.device) -> None:
     """Refuse a device that has no float64, in which every fit is computed.
@@ -66,8 +63,7 @@ def ridge_fit(design: Tensor, penalty: float, volume: Tensor | float) -> RidgeFi
 
     Reference: Martins et al. 2020, Eq. B_regression.
     """
-    # Values this small change nothing, but their products are denormal numbers, and slow.
-    wide = torch.nn.functional.hardshrink(design.double(), _NEGLIGIBLE)
+    wide = design.double()
     return RidgeFit(wide, _factored(wide.mT @ wide, penalty, volume))
 
 
