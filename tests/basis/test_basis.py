@@ -179,3 +179,10 @@ def test_without_gradients_functions_have_the_same_values():
     assert torch.equal(plain, psi(t.requires_grad_()))
     expected = torch.distributions.Normal(psi.loc, psi.scale).log_prob(before[:, None]).exp()
     torch.testing.assert_close(plain, expected)
+
+
+def test_waves_stand_over_a_period():
+    for kind in (basis.SineBasis, basis.CosineBasis):
+        torch.testing.assert_close(kind.harmonics(4, period=3600.0).bounds, (torch.tensor(0.0), torch.tensor(3600.0)))
+        torch.testing.assert_close(kind.harmonics(4).bounds, (torch.tensor(0.0), torch.tensor(1.0)))
+    torch.testing.assert_close(basis.CosineBasis.harmonics(1).bounds, (torch.tensor(0.0), torch.tensor(1.0)))
