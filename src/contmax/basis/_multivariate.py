@@ -304,7 +304,7 @@ def _corners(centres: Tensor) -> tuple[Tensor, Tensor]:
 
 def _widths(tril: Tensor) -> Tensor:
     """Standard deviations along each axis, (K, N)."""
-    return tril.detach().norm(dim=-1)
+    return tril.detach().double().square().sum(-1).sqrt()
 
 
 def _counts(num_per_axis: int | Sequence[int], dim: int) -> list[int]:

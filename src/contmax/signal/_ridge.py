@@ -80,6 +80,7 @@ def solve_gram(gram: Tensor, right: Tensor, penalty: float, volume: Tensor | flo
 def _factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
     """The Cholesky factor of FᵀF + λ/V²·I."""
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    tril: Tensor
     tril, failed = torch.linalg.cholesky_ex(gram + penalty / _square(volume) * eye)
     if is_eager_cpu(gram):
         # A dependent basis may still factor by rounding, with pivots of the size of the rounding. Not every LAPACK
