@@ -32,8 +32,8 @@ def wave(t):
 
 times = (60 * torch.rand(60) ** 1.5).sort().values
 observed = wave(times) + 0.1 * torch.randn(60)
-basis = contmax.basis.GaussianBasis.spanning(times, 24, scale=0.04)
-signal = contmax.fit_signal(observed[:, None], basis, positions=times, penalty=1e-4)
+basis = contmax.basis.GaussianBasis.spanning(times, 24)
+signal = contmax.fit_signal(observed[:, None], basis, positions=times, penalty=0.3)
 look = TruncatedParabola.from_support(18.0, 30.0)
 
 t = torch.linspace(0, 60, 601)
@@ -76,7 +76,7 @@ class Watcher(nn.Module):
         super().__init__()
         self.encode = nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, width))
         basis = contmax.basis.GaussianBasis.covering(24, low=0.0, high=60.0)
-        self.attend = contmax.nn.ContinuousAttention(basis, embed_dim=width, penalty=1e-3)
+        self.attend = contmax.nn.ContinuousAttention(basis, embed_dim=width)
         self.decide = nn.Linear(width, 2)
 
     def forward(self, times, values):

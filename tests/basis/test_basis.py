@@ -155,3 +155,34 @@ def test_splines_break_at_each_knot_once_whatever_their_multiplicity():
     other.load_state_dict(psi.state_dict())
     assert torch.equal(other.breakpoints, psi.breakpoints)
     assert len(basis.BSplineBasis(torch.empty(5, device="meta"), 1).breakpoints) == 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_far_from_their_centres_functions_are_no_denormal_numbers(dtype):
+    """They take a CPU ten times as long, and so do products of them in the fit of a signal."""
+    line = basis.GaussianBasis.covering(64).to(dtype)
+    plane = basis.MultivariateGaussianBasis.covering(12).to(dtype)
+    t = torch.rand(500, dtype=dtype)
+    for values in (line(t), plane(torch.stack([t, t.flip(0)], -1)), line(t.requires_grad_()).detach()):
+        assert values.min() < 1e-30 * values.max()
+        assert not ((values > 0) & (values < torch.finfo(dtype).tiny)).any()
+    products = line(t.detach().double()).detach()
+    products = products.unsqueeze(-1) * products.unsqueeze(-2)
+    assert not ((products > 0) & (products < torch.finfo(torch.float64).tiny)).any()
+
+
+def test_without_gradients_functions_have_the_same_values():
+    psi, t = basis.GaussianBasis.covering(8).double(), torch.linspace(-1, 2, 50, dtype=torch.float64)
+    before = t.clone()
+    plain = psi(t)
+    assert torch.equal(t, before)
+    assert torch.equal(plain, psi(t.requires_grad_()))
+    expected = torch.distributions.Normal(psi.loc, psi.scale).log_prob(before[:, None]).exp()
+    torch.testing.assert_close(plain, expected)
+
+
+def test_waves_stand_over_a_period():
+    for kind in (basis.SineBasis, basis.CosineBasis):
+        torch.testing.assert_close(kind.harmonics(4, period=3600.0).bounds, (torch.tensor(0.0), torch.tensor(3600.0)))
+        torch.testing.assert_close(kind.harmonics(4).bounds, (torch.tensor(0.0), torch.tensor(1.0)))
+    torch.testing.assert_close(basis.CosineBasis.harmonics(1).bounds, (torch.tensor(0.0), torch.tensor(1.0)))

@@ -107,9 +107,9 @@ def test_a_basis_over_where_the_observations_are():
     assert psi.loc.dtype == F64
     values = torch.sin(seconds / 40)[:, None]
     there = basis.GaussianBasis.spanning(seconds, 24, scale=0.05)
-    signal = contmax.fit_signal(values, there, positions=seconds, penalty=0.01 / 300**2)
+    signal = contmax.fit_signal(values, there, positions=seconds)
     share = (seconds - 100) / 300
-    expected = contmax.fit_signal(values, basis.GaussianBasis.linspace(24, 0.05), positions=share, penalty=0.01)
+    expected = contmax.fit_signal(values, basis.GaussianBasis.linspace(24, 0.05), positions=share)
     torch.testing.assert_close(signal(seconds), expected(share), rtol=0, atol=1e-5)
     mask = seconds < 250
     assert basis.GaussianBasis.spanning(torch.where(mask, seconds, torch.nan), 4, mask=mask).bounds[1] < 250

@@ -90,3 +90,32 @@ def test_a_feature_map_that_narrow_functions_lose():
     covering = explained(MultivariateGaussianBasis.covering(10), values, grid=(16, 16))
     assert narrow < 0.9
     assert covering > 0.999
+
+
+def test_spanning_has_the_widths_of_covering_unless_told_otherwise():
+    """Nine and a half periods over an interval are followed with 64 functions, in any unit."""
+    for unit in (1e-6, 1.0, 3600.0, 1e9):
+        t = unit * torch.rand(400, dtype=torch.float64)
+        values = torch.sin(2 * math.pi * 9.5 * t / unit)[:, None]
+        basis = GaussianBasis.spanning(t, 64)
+        assert contmax.fit_signal(values, basis, positions=t).explained_variance() > 0.999
+        wide = GaussianBasis.spanning(t, 64, scale=0.1)
+        torch.testing.assert_close(wide.scale, (0.1 * (t.max() - t.min())).expand(64))
+    places = torch.rand(100, 2) * torch.tensor([360.0, 180.0])
+    covariance = MultivariateGaussianBasis.spanning(places, (9, 5)).covariance_matrix[0]
+    sides = places.amax(0) - places.amin(0)
+    torch.testing.assert_close(covariance, (0.8 * sides / torch.tensor([8.0, 4.0])).square().diag())
+
+
+def test_unix_times_in_float32_are_called_rounded():
+    times = 1.7e9 + torch.linspace(0, 3600, 200, dtype=torch.float64)
+    with pytest.warns(UserWarning, match=r"rounded to multiples of 128 in float32.*float64"):
+        GaussianBasis.spanning(times.float(), 64)
+    with pytest.warns(UserWarning, match=r"multiples of 128 in float32"):
+        GaussianBasis.covering(64, low=1.7e9, high=1.7e9 + 86400)
+    with pytest.warns(UserWarning, match=r"multiples of 128 in float32"):
+        MultivariateGaussianBasis.spanning(torch.stack([times, times - 1.7e9], -1).float(), (16, 4))
+    with pytest.raises(ValueError, match=r"all of them are 1700000000, and float32 rounds such numbers .* of 128"):
+        GaussianBasis.spanning((1.7e9 + torch.rand(50, dtype=torch.float64)).float(), 8)
+    assert GaussianBasis.spanning(times, 64).loc.dtype == torch.float64  # warnings are errors here
+    GaussianBasis.spanning((1.7e9 + 3e7 * torch.rand(50, dtype=torch.float64)).float(), 64)  # a year

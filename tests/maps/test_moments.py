@@ -125,3 +125,13 @@ def test_masked_cells_of_a_plane_without_a_grid():
     _, covariance = moments(p, torch.rand(6, 2, dtype=F64), mask=mask)
     # Four cells of the unit square have sides of ½.
     torch.testing.assert_close(covariance, torch.eye(2, dtype=F64) / (12 * 2**2))
+
+
+def test_cells_may_have_sides_in_the_unit_of_the_positions():
+    p = torch.softmax(torch.randn(3, 5, dtype=F64), -1)
+    mean, variance = moments(p, centres(5))
+    day = moments(p, 86400 * centres(5), sides=torch.tensor([86400 / 5], dtype=F64))
+    torch.testing.assert_close(day, (86400 * mean, 86400**2 * variance))
+    points, sides = torch.rand(3, 5, 2, dtype=F64), torch.tensor([[0.3, 2.0]], dtype=F64)
+    cell = moments(p, points, sides=sides)[1] - moments(p, points, sides=torch.zeros_like(sides))[1]
+    torch.testing.assert_close(cell, torch.diag(sides[0].square() / 12).expand(3, 2, 2))

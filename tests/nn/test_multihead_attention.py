@@ -105,9 +105,8 @@ def test_heads_and_components_begin_at_different_places(heads, components, dim):
     basis = GaussianBasis.linspace(32, 0.03, high=10.0) if dim == 1 else MultivariateGaussianBasis.grid(7, 0.1)
     attend = make(8, heads, basis=basis, num_components=components)
     # Nothing to be seen: only the start decides.
-    _, density = attend(
-        torch.zeros(1, 1, 8, dtype=F64), torch.zeros(1, 49, 8, dtype=F64), grid=None if dim == 1 else (7, 7)
-    )
+    where = {"positions": torch.linspace(0, 10, 49)} if dim == 1 else {"grid": (7, 7)}
+    _, density = attend(torch.zeros(1, 1, 8, dtype=F64), torch.zeros(1, 49, 8, dtype=F64), **where)
     parts = density.component_distribution if components > 1 else density
     means = parts.mean.reshape(heads * components, dim)
     apart = torch.cdist(means, means) + 1e3 * torch.eye(len(means), dtype=F64)
@@ -236,8 +235,6 @@ def test_the_same_attention_whatever_the_unit_of_time():
     query, value = torch.randn(2, 4, 8, dtype=F64), torch.randn(2, 30, 8, dtype=F64)
     t = torch.rand(2, 30, dtype=F64)
     one, p = unit(query, value, positions=t, need_density=True)
-    # ψ has height 1/σ_j: the same ridge fit has a penalty of that height squared.
-    hours.penalty = unit.penalty / 24**2
     other, q = hours(query, value, positions=24 * t, need_density=True)
     torch.testing.assert_close(other, one)
     torch.testing.assert_close(q.mean, 24 * p.mean)
@@ -274,8 +271,6 @@ def test_a_box_of_unequal_sides():
     torch.testing.assert_close((box.anchors.low, box.anchors.size), (low, sides))
     query, value, t = torch.randn(2, 3, 8, dtype=F64), torch.randn(2, 20, 8, dtype=F64), torch.rand(2, 20, 2, dtype=F64)
     one, p = unit(query, value, positions=t)
-    # ψ has the height of 1/area: the same ridge fit has a penalty of that height squared.
-    box.penalty = unit.penalty / sides.prod().item() ** 2
     other, q = box(query, value, positions=low + sides * t)
     torch.testing.assert_close(q.mean, low + sides * p.mean)
     torch.testing.assert_close(q.covariance_matrix, sides.outer(sides) * p.covariance_matrix)
@@ -297,7 +292,8 @@ def test_short_sequences_and_small_bases(length, basis):
     attend = make(basis=basis)
     query = torch.randn(2, 3, 8, dtype=F64, requires_grad=True)
     value = torch.randn(2, length, 8, dtype=F64, requires_grad=True)
-    output, density = attend(query, value, need_density=True)
+    at = basis.loc.mean() + torch.rand(length)
+    output, density = attend(query, value, need_density=True, positions=at)
     assert output.isfinite().all()
     assert (density.variance > 0).all()
     assert all(g.isfinite().all() for g in torch.autograd.grad(output.sum(), (query, value)))

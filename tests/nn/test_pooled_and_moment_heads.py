@@ -74,10 +74,14 @@ def test_position_channels_are_the_formula():
     head = PooledHead(4, hidden_dim=5).double()
     torch.nn.init.normal_(head.scale.weight)
     values, t = torch.randn(2, 9, 4, dtype=F64), torch.rand(2, 9, dtype=F64)
-    pooled = torch.relu(head.convolution(torch.cat([values, t[..., None]], -1).mT)).amax(-1)
+    # Shares of the interval that the cells of the positions cover.
+    cell = (t.amax(-1) - t.amin(-1)) / 8
+    low, size = t.amin(-1) - cell / 2, 9 * cell
+    shares = (t - low[:, None]) / size[:, None]
+    pooled = torch.relu(head.convolution(torch.cat([values, shares[..., None]], -1).mT)).amax(-1)
     density = head(values, alpha=2.0, positions=t)
-    torch.testing.assert_close(density.loc, torch.sigmoid(head.location(pooled))[:, 0])
-    torch.testing.assert_close(density.half_width, softplus(head.scale(pooled))[:, 0], rtol=0, atol=2e-4)
+    torch.testing.assert_close(density.loc, low + size * torch.sigmoid(head.location(pooled))[:, 0])
+    torch.testing.assert_close(density.half_width, size * softplus(head.scale(pooled))[:, 0], rtol=0, atol=2e-4)
     moved = head(values, alpha=2.0, positions=t.flip(-1))
     assert not torch.allclose(moved.loc, density.loc)
     plane = PooledHead(4, dim=2, hidden_dim=5).double()

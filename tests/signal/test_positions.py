@@ -45,6 +45,50 @@ def test_positions_where_the_basis_reaches_are_nobody_s_business():
         torch.vmap(lambda t: contmax.fit_signal(values, basis, positions=t).coefficients)(at)
 
 
+def test_positions_that_were_left_out_are_missed_where_the_basis_is_not_on_the_unit_interval():
+    seconds, values = torch.linspace(0, 3600, 50), torch.randn(2, 50, 4)
+    basis = GaussianBasis.spanning(seconds, 16)
+    with pytest.warns(UserWarning, match=r"No positions were given.*basis covers \[0, 3600\]. Pass positions="):
+        contmax.fit_signal(values, basis)
+    contmax.fit_signal(values, basis)  # warnings are errors here
+    density = contmax.densities.TruncatedParabola(torch.rand(2), 0.1)
+    calls = [
+        lambda psi: contmax.continuous_attention(values, density, psi),
+        lambda psi: contmax.nn.ContinuousAttention(psi, embed_dim=4)(values),
+        lambda psi: contmax.nn.MultiheadContinuousAttention(4, 2, psi)(values, values),
+        lambda psi: contmax.nn.CombinedAttention(contmax.nn.DiscreteAttention(4), psi)(values),
+        lambda psi: contmax.fit_signal(values, psi, mask=torch.rand(2, 50) > 0.5),
+    ]
+    for call in calls:
+        for box in ((0.0, 60.0), (0.5, 1.0), (5.0, 6.0), (-1.0, 1.0), (0.0, 1e-6)):
+            with pytest.warns(UserWarning, match="No positions were given"):
+                call(GaussianBasis.covering(16, low=box[0], high=box[1]))
+    plane = MultivariateGaussianBasis(torch.rand(9, 2) * torch.tensor([1.0, 40.0]), torch.eye(2))
+    with pytest.warns(UserWarning, match="No positions were given"):
+        contmax.fit_signal(torch.randn(20, 2), plane, grid=(4, 5))
+    for good in (
+        GaussianBasis.covering(16),
+        GaussianBasis.covering(1),
+        GaussianBasis.covering(16, low=-0.2, high=1.2),
+        GaussianBasis((torch.arange(8) + 0.5) / 8, 0.1),
+        SineBasis.harmonics(4),
+    ):
+        contmax.fit_signal(values, good)
+
+
+def test_unix_times_in_float32_are_called_rounded():
+    times = 1.7e9 + 3600 * torch.rand(50, dtype=F64)
+    values, basis = torch.randn(50, 4), GaussianBasis.spanning(times, 16)
+    with pytest.warns(UserWarning, match=r"multiples of 128 in float32.*Pass float64"):
+        contmax.fit_signal(values, basis, positions=times.float())
+    stream = contmax.SignalAccumulator(GaussianBasis.spanning(times, 16))
+    with pytest.warns(UserWarning, match=r"multiples of 128 in float32"):
+        stream.update(values, times.float())
+    contmax.fit_signal(values, GaussianBasis.spanning(times, 16), positions=times)  # warnings are errors here
+    days = torch.rand(50)
+    contmax.fit_signal(values, GaussianBasis.covering(128), positions=days)
+
+
 def test_positions_of_the_wrong_shape_are_answered_with_the_right_ones():
     values = torch.randn(3, 50, 2)
     with pytest.raises(ValueError, match=r"pass positions of shape \(50,\) or \(\*batch, 50\)\.$"):

@@ -80,7 +80,7 @@ def test_weights_of_a_length_are_computed_once(monkeypatch, device_like):
     basis, computed = GaussianBasis.linspace(8, 0.1), []
     compute = _length_table.ridge_weights
     monkeypatch.setattr(
-        _length_table, "ridge_weights", lambda design, penalty: computed.append(design) or compute(design, penalty)
+        _length_table, "ridge_weights", lambda design, *penalty: computed.append(design) or compute(design, *penalty)
     )
     values = torch.randn(3, 20, 2)
     for lengths in ([20, 5, 9], [9, 5, 5], [20, 20, 9]):

@@ -3,8 +3,11 @@
 import copy
 import inspect
 import itertools
+import math
+import warnings
 import weakref
 from abc import ABCMeta, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
@@ -12,6 +15,7 @@ from torch import Tensor
 
 from contmax._eager import is_real
 from contmax._mask import require_boolean
+from contmax._precision import wide_dtype
 from contmax._typing import Float
 
 # Measured on random signals, smooth and rough, at 50 to 1000 positions with penalties of 0.01 and 0.001, on the line
@@ -19,6 +23,8 @@ from contmax._typing import Float
 # follow all that their number allows. The condition number grows from 3e2 at 0.8 over 1e4 at 1.0 to 6e5 at 1.2; from
 # there on the penalty smooths the signal.
 _WIDTH_OF_SPACING = 0.8
+# Rounding of positions by less than this share of the spacing of functions changes a fit by less than noise does.
+_ROUNDED_SPACING = 0.01
 
 # By their numbers, for operators in graphs of torch.compile, which can be told a number but not a module.
 _numbers = itertools.count()
@@ -113,6 +119,16 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
         return like.new_zeros(shape), like.new_ones(shape)
 
     @property
+    def volume(self) -> Tensor | float:
+        """Volume of the box that the functions cover, if their values are per unit of volume, as those of densities.
+
+        The ridge penalty of a fit is divided by its square: in another unit of t such functions have other heights,
+        and so the fit stays the same. It is 1 for functions whose values have no unit, such as splines and waves, and
+        for a subclass that does not say otherwise.
+        """
+        return 1.0
+
+    @property
     def needs_gradient(self) -> bool:
         """Whether any constant of the basis requires a gradient."""
         return any(constant.requires_grad for constant in constants_of(self))
@@ -132,9 +148,15 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
             with torch.no_grad():
                 getattr(self, name).copy_(start)
 
+    def with_constants(self, constants: Sequence[Tensor]) -> Self:
+        """A copy with these constants, its buffers and then its parameters in their order, all of them buffers."""
+        given = {id(own): constant for own, constant in zip(constants_of(self), constants, strict=True)}
+        twin: Self = _changed(self, lambda own: given[id(own)])
+        return twin
+
     def moved(self, device: torch.device, dtype: torch.dtype) -> Self:
         """A copy on this device and in this dtype; its gradients reach the constants of the original."""
-        twin: Self = _moved(self, device, dtype)
+        twin: Self = _changed(self, lambda t: t.to(device, dtype if t.is_floating_point() else None))
         return twin
 
     def _keep(self, name: str, value: Tensor, learnable: bool, device: torch.device) -> None:
@@ -178,17 +200,26 @@ def constants_of(basis: Basis) -> tuple[Tensor, ...]:
     return tuple([constant for constant in own if constant is not None])
 
 
-def _moved(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """A copy of a module whose tensors, all of them buffers now, are differentiable copies."""
+def _changed(module: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A copy of a module whose tensors, all of them buffers now, are those that `change` returns."""
     twin = copy.copy(module)
     tensors = {**module._parameters, **module._buffers}
     twin._parameters = {}
-    twin._buffers = {
-        name: None if t is None else t.to(device, dtype if t.is_floating_point() else None)
-        for name, t in tensors.items()
-    }
-    twin._modules = {name: _moved(child, device, dtype) for name, child in module._modules.items()}
+    twin._buffers = {name: None if t is None else change(t) for name, t in tensors.items()}
+    twin._modules = {name: _changed(child, change) for name, child in module._modules.items()}
     return twin
+
+
+def volume_of_box(bounds: tuple[Tensor, Tensor], scale: Tensor) -> Tensor:
+    r"""V = Π_i max(b_i − a_i, s̄_i/0.8), in float64: the box of the centres, or that of a single function.
+
+    Args:
+        bounds: a and b, the outermost centres along each axis, () or (N,).
+        scale: standard deviations s along each axis, (K,) or (K, N).
+    """
+    low, high = bounds
+    single = scale.detach().double().mean(0) / _WIDTH_OF_SPACING
+    return torch.maximum(high.double() - low.double(), single).prod()
 
 
 def floating(value: object, name: str) -> Tensor:
@@ -225,8 +256,11 @@ def require_positive(value: Tensor, name: str, advice: str) -> Tensor:
     return value
 
 
-def evenly(num: int, widths: int, low: float, high: float) -> list[float]:
-    """`num` centres shared by `widths` widths, linearly spaced in [low, high]; a single one stands in the middle."""
+def evenly(num: int, widths: int, low: float, high: float, dtype: torch.dtype | None = None) -> list[float]:
+    """`num` centres shared by `widths` widths, linearly spaced in [low, high]; a single one stands in the middle.
+
+    Warns where the dtype of the positions, or else the default dtype, is too coarse to tell them apart.
+    """
     if num < 1 or num % widths:
         raise ValueError(
             f"num must be a positive multiple of the number of widths; got {num} functions for {widths} widths. "
@@ -235,16 +269,43 @@ def evenly(num: int, widths: int, low: float, high: float) -> list[float]:
     if not low < high:
         raise ValueError(f"low must be below high; got [{low}, {high}].")
     each = num // widths
+    if rounds_away(low, high, each, dtype or torch.get_default_dtype()):
+        warnings.warn(rounding_message(low, high, dtype or torch.get_default_dtype()), stacklevel=3)
     line = torch.linspace(low, high, each, dtype=torch.float64, device="cpu").tolist()
     return (line if each > 1 else [(low + high) / 2]) * widths
 
 
-def covering_width(centres: list[float], low: float, high: float) -> float:
+def covering_width(num: int, low: float, high: float) -> float:
     """The standard deviation with which equally spaced functions cover an interval: 0.8 of their spacing.
 
     A single function has the whole interval for its spacing.
     """
-    return _WIDTH_OF_SPACING * (high - low) / max(len(centres) - 1, 1)
+    return _WIDTH_OF_SPACING * (high - low) / max(num - 1, 1)
+
+
+def least_exponent(dtype: torch.dtype) -> float:
+    """Below it exp is as good as 0, and stays what it is there: a CPU takes ten times as long for denormal numbers.
+
+    In float64 products of two such values, of which a fit is made, are not denormal either.
+    """
+    return -300.0 if dtype == torch.float64 else 0.99 * math.log(torch.finfo(wide_dtype(dtype)).tiny)
+
+
+def rounds_away(low: float, high: float, num: int, dtype: torch.dtype) -> bool:
+    """Whether a dtype rounds positions in [low, high] by more than 1 % of the spacing of `num` functions there."""
+    step = torch.finfo(dtype).eps * max(abs(low), abs(high))
+    return step > _ROUNDED_SPACING * (high - low) / max(num - 1, 1)
+
+
+def rounding_message(low: float, high: float, dtype: torch.dtype) -> str:
+    """That positions in [low, high] lose their differences, and what helps."""
+    name = str(dtype).removeprefix("torch.")
+    step = torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(max(abs(low), abs(high))))
+    return (
+        f"Positions between {low:.10g} and {high:.10g} are rounded to multiples of {step:g} in {name}, which is coarse "
+        "beside the basis functions: differences are lost. Pass float64 positions, such as Unix times as "
+        "torch.tensor(times, dtype=torch.float64), and make the basis from them with spanning; or subtract the first."
+    )
 
 
 def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float, float]]:
@@ -268,5 +329,17 @@ def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float
     low, high = points.amin(0).tolist(), points.amax(0).tolist()
     for a, b in zip(low, high, strict=True):
         if not a < b:
-            raise ValueError(f"positions must span an interval along each axis; along one axis all of them are {a:g}.")
+            raise ValueError(
+                f"positions must span an interval along each axis; along one axis all of them are {a:.10g}"
+                f"{_rounded_to(a, positions.dtype)}."
+            )
     return list(zip(low, high, strict=True))
+
+
+def _rounded_to(number: float, dtype: torch.dtype) -> str:
+    """What a dtype makes of numbers of this size, where that is coarse."""
+    step = 0.0 if number == 0 else torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(abs(number)))
+    if step < 1e-3:
+        return ""
+    name = str(dtype).removeprefix("torch.")
+    return f", and {name} rounds such numbers to multiples of {step:g}: pass float64, or subtract the first"

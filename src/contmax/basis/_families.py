@@ -41,6 +41,14 @@ class SineBasis(Basis):
         """The first `num` harmonics of a period: ω_j = 2πj/period, j = 1…K (cosines start at j = 0)."""
         return cls([2 * math.pi / period * j for j in range(1, num + 1)], learnable=learnable)
 
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """0 and the period of the slowest wave; [0, 1] if all are constant."""
+        speed = self.frequency.detach().abs()
+        slowest = torch.where(speed > 0, speed, torch.inf).amin(0)
+        period = torch.where(slowest.isfinite(), 2 * math.pi / slowest, 1)
+        return torch.zeros_like(period), period
+
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
         """ψ(t): (…) → (…, K)."""
         return torch.sin(t.unsqueeze(-1) * self.frequency)
@@ -71,6 +79,9 @@ class CosineBasis(SineBasis):
 
 class PowerBasis(Basis):
     r"""Powers ψ_j(t) = t^j, j = 0…K−1.
+
+    Unlike those of other bases, fits depend on the unit of t, since in another unit each power has another height:
+    divide positions by their span, to have them in [0, 1].
 
     Args:
         num: K.
@@ -136,6 +147,11 @@ class RectangularBasis(Basis):
     def bounds(self) -> tuple[Tensor, Tensor]:
         """The first and the last edge."""
         return self.edges[0], self.edges[-1]
+
+    @property
+    def volume(self) -> Tensor:
+        """The length from the first to the last edge."""
+        return self.edges[-1].double() - self.edges[0].double()
 
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
         """ψ(t): (…) → (…, K)."""

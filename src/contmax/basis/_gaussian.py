@@ -2,13 +2,24 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-import torch
 from torch import Tensor
 
+from contmax._eager import is_eager
 from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float
-from contmax.basis._basis import Basis, covering_width, device_for, evenly, extent, floating, require_positive
+from contmax.basis._basis import (
+    Basis,
+    covering_width,
+    device_for,
+    evenly,
+    extent,
+    floating,
+    least_exponent,
+    require_positive,
+    volume_of_box,
+)
 
 
 class GaussianBasis(Basis):
@@ -33,6 +44,7 @@ class GaussianBasis(Basis):
     loc: Tensor
     log_scale: Tensor
     fixed_scale: Tensor
+    fixed_volume: Tensor
 
     def __init__(
         self,
@@ -56,6 +68,8 @@ class GaussianBasis(Basis):
         self._keep("loc", centres, learnable, device)
         if learnable:
             self._keep("log_scale", widths.log(), learnable, device)
+            # A penalty that followed the outermost centres would change while they are learned.
+            self._keep("fixed_volume", volume_of_box(_ends(centres), widths), False, device)
         else:
             self._keep("fixed_scale", widths, learnable, device)
 
@@ -67,8 +81,21 @@ class GaussianBasis(Basis):
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
         """The outermost centres."""
-        centres = self.loc.detach()
-        return centres.amin(0), centres.amax(0)
+        return _ends(self.loc)
+
+    @property
+    def volume(self) -> Tensor:
+        """The length b − a between the outermost centres, or σ/0.8 if it is more, as for a single function.
+
+        For a learned basis the length when it was made; it is in the state dict.
+        """
+        return self.fixed_volume if self.learnable else volume_of_box(self.bounds, self.fixed_scale)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        if self.learnable:
+            # State dicts of earlier versions have no volume: it stays that which the basis was made with.
+            state_dict.setdefault(prefix + "fixed_volume", self.fixed_volume)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     @classmethod
     def linspace(
@@ -109,15 +136,14 @@ class GaussianBasis(Basis):
             >>> contmax.basis.GaussianBasis.covering(41)
             GaussianBasis(num_functions=41, scale={0.02}, learnable=False)
         """
-        centres = evenly(num, 1, low, high)
-        return cls(centres, [covering_width(centres, low, high)] * num, learnable=learnable)
+        return cls(evenly(num, 1, low, high), [covering_width(num, low, high)] * num, learnable=learnable)
 
     @classmethod
     def spanning(
         cls,
         positions: Float[Tensor, "..."],
         num: int,
-        scale: float | Sequence[float] | None = 0.1,
+        scale: float | Sequence[float] | None = None,
         *,
         mask: Bool[Tensor, "..."] | None = None,
         learnable: bool = False,
@@ -127,9 +153,8 @@ class GaussianBasis(Basis):
         .. math:: \mu_j = a + \frac{j-1}{K-1}\,(b-a), \qquad \sigma_j = s\,(b-a), \qquad
                   a = \min_\ell t_\ell,\ b = \max_\ell t_\ell
 
-        `scale` is a share of the span b − a, but the ``penalty`` of :func:`contmax.fit_signal` is in the unit of the
-        data. The functions are densities and get lower as the span gets longer, so divide a penalty λ that suits [0, 1]
-        by the square of the span: λ/(b−a)² here gives the same fit as λ there.
+        By default the widths are those of :meth:`covering`, s = 0.8/(K−1), so that K decides what is resolved. Fits
+        do not depend on the unit of the positions: see :func:`contmax.fit_signal`.
 
         Args:
             positions: t_ℓ, of any shape.
@@ -148,17 +173,18 @@ class GaussianBasis(Basis):
         Example:
             >>> import torch, contmax
             >>> seconds = torch.linspace(0, 300, 1000)
-            >>> basis = contmax.basis.GaussianBasis.spanning(seconds, 32, scale=0.05)
+            >>> basis = contmax.basis.GaussianBasis.spanning(seconds, 31)
             >>> basis.bounds, basis.scale[0]
-            ((tensor(0.), tensor(300.)), tensor(15.))
-            >>> values = torch.sin(seconds / 50)[:, None]
-            >>> signal = contmax.fit_signal(values, basis, positions=seconds, penalty=0.01 / 300**2)
+            ((tensor(0.), tensor(300.)), tensor(8.))
+            >>> values = torch.sin(seconds / 10)[:, None]
+            >>> contmax.fit_signal(values, basis, positions=seconds).explained_variance()
+            tensor(0.9999)
         """
         ((low, high),) = extent(positions, mask, 1)
         if scale is None:
-            scale = covering_width(evenly(num, 1, low, high), 0.0, 1.0)
+            scale = covering_width(num, 0.0, 1.0)
         widths = [scale] if isinstance(scale, int | float) else list(scale)
-        centres = evenly(num, len(widths), low, high)
+        centres = evenly(num, len(widths), low, high, positions.dtype)
         spread = [w * (high - low) for w in widths for _ in range(num // len(widths))]
         dtype = wide_dtype(positions.dtype)
         return cls(
@@ -181,11 +207,21 @@ class GaussianBasis(Basis):
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
         """ψ(t): (…) → (…, K)."""
         scale = self.scale
-        z = (t.unsqueeze(-1) - self.loc) / scale
-        return torch.exp(-0.5 * z.square()) / (math.sqrt(2 * math.pi) * scale)
+        offset, area = t.unsqueeze(-1) - self.loc, math.sqrt(2 * math.pi) * scale
+        least = least_exponent(offset.dtype)
+        if is_eager(offset) and not offset.requires_grad and not scale.requires_grad:
+            # Without gradients one buffer serves all steps: on a CPU fresh memory takes longer than the exponential.
+            return offset.div_(scale).square_().mul_(-0.5).clamp_(min=least).exp_().div_(area)
+        return (-0.5 * (offset / scale).square()).clamp(min=least).exp() / area
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
         scales = [] if self.loc.is_meta else sorted({round(s, 4) for s in self.scale.detach().tolist()})
         shown = ", ".join(f"{s:g}" for s in scales[:4]) + (", …" if len(scales) > 4 else "")
         return f"num_functions={self.num_functions}, scale={{{shown}}}, learnable={self.learnable}"
+
+
+def _ends(centres: Tensor) -> tuple[Tensor, Tensor]:
+    """The lowest and the highest centre."""
+    known = centres.detach()
+    return known.amin(0), known.amax(0)

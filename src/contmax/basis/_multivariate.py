@@ -18,7 +18,9 @@ from contmax.basis._basis import (
     evenly,
     extent,
     floating,
+    least_exponent,
     require_positive,
+    volume_of_box,
 )
 
 
@@ -46,6 +48,7 @@ class MultivariateGaussianBasis(Basis):
 
     loc: Tensor
     fixed_tril: Tensor
+    fixed_volume: Tensor
     tril_below: Tensor
     log_diagonal: Tensor
     _axes: list[int] | None
@@ -78,6 +81,8 @@ class MultivariateGaussianBasis(Basis):
         if learnable:
             self._keep("tril_below", tril.tril(-1), learnable, device)
             self._keep("log_diagonal", tril.diagonal(dim1=-2, dim2=-1).log(), learnable, device)
+            # A penalty that followed the outermost centres would change while they are learned.
+            self._keep("fixed_volume", volume_of_box(_corners(centres), _widths(tril)), False, device)
         else:
             self._keep("fixed_tril", tril, learnable, device)
         self._find_structure(tril)
@@ -94,8 +99,11 @@ class MultivariateGaussianBasis(Basis):
         super().reset_parameters()
         self._find_structure(self.scale_tril.detach())
 
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        super()._load_from_state_dict(*arguments)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        if self.learnable:
+            # State dicts of earlier versions have no volume: it stays that which the basis was made with.
+            state_dict.setdefault(prefix + "fixed_volume", self.fixed_volume)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
         # What was loaded may have another structure.
         self._find_structure(self.scale_tril.detach())
         if self._axes is not None and not self._is_product():
@@ -126,8 +134,15 @@ class MultivariateGaussianBasis(Basis):
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
         """The outermost centres along each axis."""
-        centres = self.loc.detach()
-        return centres.amin(0), centres.amax(0)
+        return _corners(self.loc)
+
+    @property
+    def volume(self) -> Tensor:
+        """The volume of the box of the centres; along each axis at least 1/0.8 of the functions' mean width.
+
+        For a learned basis the volume when it was made; it is in the state dict.
+        """
+        return self.fixed_volume if self.learnable else volume_of_box(self.bounds, _widths(self.fixed_tril))
 
     @property
     def axes(self) -> tuple[tuple[Tensor, Tensor], ...] | None:
@@ -194,14 +209,14 @@ class MultivariateGaussianBasis(Basis):
             MultivariateGaussianBasis(num_functions=100, dim=2, isotropic, grid=10×10, learnable=False)
         """
         lines = [evenly(n, 1, low, high) for n in _counts(num_per_axis, dim)]
-        return cls._on_lines(lines, [[covering_width(line, low, high) for line in lines]], learnable)
+        return cls._on_lines(lines, [[covering_width(len(line), low, high) for line in lines]], learnable)
 
     @classmethod
     def spanning(
         cls,
         positions: Float[Tensor, "... N"],
         num_per_axis: int | Sequence[int],
-        scale: float | Sequence[float] | None = 0.1,
+        scale: float | Sequence[float] | None = None,
         *,
         mask: Bool[Tensor, "..."] | None = None,
         learnable: bool = False,
@@ -216,7 +231,7 @@ class MultivariateGaussianBasis(Basis):
             positions: t_ℓ, (…, N).
             num_per_axis: K_i, centres along each axis, one number or one per axis.
             scale: s, one standard deviation or several, as a share of the sides b_i − a_i: 0.05 is 5 % of each. None
-                for the widths that :meth:`covering` uses.
+                for the widths that :meth:`covering` uses, 0.8/(K_i − 1) of each.
             mask: boolean, broadcastable to the points; points that are False are ignored.
             learnable: make centres and covariances parameters.
 
@@ -229,15 +244,15 @@ class MultivariateGaussianBasis(Basis):
         Example:
             >>> import torch, contmax
             >>> places = torch.rand(500, 2) * torch.tensor([360.0, 180.0])
-            >>> basis = contmax.basis.MultivariateGaussianBasis.spanning(places, (8, 4), scale=0.1)
+            >>> basis = contmax.basis.MultivariateGaussianBasis.spanning(places, (8, 4))
             >>> basis
             MultivariateGaussianBasis(num_functions=32, dim=2, diagonal, grid=8×4, learnable=False)
         """
         sides = extent(positions, mask, positions.shape[-1])
         counts = _counts(num_per_axis, len(sides))
-        lines = [evenly(n, 1, low, high) for n, (low, high) in zip(counts, sides, strict=True)]
+        lines = [evenly(n, 1, low, high, positions.dtype) for n, (low, high) in zip(counts, sides, strict=True)]
         if scale is None:
-            widths = [[covering_width(line, low, high) for line, (low, high) in zip(lines, sides, strict=True)]]
+            widths = [[covering_width(n, low, high) for n, (low, high) in zip(counts, sides, strict=True)]]
         else:
             scales = [scale] if isinstance(scale, int | float) else list(scale)
             widths = [[s * (high - low) for low, high in sides] for s in scales]
@@ -271,13 +286,25 @@ class MultivariateGaussianBasis(Basis):
         else:
             z = torch.linalg.solve_triangular(tril, offset.unsqueeze(-1), upper=False).squeeze(-1)
         log_volume = tril.diagonal(dim1=-2, dim2=-1).log().sum(-1) + self.event_dim / 2 * math.log(2 * math.pi)
-        return torch.exp(-0.5 * z.square().sum(-1) - log_volume)
+        exponent = -0.5 * z.square().sum(-1) - log_volume
+        return exponent.clamp(min=least_exponent(exponent.dtype)).exp()
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
         kind = "isotropic" if self.is_isotropic else "diagonal" if self.is_diagonal else "full"
         grid = "" if self._axes is None else ", grid=" + "×".join(map(str, itertools.chain(self._axes)))
         return f"num_functions={self.num_functions}, dim={self.event_dim}, {kind}{grid}, learnable={self.learnable}"
+
+
+def _corners(centres: Tensor) -> tuple[Tensor, Tensor]:
+    """The lowest and the highest coordinate along each axis."""
+    known = centres.detach()
+    return known.amin(0), known.amax(0)
+
+
+def _widths(tril: Tensor) -> Tensor:
+    """Standard deviations along each axis, (K, N)."""
+    return tril.detach().double().square().sum(-1).sqrt()
 
 
 def _counts(num_per_axis: int | Sequence[int], dim: int) -> list[int]:

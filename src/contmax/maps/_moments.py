@@ -14,6 +14,7 @@ def moments(
     *,
     grid: tuple[int, ...] | None = None,
     mask: Bool[Tensor, "..."] | None = None,
+    sides: Float[Tensor, "..."] | None = None,
 ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
     r"""Mean and covariance of positions under weights, each position standing for a cell of the unit cube.
 
@@ -29,6 +30,8 @@ def moments(
             only the latter is told from positions on the line.
         grid: numbers of cells L_i along the N axes; by default n^(1/N) for all of them, n the number of positions.
         mask: boolean, (L,) or (*batch, L): where given, n counts the positions that are True.
+        sides: of a cell along the N axes, broadcastable to (*batch, N), in place of 1/L_i: for positions in other units
+            than those of the unit cube.
 
     Returns:
         On the line mean and variance, both (*batch); in N dimensions mean (*batch, N) and covariance (*batch, N, N).
@@ -55,7 +58,8 @@ def moments(
     offset = points - mean.unsqueeze(-2)
     with without_autocast(weights):
         covariance = (p * offset).mT @ offset
-    covariance = covariance + torch.diag_embed(_cell_spread(p, grid, mask, mean))
+    spread = _cell_spread(p, grid, mask, mean) if sides is None else (in_dtype(sides, wide).square() / 12)
+    covariance = covariance + torch.diag_embed(spread.expand_as(mean))
     mean, covariance = in_dtype(mean, dtype), in_dtype(covariance, dtype)
     return (mean.squeeze(-1), covariance[..., 0, 0]) if on_line else (mean, covariance)
 

@@ -48,8 +48,8 @@ class GateHead(PlacingHead):
         drop: share of the gates that are shut in training, 0 ≤ drop < 1. The higher, the wider the support. It is a
             buffer, `drop_rate`.
         least_half_width: half-width (semi-axis) of the smallest support worth looking at, about the radius of the
-            objects, in units of the domain: added as a² + least², T + least²·I. Use it where labels cannot teach the
-            width, for example because a single value has seen the whole object. None for half a cell.
+            objects, in the unit of the positions: added as a² + least², T + least²·I. Use it where labels cannot teach
+            the width, for example because a single value has seen the whole object. None for half a cell.
 
     Shape:
         values (B, L, D), query (B, query_dim) or (B, Q, query_dim), mask (B, L) or (L,), positions (L,) or (B, L), with
@@ -158,14 +158,16 @@ class GateHead(PlacingHead):
         shape = (values.shape[0], values.shape[1])
         cells = observed_cells(shape, self.dim, positions=positions, grid=grid, mask=mask, like=logits)
         may = mask if mask is None else mask.expand(shape)
+        cells, first = cells.from_first(may)
         if logits.dim() == 3:
             # Positions and mask belong to a sequence, and are shared by its queries.
-            cells, may = Cells(*(part.unsqueeze(1) for part in cells)), may if may is None else may.unsqueeze(1)
+            cells, first = Cells(*(part.unsqueeze(1) for part in cells)), first.unsqueeze(1)
+            may = may if may is None else may.unsqueeze(1)
         weights = gate_weights(logits + _SHUT, may, noise, self.drop_rate)
         if self.dim == 1:
             mean, variance = line_moments(weights, cells, least)
-            return density_of_moments(mean, variance, alpha, 1, "exact"), weights, seen
-        return self._density_in_space(weights, cells, least, alpha), weights, seen
+            return density_of_moments(first.squeeze(-1) + mean, variance, alpha, 1, "exact"), weights, seen
+        return self._density_in_space(weights, cells, first, least, alpha), weights, seen
 
     def _logits(self, values: Tensor, query: Tensor | None) -> Tensor:
         """Logits of the gates without their start, (B, L) or (B, Q, L), in at least float32."""
@@ -175,7 +177,9 @@ class GateHead(PlacingHead):
             hidden = hidden + asked.unsqueeze(1) if asked.dim() == 2 else hidden.unsqueeze(1) + asked.unsqueeze(2)
         return wide_linear(self.energy, torch.tanh(hidden)).squeeze(-1)
 
-    def _density_in_space(self, weights: Tensor, cells: Cells, least: float, alpha: float | Tensor) -> Distribution:
+    def _density_in_space(
+        self, weights: Tensor, cells: Cells, first: Tensor, least: float, alpha: float | Tensor
+    ) -> Distribution:
         """The density of the support T for α = 2, and for any other α of its moments."""
         p = weights.unsqueeze(-1)
         mean = (p * cells.centers).sum(-2)
@@ -184,7 +188,7 @@ class GateHead(PlacingHead):
             covariance = (p * offsets).mT @ offsets
         support = (self.dim + 2) * (covariance + torch.diag_embed(cells.sides.square() / 12).expand_as(covariance))
         support = support + least * torch.eye(self.dim, dtype=mean.dtype, device=mean.device)
-        return density_of_moments(mean, support / (self.dim + 4), alpha, self.dim, "exact")
+        return density_of_moments(first + mean, support / (self.dim + 4), alpha, self.dim, "exact")
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""

@@ -19,8 +19,9 @@ class MomentHead(PlacingHead):
 
     .. math:: \mu = E_p[t], \qquad V = s^2\big(\mathrm{Cov}_p[t] + \mathrm{diag}(1/12L_i^2)\big) + \frac{a^2}{N+4}\,I
 
-    It finds the place, but trained from labels alone it stays narrow, since a softmax stays peaked: s and a widen it.
-    For α = 2 the support is s times as wide, and has no half-width (semi-axis) below a.
+    L_i observations lie along each axis of the unit cube; where positions are given, 1/L_i is their mean spacing, in
+    their unit. The head finds the place, but trained from labels alone it stays narrow, since a softmax stays peaked: s
+    and a widen it. For α = 2 the support is s times as wide, and has no half-width (semi-axis) below a.
 
     Args:
         discrete: a module called as ``discrete(values, query, mask=mask)`` that returns (context, weights), such as
@@ -29,7 +30,7 @@ class MomentHead(PlacingHead):
         matching: "exact" for the β-Gaussian with mean μ and covariance V; "paper" for the one with shape parameter
             Σ := V, which is the same only for α = 1.
         width_factor: s > 0; 1 for the moments as they are.
-        least_half_width: a ≥ 0, about the radius of the objects, in units of the domain; 0 for none.
+        least_half_width: a ≥ 0, about the radius of the objects, in the unit of the positions; 0 for none.
 
     Example:
         >>> import torch, contmax

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from contmax._precision import in_dtype, wide_dtype, without_autocast
+from contmax._precision import common_dtype, in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.densities import Mixture
@@ -46,22 +46,26 @@ class Anchors(torch.nn.Module):
     def span(self, basis: Basis) -> None:
         """Take the box in which a basis stands now; its functions say how many anchors there are along each axis."""
         low, high = (corner.detach().reshape(-1) for corner in basis.bounds)
-        # A single function, or all at one place, span no box: take in the unit cube.
-        flat = low >= high
-        low, high = torch.where(flat, low.clamp(max=0), low), torch.where(flat, high.clamp(min=1), high)
+        size = high - low
+        # A single function, or all at one place along an axis, span no box: the volume tells what it stands for.
+        flat = size <= 0
+        rest = torch.as_tensor(basis.volume, device=size.device).detach() / torch.where(flat, 1, size).prod()
+        side = (rest ** (1 / flat.sum().clamp(min=1))).to(size.dtype)
         with torch.no_grad():
-            self.low.copy_(low)
-            self.size.copy_(high - low)
+            self.low.copy_(torch.where(flat, low - side / 2, low))
+            self.size.copy_(torch.where(flat, side, size))
 
     def points(self, like: Tensor) -> Tensor:
         """The anchors themselves, (A,) or (A, N)."""
         low, size = self._box(like)
-        return low + size * self.cells(like)
+        return low + size * in_dtype(self.cells(like), size.dtype)
 
     def moments(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and (co)variance of weights (…, A) over the anchors, the spread of their cells included."""
         low, size = self._box(weights)
-        mean, covariance = moments(weights, self.cells(weights), grid=self.grid)
+        mean, covariance = (
+            in_dtype(part, size.dtype) for part in moments(weights, self.cells(weights), grid=self.grid)
+        )
         return low + size * mean, covariance * (size.square() if self.grid is None else size.unsqueeze(-1) * size)
 
     def cells(self, like: Tensor) -> Tensor:
@@ -70,7 +74,9 @@ class Anchors(torch.nn.Module):
 
     def _box(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Corner and sides, () on the line, (N,) in N > 1 dimensions."""
-        low, size = in_dtype(self.low, like.dtype), in_dtype(self.size, like.dtype)
+        # Far from 0 for its size, a box has the dtype of the basis: float32 would round its corner.
+        dtype = common_dtype(self.low.dtype, like.dtype)
+        low, size = in_dtype(self.low, dtype), in_dtype(self.size, dtype)
         return (low[0], size[0]) if self.grid is None else (low, size)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *arguments: Any) -> None:

@@ -10,6 +10,7 @@ from contmax._mask import require_boolean
 from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.maps import moments
+from contmax.nn._place import observed_cells
 from contmax.signal import observation_positions
 from contmax.signal._arguments import as_grid
 
@@ -55,7 +56,9 @@ def moments_of_weights(
 ) -> tuple[Tensor, Tensor]:
     """Mean and (co)variance of the positions of L observations under weights (B, L) or (B, Q, L)."""
     wide = in_dtype(weights, wide_dtype(weights.dtype))
-    where = in_dtype(observation_positions(weights.shape[-1], positions, grid, mask, wide), wide.dtype)
+    if positions is not None:
+        return _moments_at(wide, dim, positions, grid, mask)
+    where = observation_positions(weights.shape[-1], None, grid, mask, wide)
     if weights.dim() == 3:
         # Positions and mask belong to a sequence, and are shared by its queries.
         where = where.unsqueeze(1) if where.dim() == (2 if dim == 1 else 3) else where
@@ -64,6 +67,23 @@ def moments_of_weights(
         # One set of points for all, or one for each; never to be mistaken for positions on the line.
         where = where.expand(*weights.shape, dim)
     return moments(wide, where, grid=grid, mask=mask)
+
+
+def _moments_at(
+    weights: Tensor, dim: int, positions: Tensor, grid: tuple[int, ...] | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The same for positions that are given, in their unit."""
+    shape = (weights.shape[0], weights.shape[-1])
+    cells = observed_cells(shape, dim, positions=positions, grid=grid, mask=mask, like=weights)
+    (where, sides), first = cells.from_first(mask)
+    if weights.dim() == 3:
+        where, sides, first = where.unsqueeze(1), sides.unsqueeze(1), first.unsqueeze(1)
+    if dim == 1:
+        where, first = where.squeeze(-1), first.squeeze(-1)
+    else:
+        where = where.expand(*weights.shape, dim)
+    mean, covariance = moments(weights, where, sides=sides)
+    return first + mean, covariance
 
 
 def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from contmax._precision import in_dtype
+from contmax._precision import common_dtype, in_dtype
 from contmax._typing import Bool, Float
 from contmax.signal import observation_positions
 
@@ -57,6 +57,58 @@ class Cells(NamedTuple):
     centers: Tensor
     sides: Tensor
 
+    def from_first(self, mask: Tensor | None) -> tuple["Cells", Tensor]:
+        """The cells as seen from the lowest centre along each axis, and this centre, (B, N).
+
+        Weights sum to one up to rounding only: a mean of positions that are far from 0 would lose what sets them apart.
+        """
+        first = self.box(mask).first.detach()
+        return Cells(self.centers - first.unsqueeze(-2), self.sides), first
+
+    def box(self, mask: Tensor | None) -> "Box":
+        """The box that the cells of the observations cover; at default positions it is the unit cube."""
+        if mask is None:
+            first, last = self.centers.amin(-2), self.centers.amax(-2)
+        else:
+            may = mask.expand(self.centers.shape[:-1]).unsqueeze(-1)
+            some = may.any(-2)
+            first = torch.where(some, torch.where(may, self.centers, torch.inf).amin(-2), 0)
+            last = torch.where(some, torch.where(may, self.centers, -torch.inf).amax(-2), 0)
+        return Box(first, last - first + self.sides, self.sides / 2)
+
+
+class Box(NamedTuple):
+    """The box of observations, as coordinates in which it is the unit cube.
+
+    Args:
+        first: the lowest centre of a cell along each axis, (B, N).
+        size: sides of the box, (B, N).
+        margin: from the border of the box to the first centre, (B, N).
+    """
+
+    first: Tensor
+    size: Tensor
+    margin: Tensor
+
+    def shares(self, points: Tensor) -> Tensor:
+        """Points (B, …, N) of the domain in the unit cube; differences come first, as the box may be far from 0."""
+        first, size, margin = (_aligned(part, points) for part in self)
+        return (points - first + margin) / size
+
+    def points(self, shares: Tensor) -> Tensor:
+        """Points (B, …, N) of the unit cube in the domain."""
+        first, size, margin = (_aligned(part, shares) for part in self)
+        return first + (size * shares - margin)
+
+    def lengths(self, shares: Tensor) -> Tensor:
+        """Lengths (B, …, N) along the axes of the unit cube in the unit of the domain."""
+        return _aligned(self.size, shares) * shares
+
+
+def _aligned(part: Tensor, points: Tensor) -> Tensor:
+    """(B, N) → (B, 1…, N), with as many axes as the points."""
+    return part.reshape(part.shape[0], *[1] * (points.dim() - 2), part.shape[-1])
+
 
 def observed_cells(
     shape: tuple[int, int],
@@ -70,7 +122,8 @@ def observed_cells(
     """The cells of L observations in each of B sequences.
 
     On a grid, and at default positions, these are the cells of the unit cube. Where positions are given a cell is as
-    wide as n of them are apart on average: (max t − min t)/(n^(1/N) − 1) along each axis; one alone has the unit cube.
+    wide as n of them are apart on average: (max t − min t)/(n^(1/N) − 1) along each axis, whatever the unit. Along an
+    axis on which all coincide a cell is as wide as along the widest; a single position has next to no width.
 
     Args:
         shape: (B, L).
@@ -78,12 +131,14 @@ def observed_cells(
         positions: (L,) or (B, L), with a last axis N in N > 1 dimensions; or None.
         grid: sizes of a grid, row-major; or None.
         mask: boolean, (L,) or (B, L).
-        like: a tensor whose dtype and device the result has.
+        like: a tensor whose dtype and device the result has; positions in float64 stay in float64.
 
     Raises:
         ValueError: if positions or grid do not fit.
     """
     _check(shape, dim, positions, grid)
+    if positions is not None:
+        like = like.new_empty(0, dtype=common_dtype(like.dtype, positions.dtype))
     where = in_dtype(observation_positions(shape[1], positions, grid, mask, like), like.dtype)
     centers = (where.unsqueeze(-1) if dim == 1 else where).expand(*shape, dim)
     if grid is not None:
@@ -98,9 +153,9 @@ def observed_cells(
     may = may.unsqueeze(-1)
     span = torch.where(may, centers, -torch.inf).amax(-2) - torch.where(may, centers, torch.inf).amin(-2)
     apart = (count ** (1 / dim) - 1).clamp(min=1)
-    sides = torch.where(span > 0, span / apart, count ** (-1 / dim))
-    # Observations that all but coincide still are a density: its Σ, of the order of side^(N+2), must not vanish.
-    sides = sides.clamp(min=torch.finfo(like.dtype).tiny ** (1 / (dim + 4)))
+    sides = torch.where(span > 0, span, span.amax(-1, keepdim=True).clamp(min=0)) / apart
+    # Observations that coincide still are a density: its Σ, of the order of side^(N+2), must not vanish.
+    sides = sides.clamp(min=torch.finfo(like.dtype).tiny ** (1 / (dim + 2)))
     return Cells(torch.where(may, centers, 0), sides)
 
 

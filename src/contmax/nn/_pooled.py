@@ -13,7 +13,7 @@ from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.densities import MultivariateBetaGaussian
 from contmax.nn._parameters import check_query, check_values, density_of_moments, density_of_scale, wide_linear
-from contmax.nn._place import observed_cells
+from contmax.nn._place import Box, Cells, observed_cells
 
 # The least shape parameter σ² of a head, so that a saturated softplus still is a density; and the least half-width.
 _LEAST = 1e-12
@@ -33,7 +33,7 @@ class PooledHead(torch.nn.Module):
     The positions t are extra channels, because a maximum alone does not tell where it was taken. a is the half-width
     for α = 2; for other α the density has the same variance. In N > 1 dimensions the support is the ellipsoid of T =
     LLᵀ, with diagonal softplus(W₂v) and the entries W₃v below it. μ lies in the unit cube, where positions are by
-    default.
+    default. Where positions are given, the interval that they cover takes its place: t, μ and a are shares of it.
 
     The head of the paper is ``PooledHead(…, position_channels=False)``: v without t, and σ² = softplus(w₂ᵀv); in N > 1
     dimensions Σ = LLᵀ with squared diagonal softplus(W₂v). After an encoder that treats all positions alike it cannot
@@ -47,7 +47,7 @@ class PooledHead(torch.nn.Module):
         kernel_size: its width, odd.
         query_dim: channels of queries, joined to v; None for a head without queries.
         position_channels: whether the convolution sees the positions; False for the head of the paper.
-        init_half_width: half-width (semi-axis) a to begin with, in units of the domain. None for 0.2, or, without
+        init_half_width: half-width (semi-axis) a to begin with, as a share of the domain. None for 0.2, or, without
             position channels, for the start of the paper.
 
     Shape:
@@ -79,7 +79,7 @@ class PooledHead(torch.nn.Module):
         if kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be odd, to stay aligned with the positions; got {kernel_size}.")
         if init_half_width is not None and not init_half_width > 0:
-            raise ValueError(f"init_half_width must be positive, in units of the domain; got {init_half_width}.")
+            raise ValueError(f"init_half_width must be positive, a share of the domain; got {init_half_width}.")
         self.embed_dim, self.dim, self.query_dim = embed_dim, dim, query_dim
         self.position_channels = position_channels
         self.init_half_width = _HALF_WIDTH if position_channels and init_half_width is None else init_half_width
@@ -101,21 +101,26 @@ class PooledHead(torch.nn.Module):
         grid: tuple[int, ...] | None = None,
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Distribution:
-        """The density to attend with; without position channels it does not depend on `positions`."""
+        """The density to attend with; without position channels `positions` say only which interval to look in."""
         check_values(values, self.embed_dim, "values")
         check_query(query, self.query_dim, values)
-        summary = self._summary(values, positions, grid, mask)
+        self._check_grid(grid)
+        cells = self._cells(values, positions, grid, mask)
+        box = None if positions is None else cells.box(mask)
+        centers = cells.centers if box is None else box.shares(cells.centers)
+        summary = self._summary(values, centers, grid, mask)
         if query is not None:
             if query.dim() == 3:
                 summary = summary.unsqueeze(1).expand(-1, query.shape[1], -1)
             summary = torch.cat([summary, in_dtype(query, summary.dtype)], -1)
         loc, spread = torch.sigmoid(wide_linear(self.location, summary)), wide_linear(self.scale, summary)
         make = self._with_scale if self.init_half_width is None else self._with_half_width
-        return make(loc, spread, alpha)
+        return make(loc if box is None else box.points(loc), spread, alpha, box)
 
-    def _with_half_width(self, loc: Tensor, spread: Tensor, alpha: float | Tensor) -> Distribution:
+    def _with_half_width(self, loc: Tensor, spread: Tensor, alpha: float | Tensor, box: Box | None) -> Distribution:
         """The density of the support that the numbers mean for α = 2, and for any other α of its moments."""
         half_width = softplus(spread[..., : self.dim]) + _LEAST_HALF_WIDTH
+        half_width = half_width if box is None else box.lengths(half_width)
         if self.dim == 1:
             return density_of_moments(loc.squeeze(-1), half_width.squeeze(-1).square() / 5, alpha, 1, "exact")
         tril = _lower_triangular(half_width, spread[..., self.dim :])
@@ -125,27 +130,31 @@ class PooledHead(torch.nn.Module):
         support = support + _LEAST_SHARE * torch.diag_embed(support.diagonal(dim1=-2, dim2=-1))
         return density_of_moments(loc, support / (self.dim + 4), alpha, self.dim, "exact")
 
-    def _with_scale(self, loc: Tensor, spread: Tensor, alpha: float | Tensor) -> Distribution:
+    def _with_scale(self, loc: Tensor, spread: Tensor, alpha: float | Tensor, box: Box | None) -> Distribution:
         """The density of the shape parameter that the numbers mean, as the paper has it."""
         squared = softplus(spread[..., : self.dim]) + _LEAST
         if self.dim == 1:
-            return density_of_scale(loc.squeeze(-1), squared.squeeze(-1).sqrt(), alpha, 1)
+            scale = squared.squeeze(-1).sqrt()
+            if box is not None:
+                # A β-Gaussian that is s times as wide has σ s^((α+1)/2): the support goes with σ^(2/(α+1)).
+                stretch = box.lengths(torch.ones_like(loc)).squeeze(-1)
+                scale = scale * stretch ** ((alpha + 1) / 2)
+            return density_of_scale(loc.squeeze(-1), scale, alpha, 1)
         tril = _lower_triangular(squared.sqrt(), spread[..., self.dim :])
         return MultivariateBetaGaussian(loc, alpha=alpha, scale_tril=tril, validate_args=False)
 
-    def _summary(
-        self, values: Tensor, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
-    ) -> Tensor:
-        """v, (B, hidden_dim): over the positions that may be attended; zeros where there are none."""
+    def _check_grid(self, grid: tuple[int, ...] | None) -> None:
         if (1 if grid is None else len(grid)) != self.dim:
             raise ValueError(
                 f"A head of dim={self.dim} needs a grid of {self.dim} sizes; got {grid}. Pass grid=(…) to the "
                 "attention, or make the head with dim=…."
             )
-        require_boolean(mask)
+
+    def _summary(self, values: Tensor, centers: Tensor, grid: tuple[int, ...] | None, mask: Tensor | None) -> Tensor:
+        """v, (B, hidden_dim): over the positions that may be attended; zeros where there are none."""
         may = None if mask is None else mask.expand(values.shape[:-1])
         if self.position_channels:
-            values = torch.cat([values, self._positions(values, positions, grid, mask)], -1)
+            values = torch.cat([values, in_dtype(centers, values.dtype)], -1)
         seen = values if may is None else torch.where(may.unsqueeze(-1), values, 0)
         channels_first = seen.mT if grid is None else seen.mT.unflatten(-1, grid)
         features = torch.relu(self.convolution(channels_first)).flatten(2)
@@ -154,14 +163,14 @@ class PooledHead(torch.nn.Module):
             features = torch.where(may.unsqueeze(1), features, 0)
         return features.amax(-1)
 
-    def _positions(
+    def _cells(
         self, values: Tensor, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
-    ) -> Tensor:
-        """t, (B, L, N), computed in at least float32 and rounded once."""
+    ) -> Cells:
+        """The cells of the observations, in at least float32."""
+        require_boolean(mask)
         like = values.new_empty(0, dtype=wide_dtype(values.dtype))
         shape = (values.shape[0], values.shape[1])
-        cells = observed_cells(shape, self.dim, positions=positions, grid=grid, mask=mask, like=like)
-        return in_dtype(cells.centers, values.dtype)
+        return observed_cells(shape, self.dim, positions=positions, grid=grid, mask=mask, like=like)
 
     def _load_from_state_dict(
         self,

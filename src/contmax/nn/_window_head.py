@@ -8,7 +8,7 @@ from contmax._precision import in_dtype, wide_dtype
 from contmax._typing import Bool, Float
 from contmax.densities import Mixture
 from contmax.nn._parameters import density_of_moments, moments_of_weights
-from contmax.nn._place import Place, PlacingHead
+from contmax.nn._place import Place, PlacingHead, observed_cells
 from contmax.signal import observation_positions
 
 # A window with less of the attention than this is as good as empty; its density may be anything.
@@ -21,10 +21,10 @@ class WindowHead(PlacingHead):
     .. math:: w_j = \sum_\ell k_j(t_\ell)\,p_\ell, \qquad p = \sum_j w_j\,p_j, \qquad
               p_j \text{ with the moments of } k_j(t_\ell)\,p_\ell / w_j
 
-    The windows k_j are products of triangles around n points along each axis of the unit cube, and sum to one
-    everywhere. So the mixture has the mean and the covariance of the weights, like the density of a
-    :class:`MomentHead`. But when two objects are attended to, that density also covers what lies between them, while
-    the mixture covers the objects, and training can shift weight from one to the other.
+    The windows k_j are products of triangles around n points along each axis of the unit cube, or, where positions are
+    given, of the box that they cover, and sum to one everywhere. So the mixture has the mean and the covariance of the
+    weights, like the density of a :class:`MomentHead`. But when two objects are attended to, that density also covers
+    what lies between them, while the mixture covers the objects, and training can shift weight from one to the other.
 
     Args:
         discrete: a module called as ``discrete(values, query, mask=mask)`` that returns (context, weights), such as
@@ -34,8 +34,7 @@ class WindowHead(PlacingHead):
 
     Shape:
         values (B, L, D), weights (B, L) or (B, Q, L) as the discrete attention has them, mask (B, L) or (L,); density
-        of batch shape (B,) or (B, Q), with n^N components. Positions outside of the unit cube belong to the windows
-        at its border.
+        of batch shape (B,) or (B, Q), with n^N components.
 
     Example:
         >>> import torch, contmax
@@ -66,8 +65,7 @@ class WindowHead(PlacingHead):
         """The mixture, and the weights and the context of the discrete attention."""
         context, weights = self.discrete(values, query, mask=mask)
         wide = in_dtype(weights, wide_dtype(weights.dtype))
-        where = in_dtype(observation_positions(weights.shape[-1], positions, grid, mask, wide), wide.dtype)
-        windows = self._windows(where.unsqueeze(-1) if self.dim == 1 else where)
+        windows = self._windows(in_dtype(self._shares(wide, positions, grid, mask), wide.dtype))
         if weights.dim() == 3 and windows.dim() == 3:
             # Positions belong to a sequence, and are shared by its queries.
             windows = windows.unsqueeze(1)
@@ -81,6 +79,17 @@ class WindowHead(PlacingHead):
         shares = torch.where(shares.sum(-1, keepdim=True) > 0, shares, 1.0)
         parts = density_of_moments(mean, covariance, _of_components(alpha), self.dim, "exact")
         return Place(Mixture(Categorical(shares, validate_args=False), parts), weights, context)
+
+    def _shares(
+        self, weights: Tensor, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
+    ) -> Tensor:
+        """Positions in the unit cube: (L, N) or (B, L, N)."""
+        if positions is None:
+            where = observation_positions(weights.shape[-1], None, grid, mask, weights)
+            return where.unsqueeze(-1) if self.dim == 1 else where
+        shape = (weights.shape[0], weights.shape[-1])
+        cells = observed_cells(shape, self.dim, positions=positions, grid=grid, mask=mask, like=weights)
+        return cells.box(mask).shares(cells.centers)
 
     def _windows(self, where: Tensor) -> Tensor:
         """k_j(t_ℓ), (n^N, L) of positions (L, N), (B, n^N, L) of positions (B, L, N)."""

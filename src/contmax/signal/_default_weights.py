@@ -1,12 +1,10 @@
 """Ridge weights for the default positions: kept, computed, or one opaque operator of a traced graph."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from contmax._eager import is_exporting
 from contmax.basis import Basis
@@ -62,8 +60,7 @@ def default_weights_op(
         basis: the number of the basis.
     """
     psi = Basis.numbered(basis)
-    names = [name for name, _ in (*psi.named_buffers(), *psi.named_parameters())]
-    functions = functools.partial(functional_call, psi, dict(zip(names, constants, strict=True)))
+    functions = psi.with_constants(constants)
     even = Even(length, tuple(grid) or None, penalty, dtype, device)
     kept = kept_weights(psi, functions, tuple(constants), even, mask)
     if kept is None:

@@ -4,7 +4,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -19,7 +19,6 @@ from contmax.signal._positions import observation_positions
 from contmax.signal._ridge import ridge_weights
 
 _Content = TypeVar("_Content")
-Functions = Callable[[Tensor], Tensor]
 Constants = tuple[Tensor, ...]
 
 
@@ -46,16 +45,16 @@ class Even(NamedTuple):
         return observation_positions(self.length, None, self.grid, mask, like)
 
 
-def computed_weights(functions: Functions, even: Even, mask: Tensor | None) -> Tensor:
+def computed_weights(functions: Basis, even: Even, mask: Tensor | None) -> Tensor:
     """The weights (L, K) or (*batch, L, K), computed now."""
     design = functions(even.positions(mask))
     if mask is not None:
         design = torch.where(mask.unsqueeze(-1), design, 0)
-    return ridge_weights(design, even.penalty).to(even.dtype)
+    return ridge_weights(design, even.penalty, functions.volume).to(even.dtype)
 
 
 def kept_weights(
-    basis: Basis, functions: Functions, constants: Constants, even: Even, mask: Tensor | None
+    basis: Basis, functions: Basis, constants: Constants, even: Even, mask: Tensor | None
 ) -> Tensor | None:
     """The same from what was kept, which is computed if need be; None where nothing can be kept.
 
@@ -83,7 +82,7 @@ def kept_weights(
     return _ragged_weights(basis, functions, constants, even, mask)
 
 
-def _even_weights(basis: Basis, functions: Functions, constants: Constants, even: Even) -> Tensor | None:
+def _even_weights(basis: Basis, functions: Basis, constants: Constants, even: Even) -> Tensor | None:
     kept = _WEIGHTS.find(basis, even, constants)
     if kept is None:
         if not _are_real(even.device, None, constants) or is_captured(even.device):
@@ -94,9 +93,7 @@ def _even_weights(basis: Basis, functions: Functions, constants: Constants, even
     return kept
 
 
-def _ragged_weights(
-    basis: Basis, functions: Functions, constants: Constants, even: Even, mask: Tensor
-) -> Tensor | None:
+def _ragged_weights(basis: Basis, functions: Basis, constants: Constants, even: Even, mask: Tensor) -> Tensor | None:
     # A table serves all lengths.
     key = even._replace(length=0)
     table = _TABLES.find(basis, key, constants) or LengthTable(basis.num_functions, even.dtype, even.device)

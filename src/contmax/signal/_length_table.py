@@ -1,11 +1,12 @@
 """Ridge weights for the default positions of every number of observations: one table for all ragged batches."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from contmax._eager import is_eager_cpu
+from contmax.basis import Basis
 from contmax.signal._ridge import ridge_weights
 
 # A table is kept on the device as long as the basis lives: more than this is better computed anew for every batch.
@@ -58,7 +59,7 @@ class LengthTable:
             needed = () if mask.shape[-1] in self._known else range(1, mask.shape[-1] + 1)
         return [n for n in needed if n not in self._known]
 
-    def filled(self, lengths: list[int], functions: Callable[[Tensor], Tensor], penalty: float) -> "LengthTable":
+    def filled(self, lengths: list[int], functions: Basis, penalty: float) -> "LengthTable":
         """A table that has these numbers of observations as well; whoever holds this one sees no change.
 
         Args:
@@ -82,12 +83,12 @@ class LengthTable:
             table._fill(lengths[start : start + each], functions, penalty)
         return table
 
-    def _fill(self, lengths: list[int], functions: Callable[[Tensor], Tensor], penalty: float) -> None:
+    def _fill(self, lengths: list[int], functions: Basis, penalty: float) -> None:
         count = _on_device(lengths, self._rows.device).unsqueeze(-1)
         rank = torch.arange(lengths[-1], device=self._rows.device)
         inside = rank < count
         design = functions((rank.double() + 0.5) / count)
-        weights = ridge_weights(torch.where(inside.unsqueeze(-1), design, 0), penalty)
+        weights = ridge_weights(torch.where(inside.unsqueeze(-1), design, 0), penalty, functions.volume)
         # Without a penalty there may be none, and NaN instead: row 0 must stay what it is.
         weights = torch.where(inside.unsqueeze(-1), weights, 0).to(self._rows.dtype)
         self._rows[(self._first[count] + rank + 1) * inside] = weights

@@ -10,9 +10,17 @@ from torch import Tensor
 
 from contmax._eager import is_eager_cpu
 from contmax.basis import Basis
+from contmax.basis._basis import rounding_message, rounds_away
 
 # Bases that were warned about: once is enough.
 _warned: "weakref.WeakSet[Basis]" = weakref.WeakSet()
+_warned_of_rounding: "weakref.WeakSet[Basis]" = weakref.WeakSet()
+# Bases that were compared with the unit cube, to warn or not.
+_compared: "weakref.WeakSet[Basis]" = weakref.WeakSet()
+# Where functions are below this share of their height a basis leaves out observations.
+_REACHED = 1e-3
+# Beyond this share of a basis outside of the unit interval its functions idle.
+_MOST_OUTSIDE = 0.5
 # Functions this much smaller than where the basis stands add nothing to a fit.
 _NEGLIGIBLE = 1e-6
 
@@ -113,6 +121,67 @@ def warn_if_far_outside(positions: Tensor, design: Tensor, basis: Basis, mask: T
             f"contmax.basis.{type(basis).__name__}.spanning(positions, …) or low=…, high=…, or rescale the positions.",
             stacklevel=3,
         )
+
+
+def warn_if_rounded(dtype: torch.dtype, basis: Basis) -> None:
+    """Say once for a basis that a dtype cannot tell positions apart where it stands; looks at values on the CPU only.
+
+    Args:
+        dtype: of the positions as they were given.
+        basis: ψ.
+    """
+    if dtype == torch.float64 or basis in _warned_of_rounding:
+        return
+    box = _box_on_cpu(basis)
+    if box is None:
+        return
+    each = max(1, round(basis.num_functions ** (1 / basis.event_dim)))
+    for low, high in zip(*box, strict=True):
+        if low < high and rounds_away(low, high, each, dtype):
+            _warned_of_rounding.add(basis)
+            warnings.warn(rounding_message(low, high, dtype), stacklevel=4)
+            return
+
+
+def warn_if_not_on_unit_cube(basis: Basis) -> None:
+    """Say once for a basis that the default positions are not where it stands; looks at values on the CPU only."""
+    if torch.compiler.is_compiling() or basis in _compared:
+        return
+    box = _box_on_cpu(basis)
+    if box is None:
+        return
+    _compared.add(basis)
+    sides = list(zip(*box, strict=True))
+    single = all(low == high and 0 <= low <= 1 for low, high in sides)
+    idle = any(min(high, 1.0) - max(low, 0.0) <= (1 - _MOST_OUTSIDE) * (high - low) for low, high in sides)
+    contains = all(low <= 0 and high >= 1 for low, high in sides)
+    if (idle and not single) or not (contains or _reaches_ends(basis, box)):
+        shown = " × ".join(f"[{low:g}, {high:g}]" for low, high in sides)
+        warnings.warn(
+            f"No positions were given, so the observations are spread over [0, 1], but the basis covers {shown}. Pass "
+            "positions=…, or make a basis for [0, 1].",
+            stacklevel=4,
+        )
+
+
+def _reaches_ends(basis: Basis, box: tuple[list[float], list[float]]) -> bool:
+    """Whether some function is not negligible at both ends of each axis of the unit cube."""
+    middle = torch.tensor([(low + high) / 2 for low, high in zip(*box, strict=True)], dtype=torch.float64)
+    ends = torch.full((2 * len(middle), len(middle)), 0.5, dtype=torch.float64)
+    for axis in range(len(middle)):
+        ends[2 * axis, axis], ends[2 * axis + 1, axis] = 0.0, 1.0
+    points = torch.cat([middle.unsqueeze(0), ends])
+    with torch.no_grad():
+        heights = basis(points.squeeze(-1) if basis.event_dim == 1 else points).abs().amax(-1)
+    return bool((heights[1:] >= _REACHED * heights[0]).all())
+
+
+def _box_on_cpu(basis: Basis) -> tuple[list[float], list[float]] | None:
+    """The corners of the box that a basis covers; None where they are not known without waiting."""
+    if not is_eager_cpu(*basis.buffers(), *basis.parameters()):
+        return None
+    low, high = basis.bounds
+    return (low.reshape(-1).tolist(), high.reshape(-1).tolist()) if is_eager_cpu(low, high) else None
 
 
 def _shown(corner: Tensor) -> str:

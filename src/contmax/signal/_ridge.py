@@ -1,5 +1,7 @@
 """Ridge regression on a basis: the weights G with which observations become coefficients."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -19,15 +21,42 @@ def require_float64(device: torch.device) -> None:
         )
 
 
-def ridge_weights(design: Tensor, penalty: float) -> Tensor:
-    r"""G = F (FᵀF + λI)⁻¹, so that the coefficients of observations H are GᵀH.
+class RidgeFit(NamedTuple):
+    r"""Ridge regression at given positions, factored: G = F (FᵀF + λ/V²·I)⁻¹ is not formed.
+
+    A context needs G r for a single r, which takes one solution of K equations, where G would take L of them.
+
+    Args:
+        design: F = ψ(t_ℓ), (*batch, L, K), in float64.
+        tril: Cholesky factor of FᵀF + λ/V²·I, (*batch, K, K).
+    """
+
+    design: Tensor
+    tril: Tensor
+
+    def weights(self, dtype: torch.dtype) -> Tensor:
+        """G, (*batch, L, K)."""
+        return _solved(self.tril, self.design.mT).mT.to(dtype)
+
+    def observed(self, r: Tensor) -> Tensor:
+        """G r: (*batch, Q, K) → (*batch, Q, L), in the dtype of r."""
+        return (_solved(self.tril, r.double().mT).mT @ self.design.mT).to(r.dtype)
+
+    def coefficients(self, values: Tensor) -> Tensor:
+        """GᵀH: (*batch, L, D) → (*batch, K, D), in float64."""
+        return _solved(self.tril, self.design.mT @ values.double())
+
+
+def ridge_fit(design: Tensor, penalty: float, volume: Tensor | float) -> RidgeFit:
+    r"""Factor FᵀF + λ/V²·I.
 
     Args:
         design: F = ψ(t_ℓ), (*batch, L, K); rows of zeros are observations that do not count.
         penalty: λ ≥ 0.
+        volume: V of the basis.
 
     Returns:
-        G, (*batch, L, K), in float64: radial basis functions are nearly dependent, and float32 would lose most digits.
+        The fit in float64: radial basis functions are nearly dependent, and float32 would lose most digits.
 
     Raises:
         ValueError: if λ = 0 and the basis functions are linearly dependent at the positions.
@@ -35,13 +64,24 @@ def ridge_weights(design: Tensor, penalty: float) -> Tensor:
     Reference: Martins et al. 2020, Eq. B_regression.
     """
     wide = design.double()
-    return solve_gram(wide.mT @ wide, wide.mT, penalty).mT
+    return RidgeFit(wide, _factored(wide.mT @ wide, penalty, volume))
 
 
-def solve_gram(gram: Tensor, right: Tensor, penalty: float) -> Tensor:
-    """(FᵀF + λI)⁻¹ right, by Cholesky."""
+def ridge_weights(design: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
+    """G = F (FᵀF + λ/V²·I)⁻¹ of :func:`ridge_fit`, so that the coefficients of observations H are GᵀH, in float64."""
+    return ridge_fit(design, penalty, volume).weights(torch.float64)
+
+
+def solve_gram(gram: Tensor, right: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
+    """(FᵀF + λ/V²·I)⁻¹ right, by Cholesky."""
+    return _solved(_factored(gram, penalty, volume), right)
+
+
+def _factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
+    """The Cholesky factor of FᵀF + λ/V²·I."""
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    tril, failed = torch.linalg.cholesky_ex(gram + penalty * eye)
+    tril: Tensor
+    tril, failed = torch.linalg.cholesky_ex(gram + penalty / _square(volume) * eye)
     if is_eager_cpu(gram):
         # A dependent basis may still factor by rounding, with pivots of the size of the rounding. Not every LAPACK
         # calls NaN a failure: OpenBLAS goes on, and leaves NaN among the pivots.
@@ -58,9 +98,19 @@ def solve_gram(gram: Tensor, right: Tensor, penalty: float) -> Tensor:
                 f"The {gram.shape[-1]} basis functions are linearly dependent at the given positions: a fit with "
                 f"penalty {penalty:g} is not unique. Pass penalty=0.01, fewer functions, or more positions."
             )
-    if gram.device.type == "cpu":
+    return tril
+
+
+def _solved(tril: Tensor, right: Tensor) -> Tensor:
+    """(LLᵀ)⁻¹ right."""
+    if tril.device.type == "cpu":
         return torch.cholesky_solve(right, tril)
     # On CUDA `cholesky_solve` cannot be captured in a graph.
     half = torch.linalg.solve_triangular(tril, right, upper=False)
     solution: Tensor = torch.linalg.solve_triangular(tril.mT, half, upper=True)
     return solution
+
+
+def _square(volume: Tensor | float) -> Tensor | float:
+    """V² in float64: in space float32 would overflow."""
+    return (volume.double() if isinstance(volume, Tensor) else volume) ** 2

@@ -16,8 +16,14 @@ from contmax.signal._explained_variance import explained_variance
 from contmax.signal._kept_weights import Even
 from contmax.signal._masked_mean import masked_product
 from contmax.signal._order_of_products import through_values
-from contmax.signal._positions import Sites, finite_where_masked, warn_if_far_outside
-from contmax.signal._ridge import ridge_weights
+from contmax.signal._positions import (
+    Sites,
+    finite_where_masked,
+    warn_if_far_outside,
+    warn_if_not_on_unit_cube,
+    warn_if_rounded,
+)
+from contmax.signal._ridge import RidgeFit, ridge_fit
 
 if TYPE_CHECKING:
     from torch.distributions import Distribution
@@ -39,7 +45,7 @@ class Signal:
         *,
         coefficients: Tensor | None = None,
         values: Tensor | None = None,
-        weights: Tensor | None = None,
+        weights: Tensor | RidgeFit | None = None,
         mask: Tensor | None = None,
         sites: Sites | None = None,
         explained: Tensor | None = None,
@@ -65,6 +71,8 @@ class Signal:
             return self._coefficients
         values, weights = self._given()
         with without_autocast(values):
+            if isinstance(weights, RidgeFit):
+                return weights.coefficients(self._seen(values)).to(wide_dtype(self._dtype))
             return weights.mT @ in_dtype(self._seen(values), weights.dtype)
 
     def __call__(self, t: Float[Tensor, "..."]) -> Float[Tensor, "*batch T D"]:
@@ -105,9 +113,11 @@ class Signal:
             return _queries_in_one(r, batch) @ self._coefficients.to(r.dtype)
         values, weights = self._given()
         length, channels = values.shape[-2:]
-        functions, queries = weights.shape[-1], r.shape[batch:-1].numel()
+        functions, queries = r.shape[-1], r.shape[batch:-1].numel()
         if not through_values(length, functions, channels, queries):
             return _queries_in_one(r, batch) @ self.coefficients
+        if isinstance(weights, RidgeFit):
+            return masked_product(weights.observed(_queries_in_one(r, batch)), values, self._mask)
         if weights.dim() == 2:
             # All densities meet the same weights, in one product of matrices.
             return masked_product(_queries_in_one(r @ weights.mT, batch), values, self._mask)
@@ -176,10 +186,14 @@ class Signal:
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Signal":
         """The same with its numbers changed; it is not told where they were observed."""
+        weights = self._weights
+        if isinstance(weights, RidgeFit):
+            # The factors need float64, which not every device has.
+            weights = weights.weights(wide_dtype(self._dtype))
         parts = {
             "coefficients": self._coefficients,
             "values": self._values,
-            "weights": self._weights,
+            "weights": weights,
             "explained": self._explained,
         }
         changed: dict[str, Any] = {name: None if part is None else change(part) for name, part in parts.items()}
@@ -188,7 +202,7 @@ class Signal:
             mask = mask.to(changed["values"].device)
         return Signal(self._basis, **changed, mask=mask, dtype=self._dtype)
 
-    def _given(self) -> tuple[Tensor, Tensor]:
+    def _given(self) -> tuple[Tensor, Tensor | RidgeFit]:
         """Values and weights as they are."""
         if self._values is None or self._weights is None:
             raise ValueError("The signal was materialized and no longer has its observations; use its coefficients.")
@@ -225,7 +239,13 @@ def fit_signal(
 ) -> Signal:
     r"""Fit a continuous signal to observations by ridge regression.
 
-    .. math:: B = \arg\min_B \|B\,\Psi - H\|_F^2 + \lambda \|B\|_F^2 = H\Psi^\top(\Psi\Psi^\top + \lambda I)^{-1}
+    .. math:: B = \arg\min_B \|B\,\Psi - H\|_F^2 + \frac{\lambda}{V^2} \|B\|_F^2
+              = H\Psi^\top\Big(\Psi\Psi^\top + \frac{\lambda}{V^2} I\Big)^{-1}
+
+    V is the ``volume`` of the basis. Gaussians and rectangles are densities, whose heights depend on the unit of t; for
+    them V is the length b − a (area, volume) of the box that the centres cover, so that 1 on [0, 1] and 3600 for an
+    hour in seconds. Splines and waves have heights without a unit, and V = 1. So a signal over an hour in seconds is
+    that over [0, 1], with the same λ.
 
     Args:
         values: observations H, (*batch, L, D).
@@ -236,7 +256,7 @@ def fit_signal(
         grid: if the observations are the cells of a regular grid over the unit cube, its sizes, row-major: (height,
             width).
         mask: boolean, (L,) or (*batch, L); True = counts. A sequence without any observation gives the zero signal.
-        penalty: λ ≥ 0.
+        penalty: λ ≥ 0, for positions in [0, 1]; in other units the same number gives the same signal.
 
     Returns:
         A :class:`Signal` with coefficients (*batch, K, D).
@@ -263,8 +283,10 @@ def fit_signal(
     """
     grid = as_grid(grid)
     check_observations(values, basis, positions, grid, mask, penalty)
-    wide = wide_dtype(values.dtype)
+    weights: Tensor | RidgeFit
     if positions is None:
+        wide = wide_dtype(values.dtype)
+        warn_if_not_on_unit_cube(basis)
         weights = default_weights(basis, Even(values.shape[-2], grid, penalty, wide, values.device), mask)
         sites = Sites(None, grid, mask)
     else:
@@ -273,11 +295,13 @@ def fit_signal(
         if mask is not None:
             where = finite_where_masked(where, mask, basis.event_dim)
         design = basis(where)
+        warn_if_rounded(positions.dtype, basis)
         warn_if_far_outside(where, design, basis, mask)
         if mask is not None:
             design = torch.where(mask.unsqueeze(-1), design, 0)
-        weights = ridge_weights(design, penalty).to(wide)
+        weights = ridge_fit(design, penalty, basis.volume)
         sites = Sites(where, None, mask)
-    if weights.dim() > 2:
-        values = values.expand(*torch.broadcast_shapes(values.shape[:-2], weights.shape[:-2]), -1, -1)
+    batch = weights.design.shape[:-2] if isinstance(weights, RidgeFit) else weights.shape[:-2]
+    if batch:
+        values = values.expand(*torch.broadcast_shapes(values.shape[:-2], batch), -1, -1)
     return Signal(basis, values=values, weights=weights, mask=mask, sites=sites)

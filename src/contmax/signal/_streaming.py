@@ -8,7 +8,7 @@ from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.signal._explained_variance import explained_variance_of_sums
-from contmax.signal._positions import finite_where_masked, warn_if_far_outside
+from contmax.signal._positions import finite_where_masked, warn_if_far_outside, warn_if_rounded
 from contmax.signal._ridge import require_float64, solve_gram
 from contmax.signal._signal import Signal
 
@@ -20,7 +20,7 @@ class SignalAccumulator:
 
     Args:
         basis: ψ, K functions.
-        penalty: λ ≥ 0.
+        penalty: λ ≥ 0, relative to the volume of the basis as in :func:`fit_signal`.
 
     Example:
         >>> import torch, contmax
@@ -56,6 +56,7 @@ class SignalAccumulator:
         if mask is not None:
             where = finite_where_masked(where, mask, self.basis.event_dim)
         design = self.basis(where).double()
+        warn_if_rounded(positions.dtype, self.basis)
         warn_if_far_outside(where, design, self.basis, mask)
         wide = values.double()
         if mask is not None:
@@ -86,7 +87,7 @@ class SignalAccumulator:
     def signal(self) -> Signal:
         """The signal through all observations so far."""
         gram, cross, sums = self._statistics()
-        coefficients = solve_gram(gram, cross, self.penalty)
+        coefficients = solve_gram(gram, cross, self.penalty, self.basis.volume)
         explained = explained_variance_of_sums(coefficients, gram, cross, sums)
         wide = wide_dtype(self._dtype)
         return Signal(self.basis, coefficients=coefficients.to(wide), explained=explained.to(wide), dtype=self._dtype)

@@ -19,6 +19,7 @@ from contmax_lab.bench._timing import Effort, Ratio, interleaved
 _LINE = "a sequence, given (μ, σ), forward + backward: time / discrete softmax attention"
 _PLANE = "an image, given (μ, Σ), forward + backward: time / discrete softmax attention"
 _QUERIES = "many queries, forward + backward: time / scaled_dot_product_attention"
+_IRREGULAR = "a training step, where positions are given: time / that without positions"
 _GROWTH = "one query of a materialized signal: time / that at the shortest length"
 _GROWTH_MEMORY = "one query of a materialized signal: peak extra memory, MB"
 _FIT = "fit of the signal, materialized, seconds"
@@ -37,6 +38,8 @@ def _figures(effort: Effort) -> Iterator[Figure]:
     limits = {1.0: 0.35, 2.0: 1.0}
     for alpha in (1.0, 2.0, 1.5, 4 / 3):
         yield _many_queries(alpha, 256 if effort.small else 4096, limits.get(alpha), effort)
+    for functions in (32, 64):
+        yield _irregular(functions, effort)
     yield from _growth(lengths, effort)
 
 
@@ -91,6 +94,23 @@ def _many_queries(alpha: float, length: int, limit: float | None, effort: Effort
 
     place = {"table": _QUERIES, "row": f"α = {alpha:.3g}", "column": f"Q = L = {length}, K = 256, D = 64"}
     return _ratio({"discrete": discrete, "continuous": continuous}, effort, **place, at_most=limit)
+
+
+def _irregular(functions: int, effort: Effort) -> Figure:
+    """A step with the default head: at positions of its own each sequence has a fit of its own."""
+    batch, length, channels = 32, 280, 64
+    values, cotangent = _inputs(batch, length, channels)
+    attend = contmax.nn.ContinuousAttention(GaussianBasis.covering(functions), embed_dim=channels)
+    positions, weights = torch.rand(batch, length), list(attend.parameters())
+    passes = {
+        "regular": lambda: torch.autograd.grad(attend(values)[0], [values, *weights], cotangent),
+        "irregular": lambda: torch.autograd.grad(attend(values, positions=positions)[0], [values, *weights], cotangent),
+    }
+    times = interleaved(passes, effort)
+    ratio = Ratio.of(times["irregular"], times["regular"])
+    details = {"minimum": ratio.minimum, "rounds": ratio.rounds}
+    row = f"B = {batch}, L = {length}, D = {channels}"
+    return Figure(_IRREGULAR, row, f"K = {functions}", ratio.median, at_most=2.0, details=details)
 
 
 def _growth(lengths: tuple[int, ...], effort: Effort) -> Iterator[Figure]:
