@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from contmax._eager import refuse_tracing
 from contmax._mask import require_boolean
 from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
@@ -149,6 +150,8 @@ def check_values(values: Tensor, channels: int, name: str) -> None:
     Raises:
         ValueError: if not.
     """
+    # A tracer's sizes are tensors, which fit no size.
+    refuse_tracing()
     if values.dim() != 3 or values.shape[-1] != channels:
         raise ValueError(
             f"{name} must have shape (B, L, {channels}); got {tuple(values.shape)}. Pass x[None] for one sequence."

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import is_eager_cpu
+from contmax.numerics import eliminated
 
 
 def require_float64(device: torch.device) -> None:
@@ -39,8 +40,10 @@ def ridge_weights(design: Tensor, penalty: float) -> Tensor:
 
 
 def solve_gram(gram: Tensor, right: Tensor, penalty: float) -> Tensor:
-    """(FᵀF + λI)⁻¹ right, by Cholesky."""
+    """(FᵀF + λI)⁻¹ right, by Cholesky; in a graph for ONNX, which has none, by elimination."""
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    if torch.onnx.is_in_onnx_export():
+        return eliminated(gram + penalty * eye, right)
     tril, failed = torch.linalg.cholesky_ex(gram + penalty * eye)
     if is_eager_cpu(gram):
         # A dependent basis may still factor by rounding, with pivots of the size of the rounding. Not every LAPACK
