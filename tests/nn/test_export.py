@@ -133,6 +133,7 @@ def test_modules_that_only_stand_beside_ours_can_be_traced():
 
 
 @pytest.mark.graph
+@pytest.mark.filterwarnings("ignore:# The axis name. batch will not be used:UserWarning")
 def test_the_page_runs_from_top_to_bottom(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime", reason="pip install 'contmax[onnx]'")
     monkeypatch.chdir(tmp_path)
