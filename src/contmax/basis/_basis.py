@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import is_real
-from contmax._mask import require_boolean
+from contmax._mask import require_mask
 from contmax._typing import Float
 
 # Measured on random signals, smooth and rough, at 50 to 1000 positions with penalties of 0.01 and 0.001, on the line
@@ -249,7 +249,7 @@ def covering_width(centres: list[float], low: float, high: float) -> float:
 
 def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float, float]]:
     """The least and the greatest coordinate along each axis of points (…), or (…, N) for N > 1."""
-    require_boolean(mask)
+    require_mask(mask, positions.shape if dim == 1 else positions.shape[:-1], "positions")
     if not can_be_read(positions):
         raise ValueError(
             "spanning reads the values of the positions, which are not known on the meta device or inside a trace. "

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from contmax._device import device_type
 from contmax._eager import is_eager_cpu
-from contmax._mask import require_boolean
+from contmax._mask import require_mask
 from contmax._precision import wide_dtype
 from contmax.maps._half_precision import widened_scores
 
@@ -49,7 +49,7 @@ def output_dtype(scores: Tensor) -> torch.dtype:
 
 def tempered_and_masked(scores: Tensor, mask: Tensor | None, temperature: float | Tensor, dim: int) -> Tensor:
     """scores / temperature up to a constant, with −inf where the mask says no."""
-    require_boolean(mask)
+    require_mask(mask, scores.shape)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     if isinstance(temperature, Tensor):

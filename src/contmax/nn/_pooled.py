@@ -8,11 +8,17 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
-from contmax._mask import require_boolean
 from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.densities import MultivariateBetaGaussian
-from contmax.nn._parameters import check_query, check_values, density_of_moments, density_of_scale, wide_linear
+from contmax.nn._parameters import (
+    check_mask,
+    check_query,
+    check_values,
+    density_of_moments,
+    density_of_scale,
+    wide_linear,
+)
 from contmax.nn._place import observed_cells
 
 # The least shape parameter σ² of a head, so that a saturated softplus still is a density; and the least half-width.
@@ -142,7 +148,7 @@ class PooledHead(torch.nn.Module):
                 f"A head of dim={self.dim} needs a grid of {self.dim} sizes; got {grid}. Pass grid=(…) to the "
                 "attention, or make the head with dim=…."
             )
-        require_boolean(mask)
+        check_mask(mask, values)
         may = None if mask is None else mask.expand(values.shape[:-1])
         if self.position_channels:
             values = torch.cat([values, self._positions(values, positions, grid, mask)], -1)
