@@ -92,7 +92,7 @@ class LabelledTask(Task):
             info = self.informed(card["known"])
         except (KeyError, TypeError, ValueError) as error:
             raise LabError(f"{folder} holds no model of the task {self.name}: {' '.join(str(error).split())}") from None
-        config = model_settings(folder, self.model_config, card["model"])
+        config: Any = model_settings(folder, self.model_config, card["model"])
         return read_weights(folder, lambda: self.build(config, Splits((), (), (), info))), info
 
 
