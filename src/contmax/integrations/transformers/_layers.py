@@ -121,8 +121,9 @@ def require_interface(model: PreTrainedModel) -> None:
             )
 
 
-def _looks_attention_up(module: Any) -> bool:
-    return not isinstance(module, PreTrainedModel) and _mentions(type(module), "ALL_ATTENTION_FUNCTIONS")
+def _looks_attention_up(module: Module) -> bool:
+    kind: type = type(module)
+    return not issubclass(kind, PreTrainedModel) and _mentions(kind, "ALL_ATTENTION_FUNCTIONS")
 
 
 def _own_modules(module: Module) -> Iterator[Module]:
