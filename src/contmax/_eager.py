@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
@@ -61,7 +61,10 @@ def is_eager(tensor: Tensor) -> bool:
 
 def is_real(tensor: Tensor) -> bool:
     """The same, but a transform of torch.func may be active: the tensor has values that can be read and compared."""
-    return not is_compiling() and not _len_torch_dispatch_stack() and holds_numbers(tensor)
+    if is_compiling() or _len_torch_dispatch_stack():
+        return False
+    refuse_tracing()
+    return holds_numbers(tensor)
 
 
 def all_eager(*values: object) -> bool:
@@ -73,10 +76,24 @@ def all_real(*values: object) -> bool:
     """True if `is_real` is true of all the tensors among the arguments."""
     if is_compiling() or _len_torch_dispatch_stack():
         return False
+    refuse_tracing()
     for value in values:  # a loop takes half as long as `all`
         if type(value) not in _NO_TENSORS and isinstance(value, Tensor) and not holds_numbers(value):
             return False
     return True
+
+
+def refuse_tracing() -> None:
+    """Refuse the tracers of TorchScript, whose graphs would hold decisions about the values of the example.
+
+    Raises:
+        NotImplementedError: inside of one.
+    """
+    if not is_compiling() and _is_tracing():
+        raise NotImplementedError(
+            "torch.jit.trace and torch.onnx.export(dynamo=False) would keep values of the example input in the graph, "
+            "which is wrong for other inputs. Use torch.export.export, or torch.onnx.export(…, dynamo=True)."
+        )
 
 
 def holds_numbers(tensor: Tensor) -> bool:

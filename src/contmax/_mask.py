@@ -1,7 +1,8 @@
-"""The one check of a mask that every layer makes."""
+"""The checks of a mask that every layer makes."""
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 
 def require_boolean(mask: Tensor | None) -> None:
@@ -12,3 +13,27 @@ def require_boolean(mask: Tensor | None) -> None:
     """
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(f"mask must be boolean, True = may be attended; got {mask.dtype}. Pass mask.bool().")
+
+
+def require_mask(mask: Tensor | None, shape: torch.Size, of: str = "scores") -> None:
+    """Refuse a mask that is not boolean, or does not broadcast with what it masks.
+
+    Args:
+        mask: boolean, or None.
+        shape: of what is masked.
+        of: what that is, in the plural.
+
+    Raises:
+        TypeError: if the mask is not boolean.
+        ValueError: if the shapes do not fit.
+    """
+    require_boolean(mask)
+    # A trace has no need of guards on sizes here: the operations that follow refuse what does not fit.
+    if mask is None or mask.shape == shape or is_compiling():
+        return
+    if not all(n == m or 1 in (n, m) for n, m in zip(mask.shape[::-1], shape[::-1], strict=False)):
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} does not broadcast to the {of}, of shape {tuple(shape)}. Pass one "
+            f"entry for each of the {of}, or size 1 where an axis shares them: mask[:, None] for (B, L) beside "
+            "(B, Q, L). True = may be attended."
+        )

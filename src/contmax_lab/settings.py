@@ -2,12 +2,20 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt
+from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveFloat, restricted_number_type
 
 AttentionKind = Literal["discrete", "continuous", "combined"]
 Target = Literal["class", "number"]
+if TYPE_CHECKING:
+    UpTo100 = int
+    UpTo10000 = int
+else:
+    # The number of layers, of heads, and of basis functions along a side of an image.
+    UpTo100 = restricted_number_type("UpTo100", int, [(">", 0), ("<=", 100)])
+    # The number K of basis functions: a ridge fit solves a system of K equations.
+    UpTo10000 = restricted_number_type("UpTo10000", int, [(">", 0), ("<=", 10_000)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,4 +56,4 @@ class AttentionModel:
     attention: AttentionKind = "continuous"
     alpha: PositiveFloat = 2.0
     learn_alpha: bool = False
-    heads: PositiveInt = 1
+    heads: UpTo100 = 1

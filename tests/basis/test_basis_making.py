@@ -190,3 +190,78 @@ def test_factors_lie_as_kernels_take_them(learnable):
     made = basis.MultivariateGaussianBasis(torch.rand(5, 2), covariance, learnable=learnable)
     assert made.scale_tril.is_contiguous()
     assert copy.deepcopy(made).double().scale_tril.is_contiguous()
+
+
+def on_the_line(learnable=False, *, loc=(0.1, 0.4, 0.9), scale=(0.2, 0.1, 0.3)):
+    """The same functions twice: of points, and of points with one coordinate."""
+    centres, widths = (torch.tensor(x, dtype=F64) for x in (loc, scale))
+    line = basis.GaussianBasis(centres, widths, learnable=learnable)
+    space = basis.MultivariateGaussianBasis(centres[:, None], widths.square()[:, None, None], learnable=learnable)
+    return line, space
+
+
+@pytest.mark.parametrize("learnable", [False, True])
+def test_a_multivariate_basis_in_one_dimension_is_one_on_the_line(learnable):
+    line, space = on_the_line(learnable)
+    points = torch.rand(2, 5, dtype=F64)
+    torch.testing.assert_close(space(points), line(points))
+    torch.testing.assert_close(space.bounds, line.bounds)
+    values, positions = torch.randn(2, 9, 4, dtype=F64), torch.rand(2, 9, dtype=F64)
+    for options in ({}, {"positions": positions}, {"mask": torch.rand(2, 9) < 0.8}):
+        mine, peer = (contmax.fit_signal(values, b, **options).coefficients for b in (space, line))
+        torch.testing.assert_close(mine, peer)
+
+
+@pytest.mark.parametrize("learnable", [False, True])
+@pytest.mark.parametrize(
+    "density",
+    [
+        contmax.densities.TruncatedParabola(torch.tensor([0.3, 0.6], dtype=F64), 0.1),
+        contmax.densities.BetaGaussian(torch.tensor([0.3, 0.6], dtype=F64), 0.1, 1.5),
+        contmax.densities.Triangular(torch.tensor([0.3, 0.6], dtype=F64), 0.1),
+        contmax.densities.Empirical(torch.rand(7, dtype=F64)),
+        torch.distributions.Normal(torch.tensor([0.3, 0.6], dtype=F64), 0.1),
+        torch.distributions.Uniform(torch.tensor(0.1, dtype=F64), 0.8),
+        contmax.densities.Mixture(
+            torch.distributions.Categorical(torch.tensor([0.3, 0.7], dtype=F64)),
+            contmax.densities.TruncatedParabola(torch.tensor([0.3, 0.6], dtype=F64), 0.1),
+        ),
+    ],
+    ids=lambda density: type(density).__name__,
+)
+@pytest.mark.filterwarnings("error")
+def test_expectations_of_a_multivariate_basis_in_one_dimension(density, learnable):
+    line, space = on_the_line(learnable)
+    torch.testing.assert_close(contmax.expectation(density, space), contmax.expectation(density, line))
+
+
+def test_densities_of_one_coordinate_in_one_dimension():
+    line, space = on_the_line()
+    loc, scale = torch.tensor([0.3], dtype=F64), torch.tensor([[0.1]], dtype=F64)
+    for alpha in (1.0, 1.5, 2.0):
+        mine = contmax.densities.MultivariateBetaGaussian(loc, scale_tril=scale, alpha=alpha)
+        peer = contmax.densities.BetaGaussian(loc[0], scale[0, 0], alpha)
+        torch.testing.assert_close(contmax.expectation(mine, space), contmax.expectation(peer, line))
+    samples = torch.rand(7, 1, dtype=F64)
+    mine, peer = contmax.densities.Empirical(samples, event_dim=1), contmax.densities.Empirical(samples[:, 0])
+    torch.testing.assert_close(contmax.expectation(mine, space), contmax.expectation(peer, line))
+
+
+@pytest.mark.parametrize("grid", [None, (9,)])
+def test_attention_over_a_multivariate_basis_in_one_dimension(grid):
+    values = torch.randn(2, 9, 4)
+    contexts = []
+    for make in (basis.GaussianBasis.covering, lambda n: basis.MultivariateGaussianBasis.covering(n, dim=1)):
+        torch.manual_seed(0)
+        contexts.append(contmax.nn.ContinuousAttention(make(6), embed_dim=4, grid=grid)(values)[0])
+    torch.testing.assert_close(*contexts)
+    pair = torch.tensor([0.3, 0.5]), torch.tensor([0.1, 0.2])
+    both = [contmax.nn.ContinuousAttention(b)(values.double(), pair)[0] for b in on_the_line()]
+    torch.testing.assert_close(*both)
+
+
+def test_a_multivariate_basis_spans_places_of_one_coordinate():
+    places, mask = torch.tensor([2.0, 7.0, 12.0, 900.0]), torch.tensor([True, True, True, False])
+    made = basis.MultivariateGaussianBasis.spanning(places[:, None], 5, scale=0.1, mask=mask)
+    assert [corner.item() for corner in made.bounds] == [2.0, 12.0]
+    torch.testing.assert_close(made(places), basis.GaussianBasis.spanning(places, 5, scale=0.1, mask=mask)(places))

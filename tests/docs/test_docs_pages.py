@@ -10,8 +10,9 @@ from docs_pages import DOCS, PAGES, ROOT, blocks, program
 
 from fresh import Program, run_each
 
-# Run by tests of their own, which give them the folders and the models that they need.
+# Run by tests of their own, which give them the folders and the models that they need, or trace without the checker.
 ELSEWHERE = {
+    "export.md": "tests/nn/test_export.py",
     "transformers.md": "tests/integrations/test_transformers_training.py",
     "write-your-own-task.md": "tests/lab/test_own_task.py",
 }

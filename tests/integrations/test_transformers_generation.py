@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_transformers import MODELS, padded_inputs, tiny, with_large_weights
+from tiny_transformers import BERT, GROUPED, MODELS, padded_inputs, tiny, with_large_weights
 
 import contmax
 
@@ -125,21 +125,83 @@ def test_logits_become_logarithms_of_their_entmax(integration):
             integration.EntmaxLogitsProcessor(alpha)
 
 
-def test_refused_soft_caps_and_sinks():
+WITHOUT_ENTMAX = {
+    "gpt-j": (
+        "GPTJForCausalLM",
+        "GPTJConfig",
+        {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "rotary_dim": 4},
+        "GPTJForCausalLM computes its attention by itself",
+    ),
+    "gpt-neo": (
+        "GPTNeoForCausalLM",
+        "GPTNeoConfig",
+        {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]]},
+        "GPTNeoForCausalLM computes its attention by itself",
+    ),
+    "falcon": ("FalconForCausalLM", "FalconConfig", BERT, "FalconForCausalLM computes its attention by itself"),
+    "mamba": (
+        "MambaForCausalLM",
+        "MambaConfig",
+        {"hidden_size": 16, "num_hidden_layers": 1, "state_size": 4},
+        "MambaForCausalLM has no attention",
+    ),
+    "gemma-2": (
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        GROUPED,
+        r"Gemma2Attention uses soft-capped scores \(softcap\), which entmax attention does not support",
+    ),
+    "gpt-oss": (
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        {**GROUPED, "num_local_experts": 2},
+        r"GptOssAttention uses attention sinks \(s_aux\), which entmax attention does not support",
+    ),
+}
+
+
+@pytest.mark.parametrize(("model_name", "config_name", "options", "says"), WITHOUT_ENTMAX.values(), ids=WITHOUT_ENTMAX)
+def test_models_without_entmax_are_refused_when_they_are_loaded(model_name, config_name, options, says, tmp_path):
     import transformers
 
-    small = MODELS["llama"][2]
-    capped = transformers.Gemma2Config(**small, sliding_window=4)
-    model = transformers.Gemma2ForCausalLM._from_config(capped, attn_implementation="entmax")
-    with pytest.raises(ValueError, match="soft-capped scores"):
-        model(torch.tensor([[3, 4, 5]]))
-    capped.attn_logit_softcapping = None
-    model = with_large_weights(transformers.Gemma2ForCausalLM._from_config(capped, attn_implementation="entmax"))
+    kind, config = getattr(transformers, model_name), getattr(transformers, config_name)
+    special = {"vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    model = kind(config(**{**options, **special}))
+    model.save_pretrained(tmp_path)
+    before = model.config._attn_implementation
+    for load in (
+        lambda: kind._from_config(config(**{**options, **special}), attn_implementation="entmax"),
+        lambda: kind.from_pretrained(tmp_path, attn_implementation="entmax"),
+        lambda: transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="entmax"),
+        lambda: transformers.AutoModelForCausalLM.from_config(
+            config(**{**options, **special}), attn_implementation="entmax"
+        ),
+        lambda: model.set_attn_implementation("entmax"),
+    ):
+        with pytest.raises(ValueError, match=says) as raised:
+            load()
+        assert "\n" not in str(raised.value)
+    assert model.config._attn_implementation == before
+
+
+def test_soft_capping_that_is_turned_off_is_no_obstacle():
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    config = Gemma2Config(**GROUPED, sliding_window=4, attn_logit_softcapping=None)
+    model = with_large_weights(Gemma2ForCausalLM._from_config(config, attn_implementation="entmax"))
     assert model(torch.tensor([[3, 4, 5, 6, 7, 8]])).logits.isfinite().all()
-    sinks = transformers.GptOssConfig(**small, num_local_experts=2, num_experts_per_tok=1)
-    model = transformers.GptOssForCausalLM._from_config(sinks, attn_implementation="entmax")
-    with pytest.raises(ValueError, match="attention sinks"):
-        model(torch.tensor([[3, 4, 5]]))
+
+
+def test_a_part_without_attention_is_no_obstacle():
+    """The convolutions of a detector are a model of their own, to which transformers hands the name on."""
+    from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
+
+    seen = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], out_features=["stage2"])
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "num_queries": 3}
+    config = DetrConfig(backbone_config=seen, use_timm_backbone=False, backbone=None, **sizes, **heads)
+    model = DetrForObjectDetection._from_config(config, attn_implementation="entmax").eval()
+    assert model(torch.randn(1, 3, 32, 32)).logits.isfinite().all()
 
 
 def test_refused_paged_caches_and_indexers():

@@ -231,6 +231,17 @@ def test_alpha_that_cannot_be_is_refused(integration):
         integration.make_alpha_learnable(tiny("bert", "sdpa"))
 
 
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_alpha_of_a_model_with_softmax_cannot_be_set(integration, implementation):
+    model = tiny("t5", implementation)
+    with pytest.raises(ValueError, match=r"has no entmax attention\. Call model\.set_attn_implementation"):
+        integration.set_alpha(model, 1.5)
+    assert not hasattr(model.config, "entmax_alpha")
+    model.set_attn_implementation("entmax")
+    integration.set_alpha(model, 1.25)
+    assert model.config.entmax_alpha == 1.25
+
+
 def test_a_configuration_with_alpha_and_softmax_is_noticed(capfd):
     from contmax.integrations.transformers import _register
 

@@ -103,8 +103,8 @@ def test_a_model_that_began_with_vectors_is_exported_too(inside, contmax):
     [
         (lambda card: "no JSON", "holds no model that can be read"),
         (lambda card: json.dumps({**card, "known": {}}), "holds no model of the task images: 'targets'"),
-        (lambda card: json.dumps({**card, "model": {"hidden_dim": 9}}), "holds no model that can be read"),
-        (lambda card: json.dumps({**card, "model": {"depth": 9}}), "unexpected keyword argument 'depth'"),
+        (lambda card: json.dumps({**card, "model": {"hidden_dim": 9}}), "model.safetensors does not fit config.json"),
+        (lambda card: json.dumps({**card, "model": {"depth": 9}}), "there is no setting model.depth"),
         (lambda card: json.dumps({**card, "task": "os:system"}), "there is no task 'os:system'"),
         (lambda card: json.dumps({**card, "task": 7}), "there is no task '7'"),
         (lambda card: json.dumps([]), "holds no model that can be read"),

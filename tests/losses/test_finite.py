@@ -290,3 +290,13 @@ def test_compiles_whole(soft):
     y = torch.softmax(torch.randn(4, 6, dtype=F64), -1) if soft else torch.tensor([0, 1, 5, -100])
     torch.testing.assert_close(compiled(z, y), entmax_loss(z, y, 1.5))
     torch.testing.assert_close(torch.autograd.grad(compiled(z, y), z), torch.autograd.grad(entmax_loss(z, y, 1.5), z))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_classes_that_stand_last_are_told_from_other_mistakes(smoothing):
+    scores, ids = torch.randn(2, 5, 7), torch.zeros(2, 5, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"with classes along dim=1: pass dim=-1 if the classes stand last, as in"):
+        contmax.losses.entmax_loss(scores, ids, label_smoothing=smoothing)
+    with pytest.raises(ValueError, match=r"with classes along dim=1: pass ids of shape \(2, 7\), or"):
+        contmax.losses.sparsemax_loss(scores, ids[:, :3])
+    assert contmax.losses.entmax_loss(scores, ids, dim=-1).isfinite()

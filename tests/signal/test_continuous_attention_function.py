@@ -297,7 +297,7 @@ def test_positions_of_any_range():
     ("options", "message"),
     [
         ({"penalty": 0.0}, "linearly dependent"),
-        ({"penalty": -1.0}, "penalty must not be negative"),
+        ({"penalty": -1.0}, "penalty must be finite and not negative"),
         ({"mask": torch.ones(3, 5, dtype=torch.bool)}, "mask must have shape"),
         ({"positions": torch.rand(3, 5)}, "positions of shape"),
         ({"grid": (2, 3)}, "grid"),

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from contmax._eager import refuse_tracing
 from contmax._typing import Bool, Float, Int
 from contmax.attention._arguments import Inputs, checked_inputs
 from contmax.attention._blocked import attend_in_blocks
@@ -77,6 +78,7 @@ def entmax_attention(
 
     References: Peters, Niculae & Martins 2019; Correia, Niculae & Martins 2019; Gonçalves et al. 2025 (AdaSplash).
     """
+    refuse_tracing()
     inputs = checked_inputs(
         query, key, value, alpha, mask, bias, is_causal, lengths, dropout_p, scale, enable_gqa
     )  # fmt: skip

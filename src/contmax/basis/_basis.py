@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import is_real
-from contmax._mask import require_boolean
+from contmax._mask import require_mask
 from contmax._precision import wide_dtype
 from contmax._typing import Float
 
@@ -310,7 +310,7 @@ def rounding_message(low: float, high: float, dtype: torch.dtype) -> str:
 
 def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float, float]]:
     """The least and the greatest coordinate along each axis of points (…), or (…, N) for N > 1."""
-    require_boolean(mask)
+    require_mask(mask, positions.shape if dim == 1 else positions.shape[:-1], "positions")
     if not can_be_read(positions):
         raise ValueError(
             "spanning reads the values of the positions, which are not known on the meta device or inside a trace. "

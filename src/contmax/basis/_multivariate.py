@@ -32,6 +32,8 @@ class MultivariateGaussianBasis(Basis):
     A basis knows its structure, so that expectations can use it: ``is_diagonal``, ``is_isotropic``, and ``axes`` for a
     basis made by :meth:`grid` with one width, whose functions are products of one-dimensional ones.
 
+    In one dimension it takes points (…) without an axis for their coordinates, as every basis on the line does.
+
     Args:
         loc: centres μ_j, shape (K, N).
         covariance_matrix: covariances Σ_j, shape (K, N, N), or (N, N) for all.
@@ -133,8 +135,9 @@ class MultivariateGaussianBasis(Basis):
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """The outermost centres along each axis."""
-        return _corners(self.loc)
+        """The outermost centres along each axis, () for N = 1, (N,) for N > 1."""
+        low, high = _corners(self.loc)
+        return (low.squeeze(-1), high.squeeze(-1)) if self.event_dim == 1 else (low, high)
 
     @property
     def volume(self) -> Tensor:
@@ -142,7 +145,7 @@ class MultivariateGaussianBasis(Basis):
 
         For a learned basis the volume when it was made; it is in the state dict.
         """
-        return self.fixed_volume if self.learnable else volume_of_box(self.bounds, _widths(self.fixed_tril))
+        return self.fixed_volume if self.learnable else volume_of_box(_corners(self.loc), _widths(self.fixed_tril))
 
     @property
     def axes(self) -> tuple[tuple[Tensor, Tensor], ...] | None:
@@ -248,7 +251,7 @@ class MultivariateGaussianBasis(Basis):
             >>> basis
             MultivariateGaussianBasis(num_functions=32, dim=2, diagonal, grid=8×4, learnable=False)
         """
-        sides = extent(positions, mask, positions.shape[-1])
+        sides = extent(positions.squeeze(-1), mask, positions.shape[-1])
         counts = _counts(num_per_axis, len(sides))
         lines = [evenly(n, 1, low, high, positions.dtype) for n, (low, high) in zip(counts, sides, strict=True)]
         if scale is None:
@@ -275,9 +278,11 @@ class MultivariateGaussianBasis(Basis):
             basis._axes = [len(line) for line in lines]
         return basis
 
-    def forward(self, t: Float[Tensor, "... N"]) -> Float[Tensor, "... K"]:
-        """ψ(t): (…, N) → (…, K)."""
-        if t.shape[-1] != self.event_dim:
+    def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
+        """ψ(t): (…) → (…, K) for N = 1, (…, N) → (…, K) for N > 1."""
+        if self.event_dim == 1:
+            t = t.unsqueeze(-1)
+        elif t.shape[-1] != self.event_dim:
             raise ValueError(f"points must have shape (…, {self.event_dim}); got {tuple(t.shape)}.")
         tril = self.scale_tril
         offset = t.unsqueeze(-2) - self.loc

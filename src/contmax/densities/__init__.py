@@ -9,11 +9,15 @@
 :class:`Mixture`                          several of one family, with the union of their supports
 :class:`Empirical`                        weighted samples
 :class:`LineDensity`, :class:`LineLaw`    base classes for your own symmetric family on the line
+``stats``                                 some of them with the interface of scipy.stats, loaded when it is used
 ========================================  ==========================================================================
 
 The Laplace density (score −|t−μ|/b, α = 1) is torch's own ``Laplace``. Importing this package registers
 Kullback–Leibler divergences with ``torch.distributions.kl_divergence``.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from contmax.densities import _divergence as _divergence
 from contmax.densities._beta_gaussian import BetaGaussian as BetaGaussian
@@ -28,3 +32,17 @@ from contmax.densities._multivariate import MultivariateBetaGaussian as Multivar
 from contmax.densities._paraboloid import TruncatedParabola as TruncatedParabola
 from contmax.densities._paraboloid import TruncatedParaboloid as TruncatedParaboloid
 from contmax.densities._triangular import Triangular as Triangular
+
+if TYPE_CHECKING:
+    from contmax.densities import stats as stats
+
+
+def __getattr__(name: str) -> Any:
+    """Load the interface of scipy when it is asked for; Python keeps the module."""
+    if name == "stats":
+        return importlib.import_module("contmax.densities.stats")
+    raise AttributeError(f"module 'contmax.densities' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "stats"})

@@ -16,7 +16,14 @@ from contmax.densities._elliptical import Elliptical, escort_index
 from contmax.densities._landmarks import Landmarks
 from contmax.densities._line import LineDensity, offset_in
 from contmax.densities._line_law import BetaLaw, line_law
-from contmax.densities._moments import adjustable_profile, weighted_moments
+from contmax.densities._moments import (
+    Samples,
+    adjustable_profile,
+    as_samples,
+    index_of_moments,
+    require_spread,
+    weighted_moments,
+)
 from contmax.densities._sampling import draw_offsets
 from contmax.densities._validation import (
     as_index,
@@ -214,29 +221,37 @@ class BetaGaussian(Elliptical, LineDensity):
         return cls._with_index(middle, half_log.exp().to(low.dtype), alpha, validate_args=validate_args)
 
     @classmethod
-    def fit(
-        cls, samples: Float[Tensor, "n *batch"], alpha: float | Tensor = 2.0, *, weights: Tensor | None = None
-    ) -> Self:
+    def fit(cls, samples: Samples, alpha: float | Tensor | None = 2.0, *, weights: Tensor | None = None) -> Self:
         r"""The minimiser of the Fenchel–Young loss: the member with the mean and the biased variance of the samples.
 
+        It matches moments, not likelihoods: samples may lie outside of its support, where their density is 0.
+
         Args:
-            samples: observations along the first dimension, ``(n, *batch)``.
-            alpha: entropic index α, finite.
+            samples: observations along the first dimension, ``(n, *batch)``: a tensor, an array of numpy, or numbers.
+            alpha: entropic index α, finite; None to find α too, as a tensor ``(*batch)``: the one whose member also has
+                the kurtosis of the samples, from 0.6 (heavy tails) over 1 (Gaussian) to 101 (nearly uniform).
             weights: weights ≥ 0, broadcastable to ``samples``; uniform by default.
 
         Returns:
             The density, with batch shape ``(*batch)``.
 
         Raises:
-            ValueError: if the samples are all equal.
+            ValueError: if the samples are all equal, or not finite.
 
         Example:
             >>> BetaGaussian.fit(torch.tensor([-1.0, 1.0]), alpha=1.0).scale
             tensor(1.)
+            >>> samples = BetaGaussian(0.0, 1.0, alpha=1.5).icdf(torch.linspace(0.001, 0.999, 999))
+            >>> BetaGaussian.fit(samples, alpha=None).alpha.round(decimals=1)
+            tensor(1.5000)
 
         References:
             Martins et al. 2020, App. on Fenchel–Young losses.
         """
+        samples = as_samples(samples)
+        require_spread(samples)
+        if alpha is None:
+            alpha = index_of_moments(samples, weights)
         mean, variance = weighted_moments(samples.unsqueeze(-1), weights)
         return cls.from_moments(mean.squeeze(-1), variance[..., 0, 0], alpha)
 

@@ -11,7 +11,7 @@ from contmax._typing import Float
 from contmax.densities._ellipsoid import Ellipsoid
 from contmax.densities._elliptical import Elliptical, escort_index
 from contmax.densities._line_law import radial_cdf
-from contmax.densities._moments import adjustable_profile, weighted_moments
+from contmax.densities._moments import Samples, adjustable_profile, as_samples, weighted_moments
 from contmax.densities._region import EllipsoidRegion
 from contmax.densities._sampling import draw_offsets
 from contmax.densities._scale import Scale, scale_of_matrix, scale_of_precision
@@ -250,13 +250,13 @@ class MultivariateBetaGaussian(Elliptical):
         return cls._of_shape(center, shape, profile.half_log_det_of_support(shape.half_log_det()), alpha, validate_args)
 
     @classmethod
-    def fit(
-        cls, samples: Float[Tensor, "n *batch N"], alpha: float | Tensor = 2.0, *, weights: Tensor | None = None
-    ) -> Self:
+    def fit(cls, samples: Samples, alpha: float | Tensor = 2.0, *, weights: Tensor | None = None) -> Self:
         """The minimiser of the Fenchel–Young loss: the member with the mean and biased covariance of the samples.
 
+        It matches moments, not likelihoods: samples may lie outside of its support, where their density is 0.
+
         Args:
-            samples: observations along the first dimension, ``(n, *batch, N)``.
+            samples: observations along the first dimension, ``(n, *batch, N)``, a tensor, an array or numbers.
             alpha: entropic index α, finite.
             weights: weights ≥ 0, broadcastable to ``(n, *batch)``; uniform by default.
 
@@ -271,7 +271,7 @@ class MultivariateBetaGaussian(Elliptical):
             >>> MultivariateBetaGaussian.fit(points, alpha=1.0).variance
             tensor([0.5000, 0.5000])
         """
-        return cls.from_moments(*weighted_moments(samples, weights), alpha)
+        return cls.from_moments(*weighted_moments(as_samples(samples), weights), alpha)
 
     def escort(self, beta: float) -> "MultivariateBetaGaussian":
         r"""The β-escort :math:`p^\beta / \int p^\beta`: another β-Gaussian, with the same support.

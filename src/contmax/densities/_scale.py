@@ -10,6 +10,7 @@ from contmax._precision import wide_dtype
 from contmax._typing import Float
 from contmax.densities._plane_cholesky import compiled_cholesky
 from contmax.densities._validation import require_finite, require_positive
+from contmax.numerics import factored
 
 # Forward substitution by hand is one fused multiply-add per entry of L; LAPACK and cuBLAS win for larger systems.
 _SUBSTITUTION_MAX = 4
@@ -179,6 +180,8 @@ def scale_of_matrix(name: str, matrix: Float[Tensor, "*batch N N"], validate: bo
         validate: read the values; otherwise a matrix that is not positive definite gives NaN.
     """
     wide = matrix.to(wide_dtype(matrix.dtype))
+    if torch.onnx.is_in_onnx_export():
+        return TriangularScale(factored(wide))
     compiled = None if validate else compiled_cholesky(wide)
     if compiled is not None:
         return TriangularScale(compiled)

@@ -9,6 +9,7 @@ from torch.types import _size
 
 from contmax._typing import Float
 from contmax.densities._line import LineDensity, LineLaw
+from contmax.densities._moments import Samples, as_samples, require_spread
 from contmax.densities._validation import as_parameters, checks_values, require_positive
 
 
@@ -153,17 +154,19 @@ class Triangular(LineDensity):
         return cls(low + half_width, half_width.square(), validate_args=validate_args)
 
     @classmethod
-    def fit(cls, samples: Float[Tensor, "n *batch"]) -> Self:
+    def fit(cls, samples: Samples) -> Self:
         r"""The minimiser of the Fenchel–Young loss: the median, and b = 9·(mean absolute deviation from it)².
 
+        Samples may lie outside of its support, where their density is 0.
+
         Args:
-            samples: observations along the first dimension, ``(n, *batch)``.
+            samples: observations along the first dimension, ``(n, *batch)``: a tensor, an array of numpy, or numbers.
 
         Returns:
             The density, with batch shape ``(*batch)``.
 
         Raises:
-            ValueError: if the samples are all equal.
+            ValueError: if the samples are all equal, or not finite.
 
         Example:
             >>> Triangular.fit(torch.tensor([-3.0, 0.0, 3.0])).scale
@@ -173,8 +176,8 @@ class Triangular(LineDensity):
             Martins et al. 2020, App. on Fenchel–Young losses: the derivative of
             :math:`\tfrac12 - 2/(3\sqrt b) + E|t-\mu|/b`.
         """
-        if samples.ndim < 1 or not samples.shape[0]:
-            raise ValueError(f"samples must have observations along their first dimension; got {tuple(samples.shape)}.")
+        samples = as_samples(samples)
+        require_spread(samples)
         wide = cls._wide(samples)
         median = wide.median(dim=0).values
         deviation = (wide - median).abs().mean(0)

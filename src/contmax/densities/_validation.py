@@ -101,6 +101,11 @@ def as_index(alpha: float | int | Tensor, dim: int) -> float | Tensor:
     if isinstance(alpha, Tensor):
         if alpha.is_complex() or alpha.dtype == torch.bool:
             raise TypeError(f"alpha must be real; got {alpha.dtype}. Pass a floating-point tensor.")
+        if torch.onnx.is_in_onnx_export():
+            raise NotImplementedError(
+                "A density whose α is a tensor, as a learned one, needs the Gamma function, which ONNX does not have. "
+                "Export an attention with the number: alpha=float(attention.alpha) and the same state dict otherwise."
+            )
         return alpha if alpha.is_floating_point() else alpha.to(torch.get_default_dtype())
     if isinstance(alpha, bool) or not isinstance(alpha, float | int):
         raise TypeError(f"alpha must be a number or a tensor; got {type(alpha).__name__}. Pass for example alpha=2.0.")

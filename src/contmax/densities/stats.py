@@ -114,7 +114,7 @@ class Family:
         fitted: from samples to the names and values of the parameters that fit them best.
     """
 
-    def __init__(self, name: str, make: Callable[..., Any], fitted: Callable[..., dict[str, Tensor]] | None) -> None:
+    def __init__(self, name: str, make: Callable[..., Any], fitted: Callable[..., dict[str, Any]] | None) -> None:
         self.name, self._make, self._fitted = name, make, fitted
 
     def __call__(self, loc: Numbers = 0.0, scale: Numbers = 1.0, **options: Any) -> Frozen:
@@ -122,7 +122,10 @@ class Family:
         return Frozen(self._make(_tensor(loc), _tensor(scale), **options))
 
     def fit(self, data: Numbers, **options: Any) -> tuple[float, ...]:
-        """The parameters (loc, scale) that minimise the Fenchel–Young loss over the data."""
+        """The parameters (loc, scale) that minimise the Fenchel–Young loss over the data.
+
+        ``beta_gaussian.fit(data, alpha=None)`` finds α too and returns (loc, scale, alpha).
+        """
         if self._fitted is None:
             raise NotImplementedError(f"{self.name} has no closed-form fit. Minimise contmax.losses.fenchel_young.")
         return tuple(float(value) for value in self._fitted(_tensor(data), **options).values())
@@ -156,8 +159,12 @@ def _location_and_scale(density: Any) -> dict[str, Tensor]:
     return {"loc": density.loc, "scale": density.scale}
 
 
+def _parameters(density: BetaGaussian, with_index: bool) -> dict[str, Any]:
+    return {**_location_and_scale(density), **({"alpha": density.alpha} if with_index else {})}
+
+
 beta_gaussian = Family(
-    "beta_gaussian", BetaGaussian, lambda data, alpha=2.0: _location_and_scale(BetaGaussian.fit(data, alpha))
+    "beta_gaussian", BetaGaussian, lambda data, alpha=2.0: _parameters(BetaGaussian.fit(data, alpha), alpha is None)
 )
 truncated_parabola = Family(
     "truncated_parabola", TruncatedParabola, lambda data: _location_and_scale(TruncatedParabola.fit(data))

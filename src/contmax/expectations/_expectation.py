@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from contmax._eager import refuse_tracing
 from contmax._registry import PairRegistry
 from contmax._typing import Float
 from contmax.basis import Basis
@@ -48,6 +49,7 @@ def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"
 
     Reference: Martins et al. 2020, Eq. attention_expectation.
     """
+    refuse_tracing()
     dim = density.event_shape.numel() if density.event_shape else 1
     if dim != basis.event_dim:
         raise ValueError(

@@ -40,7 +40,7 @@ class MatrixForm(NamedTuple):
         middle = (y * (self.matrix @ y.unsqueeze(-1)).squeeze(-1)).sum(-1)
         away = self._moments(torch.full_like(near, tiny))[1]
         volume = 0.5 * self._inverse(torch.ones_like(near)).diagonal(dim1=-2, dim2=-1).sum(-1)
-        return near, middle, ((near + tiny) / (away / tiny + tiny)).clamp(0, 1e100), volume
+        return near, middle, ((near + tiny) / (away / tiny + tiny)).clamp(0.0, 1e100), volume
 
     def slopes(self, s: Tensor) -> tuple[Tensor, Tensor]:
         """First and second derivative in ln s, as :class:`GaussianOfScale` defines them."""

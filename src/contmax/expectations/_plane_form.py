@@ -46,7 +46,7 @@ class PlaneForm(NamedTuple):
         middle = ((near * self.mixed - self.far) / self.own).clamp(min=0)
         # At the centre, and on the line, where both products vanish, the ratio is that of the widths.
         spread = (near * self.other + _SMALL * self.mixed) / (self.far + _SMALL * self.own)
-        spread = spread.clamp(0, 1e18)
+        spread = spread.clamp(0.0, 1e18)
         return near, middle, spread, torch.add(self.own, self.mixed, alpha=0.5)
 
     def slopes(self, s: Tensor) -> tuple[Tensor, Tensor]:

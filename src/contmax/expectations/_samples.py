@@ -13,7 +13,9 @@ from contmax.expectations._expectation import register_expectation
 @register_expectation(Empirical, MultivariateGaussianBasis)
 def samples(density: Empirical, basis: Basis) -> Tensor:
     """r_j = Σ w_i ψ_j(t_i)."""
-    functions: Tensor = basis(density.samples)
+    # Points with one coordinate are numbers for a basis on the line.
+    points = density.samples.squeeze(-1) if density.event_shape == (1,) else density.samples
+    functions: Tensor = basis(points)
     weights = density.weights / density.weights.sum(-1, keepdim=True)
     with torch.autocast(functions.device.type, enabled=False):
         return torch.einsum("...n,...nk->...k", weights.to(functions.dtype), functions)

@@ -37,6 +37,11 @@ def mean_over_scales(form: Form, alpha: float | Tensor, dim: int, single: bool) 
     Returns:
         One value for each pair, differentiable in the numbers of the form and in α, through α = 1.
     """
+    if torch.onnx.is_in_onnx_export() and form.pairs.dtype == torch.float64:
+        raise NotImplementedError(
+            f"The expectation under a density with α = {alpha} needs complex numbers in float64, for which onnxruntime "
+            "has no operations. Pass α = 1, 4/3, 3/2 or 2; on the plane, in float32, any number from 1.1 to 2."
+        )
     if not isinstance(alpha, Tensor):
         order = scale_order(alpha, dim)
         return mean_near_one(form, 1 / order) if abs(order) * NEAR_ONE > 1 else _mean_away_from_one(form, order, single)

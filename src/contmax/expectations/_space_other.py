@@ -60,9 +60,13 @@ def independent(density: Independent, basis: MultivariateGaussianBasis) -> Tenso
 def by_nodes(density: Distribution, basis: MultivariateGaussianBasis) -> Tensor:
     """A product rule over the box in which a function and the density are not negligible.
 
+    A density of numbers, without an axis for their one coordinate, has the rules of a basis on the line.
+
     Raises:
         NotImplementedError: in more than three dimensions.
     """
+    if not density.event_shape:
+        return expectation(density, GaussianBasis.of_known(basis.loc[:, 0], basis.scale_tril[:, 0, 0]))
     dim = basis.event_dim
     if dim > _LARGEST_DIM:
         raise NotImplementedError(

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from contmax._autograd import apply
 from contmax._eager import is_eager_cpu
-from contmax._mask import require_boolean
+from contmax._mask import require_mask
 from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float, Shaped
 from contmax.losses._conjugate import ClassLoss
@@ -65,7 +65,7 @@ def entmax_loss(
     check_scores(scores, axis, "entmax_loss")
     index = checked_alpha(alpha, scores, axis)
     check_options(weight, label_smoothing, reduction, scores.shape[axis])
-    require_boolean(mask)
+    require_mask(mask, scores.shape)
     if is_fused(scores, index) and (target.is_floating_point() or weight is None or label_smoothing == 0):
         z = scores
     else:
@@ -114,6 +114,11 @@ def sparsemax_loss(
     )
 
 
+def _advice(ids: torch.Size, scores: torch.Size) -> str:
+    """What to pass where the classes stand last, as in the logits of language models, which is not torch's order."""
+    return f"dim=-1 if the classes stand last, as in {tuple(scores)}, or " if ids == scores[:-1] else ""
+
+
 def _class_losses(
     z: Tensor,
     target: Tensor,
@@ -129,7 +134,8 @@ def _class_losses(
     if target.shape != shape:
         raise ValueError(
             f"class ids of shape {tuple(target.shape)} do not fit scores of shape {tuple(z.shape)} with classes along "
-            f"dim {dim}: pass shape {tuple(shape)}, or probabilities of the shape of the scores."
+            f"dim={dim}: pass {_advice(target.shape, z.shape)}ids of shape {tuple(shape)}, or probabilities of the "
+            "shape of the scores."
         )
     kept, ids = class_ids(target, ignore_index, z.shape[dim])
     wide = wide_dtype(z.dtype)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from contmax._device import device_type
-from contmax._eager import is_eager_cpu
-from contmax._mask import require_boolean
+from contmax._eager import is_eager_cpu, refuse_tracing
+from contmax._mask import require_mask
 from contmax._precision import wide_dtype
 from contmax.maps._half_precision import widened_scores
 
@@ -21,7 +21,8 @@ def checked_scores(scores: Tensor, dim: int, name: str) -> Tensor:
 
 
 def check_scores(scores: Tensor, dim: int, name: str) -> None:
-    """Raise if these are no scores."""
+    """Raise if these are no scores, or those of a tracer of TorchScript."""
+    refuse_tracing()
     if not isinstance(scores, Tensor):
         raise TypeError(f"{name} takes a tensor of scores; got {type(scores).__name__}. Pass torch.as_tensor(scores).")
     if not scores.is_floating_point():
@@ -49,7 +50,7 @@ def output_dtype(scores: Tensor) -> torch.dtype:
 
 def tempered_and_masked(scores: Tensor, mask: Tensor | None, temperature: float | Tensor, dim: int) -> Tensor:
     """scores / temperature up to a constant, with −inf where the mask says no."""
-    require_boolean(mask)
+    require_mask(mask, scores.shape)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     if isinstance(temperature, Tensor):

@@ -8,7 +8,7 @@ from torch import Tensor
 from contmax import kernels
 from contmax._autograd import apply
 from contmax._by_reference import may_be_differentiated
-from contmax._mask import require_boolean
+from contmax._mask import require_mask
 from contmax._typing import Bool, Float
 from contmax.maps._arguments import check_scores, checked_alpha, output_dtype, tempered_and_masked
 from contmax.maps._backend import pull_back, regularized_argmax
@@ -78,7 +78,7 @@ def _apply(
     dtype = output_dtype(scores)
     index = checked_alpha(alpha, scores, dim)
     if _is_one(temperature) and not _is_one(index) and kernels.rows_are_fused(scores):
-        require_boolean(mask)
+        require_mask(mask, scores.shape)
         return fused_entmax(scores, index, dim, mask, dtype)
     p = entmax_map(tempered_and_masked(widened_scores(scores), mask, temperature, dim), index, dim)
     return p if p.dtype == dtype else p.to(dtype)

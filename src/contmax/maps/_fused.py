@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
@@ -34,6 +34,7 @@ def plain_entmax(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, t
         and not is_dynamo_compiling()
         and not _len_torch_dispatch_stack()  # other tracers, to which constants may be real
         and not _are_functorch_transforms_active()
+        and not _is_tracing()  # refused by the checks that follow
         and kernels.triton_runs_on(scores)
     ):
         rows = kernels.plain_rows_like(scores, alpha, output_dtype(scores))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from contmax._mask import require_boolean
+from contmax._mask import require_mask
 from contmax._precision import common_dtype, in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 
@@ -46,7 +46,7 @@ def moments(
 
     Reference: Martins et al. 2020, combined attention; there without the cell's own spread.
     """
-    require_boolean(mask)
+    require_mask(mask, weights.shape, "weights")
     on_line = (grid is None or len(grid) == 1) and positions.shape[-1:] == weights.shape[-1:]
     on_line = on_line and positions.dim() <= weights.dim()
     points = positions.unsqueeze(-1) if on_line else positions

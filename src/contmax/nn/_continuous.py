@@ -12,6 +12,7 @@ from contmax.nn._alpha import AlphaModule
 from contmax.nn._gates import GateHead
 from contmax.nn._parameters import (
     Matching,
+    basis_stands,
     check_keys,
     checked_grid,
     checked_matching,
@@ -64,6 +65,7 @@ class ContinuousAttention(AlphaModule):
     Reference: Martins et al. 2020, Sec. 3.
     """
 
+    @basis_stands(at=0)
     def __init__(
         self,
         basis: Basis,
@@ -192,6 +194,7 @@ class CombinedAttention(torch.nn.Module):
     Reference: Martins et al. 2020, combined attention.
     """
 
+    @basis_stands(at=1)
     def __init__(
         self,
         discrete: torch.nn.Module | None,

@@ -16,7 +16,14 @@ from contmax.densities import Mixture
 from contmax.expectations import expectation
 from contmax.maps import moments
 from contmax.nn._alpha import AlphaModule
-from contmax.nn._parameters import check_values, checked_grid, density_of_moments, grid_of_call, wide_linear
+from contmax.nn._parameters import (
+    basis_stands,
+    check_values,
+    checked_grid,
+    density_of_moments,
+    grid_of_call,
+    wide_linear,
+)
 from contmax.nn._starts import PreferredPlaces
 from contmax.signal import fit_signal, observation_positions
 
@@ -136,6 +143,7 @@ class MultiheadContinuousAttention(AlphaModule):
     References: Martins et al. 2020, conclusions (mixtures, heads, sequential steps); Martins et al. 2022, ∞-former.
     """
 
+    @basis_stands(at=2)
     def __init__(
         self,
         embed_dim: int,

@@ -1,21 +1,52 @@
 """From numbers that a network produced to the density they mean; nothing here looks at values."""
 
-from typing import Literal
+import functools
+from collections.abc import Callable
+from typing import Literal, ParamSpec
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from contmax._eager import refuse_tracing
 from contmax._mask import require_boolean
 from contmax._precision import in_dtype, wide_dtype, without_autocast
+from contmax.basis import Basis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.maps import moments
 from contmax.nn._place import observed_cells
 from contmax.signal import observation_positions
 from contmax.signal._arguments import as_grid
 
+_P = ParamSpec("_P")
 Matching = Literal["exact", "paper"]
 MATCHINGS = ("exact", "paper")
+
+
+def basis_stands(at: int) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
+    """A decorator of constructors: what stands elsewhere than its place among the arguments is told in words.
+
+    Args:
+        at: the place of the basis among positional arguments, the last that may be one.
+    """
+
+    def decorate(init: Callable[_P, None]) -> Callable[_P, None]:
+        @functools.wraps(init)
+        def checked(*arguments: _P.args, **options: _P.kwargs) -> None:
+            module, *given = arguments
+            misplaced = [isinstance(x, Basis) != (place == at) for place, x in enumerate(given)]
+            if any(misplaced) or len(given) > at + 1 or not isinstance(options.get("basis"), Basis | None):
+                kinds = ", ".join(type(x).__name__ for x in given)
+                raise TypeError(
+                    f"{type(module).__name__} got ({kinds}), which is not the order of its arguments. Call "
+                    "ContinuousAttention(basis, embed_dim=64), CombinedAttention(discrete, basis), or "
+                    "MultiheadContinuousAttention(64, 8, basis)."
+                )
+            init(*arguments, **options)
+
+        return checked
+
+    return decorate
 
 
 def density_of_scale(loc: Tensor, scale: Tensor, alpha: float | Tensor, dim: int) -> Distribution:
@@ -169,6 +200,8 @@ def check_values(values: Tensor, channels: int, name: str) -> None:
     Raises:
         ValueError: if not.
     """
+    # A tracer's sizes are tensors, which fit no size.
+    refuse_tracing()
     if values.dim() != 3 or values.shape[-1] != channels:
         raise ValueError(
             f"{name} must have shape (B, L, {channels}); got {tuple(values.shape)}. Pass x[None] for one sequence."

@@ -8,11 +8,17 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
-from contmax._mask import require_boolean
 from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.densities import MultivariateBetaGaussian
-from contmax.nn._parameters import check_query, check_values, density_of_moments, density_of_scale, wide_linear
+from contmax.nn._parameters import (
+    check_mask,
+    check_query,
+    check_values,
+    density_of_moments,
+    density_of_scale,
+    wide_linear,
+)
 from contmax.nn._place import Box, Cells, observed_cells
 
 # The least shape parameter σ² of a head, so that a saturated softplus still is a density; and the least half-width.
@@ -167,7 +173,7 @@ class PooledHead(torch.nn.Module):
         self, values: Tensor, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
     ) -> Cells:
         """The cells of the observations, in at least float32."""
-        require_boolean(mask)
+        check_mask(mask, values)
         like = values.new_empty(0, dtype=wide_dtype(values.dtype))
         shape = (values.shape[0], values.shape[1])
         return observed_cells(shape, self.dim, positions=positions, grid=grid, mask=mask, like=like)

@@ -10,6 +10,8 @@ from contmax.numerics._contour import saddle_path as saddle_path
 from contmax.numerics._float64 import float64_of as float64_of
 from contmax.numerics._gamma_ratio import log_gamma_ratio as log_gamma_ratio
 from contmax.numerics._gamma_ratio import log_gamma_ratio_slope as log_gamma_ratio_slope
+from contmax.numerics._onnx import eliminated as eliminated
+from contmax.numerics._onnx import factored as factored
 from contmax.numerics._principal_axes import principal_axes as principal_axes
 from contmax.numerics._quadrature import gauss_legendre as gauss_legendre
 from contmax.numerics._quadrature import graded_rule as graded_rule

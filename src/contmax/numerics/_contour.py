@@ -92,6 +92,6 @@ def saddle_path(
         True
     """
     root = curvature.sqrt()
-    lean = (third / (curvature * root) * (rule.curvature * rule.stretch / 3)).clamp(0, rule.lean)
+    lean = (third / (curvature * root) * (rule.curvature * rule.stretch / 3)).clamp(0.0, rule.lean)
     size = saddle / root * rule.stretch
     return SaddlePath(saddle, size, size * lean)

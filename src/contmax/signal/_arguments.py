@@ -1,5 +1,6 @@
 """What can be fitted: observations, positions, a grid and a mask that fit each other."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -41,21 +42,15 @@ def check_observations(
     """Refuse what :func:`contmax.fit_signal` cannot fit; nothing here looks at numbers.
 
     Raises:
-        ValueError: if shapes do not fit each other, there is no observation, or λ < 0.
+        ValueError: if shapes do not fit each other, there is no observation, or λ is negative or not finite.
         TypeError: if the mask is not boolean.
         NotImplementedError: on a device without float64.
     """
-    if values.dim() < 2 or not values.is_floating_point():
-        raise ValueError(
-            f"values must be floating-point of shape (*batch, L, D); got {values.dtype}, {tuple(values.shape)}. "
-            "Pass values[:, None] for one channel."
-        )
-    require_float64(values.device)
+    check_places(values, basis, positions, mask)
+    require_penalty(penalty)
     length = values.shape[-2]
     if length == 0:
         raise ValueError(f"values of shape {tuple(values.shape)} hold no observation: L = 0. Skip such inputs.")
-    if penalty < 0:
-        raise ValueError(f"penalty must not be negative; got {penalty}. 0.01 is a good start.")
     if grid is not None:
         size = torch.Size(grid).numel()
         if size != length or len(grid) != basis.event_dim or positions is not None:
@@ -67,6 +62,22 @@ def check_observations(
         raise ValueError(
             f"A basis of dimension {basis.event_dim} needs grid=(…) or positions of shape (L, {basis.event_dim})."
         )
+
+
+def check_places(values: Tensor, basis: Basis, positions: Tensor | None, mask: Tensor | None) -> None:
+    """Values, their positions and their mask fit each other and the dimension of the basis.
+
+    Raises:
+        ValueError: if not.
+        TypeError: if the mask is not boolean.
+        NotImplementedError: on a device without float64.
+    """
+    if values.dim() < 2 or not values.is_floating_point():
+        raise ValueError(
+            f"values must be floating-point of shape (*batch, L, D); got {values.dtype}, {tuple(values.shape)}. "
+            "Pass values[:, None] for one channel."
+        )
+    require_float64(values.device)
     batch = values.shape[:-1]
     if positions is not None:
         shape = positions.shape if basis.event_dim == 1 else positions.shape[:-1]
@@ -84,6 +95,16 @@ def check_observations(
             f"mask must have shape (L,) or (*batch, L), True = may be attended; got {tuple(mask.shape)} for values of "
             f"shape {tuple(values.shape)}."
         )
+
+
+def require_penalty(penalty: float) -> None:
+    """Refuse a ridge penalty that is negative, infinite or NaN.
+
+    Raises:
+        ValueError: if it is.
+    """
+    if not 0 <= penalty < math.inf:
+        raise ValueError(f"penalty must be finite and not negative; got {penalty}. 0.01 is a good start.")
 
 
 def _counts(shape: torch.Size, observations: torch.Size) -> bool:

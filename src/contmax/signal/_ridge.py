@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import is_eager_cpu
+from contmax.numerics import eliminated
 
 
 def require_float64(device: torch.device) -> None:
@@ -78,10 +79,13 @@ def solve_gram(gram: Tensor, right: Tensor, penalty: float, volume: Tensor | flo
 
 
 def _factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
-    """The Cholesky factor of FᵀF + λ/V²·I."""
+    """The Cholesky factor of FᵀF + λ/V²·I; for ONNX, which has no factors, the matrix itself."""
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    matrix = gram + penalty / _square(volume) * eye
+    if torch.onnx.is_in_onnx_export():
+        return matrix
     tril: Tensor
-    tril, failed = torch.linalg.cholesky_ex(gram + penalty / _square(volume) * eye)
+    tril, failed = torch.linalg.cholesky_ex(matrix)
     if is_eager_cpu(gram):
         # A dependent basis may still factor by rounding, with pivots of the size of the rounding. Not every LAPACK
         # calls NaN a failure: OpenBLAS goes on, and leaves NaN among the pivots.
@@ -102,7 +106,9 @@ def _factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
 
 
 def _solved(tril: Tensor, right: Tensor) -> Tensor:
-    """(LLᵀ)⁻¹ right."""
+    """(LLᵀ)⁻¹ right, from what `_factored` gives."""
+    if torch.onnx.is_in_onnx_export():
+        return eliminated(tril, right)
     if tril.device.type == "cpu":
         return torch.cholesky_solve(right, tril)
     # On CUDA `cholesky_solve` cannot be captured in a graph.

@@ -3,13 +3,14 @@
 import torch
 from torch import Tensor
 
-from contmax._mask import require_boolean
+from contmax._eager import is_eager_cpu
 from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
+from contmax.signal._arguments import check_places, require_penalty
 from contmax.signal._explained_variance import explained_variance_of_sums
 from contmax.signal._positions import finite_where_masked, warn_if_far_outside, warn_if_rounded
-from contmax.signal._ridge import require_float64, solve_gram
+from contmax.signal._ridge import solve_gram
 from contmax.signal._signal import Signal
 
 
@@ -34,8 +35,7 @@ class SignalAccumulator:
     """
 
     def __init__(self, basis: Basis, penalty: float = 0.01) -> None:
-        if penalty < 0:
-            raise ValueError(f"penalty must not be negative; got {penalty}. 0.01 is a good start.")
+        require_penalty(penalty)
         self.basis, self.penalty = basis, penalty
         self._gram: Tensor | None = None
         self._cross: Tensor | None = None
@@ -45,13 +45,17 @@ class SignalAccumulator:
 
     def update(
         self,
-        values: Float[Tensor, "*batch L D"],
+        values: Float[Tensor, "..."],
         positions: Float[Tensor, "..."],
         mask: Bool[Tensor, "..."] | None = None,
     ) -> None:
-        """Add observations (*batch, L, D) made at positions (L,) or (*batch, L); (…, N) in N > 1 dimensions."""
-        require_boolean(mask)
-        require_float64(values.device)
+        """Add observations (*batch, L, D) made at positions (L,) or (*batch, L); (…, N) in N > 1 dimensions.
+
+        Raises:
+            ValueError: if shapes do not fit each other, or batch or channels are not those of the observations so far.
+            TypeError: if the mask is not boolean.
+        """
+        check_places(values, self.basis, positions, mask)
         where = positions.double()
         if mask is not None:
             where = finite_where_masked(where, mask, self.basis.event_dim)
@@ -67,11 +71,15 @@ class SignalAccumulator:
         self._add(design.mT @ design, design.mT @ wide, sums, values.dtype)
 
     def merge(self, other: "SignalAccumulator") -> None:
-        """Add the observations of another accumulator over the same basis."""
-        if other.basis is not self.basis and other.basis.num_functions != self.basis.num_functions:
+        """Add the observations of another accumulator over the same basis, or one with equal functions.
+
+        Raises:
+            ValueError: if the functions differ, or batch or channels of the observations do.
+        """
+        if not _same_functions(self.basis, other.basis):
             raise ValueError(
-                f"Cannot merge an accumulator of {other.basis.num_functions} functions into one of "
-                f"{self.basis.num_functions}: both must use the same basis."
+                f"Cannot merge an accumulator over {other.basis} into one over {self.basis}: their functions differ, "
+                "and both must use the same basis."
             )
         if other._gram is not None and other._cross is not None and other._sums is not None:
             self._add(other._gram, other._cross, other._sums, other._dtype)
@@ -93,6 +101,12 @@ class SignalAccumulator:
         return Signal(self.basis, coefficients=coefficients.to(wide), explained=explained.to(wide), dtype=self._dtype)
 
     def _add(self, gram: Tensor, cross: Tensor, sums: tuple[Tensor, Tensor, Tensor], dtype: torch.dtype) -> None:
+        if self._cross is not None and self._cross.shape != cross.shape:
+            (*batch, _, channels), (*others, _, more) = self._cross.shape, cross.shape
+            raise ValueError(
+                f"Observations of batch shape {tuple(others)} and {more} channels cannot be added to those of batch "
+                f"shape {tuple(batch)} and {channels} channels. Use one accumulator for each."
+            )
         self._gram = gram if self._gram is None else self._gram + gram
         self._cross = cross if self._cross is None else self._cross + cross
         if self._sums is not None:
@@ -104,3 +118,23 @@ class SignalAccumulator:
         if self._gram is None or self._cross is None or self._sums is None:
             raise ValueError("The accumulator has seen no observations. Call update(values, positions) first.")
         return self._gram, self._cross, self._sums
+
+
+def _same_functions(one: Basis, other: Basis) -> bool:
+    """Whether two bases have equal functions, as copies do; on an accelerator values are not compared."""
+    if one is other:
+        return True
+    kinds = [(type(basis), basis.num_functions, basis.event_dim) for basis in (one, other)]
+    mine, others = one.state_dict(), other.state_dict()
+    shapes = [{name: constant.shape for name, constant in constants.items()} for constants in (mine, others)]
+    if kinds[0] != kinds[1] or shapes[0] != shapes[1]:
+        return False
+    if not is_eager_cpu(*mine.values(), *others.values()):
+        return True
+    if not all(torch.allclose(mine[name].double(), others[name].double(), rtol=1e-5, atol=0) for name in mine):
+        return False
+    # Functions may also depend on numbers that are not in a state dict.
+    low, high = (corner.detach().double() for corner in one.bounds)
+    share = torch.linspace(0, 1, 33, dtype=torch.float64)
+    points = low + (high - low) * (share if one.event_dim == 1 else share.unsqueeze(-1))
+    return torch.allclose(one(points).double(), other(points).double(), rtol=1e-5, atol=1e-8, equal_nan=True)

@@ -6,6 +6,8 @@ What the tasks texts, series and images share. They differ in what an example is
 from contmax_lab.labelled._answer import Answer as Answer
 from contmax_lab.labelled._answer import Decision as Decision
 from contmax_lab.labelled._attention import attention_over as attention_over
+from contmax_lab.labelled._exported import model_settings as model_settings
+from contmax_lab.labelled._exported import read_weights as read_weights
 from contmax_lab.labelled._installed import OnInstalledData as OnInstalledData
 from contmax_lab.labelled._look import look_of as look_of
 from contmax_lab.labelled._panels import Panel as Panel

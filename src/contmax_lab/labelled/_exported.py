@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from contmax_lab.checked import Settings, checked_settings
 from contmax_lab.contract import TrainedRun
 from contmax_lab.errors import LabError
 from contmax_lab.files import plain, write_atomically, write_json
@@ -64,11 +65,26 @@ def read_card(folder: Path) -> dict[str, Any]:
     Raises:
         LabError: if there is none.
     """
+    path = folder / _CARD
     try:
-        card: dict[str, Any] = json.loads((folder / _CARD).read_text(encoding="utf-8"))
+        card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return {"model": {**card["model"]}, "known": {**card["known"]}}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except FileNotFoundError:
+        raise LabError(f"{path}: no such file; make the folder with contmax export RUN") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _unreadable(folder, error) from None
+
+
+def model_settings(folder: Path, config: type[Settings], values: dict[str, Any]) -> Settings:
+    """The settings of the model of a folder.
+
+    Raises:
+        LabError: if a model has no such setting, or not with this value.
+    """
+    try:
+        return checked_settings(config, values, "model")
+    except LabError as error:
+        raise LabError(f"{folder / _CARD}: {error}") from None
 
 
 def read_weights(folder: Path, make: Callable[[], nn.Module]) -> nn.Module:
@@ -79,14 +95,41 @@ def read_weights(folder: Path, make: Callable[[], nn.Module]) -> nn.Module:
         make: a model to put the weights into.
 
     Raises:
-        LabError: if they do not fit.
+        LabError: if the file is missing, a weight is not finite, or the weights do not fit the model.
     """
+    path = folder / _WEIGHTS
     try:
+        weights = safetensors.torch.load_file(path)
+        # A model that does not fit may be too large to be made; on the meta device it takes neither time nor memory.
+        with torch.device("meta"):
+            _require_fit(path, weights, make())
+        _require_finite(path, weights)
         model = make()
-        model.load_state_dict(safetensors.torch.load_file(folder / _WEIGHTS))
+        model.load_state_dict(weights)
+    except FileNotFoundError:
+        raise LabError(f"{path}: no such file; make the folder with contmax export RUN") from None
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
         raise _unreadable(folder, error) from None
     return model.eval()
+
+
+def _require_fit(path: Path, weights: dict[str, Tensor], model: nn.Module) -> None:
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name in [*wanted, *found]:
+        if wanted.get(name) != found.get(name):
+            raise LabError(
+                f"{path} does not fit {_CARD}: {name} has shape {found.get(name, 'none')} in the file and "
+                f"{wanted.get(name, 'none')} in the model; export the run again"
+            )
+
+
+def _require_finite(path: Path, weights: dict[str, Tensor]) -> None:
+    for name, tensor in weights.items():
+        broken = 0 if not tensor.is_floating_point() else int((~tensor.isfinite()).sum())
+        if broken:
+            noun = "weight that is" if broken == 1 else "weights that are"
+            raise LabError(f"{path}: {name} has {broken} {noun} NaN or infinite; train and export the run again")
 
 
 def _unreadable(folder: Path, error: Exception) -> LabError:

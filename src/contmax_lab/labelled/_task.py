@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from contmax_lab.contract import Batch, Prediction, Splits, Task, TrainedRun
 from contmax_lab.errors import LabError
 from contmax_lab.labelled._answer import Answer
-from contmax_lab.labelled._exported import read_card, read_weights, write_model
+from contmax_lab.labelled._exported import model_settings, read_card, read_weights, write_model
 
 _SHOWN = 3
 
@@ -89,9 +89,10 @@ class LabelledTask(Task):
         """The network, and what it knows of its data."""
         card = read_card(folder)
         try:
-            info, config = self.informed(card["known"]), self.model_config(**card["model"])
+            info = self.informed(card["known"])
         except (KeyError, TypeError, ValueError) as error:
             raise LabError(f"{folder} holds no model of the task {self.name}: {' '.join(str(error).split())}") from None
+        config: Any = model_settings(folder, self.model_config, card["model"])
         return read_weights(folder, lambda: self.build(config, Splits((), (), (), info))), info
 
 

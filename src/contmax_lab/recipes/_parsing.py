@@ -8,10 +8,10 @@ from typing import Any, Self
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
+from contmax_lab.checked import in_words
 from contmax_lab.contract import Recipe, Task, TrainingConfig
 from contmax_lab.errors import UsageError, nearest
 from contmax_lab.files import plain, yaml_text
-from contmax_lab.recipes._complaints import in_words
 from contmax_lab.recipes._reading import SECTIONS
 
 

@@ -55,12 +55,15 @@ def set_alpha(model: Module, alpha: float | Sequence[float]) -> None:
             has the same α.
 
     Raises:
-        ValueError: if it is not positive, does not have one number per layer, or the model learns its α.
+        ValueError: if it is not positive, does not have one number per layer, or the model learns its α or does not use
+            entmax attention.
 
     Example:
         >>> from transformers import BertConfig, BertModel
+        >>> from contmax.integrations.transformers import register, set_alpha
+        >>> register()
         >>> config = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
-        >>> model = BertModel(config)
+        >>> model = BertModel._from_config(config, attn_implementation="entmax")
         >>> set_alpha(model, [1.0, 1.5])
         >>> model.config.entmax_alpha
         [1.0, 1.5]
@@ -74,6 +77,7 @@ def set_alpha(model: Module, alpha: float | Sequence[float]) -> None:
         raise ValueError(
             f"α must be positive, a number or one per layer; got {alpha}. 1 is softmax; 1.5 is a good choice."
         )
+    entmax_layers(model)
     configurations = list(_configurations(model))
     if not isinstance(alpha, Real):
         for config in configurations:

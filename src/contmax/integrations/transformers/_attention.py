@@ -9,15 +9,7 @@ from transformers.utils.output_capturing import _active_collector
 
 from contmax.attention import entmax_attention
 from contmax.integrations.transformers._alpha import alpha_of
-
-# What layers ask for that changes the weights and that entmax has no counterpart of.
-_REFUSED = {
-    "softcap": "soft-capped scores",
-    "s_aux": "attention sinks",
-    "cache": "paged caches, as in continuous batching",
-    "indices": "keys chosen by an indexer",
-    "block_indices": "blocks of keys chosen by an indexer",
-}
+from contmax.integrations.transformers._layers import REFUSED, refuse
 
 
 def entmax_attention_forward(
@@ -84,11 +76,9 @@ def entmax_attention_forward(
 
 
 def _refuse(module: Module, options: dict[str, Any]) -> None:
-    for name, meaning in _REFUSED.items():
+    for name in REFUSED:
         if options.get(name) is not None:
-            raise ValueError(
-                f"{type(module).__name__} uses {meaning} ({name}), which entmax attention does not support."
-            )
+            refuse(module, name)
 
 
 def _mask_and_bias(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tensor | None]:

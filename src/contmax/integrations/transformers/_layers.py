@@ -5,18 +5,28 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.nn import Module
 from transformers import PreTrainedModel
 
 NAME = "entmax"
+# What layers ask for that changes the weights and that entmax has no counterpart of, by the names of the arguments.
+REFUSED = {
+    "softcap": "soft-capped scores",
+    "s_aux": "attention sinks",
+    "cache": "paged caches, as in continuous batching",
+    "indices": "keys chosen by an indexer",
+    "block_indices": "blocks of keys chosen by an indexer",
+}
+# Attributes of layers from which it is known, before any call, that they will ask for it.
+_ASKS_FOR = {"attn_logit_softcapping": "softcap", "sinks": "s_aux"}
 
 
 def attention_layers(model: Module) -> Iterator[tuple[str, Any]]:
     """Names and layers that look attention up under the name in their configuration, `layer.config`."""
     for name, module in model.named_modules():
-        if not isinstance(module, PreTrainedModel) and _mentions(module.__class__, "ALL_ATTENTION_FUNCTIONS"):
+        if _looks_attention_up(module):
             yield name, module
 
 
@@ -56,24 +66,64 @@ def heads_of(layer: Any) -> int:
     raise ValueError(f"{type(layer).__name__} does not tell how many heads it has, so α per head is not possible.")
 
 
-def require_interface(model: PreTrainedModel) -> None:
-    """Refuse a model that computes attention by itself: it would silently go on with softmax.
+def refuse(layer: Module, name: str) -> NoReturn:
+    """Say that a layer asks for what entmax does not have."""
+    raise ValueError(
+        f"{type(layer).__name__} uses {REFUSED[name]} ({name}), which entmax attention does not support. Pass another "
+        "model, or leave out attn_implementation."
+    )
+
+
+def require_settable(model: PreTrainedModel) -> None:
+    """Refuse a class of models that computes attention by itself; some look the name up while they are made.
 
     Raises:
-        ValueError: if it does, in the model itself; models within it are asked by themselves.
+        ValueError: if it does.
     """
     if not model._can_set_attn_implementation():
         raise ValueError(
             f'{type(model).__name__} computes its attention by itself and would ignore attn_implementation="{NAME}". '
             "Pass a model that uses transformers' attention interface."
         )
+
+
+def require_attention(model: Module) -> None:
+    """Refuse a model without any attention, such as a state-space model.
+
+    Raises:
+        ValueError: if neither it nor a model inside of it has attention layers.
+    """
+    if next(attention_layers(model), None) is None:
+        raise ValueError(
+            f'{type(model).__name__} has no attention, so attn_implementation="{NAME}" would change nothing. Leave it '
+            "out, or pass a model with attention."
+        )
+
+
+def require_interface(model: PreTrainedModel) -> None:
+    """Refuse a model that computes attention by itself, or in a way that entmax does not have.
+
+    It would silently go on with softmax, or fail in the first call.
+
+    Raises:
+        ValueError: if it does, in the model itself; models within it are asked by themselves.
+    """
+    require_settable(model)
     for module in _own_modules(model):
+        for attribute, name in _ASKS_FOR.items():
+            if _looks_attention_up(module) and getattr(module, attribute, None) is not None:
+                refuse(module, name)
         if _computes_softmax_by_itself(type(module)):
             raise ValueError(
                 f"{type(module).__name__} of {type(model).__name__} computes its attention by itself and would ignore "
                 f'attn_implementation="{NAME}". For the other parts of a composite model, pass '
                 f'attn_implementation={{"text_config": "{NAME}"}}.'
             )
+
+
+def _looks_attention_up(module: Module) -> bool:
+    kind: type = type(module)
+    return not issubclass(kind, PreTrainedModel) and _mentions(kind, "ALL_ATTENTION_FUNCTIONS")
 
 
 def _own_modules(module: Module) -> Iterator[Module]:

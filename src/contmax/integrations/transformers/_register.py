@@ -11,7 +11,13 @@ from transformers.utils import logging
 
 from contmax.integrations.transformers._alpha import attach_learned_alpha
 from contmax.integrations.transformers._attention import entmax_attention_forward
-from contmax.integrations.transformers._layers import NAME, number_layers, require_interface
+from contmax.integrations.transformers._layers import (
+    NAME,
+    number_layers,
+    require_attention,
+    require_interface,
+    require_settable,
+)
 from contmax.nn._alpha import AlphaModule
 
 logger = logging.get_logger(__name__)
@@ -21,9 +27,10 @@ def register() -> None:
     """Make ``attn_implementation="entmax"`` available to models of `transformers`.
 
     It registers the attention function and the function that makes its masks, without which padding would be attended
-    to. Three methods of `transformers.PreTrainedModel` are extended, since transformers has no other hook for it:
+    to. Methods of `transformers.PreTrainedModel` are extended, since transformers has no other hook for it:
 
-    * models that compute attention by themselves refuse ``"entmax"``, where transformers only logs a warning;
+    * models that have no attention, compute it by themselves, or compute it in a way that entmax does not have (soft
+      caps, sinks) refuse ``"entmax"`` when they are made or loaded, where transformers only logs a warning;
     * a model whose configuration says that α is learned is made with the parameters for it, so that `from_pretrained`
       finds them (see :func:`make_alpha_learnable`).
 
@@ -41,6 +48,8 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, sdpa_mask)
     for name, extended in _EXTENDED.items():
         _extend(name, extended)
+    for name in ("_from_config", "from_pretrained"):
+        _extend_loading(name)
 
 
 def _extend(name: str, extended: Callable[..., None]) -> None:
@@ -54,6 +63,33 @@ def _extend(name: str, extended: Callable[..., None]) -> None:
 
     method._extended_by_contmax = True  # type: ignore[attr-defined]
     setattr(PreTrainedModel, name, method)
+
+
+def _extend_loading(name: str) -> None:
+    """Look at whole models only: a part of one, such as the convolutions of a detector, may have no attention."""
+    original = vars(PreTrainedModel)[name].__func__
+    if hasattr(original, "_extended_by_contmax"):
+        return
+
+    @functools.wraps(original)
+    def method(cls: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
+        loaded = original(cls, *arguments, **options)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        # Parts are made from configurations too, but without the option; what is loaded is a whole.
+        whole = name == "from_pretrained" or "attn_implementation" in options
+        if whole and model.config._attn_implementation == NAME:
+            require_attention(model)
+        return loaded
+
+    method._extended_by_contmax = True  # type: ignore[attr-defined]
+    setattr(PreTrainedModel, name, classmethod(method))
+
+
+def _init(model: PreTrainedModel, original: Any, *arguments: Any, **options: Any) -> None:
+    """At the beginning of each constructor, before layers are made."""
+    original(model, *arguments, **options)
+    if model.config._attn_implementation == NAME:
+        require_settable(model)
 
 
 def _post_init(model: PreTrainedModel, original: Any) -> None:
@@ -79,6 +115,8 @@ def _set_attn_implementation(model: PreTrainedModel, original: Any, attn_impleme
         for each in models:
             if name == NAME and (everywhere or each.config is config):
                 require_interface(each)
+    if attn_implementation == NAME:
+        require_attention(model)
     original(model, attn_implementation, **options)
     if everywhere:
         # transformers 5.17 leaves out encoders and decoders that have a copy of the configuration.
@@ -101,6 +139,7 @@ def _has_no_value(part: Any) -> bool:
 
 
 _EXTENDED: dict[str, Callable[..., None]] = {
+    "__init__": _init,
     "post_init": _post_init,
     "set_attn_implementation": _set_attn_implementation,
     "_initialize_weights": _initialize_weights,

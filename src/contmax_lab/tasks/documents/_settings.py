@@ -6,6 +6,8 @@ from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt
 
+from contmax_lab.settings import UpTo10000
+
 
 @dataclasses.dataclass(frozen=True)
 class DocumentsData:
@@ -63,7 +65,7 @@ class DocumentsModel:
     alpha: PositiveFloat = 2.0
     head: Literal["pooled", "gates", "narrow"] = "pooled"
     values: Literal["states", "words"] = "states"
-    num_basis: PositiveInt = 64
+    num_basis: UpTo10000 = 64
     matching: Literal["exact", "paper"] = "exact"
     penalty: PositiveFloat = 0.01
     hidden_dim: PositiveInt = 128

@@ -4,7 +4,7 @@ import dataclasses
 
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 
-from contmax_lab.settings import AttentionModel, LabelledData
+from contmax_lab.settings import AttentionModel, LabelledData, UpTo100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +36,9 @@ class ImagesModel(AttentionModel):
     """
 
     hidden_dim: PositiveInt = 64
-    layers: PositiveInt = 3
+    layers: UpTo100 = 3
     dropout: ClosedUnitInterval = 0.1
-    functions: PositiveInt = 6
+    functions: UpTo100 = 6
 
 
 DATA, MODEL = ImagesData, ImagesModel

@@ -4,7 +4,7 @@ import dataclasses
 
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 
-from contmax_lab.settings import AttentionModel, LabelledData
+from contmax_lab.settings import AttentionModel, LabelledData, UpTo10000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SeriesModel(AttentionModel):
     hidden_dim: PositiveInt = 48
     kernel_size: PositiveInt = 5
     dropout: ClosedUnitInterval = 0.1
-    functions: PositiveInt = 24
+    functions: UpTo10000 = 24
 
 
 DATA, MODEL = SeriesData, SeriesModel

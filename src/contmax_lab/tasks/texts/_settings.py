@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jsonargparse.typing import ClosedUnitInterval, OpenUnitInterval, PositiveInt
 
-from contmax_lab.settings import AttentionModel, LabelledData
+from contmax_lab.settings import AttentionModel, LabelledData, UpTo10000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TextsModel(AttentionModel):
     hidden_dim: PositiveInt = 64
     kernel_size: PositiveInt = 3
     dropout: ClosedUnitInterval = 0.3
-    functions: PositiveInt = 32
+    functions: UpTo10000 = 32
 
 
 DATA, MODEL = TextsData, TextsModel

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
-import safetensors
 import torch
 from torch import Tensor
 
 from contmax_lab.contract import Look, Prediction
 from contmax_lab.errors import LabError, UsageError
+from contmax_lab.labelled import model_settings, read_weights
 from contmax_lab.tasks.documents._model import Reader
 from contmax_lab.tasks.documents._prepared import FIRST_WORD, UNKNOWN
 from contmax_lab.tasks.documents._reading import Reading
@@ -45,15 +45,14 @@ class PretrainedReader:
         try:
             card = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             words = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
-            with safetensors.safe_open(folder / "model.safetensors", framework="pt") as file:
-                weights = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118, no mapping
-            model = Reader(DocumentsModel(**card["model"]), torch.zeros(FIRST_WORD + len(words), card["dimensions"]))
-            model.load_state_dict(weights)
+            values, size = {**card["model"]}, (FIRST_WORD + len(words), int(card["dimensions"]))
         except FileNotFoundError as error:
             raise LabError(f"{error.filename}: no such file; make the folder with contmax export RUN") from None
-        except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise LabError(f"{folder} holds no model that can be read: {' '.join(str(error).split())}") from None
-        return cls(model.eval(), words, card)
+        settings = model_settings(folder, DocumentsModel, values)
+        model = read_weights(folder, lambda: Reader(settings, torch.zeros(size)))
+        return cls(cast(Reader, model), words, card)
 
     @torch.no_grad()
     def read(self, text: str) -> Verdict:

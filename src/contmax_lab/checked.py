@@ -1,0 +1,96 @@
+"""Settings checked against their types, and what is said of a wrong value, in words for whoever typed it."""
+
+import ast
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from contmax_lab.errors import LabError, nearest
+
+_OF_KEY = re.compile(r'Parser key "(?P<key>[\w.]+)": (?P<text>.*)', re.DOTALL)
+_OF_TYPE = re.compile(
+    r"Not of type (?P<type>\w+): (?:(?P<number>\S+) does not conform .*|.*: (?P<word>'.*'))", re.DOTALL
+)
+_EXPECTED = re.compile(r"Expected a (?P<type>.+)\. Got value: (?P<value>.*)", re.DOTALL)
+_LITERAL = "typing.Literal"
+Settings = TypeVar("Settings")
+
+_IN_WORDS = {
+    "PositiveInt": "a whole number above 0",
+    "UpTo100": "a whole number from 1 to 100",
+    "UpTo10000": "a whole number from 1 to 10,000",
+    "NonNegativeInt": "0 or a whole number above it",
+    "PositiveFloat": "a number above 0",
+    "NonNegativeFloat": "0 or a number above it",
+    "ClosedUnitInterval": "a number from 0 to 1",
+    "OpenUnitInterval": "a number between 0 and 1",
+    "<class 'int'>": "a whole number",
+    "<class 'float'>": "a number",
+    "<class 'bool'>": "true or false",
+}
+
+
+def checked_settings(config: type[Settings], values: Mapping[str, Any], section: str) -> Settings:
+    """Settings from a file that anybody may have changed.
+
+    Args:
+        config: a dataclass with the types of the settings.
+        values: by name.
+        section: what a complaint calls them, as in ``model.alpha``.
+
+    Raises:
+        LabError: if there is no such setting, or a value is not of its type.
+
+    Example:
+        >>> from contmax_lab.settings import AttentionModel
+        >>> checked_settings(AttentionModel, {"alpha": 1.5}, "model").alpha
+        1.5
+        >>> checked_settings(AttentionModel, {"alpha": -3}, "model")
+        Traceback (most recent call last):
+        contmax_lab.errors.LabError: model.alpha must be a number above 0; got -3
+    """
+    known = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
+    for name, value in values.items():
+        if name not in known:
+            raise LabError(f"there is no setting {section}.{name}{nearest(str(name), known)}")
+        # The parser takes null for a setting that is not given.
+        if value is None and getattr(config, name, None) is not None:
+            raise LabError(f"{section}.{name} must not be null; leave it out for {getattr(config, name)}")
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    parser.add_class_arguments(config, section)
+    try:
+        settings: Settings = parser.instantiate(parser.parse_object({section: dict(values)}))[section]
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise LabError(in_words(str(error))) from None
+    return settings
+
+
+def in_words(complaint: str) -> str:
+    """A complaint of jsonargparse as one sentence; one of a form that is not known keeps its own words.
+
+    Example:
+        >>> in_words('Parser key "training.epochs": Not of type PositiveInt: -3 does not conform to restriction v>0')
+        'training.epochs must be a whole number above 0; got -3'
+        >>> in_words('''Parser key "model.kind": Expected a typing.Literal['a', 'b']. Got value: c''')
+        'model.kind must be a or b; got c'
+    """
+    line = " ".join(complaint.split())
+    of_key = _OF_KEY.fullmatch(line)
+    if of_key is None:
+        return line
+    key, text = of_key["key"], of_key["text"]
+    if found := _OF_TYPE.fullmatch(text):
+        kind, value = found["type"], found["number"] or found["word"].strip("'")
+    elif found := _EXPECTED.fullmatch(text):
+        kind, value = found["type"], found["value"]
+    else:
+        return f"{key}: {text}"
+    if kind.startswith(_LITERAL):
+        *others, last = map(str, ast.literal_eval(kind.removeprefix(_LITERAL)))
+        wanted = f"{', '.join(others)} or {last}" if others else last
+    else:
+        wanted = _IN_WORDS.get(kind, f"of type {kind}")
+    return f"{key} must be {wanted}; got {value}"
