@@ -7,6 +7,7 @@ from contmax.attention._arguments import Inputs, checked_inputs
 from contmax.attention._blocked import attend_in_blocks
 from contmax.attention._fused import attend_fused, can_be_fused
 from contmax.attention._listed import attend_listed, can_be_listed
+from contmax.attention._masked import masked_as_zeros
 from contmax.attention._reference import attend_reference
 from contmax.attention._softmax import attend_softmax, can_be_softmax
 
@@ -81,7 +82,7 @@ def entmax_attention(
         query, key, value, alpha, mask, bias, is_causal, lengths, dropout_p, scale, enable_gqa
     )  # fmt: skip
     if need_weights:
-        output, weights = (_as_given(x, query, inputs) for x in attend_reference(inputs, dropout_p))
+        output, weights = (_as_given(x, query, inputs) for x in attend_reference(masked_as_zeros(inputs), dropout_p))
         return output, weights
     return _as_given(_attended(inputs, dropout_p), query, inputs)
 
@@ -89,10 +90,11 @@ def entmax_attention(
 def _attended(inputs: Inputs, dropout_p: float) -> Tensor:
     """The output by whichever way takes these arguments."""
     if inputs.key.shape[-2] > 0:
-        if can_be_softmax(inputs):
-            return attend_softmax(inputs, dropout_p)
         if can_be_fused(inputs, dropout_p):
             return attend_fused(inputs)
+        inputs = masked_as_zeros(inputs)
+        if can_be_softmax(inputs):
+            return attend_softmax(inputs, dropout_p)
         if can_be_listed(inputs, dropout_p):
             return attend_listed(inputs)
         if inputs.hold_numbers:
