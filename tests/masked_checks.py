@@ -8,18 +8,23 @@ from torch import Tensor
 
 # The last overflows in the first product.
 FILLERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "3e38": 3e38}
+ALL = "all fillers"
 
 
-def filled(x: Tensor, may: Tensor, filler: float) -> Tensor:
-    """x with a filler where it may not be attended; `may` broadcasts to x."""
-    return torch.where(may, x.detach(), filler)
+def filled(x: Tensor, may: Tensor, filler: float | str) -> Tensor:
+    """x with a filler, or with all of them in turn, where it may not be attended; `may` broadcasts to x."""
+    numbers = list(FILLERS.values()) if isinstance(filler, str) else [filler]
+    largest = torch.finfo(x.dtype).max
+    numbers = [min(n, largest) if n == FILLERS["3e38"] else n for n in numbers]
+    turns = torch.tensor(numbers, dtype=x.dtype)[torch.arange(x.numel()) % len(numbers)]
+    return torch.where(may, x.detach(), turns.view(x.shape))
 
 
 def assert_never_matters(
     call: Callable[..., Sequence[Tensor]],
     given: Sequence[Tensor],
     places: Sequence[Tensor | None],
-    filler: float,
+    filler: float | str,
     module: torch.nn.Module | None = None,
 ) -> None:
     """Results and gradients with a filler are those with zeros, and gradients of masked places are exactly 0.
@@ -46,7 +51,7 @@ def _results(
     call: Callable[..., Sequence[Tensor]],
     given: Sequence[Tensor],
     places: Sequence[Tensor | None],
-    filler: float,
+    filler: float | str,
     module: torch.nn.Module | None,
 ) -> dict[str, Tensor]:
     torch.manual_seed(0)  # modules may draw

@@ -16,13 +16,14 @@ from contmax.kernels import is_by_distance
 def masked_as_zeros(inputs: Inputs) -> Inputs:
     """The same inputs with zeros for what is masked; gradients there are exactly zero."""
     seen, asks = _seen_and_asking(inputs)
-    if seen is None:
-        return inputs
-    heads, groups = inputs.query.shape[-3], inputs.key.shape[-3]
-    if heads != groups and seen.dim() > 2 and seen.shape[-3] == heads:
-        seen = seen.unflatten(-3, (groups, heads // groups)).any(-3)
-    key, value = (torch.where(seen.mT, x, 0) for x in (inputs.key, inputs.value))
-    query = inputs.query if asks is None else torch.where(asks, inputs.query, 0)
+    query, key, value = inputs[:3]
+    if asks is not None:
+        query = torch.where(asks, query, 0)
+    if seen is not None:
+        heads, groups = query.shape[-3], key.shape[-3]
+        if heads != groups and seen.dim() > 2 and seen.shape[-3] == heads:
+            seen = seen.unflatten(-3, (groups, heads // groups)).any(-3)
+        key, value = (torch.where(seen.mT, x, 0) for x in (key, value))
     return inputs._replace(query=query, key=key, value=value)
 
 
@@ -49,22 +50,25 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     seen = None
     for part in parts:
         seen = part if seen is None else seen & part
-    # With a causal mask the last query still meets all keys.
-    asks = None if seen is None else _asking(seen, inputs)
+    # With a causal mask the last query meets all keys, and the first one meets one unless there are more queries.
+    asks = _asking(seen, inputs)
     if line is not None:
         in_reach = _any_in_window(line, queries)
         seen = in_reach if seen is None else seen & in_reach
     return seen, asks
 
 
-def _asking(seen: Tensor, inputs: Inputs) -> Tensor:
-    """Queries that may attend any of the seen keys, (…, Q or 1, 1)."""
+def _asking(seen: Tensor | None, inputs: Inputs) -> Tensor | None:
+    """Queries that may attend any of the seen keys, (…, Q or 1, 1); None if all."""
     queries, keys = inputs.sizes
-    if inputs.diagonal is None:
-        return seen.any(-1, keepdim=True)
+    diagonal = inputs.diagonal
+    if diagonal is not None and seen is None and diagonal < 0:
+        return torch.arange(queries, device=inputs.query.device).unsqueeze(-1) >= -diagonal
+    if diagonal is None or seen is None:
+        return None if seen is None else seen.any(-1, keepdim=True)
     so_far = seen.expand(*seen.shape[:-1], keys).cumsum(-1)
-    # The last query stands at the last key, and the first ones before the first key if there are more of them.
-    return (F.pad(so_far, (max(queries - keys, 0), 0))[..., -queries:] > 0).mT
+    # The last query stands at the last key.
+    return (F.pad(so_far, (max(-diagonal, 0), 0))[..., -queries:] > 0).mT
 
 
 def _any_in_window(line: Tensor, size: int) -> Tensor:

@@ -195,9 +195,11 @@ def dense_keys_backward(
                             rows = first_row + in_block
                             inside = rows < queries
                             first = head * queries + first_row
-                            here = Q + (b * qb + h * qh + start_of(first_row, qi))
-                            q = tl.load(here + at_query, mask=inside[:, None] & (d < D)[None, :], other=0.0)
                             ends = end_of(rows, exist, diagonal, CAUSAL)
+                            # A query of a sequence without keys may be anything, NaN too.
+                            asks = inside & (ends > 0) if HAS_LENGTHS else inside
+                            here = Q + (b * qb + h * qh + start_of(first_row, qi))
+                            q = tl.load(here + at_query, mask=asks[:, None] & (d < D)[None, :], other=0.0)
                             fewest = fewest_keys(
                                 first_row, queries, exist, diagonal, has_shifts, CAUSAL, HAS_MASK, HAS_BIAS
                             )  # fmt: skip
