@@ -119,7 +119,7 @@ def checked_inputs(
         _alpha_of_heads(alpha, query, heads),
         mask,
         bias,
-        _checked_lengths(lengths, batch, query),
+        checked_lengths(lengths, batch, query),
         key.shape[-2] - query.shape[-2] if is_causal else None,
         1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else _checked_scale(scale),
     )
@@ -242,7 +242,8 @@ def _alpha_of_heads(alpha: float | Tensor, query: Tensor, heads: int) -> float |
     return _beside(query, checked, "alpha").reshape(-1, 1, 1) if isinstance(checked, Tensor) else checked
 
 
-def _checked_lengths(lengths: Tensor | None, batch: tuple[int, ...], query: Tensor) -> Tensor | None:
+def checked_lengths(lengths: Tensor | None, batch: tuple[int, ...], query: Tensor) -> Tensor | None:
+    """How many keys exist, (*batch, 1, 1, 1), on the device of the queries."""
     if lengths is None:
         return None
     if lengths.is_floating_point() or lengths.dtype == torch.bool:

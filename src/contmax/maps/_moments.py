@@ -28,7 +28,7 @@ def moments(
         positions: t. On the line (L,) or (*batch, L); in N dimensions (L, N) or (*batch, L, N). Should N be L, then
             only the latter is told from positions on the line.
         grid: numbers of cells L_i along the N axes; by default n^(1/N) for all of them, n the number of positions.
-        mask: boolean, (L,) or (*batch, L): where given, n counts the positions that are True.
+        mask: boolean, (L,) or (*batch, L); True = counts, in n too. What stands elsewhere may be anything, NaN too.
 
     Returns:
         On the line mean and variance, both (*batch); in N dimensions mean (*batch, N) and covariance (*batch, N, N).
@@ -51,6 +51,9 @@ def moments(
     dtype = common_dtype(weights.dtype, positions.dtype)
     wide = wide_dtype(dtype)
     p, points = in_dtype(weights.unsqueeze(-1), wide), in_dtype(points, wide)
+    if mask is not None:
+        may = mask.unsqueeze(-1)
+        p, points = torch.where(may, p, 0), torch.where(may, points, 0)
     mean = (p * points).sum(-2)
     offset = points - mean.unsqueeze(-2)
     with without_autocast(weights):

@@ -10,6 +10,7 @@ from contmax.densities import Mixture
 from contmax.nn._parameters import density_of_moments, moments_of_weights
 from contmax.nn._place import Place, PlacingHead
 from contmax.signal import observation_positions
+from contmax.signal._positions import finite_where_masked
 
 # A window with less of the attention than this is as good as empty; its density may be anything.
 _EMPTY = 1e-12
@@ -67,6 +68,8 @@ class WindowHead(PlacingHead):
         context, weights = self.discrete(values, query, mask=mask)
         wide = in_dtype(weights, wide_dtype(weights.dtype))
         where = in_dtype(observation_positions(weights.shape[-1], positions, grid, mask, wide), wide.dtype)
+        if mask is not None:
+            where = finite_where_masked(where, mask, self.dim)
         windows = self._windows(where.unsqueeze(-1) if self.dim == 1 else where)
         if weights.dim() == 3 and windows.dim() == 3:
             # Positions belong to a sequence, and are shared by its queries.
