@@ -15,7 +15,7 @@ from contmax.nn import (
     PooledHead,
     WindowHead,
 )
-from masked_checks import ALL, FILLERS, assert_never_matters
+from masked_checks import ALL, FILLERS, assert_never_matters, filled
 
 BATCH, LENGTH, WIDTH, QUERIES = 2, 12, 4, 3
 MASKS = {
@@ -140,24 +140,24 @@ def test_pairs_and_scores(score):
 
 @pytest.mark.parametrize("options", [{}, {"alibi": "half"}, {"length_scale": True}, {"alpha": [1.0, 2.0]}])
 @pytest.mark.parametrize("form", ["mask", "pairs", "lengths", "causal lengths"])
-@pytest.mark.parametrize("crossed", [False, True], ids=["self", "crossed"])
-def test_entmax_attention(crossed, form, options):
+def test_entmax_attention(form, options):
     module = EntmaxAttention(WIDTH, 2, is_causal=form == "causal lengths", **options)
-    lengths = torch.tensor([9, 5])
     mask = MASKS["of sequences"]
+    named = {"mask": mask} if form == "mask" else {"lengths": torch.tensor([9, 5])}
     if form == "pairs":
-        named = {"mask": mask.unsqueeze(1) & (torch.rand(BATCH, QUERIES if crossed else LENGTH, LENGTH) > 0.1)}
+        named = {"mask": mask.unsqueeze(1) & (torch.rand(BATCH, QUERIES, LENGTH) > 0.1)}
         mask = named["mask"].any(1)
-    else:
-        named = {"mask": mask} if form == "mask" else {"lengths": lengths}
-    x = torch.randn(BATCH, LENGTH, WIDTH)
-    if not crossed:
-        assert_never_matters(lambda x: [module(x, **named)], [x], [mask.unsqueeze(-1)], ALL, module)
-        return
-    given = [torch.randn(BATCH, QUERIES, WIDTH), x, torch.randn(BATCH, LENGTH, WIDTH)]
-    assert_never_matters(
-        lambda *given: [module(*given, **named)], given, [None, *[mask.unsqueeze(-1)] * 2], ALL, module
-    )
+    given = [torch.randn(BATCH, QUERIES, WIDTH), *torch.randn(2, BATCH, LENGTH, WIDTH)]
+    places = [None, mask.unsqueeze(-1), mask.unsqueeze(-1)]
+    assert_never_matters(lambda *given: [module(*given, **named)], given, places, ALL, module)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.5])
+def test_padding_of_self_attention_does_not_reach_other_queries(alpha):
+    module = EntmaxAttention(WIDTH, 2, alpha=alpha)
+    x, mask = torch.randn(BATCH, LENGTH, WIDTH), MASKS["of sequences"]
+    zeros, other = (module(filled(x, mask.unsqueeze(-1), filler), mask=mask) for filler in (0.0, ALL))
+    assert torch.allclose(other[mask], zeros[mask], rtol=0, atol=1e-6)
 
 
 @pytest.mark.usefixtures("triton_takes_cpu_tensors")

@@ -133,7 +133,6 @@ class EntmaxAttention(AlphaModule):
             # Before they are projected: else 0 · NaN would reach the gradients of the projections.
             compared = torch.where(seen, compared, 0)
             averaged = compared if value is None else torch.where(seen, value, 0)
-            query = compared if key is None else query
         asked = self._heads(self.query_projection(query))
         if self.length_scale is not None:
             asked = asked * self._scale(query.shape[1], compared.shape[1], mask, lengths).to(asked.dtype)
