@@ -165,3 +165,30 @@ def test_padding_of_self_attention_does_not_reach_other_queries(alpha):
 @pytest.mark.parametrize("name", ["gates", "combined, gates", "combined", "discrete"])
 def test_triton(name, mask):
     check(name, MASKS[mask], "default", ALL)
+
+
+class _Quiet(torch.nn.Module):
+    """A module that returns its context alone."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, values, mask, positions=None):
+        is_finite = isinstance(self.module, DiscreteAttention | EntmaxAttention)
+        options = {} if is_finite else {"need_density": False, "positions": positions}
+        found = self.module(values, mask=mask, **options)
+        return found[0] if isinstance(found, tuple) else found
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("name", ["gates", "discrete", "moments", "combined, gates", "self-attention"])
+def test_an_exported_module_takes_as_many_sequences_as_positions(name):
+    module = _Quiet(EntmaxAttention(WIDTH, 2) if name == "self-attention" else MODULES[name](1)).eval()
+    batch, length = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("length", min=2, max=64)
+    given = (torch.randn(BATCH, LENGTH, WIDTH), MASKS["of sequences"], torch.rand(BATCH, LENGTH))
+    other = (torch.randn(6, 6, WIDTH), torch.rand(6, 6) > 0.4, torch.rand(6, 6))
+    count = 2 if name in ("discrete", "self-attention") else 3
+    shapes = ({0: batch, 1: length},) * count
+    program = torch.export.export(module, given[:count], dynamic_shapes=shapes).module()
+    torch.testing.assert_close(program(*other[:count]), module(*other[:count]), rtol=1e-4, atol=1e-4)

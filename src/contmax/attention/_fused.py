@@ -19,7 +19,7 @@ _FEWEST_QUERIES = 32
 
 def can_be_fused(inputs: Inputs, dropout_p: float) -> bool:
     """Whether the kernels take these arguments; transforms of torch.func and exported programs get the reference."""
-    if inputs.query.shape[-2] < _FEWEST_QUERIES or dropout_p > 0:
+    if dropout_p > 0:
         return False
     if isinstance(inputs.alpha, float) and not 1 < inputs.alpha <= 2:
         return False
@@ -27,7 +27,8 @@ def can_be_fused(inputs: Inputs, dropout_p: float) -> bool:
         return False
     if not torch.compiler.is_compiling() and not inputs.hold_numbers:
         return False
-    return kernels.attention_is_fused(*inputs[:3])
+    # The size comes last: a traced program keeps what it was asked for, and an exported one is not fused.
+    return kernels.attention_is_fused(*inputs[:3]) and inputs.query.shape[-2] >= _FEWEST_QUERIES
 
 
 def attend_fused(inputs: Inputs) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from contmax._mask import require_boolean
+from contmax._mask import has_shape, require_boolean
 from contmax._typing import Bool, Float
 from contmax.maps import entmax
 from contmax.nn._alpha import AlphaModule
@@ -133,7 +133,7 @@ def _check(values: Tensor, asking: Tensor | None, scores: Tensor | None, mask: T
             f"scores must have shape (B, L) or (B, Q, L) with B = {batch} and L = {length}; got {tuple(scores.shape)}."
         )
     pairs = () if asking is None or asking.dim() != 3 else ((batch, asking.shape[1], length),)
-    if mask is not None and mask.shape not in ((length,), (1, length), (batch, length), *pairs):
+    if mask is not None and not has_shape(mask, (length,), (1, length), (batch, length), *pairs):
         raise ValueError(
             f"mask must have shape (L,), (B, L) or that of the scores, B = {batch} and L = {length}; got "
             f"{tuple(mask.shape)}. True = may be attended."

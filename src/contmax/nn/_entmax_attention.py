@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from contmax._mask import require_boolean
+from contmax._mask import has_shape, require_boolean
 from contmax._typing import Bool, Float, Int
 from contmax.attention import entmax_attention
 from contmax.attention._arguments import checked_lengths
@@ -225,11 +225,11 @@ def _mask_of_heads(mask: Tensor | None, sizes: tuple[int, int, int]) -> Tensor |
         return None
     require_boolean(mask)
     batch, queries, keys = sizes
-    if mask.shape == (keys,):
+    if has_shape(mask, (keys,)):
         return mask
-    if mask.dim() == 2 and mask.shape in ((batch, keys), (1, keys)):
+    if has_shape(mask, (batch, keys), (1, keys)):
         return mask[:, None, None]
-    if mask.dim() == 3 and mask.shape[0] in (1, batch) and mask.shape[1:] == (queries, keys):
+    if has_shape(mask, (batch, queries, keys), (1, queries, keys)):
         return mask[:, None]
     if mask.dim() == 4 and mask.shape[0] in (1, batch) and mask.shape[2] in (1, queries) and mask.shape[3] == keys:
         return mask
