@@ -43,7 +43,7 @@ def entmax_attention(
             matrix, and zeros save no work. A tensor on a GPU cannot be checked without waiting for it and is assumed to
             lie in [1, 2]; heads where it does not get NaN.
         mask: boolean, broadcastable to (\*batch, H, Q, L); True = may be attended. It combines with `bias`, `is_causal`
-            and `lengths`.
+            and `lengths`. Keys and values that no query may attend may hold anything, NaN too.
         bias: b, added to the scores, broadcastable to them; −inf counts as masked. Differentiable. One that depends on
             the distance of query i and key j only takes little memory as (…, 1, Q + L − 1), with the number of (i, j)
             at j − i + Q − 1; for Q > 1 a bias of that length is always read so.
