@@ -54,6 +54,11 @@ def forms(exist, keys):
             {"bias": minus_inf(distance >= 6).view(1, 1, -1), "is_causal": True},
             place >= 2,
         ),
+        # A query sees the key two before it, and keys behind it, which a causal mask hides.
+        "bias by distance, causal": (
+            {"bias": minus_inf((distance == 6) | (distance >= keys)), "is_causal": True},
+            (place >= 2) & (place <= 6),
+        ),
         "bias by distance, lengths": ({"bias": minus_inf(distance >= 6), "lengths": exist}, (place >= 2) & seen),
         "mask and bias": ({"mask": some, "bias": minus_inf(seen)}, pairs),
     }

@@ -53,6 +53,8 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     # With a causal mask the last query meets all keys, and the first one meets one unless there are more queries.
     asks = _asking(seen, inputs)
     if line is not None:
+        if inputs.diagonal is not None:
+            line = F.pad(line[..., : inputs.diagonal + queries], (0, keys - 1 - inputs.diagonal))
         in_reach = _any_in_window(line, queries)
         seen = in_reach if seen is None else seen & in_reach
     return seen, asks
