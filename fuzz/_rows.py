@@ -82,6 +82,11 @@ def some(count: int, width: int, seed: int) -> Tensor:
     return torch.from_numpy(draw.random((count, width)) < draw.choice([0.0, 0.3, 0.7, 1.0], size=(count, 1)))
 
 
+def hidden(x: Tensor, seen: Tensor) -> Tensor:
+    """x with NaN wherever it is masked, ready for a gradient: what stands there must not matter."""
+    return torch.where(seen, x.detach(), torch.nan).requires_grad_()
+
+
 def require(holds: Tensor, what: str, **shown: Any) -> None:
     """Raise with the first row that is wrong, so that it can be copied into a test."""
     wrong = ~holds

@@ -18,7 +18,7 @@ from contmax.basis import (
 )
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian, Triangular
 from fuzz._campaign import target
-from fuzz._rows import DTYPES, close, require, rows, seeds, wide_dtypes
+from fuzz._rows import DTYPES, close, hidden, require, rows, seeds, wide_dtypes
 
 BATCH = 32
 indices = st.one_of(
@@ -123,10 +123,13 @@ def attention_over_sequences(length: int, alpha: float, dtype: str, seed: int) -
     mask = (torch.arange(length) < kept).expand(BATCH, -1)
     basis = BASES["gaussian"]().to(values.dtype)
     density = BetaGaussian(loc, scale, alpha)
-    dirty = torch.where(mask[..., None], values, torch.nan)
-    found = contmax.continuous_attention(dirty, density, basis, positions=positions, mask=mask)
+    dirty, where = hidden(values, mask[..., None]), hidden(positions, mask)
+    found = contmax.continuous_attention(dirty, density, basis, positions=where, mask=mask)
     shown = {"found": found, "alpha": alpha, "kept": kept, "loc": loc, "scale": scale}
     require(found.isfinite().all(-1), "not finite", **shown)
+    slopes = torch.autograd.grad(found.sum(), (dirty, where))
+    for name, slope, may in zip(("values", "positions"), slopes, (mask[..., None], mask), strict=True):
+        require((slope.isfinite() & ((slope == 0) | may)).flatten(1).all(-1), f"slope of {name}", slope=slope, **shown)
     if kept == 0:
         require((found == 0).all(-1), "nothing attended is not zero", **shown)
         return BATCH

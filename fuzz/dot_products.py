@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 import contmax
 from fuzz._campaign import target
-from fuzz._rows import DTYPES, TOLERANCE, close, dtypes, require, rows, seeds, some
+from fuzz._rows import DTYPES, TOLERANCE, close, dtypes, hidden, require, rows, seeds, some
 
 sizes = st.one_of(st.integers(1, 9), st.sampled_from([31, 64, 65, 130]))
 # Queries and keys whose products stay in the range of every dtype.
@@ -24,6 +24,7 @@ indices = st.one_of(st.sampled_from([1.0, 1.5, 2.0, 4 / 3, 1.25, 1.001, 2.5, 1 +
     dtype=dtypes,
     is_causal=st.booleans(),
     is_masked=st.booleans(),
+    has_length=st.booleans(),
     scale=st.sampled_from([None, 0.0, 1.0, -0.5, 30.0]),
     seed=seeds,
 )
@@ -37,10 +38,14 @@ def entmax_attention(
     dtype: str,
     is_causal: bool,
     is_masked: bool,
+    has_length: bool,
     scale: float | None,
     seed: int,
 ) -> int:
-    """Output and weights like those of float64; rows with nothing to attend are zeros; slopes are finite."""
+    """Output and weights like those of float64; rows with nothing to attend are zeros; slopes are finite.
+
+    Keys and values that no query may attend are NaN, and so are queries that may attend nothing.
+    """
     heads, channels = groups * shared, 4
     query = rows(kind, heads * queries, channels, dtype, seed).view(heads, queries, channels)
     key = rows(kind, groups * keys, channels, dtype, seed + 1).view(groups, keys, channels)
@@ -49,8 +54,13 @@ def entmax_attention(
     allowed = torch.ones(heads, queries, keys, dtype=torch.bool) if mask is None else mask
     if is_causal:
         allowed = allowed & torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
-    inputs = [x.requires_grad_() for x in (query, key, value)]
     options = {"alpha": alpha, "mask": mask, "is_causal": is_causal, "scale": scale, "enable_gqa": shared > 1}
+    if has_length:
+        options["lengths"] = torch.tensor(seed % (keys + 1))
+        allowed = allowed & (torch.arange(keys) < options["lengths"])
+    seen = allowed.view(groups, shared * queries, keys).any(1).unsqueeze(-1)
+    places = (allowed.any(-1, keepdim=True), seen, seen)
+    inputs = [hidden(x, may) for x, may in zip((query, key, value), places, strict=True)]
     found, weights = contmax.entmax_attention(*inputs, need_weights=True, **options)
     alone = contmax.entmax_attention(*inputs, **options)
     wide_key, wide_value = (x.detach().double().repeat_interleave(shared, 0) for x in (key, value))
@@ -68,6 +78,8 @@ def entmax_attention(
         require(close(found, exact @ wide_value, 16 * eps * largest), "output differs from float64", **shown)
         require(close(alone, found, 16 * eps * largest), "weights asked for change the output", alone=alone, **shown)
     require(found.isfinite().all(-1) & alone.isfinite().all(-1), "not finite", **shown)
-    for name, slope in zip("qkv", torch.autograd.grad(alone.float().sum(), inputs), strict=True):
+    slopes = torch.autograd.grad(alone.float().sum(), inputs)
+    for name, slope, may in zip("qkv", slopes, places, strict=True):
         require(slope.isfinite().all(-1), f"slope of {name}", slope=slope, **shown)
+        require(((slope == 0) | may).all(-1), f"slope of {name} where it is masked", slope=slope, **shown)
     return heads * queries

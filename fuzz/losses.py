@@ -2,6 +2,7 @@
 
 import torch
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.nn import functional as F
 
 import contmax
@@ -19,6 +20,7 @@ def losses_of_classes(alpha: float, kind: str, width: int, dtype: str, smoothing
     """Not negative, close to float64, with the gradient p − y; at α = 1 torch's cross-entropy."""
     z = rows(kind, ROWS, width, dtype, seed).requires_grad_()
     y = torch.randint(width, (ROWS,), generator=torch.Generator().manual_seed(seed))
+    _ignore_some(z.detach(), y, alpha, smoothing)
     loss = entmax_loss(z, y, alpha, reduction="none", label_smoothing=smoothing)
     wide = z.detach().double().requires_grad_()
     exact = entmax_loss(wide, y, alpha, reduction="none", label_smoothing=smoothing)
@@ -40,6 +42,21 @@ def losses_of_classes(alpha: float, kind: str, width: int, dtype: str, smoothing
     wanted = contmax.entmax(z.detach(), alpha).double() - soft
     require(close(grads, wanted, tolerance) | (loss == torch.inf), "gradient is not p − y", gradient=grads, **shown)
     return ROWS
+
+
+def _ignore_some(z: Tensor, y: Tensor, alpha: float, smoothing: float) -> None:
+    """Ignored examples of NaN have no loss and no gradient, and change none of the others."""
+    kept = torch.arange(ROWS) % 5 > 0
+    results = []
+    for filler in (0.0, torch.nan):
+        scores = torch.where(kept[:, None], z, filler).requires_grad_()
+        ids = torch.where(kept, y, -100)
+        loss = entmax_loss(scores, ids, alpha, reduction="none", label_smoothing=smoothing)
+        (slope,) = torch.autograd.grad(loss.clamp(max=torch.finfo(z.dtype).max).sum(), scores)
+        results.append((loss[:, None], slope))
+    for what, zeros, other in zip(("loss", "gradient"), *results, strict=True):
+        shown = {"scores": z, "alpha": alpha, "with_zeros": zeros, "with_nan": other}
+        require((other == zeros).all(-1), f"{what} depends on what is ignored", **shown)
 
 
 @target("losses.soft", alpha=alphas, kind=kinds, width=columns, dtype=dtypes, seed=seeds)

@@ -7,7 +7,7 @@ from torch import Tensor
 import contmax
 from fuzz._campaign import target
 from fuzz._oracles import entmax_row
-from fuzz._rows import DTYPES, TOLERANCE, alphas, close, columns, dtypes, kinds, require, rows, seeds, some
+from fuzz._rows import DTYPES, TOLERANCE, alphas, close, columns, dtypes, hidden, kinds, require, rows, seeds, some
 
 ROWS = 512
 CIRCUMSTANCES = {"kind": kinds, "width": columns, "dtype": dtypes, "seed": seeds}
@@ -77,10 +77,13 @@ def a_mask_is_a_removal(alpha: float, kind: str, width: int, dtype: str, seed: i
     """Masked entries count as −inf and as absent; empty rows are zero with zero gradient."""
     x, mask = rows(kind, ROWS, width, dtype, seed), some(ROWS, width, seed)
     p, g = _gradient(x.masked_fill(~mask, -torch.inf), alpha, rows("normal", ROWS, width, dtype, seed + 1))
-    masked = contmax.entmax(x, alpha, mask=mask)
+    spoiled = hidden(x, mask)
+    masked = contmax.entmax(spoiled, alpha, mask=mask)
     require((masked == p).all(-1), "mask and −inf differ", scores=x, mask=mask, masked=masked, p=p, alpha=alpha)
     require(((p == 0) | mask).all(-1), "a masked entry is attended", scores=x, mask=mask, p=p, alpha=alpha)
     require(g.isfinite().all(-1) & ((g == 0) | mask).all(-1), "gradient at the mask", scores=x, mask=mask, gradient=g)
+    (slope,) = torch.autograd.grad(masked, spoiled, rows("normal", ROWS, width, dtype, seed + 1))
+    require((slope == g).all(-1), "gradient depends on what is masked", scores=x, mask=mask, gradient=g, slope=slope)
     empty = ~mask.any(-1)
     require((p == 0).all(-1) | ~empty, "an empty row is not zero", scores=x, mask=mask, p=p)
     columns_kept = mask[0].nonzero()[:, 0]

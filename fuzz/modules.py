@@ -10,14 +10,17 @@ from contmax.nn import (
     ContinuousAttention,
     DiscreteAttention,
     Entmax,
+    EntmaxAttention,
     FenchelYoungLoss,
+    GateHead,
     MomentHead,
     MultiheadContinuousAttention,
     PooledHead,
     Sparsemax,
+    WindowHead,
 )
 from fuzz._campaign import target
-from fuzz._rows import DTYPES, alphas, columns, dtypes, kinds, require, rows, seeds, wide_dtypes
+from fuzz._rows import DTYPES, alphas, columns, dtypes, hidden, kinds, require, rows, seeds, wide_dtypes
 
 BATCH, WIDTH = 16, 4
 
@@ -32,15 +35,25 @@ MODULES = {
     "moments": lambda alpha: ContinuousAttention(
         _basis(), alpha=alpha, head=MomentHead(DiscreteAttention(WIDTH, alpha=alpha))
     ),
+    "gates": lambda alpha: ContinuousAttention(_basis(), alpha=alpha, head=GateHead(WIDTH)),
+    "windows": lambda alpha: ContinuousAttention(
+        _basis(), alpha=alpha, head=WindowHead(DiscreteAttention(WIDTH, alpha=alpha))
+    ),
     "combined": lambda alpha: CombinedAttention(DiscreteAttention(WIDTH, alpha=alpha), _basis(), alpha=alpha),
     "multihead": lambda alpha: MultiheadContinuousAttention(WIDTH, 2, _basis(), alpha=alpha),
+    "dot products": lambda alpha: EntmaxAttention(WIDTH, 2, alpha=alpha),
 }
 gentle = st.one_of(st.sampled_from([1.0, 1.5, 2.0, 4 / 3]), st.floats(1.0, 3.0))
 
 
-def _context(name: str, module: torch.nn.Module, values: Tensor, mask: Tensor) -> Tensor:
-    arguments = (values[:, :3].nan_to_num(0, 0, 0), values) if name == "multihead" else (values,)
-    return module(*arguments, mask=mask)[0]
+def _context(name: str, module: torch.nn.Module, values: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+    query = torch.ones(BATCH, 3, WIDTH, dtype=values.dtype)
+    if name == "dot products":
+        return module(query, values, mask=mask)
+    if name == "multihead":
+        return module(query, values, positions=positions, mask=mask)[0]
+    where = {} if name == "discrete" else {"positions": positions}
+    return module(values, mask=mask, **where)[0]
 
 
 @target(
@@ -53,25 +66,27 @@ def _context(name: str, module: torch.nn.Module, values: Tensor, mask: Tensor) -
     seed=seeds,
 )
 def attention_modules(name: str, alpha: float, length: int, dtype: str, kind: str, seed: int) -> int:
-    """Finite for values up to 10⁴, the same whatever stands under the mask, gradients of all parameters finite."""
+    """Finite for values up to 10⁴; NaN under the mask changes neither results nor gradients, those of weights too."""
     torch.manual_seed(seed)
-    module = MODULES[name](alpha).to(DTYPES[dtype])
+    module = MODULES[name](alpha).to(DTYPES[dtype]).eval()
     values = rows(kind, BATCH * length, WIDTH, dtype, seed).clamp(-1e4, 1e4).view(BATCH, length, WIDTH)
+    positions = torch.rand(BATCH, length, dtype=values.dtype)
     lengths = torch.randint(1, length + 1, (BATCH, 1))
     mask = torch.arange(length) < lengths
     mask[0] = False
-    other = torch.where(mask[..., None], values, 7.0)
-    found, again = _context(name, module, values, mask), _context(name, module, other, mask)
-    flat = found.flatten(1)
-    require(flat.isfinite().all(-1), "not finite", found=flat, values=values, alpha=alpha)
-    if name != "multihead":  # its queries are the first values themselves
-        size = 1e-4 * (1 + flat.detach().abs().amax(-1))
-        require((flat - again.flatten(1)).abs().amax(-1) <= size, "depends on what is masked", found=flat, alpha=alpha)
-    found.square().mean().backward()
-    for key, parameter in module.named_parameters():
-        slope = parameter.grad
-        if slope is not None:
-            require(slope.isfinite().all()[None], f"gradient of {key}", alpha=alpha, length=length)
+    results = []
+    for filler in (0.0, torch.nan):
+        inputs = [hidden(values, mask[..., None]), hidden(positions, mask)]
+        inputs = [x.detach().nan_to_num(filler).requires_grad_() for x in inputs]
+        found = _context(name, module, *inputs, mask)
+        wanted = [*inputs, *module.parameters()]
+        slopes = torch.autograd.grad(found.square().mean(), wanted, allow_unused=True, materialize_grads=True)
+        results.append([found, *slopes])
+    names = ["context", "slope of values", "slope of positions", *dict(module.named_parameters())]
+    for what, zeros, other in zip(names, *results, strict=True):
+        shown = {"with_zeros": zeros, "with_nan": other, "alpha": alpha, "length": length}
+        require(zeros.isfinite().all()[None], f"{what} is not finite", **shown)
+        require((other == zeros).all()[None], f"{what} depends on what is masked", **shown)
     return BATCH
 
 

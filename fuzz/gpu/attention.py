@@ -121,8 +121,22 @@ def _drawn(case: Case, batch: int, queries: int, keys: int, plain: bool = False)
     elif kind == "equal":
         key = key[:, :, :1].expand(key.shape)
     query = query.mul_(sharp)
+    seen = _seen(options, keys, key)
+    key, value = torch.where(seen, key, math.nan), torch.where(seen, value, math.nan)
     tensors = [_laid_out(case, x.to(dtype)).detach().requires_grad_() for x in (query, key, value)]
     return _Given(*tensors, alpha, {**options, "enable_gqa": shared > 1})
+
+
+def _seen(options: dict[str, Any], keys: int, like: Tensor) -> Tensor:
+    """Which keys some query may attend, (B or 1, 1, L, 1); the others are NaN, and must not matter."""
+    seen = torch.ones(1, 1, keys, 1, dtype=torch.bool, device=like.device)
+    if "lengths" in options:
+        seen = torch.arange(keys, device=like.device)[:, None] < options["lengths"].view(-1, 1, 1, 1)
+    if "mask" in options:
+        pairs = options["mask"]
+        of_keys = pairs.view((1,) * (4 - pairs.dim()) + pairs.shape).any(2).any(1)
+        seen = seen & of_keys[:, None, :, None]
+    return seen
 
 
 def _alpha(case: Case, heads: int, plain: bool) -> float | Tensor:
@@ -209,7 +223,8 @@ def _product(a: Tensor, b: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:
-    return x.detach().double().repeat_interleave(heads // x.shape[1], 1)
+    """For every head of queries, with zeros for what is masked."""
+    return x.detach().double().nan_to_num(0.0).repeat_interleave(heads // x.shape[1], 1)
 
 
 def _summed(x: Tensor, like: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ No kernel for a GPU takes float64: the same call with float64 tensors is made of
 """
 
 import copy
+import math
 from collections.abc import Callable
 
 import torch
@@ -123,7 +124,10 @@ def contexts(case: Case) -> None:
         of_rows = mask if mask is None or places is None else mask[places]
         return (attend[loc.dtype](values, (loc, scale), mask=of_rows, need_density=False)[0],)
 
-    _against_float64(case, call, [case.normal(batch, length, channels), loc, scale], batch, length, looser=10.0)
+    values = case.normal(batch, length, channels)
+    if mask is not None:
+        values = torch.where(mask.unsqueeze(-1), values, math.nan)
+    _against_float64(case, call, [values, loc, scale], batch, length, looser=10.0)
 
 
 def _ellipses(case: Case, batch: int) -> tuple[Tensor, Tensor]:

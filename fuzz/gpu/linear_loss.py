@@ -1,5 +1,7 @@
 """The loss of a linear layer without its logits: values, and gradients of hidden vectors, weight and bias."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -35,8 +37,9 @@ def linear(case: Case) -> None:
             hidden[: tokens // 2 + 1].repeat(2, 1)[:tokens],
         )
     bias = case.normal(classes).to(dtype).requires_grad_() if has_bias else None
-    hidden, weight = (x.to(dtype).requires_grad_() for x in (hidden, weight))
     ids = torch.where(case.uniform(tokens) < 0.1, _IGNORED, case.integers(classes, tokens))
+    hidden = torch.where((ids == _IGNORED).unsqueeze(1), math.nan, hidden)
+    hidden, weight = (x.to(dtype).requires_grad_() for x in (hidden, weight))
     places = case.sample(tokens, classes)[: max(1, _MOST_LOGITS // classes)]
     # Only the tokens that are compared have a cotangent: so the gradient of the weight is theirs alone.
     g = torch.zeros(tokens, device=case.device).index_copy_(0, places, case.normal(len(places)))
@@ -64,6 +67,7 @@ def _compare(
     """Against logits that are computed in float64 and rounded once, as a layer in half precision rounds them."""
     dtype = leaves[0].dtype
     hidden, weight, *bias = (x.detach().double() for x in leaves)
+    hidden = hidden.nan_to_num(0.0)
     logits = hidden[places] @ weight.mT
     logits = (logits + bias[0] if bias else logits).to(dtype).double()
     q = torch.zeros_like(logits).scatter_(1, ids[places].clamp(min=0).unsqueeze(1), 1.0)

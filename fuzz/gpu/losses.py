@@ -52,6 +52,7 @@ def masked(case: Case) -> None:
     ids = _ids(case, z)
     mask = case.uniform(*shape) < share
     mask.scatter_(1, ids.clamp(min=0).unsqueeze(1), True)
+    z = torch.where(mask, z, math.nan)
     _classes(case, z, ids, alpha, [], "none", smoothing, mask)
 
 

@@ -37,3 +37,14 @@ def require_mask(mask: Tensor | None, shape: torch.Size, of: str = "scores") -> 
             f"entry for each of the {of}, or size 1 where an axis shares them: mask[:, None] for (B, L) beside "
             "(B, Q, L). True = may be attended."
         )
+
+
+def has_shape(x: Tensor, *shapes: tuple[int, ...]) -> bool:
+    """Whether x has one of these shapes.
+
+    Numbers of axes are compared first. To compare (B, L) with (L,) Python compares B with L, which an exported program
+    would take for a promise that they differ.
+    """
+    return any(
+        x.dim() == len(shape) and all(n == size for n, size in zip(x.shape, shape, strict=True)) for shape in shapes
+    )

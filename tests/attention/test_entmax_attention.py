@@ -242,6 +242,15 @@ def test_a_single_alpha_is_looked_at_before_it_goes_to_the_device_of_the_queries
         ({"bias": torch.ones(9, 9, dtype=F64, device="meta")}, "bias is on meta"),
         ({"lengths": torch.ones(2, dtype=torch.long, device="meta")}, "lengths is on meta"),
         ({"alpha": torch.ones(4, device="meta")}, "alpha is on meta"),
+        ({"key": torch.ones(3, 4, 9, 8, dtype=F64), "value": torch.ones(3, 4, 9, 8, dtype=F64)}, "batch axes"),
+        ({"query": [[1.0, 2.0]]}, "query must be a tensor; got list"),
+        ({"value": None}, "value must be a tensor; got NoneType"),
+        ({"mask": [True] * 9}, "mask must be a tensor; got list"),
+        ({"lengths": [9, 3]}, "lengths must be a tensor; got list"),
+        ({"bias": 0.5}, "bias must be a tensor; got float"),
+        ({"alpha": [1.5] * 4}, "alpha must be a number or a tensor; got list"),
+        ({"scale": math.nan}, "scale multiplies the scores and must be finite; got nan"),
+        ({"scale": math.inf}, "must be finite; got inf"),
     ],
 )
 def test_wrong_arguments_are_told(change, said):
@@ -260,3 +269,14 @@ def test_hostile_scores_give_finite_results(alpha, scale):
     output = entmax_attention(*given, alpha=alpha, is_causal=True)
     grads = torch.autograd.grad(output.sum(), given)
     assert all(x.isfinite().all() for x in (output, *grads))
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.5])
+@pytest.mark.parametrize("shape", [(), (1,), (9,)])
+def test_masks_and_biases_of_fewer_than_two_axes(shape, alpha):
+    query, key, value = triple()
+    mask, bias = torch.arange(9)[: math.prod(shape)].reshape(shape) != 2, torch.randn(shape, dtype=F64)
+    full = {"mask": mask.expand(2, 4, 9, 9), "bias": bias.expand(2, 4, 9, 9)}
+    for options in ({"mask": mask}, {"bias": bias}, {"mask": mask, "bias": bias}):
+        expected = entmax_attention(query, key, value, alpha=alpha, **{name: full[name] for name in options})
+        assert torch.allclose(entmax_attention(query, key, value, alpha=alpha, **options), expected, atol=1e-12)

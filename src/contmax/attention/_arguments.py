@@ -1,6 +1,7 @@
 """What attention accepts: one place that checks queries, keys, values and what comes with them."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -90,6 +91,9 @@ def checked_inputs(
     Raises:
         ValueError, TypeError: with what was got, what it means and what to pass.
     """
+    _require_tensors(query=query, key=key, value=value)
+    optional = {"mask": mask, "bias": bias, "lengths": lengths}
+    _require_tensors(**{name: x for name, x in optional.items() if x is not None})
     query, key, value = _as_autocast_takes(query, key, value)
     _check_tensors(query, key, value)
     if not 0 <= dropout_p < 1:
@@ -101,9 +105,9 @@ def checked_inputs(
     shape = (*batch, heads, query.shape[-2], key.shape[-2])
     require_boolean(mask)
     if mask is not None:
-        mask = _beside(query, _fitting(mask, shape, "mask"), "mask")
+        mask = torch.atleast_2d(_beside(query, _fitting(mask, shape, "mask"), "mask"))
     if bias is not None:
-        bias = _beside(query, _fitting(bias, full_shape(bias, shape), "bias"), "bias")
+        bias = torch.atleast_2d(_beside(query, _fitting(bias, full_shape(bias, shape), "bias"), "bias"))
         if not bias.is_floating_point():
             raise TypeError(
                 f"bias is added to the scores and must be floating-point; got {bias.dtype}. Pass bias.float()."
@@ -115,10 +119,24 @@ def checked_inputs(
         _alpha_of_heads(alpha, query, heads),
         mask,
         bias,
-        _checked_lengths(lengths, batch, query),
+        checked_lengths(lengths, batch, query),
         key.shape[-2] - query.shape[-2] if is_causal else None,
-        1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale),
+        1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else _checked_scale(scale),
     )
+
+
+def _require_tensors(**arguments: object) -> None:
+    for name, x in arguments.items():
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor; got {type(x).__name__}. Pass torch.as_tensor({name}).")
+
+
+def _checked_scale(scale: float) -> float:
+    """The scale as a number; one of a traced program may be symbolic."""
+    scale = float(scale)
+    if not math.isfinite(scale):
+        raise ValueError(f"scale multiplies the scores and must be finite; got {scale}. Leave it out for 1/√d.")
+    return scale
 
 
 def _common_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
@@ -126,7 +144,14 @@ def _common_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
     batch: tuple[int, ...] = query.shape[:-3]
     if batch == key.shape[:-3] == value.shape[:-3]:
         return batch  # as a rule; torch takes longer to ask than a short attention
-    batch = torch.broadcast_shapes(batch, key.shape[:-3], value.shape[:-3])
+    try:
+        batch = torch.broadcast_shapes(batch, key.shape[:-3], value.shape[:-3])
+    except RuntimeError:
+        shapes = ", ".join(str(tuple(x.shape[:-3])) for x in (query, key, value))
+        raise ValueError(
+            f"query, key and value must have batch axes that broadcast, those before (heads, positions, channels); got "
+            f"{shapes}."
+        ) from None
     return batch
 
 
@@ -206,6 +231,8 @@ def _beside(query: Tensor, x: Tensor, name: str) -> Tensor:
 
 
 def _alpha_of_heads(alpha: float | Tensor, query: Tensor, heads: int) -> float | Tensor:
+    if isinstance(alpha, Sequence):
+        raise TypeError(f"alpha must be a number or a tensor; got {type(alpha).__name__}. Pass torch.tensor(alpha).")
     if isinstance(alpha, Tensor) and (alpha.dim() > 1 or (alpha.dim() == 1 and alpha.shape[0] not in (1, heads))):
         raise ValueError(
             f"alpha must be a number or one per head, ({heads},); got a tensor of shape {tuple(alpha.shape)}."
@@ -215,7 +242,8 @@ def _alpha_of_heads(alpha: float | Tensor, query: Tensor, heads: int) -> float |
     return _beside(query, checked, "alpha").reshape(-1, 1, 1) if isinstance(checked, Tensor) else checked
 
 
-def _checked_lengths(lengths: Tensor | None, batch: tuple[int, ...], query: Tensor) -> Tensor | None:
+def checked_lengths(lengths: Tensor | None, batch: tuple[int, ...], query: Tensor) -> Tensor | None:
+    """How many keys exist, (*batch, 1, 1, 1), on the device of the queries."""
     if lengths is None:
         return None
     if lengths.is_floating_point() or lengths.dtype == torch.bool:

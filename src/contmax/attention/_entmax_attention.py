@@ -8,6 +8,7 @@ from contmax.attention._arguments import Inputs, checked_inputs
 from contmax.attention._blocked import attend_in_blocks
 from contmax.attention._fused import attend_fused, can_be_fused
 from contmax.attention._listed import attend_listed, can_be_listed
+from contmax.attention._masked import masked_as_zeros
 from contmax.attention._reference import attend_reference
 from contmax.attention._softmax import attend_softmax, can_be_softmax
 
@@ -43,7 +44,7 @@ def entmax_attention(
             matrix, and zeros save no work. A tensor on a GPU cannot be checked without waiting for it and is assumed to
             lie in [1, 2]; heads where it does not get NaN.
         mask: boolean, broadcastable to (\*batch, H, Q, L); True = may be attended. It combines with `bias`, `is_causal`
-            and `lengths`.
+            and `lengths`. Keys and values that no query may attend may hold anything, NaN too.
         bias: b, added to the scores, broadcastable to them; −inf counts as masked. Differentiable. One that depends on
             the distance of query i and key j only takes little memory as (…, 1, Q + L − 1), with the number of (i, j)
             at j − i + Q − 1; for Q > 1 a bias of that length is always read so.
@@ -83,7 +84,7 @@ def entmax_attention(
         query, key, value, alpha, mask, bias, is_causal, lengths, dropout_p, scale, enable_gqa
     )  # fmt: skip
     if need_weights:
-        output, weights = (_as_given(x, query, inputs) for x in attend_reference(inputs, dropout_p))
+        output, weights = (_as_given(x, query, inputs) for x in attend_reference(masked_as_zeros(inputs), dropout_p))
         return output, weights
     return _as_given(_attended(inputs, dropout_p), query, inputs)
 
@@ -91,10 +92,11 @@ def entmax_attention(
 def _attended(inputs: Inputs, dropout_p: float) -> Tensor:
     """The output by whichever way takes these arguments."""
     if inputs.key.shape[-2] > 0:
-        if can_be_softmax(inputs):
-            return attend_softmax(inputs, dropout_p)
         if can_be_fused(inputs, dropout_p):
             return attend_fused(inputs)
+        inputs = masked_as_zeros(inputs)
+        if can_be_softmax(inputs):
+            return attend_softmax(inputs, dropout_p)
         if can_be_listed(inputs, dropout_p):
             return attend_listed(inputs)
         if inputs.hold_numbers:

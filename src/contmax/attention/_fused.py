@@ -10,6 +10,7 @@ from contmax._autograd import apply
 from contmax._by_reference import gradients_by_reference, refused_by_kernels
 from contmax.attention._arguments import Inputs
 from contmax.attention._distances import full_shape
+from contmax.attention._masked import masked_as_zeros
 from contmax.attention._reference import attend_reference
 
 # For fewer queries all weights are few, and a product of matrices of that height would be mostly padding.
@@ -18,7 +19,7 @@ _FEWEST_QUERIES = 32
 
 def can_be_fused(inputs: Inputs, dropout_p: float) -> bool:
     """Whether the kernels take these arguments; transforms of torch.func and exported programs get the reference."""
-    if inputs.query.shape[-2] < _FEWEST_QUERIES or dropout_p > 0:
+    if dropout_p > 0:
         return False
     if isinstance(inputs.alpha, float) and not 1 < inputs.alpha <= 2:
         return False
@@ -26,11 +27,14 @@ def can_be_fused(inputs: Inputs, dropout_p: float) -> bool:
         return False
     if not torch.compiler.is_compiling() and not inputs.hold_numbers:
         return False
-    return kernels.attention_is_fused(*inputs[:3])
+    # The size comes last: a traced program keeps what it was asked for, and an exported one is not fused.
+    return kernels.attention_is_fused(*inputs[:3]) and inputs.query.shape[-2] >= _FEWEST_QUERIES
 
 
 def attend_fused(inputs: Inputs) -> Tensor:
     """Means of the values for all queries, (*batch, H, Q, c), in the dtype of the query."""
+    # Kernels do not read keys behind the last.
+    inputs = masked_as_zeros(inputs._replace(lengths=None))._replace(lengths=inputs.lengths)
     batch = inputs.query.shape[:-3]
     query, key, value = (x if x.dim() == 4 else x.reshape(-1, *x.shape[-3:]) for x in inputs[:3])
     scores = (*inputs.query.shape[:-1], inputs.key.shape[-2])
@@ -60,7 +64,7 @@ def _reference(query: Tensor, key: Tensor, value: Tensor, alpha: Any, options: k
     mask, bias, lengths, diagonal, scale = options
     places = None if lengths is None else lengths[:, None, None, None]
     inputs = Inputs(query, key, value, index, mask, bias, places, diagonal, scale)
-    return attend_reference(inputs, 0.0).output.to(query.dtype)
+    return attend_reference(masked_as_zeros(inputs), 0.0).output.to(query.dtype)
 
 
 class _FusedAttention(torch.autograd.Function):

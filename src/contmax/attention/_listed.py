@@ -97,12 +97,9 @@ def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     key, value = (repeated_heads(x, block.query.shape[-3]) for x in (block.key, block.value))
     with without_autocast(block.query):
         scores = (block.query * block.scale) @ key.mT
-    if block.bias is not None:
-        scores += bias_of_scores(block.bias, *block.sizes).to(scores.dtype)
-    allowed = allowed_keys(block)
-    if allowed is not None:
-        # One pass over few numbers and one over the scores; a masked fill takes several.
-        scores += scores.new_zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)
+    added = _bias_and_mask(block, scores.dtype)
+    if added is not None:
+        scores += added
     compiled = kernels.regularized_max_compiled(scores, block.alpha, -1)
     assert compiled is not None
     weights = compiled[0]
@@ -114,6 +111,20 @@ def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
             return weights @ value, empty, empty
     means = kernels.listed_means(*lists, _heads_first(block.value))
     return means.reshape(*weights.shape[:-1], value.shape[-1]), *lists
+
+
+def _bias_and_mask(block: Inputs, dtype: torch.dtype) -> Tensor | None:
+    """What is added to the scores: the bias, and −inf where a key may not be attended; None for nothing.
+
+    One pass over few numbers and one over the scores: a masked fill of the scores takes several.
+    """
+    bias, allowed = block.bias, allowed_keys(block)
+    if bias is not None:
+        bias = bias_of_scores(bias, *block.sizes).to(dtype)
+        return bias if allowed is None else torch.where(allowed, bias, -torch.inf)
+    if allowed is None:
+        return None
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)
 
 
 def _gradients(inputs: Inputs, kept: list[Tensor], g: Tensor, needs_alpha: bool) -> tuple[Tensor | None, ...]:

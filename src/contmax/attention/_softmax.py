@@ -47,7 +47,8 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
     if bias is None and allowed is None:
         return F.scaled_dot_product_attention(*inputs[:3], **options)
     if bias is not None:
-        allowed = bias > -torch.inf if allowed is None else allowed & (bias > -torch.inf)
+        finite = bias != -torch.inf
+        allowed = finite if allowed is None else allowed & finite
     assert allowed is not None
     # Backends differ in what they make of a row with every key masked.
     nothing = ~allowed.any(-1, keepdim=True)

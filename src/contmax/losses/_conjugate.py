@@ -76,7 +76,8 @@ class ClassLoss(torch.autograd.Function):
         if may_be_differentiated() and p is not None:
             residual = less_target(p, target, allowed, ctx.smoothing, ctx.dim, in_place=False)
         cotangent = cotangent.unsqueeze(ctx.dim)
-        return cotangent * residual, _alpha_gradient(ctx, cotangent, p, alpha), None, None, None, None
+        gradient = _where_it_counts(cotangent, residual)
+        return gradient, _alpha_gradient(ctx, cotangent, p, alpha), None, None, None, None
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
@@ -140,7 +141,12 @@ def less_target(
 def _alpha_gradient(ctx: Any, cotangent: Tensor, p: Tensor | None, alpha: float | Tensor) -> Tensor | None:
     if not ctx.needs_input_grad[1] or p is None or not isinstance(alpha, Tensor):
         return None
-    return (cotangent * _rate_in_alpha(p, alpha, ctx.dim)).sum_to_size(alpha.shape)
+    return _where_it_counts(cotangent, _rate_in_alpha(p, alpha, ctx.dim)).sum_to_size(alpha.shape)
+
+
+def _where_it_counts(cotangent: Tensor, slope: Tensor) -> Tensor:
+    """Their product: 0 for an example that counts nothing, even if its slope is NaN."""
+    return torch.where(cotangent == 0, 0, cotangent * slope)
 
 
 def _push_forward(gradient: Tensor, p: Tensor, alpha: float | Tensor, dim: int, tangents: tuple[Any, ...]) -> Tensor:

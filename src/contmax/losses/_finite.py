@@ -148,7 +148,7 @@ def _class_losses(
         # A loss that counts nothing is removed, also one that is infinite.
         counted = torch.where(kept, losses, 0) if weight is None else weighted(losses, sample_weight)
         return counted, sample_weight
-    every = _loss_of_every_class(z, alpha, dim)
+    every = _loss_of_every_class(torch.where(kept.unsqueeze(dim), z, 0), alpha, dim)
     hard = weighted(every.gather(dim, ids.unsqueeze(dim)).squeeze(dim), sample_weight)
     allowed = torch.ones_like(z, dtype=torch.bool) if mask is None else mask.expand_as(z)
     share = torch.where(allowed, _along(weight.to(z.dtype), z, dim), 0) / allowed.sum(dim, keepdim=True).clamp(min=1)

@@ -73,6 +73,8 @@ def linear_entmax_loss(
     """
     _check_shapes(hidden, weight, target, bias)
     check_options(None, label_smoothing, reduction, weight.shape[0])
+    # An ignored token counts nothing, even if it is NaN: its residual of 0 would meet it in the gradient of the weight.
+    hidden = torch.where((target != ignore_index).unsqueeze(-1), hidden, 0)
     hidden, weight, bias = _as_linear_takes(hidden, weight, bias)
     if target.numel() == 0 or not _can_be_blocked(hidden, weight, target, bias, alpha):
         logits = F.linear(hidden, weight, bias)

@@ -29,7 +29,7 @@ def moments(
         positions: t. On the line (L,) or (*batch, L); in N dimensions (L, N) or (*batch, L, N). Should N be L, then
             only the latter is told from positions on the line.
         grid: numbers of cells L_i along the N axes; by default n^(1/N) for all of them, n the number of positions.
-        mask: boolean, (L,) or (*batch, L): where given, n counts the positions that are True.
+        mask: boolean, (L,) or (*batch, L); True = counts, in n too. What stands elsewhere may be anything, NaN too.
         sides: of a cell along the N axes, broadcastable to (*batch, N), in place of 1/L_i: for positions in other units
             than those of the unit cube.
 
@@ -54,6 +54,9 @@ def moments(
     dtype = common_dtype(weights.dtype, positions.dtype)
     wide = wide_dtype(dtype)
     p, points = in_dtype(weights.unsqueeze(-1), wide), in_dtype(points, wide)
+    if mask is not None:
+        may = mask.unsqueeze(-1)
+        p, points = torch.where(may, p, 0), torch.where(may, points, 0)
     mean = (p * points).sum(-2)
     offset = points - mean.unsqueeze(-2)
     with without_autocast(weights):

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from contmax._mask import has_shape, require_boolean
 from contmax._typing import Bool, Float
 from contmax.maps import entmax
 from contmax.nn._alpha import AlphaModule
@@ -90,32 +91,20 @@ class DiscreteAttention(AlphaModule):
         mask: Bool[Tensor, "..."] | None = None,
     ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
         """Context and weights; `scores`, if given, are used instead of the module's own."""
-        z = self._scores(values, query) if scores is None else scores
-        self._check(values, z, mask)
+        if scores is None:
+            check_values(values, self.embed_dim, "values")
+            check_query(query, self.query_dim, values)
+        _check(values, query if scores is None else scores, scores, mask)
+        seen = _with_zeros(values, scores, mask)
+        z = self._scores(seen, query) if scores is None else scores
         if mask is not None and z.dim() == 3 and mask.dim() == 2:
             mask = mask.unsqueeze(-2)
         weights = entmax(z, self.alpha, mask=mask)
-        return weighted_mean(weights, values), weights
+        return weighted_mean(weights, seen), weights
 
     def _scores(self, values: Tensor, query: Tensor | None) -> Tensor:
-        check_values(values, self.embed_dim, "values")
-        check_query(query, self.query_dim, values)
         asked = None if query is None or self.query is None else self.query(query)
         return self._products(values, asked) if self.score == "dot" else self._energies(values, asked)
-
-    @staticmethod
-    def _check(values: Tensor, scores: Tensor, mask: Tensor | None) -> None:
-        batch, length = values.shape[:2]
-        if scores.dim() not in (2, 3) or scores.shape[0] != batch or scores.shape[-1] != length:
-            raise ValueError(
-                f"scores must have shape (B, L) or (B, Q, L) with B = {batch} and L = {length}; got "
-                f"{tuple(scores.shape)}."
-            )
-        if mask is not None and mask.shape not in ((length,), (1, length), (batch, length), scores.shape):
-            raise ValueError(
-                f"mask must have shape (L,), (B, L) or that of the scores, B = {batch} and L = {length}; got "
-                f"{tuple(mask.shape)}. True = may be attended."
-            )
 
     def _products(self, values: Tensor, asked: Tensor | None) -> Tensor:
         scaled: Tensor = (self.constant_query if asked is None else asked) / math.sqrt(self.embed_dim)
@@ -133,3 +122,32 @@ class DiscreteAttention(AlphaModule):
         return (
             f"embed_dim={self.embed_dim}, query_dim={self.query_dim}, alpha={self._shown_alpha()}, score={self.score!r}"
         )
+
+
+def _check(values: Tensor, asking: Tensor | None, scores: Tensor | None, mask: Tensor | None) -> None:
+    """Scores and a mask that fit the values; `asking` has an axis of queries if it has three axes."""
+    require_boolean(mask)
+    batch, length = values.shape[:2]
+    if scores is not None and (scores.dim() not in (2, 3) or scores.shape[0] != batch or scores.shape[-1] != length):
+        raise ValueError(
+            f"scores must have shape (B, L) or (B, Q, L) with B = {batch} and L = {length}; got {tuple(scores.shape)}."
+        )
+    pairs = () if asking is None or asking.dim() != 3 else ((batch, asking.shape[1], length),)
+    if mask is not None and not has_shape(mask, (length,), (1, length), (batch, length), *pairs):
+        raise ValueError(
+            f"mask must have shape (L,), (B, L) or that of the scores, B = {batch} and L = {length}; got "
+            f"{tuple(mask.shape)}. True = may be attended."
+        )
+
+
+def _with_zeros(values: Tensor, scores: Tensor | None, mask: Tensor | None) -> Tensor:
+    """Values with zeros where no query may look: what stands there may be anything, NaN too."""
+    allowed = mask
+    if scores is not None:
+        finite = scores.detach() != -torch.inf
+        if mask is not None and mask.dim() == 2 and finite.dim() == 3:
+            mask = mask.unsqueeze(-2)
+        allowed = finite if mask is None else mask & finite
+    if allowed is None:
+        return values
+    return torch.where((allowed.any(1) if allowed.dim() == 3 else allowed).unsqueeze(-1), values, 0)

@@ -6,9 +6,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from contmax._mask import require_boolean
+from contmax._mask import has_shape, require_boolean
 from contmax._typing import Bool, Float, Int
 from contmax.attention import entmax_attention
+from contmax.attention._arguments import checked_lengths
 from contmax.nn._alpha import AlphaModule
 from contmax.nn._parameters import check_values
 
@@ -118,25 +119,30 @@ class EntmaxAttention(AlphaModule):
             lengths: how many keys each sequence has, (B,); keys after these are padding.
             need_weights: whether to return the weights; all of them are then held in memory.
         """
-        key = query if key is None else key
-        value = key if value is None else value
+        compared = query if key is None else key
+        averaged = compared if value is None else value
         for x, channels, name in (
             (query, self.embed_dim, "query"),
-            (key, self.kdim, "key"),
-            (value, self.vdim, "value"),
+            (compared, self.kdim, "key"),
+            (averaged, self.vdim, "value"),
         ):
             check_values(x, channels, name)
-        mask = _mask_of_heads(mask, (*query.shape[:2], key.shape[1]))
+        mask = _mask_of_heads(mask, (*query.shape[:2], compared.shape[1]))
+        seen = self._seen_keys(query, compared.shape[1], mask, lengths)
+        if seen is not None:
+            # Before they are projected: else 0 · NaN would reach the gradients of the projections.
+            compared = torch.where(seen, compared, 0)
+            averaged = compared if value is None else torch.where(seen, value, 0)
         asked = self._heads(self.query_projection(query))
         if self.length_scale is not None:
-            asked = asked * self._scale(query.shape[1], key.shape[1], mask, lengths).to(asked.dtype)
+            asked = asked * self._scale(query.shape[1], compared.shape[1], mask, lengths).to(asked.dtype)
         attended = entmax_attention(
             asked,
-            self._heads(self.key_projection(key)),
-            self._heads(self.value_projection(value)),
+            self._heads(self.key_projection(compared)),
+            self._heads(self.value_projection(averaged)),
             alpha=self.alpha,
             mask=mask,
-            bias=self._penalty(query.shape[1], key.shape[1]),
+            bias=self._penalty(query.shape[1], compared.shape[1]),
             is_causal=self.is_causal,
             lengths=lengths,
             dropout_p=self.dropout if self.training else 0.0,
@@ -145,6 +151,18 @@ class EntmaxAttention(AlphaModule):
         means, weights = attended if isinstance(attended, tuple) else (attended, None)
         output: Tensor = self.output_projection(means.transpose(1, 2).flatten(2))
         return output if weights is None else (output, weights)
+
+    def _seen_keys(self, query: Tensor, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor | None:
+        """Keys that any query may attend, (B or 1, L, 1); None if all."""
+        if mask is not None and mask.dim() == 4:
+            if self.is_causal and mask.shape[-2] > 1:
+                mask = mask & mask.new_ones(query.shape[1], keys).tril(keys - query.shape[1])
+            mask = mask.any(-2).any(-2)
+        exist = checked_lengths(lengths, (query.shape[0],), query)
+        if exist is not None:
+            exists = torch.arange(keys, device=query.device) < exist[..., 0, 0]
+            mask = exists if mask is None else mask & exists
+        return None if mask is None else mask.unsqueeze(-1)
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, n, E) → (B, H, n, d)."""
@@ -207,11 +225,11 @@ def _mask_of_heads(mask: Tensor | None, sizes: tuple[int, int, int]) -> Tensor |
         return None
     require_boolean(mask)
     batch, queries, keys = sizes
-    if mask.shape == (keys,):
+    if has_shape(mask, (keys,)):
         return mask
-    if mask.dim() == 2 and mask.shape in ((batch, keys), (1, keys)):
+    if has_shape(mask, (batch, keys), (1, keys)):
         return mask[:, None, None]
-    if mask.dim() == 3 and mask.shape[0] in (1, batch) and mask.shape[1:] == (queries, keys):
+    if has_shape(mask, (batch, queries, keys), (1, queries, keys)):
         return mask[:, None]
     if mask.dim() == 4 and mask.shape[0] in (1, batch) and mask.shape[2] in (1, queries) and mask.shape[3] == keys:
         return mask

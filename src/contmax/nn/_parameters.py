@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from contmax._eager import refuse_tracing
-from contmax._mask import require_boolean
+from contmax._mask import has_shape, require_boolean
 from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax.basis import Basis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
@@ -154,7 +154,7 @@ def check_mask(mask: Tensor | None, values: Tensor) -> None:
     """
     require_boolean(mask)
     batch, length = values.shape[:2]
-    if mask is not None and mask.shape not in ((length,), (1, length), (batch, length)):
+    if mask is not None and not has_shape(mask, (length,), (1, length), (batch, length)):
         raise ValueError(
             f"mask must have shape (L,) or (B, L), B = {batch} and L = {length}, True = may be attended; got "
             f"{tuple(mask.shape)}."

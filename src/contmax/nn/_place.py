@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from contmax._mask import has_shape
 from contmax._precision import common_dtype, in_dtype
 from contmax._typing import Bool, Float
 from contmax.signal import observation_positions
@@ -175,7 +176,8 @@ def _check(shape: tuple[int, int], dim: int, positions: Tensor | None, grid: tup
             "grid=(…) to the attention when it is made or called."
         )
     tail = () if dim == 1 else (dim,)
-    if positions is not None and positions.shape not in [(*b, length, *tail) for b in ((), (1,), (batch,))]:
+    shapes = [(*b, length, *tail) for b in ((), (1,), (batch,))]
+    if positions is not None and not has_shape(positions, *shapes):
         axes = ", ".join(map(str, (length, *tail)))
         raise ValueError(
             f"positions must have shape ({axes},) or (B, {axes}), B = {batch}; got {tuple(positions.shape)}."
