@@ -8,7 +8,8 @@ warp part there, and wait for each other for ever.
 
 Hence the rule, for PTX and for SASS: no fused multiply-add that reads the result of a butterfly shuffle reaches a
 predicate that decides a branch, an exit, or whether a thread takes part in a barrier or in another shuffle. In a launch
-that allows contraction no addition does either, because the next version of the compiler may contract it.
+that allows contraction no addition does either, because the next version of the compiler may contract it. After the
+last barrier or shuffle of a kernel no thread waits for another, and threads may part.
 
 Only butterflies count. Triton changes layouts by shuffles of another kind (idx), and scans by a third (up): there no
 two threads compute one number from exchanged operands.
@@ -46,6 +47,7 @@ class Instruction:
         kind: how the former depend on the latter.
         is_guarded: whether a thread may leave it out, so that what was written before may stay.
         decides: whether what it reads decides where threads go on, or which of them take part in an exchange.
+        waits: whether the threads that take part wait for each other.
         targets: labels at which threads may go on.
         goes_on: whether threads may go on with the next instruction.
         calls: whether its target is a function, after which threads go on with the next instruction.
@@ -59,6 +61,7 @@ class Instruction:
     kind: Kind = Kind.OTHER
     is_guarded: bool = False
     decides: bool = False
+    waits: bool = False
     targets: tuple[str, ...] = ()
     goes_on: bool = True
     calls: bool = False
@@ -151,7 +154,7 @@ def findings(code: Code, *, any_sum: bool = False) -> list[Finding]:
     """The decisions that depend on a contracted sum over threads, or on any such sum, each with the first of these."""
     if not code.count(Kind.BUTTERFLY):
         return []
-    ends = dict(_blocks(code))
+    ends, can_hang = dict(_blocks(code)), _before_a_wait(code)
     # What holds before a block, and for one inside of a function, for each place from which that was called.
     start: tuple[int, _Returns] = (0, ())
     before = {start: _State((Kind.FUSED, Kind.ADDED) if any_sum else (Kind.FUSED,), set(), {})}
@@ -162,7 +165,7 @@ def findings(code: Code, *, any_sum: bool = False) -> list[Finding]:
         state = before[first, returns].copy()
         for number in range(first, ends[first]):
             origin = state.step(number, code.instructions[number])
-            if origin is not None and code.instructions[number].decides:
+            if origin is not None and code.instructions[number].decides and can_hang[number]:
                 found[number] = origin
         for following in _next(code, ends[first] - 1, returns):
             if following not in before:
@@ -171,6 +174,18 @@ def findings(code: Code, *, any_sum: bool = False) -> list[Finding]:
             elif before[following].join(state):
                 waiting.append(following)
     return [Finding(code.instructions[first], code.instructions[number]) for number, first in sorted(found.items())]
+
+
+def _before_a_wait(code: Code) -> list[bool]:
+    """Of each instruction, whether threads wait for each other there, or anywhere after it."""
+    waits = [each.waits or each.returns for each in code.instructions]  # after a return is wherever it was called
+    changed = True
+    while changed:
+        changed = False
+        for number in range(len(waits) - 1, -1, -1):
+            if not waits[number] and any(waits[following] for following, _ in _next(code, number, ())):
+                waits[number] = changed = True
+    return waits
 
 
 def _blocks(code: Code) -> Iterator[tuple[int, int]]:

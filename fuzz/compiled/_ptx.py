@@ -63,6 +63,7 @@ def _instruction(text: str, place: str, names: set[str]) -> Instruction:
         kind=_kind(opcode, base, operands),
         is_guarded=guard is not None,
         decides=guard is not None and (leaves or base in _TOGETHER),
+        waits=base in _TOGETHER,
         targets=tuple(operands[:1]) if base == "bra" else (),
         goes_on=guard is not None or not leaves,
     )

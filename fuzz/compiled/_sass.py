@@ -59,6 +59,7 @@ def _instruction(text: str, guard: str | None, opcode: str, rest: str, place: st
         is_guarded=guard is not None,
         # A branch may have predicates among its operands, beside its guard.
         decides=leaves or (guard is not None and base in _TOGETHER),
+        waits=base in _TOGETHER,
         targets=tuple(_TARGET.findall(operands[-1])) if base in ("BRA", "CALL") else (),
         goes_on=guard is not None or not leaves or base == "BREAK" or (base == "BRA" and len(operands) > 1),
         returns=base == "RET",

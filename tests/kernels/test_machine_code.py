@@ -10,13 +10,15 @@ PTX_SUM = "shfl.sync.bfly.b32 %r2, %r1, 16, 31, -1;\nfma.rn.f32 %r3, %r1, %r1, %
 SASS_SUM = "SHFL.BFLY PT, R2, R1, 0x10, 0x1f ;\nFFMA R3, R1, R1, R2 ;"
 
 
-def of_ptx(*lines):
+def of_ptx(*lines, end="bar.sync 0;"):
+    """A kernel of these lines, after which its threads wait for each other."""
+    lines = [*lines, end]
     body = "\n".join(line if line.endswith(":") else f"\t{line}" for text in lines for line in text.splitlines())
     return read_ptx(f".visible .entry kernel(\n\t.param .u64 a\n)\n{{\n\t.reg .b32 %r<9>;\n{body}\n\tret;\n\n}}\n")
 
 
-def of_sass(*lines):
-    written = []
+def of_sass(*lines, end="BAR.SYNC.DEFER_BLOCKING 0x0 ;"):
+    lines, written = [*lines, end], []
     for line in (line for text in lines for line in text.splitlines()):
         is_code = not line.endswith(":") and not line.startswith("\t//")
         written.append(f"        /*{16 * len(written):04x}*/                   {line}" if is_code else line)
@@ -184,6 +186,16 @@ def test_sass_that_lets_a_contracted_sum_decide(way):
     assert not findings(of_sass(plain, *SASS_REACHING[way], ".L_x_1:"))
 
 
+def test_threads_may_part_after_they_have_waited_for_the_last_time():
+    decision = PTX_REACHING["a comparison"]
+    assert findings(of_ptx(PTX_SUM, *decision, "$L1:"))
+    assert not findings(of_ptx(PTX_SUM, *decision, "$L1:", end="st.global.b32 [%rd1], %r3;"))
+    assert not findings(of_sass(SASS_SUM, *SASS_REACHING["the stack"], end="STG.E [R4], R3 ;"))
+    # In a loop they wait again.
+    again = "FSETP.GT.AND P0, PT, R3, 1, PT ;\n@P0 BRA `(.L_x_0) ;"
+    assert findings(of_sass(".L_x_0:", SASS_SUM, again, end="STG.E [R4], R3 ;"))
+
+
 def test_sass_of_doubles():
     total = "SHFL.BFLY PT, R4, R8, 0x10, 0x1f ;\nSHFL.BFLY PT, R5, R9, 0x10, 0x1f ;\nDFMA R6, R8, R8, R4 ;"
     assert findings(of_sass(total, "DSETP.GT.AND P0, PT, R6, RZ, PT ;", "@P0 EXIT ;"))
@@ -243,7 +255,7 @@ def test_sass_around_a_loop():
 def test_a_function_returns_to_where_it_was_called():
     """Two calls of one function: what is contracted before the second does not decide after the first."""
     calls = "CALL.REL.NOINC `(divide) ;\nFSETP.GT.AND P0, PT, R3, 1, PT ;\n{} ;"
-    function = "EXIT ;\ndivide:\nMUFU.RCP R8, R8 ;\nRET.REL.NODEC R20 `(kernel) ;"
+    function = "BAR.SYNC.DEFER_BLOCKING 0x0 ;\nEXIT ;\ndivide:\nMUFU.RCP R8, R8 ;\nRET.REL.NODEC R20 `(kernel) ;"
     (finding,) = findings(
         of_sass("MOV R3, RZ ;", calls.format("@P0 EXIT"), SASS_SUM, calls.format("@!P0 EXIT"), function)
     )
@@ -281,4 +293,4 @@ def test_where_contraction_is_allowed_no_sum_may_decide():
 def test_kinds_are_counted():
     code = of_ptx(PTX_SUM, PTX_SUM)
     assert [code.count(kind) for kind in (Kind.BUTTERFLY, Kind.FUSED)] == [2, 2]
-    assert len(code.instructions) == 5
+    assert len(code.instructions) == 6
