@@ -158,7 +158,9 @@ class GateHead(PlacingHead):
         shape = (values.shape[0], values.shape[1])
         cells = observed_cells(shape, self.dim, positions=positions, grid=grid, mask=mask, like=logits)
         may = mask if mask is None else mask.expand(shape)
-        cells, first = cells.from_first(may)
+        first = cells.sides.new_zeros(1, self.dim)
+        if positions is not None:
+            cells, first = cells.from_first(may)
         if logits.dim() == 3:
             # Positions and mask belong to a sequence, and are shared by its queries.
             cells, first = Cells(*(part.unsqueeze(1) for part in cells)), first.unsqueeze(1)
