@@ -36,7 +36,8 @@ def _parameters(magnitude: float, dtype: str, seed: int) -> tuple[Tensor, Tensor
     draw = torch.Generator().manual_seed(seed)
     loc = torch.randn(BATCH, generator=draw, dtype=torch.float64) * 10.0**magnitude
     scale = torch.randn(BATCH, generator=draw, dtype=torch.float64).exp() * 10.0**magnitude
-    return loc.to(DTYPES[dtype]), scale.to(DTYPES[dtype])
+    # Twice as wide, as in a mixture, they are still finite.
+    return loc.to(DTYPES[dtype]), scale.clamp(max=torch.finfo(DTYPES[dtype]).max / 4).to(DTYPES[dtype])
 
 
 @target(
