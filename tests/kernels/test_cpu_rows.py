@@ -208,3 +208,16 @@ def test_gradients_of_a_long_flat_row_sum_to_zero(alpha, most):
     (gradient,) = torch.autograd.grad(contmax.entmax(x, alpha), x, 1000 + torch.randn_like(x))
     weight = contmax.entmax(x.detach(), alpha).double() ** (2 - alpha)
     assert gradient.double().sum().abs() < most * weight.sum()
+
+
+def test_the_mean_of_a_cotangent_keeps_what_its_dtype_drops():
+    """Sums of these integers are exact in float32, and their mean is not: all that is lost is lost with the mean."""
+    x = (1e-7 * torch.randn(8, 20_000)).requires_grad_()
+    p = contmax.sparsemax(x)
+    assert (p > 0).all()
+    g = 1000.0 + torch.randint(0, 2, x.shape)
+    g = g.scatter(1, p.argmax(-1, keepdim=True), 0.0)  # what the cotangents are less of
+    means = g.double().mean(-1)
+    assert ((means - means.float()).abs() > 5e-6).any()
+    (gradient,) = torch.autograd.grad(p, x, g)
+    assert (gradient.double().mean(-1).abs() < 1e-6).all()

@@ -186,7 +186,10 @@ def test_a_grid_with_one_axis_is_the_line():
 @pytest.mark.parametrize("dim", [1, 2])
 def test_positions_for_all_may_have_a_mask_for_each(dim):
     basis = GaussianBasis.linspace(6, 0.2) if dim == 1 else MultivariateGaussianBasis.grid(3, scale=0.05)
-    positions, values = torch.rand(20, *[2] * (dim > 1), dtype=torch.float64), torch.randn(3, 20, 2, dtype=torch.float64)
+    positions, values = (
+        torch.rand(20, *[2] * (dim > 1), dtype=torch.float64),
+        torch.randn(3, 20, 2, dtype=torch.float64),
+    )
     mask = torch.rand(3, 20) > 0.4
     mask[:, 0] = torch.tensor([True, False, False])
     mask[:, 1] = False
