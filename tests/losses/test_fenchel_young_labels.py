@@ -45,7 +45,7 @@ GARBAGE = {
     "reversed": lambda: Uniform(t(0.2, 0.9, math.inf), t(0.6, 0.1, -math.inf), validate_args=False),
     "normal": lambda: Normal(t(0.2, NAN, 0.0), t(0.6, 1.0, -1.0), validate_args=False),
     "laplace": lambda: Laplace(t(0.2, NAN, 0.0), t(0.6, 1.0, 0.0), validate_args=False),
-    "student": lambda: StudentT(t(3.0, NAN, -1.0), t(0.2, NAN, 0.0), t(0.6, 1.0, 0.0), validate_args=False),
+    "student": lambda: StudentT(t(3.0, 2.0, 1.0), t(0.2, NAN, 0.0), t(0.6, 1.0, 0.0), validate_args=False),
     "ours": lambda: BetaGaussian(t(0.2, NAN, 0.0), t(0.6, 1.0, 0.0), 1.5, validate_args=False),
     "triangle": lambda: Triangular(t(0.2, NAN, 0.0), t(0.6, 1.0, -1.0), validate_args=False),
     "observations": lambda: t(0.2, NAN, math.inf),
