@@ -71,6 +71,16 @@ def test_blocks_change_nothing(monkeypatch, causal, dtype):
         assert torch.allclose(whole, parts, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
 
 
+def test_gradients_of_many_blocks_are_rounded_once(monkeypatch):
+    """Each of 400 blocks adds 1/2 to the gradients of two values: a sum in bfloat16 would end at 128."""
+    monkeypatch.setattr(_blocked, "_WEIGHTS", 2)
+    query, key = (torch.zeros(1, 1, n, 2, dtype=torch.bfloat16) for n in (400, 2))
+    value = torch.randn(1, 1, 2, 2, dtype=torch.bfloat16, requires_grad=True)
+    output = entmax_attention(query, key, value, bias=torch.zeros(2, requires_grad=True))
+    (gradient,) = torch.autograd.grad(output, value, torch.ones_like(output))
+    assert (gradient == 200).all()
+
+
 def test_blocks_drop_the_same_weights_again(monkeypatch):
     monkeypatch.setattr(_blocked, "_WEIGHTS", 8)
     query, key, value = (x.requires_grad_() for x in triple())

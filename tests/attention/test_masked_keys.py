@@ -229,3 +229,20 @@ def test_a_nan_that_may_be_attended_is_not_hidden():
     for alpha in (1.0, 1.5, 2.5):
         output = entmax_attention(query, key, value, alpha=alpha, bias=bias, lengths=torch.tensor([7, 4]))
         assert output.isnan().all()
+
+
+@pytest.mark.parametrize("form", ["keys", "pairs"])
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.5])
+def test_heads_that_share_keys_see_what_any_of_them_may_attend(alpha, form):
+    query, (key, value) = torch.randn(2, 4, 5, 3), torch.randn(2, 2, 2, 6, 3)
+    mask = torch.rand(2, 4, 1 if form == "keys" else 5, 6) > 0.5
+    # Of the two heads that share the first keys one sees key 0, of the others none; and the other way round.
+    mask[..., :2] = False
+    mask[:, 0, :, 0] = mask[:, 3, :, 1] = True
+    for name in (key, value):
+        name[:, 1, 0] = name[:, 0, 1] = torch.nan
+    found = entmax_attention(query, key, value, alpha=alpha, mask=mask, enable_gqa=True)
+    repeated = (x.repeat_interleave(2, 1) for x in (key, value))
+    expected = entmax_attention(query, *repeated, alpha=alpha, mask=mask)
+    assert expected.isfinite().all()
+    torch.testing.assert_close(found, expected)

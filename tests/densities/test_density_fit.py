@@ -5,7 +5,15 @@ import pytest
 import torch
 
 import contmax
-from contmax.densities import BetaGaussian, MultivariateBetaGaussian, Triangular, TruncatedParabola, TruncatedParaboloid
+from contmax.densities import (
+    BetaGaussian,
+    Empirical,
+    MultivariateBetaGaussian,
+    Triangular,
+    TruncatedParabola,
+    TruncatedParaboloid,
+)
+from contmax.losses import fenchel_young
 from fresh import Program, run_each
 
 F64 = torch.float64
@@ -128,3 +136,15 @@ def test_the_interface_of_scipy_needs_no_import_of_its_own_and_is_loaded_when_it
     [done] = run_each([Program("stats", textwrap.dedent(source))])
     assert done.code == 0, done.complaint
     assert done.printed == "module 'contmax.densities' has no attribute 'nothing'\n"
+
+
+def test_a_triangular_density_has_the_deviation_from_the_median_of_skewed_samples():
+    samples = torch.tensor([0.0, 1.0, 2.0, 10.0, 30.0], dtype=torch.float64)
+    fitted = Triangular.fit(samples)
+    assert fitted.loc == 2
+    torch.testing.assert_close(fitted.scale, torch.tensor(9 * (39 / 5) ** 2, dtype=torch.float64))
+    target = Empirical(samples)
+    best = fenchel_young(fitted, target)
+    for loc, factor in ((2.1, 1.0), (1.9, 1.0), (2.0, 1.02), (2.0, 0.98)):
+        other = Triangular(torch.tensor(loc, dtype=torch.float64), factor * fitted.scale)
+        assert fenchel_young(other, target) > best

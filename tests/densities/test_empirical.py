@@ -64,3 +64,14 @@ def test_nan_points_stay_nan():
     p = Empirical(torch.tensor([1.0, 2.0, 3.0]))
     assert p.cdf(torch.tensor([math.nan, 2.5])).isnan().tolist() == [True, False]
     assert p.icdf(torch.tensor([math.nan, 0.5])).isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [3, 7, 10, 20, 49])
+def test_round_shares_are_reached_by_the_sample_that_reaches_them(count, dtype):
+    """Eight weights of 0.1 add up to less than 0.8: the quantile of 0.8 is the eighth sample all the same."""
+    samples = torch.arange(count, dtype=dtype)
+    shares = torch.arange(1, count + 1, dtype=dtype) / count
+    assert torch.equal(Empirical(samples).icdf(shares), samples)
+    between = shares - 0.5 / count
+    assert torch.equal(Empirical(samples).icdf(between), samples)

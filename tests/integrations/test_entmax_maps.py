@@ -118,6 +118,19 @@ def test_normmax_loss_is_not_negative(scores, alpha, data):
     assert entmax.normmax_bisect_loss(x, y / y.sum(), alpha) >= -1e-14
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_normmax_loss_of_soft_targets_at_a_high_alpha(dtype):
+    """A quarter to the power of α underflows, and its root is a quarter all the same."""
+    x, y = torch.tensor([[0.3, 0.1, 0.2, 0.1]], dtype=dtype), torch.full((1, 4), 0.25, dtype=dtype)
+    for alpha in (50.0, 500.0, 2000.0):
+        with mpmath.workdps(40):
+            norm = mpmath.mpf("0.25") * mpmath.power(4, 1 / mpmath.mpf(alpha))
+        p = entmax.normmax_bisect(x.double(), alpha)
+        largest = p.max() * ((p / p.max()) ** alpha).sum() ** (1 / alpha)
+        expected = ((p - y) * x).sum() - largest + float(norm)
+        assert entmax.normmax_bisect_loss(x, y, alpha).item() == pytest.approx(float(expected), abs=1e-6)
+
+
 # Budgets -------------------------------------------------------------------------------------------------------------
 
 

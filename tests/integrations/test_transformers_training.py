@@ -196,6 +196,22 @@ def test_a_learned_alpha_has_gradients_and_is_kept(name, integration, tmp_path):
         assert torch.equal(states(later(**inputs)), expected)
 
 
+@pytest.mark.parametrize("name", ["bert", "t5"])
+def test_a_learned_alpha_outlives_another_end_of_construction(name, integration):
+    """Classes on top of a model call `post_init` once more, which initialises what seems to have no values yet."""
+    model = tiny(name)
+    integration.make_alpha_learnable(model, 1.3)
+    learned = {key: p for key, p in model.named_parameters() if key.endswith("entmax_alpha.alpha_logit")}
+    with torch.no_grad():
+        for p in learned.values():
+            p.add_(torch.randn_like(p))
+    expected = {key: p.detach().clone() for key, p in learned.items()}
+    model.post_init()
+    found = dict(model.named_parameters())
+    assert all(found[key] is p for key, p in learned.items())
+    assert all(torch.equal(found[key], p) for key, p in expected.items())
+
+
 def test_a_checkpoint_without_alpha_starts_from_the_configuration(integration, tmp_path):
     tiny("bert", entmax_alpha=1.25).save_pretrained(tmp_path)
     path = tmp_path / "config.json"

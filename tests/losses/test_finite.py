@@ -235,6 +235,23 @@ def test_low_precision_and_float32():
         torch.testing.assert_close(loss.double(), entmax_loss(low.double(), y), rtol=torch.finfo(dtype).eps, atol=0)
 
 
+@pytest.mark.usefixtures("triton_takes_cpu_tensors")
+@pytest.mark.parametrize("soft", [False, True])
+def test_gradients_that_half_precision_cannot_hold_are_its_largest_number(soft):
+    """By the kernel, and where the gradient may be differentiated again, by torch's operations."""
+    z = torch.tensor([[4.0, 0.0, 0.0], [0.0, 0.5, 0.2]], dtype=torch.float16, requires_grad=True)
+    target = torch.tensor([1, 0])
+    target = F.one_hot(target, 3).half() if soft else target
+    with torch.autocast("cpu", torch.float16):
+        loss = entmax_loss(z, target, 1.5, reduction="sum")
+    assert loss.dtype == torch.float32
+    for again in (False, True):
+        (gradient,) = torch.autograd.grad(1e6 * loss, z, create_graph=again, retain_graph=True)
+        assert gradient.dtype == torch.float16
+        assert gradient[0].tolist() == [65504.0, -65504.0, 0.0]
+        assert gradient.isfinite().all()
+
+
 def test_all_ignored_is_zero_not_nan():
     z = torch.randn(3, 4, requires_grad=True)
     loss = entmax_loss(z, torch.full((3,), -100))

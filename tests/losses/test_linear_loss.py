@@ -100,10 +100,30 @@ def test_where_nothing_counts_the_loss_is_zero():
 
 def test_ignored_tokens_may_hold_infinities_in_their_logits():
     hidden, weight, bias, target = layer()
+    expected = value_and_gradients(linear_entmax_loss, hidden, weight, bias, target)
     with torch.no_grad():
-        hidden[0] = 1e300
-    _, grad, *_ = value_and_gradients(linear_entmax_loss, hidden, weight, bias, target)
-    assert not grad[0].any()
+        hidden[0] = 1e308
+    assert (hidden[0] @ weight.T).isinf().any()
+    found = value_and_gradients(linear_entmax_loss, hidden, weight, bias, target)
+    assert not found[1][0].any()
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 2.5])
+def test_tokens_left_out_afterwards_may_hold_infinities_in_their_logits(alpha):
+    """A token that the caller leaves out of the losses has a cotangent of 0, and p̂ is NaN."""
+    hidden, weight, bias, target = layer()
+    kept = torch.arange(len(target)) != 1
+    with torch.no_grad():
+        hidden[1] = 1e308
+    logits = (hidden[1] @ weight.T).detach()
+    assert logits.isinf().any()
+    losses = linear_entmax_loss(hidden, weight, target, alpha, bias=bias, reduction="none")
+    found = torch.autograd.grad(torch.where(kept, losses, 0).sum(), (weight, bias))
+    alone = linear_entmax_loss(hidden[kept], weight, target[kept], alpha, bias=bias, reduction="sum")
+    for x, y in zip(found, torch.autograd.grad(alone, (weight, bias)), strict=True):
+        torch.testing.assert_close(x, y)
 
 
 def test_classes_that_are_ruled_out():

@@ -273,9 +273,10 @@ def test_temperature_is_differentiable_and_broadcasts():
     assert gradcheck(lambda x, t: contmax.sparsemax(x, temperature=t), (x, temperature), fast_mode=True)
 
 
+@pytest.mark.parametrize("shift", [0.0, 1000.0, -1000.0])  # of which a quotient overflows
 @pytest.mark.parametrize("temperature", [1e-40, 1e-300, torch.tensor(1e-40)])
-def test_the_lowest_temperatures_are_the_maximum(temperature):
-    x = torch.tensor([[1.0, 3.0, 2.0], [2.0, 2.0, -1.0]], requires_grad=True)
+def test_the_lowest_temperatures_are_the_maximum(temperature, shift):
+    x = (torch.tensor([[1.0, 3.0, 2.0], [2.0, 2.0, -1.0]]) + shift).requires_grad_()
     for function in (contmax.softmax, contmax.sparsemax, contmax.entmax):
         p = function(x, temperature=temperature)
         assert p.tolist() == [[0.0, 1.0, 0.0], [0.5, 0.5, 0.0]]

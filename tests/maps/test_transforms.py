@@ -208,3 +208,13 @@ def test_what_tracers_are_told_of_the_operators_is_what_they_return(dtype, dim):
             for needs_alpha in (alpha is not None, False):
                 arguments = (p, g, alpha, 1.7, dim, weights, needs_alpha)
                 torch.library.opcheck(torch.ops.contmax.pull_back.default, arguments, test_utils=checks)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 2.5, torch.tensor(1.5), torch.tensor(2.5)], ids=str)
+def test_a_tangent_off_the_support_does_not_matter(alpha):
+    x, inside = torch.tensor([[3.0, 2.9, -9.0, -9.5]]), torch.tensor([[1.0, 2.0, 0.0, 0.0]])
+    outside = torch.tensor([[1.0, 2.0, torch.nan, torch.inf]])
+    assert ((contmax.entmax(x, alpha) > 0) == (inside > 0)).all()
+    found, expected = (torch.func.jvp(lambda x: contmax.entmax(x, alpha), (x,), (v,))[1] for v in (outside, inside))
+    assert (expected[:, :2] != 0).all()
+    torch.testing.assert_close(found, expected)

@@ -171,3 +171,23 @@ def test_a_learned_alpha_compiles(name):
     torch.testing.assert_close(compiled, call(module))
     got = torch.autograd.grad(compiled.square().sum(), part(module).alpha_logit)
     torch.testing.assert_close(got, torch.autograd.grad(call(module).square().sum(), part(module).alpha_logit))
+
+
+def test_what_stands_beside_alpha_is_reset_too():
+    """`to_empty` leaves any numbers, also in slopes, scales and a constant query."""
+    options = {"alibi": "half", "length_scale": True}
+    with torch.device("meta"):
+        made = [contmax.nn.EntmaxAttention(8, 4, **options), contmax.nn.DiscreteAttention(4, score="dot")]
+    for module in made:
+        module.to_empty(device="cpu")
+        tensors = [*module.parameters(), *module.buffers()]
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.fill_(torch.nan)
+        for part in module.modules():
+            if hasattr(part, "reset_parameters"):
+                part.reset_parameters()
+        assert all(tensor.isfinite().all() for tensor in tensors)
+    expected = contmax.nn.EntmaxAttention(8, 4, **options)
+    assert torch.equal(made[0].slopes, expected.slopes)
+    assert torch.equal(made[0].length_scale, expected.length_scale)

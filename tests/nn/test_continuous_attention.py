@@ -172,6 +172,22 @@ def test_masked_sequences_equal_short_ones_and_nothing_gives_zeros(kind):
     torch.testing.assert_close(shared[1], context[1])
 
 
+@pytest.mark.parametrize("combined", [False, True])
+def test_positions_of_a_call_take_the_place_of_the_grid_of_the_module(combined):
+    basis, discrete = MultivariateGaussianBasis.grid(3, 0.2).double(), DiscreteAttention(4).double()
+
+    def make(**options):
+        if combined:
+            return CombinedAttention(discrete, basis, **options)
+        return ContinuousAttention(basis, head=MomentHead(discrete, dim=2), **options)
+
+    values, positions = torch.randn(2, 12, 4, dtype=F64), torch.rand(2, 12, 2, dtype=F64)
+    expected = make()(values, positions=positions)[0]
+    attend = make(grid=(3, 4))
+    torch.testing.assert_close(attend(values, positions=positions)[0], expected)
+    assert not torch.allclose(attend(values)[0], expected)
+
+
 def test_positions_irregular_and_of_another_range():
     basis = GaussianBasis.linspace(20, 0.6, low=0.0, high=10.0)
     t = torch.rand(2, 60).sort(-1).values * 10

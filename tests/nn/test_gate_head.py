@@ -149,12 +149,17 @@ def test_masked_sequences_equal_short_ones(case, queries):
     poisoned, at = torch.where(mask[..., None], values, torch.nan), t
     if t is not None and t.dim() > 1:
         at = torch.where(mask if t.dim() == 2 else mask[..., None], t, torch.nan)
-    density = head(poisoned, alpha=2.0, query=query, mask=mask, positions=at)
+    density, weights, context = head.attend(poisoned, alpha=2.0, query=query, mask=mask, positions=at)
     short = None if t is None else (t[:5] if t.dim() == 1 else t[1:2, :5])
-    alone = head(values[1:2, :5], alpha=2.0, query=query[1:2], positions=short)
+    alone, *others = head.attend(values[1:2, :5], alpha=2.0, query=query[1:2], positions=short)
     torch.testing.assert_close((density.mean[1:2], scale_of(density)[1:2]), (alone.mean, scale_of(alone)))
+    torch.testing.assert_close([weights[1:2, ..., :5], context[1:2]], others)
     whole = head(values[:1], alpha=2.0, query=query[:1], positions=t if t is None or t.dim() == 1 else t[:1])
     torch.testing.assert_close((density.mean[:1], scale_of(density)[:1]), (whole.mean, scale_of(whole)))
+    parameters = list(head.parameters())
+    found = torch.autograd.grad(context[1].sum() + density.mean[1].sum(), parameters, materialize_grads=True)
+    wanted = torch.autograd.grad(others[1].sum() + alone.mean.sum(), parameters, materialize_grads=True)
+    torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("training", [False, True])

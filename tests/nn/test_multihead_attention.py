@@ -129,6 +129,12 @@ def test_a_grid_is_told_once():
     assert not torch.allclose(attend(query, value)[0], attend(query, value, grid=(5, 4))[0])
     with pytest.raises(ValueError, match="grid must have 2 sizes"):
         make(basis=MultivariateGaussianBasis.grid(4, 0.2), grid=(4, 5, 6))
+    # Positions of a call take the place of the grid.
+    places, without = torch.rand(20, 2, dtype=F64), make(basis=attend.basis)
+    without.load_state_dict(attend.state_dict())
+    expected = without(query, value, positions=places)[0]
+    torch.testing.assert_close(attend(query, value, positions=places)[0], expected)
+    assert not torch.allclose(attend(query, value)[0], expected)
 
 
 def test_a_step_asks_with_what_the_one_before_found():

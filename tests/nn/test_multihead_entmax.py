@@ -103,6 +103,8 @@ def test_queries_scale_with_the_logarithm_of_what_they_meet():
     assert all(p.grad is None or p.grad.isfinite().all() for p in attend.parameters())
     attend(x, lengths=torch.tensor([6, 0])).sum().backward()
     assert attend.length_scale.grad.isfinite().all()
+    lengths = torch.tensor([6, 3])
+    assert torch.allclose(attend(x, lengths=lengths), attend(x, mask=torch.arange(6) < lengths[:, None]), atol=1e-12)
     assert (attend.length_scale.grad != 0).all()
 
 

@@ -180,3 +180,10 @@ def test_a_discrete_attention_beside_a_head():
 def test_bad_input_says_what_is_wrong(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_positions_along_one_axis_of_the_plane_have_square_cells():
+    where = torch.stack([torch.linspace(0.0, 3.0, 10), torch.full((10,), 5.0)], -1)
+    density = MomentHead(DiscreteAttention(2), dim=2)(torch.randn(1, 10, 2), alpha=1.0, positions=where)
+    side = 3 / (10**0.5 - 1)
+    torch.testing.assert_close(density.covariance_matrix[0, 1, 1], torch.tensor(side**2 / 12))

@@ -83,6 +83,26 @@ def test_positions_mask_and_nothing_to_attend():
         assert (gradient[~mask] == 0).all()
 
 
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (2.0, -0.5), (3600.0, 1e4), (1e-3, -5.0)])
+def test_windows_divide_the_box_of_the_positions(dim, scale, shift):
+    """Wherever the positions lie, every window has its share, and the mixture has the mean of the weights."""
+    where = scale * torch.rand(2, 40, dim, dtype=F64) + shift
+    mask = torch.arange(40) < torch.tensor([[40], [25]])
+    weights = torch.randn(2, 40, dtype=F64).masked_fill(~mask, -torch.inf).softmax(-1)
+    head = WindowHead(Given(weights), windows=3, dim=dim)
+    positions = torch.where(mask[..., None], where, torch.nan).reshape(2, 40, *[dim] * (dim > 1))
+    density = head(torch.zeros(2, 40, 2, dtype=F64), alpha=1.0, positions=positions, mask=mask)
+    shares = density.mixture_distribution.probs
+    assert (shares > 0).all()
+    torch.testing.assert_close(shares.sum(-1), torch.ones(2, dtype=F64))
+    torch.testing.assert_close(density.mean.reshape(2, dim), (weights[..., None] * where).sum(1))
+    unit = WindowHead(Given(weights), windows=3, dim=dim)(
+        torch.zeros(2, 40, 2, dtype=F64), alpha=1.0, positions=(positions - shift) / scale, mask=mask
+    )
+    torch.testing.assert_close(shares, unit.mixture_distribution.probs)
+
+
 @pytest.mark.parametrize(("alpha", "discrete_alpha"), [(1.0, 2.0), (2.0, 1.0)])
 def test_gradients(alpha, discrete_alpha):
     torch.manual_seed(0)

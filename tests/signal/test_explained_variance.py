@@ -86,9 +86,19 @@ def test_nothing_to_explain_is_explained():
     shares = contmax.fit_signal(noise(3, 30, 2), BASIS, mask=mask).explained_variance()
     assert (shares[1:] == 1).all()
     assert shares[0] < 1
-    stream = contmax.SignalAccumulator(BASIS)
-    stream.update(torch.full((30, 2), 0.1), torch.linspace(0, 1, 30))
-    assert stream.signal().explained_variance() == 1
+
+
+def test_nothing_to_explain_in_a_stream_is_explained():
+    """The sum of squares less the square of the sum leaves a rounding, of either sign, which is no variance."""
+    left = []
+    for value in (0.1, 1 / 3, 1000.7):
+        for length in (7, 30, 101):
+            values = torch.full((length, 2), value, dtype=torch.float64)
+            stream = contmax.SignalAccumulator(BASIS)
+            stream.update(values, torch.linspace(0, 1, length))
+            assert stream.signal().explained_variance() == 1
+            left.append(float(values.square().sum() - values.sum(0).square().sum() / length))
+    assert max(left) > 0
 
 
 def test_a_fit_worse_than_the_mean_is_negative():

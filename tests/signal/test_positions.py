@@ -181,3 +181,24 @@ def test_a_grid_with_one_axis_is_the_line():
     head = contmax.nn.GateHead(4).eval()
     one, other = (contmax.nn.ContinuousAttention(basis, head=head, grid=grid)(values) for grid in (None, (15,)))
     torch.testing.assert_close(one[0], other[0])
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_positions_for_all_may_have_a_mask_for_each(dim):
+    basis = GaussianBasis.linspace(6, 0.2) if dim == 1 else MultivariateGaussianBasis.grid(3, scale=0.05)
+    positions, values = (
+        torch.rand(20, *[2] * (dim > 1), dtype=torch.float64),
+        torch.randn(3, 20, 2, dtype=torch.float64),
+    )
+    mask = torch.rand(3, 20) > 0.4
+    mask[:, 0] = torch.tensor([True, False, False])
+    mask[:, 1] = False
+    told = positions.clone()
+    told[1] = torch.nan
+    signal = contmax.fit_signal(values, basis, positions=told, mask=mask)
+    stream = contmax.SignalAccumulator(basis)
+    stream.update(values, told, mask)
+    for i, kept in enumerate(mask):
+        alone = contmax.fit_signal(values[i, kept], basis, positions=positions[kept]).coefficients
+        torch.testing.assert_close(signal.coefficients[i], alone)
+        torch.testing.assert_close(stream.signal().coefficients[i], alone)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import contmax
-from contmax.basis import CosineBasis, GaussianBasis, PowerBasis
-from contmax.signal import _kept_weights, _length_table
+from contmax.basis import CosineBasis, GaussianBasis, PowerBasis, RectangularBasis
+from contmax.signal import _kept_weights, _length_table, _ridge
 
 F64 = torch.float64
 
@@ -136,6 +136,18 @@ def test_without_a_penalty_only_lengths_that_are_met_must_have_a_fit():
     torch.testing.assert_close(got, alone(values, basis, mask, 0.0), rtol=1e-3, atol=1e-3)
     with pytest.raises(ValueError, match="linearly dependent"):
         contmax.fit_signal(values, basis, mask=lengths_mask([30, 5], 30), penalty=0.0)
+
+
+def test_lengths_without_a_fit_reach_no_other_length(monkeypatch):
+    """As on an accelerator: a table has all lengths, and NaN for those whose fit without a penalty is not unique."""
+    for module in (_length_table, _kept_weights, _ridge):
+        monkeypatch.setattr(module, "is_eager_cpu", lambda *values: False)
+    monkeypatch.setattr(_length_table, "_on_device", lambda n, device: torch.arange(n[0], n[-1] + 1))
+    basis, values = RectangularBasis(torch.linspace(0, 1, 9)), torch.randn(2, 8, 2)
+    assert contmax.fit_signal(values[0, :7], basis, penalty=0.0).coefficients.isnan().any()
+    mask = lengths_mask([8, 0], 8)
+    got = contmax.fit_signal(values, basis, mask=mask, penalty=0.0).coefficients
+    torch.testing.assert_close(got, alone(values, basis, mask, 0.0), rtol=1e-3, atol=1e-3)
 
 
 def test_what_inference_computed_can_be_trained_with(device_like):

@@ -26,6 +26,27 @@ def test_each_penalty_and_each_dtype_has_weights_of_its_own():
             torch.testing.assert_close(kept, fresh, rtol=1e-12 if dtype == F64 else 1e-5, atol=1e-9)
 
 
+def test_tables_of_lengths_have_a_penalty_and_a_dtype_too():
+    basis, values = GaussianBasis.linspace(8, 0.1), torch.randn(2, 30, 2, dtype=F64)
+    mask = torch.arange(30) < torch.tensor([[30], [12]])
+    for penalty in (0.01, 1.0, 0.01):
+        for dtype in (torch.float32, F64, torch.float32):
+            kept = contmax.fit_signal(values.to(dtype), basis, mask=mask, penalty=penalty).coefficients
+            fresh = contmax.fit_signal(values[1, :12].to(dtype), basis, positions=at(12), penalty=penalty).coefficients
+            assert kept.dtype == dtype
+            torch.testing.assert_close(kept[1], fresh, rtol=1e-12 if dtype == F64 else 1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_penalty_of_kept_weights_is_relative_to_the_volume(masked):
+    """The cache is made for default positions, those of [0, 1], on which this basis has a volume of 3."""
+    basis, values = GaussianBasis.linspace(12, 0.2, low=-1.0, high=2.0), torch.randn(30, 2, dtype=F64)
+    mask = torch.ones(30, dtype=torch.bool) if masked else None
+    with pytest.warns(UserWarning, match="spread over"):
+        kept = contmax.fit_signal(values, basis, mask=mask).coefficients
+    torch.testing.assert_close(kept, contmax.fit_signal(values, basis, positions=at(30)).coefficients)
+
+
 def test_a_write_that_torch_does_not_count_is_seen_on_the_cpu():
     basis, values = GaussianBasis.linspace(8, 0.1), torch.randn(30, 2)
     first = contmax.fit_signal(values, basis).coefficients

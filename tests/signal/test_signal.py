@@ -127,6 +127,25 @@ def test_signals_are_immutable_values():
     assert "materialized" in repr(signal.materialize())
 
 
+def test_a_detached_signal_knows_where_it_was_observed_and_what_was_masked():
+    basis = GaussianBasis.linspace(4, 0.3)
+    values, positions = (torch.rand(6, *tail, dtype=F64, requires_grad=True) for tail in ((2,), ()))
+    mask = torch.arange(6) != 2
+    poisoned = torch.where(mask.unsqueeze(-1), values, torch.nan)
+    for where in (positions, None):
+        signal = contmax.fit_signal(poisoned, basis, positions=where, mask=mask)
+        cut = signal.detach()
+        for ours, theirs in (
+            (cut.coefficients, signal.coefficients),
+            (cut.explained_variance(), signal.explained_variance()),
+            (cut.mix(torch.ones(4, dtype=F64)), signal.mix(torch.ones(4, dtype=F64))),
+        ):
+            assert theirs.requires_grad
+            assert not ours.requires_grad
+            assert ours.isfinite().all()
+            torch.testing.assert_close(ours, theirs.detach())
+
+
 def test_a_signal_takes_its_basis_along():
     basis = GaussianBasis.linspace(4, 0.3, learnable=True)
     signal = contmax.fit_signal(torch.randn(6, 2), basis)

@@ -95,6 +95,12 @@ def test_a_mixture_has_one_curve_and_two_stretches():
     assert spans(ax) == [pytest.approx((0, 2), abs=1e-6), pytest.approx((10, 12))]
 
 
+def test_a_component_inside_of_another_does_not_end_its_stretch():
+    parts = TruncatedParabola.from_support(torch.tensor([0.0, 1.0, 10.0]), torch.tensor([8.0, 2.0, 12.0]))
+    ax = plot_density(Mixture(Categorical(torch.ones(3)), parts))
+    assert spans(ax) == [pytest.approx((0, 8), abs=1e-5), pytest.approx((10, 12), abs=1e-5)]
+
+
 def test_a_prediction_on_an_interval_is_drawn():
     score = regularized_prediction(lambda t: torch.cos(6 * t), domains.Interval(0.0, 2.0), alpha=2.0)
     ax = plot_density(score)

@@ -11,6 +11,7 @@ from contmax._by_reference import gradients_by_reference, needs_reference, tange
 from contmax.deformed import tsallis_negentropy
 from contmax.losses._conjugate import Conjugate
 from contmax.losses._fused import RowLoss, fused_losses, is_fused
+from contmax.maps._half_precision import widened_scores
 from contmax.maps._threshold import or_one
 
 
@@ -77,8 +78,9 @@ def _reference(ctx: Any, mask: Tensor | None) -> Any:
     """The losses by differentiable operations."""
 
     def losses(z: Tensor, target: Tensor) -> Tensor:
-        z = z.float() if mask is None else z.float().masked_fill(~mask, -torch.inf)
-        return soft_losses(z, target.float(), ctx.alpha, mask, ctx.smoothing, -1)
+        z, target = widened_scores(z), widened_scores(target)
+        z = z if mask is None else z.masked_fill(~mask, -torch.inf)
+        return soft_losses(z, target, ctx.alpha, mask, ctx.smoothing, -1)
 
     return losses
 

@@ -51,7 +51,8 @@ def push_forward_reference(
     escort = Escort(p, alpha, dim, weights)
     v = escort.log_p.new_zeros(p.shape) if tangent is None else tangent.double()
     shift = None if alpha_tangent is None else -escort.alpha_rate() * alpha_tangent.double()
-    y, scale = escort.times(v - v.gather(dim, escort.anchor), shift)
+    # Off the support a tangent may be infinite.
+    y, scale = escort.times(torch.where(escort.inside, v - v.gather(dim, escort.anchor), 0), shift)
     mean = (escort.weights * y).sum(dim, keepdim=True) / escort.total
     return escort.scaled_back(y - escort.share * mean, scale)
 

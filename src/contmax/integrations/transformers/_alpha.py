@@ -115,8 +115,11 @@ def make_alpha_learnable(model: Module, alpha: float | None = None) -> None:
     """
     layers = entmax_layers(model)
     number_layers(model)
-    learned = [_learned(layer, alpha) for layer in layers]  # all of them are made before any is put in its place
+    # All of them are made before any is put in its place.
+    learned: list[Any] = [_learned(layer, alpha) for layer in layers]
     for layer, module in zip(layers, learned, strict=True):
+        # Without the mark, a class on top of the model would initialise it again when its own constructor ends.
+        module._is_hf_initialized = True
         layer.entmax_alpha = module
     for part in model.modules():
         if part in layers or (isinstance(part, PreTrainedModel) and any(x in layers for x in part.modules())):
