@@ -75,14 +75,19 @@ def test_metrics_go_to_one_run_of_wandb_also_after_an_interruption(tmp_path, mon
     recipe, run, wandb = tiny_recipe(tmp_path, "--training.wandb=days"), Run(tmp_path / "run"), FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
 
-    def refuse(self, loaded, number, total):
-        raise LabError("enough")
+    step = _learner.Learner.step
+
+    def limited(self, loaded, number, total):
+        # In the second of three epochs, when the first has been sent.
+        if wandb.points:
+            raise LabError("enough")
+        step(self, loaded, number, total)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_learner.Learner, "step", refuse)
+        patch.setattr(_learner.Learner, "step", limited)
         with pytest.raises(LabError, match="enough"):
             train(recipe, run)
-    assert wandb.finished == 1
+    assert (wandb.finished, len(wandb.points)) == (1, 1)
     train(recipe, run, resume=True)
     first, second = wandb.begun
     assert first == second
@@ -90,8 +95,10 @@ def test_metrics_go_to_one_run_of_wandb_also_after_an_interruption(tmp_path, mon
     assert first["config"]["model"]["hidden_dim"] == 8
     assert wandb.finished == 2
     history = run.history()
-    assert [step for step, _ in wandb.points] == [record["step"] for record in history]
-    assert wandb.points[-1][1]["valid/loss"] == history[-1]["valid"]["loss"]
+    # The first epoch was not saved, so it is trained and sent again: the same numbers for the same step.
+    assert [step for step, _ in wandb.points] == [record["step"] for record in [history[0], *history]]
+    sent = [points["valid/loss"] for _, points in wandb.points]
+    assert sent == [record["valid"]["loss"] for record in [history[0], *history]]
 
 
 def test_how_often_it_is_saved_is_no_other_recipe(tmp_path):
