@@ -124,3 +124,21 @@ def test_a_training_that_diverges_is_one_line(tmp_path, name):
     with pytest.raises(LabError, match=r"(diverged|not finite).*Lower training.learning_rate") as error:
         train(recipe, Run(tmp_path / "run"))
     assert "\n" not in str(error.value)
+
+
+def test_a_last_line_that_was_cut_short_is_left_out(tmp_path):
+    run = Run(tmp_path)
+    run.append_metrics({"epoch": 1, "train": {}, "valid": {"loss": 2.0}})
+    whole = run.history()
+    with run.metrics.open("a") as file:
+        file.write('{"epoch": 2, "valid": {"lo')
+    assert run.history() == whole
+    assert len(whole) == 1
+
+
+def test_a_run_without_test_examples_has_nothing_left_to_test(tmp_path):
+    run = Run(tmp_path)
+    assert not run.is_untested()
+    for count, test, untested in ((5, None, True), (5, {"loss": 1.0}, False), (0, None, False)):
+        run.write_results({"test": test, "examples": {"test": count}})
+        assert run.is_untested() is untested
