@@ -240,6 +240,12 @@ def test_table_marks_what_is_missed_and_leaves_what_is_missing_empty():
     assert error.splitlines()[-1].split() == ["(2,", "3)", "1.23e-07"]
 
 
+def test_large_numbers_have_no_exponent_until_they_cannot_be_read():
+    figures = [bench.Figure("size", f"row {value:g}", "ours", value) for value in (999.4, 12345.6, 2.5e6)]
+    lines = bench.tables(figures).splitlines()[-3:]
+    assert [line.split()[-1] for line in lines] == ["999", "12346", "2.5e+06"]
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 

@@ -11,14 +11,25 @@ from words import Guess, Words, learner, take_step
 
 from contmax_lab.contract import ParameterGroup, Recipe, TrainedRun, TrainingConfig
 from contmax_lab.errors import LabError, UsageError
+from contmax_lab.registry import task_names
 from contmax_lab.training import evaluate
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_contract_and_the_registry_import_nothing_heavy():
-    heavy = ["torch", "numpy", "matplotlib", "accelerate", "contmax_lab.tasks.vowels"]
-    program = f"import sys, contmax_lab.contract; print([name for name in {heavy} if name in sys.modules])"
+    heavy = [
+        "torch",
+        "numpy",
+        "matplotlib",
+        "accelerate",
+        "optuna",
+        *(f"contmax_lab.tasks.{name}" for name in task_names()),
+    ]
+    program = (
+        "import sys, contmax_lab.contract, contmax_lab.registry; contmax_lab.registry.task_names(); "
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -94,6 +105,23 @@ def test_a_task_that_generates_scores_strings_of_all_examples_at_once():
     one = learner(task)
     found = evaluate(one.bare_model, task, range(4), {"mark": "?"}, 1, one.accelerator)
     assert found == {"examples": 4, "first": "[1.0, 2.0, 3.0]?"}
+
+
+def test_the_longest_examples_are_evaluated_first():
+    """So that memory runs out at once, or never."""
+    seen = []
+
+    class Watched(Words):
+        def lengths(self, split):
+            return [len(self.texts[index]) for index in split]
+
+        def batch(self, split, indices):
+            seen.append([len(self.texts[index]) for index in indices])
+            return super().batch(split, indices)
+
+    found = evaluate(Guess(), Watched(), range(4), {}, 1, Accelerator(cpu=True))
+    assert seen == [[3], [2], [1], [0]]
+    assert found["length"] == 1.5
 
 
 def test_entries_that_are_missing_are_noticed():

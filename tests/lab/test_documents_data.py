@@ -18,6 +18,7 @@ from reviews import (
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task
 from contmax_lab.tasks.documents import DocumentsData
+from contmax_lab.tasks.documents._data import held_out_reviews
 from contmax_lab.tasks.documents._prepared import FIRST_WORD, UNKNOWN
 from contmax_lab.tasks.documents._tokens import tokenize
 
@@ -137,6 +138,13 @@ def test_whole_films_are_held_out_where_films_are_known(tmp_path):
     assert splits.valid.labels.tolist() == [0] * 10 + [1] * 10
     chosen = {tuple(load(tmp_path, valid=0.25, split=split).valid.starts.tolist()) for split in range(5)}
     assert len(chosen) > 1
+
+
+def test_no_label_gets_more_than_its_share_where_films_have_one_label_each():
+    labels, films = torch.arange(40) // 20, torch.arange(40) // 5
+    for seed in range(5):
+        held_out = held_out_reviews(labels, films, 0.25, seed)
+        assert labels[held_out].bincount().tolist() == [5, 5]
 
 
 def test_films_that_do_not_fit_are_named(tmp_path):

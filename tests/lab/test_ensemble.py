@@ -77,6 +77,21 @@ def test_the_last_weights_are_measured_beside_the_best(tmp_path):
     assert all((results["best_epoch"] < 12) == is_worse for results, is_worse in zip(found, worse, strict=True))
 
 
+def test_dropout_draws_anew_for_every_replica_and_every_evaluation(tmp_path):
+    # A step of 1e-30 changes no weight, so that losses of equal replicas differ by what was dropped alone.
+    options = (*FULL, "--training.evaluate_every=1", "--training.learning_rate=1e-30", "--model.dropout=0.5")
+    together([tiny_recipe(tmp_path, *options)] * 2, tmp_path / "together")
+    curves = [Run(tmp_path / "together" / name).history() for name in "01"]
+    assert curves[0][0]["valid"] == curves[1][-1]["valid"]
+    assert len({record["train"]["loss"] for curve in curves for record in curve}) == 2 * 12
+
+
+def test_of_ties_the_first_weights_are_the_best(tmp_path):
+    made = replicas(tmp_path, "--training.learning_rate=1e-30", "--model.dropout=0", count=2)
+    found = together(made, tmp_path / "together")
+    assert [(results["best_epoch"], results["epochs"]) for results in found] == [(4, 12)] * 2
+
+
 def test_a_stopped_ensemble_goes_on_bit_for_bit(tmp_path, monkeypatch):
     made = replicas(tmp_path, "--model.dropout=0.5")
     whole = together(made, tmp_path / "whole")

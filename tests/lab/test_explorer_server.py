@@ -10,9 +10,11 @@ import pytest
 import torch
 from explorer_server import asked, serving, tiny_text_run
 
+import contmax
+from contmax_lab.attention import Attended
 from contmax_lab.contract import Look
 from contmax_lab.explorer import _answers, _app, export
-from contmax_lab.explorer._lanes import Examination, ellipse, interval
+from contmax_lab.explorer._lanes import Examination, _positions, ellipse, interval
 from contmax_lab.explorer._models import Models
 from contmax_lab.explorer._pages import ROOMS
 
@@ -296,14 +298,27 @@ def test_other_attentions_have_the_moments_of_the_models_own(folder, name):
 
 
 def test_an_attention_takes_the_place_of_every_head_and_of_both_parts():
-    from contmax_lab.attention import Attended
-
     values = torch.randn(6, 4)
     weights = torch.softmax(torch.randn(1, 6), -1)
     head = Attended(2 * weights @ values, weights, interval(0.2, 0.9).expand(torch.Size([1])))
     look = Look(values, [head, head], lambda context: context, (), words=list("abcdef"))
     discrete = Examination(look).lanes[1]
     np.testing.assert_allclose(discrete.answer, (2 * weights[0] @ values).repeat(2).tolist(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("grid", [None, (2, 3)])
+def test_heads_that_look_at_different_places_are_compared_with_one_that_spans_them(grid):
+    values = torch.randn(6, 4)
+    weights = torch.eye(6)[[0, 5]].unsqueeze(1) * 0.8 + 0.2 / 6
+    heads = [Attended(own @ values, own) for own in weights]
+    look = Look(values, heads, lambda context: context, (), words=list("abcdef") if grid is None else (), grid=grid)
+    _, _, gaussian, parabola = Examination(look).lanes
+    # The mean and the covariance of a mixture of both heads.
+    mean, spread = contmax.maps.moments(weights.mean(0)[0], _positions(look), grid=grid)
+    for lane in (gaussian, parabola):
+        (density,) = lane.densities
+        torch.testing.assert_close(density.mean, mean)
+        torch.testing.assert_close(density.variance if grid is None else density.covariance_matrix, spread)
 
 
 def test_an_ellipse_is_where_it_is_said_to_be():

@@ -187,7 +187,9 @@ def test_regular_days_lie_at_even_distances_and_do_not_overlap(tmp_path):
         # 198 windows, 14 of them held out.
         assert steps == {14, 15}
         assert (len(valid), len(test)) == (7, 7)
-        assert all(any(v < t for v in valid) for t in test[1:])
+        # Validation and test in turn.
+        taken = [day in valid for day in sorted(valid + test)]
+        assert all(one != other for one, other in itertools.pairwise(taken))
     assert held_out(tmp_path, "regular")[2] != held_out(tmp_path, "regular", split=5)[2]
     with pytest.raises(LabError, match="equal to --data"):
         held_out(tmp_path, "regular", "--data.valid=8")

@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 
 import pytest
 import torch
@@ -124,6 +125,21 @@ def test_times_may_be_dates(tmp_path):
     dated = [re.sub(r"^(\d),([\d.]+)", lambda m: f"{m[1]},2024-02-{math.ceil(float(m[2])):02d}T12:00", x) for x in GOOD]
     splits = TASK.load(SeriesData(train=table(tmp_path, dated)), 0)
     assert splits.train.positions[0].tolist() == [0, 0.5, 1]
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
+def test_times_without_a_zone_are_the_same_on_every_machine(tmp_path, monkeypatch, zone):
+    """The clocks of New York were put forward on 10 March 2024: a local day has 23 hours, one in UTC has 24."""
+    days = ["2024-03-09", "2024-03-10", "2024-03-11T00:00", "2024-03-12T00:00:00+00:00"]
+    lines = [f"{i},{day},{i},7,{'ab'[i % 2]}" for i in (0, 1, 2, 3) for day in days]
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        splits = TASK.load(SeriesData(train=table(tmp_path, lines)), 0)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert splits.train.positions[0].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
 
 
 def test_a_whole_series_is_held_out(folder):

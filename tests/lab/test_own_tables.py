@@ -80,7 +80,8 @@ HOSTILE = {
     "object as label": ("a.jsonl", '{"text": "x", "label": {"a": 1}}\n', r"line 1: label must be a text or a number"),
     "half a character": ("a.jsonl", '{"text": "x", "label": "\\ud83d"}\n', r"line 1: label has half of a character"),
     "old Macintosh": ("a.csv", "text,label\rx,1\ry,2\r", r"line 1: lines end in a carriage return alone"),
-    "no gzip": ("b.csv", b"", "is empty"),
+    "nothing compressed": ("b.csv.gz", b"", "is empty"),
+    "header alone, compressed": ("b.tsv.gz", "text\tlabel\n", "has no rows"),
     "other suffix": ("a.xlsx", "text", r"the name must end in \.csv"),
 }
 
@@ -124,3 +125,7 @@ def test_what_is_held_out(labels, share, seed):
     kept = [label for index, label in enumerate(labels) if index not in held_out]
     assert {*kept} == {*labels}
     assert held_out or len({*labels}) == len(labels)
+    for label in {*labels}:
+        chosen, count = sum(labels[index] == label for index in held_out), labels.count(label)
+        # Where the share of no label reaches one example, one is held out all the same.
+        assert chosen == min(round(share * count), count - 1) or len(held_out) == chosen == 1

@@ -163,6 +163,13 @@ def test_numbers_and_gzip(tmp_path):
     splits = TASK.load(TextsData(train=path, target="number"), 0)
     assert splits.info["classes"] == ()
     assert splits.info["targets"].mean == pytest.approx(splits.train.target.mean().item())
+    assert splits.info["targets"].deviation == pytest.approx(splits.train.target.std(correction=0).item())
+
+
+def test_classes_are_in_the_order_of_their_numbers_and_then_of_the_alphabet(tmp_path):
+    lines = [f"some words here,{label}" for label in ("10", "b", "9", "-1", "a", "1.5") for _ in range(4)]
+    splits = TASK.load(TextsData(train=table(tmp_path, lines)), 0)
+    assert splits.info["classes"] == ("-1", "1.5", "9", "10", "a", "b")
 
 
 HOSTILE = {

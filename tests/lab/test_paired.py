@@ -135,6 +135,34 @@ def test_differences_are_stored_printed_and_published(trained, tmp_path, monkeyp
     assert f"{stored['text']}\n\n{below}\n\n<sub>Differences are paired" in page
 
 
+def test_figures_in_per_cent_are_so_in_means_differences_and_distances():
+    """As stored they are shares; every text, and the paper, has a hundred times as much."""
+    metrics = (Metric("test.jaccard", "Jaccard, %", scale=100, digits=1, compared=True),)
+    rows = (Row("Baseline", paper={"test.jaccard": 50.0}), Row("Ours"))
+    repetitions = tuple(Repetition(f"seed-{seed}", ()) for seed in range(2))
+    readings = {"best": {"test.jaccard": "test.jaccard"}}
+    made = Table("t", "", rows, repetitions, metrics, baseline="Baseline", readings=readings)
+    shares = {
+        ("Baseline", "seed-0"): 0.2,
+        ("Baseline", "seed-1"): 0.3,
+        ("Ours", "seed-0"): 0.4,
+        ("Ours", "seed-1"): 0.6,
+    }
+    found = [(cell, {"test": {"jaccard": shares[cell.row.label, cell.repetition.name]}}) for cell in made.cells()]
+    content = summarised_again(made, {"cells": [
+        {"row": cell.row.label, "variant": cell.repetition.name, "results": results} for cell, results in found
+    ]})  # fmt: skip
+    assert content["complete"]
+    assert "25.0 ± 7.1" in content["text"]
+    assert "+25.0 [-38.5, +88.5]" in content["differences"]["text"]
+    (distance,) = distances_from_paper(made, found)
+    assert distance["distance"] == pytest.approx(math.log(2))
+    assert distance["ratios"] == pytest.approx({"test.jaccard": 0.5})
+    # What is zero has no distance on a logarithmic scale.
+    assert distances_from_paper(made, [(cell, {"test": {"jaccard": 0.0}}) for cell, _ in found]) == []
+    assert not summarised_again(made, {"cells": content["cells"][:3]})["complete"]
+
+
 def test_results_are_summarised_again_from_their_cells(trained):
     made, _, stored = trained
     assert summarised_again(made, stored) == stored

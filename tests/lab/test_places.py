@@ -80,6 +80,15 @@ def test_a_narrow_gaussian_counts_where_it_holds_most_of_the_mass():
     assert found["iou"] == pytest.approx(1, abs=0.03)
 
 
+def test_what_lies_at_a_single_point_is_seen_there():
+    # So narrow that one point holds more than 95 %: the smallest set is that point, and not empty.
+    scene = line(10)
+    points = looked(scene, Place(torch.zeros(1, 2), torch.full((1, 10), 0.1))).points
+    density = BetaGaussian(points[700], torch.tensor([1e-5]), alpha=1.0)
+    found = looked(scene, Place(torch.zeros(1, 2), density=density))
+    assert found.seen.nonzero().tolist() == [[0, 700]]
+
+
 def test_softmax_that_is_rounded_to_zero_counts_where_it_holds_most_of_the_mass():
     values = torch.eye(3)[[0, 0, 1, 1, 2, 2]].unsqueeze(0)
     scene = dataclasses.replace(line(6), values=values, keys=values)

@@ -105,6 +105,19 @@ def test_a_copy_without_history_has_no_commit(folder):
     assert "`python -m bench` · a processor" in text
 
 
+def test_large_numbers_have_no_exponent_and_changes_are_told(folder):
+    path = folder / "results" / "speed.json"
+    record = json.loads(path.read_text())
+    figures = [
+        {**record["figures"][0], "row": f"{value}", "value": value, "at_most": None} for value in (12345.6, 2.5e6)
+    ]
+    path.write_text(json.dumps({**record, "dirty": True, "figures": figures}))
+    text = publish.published("<!-- results/speed.json: time -->\n<!-- end of table -->")
+    assert "| 12345.6 | 12346 |" in text
+    assert "| 2500000.0 | 2.5e+06 |" in text
+    assert "commit 0123456 with changes · a processor" in text
+
+
 def test_the_picture_of_growth_is_drawn_where_it_was_measured(folder, monkeypatch):
     drawn = []
     monkeypatch.setattr(publish, "draw_growth", lambda results, path: drawn.append((results, path.name)))

@@ -7,15 +7,17 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from weather import write_weather
 
+from contmax_lab.errors import LabError
 from contmax_lab.files import read_checkpoint
 from contmax_lab.registry import find_task
 from contmax_lab.runs import Run
 from contmax_lab.training import train
-from contmax_lab.workers import _ray
+from contmax_lab.workers import RayCluster, _ray
 
 # A task in the current folder, which takes its time until a file is there.
 SLOW = """
@@ -196,6 +198,60 @@ def test_a_machine_without_a_cluster_is_one_line(contmax, folder, monkeypatch):
     code, printed, errors = contmax(*TABLE, "--ray", "auto")
     assert (code, printed) == (1, "")
     assert errors == ["contmax: --ray auto: Could not find any running Ray instance. Please specify the one"]
+
+
+@pytest.fixture
+def machines(monkeypatch):
+    """Ray on machines that have the given GPUs; a negative number is one that was lost."""
+
+    def joined(*gpus):
+        nodes = [
+            {
+                "NodeID": str(n),
+                "NodeManagerAddress": f"10.0.0.{n}",
+                "Alive": count >= 0,
+                "Resources": {"GPU": abs(count)},
+            }
+            for n, count in enumerate(gpus)
+        ]
+        total = {"CPU": 64.0, "GPU": float(sum(count for count in gpus if count > 0))}
+        options = []
+        stub = SimpleNamespace(
+            init=lambda **given: None,
+            shutdown=lambda: None,
+            nodes=lambda: nodes,
+            cluster_resources=lambda: total,
+            remote=lambda **given: options.append(given) or (lambda function: function),
+        )
+        monkeypatch.setitem(sys.modules, "ray", stub)
+        return options
+
+    return joined
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "taken"),
+    [
+        ((2, 1), 2.0, 2.0),
+        ((1, 1), 1.0, 1.0),
+        ((0.5,), 0.5, 0.5),
+        ((0, 0), None, 0.0),
+        ((0, 4), None, 1.0),
+        ((), 0.0, 0.0),
+    ],
+)
+def test_a_training_gets_the_gpus_that_one_machine_has(machines, gpus, asked, taken):
+    options = machines(*gpus)
+    with RayCluster("auto", gpus=asked).open() as crew:
+        assert crew.has_room()
+    assert [given["num_gpus"] for given in options] == [taken]
+
+
+@pytest.mark.parametrize(("gpus", "asked"), [((1, 1), 2.0), ((0, 0), 0.5), ((2, -4), 4.0), ((), 1.0)])
+def test_gpus_of_several_machines_are_not_those_of_one(machines, gpus, asked):
+    machines(*gpus)
+    with pytest.raises(LabError, match=f"--gpus-per-cell {asked:g}: no machine"), RayCluster("auto", gpus=asked).open():
+        pass
 
 
 def test_without_ray_it_is_said_what_to_install(contmax, folder, monkeypatch):

@@ -75,14 +75,19 @@ def test_metrics_go_to_one_run_of_wandb_also_after_an_interruption(tmp_path, mon
     recipe, run, wandb = tiny_recipe(tmp_path, "--training.wandb=days"), Run(tmp_path / "run"), FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
 
-    def refuse(self, loaded, number, total):
-        raise LabError("enough")
+    step = _learner.Learner.step
+
+    def limited(self, loaded, number, total):
+        # In the second of three epochs, when the first has been sent.
+        if wandb.points:
+            raise LabError("enough")
+        step(self, loaded, number, total)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_learner.Learner, "step", refuse)
+        patch.setattr(_learner.Learner, "step", limited)
         with pytest.raises(LabError, match="enough"):
             train(recipe, run)
-    assert wandb.finished == 1
+    assert (wandb.finished, len(wandb.points)) == (1, 1)
     train(recipe, run, resume=True)
     first, second = wandb.begun
     assert first == second
@@ -90,8 +95,10 @@ def test_metrics_go_to_one_run_of_wandb_also_after_an_interruption(tmp_path, mon
     assert first["config"]["model"]["hidden_dim"] == 8
     assert wandb.finished == 2
     history = run.history()
-    assert [step for step, _ in wandb.points] == [record["step"] for record in history]
-    assert wandb.points[-1][1]["valid/loss"] == history[-1]["valid"]["loss"]
+    # The first epoch was not saved, so it is trained and sent again: the same numbers for the same step.
+    assert [step for step, _ in wandb.points] == [record["step"] for record in [history[0], *history]]
+    sent = [points["valid/loss"] for _, points in wandb.points]
+    assert sent == [record["valid"]["loss"] for record in [history[0], *history]]
 
 
 def test_how_often_it_is_saved_is_no_other_recipe(tmp_path):
@@ -117,3 +124,21 @@ def test_a_training_that_diverges_is_one_line(tmp_path, name):
     with pytest.raises(LabError, match=r"(diverged|not finite).*Lower training.learning_rate") as error:
         train(recipe, Run(tmp_path / "run"))
     assert "\n" not in str(error.value)
+
+
+def test_a_last_line_that_was_cut_short_is_left_out(tmp_path):
+    run = Run(tmp_path)
+    run.append_metrics({"epoch": 1, "train": {}, "valid": {"loss": 2.0}})
+    whole = run.history()
+    with run.metrics.open("a") as file:
+        file.write('{"epoch": 2, "valid": {"lo')
+    assert run.history() == whole
+    assert len(whole) == 1
+
+
+def test_a_run_without_test_examples_has_nothing_left_to_test(tmp_path):
+    run = Run(tmp_path)
+    assert not run.is_untested()
+    for count, test, untested in ((5, None, True), (5, {"loss": 1.0}, False), (0, None, False)):
+        run.write_results({"test": test, "examples": {"test": count}})
+        assert run.is_untested() is untested

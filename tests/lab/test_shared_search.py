@@ -144,6 +144,19 @@ def test_a_process_that_gives_signs_of_life_keeps_its_trial(study, clock):
     assert _study.origin(idle.take()) == trial.number
 
 
+def test_a_trial_that_is_given_back_twice_goes_on_in_its_first_folder(study, clock):
+    first = SharedStudy(study(), 1, seed=0)
+    trial = first.take()
+    chosen = trial.suggest_float("x", 0.0, 1.0)
+    first.give_back()
+    for number in (1, 2):
+        other = SharedStudy(study(), 1, seed=0)
+        again = other.take()
+        assert (again.number, _study.origin(again)) == (number, trial.number)
+        assert again.suggest_float("x", 0.0, 1.0) == chosen
+        other.give_back()
+
+
 def test_of_two_processes_that_ask_in_the_same_moment_one_gives_way(study, clock, monkeypatch):
     first, second = SharedStudy(study(), 1, seed=0), SharedStudy(study(), 1, seed=0)
     counted, taken = second._counted, []

@@ -1,8 +1,10 @@
 """The parts of the loop on their own: batches, schedule, seeds, checkpoints, precision, pages."""
 
+import dataclasses
 import hashlib
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from contmax_lab.files import Checkpoint, read_checkpoint, write_checkpoint
 from contmax_lab.registry import find_task
 from contmax_lab.report import write_page
 from contmax_lab.runs import Run
-from contmax_lab.training import Schedule, epoch_batches, learning_rate, seed_for, share, token_batches, train
+from contmax_lab.training import Schedule, epoch_batches, evaluate, learning_rate, seed_for, share, token_batches, train
 from forked import process_server
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -170,6 +172,36 @@ def test_losses_are_means_over_all_epochs_since_the_last_evaluation(tmp_path, ba
             mean = sum(each[epoch]["train"][name] for epoch in epochs) / len(epochs)
             assert part["train"][name] == pytest.approx(mean, rel=1e-9)
         assert part["valid"] == each[epochs[-1]]["valid"]
+
+
+class Drawing(type(find_task("intervals"))):
+    """Draws a number while it measures, as a task does that generates or deletes at random."""
+
+    def evaluate(self, model, batches, info):
+        return {"loss": 1.0, "drawn": float(torch.rand(()))}
+
+
+def test_what_a_task_draws_in_an_evaluation_is_the_same_every_time(tmp_path):
+    def drawn(**changes):
+        recipe = dataclasses.replace(tiny_recipe(tmp_path), task=Drawing(), **changes)
+        run = Run(tmp_path / f"run-{recipe.seed}")
+        train(recipe, run)
+        return [record["valid"]["drawn"] for record in run.history()]
+
+    assert len(drawn()) == 3
+    assert len({*drawn(seed=1), *drawn(seed=2)}) == 1
+
+
+def test_processes_draw_numbers_of_their_own_in_an_evaluation(tmp_path):
+    recipe = tiny_recipe(tmp_path)
+    splits = recipe.task.load(recipe.data, 0)
+    model = recipe.task.build(recipe.model, splits)
+    given = (model, Drawing(), splits.valid, splits.info, 0)
+    first, second, again = (
+        evaluate(*given, SimpleNamespace(process_index=i, num_processes=2, device=torch.device("cpu")))["drawn"]
+        for i in (0, 1, 0)
+    )
+    assert first == again != second
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------

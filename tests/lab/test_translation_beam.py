@@ -1,6 +1,7 @@
 """Beam search against all translations there are, and the scores of translations against sacreBLEU."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -93,6 +94,24 @@ def test_a_part_of_the_state_may_become_another_part(most):
         last, before = (max(pieces, 4) - 3) % 3 + 4, last
         pieces = said[-1]
     assert found[0].tolist() == [*said, END]
+
+
+class Tempting(Table):
+    """Ends at once with probability 0.6; what goes on ends after one piece more, and is the likelier per piece."""
+
+    def step(self, pieces, state, memory):
+        chances = torch.full((*pieces.shape, PIECES), 1e-9)
+        first = (state["count"] == 0).float()
+        chances[..., END] = 1 - 0.4 * first
+        chances[..., 4] = 0.4 * first + 1e-9
+        return chances.log(), {"count": state["count"] + 1}
+
+
+@pytest.mark.parametrize(("beam", "said"), [(1, [END, PADDING, PADDING, PADDING]), (2, [4, END, PADDING, PADDING])])
+def test_a_beam_that_is_full_takes_no_translation_that_ends_later(beam, said):
+    found, scores = beam_search(Tempting(1), torch.zeros(1, 1, dtype=torch.long), beam=beam, max_output=LONGEST)
+    assert found[0].tolist() == said
+    assert float(scores[0]) == pytest.approx(math.log(0.6) if beam == 1 else math.log(0.4) / 2, rel=1e-5)
 
 
 def test_a_sentence_is_translated_as_if_alone():

@@ -294,3 +294,14 @@ def test_the_region_of_an_attention():
     assert shares.sum().item() == pytest.approx(1)
     assert attended_region(shares, sparse=True).float().mean().item() == pytest.approx(0.75)
     assert attended_region(shares, sparse=False).float().mean().item() == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_density_narrower_than_the_points_keeps_its_centre():
+    from contmax.densities import MultivariateBetaGaussian
+    from contmax_lab.attention import Attended
+
+    density = MultivariateBetaGaussian.from_moments(torch.tensor([[0.3, 0.6]]), 1e-10 * torch.eye(2).unsqueeze(0), 2.0)
+    shares = attention_map(Attended(torch.zeros(1, 1), density=density), (2, 2))
+    # 6 × 6 points at 1/12, 3/12 …: the nearest are in row 1 and column 3.
+    assert shares.nonzero().tolist() == [[0, 6 * 1 + 3]]
+    assert shares.sum() == 1

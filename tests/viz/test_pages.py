@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 import re
 
 import pytest
@@ -120,6 +121,20 @@ def test_an_image_has_cells_and_ellipses_as_vectors():
     assert found.of("svg")[0]["viewbox"] == "0 0 1000 500.0"
     (image,) = found.of("image")
     assert numpy_of(image["href"]) == (255 * pixels).round().to(torch.uint8).tolist()
+
+
+@pytest.mark.parametrize("angle", [0.0, 20.0, 70.0, 90.0, 110.0, 160.0])
+def test_an_ellipse_is_turned_as_the_density_is(angle):
+    """`angle`: from the columns, to the right, to the rows, downwards, as SVG counts it."""
+    turn = math.radians(angle)
+    long, short = torch.tensor([math.sin(turn), math.cos(turn)]), torch.tensor([math.cos(turn), -math.sin(turn)])
+    support = 0.3**2 * torch.outer(long, long) + 0.1**2 * torch.outer(short, short)
+    density = TruncatedParaboloid.from_support(torch.tensor([0.4, 0.6]), support)
+    outer = ParsedPage(image_attention_html(None, density=density).html).of("ellipse")[0]
+    assert [float(outer[name]) for name in ("cx", "cy", "rx", "ry")] == pytest.approx([0.6, 0.4, 0.3, 0.1], rel=1e-3)
+    turned, x, y = map(float, re.fullmatch(r"rotate\((\S+) (\S+) (\S+)\)", outer["transform"]).groups())
+    assert (x, y) == (0.6, 0.4)
+    assert (turned - angle + 90) % 180 == pytest.approx(90, abs=0.1)
 
 
 def numpy_of(address):

@@ -1,5 +1,7 @@
 """What is drawn, read from the artists: curves, bars, shaded supports, ellipses."""
 
+import math
+
 import numpy
 import pytest
 import torch
@@ -132,6 +134,19 @@ def test_the_plane_has_contours_and_the_support_as_an_ellipse():
     assert ellipses(plot_density(MultivariateNormal(torch.zeros(2), torch.eye(2)))) == []
 
 
+@pytest.mark.parametrize("angle", [20.0, 70.0, 110.0, 160.0])
+def test_the_ellipse_of_a_support_is_turned_as_the_density_is(angle):
+    turn = math.radians(angle)
+    long, short = torch.tensor([math.cos(turn), math.sin(turn)]), torch.tensor([-math.sin(turn), math.cos(turn)])
+    shape = 4 * torch.outer(long, long) + 0.25 * torch.outer(short, short)
+    density = TruncatedParaboloid.from_support(torch.tensor([1.0, -1.0]), shape)
+    (support,) = ellipses(plot_density(density))
+    assert (support.width, support.height) == pytest.approx((4, 1), rel=1e-4)
+    assert support.angle % 180 == pytest.approx(angle, abs=0.1)
+    # On an image the first coordinate goes down, and the second to the right.
+    assert ellipses(plot_image_attention(density=density))[0].angle % 180 == pytest.approx((90 - angle) % 180, abs=0.1)
+
+
 def test_a_prediction_in_a_box_has_its_live_area_shaded():
     score = regularized_prediction(lambda t: -8 * t.square().sum(-1), domains.Box([-1.0, -1.0], [1.0, 1.0]), alpha=2.0)
     assert len(plot_density(score).collections) == 2
@@ -184,14 +199,26 @@ def test_image_ellipses_are_in_rows_and_columns_and_the_outer_holds_everything()
     assert ax.get_ylim() == (1, 0)
 
 
+def centres(ax):
+    return [pytest.approx(patch.center) for patch in ellipses(ax)]
+
+
+def places(locs):
+    """Columns and rows of the centres, each twice: for the outer and the inner ellipse."""
+    return [(column, row) for row, column in locs.reshape(-1, 2).tolist() for _ in range(2)]
+
+
 def test_all_heads_and_all_live_components_are_drawn_on_an_image():
     heads = MultivariateBetaGaussian(torch.rand(2, 3, 2), 0.01 * torch.eye(2), alpha=1.0)
-    assert len(ellipses(plot_image_attention(density=heads))) == 12
-    assert len(ellipses(plot_image_attention(density=heads, index=1))) == 6
+    assert centres(plot_image_attention(density=heads)) == places(heads.loc)
+    assert centres(plot_image_attention(density=heads, index=1)) == places(heads.loc[1])
     mixture = Mixture(
-        Categorical(torch.tensor([[0.5, 0.5, 0.0]])), MultivariateNormal(torch.rand(1, 3, 2), torch.eye(2))
+        Categorical(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])),
+        MultivariateNormal(torch.rand(2, 3, 2), torch.eye(2)),
     )
-    assert len(ellipses(plot_image_attention(density=mixture))) == 4
+    locs = mixture.component_distribution.loc
+    assert centres(plot_image_attention(density=mixture)) == places(torch.cat([locs[0, :2], locs[1, 1:]]))
+    assert centres(plot_image_attention(density=mixture, index=1)) == places(locs[1, 1:])
 
 
 def test_components_are_the_fainter_the_less_they_weigh_and_weights_as_opaque_as_asked_for():

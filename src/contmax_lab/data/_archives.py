@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from contmax_lab.errors import LabError
 
@@ -62,7 +62,7 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
 def _extract(archive: Path, folder: Path) -> None:
     if tarfile.is_tarfile(archive):
         with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
+            tar.extractall(folder, filter=_inside)
             # A check sum comes after all members.
             while tar.fileobj is not None and tar.fileobj.read(1 << 20):
                 pass
@@ -71,6 +71,16 @@ def _extract(archive: Path, folder: Path) -> None:
             packed.extractall(folder)
     else:
         raise LabError(f"{archive} is neither a tar nor a zip archive, or is damaged; download it again")
+
+
+def _inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    """The data filter of tarfile, without names and links that climb.
+
+    Before Python 3.11.13, 3.12.11 and 3.13.4 a long chain of links leads that filter outside (CVE-2025-4517).
+    """
+    if any(".." in PurePosixPath(name).parts for name in (member.name, member.linkname)):
+        raise tarfile.TarError(f"{member.name[:80]} has '..' in its name or link, which may lead outside the folder")
+    return tarfile.data_filter(member, folder)
 
 
 def _check_room(found: Sequence[Path], aside: Path, folder: Path) -> None:
