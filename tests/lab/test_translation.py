@@ -150,6 +150,11 @@ def test_measures_by_hand():
     found = attention_measures(guesses, torch.ones(1, 1, dtype=torch.bool))
     assert (found["attended"].item(), found["monotone"].item()) == (0.5, 1.0)
     assert found["entropy"].item() == pytest.approx(math.log(2), rel=1e-4)
+    # The mean of both: a quarter of the weights, and half of the density, fall to each of the middle pieces.
+    guesses = Guesses(guesses.logits, look, 2.0, guesses.mask, combined=True)
+    found = attention_measures(guesses, torch.ones(1, 1, dtype=torch.bool))
+    parts = (1 / 8, 3 / 8)
+    assert found["entropy"].item() == pytest.approx(-2 * sum(x * math.log(x) for x in parts), rel=1e-4)
 
 
 # -- training ----------------------------------------------------------------------------------------------------------
