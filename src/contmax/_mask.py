@@ -29,7 +29,7 @@ def require_mask(mask: Tensor | None, shape: torch.Size, of: str = "scores") -> 
     """
     require_boolean(mask)
     # A trace has no need of guards on sizes here: the operations that follow refuse what does not fit.
-    if mask is None or mask.shape == shape or is_compiling():
+    if mask is None or is_compiling() or mask.shape == shape:
         return
     if not all(n == m or 1 in (n, m) for n, m in zip(mask.shape[::-1], shape[::-1], strict=False)):
         raise ValueError(

@@ -71,7 +71,7 @@ SINGULAR = torch.tensor(
         (lambda: BetaGaussian.from_moments(0.0, 1.0, math.inf), "fixes the volume"),
         (lambda: BetaGaussian.from_moments(0.0, -1.0), "variance must be positive"),
         (lambda: BetaGaussian.from_canonical(0.0, 0.5), "-quadratic must be positive"),
-        (lambda: BetaGaussian.fit(torch.zeros(5)), "variance must be positive"),
+        (lambda: BetaGaussian.fit(torch.zeros(5)), "samples must differ"),
         (lambda: TruncatedParabola.from_moments(0.0, 1.0, 1.5), "alpha is 2"),
         (lambda: TruncatedParaboloid.from_moments(ZERO, EYE, 1.5), "alpha is 2"),
         (lambda: MultivariateBetaGaussian.from_moments(torch.tensor([0.0, NAN]), EYE), "loc must be finite"),

@@ -43,11 +43,16 @@ class Listing(NamedTuple):
     blocks: tuple[tuple[ReadyLaunch, ReadyLaunch, ReadyLaunch], ...]
 
 
+def _width_of_tiles(kind: AttentionKind) -> int:
+    """Four times the keys of a tile."""
+    return 64 * power_of_two(blocks_of(kind.keys, 16 * kind.tuning.most_tiles))
+
+
 @functools.lru_cache(maxsize=LAUNCHES)
 def listing(kind: AttentionKind) -> Listing:
     """Keys and scores of the lists, by blocks of queries."""
     tuning, queries = kind.tuning, kind.queries
-    wide = 64 * power_of_two(blocks_of(kind.keys, 16 * tuning.most_tiles))
+    wide = _width_of_tiles(kind)
     # Whole blocks of a product are written.
     tiles = blocks_of(kind.keys, max(tuning.columns, wide)) * max(tuning.columns // wide, 1) * 4
     all_tiles = power_of_two(tiles)
@@ -123,11 +128,12 @@ def _threads_of_a_row(tiles: int) -> int:
 def listed_means(kind: AttentionKind) -> ReadyLaunch:
     """Means of the values by lists."""
     rows = kind.tuning.listed_rows
+    last_bits = _width_of_tiles(kind) // 4 * 2.0**-22  # of a score and of the largest
     return _launch(
         kind,
         attend_listed,
         (blocks_of(kind.queries, rows), kind.all_heads),
-        (kind.queries, kind.heads, kind.group, kind.epsilon, *kind.strides[2]),
+        (kind.queries, kind.heads, kind.group, kind.epsilon, last_bits, *kind.strides[2]),
         {**kind.powers, "C": kind.value_channels, "WIDTH": kind.value_widths["VALUE_WIDTH"]}
         | {"R": rows, "CAPACITY": LIST_CAPACITY},
         1,

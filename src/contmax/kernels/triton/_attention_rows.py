@@ -11,21 +11,18 @@ from contmax.kernels.triton._solve import NOTHING, climb, relative_weights
 
 # Keys of each row that are gathered at a time, where there is no room for more.
 _TOGETHER = tl.constexpr(4)
-# In half precision the last bits of listed scores are places in tiles (`_attention_tops`). This share of the largest
-# score is more than they change.
-_LAST_BITS = tl.constexpr(3e-5)
 # Lists up to this length are solved apart from longer ones, and so are those up to twice this.
 _SHORT = tl.constexpr(32)
 
 
 @triton.jit
 def _solved(
-    KEYS, WEIGHTS, COUNTS, row, count, inside, size, partition, epsilon,
+    KEYS, WEIGHTS, COUNTS, row, count, inside, slack, partition, epsilon,
     K: tl.constexpr, ROUGH: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
     """Scores become weights, and keys without any are taken off the lists; the number of those that stay, (R,).
 
-    `size` is the magnitude of the scores before the largest was taken from them, (R,).
+    `slack` is how much scores are off in half precision, (R,).
     """
     slot = tl.arange(0, WIDE)
     at = row[:, None] * CAPACITY + slot[None, :]
@@ -39,8 +36,8 @@ def _solved(
     partition, t = climb(y, epsilon, partition, 1.0 - epsilon * partition, K, ROUGH)
     weight, _ = relative_weights(y, t, epsilon, K, ROUGH)
     if K == 1 and ROUGH:
-        # Scores that meet the threshold but for their last bits: at α = 2 the gradient jumps there.
-        exists = exists & (weight > ((1.0 + size) * _LAST_BITS)[:, None])
+        # Scores that may meet the threshold: at α = 2 the gradient jumps there.
+        exists = exists & (weight > tl.minimum(slack, t * 0.25)[:, None])
     weight = tl.where(exists, weight, 0.0)
     total = tl.sum(weight, 1)
     p = weight * (1.0 / tl.where(total > 0.0, total, 1.0))[:, None]
@@ -57,11 +54,14 @@ def _solved(
 @triton.jit(do_not_specialize=ANY_SIZE)
 def attend_listed(
     V, A, KEYS, WEIGHTS, COUNTS, STARTS, DENSE, OUT,
-    queries, heads, group, fixed_epsilon, vb, vh, vj,
+    queries, heads, group, fixed_epsilon, last_bits, vb, vh, vj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr,
     CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """OUT (heads, queries, C); lists of scores become lists of weights. Rows of a dense block get empty lists."""
+    """OUT (heads, queries, C); lists of scores become lists of weights. Rows of a dense block get empty lists.
+
+    In half precision places in tiles take the last bits of listed scores, this share of them (`_attention_tops`).
+    """
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
     row = tl.arange(0, R)
@@ -78,22 +78,22 @@ def attend_listed(
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
         longest = tl.max(count, 0)
         ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32  # four digits do in half precision
-        kept, size = count, tl.abs(top)
+        kept, slack = count, tl.abs(top) * last_bits
         for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
             if has_power(A, h, POWER, PER_HEAD):
                 if longest <= _SHORT:
                     kept = _solved(
-                        KEYS, WEIGHTS, COUNTS, row, count, inside, size, partition, epsilon, POWER, ROUGH, _SHORT,
+                        KEYS, WEIGHTS, COUNTS, row, count, inside, slack, partition, epsilon, POWER, ROUGH, _SHORT,
                         CAPACITY,
                     )  # fmt: skip
                 elif longest <= 2 * _SHORT:
                     kept = _solved(
-                        KEYS, WEIGHTS, COUNTS, row, count, inside, size, partition, epsilon, POWER, ROUGH, 2 * _SHORT,
+                        KEYS, WEIGHTS, COUNTS, row, count, inside, slack, partition, epsilon, POWER, ROUGH, 2 * _SHORT,
                         CAPACITY,
                     )  # fmt: skip
                 else:
                     kept = _solved(
-                        KEYS, WEIGHTS, COUNTS, row, count, inside, size, partition, epsilon, POWER, ROUGH, CAPACITY,
+                        KEYS, WEIGHTS, COUNTS, row, count, inside, slack, partition, epsilon, POWER, ROUGH, CAPACITY,
                         CAPACITY,
                     )  # fmt: skip
         tl.debug_barrier()
