@@ -1,5 +1,7 @@
 """What is ignored or masked never matters to a loss: logits, hidden vectors, results and every gradient."""
 
+import math
+
 import pytest
 import torch
 
@@ -42,6 +44,25 @@ def test_hidden_vectors_of_ignored_tokens(alpha, smoothing, reduction, has_bias)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_hidden_vectors_of_ignored_tokens_by_triton(dtype, alpha, smoothing):
     linear(alpha, smoothing, "sum", True, dtype)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.5])
+def test_hidden_vectors_of_ignored_tokens_where_all_logits_are_made_at_once(alpha):
+    """By torch.func, and in second derivatives."""
+    may = KEPT[:, None]
+    weight, hidden = torch.randn(CLASSES, WIDTH), torch.randn(TOKENS, WIDTH)
+
+    def loss(weight, hidden):
+        return linear_entmax_loss(hidden, weight, ids(), alpha, reduction="sum")
+
+    want, found = (torch.func.grad(loss)(weight, torch.where(may, hidden, x)) for x in (0.0, math.nan))
+    torch.testing.assert_close(found, want, rtol=0, atol=0)
+
+    def slopes(weight, hidden):
+        hidden = hidden.requires_grad_()
+        return torch.autograd.grad(loss(weight, hidden), [weight, hidden], create_graph=True)
+
+    assert_never_matters(slopes, [weight, hidden], [None, may], ALL)
 
 
 def logits(alpha, smoothing, reduction, is_masked, rounding=0.0):

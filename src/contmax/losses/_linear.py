@@ -16,7 +16,7 @@ from contmax._typing import Float, Shaped
 from contmax.losses._conjugate import ClassLoss
 from contmax.losses._finite import check_options, class_ids, entmax_loss, reduced, weighted
 from contmax.losses._linear_blocks import token_blocks
-from contmax.losses._linear_operators import linear_losses, linear_losses_backward
+from contmax.losses._linear_operators import IGNORED, linear_losses, linear_losses_backward
 from contmax.maps._arguments import checked_alpha, output_dtype
 from contmax.maps._half_precision import widened_scores
 
@@ -73,11 +73,9 @@ def linear_entmax_loss(
     """
     _check_shapes(hidden, weight, target, bias)
     check_options(None, label_smoothing, reduction, weight.shape[0])
-    # An ignored token counts nothing, even if it is NaN: its residual of 0 would meet it in the gradient of the weight.
-    hidden = torch.where((target != ignore_index).unsqueeze(-1), hidden, 0)
     hidden, weight, bias = _as_linear_takes(hidden, weight, bias)
     if target.numel() == 0 or not _can_be_blocked(hidden, weight, target, bias, alpha):
-        logits = F.linear(hidden, weight, bias)
+        logits = F.linear(_zero_where_ignored(hidden, target != ignore_index), weight, bias)
         options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
         return entmax_loss(logits, target, alpha, dim=-1, reduction=reduction, **options)
     # Stands for the logits where only their shape and dtype matter.
@@ -85,6 +83,7 @@ def linear_entmax_loss(
     index = checked_alpha(alpha, logits, -1)
     kept, ids = class_ids(target, ignore_index, weight.shape[0])
     layer = (hidden.reshape(-1, hidden.shape[-1]), weight, bias)
+    ids = torch.where(kept, ids, IGNORED)
     if isinstance(index, float) and index <= 2:
         losses = _losses(*layer, ids.reshape(-1), index, label_smoothing)
     else:
@@ -160,10 +159,16 @@ def _two_step_losses(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, alpha: float | Tensor, smoothing: float
 ) -> Tensor:
     """Losses (T,) of logits that are all in memory. The layer computes in the dtype of `hidden`."""
-    dtype = hidden.dtype
+    dtype, kept = hidden.dtype, ids != IGNORED
+    hidden, ids = _zero_where_ignored(hidden, kept), torch.where(kept, ids, 0)
     z = widened_scores(F.linear(hidden, weight.to(dtype), None if bias is None else bias.to(dtype)))
     losses: Tensor = apply(ClassLoss, z, alpha, ids.unsqueeze(-1), None, smoothing, -1)[0]
     return losses
+
+
+def _zero_where_ignored(hidden: Tensor, kept: Tensor) -> Tensor:
+    """Zeros for the vectors of ignored tokens: NaN would meet their residual of 0 in the gradient of the weight."""
+    return torch.where(kept.unsqueeze(-1), hidden, 0)
 
 
 def _checkpointed_losses(

@@ -22,6 +22,10 @@ from contmax.losses._linear_blocks import (
     token_blocks,
 )
 
+# The class id of a token that counts nothing: its hidden vector may be NaN. Other ids outside [0, C) are mistakes of
+# the caller, which a GPU answers with NaN.
+IGNORED = torch.iinfo(torch.int64).min
+
 
 @torch.library.custom_op("contmax::linear_losses", mutates_args=())
 def linear_losses(
@@ -40,7 +44,7 @@ def linear_losses(
         hidden: (T, D).
         weight: (C, D), of the same dtype.
         bias: (C,), or None.
-        target: class ids (T,).
+        target: class ids (T,), or `IGNORED`; the losses of ignored tokens are arbitrary, and their cotangents 0.
         alpha: α in (0, 2].
         smoothing: the mass of q that is spread over the classes.
         needs_hidden: whether the hidden vectors need a gradient.
@@ -57,7 +61,7 @@ def linear_losses(
     with without_autocast(hidden):
         mean_row = weight.mean(0, dtype=cut.dtype) if listed and needs_hidden and smoothing > 0 else None
         for rows in token_blocks(hidden):
-            ids = target[rows]
+            ids = target[rows].masked_fill(target[rows] == IGNORED, 0)
             logits = F.linear(hidden[rows], weight, bias)
             losses[rows], block_cut = losses_and_cuts(logits, ids, alpha, smoothing)
             cut[rows] = block_cut[:, :4]
@@ -122,6 +126,7 @@ def linear_losses_backward(
     grad_hidden, grad_weight, grad_bias = _empty_gradients(hidden, weight, bias, slope, needs_weight)
     if slope.numel() > 0:
         torch.mul(slope, g.unsqueeze(-1), out=grad_hidden)
+        grad_hidden.masked_fill_((target == IGNORED).unsqueeze(-1), 0)
     if not needs_weight:
         return grad_hidden, grad_weight, grad_bias
     layer, options, gradients = (hidden, weight, bias, target), (alpha, smoothing, cut), (grad_weight, grad_bias)
@@ -176,6 +181,8 @@ def _dense_sums(
     grad_bias: Tensor,
 ) -> None:
     """Write Σ_t g_t (p̂_t − q_t) h_tᵀ and Σ_t g_t (p̂_t − q_t), from logits that are made again."""
+    # The vector of an ignored token may be NaN, which times its residual of 0 is NaN.
+    hidden = hidden.masked_fill((target == IGNORED).unsqueeze(-1), 0)
     for columns in class_blocks(weight):
         logits = F.linear(hidden, weight[columns], None if bias is None else bias[columns])
         difference = residual(logits, target - columns.start, alpha, smoothing, cut, g)

@@ -128,7 +128,8 @@ def _every_class(hidden: Tensor, cut: Tensor, g: Tensor, share: float) -> Tensor
         return broken.expand(hidden.shape[1] + 1).contiguous()
     spread = torch.zeros(hidden.shape[1], dtype=torch.float32, device=g.device)
     for h, weights in zip(hidden.split(_TOKENS), g.split(_TOKENS), strict=True):
-        spread.addmv_(h.mT.to(torch.float32), weights)
+        # The vector of a token without a cotangent may be NaN.
+        spread.addmv_(torch.where(weights.unsqueeze(-1) == 0, 0, h).mT.to(torch.float32), weights)
     return torch.cat([spread, g.sum().unsqueeze(0)]).mul_(-share).add_(broken)
 
 
