@@ -108,7 +108,8 @@ def _bench_table(results: dict[str, Any], file: str, title: str) -> str:
         raise ValueError(f"{file} has no table «{title}»; it has: {known}.")
     columns = list(dict.fromkeys(f.column for f in figures))
     cells = {(f.row, f.column): _cell(f) + shares.get((f.row, f.column), "") for f in figures}
-    rows = dict.fromkeys(f.row for f in figures if not (alone and " by " in f.row))
+    # Peers that refused a case everywhere have no row.
+    rows = dict.fromkeys(f.row for f in figures if " by " not in f.row or (f.value is not None and not alone))
     lines = [[row, *(cells.get((row, column), "–") for column in columns)] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in [["", *columns], ["---"] * (len(columns) + 1), *lines])
 
