@@ -164,7 +164,7 @@ def triton_takes_cpu_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         pytest.skip("on a GPU the kernels are compiled, and cannot take CPU tensors")
     import quick_interpreter
 
-    monkeypatch.setattr("contmax.kernels._backends.TRITON_DEVICES", {"cpu"})
+    monkeypatch.setattr("contmax._backend.TRITON_DEVICES", {"cpu"})
     quick_interpreter.make_quick(monkeypatch)
     # NumPy, which the interpreter computes with, warns of what kernels do on purpose and select away.
     with np.errstate(all="ignore"), warnings.catch_warnings():

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from contmax.kernels import _backends
+from contmax import _backend
 
 DEVICE = os.environ.get("CONTMAX_TEST_DEVICE", "cuda")
 ON_GPU = DEVICE == "cuda"
@@ -54,7 +54,7 @@ def without_waiting(call: Call) -> Any:
 @contextlib.contextmanager
 def torch_path() -> Iterator[None]:
     """A context in which no compiled kernel runs: every operation is made of torch's own."""
-    compilers = (_backends.TRITON, _backends.NUMBA)
+    compilers = (_backend.TRITON, _backend.NUMBA)
     before = [compiler.works for compiler in compilers]
     for compiler in compilers:
         compiler.works = False

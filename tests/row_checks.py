@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import contmax
-from contmax.kernels import _backends
+from contmax import _backend
 from contmax.losses import entmax_loss
 
 
 def reference(function, *arguments):
     """The same by torch in float64: no kernel takes float64."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_backends.NUMBA, "works", False)
+        patch.setattr(_backend.NUMBA, "works", False)
         return function(*(a.double() if torch.is_tensor(a) and a.is_floating_point() else a for a in arguments))
 
 

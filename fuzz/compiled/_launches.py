@@ -11,7 +11,7 @@ from triton.compiler import ASTSource, CompiledKernel
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from contmax.kernels import _backends
+from contmax import _backend
 from contmax.kernels.triton import _attention_tuning, _kept
 
 # Chips from Hopper on have the shared memory for large blocks.
@@ -84,7 +84,7 @@ def recorded(calls: Callable[[], None], arch: int) -> list[Launch]:
 
     driver.set_active(_Device(arch))
     with (
-        patch.object(_backends, "TRITON_DEVICES", {"cpu"}),
+        patch.object(_backend, "TRITON_DEVICES", {"cpu"}),
         patch.object(_kept, "_may_be_kept", lambda kernel: False),
         patch.object(_attention_tuning, "_is_large", lambda device: arch >= _HOPPER),
         patch.object(JITFunction, "_do_compile", note),

@@ -8,10 +8,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import contmax
+from contmax import _backend
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.expectations import _chunks, _line_scales, _line_window, _space_gaussian
-from contmax.kernels import _backends
 
 F64 = torch.float64
 
@@ -79,7 +79,7 @@ RULES = {
 @pytest.fixture(params=RULES)
 def rule(request, monkeypatch):
     """By torch's operations, as where no compiler is at hand."""
-    monkeypatch.setattr(_backends.NUMBA, "works", False)
+    monkeypatch.setattr(_backend.NUMBA, "works", False)
     return RULES[request.param]
 
 

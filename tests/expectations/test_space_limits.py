@@ -7,11 +7,11 @@ import torch
 from torch.distributions import Independent, MultivariateNormal, Uniform
 
 import contmax
+from contmax import _backend
 from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian, TruncatedParaboloid
 from contmax.expectations._matrix_form import MatrixForm
 from contmax.expectations._scale_mean import _in_blocks
-from contmax.kernels import _backends
 
 F64 = torch.float64
 
@@ -90,7 +90,7 @@ def test_the_compiled_kernel_is_as_accurate_as_torch(alpha, count, monkeypatch):
 
     exact = run(loc.double(), matrix.double(), double)
     compiled = run(loc, matrix, basis)
-    monkeypatch.setattr(_backends.NUMBA, "works", False)
+    monkeypatch.setattr(_backend.NUMBA, "works", False)
     plain = run(loc, matrix, basis)
     for mine, torchs, truth in zip(compiled, plain, exact, strict=True):
         allowed = 2 * (torchs - truth).abs().max() + 2e-6 * truth.abs().max()

@@ -22,9 +22,8 @@ from triton.language import constexpr
 from triton.runtime.jit import JITFunction, KernelParam
 
 import contmax
-from contmax import losses, nn
+from contmax import _backend, losses, nn
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
-from contmax.kernels import _backends
 from contmax.kernels.triton import _kept
 
 HOPPER = make_backend(GPUTarget("cuda", 90, 32))
@@ -182,7 +181,7 @@ def main() -> bool:
     JITFunction.parse = functools.cache(JITFunction.parse)  # helpers are in many kernels
     CodeGenerator.visit = visited
     _kept._may_be_kept = lambda kernel: False
-    _backends.TRITON_DEVICES = {"cpu"}
+    _backend.TRITON_DEVICES = {"cpu"}
     for dtype in (torch.float32, torch.bfloat16):
         for family in (maps_and_losses, attention):
             family(dtype)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import contmax
-from contmax.kernels import _backends, _dispatch
+from contmax import _backend
+from contmax.kernels import _dispatch
 
 pytest.importorskip("numba", reason="numba is not installed: pip install 'contmax[cpu]'")
 
@@ -88,7 +89,7 @@ def plain_torch(monkeypatch):
 
     def run(function, *arguments):
         with monkeypatch.context() as patch:
-            patch.setattr(_backends.NUMBA, "works", False)
+            patch.setattr(_backend.NUMBA, "works", False)
             return function(*arguments)
 
     return run

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import contmax
+from contmax import _backend
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
-from contmax.kernels import _backends
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
 
@@ -102,7 +102,7 @@ def test_odd_sizes_and_strides(count, functions, monkeypatch):
     r = contmax.expectation(BetaGaussian(loc, 0.2, alpha), basis)
     assert r.shape == (count, 2, functions)
     gradients = torch.autograd.grad(r.sum(), (loc, alpha))  # the cotangent has no strides
-    monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
+    monkeypatch.setattr(_backend, "TRITON_DEVICES", ON_TORCH)
     expected = contmax.expectation(BetaGaussian(loc, 0.2, alpha), basis)
     torch.testing.assert_close(r, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(gradients, torch.autograd.grad(expected.sum(), (loc, alpha)), rtol=1e-4, atol=1e-3)
@@ -135,7 +135,7 @@ def test_transforms_and_higher_derivatives(monkeypatch):
         return by_row, forward, [x.detach() for x in first], second, batch
 
     compiled = answers()
-    monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
+    monkeypatch.setattr(_backend, "TRITON_DEVICES", ON_TORCH)
     torch.testing.assert_close(compiled, answers(), rtol=1e-4, atol=1e-3)
 
 

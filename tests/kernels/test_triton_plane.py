@@ -5,9 +5,9 @@ import torch
 from torch.distributions import MultivariateNormal
 
 import contmax
+from contmax import _backend
 from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian
-from contmax.kernels import _backends
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
 
@@ -36,8 +36,8 @@ def value_and_gradients(alpha, loc, matrix, centre, covariance, cotangent):
 def test_errs_at_most_twice_as_much_as_torch(alpha, monkeypatch):
     inputs, cotangent = drawn(5, 13), torch.rand(5, 13)
     compiled = value_and_gradients(alpha, *inputs, cotangent)
-    monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
-    monkeypatch.setattr(_backends.NUMBA, "works", False)
+    monkeypatch.setattr(_backend, "TRITON_DEVICES", ON_TORCH)
+    monkeypatch.setattr(_backend.NUMBA, "works", False)
     plain = value_and_gradients(alpha, *inputs, cotangent)
     exact = value_and_gradients(alpha, *(x.double() for x in inputs), cotangent)
     for mine, torchs, truth in zip(compiled, plain, exact, strict=True):
@@ -91,7 +91,7 @@ def test_odd_sizes(count, functions, monkeypatch):
     r = contmax.expectation(density, basis)
     assert r.shape == (count, functions)
     (gradient,) = torch.autograd.grad(r.sum(), loc)
-    monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
+    monkeypatch.setattr(_backend, "TRITON_DEVICES", ON_TORCH)
     expected = contmax.expectation(density, basis)
     torch.testing.assert_close(r, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), loc)[0], rtol=1e-4, atol=1e-3)
@@ -114,7 +114,7 @@ def test_transforms_and_higher_derivatives(alpha, monkeypatch):
         return torch.func.vmap(r)(loc, matrix), by_row, forward, first.detach(), second
 
     compiled = answers()
-    monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
+    monkeypatch.setattr(_backend, "TRITON_DEVICES", ON_TORCH)
     torch.testing.assert_close(compiled, answers(), rtol=1e-3, atol=1e-3)
 
 

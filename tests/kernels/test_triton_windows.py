@@ -7,9 +7,9 @@ import torch
 from torch.distributions import Normal, Uniform
 
 import contmax
+from contmax import _backend
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
-from contmax.kernels import _backends
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
 
@@ -46,8 +46,8 @@ def is_a_kernel(r):
 def test_errs_at_most_twice_as_much_as_torch(alpha, seed, monkeypatch):
     inputs = drawn(count=19, functions=13, seed=seed)
     compiled = value_and_gradients(alpha, *inputs)
-    monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
-    monkeypatch.setattr(_backends.NUMBA, "works", False)
+    monkeypatch.setattr(_backend, "TRITON_DEVICES", ON_TORCH)
+    monkeypatch.setattr(_backend.NUMBA, "works", False)
     plain = value_and_gradients(alpha, *inputs)
     exact = value_and_gradients(alpha, *(x.double() for x in inputs))
     peak = exact[0].amax(-1, keepdim=True)
@@ -82,7 +82,7 @@ def test_densities_of_torch(density, monkeypatch):
     basis = GaussianBasis.linspace(5, scale=0.2, learnable=True)
     r = contmax.expectation(density, basis)
     assert is_a_kernel(r)
-    monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
+    monkeypatch.setattr(_backend, "TRITON_DEVICES", ON_TORCH)
     torch.testing.assert_close(r, contmax.expectation(density, basis), rtol=1e-5, atol=1e-6)
 
 
@@ -120,7 +120,7 @@ def test_odd_sizes_and_strides(count, functions, monkeypatch):
     r = contmax.expectation(density, basis)
     assert r.shape == (count, 2, functions)
     (gradient,) = torch.autograd.grad(r.sum(), loc)  # the cotangent has no strides
-    monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
+    monkeypatch.setattr(_backend, "TRITON_DEVICES", ON_TORCH)
     expected = contmax.expectation(density, basis)
     torch.testing.assert_close(r, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), loc)[0], rtol=1e-4, atol=1e-3)
@@ -153,7 +153,7 @@ def test_transforms_and_higher_derivatives(alpha, monkeypatch):
         return torch.func.vmap(r)(mu.detach(), scale), by_row, forward, first.detach(), second, batch
 
     compiled = answers()
-    monkeypatch.setattr(_backends, "TRITON_DEVICES", ON_TORCH)
+    monkeypatch.setattr(_backend, "TRITON_DEVICES", ON_TORCH)
     torch.testing.assert_close(compiled, answers(), rtol=1e-4, atol=1e-3)
 
 

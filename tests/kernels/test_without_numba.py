@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from contmax.kernels import _backends
+from contmax import _backend
 from fresh import Program, run_each
 
 REASON = "Numba needs NumPy 2.3 or less. Got NumPy 2.4."
@@ -81,7 +81,7 @@ def test_a_numba_that_is_too_old_is_never_imported_and_the_doctor_says_so_in_one
 
 def test_the_bounds_are_those_of_the_extras():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    for compiler, extra in ((_backends.NUMBA, "cpu"), (_backends.TRITON, "gpu")):
+    for compiler, extra in ((_backend.NUMBA, "cpu"), (_backend.TRITON, "gpu")):
         (needed,) = extras[extra]
         assert needed.partition(";")[0].partition(">=")[2] == ".".join(map(str, compiler._oldest))
 
@@ -104,7 +104,7 @@ def test_a_compiled_program_meets_it_first(tmp_path):
 
 EXPORT = """
 import torch, contmax, warnings
-from contmax.kernels import _backends
+from contmax import _backend
 
 warnings.simplefilter("error", RuntimeWarning)
 
@@ -114,7 +114,7 @@ class Sparsemax(torch.nn.Module):
 
 scores = torch.tensor([[1.0, 0.5, -1.0]])
 exported = torch.export.export(Sparsemax(), (scores,)).module()
-print(exported(scores).tolist(), contmax.sparsemax(scores).tolist(), _backends.numba_works())
+print(exported(scores).tolist(), contmax.sparsemax(scores).tolist(), _backend.numba_works())
 """
 
 

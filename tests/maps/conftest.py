@@ -2,13 +2,13 @@
 
 import pytest
 
-from contmax.kernels import _backends
+from contmax import _backend
 
 
 @pytest.fixture(autouse=True, params=["torch", "compiled"])
 def backend(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(_backends.NUMBA, "works", False)
-    elif not _backends.numba_works():
+        monkeypatch.setattr(_backend.NUMBA, "works", False)
+    elif not _backend.numba_works():
         pytest.skip("numba is not installed: pip install 'contmax[cpu]'")
     return request.param

@@ -4,6 +4,10 @@ Each function returns None where no compiled kernel fits; the caller then runs i
 reference. Kernels know nothing of the layers above them.
 """
 
+from contmax._backend import compiler_obstacle as compiler_obstacle
+from contmax._backend import triton_kernels as triton_kernels
+from contmax._backend import triton_runs_on as triton_runs_on
+from contmax._backend import triton_takes as triton_takes
 from contmax.kernels._attention_dispatch import gate_moments_compiled as gate_moments_compiled
 from contmax.kernels._attention_dispatch import gate_moments_pulled_back as gate_moments_pulled_back
 from contmax.kernels._attention_dispatch import gates_are_compiled as gates_are_compiled
@@ -15,10 +19,6 @@ from contmax.kernels._attention_operators import attention_fused_backward as att
 from contmax.kernels._attention_operators import attention_is_fused as attention_is_fused
 from contmax.kernels._attention_options import AttentionOptions as AttentionOptions
 from contmax.kernels._attention_options import is_by_distance as is_by_distance
-from contmax.kernels._backends import compiler_obstacle as compiler_obstacle
-from contmax.kernels._backends import triton_kernels as triton_kernels
-from contmax.kernels._backends import triton_runs_on as triton_runs_on
-from contmax.kernels._backends import triton_takes as triton_takes
 from contmax.kernels._dispatch import line_scale_means as line_scale_means
 from contmax.kernels._dispatch import line_scales_are_one_node as line_scales_are_one_node
 from contmax.kernels._dispatch import plane_means_compiled as plane_means_compiled

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from contmax._backend import triton_takes
 from contmax._eager import is_eager
-from contmax.kernels._backends import triton_takes
 
 # A row is held by one program.
 _LONGEST_ROW = 16384

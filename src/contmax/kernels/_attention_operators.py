@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contmax._backend import triton_takes
 from contmax._eager import all_eager, is_exporting
 from contmax.kernels._attention_options import AttentionOptions
-from contmax.kernels._backends import triton_takes
 from contmax.kernels._row_operators import tensor_or_number
 
 # Entries of all lists are numbered by 32 bits, and a grid of programs has at most this many heads.

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from contmax._backend import numba_takes, numba_works, triton_takes
 from contmax._eager import is_eager, is_eager_cpu, is_exporting
 from contmax.kernels import _operators
-from contmax.kernels._backends import numba_takes, numba_works, triton_takes
 
 Rule = tuple[Tensor, Tensor]
 

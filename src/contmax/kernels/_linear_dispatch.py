@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from contmax.kernels._backends import triton_takes
+from contmax._backend import triton_takes
 from contmax.kernels._loss_options import LossOptions
 
 # Reading many more rows than this costs as much as a dense product; a power of two.

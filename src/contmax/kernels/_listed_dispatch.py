@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from contmax._backend import numba_takes
 from contmax._eager import is_eager_cpu
-from contmax.kernels._backends import numba_takes
 
 
 def attention_is_listed(dtype: torch.dtype, tensors: Sequence[Tensor]) -> bool:

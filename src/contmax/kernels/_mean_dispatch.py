@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contmax._backend import triton_kernels, triton_takes
 from contmax._eager import all_eager, is_exporting
 from contmax.kernels import _mean_operators
-from contmax.kernels._backends import triton_kernels, triton_takes
 
 
 def means_are_compiled(*tensors: Tensor) -> bool:

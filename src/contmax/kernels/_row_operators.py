@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from contmax._backend import triton_kernels
 from contmax._eager import all_eager
 from contmax._vmapped import Places, batch_first
-from contmax.kernels._backends import triton_kernels
 from contmax.kernels._loss_options import LossOptions
 
 if TYPE_CHECKING:

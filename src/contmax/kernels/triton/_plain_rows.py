@@ -8,7 +8,7 @@ import functools
 import torch
 from torch import Tensor
 
-from contmax.kernels._dtypes import TRITON_DTYPES
+from contmax._backend import TRITON_DTYPES
 from contmax.kernels.triton import _maps
 from contmax.kernels.triton._kept import LAUNCHES, ReadyLaunch
 from contmax.kernels.triton._launch import fit_one_launch, order_of, resolved, rows_of

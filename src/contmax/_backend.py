@@ -1,9 +1,10 @@
-"""Which compilers are there: numba for CPU tensors, triton for CUDA tensors.
+"""The choice of a backend: kernels compiled by numba for CPU tensors, by Triton for CUDA tensors, or torch's own.
 
-``CONTMAX_BACKEND=torch`` in the environment when contmax is imported switches both off, for debugging: every operation
-is then made of torch's own.
+A public call chooses once, by `backend_of`, and hands its choice down. ``CONTMAX_BACKEND=torch`` in the environment
+when contmax is imported switches both compilers off, for debugging.
 """
 
+import enum
 import functools
 import importlib
 import importlib.metadata
@@ -12,17 +13,29 @@ import os
 import warnings
 from types import ModuleType
 
+import torch
 from torch import Tensor
 
 from contmax._device import device_type
 from contmax._eager import constant_to_tracers, is_exporting
-from contmax.kernels._dtypes import NUMBA_DTYPES, TRITON_DTYPES
+
+# The dtypes that kernels are written for.
+NUMBA_DTYPES = (torch.float32, torch.float64)
+TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _WANTED = os.environ.get("CONTMAX_BACKEND", "")
 if _WANTED not in ("", "torch"):
     raise ImportError(
         f"CONTMAX_BACKEND={_WANTED!r} is not known: set it to 'torch' to switch compiled kernels off, or leave it out."
     )
+
+
+class Backend(enum.Enum):
+    """Who computes."""
+
+    TORCH = "torch"
+    NUMBA = "numba"
+    TRITON = "triton"
 
 
 class _Compiler:
@@ -109,6 +122,18 @@ def triton_works() -> bool:
 def triton_kernels() -> ModuleType:
     """The module with the kernels for CUDA tensors: it takes a while to import, so only when it is needed."""
     return importlib.import_module("contmax.kernels.triton")
+
+
+def backend_of(*tensors: Tensor) -> Backend:
+    """The backend that has kernels for tensors on the devices and of the dtypes of these; torch in an export.
+
+    An exported program must run where contmax is not installed, so it holds torch's operations only.
+    """
+    if is_exporting():
+        return Backend.TORCH
+    if triton_takes(*tensors):
+        return Backend.TRITON
+    return Backend.NUMBA if all(numba_takes(x) for x in tensors) else Backend.TORCH
 
 
 def numba_takes(x: Tensor) -> bool:
