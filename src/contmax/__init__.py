@@ -20,6 +20,7 @@ Read from left to right, as the data flows::
 `deformed`                   β-logarithms and β-exponentials, Tsallis negentropies, escorts
 `integrations`               `contmax.integrations.entmax`: drop-in for the `entmax` package
 `viz`                        `import contmax.viz`: pictures and pages of densities and attention
+`clear_caches`               forget what is kept from call to call
 ===========================  ============================================================================
 
 Each part is loaded when it is first used, so that ``import contmax`` is quick.
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from contmax import maps as maps
     from contmax import nn as nn
     from contmax import prediction as prediction
+    from contmax._caches import clear_caches as clear_caches
     from contmax.attention import entmax_attention as entmax_attention
     from contmax.expectations import expectation as expectation
     from contmax.maps import entmax as entmax
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
 # Name → the module that defines it. Type checkers read the imports above; a test compares the two.
 _DEFINED_IN = {
+    "clear_caches": "_caches",
     "entmax_attention": "attention",
     "expectation": "expectations",
     "entmax": "maps",

@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import (
-    TransformType,
-    get_interpreter_stack,
-    get_unwrapped,
-    is_functorch_wrapped_tensor,
-    maybe_get_level,
+from torch.autograd import forward_ad
+
+from contmax._torch_private import (
+    forward_mode_levels,
+    innermost_transform_is_forward_mode,
+    levels_of,
+    transforms_are_active,
     unwrap_if_dead,
 )
-from torch.autograd import forward_ad
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
@@ -39,37 +39,27 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     if torch.compiler.is_compiling():
         return function.apply(*arguments)
     transformed, plain = _ways_to_apply(function)
-    if torch._C._are_functorch_transforms_active():
+    if transforms_are_active():
         _require_one_forward_mode(arguments)
         return transformed(*arguments)
-    # What torch's `apply` does here too, after binding the arguments to the signature of `forward`: that takes longer
-    # than a small map. What a transform has left behind is a tensor of no subclass.
+    # torch's own `apply` would first bind the arguments to the signature of `forward`, which takes longer than a small
+    # map. Tensors that outlived a transform have type Tensor; unwrap them.
     return plain(*[unwrap_if_dead(x) if type(x) is Tensor else x for x in arguments])
 
 
 def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
     """Raise where torch would take the derivative of a tangent for zero: it knows no `jvp` of a function's `jvp`."""
-    stack = get_interpreter_stack() or []
-    levels = {x.level() for x in stack if x.key() == TransformType.Jvp}
+    levels = forward_mode_levels()
     if len(levels) < 2:
         return
     tensors = [x for x in arguments if isinstance(x, Tensor) and x.is_floating_point()]
-    if stack[-1].key() == TransformType.Jvp:  # vmap cannot be asked
+    if innermost_transform_is_forward_mode():  # under vmap tangents cannot be unpacked
         tensors = [x for x in tensors if forward_ad.unpack_dual(x).tangent is not None]
-    if any(len(levels & _levels_of(x)) > 1 for x in tensors):
+    if any(len(levels & levels_of(x)) > 1 for x in tensors):
         raise NotImplementedError(
             "forward mode inside forward mode, as in jacfwd(jacfwd(f)), would be zero: torch does not know it for "
             "functions with derivatives of their own. Use torch.func.hessian(f), or jacrev for one of both."
         )
-
-
-def _levels_of(x: Tensor) -> set[int]:
-    """The transforms of torch.func that a tensor takes part in."""
-    levels = set()
-    while is_functorch_wrapped_tensor(x):
-        levels.add(maybe_get_level(x))
-        x = get_unwrapped(x)
-    return levels
 
 
 @functools.cache

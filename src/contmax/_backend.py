@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from contmax._device import device_type
-from contmax._eager import constant_to_tracers, is_exporting
+from contmax._eager import is_exporting
+from contmax._torch_private import constant_to_tracers
 
 # The dtypes that kernels are written for.
 NUMBA_DTYPES = (torch.float32, torch.float64)

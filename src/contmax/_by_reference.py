@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from contmax._eager import is_batch_of_cotangents, is_transformed
+from contmax._eager import is_transformed
+from contmax._torch_private import forward_mode_is_on, is_batch_of_cotangents
 
 # From all arguments, None where one is not a tensor.
 Reference = Callable[..., Tensor]
@@ -34,7 +34,7 @@ def refused_by_kernels(*cotangents: Tensor | None) -> bool:
 
 def may_be_differentiated() -> bool:
     """Whether what is computed now may be differentiated, by reverse mode or, in a dual level, by forward mode."""
-    return torch.is_grad_enabled() or forward_ad._current_level >= 0
+    return torch.is_grad_enabled() or forward_mode_is_on()
 
 
 def gradients_by_reference(

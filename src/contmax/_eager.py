@@ -4,35 +4,28 @@ Decisions that look at values (is any scale negative? has Newton's method arrive
 Tracers, fake tensors and vmapped tensors have no values, and on an accelerator looking means waiting for it.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
-from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import Parameter
 
 from contmax._device import device_type
+from contmax._torch_private import (
+    constant_to_tracers,
+    is_batch_of_cotangents,
+    is_wrapped_by_transform,
+    number_of_modes,
+    torchscript_is_tracing,
+    transforms_are_active,
+)
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 # Tensors of no other subclass. They may still stand for others: see `holds_numbers`.
 REAL_TYPES = (Tensor, Parameter)
 # To find by `isinstance` that a value is no tensor takes longer than all other questions here.
 _NO_TENSORS = frozenset((type(None), float, int, bool))
 # Elsewhere the compiler fuses hundreds of operations into a few launches, which is worth the wait.
 _ONE_NODE_DEVICES = ("cpu",)
-
-
-def constant_to_tracers(function: _Function) -> _Function:
-    """A function that torch.compile calls once and does not look into.
-
-    As torch.compiler.assume_constant_result, without importing the compiler, which takes as long as torch itself.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
 
 
 @constant_to_tracers  # torch.compile of torch 2.11 takes its answer to be True
@@ -56,12 +49,12 @@ def is_eager(tensor: Tensor) -> bool:
     A transform refuses functions of autograd that have no rule for it, even where it does not see their tensors: those
     that a vmapped function closes over.
     """
-    return is_real(tensor) and not _are_functorch_transforms_active()
+    return is_real(tensor) and not transforms_are_active()
 
 
 def is_real(tensor: Tensor) -> bool:
     """The same, but a transform of torch.func may be active: the tensor has values that can be read and compared."""
-    if is_compiling() or _len_torch_dispatch_stack():
+    if is_compiling() or number_of_modes():
         return False
     refuse_tracing()
     return holds_numbers(tensor)
@@ -69,12 +62,12 @@ def is_real(tensor: Tensor) -> bool:
 
 def all_eager(*values: object) -> bool:
     """True if `is_eager` is true of all the tensors among the arguments."""
-    return all_real(*values) and not _are_functorch_transforms_active()
+    return all_real(*values) and not transforms_are_active()
 
 
 def all_real(*values: object) -> bool:
     """True if `is_real` is true of all the tensors among the arguments."""
-    if is_compiling() or _len_torch_dispatch_stack():
+    if is_compiling() or number_of_modes():
         return False
     refuse_tracing()
     for value in values:  # a loop takes half as long as `all`
@@ -89,7 +82,7 @@ def refuse_tracing() -> None:
     Raises:
         NotImplementedError: inside of one.
     """
-    if not is_compiling() and _is_tracing():
+    if not is_compiling() and torchscript_is_tracing():
         raise NotImplementedError(
             "torch.jit.trace and torch.onnx.export(dynamo=False) would keep values of the example input in the graph, "
             "which is wrong for other inputs. Use torch.export.export, or torch.onnx.export(…, dynamo=True)."
@@ -98,9 +91,7 @@ def refuse_tracing() -> None:
 
 def holds_numbers(tensor: Tensor) -> bool:
     """True for a tensor of no subclass that stands for no others: real, or traced as if it were."""
-    return (
-        type(tensor) in REAL_TYPES and not is_functorch_wrapped_tensor(tensor) and not is_legacy_batchedtensor(tensor)
-    )
+    return type(tensor) in REAL_TYPES and not is_wrapped_by_transform(tensor) and not is_batch_of_cotangents(tensor)
 
 
 def all_hold_numbers(*values: object) -> bool:
@@ -108,19 +99,14 @@ def all_hold_numbers(*values: object) -> bool:
 
     Not to be called in a trace by torch.compile, which cannot tell whether a transform is active.
     """
-    if _are_functorch_transforms_active():
+    if transforms_are_active():
         return False
     return all(holds_numbers(value) for value in values if isinstance(value, Tensor))
 
 
 def is_transformed(tensor: Tensor) -> bool:
     """True for a tensor that a transform of torch.func has wrapped, or the vmap of torch.autograd.grad."""
-    return is_functorch_wrapped_tensor(tensor) or is_legacy_batchedtensor(tensor)
-
-
-def is_batch_of_cotangents(tensor: Tensor) -> bool:
-    """True for tensors of torch.autograd.grad(…, is_grads_batched=True): a vmap of its own, for torch's operations."""
-    return is_legacy_batchedtensor(tensor)
+    return is_wrapped_by_transform(tensor) or is_batch_of_cotangents(tensor)
 
 
 def is_eager_cpu(*values: object) -> bool:

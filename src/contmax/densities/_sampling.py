@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from contmax._torch_private import standard_gamma
 from contmax.densities._profile import Profile, UniformProfile
 from contmax.numerics import implicit_root, log_gamma_ratio, radial_density, radial_shares
 
@@ -64,7 +65,7 @@ def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
         norm_sq = normal.square().sum(-1)
         size = torch.where(gap == 0, 1.0, gap.abs())
         concentration = torch.where(gap < 0, 1 / size - dim / 2, 1 / size + 1)
-        mixing = torch.where(gap == 0, 1.0, size * torch._standard_gamma(concentration.expand(shape))).to(like.dtype)
+        mixing = torch.where(gap == 0, 1.0, size * standard_gamma(concentration.expand(shape))).to(like.dtype)
         shrink = _inside(like) * (mixing + 0.5 * gap.clamp(min=0).to(like.dtype) * norm_sq).rsqrt()
     offsets = normal * shrink.unsqueeze(-1)
     return offsets * _moving(shrink * norm_sq.sqrt(), gap, dim).unsqueeze(-1) if torch.is_grad_enabled() else offsets
@@ -113,7 +114,7 @@ def _gamma(concentration: float, shape: torch.Size, like: Tensor) -> Tensor:
     doubled = round(2 * concentration)
     if concentration > _ERLANG_MAX or abs(2 * concentration - doubled) > 1e-12 * doubled:
         full = torch.full(shape, concentration, dtype=like.dtype, device=like.device)
-        return torch._standard_gamma(full)
+        return standard_gamma(full)
     terms = [-torch.log1p(-_uniform(shape, like)) for _ in range(doubled // 2)]
     if doubled % 2:
         terms.append(0.5 * _normal(shape, like).square())

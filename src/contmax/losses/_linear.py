@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -12,6 +11,7 @@ from contmax._autograd import apply
 from contmax._by_reference import gradients_by_reference, refused_by_kernels
 from contmax._eager import all_hold_numbers, is_exporting
 from contmax._precision import wide_dtype
+from contmax._torch_private import forward_mode_is_on
 from contmax._typing import Float, Shaped
 from contmax.losses._conjugate import ClassLoss
 from contmax.losses._finite import check_options, class_ids, entmax_loss, reduced, weighted
@@ -204,7 +204,7 @@ def _can_be_blocked(*arguments: object) -> bool:
     """Whether our operators can take the tensors: not those of torch.func or forward mode, and not in an export."""
     if torch.compiler.is_compiling():
         return not is_exporting()
-    return forward_ad._current_level < 0 and all_hold_numbers(*arguments)
+    return not forward_mode_is_on() and all_hold_numbers(*arguments)
 
 
 def _check_shapes(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None) -> None:

@@ -9,6 +9,7 @@ from contmax._device import device_type
 from contmax._eager import is_eager_cpu, refuse_tracing
 from contmax._mask import require_mask
 from contmax._precision import wide_dtype
+from contmax._torch_private import autocast_is_on_anywhere
 from contmax.maps._half_precision import widened_scores
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -43,7 +44,7 @@ def output_dtype(scores: Tensor) -> torch.dtype:
     """The dtype of the result: that of the scores, or float32 where autocast is on, as for torch.softmax."""
     dtype = scores.dtype
     # Whether it is on anywhere is asked first, which is quicker.
-    if dtype in _HALF and torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(device_type(scores)):
+    if dtype in _HALF and autocast_is_on_anywhere() and torch.is_autocast_enabled(device_type(scores)):
         return torch.float32
     return dtype
 

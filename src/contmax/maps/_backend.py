@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from contmax import kernels
-from contmax._eager import is_batch_of_cotangents, is_eager, is_exporting
+from contmax._eager import is_eager, is_exporting
+from contmax._torch_private import is_batch_of_cotangents
 from contmax.maps import _operators
 from contmax.maps._regularized import regularized_argmax_reference
 

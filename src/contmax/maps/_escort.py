@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from contmax._eager import is_batch_of_cotangents
 from contmax._smooth import mean_u_exp
+from contmax._torch_private import is_batch_of_cotangents
 from contmax.maps._threshold import or_one
 
 _LARGEST = 700.0  # exp of this is finite in float64

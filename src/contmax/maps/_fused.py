@@ -4,14 +4,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
-from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from contmax import kernels
 from contmax._autograd import apply, bare_apply
 from contmax._by_reference import may_be_differentiated, needs_reference
 from contmax._eager import REAL_TYPES, is_eager
+from contmax._torch_private import forward_mode_is_on, number_of_modes, torchscript_is_tracing, transforms_are_active
 from contmax.maps._arguments import output_dtype
 from contmax.maps._jacobian import pull_back_reference, push_forward_reference
 from contmax.maps._operators import one_along
@@ -32,9 +31,9 @@ def plain_entmax(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, t
         and dim == -1
         and type(scores) in REAL_TYPES
         and not is_dynamo_compiling()
-        and not _len_torch_dispatch_stack()  # other tracers, to which constants may be real
-        and not _are_functorch_transforms_active()
-        and not _is_tracing()  # refused by the checks that follow
+        and not number_of_modes()  # other tracers, to which constants may be real
+        and not transforms_are_active()
+        and not torchscript_is_tracing()  # refused by the checks that follow
         and kernels.triton_runs_on(scores)
     ):
         rows = kernels.plain_rows_like(scores, alpha, output_dtype(scores))
@@ -112,7 +111,7 @@ class _PlainEntmax(torch.autograd.Function):
         p: Tensor = rows.forward(scores)
         ctx.rows = rows
         ctx.save_for_backward(p)
-        if forward_ad._current_level >= 0:
+        if forward_mode_is_on():
             ctx.save_for_forward(p)
         return p
 

@@ -12,8 +12,9 @@ from numpy.polynomial import legendre
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from contmax._device_cache import DeviceCache
-from contmax._eager import constant_to_tracers, is_exporting
+from contmax._caches import DeviceCache
+from contmax._eager import is_exporting
+from contmax._torch_private import constant_to_tracers
 from contmax._typing import Float
 
 

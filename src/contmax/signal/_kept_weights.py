@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from contmax._device_cache import Shared, for_later, is_captured
+from contmax._caches import Shared, for_later, is_captured, on_clear
 from contmax._eager import all_real, is_eager_cpu
 from contmax.basis import Basis
 from contmax.signal._length_table import LengthTable, table_fits
@@ -153,6 +153,7 @@ class _Shelf(Generic[_Content]):
         self.places = places
         self.kept: weakref.WeakKeyDictionary[Basis, OrderedDict[Hashable, _Kept[_Content]]]
         self.kept = weakref.WeakKeyDictionary()
+        on_clear(self.kept.clear)
         # What CUDA graphs read: they would read freed memory if it were dropped.
         self.captured: weakref.WeakKeyDictionary[Basis, list[_Content]] = weakref.WeakKeyDictionary()
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from contmax import kernels
 from contmax._autograd import bare_apply
@@ -18,6 +17,7 @@ from contmax._by_reference import gradients_by_reference, may_be_differentiated
 from contmax._device import device_type
 from contmax._eager import all_eager, is_eager
 from contmax._precision import without_autocast
+from contmax._torch_private import forward_mode_is_on
 from contmax.basis import Basis
 from contmax.basis._basis import constants_of
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
@@ -107,7 +107,7 @@ def _are_plain(values: Any, loc: Any, scale: Any) -> bool:
         return False
     if not all_eager(values, loc, scale):
         return False
-    if forward_ad._current_level >= 0:
+    if forward_mode_is_on():
         return False
     if values.dtype is not _F32 or loc.dtype is not _F32 or scale.dtype is not _F32 or values.dim() != 3:
         return False

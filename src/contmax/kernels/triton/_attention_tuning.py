@@ -6,7 +6,7 @@ import functools
 import torch
 from torch import Tensor
 
-from contmax._eager import constant_to_tracers
+from contmax._torch_private import constant_to_tracers
 
 # Shared memory of a Hopper processor: chips with less get small blocks.
 _LARGE_CHIP = 227 * 1024

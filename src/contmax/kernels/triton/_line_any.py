@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from contmax._device_cache import DeviceCache
+from contmax._caches import DeviceCache
 from contmax.kernels.triton._any_bell import bell_reach, bell_slopes, bell_value
 from contmax.kernels.triton._any_edges import edge_slopes, edge_value
 from contmax.kernels.triton._any_law import gap_in_range, row_law, tail_law

@@ -1,6 +1,8 @@
 """Constants that are kept on a device: the streams that read them wait for those that make them, once each."""
 
 import contextlib
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import contmax
-from contmax._device_cache import DeviceCache, Shared
+from contmax._caches import DeviceCache, Shared, cached
 from contmax.basis import GaussianBasis
 from contmax.numerics import unit_gauss_legendre
 from contmax.signal import _kept_weights
@@ -49,9 +51,13 @@ def gpu(monkeypatch):
     return gpu
 
 
+class Streams(list):
+    """A list that can be referred to weakly."""
+
+
 def tensor():
     """A tensor that remembers on which streams its memory is used."""
-    used = []
+    used = Streams()
     return SimpleNamespace(device=DEVICE, used=used, record_stream=used.append)
 
 
@@ -102,7 +108,7 @@ def test_the_host_waits_where_a_tracer_asks(gpu):
 
 def test_ridge_weights_of_another_stream_are_waited_for(gpu, monkeypatch):
     """On the CPU, whose tensors are taken for those of a GPU."""
-    monkeypatch.setattr("contmax._device_cache.Shared.__init__", init_as_on_a_gpu(gpu))
+    monkeypatch.setattr("contmax._caches.Shared.__init__", init_as_on_a_gpu(gpu))
     basis, values = GaussianBasis.linspace(6, 0.2), torch.randn(2, 9, 3)
     mask = torch.arange(9) < torch.tensor([[9], [4]])
     for options in ({}, {"mask": mask}):
@@ -166,3 +172,41 @@ def test_fake_tensors_are_not_kept():
             assert nodes.fake_mode is mode
         nodes, weights = unit_gauss_legendre(7, device)
         torch.testing.assert_close((weights * nodes).sum().item(), 0.5)
+
+
+# -- bounds, and forgetting --------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_results_go_first():
+    made = []
+    cache = DeviceCache(lambda size, device: made.append(size) or torch.arange(size), maxsize=2)
+    for size in (1, 2, 3, 3, 2, 1):
+        assert len(cache(size, torch.device("cpu"))) == size
+    assert made == [1, 2, 3, 1]
+
+
+def test_clear_caches_forgets_everything():
+    made = []
+    cache = DeviceCache(lambda device: made.append(1) or torch.ones(1))
+    remembered = cached(4)(lambda x: made.append(x))
+    basis, values = GaussianBasis.linspace(6, 0.2), torch.randn(2, 9, 3)
+    for _ in range(2):
+        cache(torch.device("cpu"))
+        remembered(2)
+        contmax.fit_signal(values, basis)
+    assert made == [1, 2]
+    contmax.clear_caches()
+    assert basis not in _kept_weights._WEIGHTS.kept
+    cache(torch.device("cpu"))
+    remembered(2)
+    assert made == [1, 2, 1, 2]
+
+
+def test_what_a_graph_reads_outlives_the_cache(gpu):
+    cache = DeviceCache(lambda device: tensor())
+    read = weakref.ref(cache(DEVICE).used)
+    gpu.captures = True
+    cache(DEVICE)
+    contmax.clear_caches()
+    gc.collect()
+    assert read() is not None

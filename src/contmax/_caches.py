@@ -1,22 +1,59 @@
-"""Constants that are made once on a device, and read there on every stream.
+"""All caches of contmax: what was computed once is kept for the next call, within bounds, until `clear_caches`.
 
-Work on two streams of a CUDA device runs in any order, so a stream must not read what another is still making. An event
-follows the work that makes a constant, and every other stream waits for this event before its first read. The host
+Work on two streams of a CUDA device runs in any order, so a stream must not read a tensor that another is still making:
+an event follows the work that makes it, and every other stream waits for this event before its first read. The host
 waits for nothing.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch._C import _len_torch_dispatch_stack
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch._guards import active_fake_mode
-from torch.utils._python_dispatch import _disable_current_modes
 
+from contmax._torch_private import (
+    active_fake_mode,
+    current_stream_of,
+    number_of_modes,
+    outside_of_transforms_and_modes,
+)
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _Content = TypeVar("_Content")
+
+
+_clearers: list[Callable[[], None]] = []
+
+
+def clear_caches() -> None:
+    """Forget everything that contmax keeps from call to call: constants on devices, weights of bases, launches.
+
+    The next calls compute it again. What a CUDA graph reads stays, because the graph would read freed memory.
+
+    Example:
+        >>> import contmax
+        >>> contmax.clear_caches()
+    """
+    for clear in _clearers:
+        clear()
+
+
+def on_clear(clear: Callable[[], None]) -> None:
+    """Register a function that empties a cache."""
+    _clearers.append(clear)
+
+
+def cached(maxsize: int) -> Callable[[_Function], _Function]:
+    """`functools.lru_cache`, emptied by `clear_caches`."""
+
+    def decorate(function: _Function) -> _Function:
+        remembering = functools.lru_cache(maxsize)(function)
+        on_clear(remembering.cache_clear)
+        return cast("_Function", remembering)
+
+    return decorate
 
 
 def is_captured(device: torch.device) -> bool:
@@ -26,13 +63,8 @@ def is_captured(device: torch.device) -> bool:
 
 @contextlib.contextmanager
 def for_later() -> Iterator[None]:
-    """A context for what is kept: part of no graph, no trace and no transform of torch.func, which would wrap it.
-
-    Nor does it belong to inference mode, whose tensors training cannot use.
-    """
-    # Torch imports its compiler to switch modes off: that takes seconds, and most often there are none.
-    without_modes = _disable_current_modes() if _len_torch_dispatch_stack() else contextlib.nullcontext()
-    with temporarily_clear_interpreter_stack(), without_modes, torch.inference_mode(False), torch.no_grad():
+    """A context for what is cached: part of no graph, trace or transform, and no inference tensor."""
+    with outside_of_transforms_and_modes(), torch.inference_mode(False), torch.no_grad():
         yield
 
 
@@ -56,7 +88,7 @@ class Shared(Generic[_Content]):
 
     def read(self) -> _Content:
         """The content, for work on the current stream."""
-        if self._device is not None and torch._C._cuda_getCurrentRawStream(self._device) not in self._streams:
+        if self._device is not None and current_stream_of(self._device) not in self._streams:
             self._wait()
         return self._content
 
@@ -82,39 +114,47 @@ class Shared(Generic[_Content]):
 
 
 class DeviceCache(Generic[_Content]):
-    """A function that makes a tensor, or a tuple of them: for each of its arguments once.
+    """A function that makes a tensor, or a tuple of them: the last few results are kept.
 
     While a CUDA graph is captured nothing is added: the memory of what is made then belongs to the graph. Among fake
     tensors everything is made anew: they do not mix with others.
 
     Args:
         make: the function. Its arguments are hashable, and the last is the device of the tensors.
+        maxsize: how many results are kept; the oldest go first.
     """
 
-    def __init__(self, make: Callable[..., _Content]) -> None:
-        self._make, self._made = make, dict[tuple[Hashable, ...], Shared[_Content]]()
+    def __init__(self, make: Callable[..., _Content], maxsize: int = 256) -> None:
+        self._make, self._maxsize = make, maxsize
+        self._made = dict[tuple[Hashable, ...], Shared[_Content]]()
+        self._captured = dict[tuple[Hashable, ...], Shared[_Content]]()
         self.__doc__ = make.__doc__
+        on_clear(self._made.clear)
 
     def __call__(self, *arguments: Hashable) -> _Content:
         """What the function makes of the arguments."""
-        if _len_torch_dispatch_stack() and active_fake_mode() is not None:
+        if number_of_modes() and active_fake_mode() is not None:
             return self._make(*arguments)
         shared = self._made.get(arguments)
-        if shared is None:
-            if is_captured(arguments[-1]):  # type: ignore[arg-type]
+        if is_captured(arguments[-1]):  # type: ignore[arg-type]
+            if shared is None:
                 return self._make(*arguments)
-            shared = self._kept(arguments)
-        return shared.read()
+            # A graph reads it for as long as it lives, which nobody tells us.
+            self._captured[arguments] = shared
+        return (shared or self._added(arguments)).read()
 
     def finished(self, *arguments: Hashable) -> _Content:
-        """The same, after the host has waited for it: once in a trace, and never in the program that is traced."""
-        shared = self._made.get(arguments) or self._kept(arguments)
+        """What the function makes, after the host has waited for it: for a trace, whose program does not wait."""
+        shared = self._made.get(arguments) or self._added(arguments)
         shared.finish()
         return shared.read()
 
-    def _kept(self, arguments: tuple[Hashable, ...]) -> Shared[_Content]:
+    def _added(self, arguments: tuple[Hashable, ...]) -> Shared[_Content]:
         with for_later():
             content = self._make(*arguments)
             tensors: Any = content if isinstance(content, tuple) else (content,)
-        # Two threads may get here at the same time: the first to arrive decides for both.
-        return self._made.setdefault(arguments, Shared(content, tensors))
+        # Two threads may get here at once: the first to arrive decides for both.
+        shared = self._made.setdefault(arguments, Shared(content, tensors))
+        while len(self._made) > self._maxsize:
+            self._made.pop(next(iter(self._made)), None)
+        return shared
