@@ -1,5 +1,7 @@
-"""Triton's interpreter without what it does over and over at every operation; what kernels compute is the same, but for
-minima and maxima, which lose NaN as they do on a GPU.
+"""Triton's interpreter, quicker: without what it does over and over at every operation.
+
+`tests/kernels/test_quick_interpreter.py` shows that kernels compute what they compute in the stock interpreter, and
+`make test-plain` runs the suite in that one. In both, minima and maxima lose NaN as they do on a GPU.
 """
 
 import dataclasses
@@ -27,7 +29,6 @@ def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     _patch_the_language_once(monkeypatch)
     _make_types_once(monkeypatch)
     _pass_like_operands(monkeypatch)
-    _lose_nan(monkeypatch)
     # Sums of integers would be made again in 64 bits, for an assertion that is made in debugging only.
     builder = interpreter.interpreter_builder
     assert not builder.options.debug
@@ -134,7 +135,7 @@ def _pass_like_operands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_splat", splat)
 
 
-def _lose_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+def lose_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the smaller and the larger of a number and NaN be the number, unless a kernel asks for NaN."""
     for name, chosen in (("create_minnumf", np.fmin), ("create_maxnumf", np.fmax)):
         operation = lambda self, a, b, chosen=chosen: self.binary_op(a, b, chosen)  # noqa: E731

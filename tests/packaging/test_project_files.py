@@ -59,7 +59,8 @@ def steps(workflow):
 
 
 def test_workflows_run_what_ci_runs():
-    assert set(WORKFLOWS) == {"tests", "docs", "publish"}
+    assert set(WORKFLOWS) == {"tests", "docs", "publish", "plain"}
+    assert steps("plain")[-1]["run"] == "make test-plain"
     assert [step["run"] for step in steps("tests") if "run" in step][-1] == ".ci/run"
     commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert {"lint", "docs", "test"} <= {
