@@ -20,7 +20,7 @@ from contmax_lab.registry import find_task
 from contmax_lab.tasks.documents import DocumentsData
 from contmax_lab.tasks.documents._data import held_out_reviews
 from contmax_lab.tasks.documents._prepared import FIRST_WORD, UNKNOWN
-from contmax_lab.tasks.documents._tokens import tokenize
+from contmax_lab.tasks.documents._reviews import tokenize
 
 TASK = find_task("documents")
 

@@ -9,7 +9,7 @@ import torch
 from contmax_lab.contract import Cell, Repetition, Row
 from contmax_lab.tasks.translation import _scores
 from contmax_lab.tasks.translation._beam import beam_search
-from contmax_lab.tasks.translation._pieces import END, PADDING, START
+from contmax_lab.tasks.translation._prepared import END, PADDING, START
 
 PIECES, LONGEST = 7, 3
 

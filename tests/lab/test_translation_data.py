@@ -10,7 +10,7 @@ from contmax_lab.errors import LabError
 from contmax_lab.registry import load_recipe
 from contmax_lab.tasks.translation import TranslationData
 from contmax_lab.tasks.translation._data import load
-from contmax_lab.tasks.translation._pieces import END, START, UNKNOWN, as_text
+from contmax_lab.tasks.translation._prepared import END, START, UNKNOWN, as_text
 
 
 def spelled(splits, part, place, side="target"):

@@ -5,18 +5,18 @@ What the tasks texts, series and images share. They differ in what an example is
 
 from contmax_lab.labelled._answer import Answer as Answer
 from contmax_lab.labelled._answer import Decision as Decision
-from contmax_lab.labelled._attention import attention_over as attention_over
+from contmax_lab.labelled._answer import attention_over as attention_over
+from contmax_lab.labelled._answer import look_of as look_of
+from contmax_lab.labelled._examples import Example as Example
+from contmax_lab.labelled._examples import Label as Label
+from contmax_lab.labelled._examples import Parts as Parts
+from contmax_lab.labelled._examples import Targets as Targets
+from contmax_lab.labelled._examples import read_parts as read_parts
 from contmax_lab.labelled._exported import model_settings as model_settings
 from contmax_lab.labelled._exported import read_weights as read_weights
-from contmax_lab.labelled._installed import OnInstalledData as OnInstalledData
-from contmax_lab.labelled._look import look_of as look_of
 from contmax_lab.labelled._panels import Panel as Panel
 from contmax_lab.labelled._panels import PanelPicture as PanelPicture
-from contmax_lab.labelled._parts import Example as Example
-from contmax_lab.labelled._parts import Parts as Parts
-from contmax_lab.labelled._parts import read_parts as read_parts
-from contmax_lab.labelled._targets import Label as Label
-from contmax_lab.labelled._targets import Targets as Targets
 from contmax_lab.labelled._task import LabelledTask as LabelledTask
+from contmax_lab.labelled._task import OnInstalledData as OnInstalledData
 from contmax_lab.labelled._task import said as said
 from contmax_lab.labelled._task import truth as truth

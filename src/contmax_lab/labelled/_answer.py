@@ -9,8 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contmax_lab.attention import Attended, attended_observations
-from contmax_lab.labelled._targets import Targets
+from contmax.basis import Basis
+from contmax_lab.attention import Attended, AttentionHeads, attended_observations
+from contmax_lab.contract import Look
+from contmax_lab.labelled._examples import Targets
+from contmax_lab.settings import AttentionModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,3 +92,46 @@ class Decision(nn.Module):
                 "old file by --data.train, or train again"
             )
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+
+
+def attention_over(basis: Basis, width: int, model: AttentionModel) -> AttentionHeads:
+    """The heads.
+
+    Args:
+        basis: functions on the line or the plane.
+        width: channels of what is attended to.
+        model: the settings.
+    """
+    return AttentionHeads(model.heads, model.attention, width, model.alpha, basis, learnable=model.learn_alpha)
+
+
+def look_of(
+    attention: AttentionHeads, decision: Decision, values: Tensor, answer: Answer, classes: Sequence[str], **shown: Any
+) -> Look:
+    """What a model attends to in one input, and how it decides.
+
+    Args:
+        attention: of the model.
+        decision: of the model.
+        values: what it attends to, (1, L, D).
+        answer: to that input alone.
+        classes: their names; empty for numbers.
+        shown: ``words``, or ``pixels`` and ``grid``, as of `Look`.
+    """
+    attend: Any = attention.heads[0]
+    # Of a combined attention, the continuous part.
+    continuous = getattr(attend.attend, "continuous", attend.attend)
+
+    def decide(context: Tensor) -> Tensor:
+        scores: Tensor = decision(context)
+        return scores.softmax(-1) if classes else scores.unsqueeze(-1)
+
+    return Look(
+        values[0],
+        answer.heads,
+        decide,
+        classes,
+        basis=getattr(continuous, "basis", None),
+        penalty=getattr(continuous, "penalty", 0.01),
+        **shown,
+    )

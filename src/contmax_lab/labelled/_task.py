@@ -3,13 +3,13 @@
 import abc
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Prediction, Splits, Task, TrainedRun
+from contmax_lab.contract import Batch, Prediction, Splits, Table, Task, TrainedRun
 from contmax_lab.errors import LabError
 from contmax_lab.labelled._answer import Answer
 from contmax_lab.labelled._exported import model_settings, read_card, read_weights, write_model
@@ -125,3 +125,21 @@ def first_of_classes(target: Tensor, count: int) -> list[int]:
     """
     firsts = {label: place for place, label in reversed([*enumerate(target.tolist())])}
     return sorted(firsts.values())[:count]
+
+
+class OnInstalledData(LabelledTask):
+    """What changes in a labelled task whose data is installed: it has a table for the demo, and numbered examples.
+
+    A subclass names it before the task that it is like: ``class Digits(OnInstalledData, ImagesTask)``.
+    """
+
+    # For the demo.
+    table: ClassVar[Table]
+
+    def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
+        """The label of a validation example, by its number, because users have no files of this kind."""
+        return Task.predict(self, trained, words)
+
+    def tables(self) -> Sequence[Table]:
+        """The one for the demo."""
+        return (self.table,)

@@ -20,7 +20,7 @@ from contmax_lab.errors import LabError, UsageError, nearest
 from contmax_lab.recipes import Settings
 
 GROUP = "contmax_lab.tasks"
-# Name → folder below tasks/: TASK is in _task.py. Recipes, and what can be set (_settings.py), are read without torch.
+# Name → package below tasks/: it holds what can be set, read without torch; TASK is in its _task.py.
 SHIPPED = {
     "digits": "images/digits",
     "documents": "documents",
@@ -81,7 +81,7 @@ def installed_task(name: str) -> Task:
         LabError: if its package cannot be imported.
     """
     if name in SHIPPED:
-        task: Task = _module_of_shipped(name, "_task").TASK
+        task: Task = _module_of_shipped(name, "._task").TASK
         return task
     points = _entry_points()
     if name not in points:
@@ -109,7 +109,7 @@ def settings_of(reference: str) -> Settings:
         'DigitsData'
     """
     if reference in SHIPPED:
-        module = _module_of_shipped(reference, "_settings")
+        module = _module_of_shipped(reference)
         return Settings(reference, module.DATA, module.MODEL)
     return Settings.of(find_task(reference))
 
@@ -163,8 +163,8 @@ def find_table(name: str, named: Sequence[str] = ()) -> tuple[Task, Table]:
     raise UsageError(f"there is no table {name!r}{choices}")
 
 
-def _module_of_shipped(name: str, module: str) -> ModuleType:
-    return importlib.import_module(f"{GROUP}.{SHIPPED[name].replace('/', '.')}.{module}")
+def _module_of_shipped(name: str, module: str = "") -> ModuleType:
+    return importlib.import_module(f"{GROUP}.{SHIPPED[name].replace('/', '.')}{module}")
 
 
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:

@@ -16,10 +16,8 @@ from contmax_lab.provenance import provenance
 from contmax_lab.recipes import RecipeSource, task_recipe, with_variant
 from contmax_lab.registry import load_recipe
 from contmax_lab.runs import Run
-from contmax_lab.tables._file import write_results
 from contmax_lab.tables._outcome import Outcomes
-from contmax_lab.tables._resolved import shared_and_own
-from contmax_lab.tables._summarised import printed, summarised
+from contmax_lab.tables._results import printed, shared_and_own, summarised, write_results
 from contmax_lab.workers import Ensemble, LocalProcesses, Training, Work, Workers, train_all
 
 # Folder of the training that all rows begin with.

@@ -9,9 +9,9 @@ from torch import Tensor
 from contmax_lab.contract import Splits
 from contmax_lab.data import shuffled
 from contmax_lab.errors import LabError
+from contmax_lab.tasks.documents import DocumentsData
 from contmax_lab.tasks.documents._prepared import FIRST_WORD, PADDING, UNKNOWN, Part, prepared
 from contmax_lab.tasks.documents._reviews import ORIGINAL
-from contmax_lab.tasks.documents._settings import DocumentsData
 
 # Of each label, among which those for validation are chosen.
 _STRETCHES = 50

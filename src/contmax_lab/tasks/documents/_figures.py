@@ -8,10 +8,10 @@ import torch
 from contmax.viz import plot_text_attention
 from contmax_lab.contract import Figure, TrainedRun
 from contmax_lab.drawing import Theme, new_axes, picture_width
+from contmax_lab.tasks.documents import DocumentsModel
 from contmax_lab.tasks.documents._data import Documents
 from contmax_lab.tasks.documents._prepared import FIRST_WORD
 from contmax_lab.tasks.documents._reading import Reading
-from contmax_lab.tasks.documents._settings import DocumentsModel
 
 # Reviews with about this many words fit on a page.
 _WORDS = 36

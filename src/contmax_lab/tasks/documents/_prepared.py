@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from contmax_lab.data import find_vectors, half_table
 from contmax_lab.errors import LabError
 from contmax_lab.files import fingerprint, prepared_folder
-from contmax_lab.tasks.documents._reviews import PARTS, film_files, read_reviews, review_sources
-from contmax_lab.tasks.documents._tokens import tokenize
+from contmax_lab.tasks.documents._reviews import PARTS, film_files, read_reviews, review_sources, tokenize
 
 KEY_FILE = "documents.json"
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, Look, Prediction, Section, Splits, Table, Task, TrainedRun
+from contmax_lab.tasks.documents import DocumentsData, DocumentsModel
 from contmax_lab.tasks.documents._data import Documents, load
-from contmax_lab.tasks.documents._model import Reader
-from contmax_lab.tasks.documents._places_table import PLACES
+from contmax_lab.tasks.documents._figures import attended_words
+from contmax_lab.tasks.documents._model import Reader, take_over
 from contmax_lab.tasks.documents._reading import Reading
-from contmax_lab.tasks.documents._settings import DocumentsData, DocumentsModel
-from contmax_lab.tasks.documents._start import take_over
-from contmax_lab.tasks.documents._table import FEW_FUNCTIONS, IMDB, NO_START, PAPER, SPEED
+from contmax_lab.tasks.documents._table import FEW_FUNCTIONS, IMDB, NO_START, PAPER, PLACES, SPEED
+from contmax_lab.tasks.documents.pretrained import PretrainedReader, examples_section, export
 
 
 class DocumentClassification(Task):
@@ -74,52 +74,36 @@ class DocumentClassification(Task):
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where trained models look in some reviews."""
-        from contmax_lab.tasks.documents._figures import attended_words
-
         return attended_words(runs, examples)
 
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
         """Whether a text is positive, and which of its words say so."""
-        from contmax_lab.tasks.documents.pretrained import PretrainedReader
-
         return PretrainedReader(cast(Reader, trained.model), trained.splits.info["words"], {}).predict(words)
 
     def look(self, model: nn.Module, info: dict[str, Any], given: Any) -> Look:
         """The words of a text."""
-        from contmax_lab.tasks.documents.pretrained import PretrainedReader
-
         return PretrainedReader(cast(Reader, model), info["words"], {}).look(given)
 
     def packaged(self) -> tuple[nn.Module, Splits]:
         """The small reader of film reviews."""
-        from contmax_lab.tasks.documents.pretrained import PretrainedReader
-
         reader = PretrainedReader.load()
         return reader.model, Splits((), (), (), {"words": reader.words})
 
     def showcase(self) -> Sequence[Section]:
         """The model that comes with the package, on sentences of ours."""
-        from contmax_lab.tasks.documents.pretrained import PretrainedReader, examples_section
-
         return [examples_section(PretrainedReader.load())]
 
     def export(self, trained: TrainedRun, folder: Path, measure: Callable[[nn.Module, str], dict[str, float]]) -> int:
         """float16 weights, words, a card with the figures."""
-        from contmax_lab.tasks.documents.pretrained import export
-
         return export(trained, folder, measure)
 
     def read_exported(self, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
         """The reader of a folder, and its words."""
-        from contmax_lab.tasks.documents.pretrained import PretrainedReader
-
         reader = PretrainedReader.load(folder)
         return reader.model, {"words": reader.words}
 
     def predict_exported(self, folder: Path | None, words: Sequence[str]) -> Prediction:
         """Whether a text is positive, and which of its words say so."""
-        from contmax_lab.tasks.documents.pretrained import PretrainedReader
-
         return (PretrainedReader.load(folder) if folder else PretrainedReader.load()).predict(words)
 
 

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from contmax_lab.contract import Batch, Splits, Table, Task
+from contmax_lab.tasks.intervals import IntervalsData, IntervalsModel
 from contmax_lab.tasks.intervals._data import Days, load
-from contmax_lab.tasks.intervals._model import Forecast, Network, TwoNetworks
-from contmax_lab.tasks.intervals._paper_table import PAPER
-from contmax_lab.tasks.intervals._references import LeastSquares, Persistence
-from contmax_lab.tasks.intervals._settings import IntervalsData, IntervalsModel
-from contmax_lab.tasks.intervals._table import SEATTLE, TEMPERATURES
+from contmax_lab.tasks.intervals._figures import auto_regressive_bands, day_ahead_bands
+from contmax_lab.tasks.intervals._model import Forecast, LeastSquares, Network, Persistence, TwoNetworks
+from contmax_lab.tasks.intervals._table import PAPER, SEATTLE, TEMPERATURES
 
 
 class Intervals(Task):
@@ -99,8 +98,6 @@ class Intervals(Task):
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Forecasts of the next day over a year, and forecasts that feed on themselves."""
-        from contmax_lab.tasks.intervals._figures import auto_regressive_bands, day_ahead_bands
-
         return [day_ahead_bands(runs), *auto_regressive_bands(runs)]
 
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 import contmax
 from contmax.basis import Basis
 from contmax_lab.contract import Batch
+from contmax_lab.tasks.places import PlacesModel
 from contmax_lab.tasks.places._attention import (
     Combined,
     Discrete,
@@ -21,7 +22,6 @@ from contmax_lab.tasks.places._attention import (
     Scene,
 )
 from contmax_lab.tasks.places._measures import looked
-from contmax_lab.tasks.places._settings import PlacesModel
 
 # A cell of the plane's feature map covers this many pixels along each axis.
 _STRIDE = 2

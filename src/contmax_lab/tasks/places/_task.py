@@ -11,10 +11,11 @@ from torch.nn import functional as F
 
 from contmax.losses import fenchel_young
 from contmax_lab.contract import Batch, Splits, Table, Task
+from contmax_lab.tasks.places import PlacesData, PlacesModel
 from contmax_lab.tasks.places._data import Fixed, Moving, load
+from contmax_lab.tasks.places._figures import finding
 from contmax_lab.tasks.places._measures import agreement, looked
 from contmax_lab.tasks.places._model import Answer, Finder
-from contmax_lab.tasks.places._settings import PlacesData, PlacesModel
 from contmax_lab.tasks.places._table import CANVAS, PLACES, ROBUST, UTTERANCE
 
 
@@ -82,8 +83,6 @@ class Places(Task):
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """What is attended to, on the truth."""
-        from contmax_lab.tasks.places._figures import finding
-
         return finding(runs, examples)
 
     def lengths(self, split: Sized) -> Sequence[int] | None:

@@ -11,8 +11,8 @@ from torch import Tensor
 from contmax_lab.contract import Splits
 from contmax_lab.errors import UsageError
 from contmax_lab.labelled import Parts, read_parts
+from contmax_lab.tasks.series import SeriesData
 from contmax_lab.tasks.series._reading import Columns, OneSeries, read_series
-from contmax_lab.tasks.series._settings import SeriesData
 
 _WHAT = "sensors.csv, a table with a line for each observation: series id, time, channels …, label"
 

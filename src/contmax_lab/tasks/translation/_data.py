@@ -9,11 +9,19 @@ from torch import Tensor
 from contmax_lab.contract import Splits
 from contmax_lab.data import shuffled
 from contmax_lab.errors import LabError
-from contmax_lab.tasks.translation._layouts import ORIGINALS, PARTS, find_parts
-from contmax_lab.tasks.translation._pieces import END, PADDING, START
-from contmax_lab.tasks.translation._prepared import KEY_FILE, Prepared, Side, Source, prepared, read_prepared
-from contmax_lab.tasks.translation._sentences import Languages
-from contmax_lab.tasks.translation._settings import TranslationData
+from contmax_lab.tasks.translation import TranslationData
+from contmax_lab.tasks.translation._prepared import (
+    END,
+    KEY_FILE,
+    PADDING,
+    START,
+    Prepared,
+    Side,
+    Source,
+    prepared,
+    read_prepared,
+)
+from contmax_lab.tasks.translation._sentences import ORIGINALS, PARTS, Languages, find_parts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 from contmax_lab.contract import Batch
+from contmax_lab.tasks.translation import TranslationModel
 from contmax_lab.tasks.translation._attention import Look, Memory, SourceAttention, joined
 from contmax_lab.tasks.translation._beam import beam_search
-from contmax_lab.tasks.translation._pieces import PADDING
-from contmax_lab.tasks.translation._settings import TranslationModel
+from contmax_lab.tasks.translation._prepared import PADDING
 
 # Widths of the basis functions in the paper.
 _WIDTHS = (0.03, 0.1, 0.3)

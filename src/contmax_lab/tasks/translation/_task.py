@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, Batches, Cell, Prediction, Splits, Table, Task, TrainedRun
-from contmax_lab.tasks.translation import _scores
+from contmax_lab.tasks.translation import TranslationData, TranslationModel, _scores
 from contmax_lab.tasks.translation._data import Pairs, load
+from contmax_lab.tasks.translation._figures import alignments, predicted
 from contmax_lab.tasks.translation._model import Guesses, Translator
-from contmax_lab.tasks.translation._pieces import PADDING, as_text
-from contmax_lab.tasks.translation._settings import TranslationData, TranslationModel
+from contmax_lab.tasks.translation._prepared import PADDING, as_text
 from contmax_lab.tasks.translation._shares import attention_measures
 from contmax_lab.tasks.translation._table import TABLES
 from contmax_lab.tasks.translation._transformer import Transformer
@@ -116,14 +116,10 @@ class Translation(Task):
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where trained models look, piece by piece."""
-        from contmax_lab.tasks.translation._figures import alignments
-
         return alignments(runs, examples)
 
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
         """The translation of a sentence, and where the network looked for each of its pieces."""
-        from contmax_lab.tasks.translation._figures import predicted
-
         return predicted(trained, words)
 
 

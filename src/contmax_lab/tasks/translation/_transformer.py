@@ -10,11 +10,11 @@ from torch import Tensor, nn
 import contmax
 from contmax_lab.contract import Batch
 from contmax_lab.errors import UsageError
+from contmax_lab.tasks.translation import TranslationModel
 from contmax_lab.tasks.translation._attention import Look
 from contmax_lab.tasks.translation._beam import beam_search
 from contmax_lab.tasks.translation._model import Guesses
-from contmax_lab.tasks.translation._pieces import PADDING
-from contmax_lab.tasks.translation._settings import TranslationModel
+from contmax_lab.tasks.translation._prepared import PADDING
 
 # The slowest wave of the positions takes about 2π times this many pieces.
 _SLOWEST = 10000.0

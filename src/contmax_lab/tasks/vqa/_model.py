@@ -11,10 +11,10 @@ import contmax
 from contmax_lab.attention import Attended
 from contmax_lab.contract import Batch
 from contmax_lab.recurrent import LSTM
+from contmax_lab.tasks.vqa import VqaModel
 from contmax_lab.tasks.vqa._data import FIRST_WORD
 from contmax_lab.tasks.vqa._features import Features, GridFile
 from contmax_lab.tasks.vqa._reduction import Kind, Reduction, Scores
-from contmax_lab.tasks.vqa._settings import VqaModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,12 +10,13 @@ from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, Batches, Prediction, Splits, Table, Task, TrainedRun
 from contmax_lab.errors import UsageError
+from contmax_lab.tasks.vqa import VqaData, VqaModel
+from contmax_lab.tasks.vqa._answers import wups
 from contmax_lab.tasks.vqa._data import KINDS, Asked, load, prepare
-from contmax_lab.tasks.vqa._measures import where_measures
+from contmax_lab.tasks.vqa._figures import predict, seen_images
 from contmax_lab.tasks.vqa._model import Answered, CoAttentionNetwork
-from contmax_lab.tasks.vqa._settings import VqaData, VqaModel
+from contmax_lab.tasks.vqa._reduction import where_measures
 from contmax_lab.tasks.vqa._table import PASTED, VQA
-from contmax_lab.tasks.vqa._wordnet import wups
 
 _NOT_MEANS = ("kind", "given", "truth")
 
@@ -105,8 +106,6 @@ class VisualQuestionAnswering(Task):
 
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
         """The answer to a question about an image file, and where the model looked."""
-        from contmax_lab.tasks.vqa._predict import predict
-
         return predict(trained, words)
 
     def tables(self) -> Sequence[Table]:
@@ -115,8 +114,6 @@ class VisualQuestionAnswering(Task):
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where the models look in some images."""
-        from contmax_lab.tasks.vqa._figures import seen_images
-
         return seen_images(runs, examples)
 
 

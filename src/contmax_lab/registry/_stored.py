@@ -1,5 +1,6 @@
-"""Runs of any task. Nothing is imported from the folder of a run, nor because it says so."""
+"""Tasks of runs and of model folders. Nothing is imported from a folder, nor because it says so."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,3 +51,25 @@ def open_trained(
         LabError: if there is no run, or it is not done, or its task is unknown, or its weights do not fit.
     """
     return load_trained(task_of_run(folder, named), folder, overrides, label)
+
+
+def task_of_model(folder: Path, named: Sequence[str] = ()) -> Task:
+    """The task that an exported model was trained on: one that is installed, or one that the user has named.
+
+    Args:
+        folder: that ``contmax export`` has made.
+        named: tasks, as `find_task` takes them.
+
+    Raises:
+        LabError: if there is no model, or its task is neither.
+    """
+    try:
+        name = str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["task"])
+    except FileNotFoundError as error:
+        raise LabError(f"{error.filename}: no such file; make the folder with contmax export RUN") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise LabError(f"{folder} holds no model that can be read: {' '.join(str(error).split())}") from None
+    for task in map(find_task, named):
+        if task.name == name:
+            return task
+    return installed_task(name)
