@@ -11,8 +11,8 @@ from contmax_lab.drawing import LIGHT, rendered_twice
 from contmax_lab.registry import find_task, load_recipe
 from contmax_lab.report import sections
 from contmax_lab.tasks.places import _figures
+from contmax_lab.tasks.places._attention import Looked
 from contmax_lab.tasks.places._figures import _cells_of, _first_of_classes, _stretches
-from contmax_lab.tasks.places._measures import Looked
 
 TASK = find_task("places")
 PNG = b"\x89PNG"

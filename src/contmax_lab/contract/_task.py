@@ -240,14 +240,27 @@ class Task(abc.ABC):
             batches: the examples of the split.
             info: of the `Splits`.
         """
+        loss, found = self.measured(model, batches)
+        return {"loss": loss, **self.summarise(found)}
+
+    def measured(
+        self, model: nn.Module, batches: Batches, more: Callable[[Batch], dict[str, Any]] = lambda batch: {}
+    ) -> tuple[float, dict[str, Any]]:
+        """The loss of a split, and the measures of all its examples, each once, in the order of the split.
+
+        Args:
+            model, batches: of `evaluate`.
+            more: batch → what else is found out of each of its examples.
+        """
         pieces = []
         for batch in batches:
             output = model(batch)
             total, weight = self.loss(output, batch)
-            pieces.append({"loss.sum": total, "loss.weight": weight, **self.measures(output, batch)})
+            measures = self.measures(output, batch)
+            pieces.append({"loss.sum": total, "loss.weight": weight, **measures, **more(batch)})
         found = batches.in_order(pieces)
         total, weight = (found.pop(name).double().sum() for name in ("loss.sum", "loss.weight"))
-        return {"loss": float(total / weight), **self.summarise(found)}
+        return float(total / weight), found
 
     def score(self, kept: Mapping[str, str]) -> dict[str, float]:
         """Metrics that are made of the texts that a final evaluation has kept; by default none.

@@ -13,9 +13,12 @@ from contmax_lab.labelled._examples import Parts as Parts
 from contmax_lab.labelled._examples import Targets as Targets
 from contmax_lab.labelled._examples import read_parts as read_parts
 from contmax_lab.labelled._exported import model_settings as model_settings
+from contmax_lab.labelled._exported import read_card as read_card
 from contmax_lab.labelled._exported import read_weights as read_weights
+from contmax_lab.labelled._exported import write_model as write_model
 from contmax_lab.labelled._panels import Panel as Panel
 from contmax_lab.labelled._panels import PanelPicture as PanelPicture
+from contmax_lab.labelled._panels import text_figure as text_figure
 from contmax_lab.labelled._task import LabelledTask as LabelledTask
 from contmax_lab.labelled._task import OnInstalledData as OnInstalledData
 from contmax_lab.labelled._task import said as said

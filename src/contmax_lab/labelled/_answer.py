@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -75,6 +75,11 @@ class Decision(nn.Module):
         scores: Tensor = self.linear(context).float()
         return self.mean + self.deviation * scores.squeeze(-1) if self.is_number else scores
 
+    def probabilities(self, context: Tensor) -> Tensor:
+        """Of the classes, (B, C); or the numbers, (B, 1)."""
+        scores: Tensor = self(context)
+        return scores.unsqueeze(-1) if self.is_number else scores.softmax(-1)
+
     def _load_from_state_dict(
         self,
         state_dict: dict[str, Any],
@@ -106,32 +111,17 @@ def attention_over(basis: Basis, width: int, model: AttentionModel) -> Attention
 
 
 def look_of(
-    attention: AttentionHeads, decision: Decision, values: Tensor, answer: Answer, classes: Sequence[str], **shown: Any
+    attend: nn.Module, values: Tensor, heads: Sequence[Attended], decide: Callable[[Tensor], Tensor], **shown: Any
 ) -> Look:
     """What a model attends to in one input, and how it decides.
 
     Args:
-        attention: of the model.
-        decision: of the model.
+        attend: an attention of the library.
         values: what it attends to, (1, L, D).
-        answer: to that input alone.
-        classes: their names; empty for numbers.
-        shown: ``words``, or ``pixels`` and ``grid``, as of `Look`.
+        heads, decide: as of `Look`.
+        shown: ``classes``, and ``words``, or ``pixels`` and ``grid``, as of `Look`.
     """
-    attend: Any = attention.heads[0]
-    # Of a combined attention, the continuous part.
-    continuous = getattr(attend.attend, "continuous", attend.attend)
-
-    def decide(context: Tensor) -> Tensor:
-        scores: Tensor = decision(context)
-        return scores.softmax(-1) if classes else scores.unsqueeze(-1)
-
-    return Look(
-        values[0],
-        answer.heads,
-        decide,
-        classes,
-        basis=getattr(continuous, "basis", None),
-        penalty=getattr(continuous, "penalty", 0.01),
-        **shown,
-    )
+    # Combined attention keeps basis and penalty in its continuous part.
+    continuous = getattr(attend, "continuous", attend)
+    basis, penalty = getattr(continuous, "basis", None), getattr(continuous, "penalty", 0.01)
+    return Look(values[0], heads, decide, basis=basis, penalty=penalty, **shown)

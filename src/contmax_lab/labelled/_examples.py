@@ -63,16 +63,12 @@ class Targets:
             raise LabError(f"{file}: the labels reach {max(map(abs, numbers)):.3g}; rescale them")
         return cls((), statistics.fmean(numbers), deviation)
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON; ``Targets.of_plain`` is the opposite."""
-        return {"classes": list(self.classes), "mean": self.mean, "deviation": self.deviation}
-
     @classmethod
     def of_plain(cls, stored: dict[str, Any]) -> "Targets":
-        """Of what `plain` has made.
+        """From JSON.
 
         Example:
-            >>> Targets.of_plain(Targets(("no", "yes")).plain())
+            >>> Targets.of_plain({"classes": ["no", "yes"], "mean": 0.0, "deviation": 1.0})
             Targets(classes=('no', 'yes'), mean=0.0, deviation=1.0)
         """
         return cls(tuple(map(str, stored["classes"])), float(stored["mean"]), float(stored["deviation"]))

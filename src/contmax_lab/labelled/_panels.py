@@ -1,17 +1,30 @@
-"""Pictures of where models look: a row of panels for each model, a column for each example."""
+"""Pictures of where models look: a row of panels for each model, a column for each example; texts."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from contmax.viz import plot_text_attention
 from contmax_lab.contract import Figure, TrainedRun
-from contmax_lab.drawing import Theme, draw_panels
+from contmax_lab.drawing import Theme, draw_panels, new_axes, picture_width, plain_text
 from contmax_lab.labelled._answer import Answer
 from contmax_lab.labelled._task import first_of_classes, said, truth
 
 T = TypeVar("T")
+
+
+class Looked(Protocol):
+    """Anything with the weights (1, L) and the density of an attention, or None for one of them."""
+
+    @property
+    def weights(self) -> Any:
+        """Of the words."""
+
+    @property
+    def density(self) -> Any:
+        """Over the text as the unit interval."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,3 +112,25 @@ def _panel(trained: TrainedRun, place: int, shown: Callable[[Any, int], T]) -> P
     answer: Answer = trained.model(trained.task.batch(valid, [place]))
     title = f"{valid.names[place]}: {truth(valid.target[place], info)}"
     return Panel(title, said(answer, info), shown(valid, place), answer)
+
+
+def text_figure(
+    title: str, words: Sequence[str], panels: Sequence[tuple[str, Looked]], caption: str, height: float = 1.3
+) -> Figure:
+    """A text with a panel for each attention over it.
+
+    Args:
+        title, caption: of the figure.
+        words: of the text.
+        panels: heading, and what was attended to in a batch with that text alone.
+        height: of a panel, inches.
+    """
+
+    def draw(theme: Theme) -> Any:
+        figure, axes = new_axes(rows=len(panels), width=picture_width(words), height=height)
+        for axis, (heading, looked) in zip(axes, panels, strict=True):
+            plot_text_attention(words, looked.weights, looked.density, ax=axis, show_tokens=axis is axes[-1])
+            axis.set_title(plain_text(heading), loc="left", fontsize=8)
+        return figure
+
+    return Figure(title, draw, caption)

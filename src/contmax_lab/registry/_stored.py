@@ -1,6 +1,5 @@
 """Tasks of runs and of model folders. Nothing is imported from a folder, nor because it says so."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -63,12 +62,9 @@ def task_of_model(folder: Path, named: Sequence[str] = ()) -> Task:
     Raises:
         LabError: if there is no model, or its task is neither.
     """
-    try:
-        name = str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["task"])
-    except FileNotFoundError as error:
-        raise LabError(f"{error.filename}: no such file; make the folder with contmax export RUN") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise LabError(f"{folder} holds no model that can be read: {' '.join(str(error).split())}") from None
+    from contmax_lab.labelled import read_card  # imports torch, which finding tasks does without
+
+    name = read_card(folder, lambda card: str(card["task"]))
     for task in map(find_task, named):
         if task.name == name:
             return task

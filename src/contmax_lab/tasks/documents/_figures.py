@@ -1,13 +1,12 @@
 """Where trained models look in some reviews."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 
-from contmax.viz import plot_text_attention
 from contmax_lab.contract import Figure, TrainedRun
-from contmax_lab.drawing import Theme, new_axes, picture_width
+from contmax_lab.labelled import text_figure
 from contmax_lab.tasks.documents import DocumentsModel
 from contmax_lab.tasks.documents._data import Documents
 from contmax_lab.tasks.documents._prepared import FIRST_WORD
@@ -43,22 +42,14 @@ def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
     documents = cast(Documents, runs[0].splits.valid)[[place]]
     words = _spelled(documents, runs[0].splits.info["words"])
     readings = [_read(trained, place) for trained in runs]
-
-    def draw(theme: Theme) -> Any:
-        figure, axes = new_axes(rows=len(runs), width=picture_width(words), height=1.25)
-        for axis, trained, reading in zip(axes, runs, readings, strict=True):
-            named = axis is axes[-1]
-            plot_text_attention(words, reading.weights, reading.density, ax=axis, show_tokens=named)
-            axis.set_title(_title(trained.recipe.model, reading), loc="left", fontsize=8)
-        return figure
-
+    panels = [(_title(run.recipe.model, reading), reading) for run, reading in zip(runs, readings, strict=True)]
     truth = "positive" if int(documents.labels) else "negative"
     caption = (
         f"A {truth} review. Bars: weights of discrete attention. Curve: density of continuous attention, per word, "
         "beside bars on the scale to the right; the words it selects are shaded. Words in grey are not attended in the "
         "last panel."
     )
-    return Figure(f"Attention over review {place + 1}", draw, caption)
+    return text_figure(f"Attention over review {place + 1}", words, panels, caption)
 
 
 @torch.no_grad()

@@ -131,6 +131,7 @@ class ImagesTask(LabelledTask):
     model_config = ImagesModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
     looks_at = "image"
+    knows: ClassVar = {"size": int}
 
     def load(self, data: Any, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
@@ -167,17 +168,9 @@ class ImagesTask(LabelledTask):
         image = file_pixels(given, info["size"]) if isinstance(given, bytes) else given
         answer = reader({"pixels": image.unsqueeze(0)})
         hidden = reader.encode(image.unsqueeze(0))
-        shown = {"pixels": image, "grid": (hidden.shape[-2], hidden.shape[-1])}
-        return look_of(reader.attention, reader.decision, hidden.flatten(2).mT, answer, info["classes"], **shown)
-
-    def known(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Labels and size."""
-        return {"targets": info["targets"].plain(), "size": info["size"]}
-
-    def informed(self, known: dict[str, Any]) -> dict[str, Any]:
-        """The opposite of `known`."""
-        targets = Targets.of_plain(known["targets"])
-        return {"targets": targets, "classes": targets.classes, "size": int(known["size"])}
+        attend: Any = reader.attention.heads[0]
+        shown = {"classes": info["classes"], "pixels": image, "grid": (hidden.shape[-2], hidden.shape[-1])}
+        return look_of(attend.attend, hidden.flatten(2).mT, answer.heads, reader.decision.probabilities, **shown)
 
 
 TASK = ImagesTask()

@@ -10,9 +10,8 @@ from torch import Tensor
 from contmax.viz import plot_image_attention
 from contmax_lab.contract import Batch, Figure, TrainedRun
 from contmax_lab.drawing import Theme, new_axes
-from contmax_lab.tasks.places._attention import Place, Scene
+from contmax_lab.tasks.places._attention import Looked, Place, Scene, agreement, looked
 from contmax_lab.tasks.places._data import Fixed
-from contmax_lab.tasks.places._measures import Looked, agreement, looked
 
 # Examples in a picture, by the number of axes.
 _SHOWN = {1: 4, 2: 5}
@@ -58,80 +57,34 @@ def finding(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Fi
 
 
 def _of_one_kind(runs: Sequence[TrainedRun], examples: Sequence[int]) -> Figure:
-    dim = int(runs[0].splits.info["dim"])
+    """A row of panels for each model, a column for each example."""
+    dim, kind = int(runs[0].splits.info["dim"]), runs[0].recipe.data.kind
     valid = cast(Fixed, runs[0].splits.valid)
     chosen = examples or _first_of_classes(valid.batch["label"], _SHOWN[dim])
     batches = [runs[0].task.batch(valid, [index]) for index in chosen]
     found = [[_found(trained, batch) for batch in batches] for trained in runs]
-    names = [_name(batch, runs[0].recipe.data.kind) for batch in batches]
-    labels = [trained.label for trained in runs]
-    which = "Validation examples" if examples else f"The first validation examples of {len(chosen)} classes"
-    if dim == 1:
-        return _series(labels, names, batches, found, which)
-    return _canvases(labels, names, batches, found, which)
+    names = [_name(batch, kind) for batch in batches]
+    title, height, panel, caption = _LOOKS[dim]
 
-
-def _series(
-    labels: Sequence[str], names: Sequence[str], batches: Sequence[Batch], found: Sequence[Sequence[_Found]], which: str
-) -> Figure:
     def draw(theme: Theme) -> Any:
-        figure, axes = new_axes(len(labels), len(names), width=9.3, height=1.6)
-        _panels(axes, labels, names, batches, found, theme, _series_panel)
-        for axis in axes[: -len(names)]:
-            axis.set_xticklabels([])
-        for axis in axes[-len(names) :]:
-            axis.set_xlabel("share of the series")
-        return figure
-
-    return Figure(
-        "The true interval and the attended one",
-        draw,
-        f"{which}: the channels over time (thin lines), the true interval, which no model was told (grey band), and "
-        "what each model attends to (colour): bars are weights of single frames, curves are densities over continuous "
-        "time. The bar along the bottom marks what counts as attended to: what has any weight at all, and for softmax, "
-        "which leaves nothing out, the smallest set with 95 % of the weight. IoU: this set against the true interval, "
-        "1 = the same.",
-    )
-
-
-def _canvases(
-    labels: Sequence[str], names: Sequence[str], batches: Sequence[Batch], found: Sequence[Sequence[_Found]], which: str
-) -> Figure:
-    def draw(theme: Theme) -> Any:
-        figure, axes = new_axes(len(labels), len(names), width=9.3, height=1.85)
-        _panels(axes, labels, names, batches, found, theme, _canvas_panel)
-        return figure
-
-    return Figure(
-        "The true box and the attended region",
-        draw,
-        f"{which}: the canvas, the box of the digit, which no model was told (dashed), and what each model attends to "
-        "(colour). Squares: weights of single cells, the fuller the greater. Ellipses: continuous attention; of the "
-        "sparse kind the support, outside which attention is exactly zero, and what holds half of it. IoU: what is "
-        "attended to, for softmax the smallest set with 95 % of the weight, against the box; a disk that touches all "
-        "its sides has 0.785.",
-    )
-
-
-def _panels(
-    axes: Sequence[Any],
-    labels: Sequence[str],
-    names: Sequence[str],
-    batches: Sequence[Batch],
-    found: Sequence[Sequence[_Found]],
-    theme: Theme,
-    draw: _Drawer,
-) -> None:
-    """A row for each model, a column for each example."""
-    for row, label in enumerate(labels):
-        for column, name in enumerate(names):
-            axis, answer = axes[row * len(names) + column], found[row][column]
-            draw(axis, batches[column], answer, theme, theme.colour(row))
+        figure, axes = new_axes(len(runs), len(names), width=9.3, height=height)
+        for place, axis in enumerate(axes):
+            row, column = divmod(place, len(names))
+            answer = found[row][column]
+            panel(axis, batches[column], answer, theme, theme.colour(row))
             if row == 0:
-                axis.set_title(name)
+                axis.set_title(names[column])
             axis.set_title(f"IoU {answer.iou:.2f}", loc="right", color=theme.soft, fontsize=9)
             if column == 0:
-                axis.set_ylabel(label.replace(" ", "\n"), rotation=0, ha="right", va="center")
+                axis.set_ylabel(runs[row].label.replace(" ", "\n"), rotation=0, ha="right", va="center")
+            if dim == 1 and row + 1 < len(runs):
+                axis.set_xticklabels([])
+            elif dim == 1:
+                axis.set_xlabel("share of the series")
+        return figure
+
+    which = "Validation examples" if examples else f"The first validation examples of {len(chosen)} classes"
+    return Figure(title, draw, f"{which}: {caption}")
 
 
 def _series_panel(axis: Any, batch: Batch, answer: _Found, theme: Theme, colour: str) -> None:
@@ -228,3 +181,28 @@ def _name(batch: Batch, kind: str) -> str:
     if kind == "pair":
         return f"speaker {int(batch['query'].argmax()) + 1} played {'backwards' if label else 'forwards'}"
     return f"speaker {label + 1}"
+
+
+# By the number of axes: title, height of a panel in inches, what draws it, caption.
+_LOOKS: dict[int, tuple[str, float, _Drawer, str]] = {
+    1: (
+        "The true interval and the attended one",
+        1.6,
+        _series_panel,
+        "the channels over time (thin lines), the true interval, which no model was told (grey band), and "
+        "what each model attends to (colour): bars are weights of single frames, curves are densities over continuous "
+        "time. The bar along the bottom marks what counts as attended to: what has any weight at all, and for softmax, "
+        "which leaves nothing out, the smallest set with 95 % of the weight. IoU: this set against the true interval, "
+        "1 = the same.",
+    ),
+    2: (
+        "The true box and the attended region",
+        1.85,
+        _canvas_panel,
+        "the canvas, the box of the digit, which no model was told (dashed), and what each model attends to "
+        "(colour). Squares: weights of single cells, the fuller the greater. Ellipses: continuous attention; of the "
+        "sparse kind the support, outside which attention is exactly zero, and what holds half of it. IoU: what is "
+        "attended to, for softmax the smallest set with 95 % of the weight, against the box; a disk that touches all "
+        "its sides has 0.785.",
+    ),
+}

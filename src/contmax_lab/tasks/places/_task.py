@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from contmax.losses import fenchel_young
 from contmax_lab.contract import Batch, Splits, Table, Task
 from contmax_lab.tasks.places import PlacesData, PlacesModel
+from contmax_lab.tasks.places._attention import agreement, looked
 from contmax_lab.tasks.places._data import Fixed, Moving, load
 from contmax_lab.tasks.places._figures import finding
-from contmax_lab.tasks.places._measures import agreement, looked
 from contmax_lab.tasks.places._model import Answer, Finder
 from contmax_lab.tasks.places._table import CANVAS, PLACES, ROBUST, UTTERANCE
 

@@ -48,13 +48,9 @@ class Scale:
         duration = max(float(each.time[-1] - each.time[0]) for each in series) or 1.0
         return cls(columns, tuple(centres), tuple(deviations), duration)
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON; ``Scale.of_plain`` is the opposite."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def of_plain(cls, stored: dict[str, Any]) -> "Scale":
-        """Of what `plain` has made."""
+        """From JSON."""
         columns = Columns(**{**stored["columns"], "channels": tuple(stored["columns"]["channels"])})
         return cls(columns, tuple(stored["centres"]), tuple(stored["deviations"]), float(stored["duration"]))
 

@@ -113,6 +113,7 @@ class SeriesTask(LabelledTask):
     data_config: ClassVar[type] = SeriesData
     model_config = SeriesModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
+    knows: ClassVar = {"scale": Scale.of_plain}
 
     def load(self, data: Any, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
@@ -150,15 +151,6 @@ class SeriesTask(LabelledTask):
         lines = [text, f"attended: {len(seen)} of {len(positions)} observations{when}"]
         panel = Panel(f"series {series.name}", text, (positions, values), answer)
         return Prediction("\n".join(lines), PICTURE.of_panels([[panel]]))
-
-    def known(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Labels, columns and scale."""
-        return {"targets": info["targets"].plain(), "scale": info["scale"].plain()}
-
-    def informed(self, known: dict[str, Any]) -> dict[str, Any]:
-        """The opposite of `known`."""
-        targets = Targets.of_plain(known["targets"])
-        return {"targets": targets, "classes": targets.classes, "scale": Scale.of_plain(known["scale"])}
 
 
 def _padded(values: Sequence[Tensor], positions: Sequence[Tensor]) -> Batch:

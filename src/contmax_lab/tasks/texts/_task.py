@@ -1,9 +1,8 @@
 """The task texts: a network, pictures of where it looks, what it says of a new text."""
 
-import dataclasses
 from collections.abc import Sequence, Sized
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +10,20 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 import contmax
-from contmax.viz import plot_text_attention
 from contmax_lab.contract import Batch, Figure, Look, Prediction, Splits, TrainedRun
 from contmax_lab.data import read_vectors
-from contmax_lab.drawing import Theme, new_axes, picture_width, plain_text
 from contmax_lab.errors import LabError, UsageError
-from contmax_lab.labelled import Answer, Decision, LabelledTask, Targets, attention_over, look_of, said, truth
+from contmax_lab.labelled import (
+    Answer,
+    Decision,
+    LabelledTask,
+    Targets,
+    attention_over,
+    look_of,
+    said,
+    text_figure,
+    truth,
+)
 from contmax_lab.tasks.texts import TextsData, TextsModel
 from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING, UNKNOWN, Texts, load, split_words
 
@@ -84,19 +91,11 @@ def _middles(mask: Tensor) -> Tensor:
 # Texts with about this many words fit on a page.
 _WORDS = 36
 _TEXTS = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Looked:
-    """What a model says of one text.
-
-    Args:
-        title: of its panels.
-        answer: of a batch with that text alone.
-    """
-
-    title: str
-    answer: Answer
+_CAPTION = (
+    "Bars: weights of single words. Curve: density over the text, per word, beside bars on the scale to "
+    "the right; the words it selects are shaded. One panel for each head. Words in grey are not attended in the "
+    "last panel."
+)
 
 
 def read_texts(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
@@ -111,45 +110,18 @@ def read_texts(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list
     return [_figure(runs, place) for place in examples or by_length[:_TEXTS]]
 
 
+@torch.no_grad()
 def _figure(runs: Sequence[TrainedRun], place: int) -> Figure:
     valid, info = cast(Texts, runs[0].splits.valid), runs[0].splits.info
     words = [info["spelling"][i] for i in valid.spelled[place].tolist()]
-    looked = [_looked(trained, place) for trained in runs]
-    label = truth(valid.target[place], info)
-    return reading_figure(f"Attention over text {place + 1}", words, looked, f"The label is {label}. ")
-
-
-@torch.no_grad()
-def _looked(trained: TrainedRun, place: int) -> Looked:
-    answer: Answer = trained.model(trained.task.batch(trained.splits.valid, [place]))
-    return Looked(f"{trained.label}: {said(answer, trained.splits.info)}", answer)
-
-
-def reading_figure(title: str, words: Sequence[str], looked: Sequence[Looked], about: str = "") -> Figure:
-    """A text with a panel for each head.
-
-    Args:
-        title: of the figure.
-        words: of the text.
-        looked: what each model says of it.
-        about: the first words of the caption.
-    """
-    panels = [(each, head) for each in looked for head in each.answer.heads]
-
-    def draw(theme: Theme) -> Any:
-        figure, axes = new_axes(rows=len(panels), width=picture_width(words), height=1.3)
-        for axis, (each, head) in zip(axes, panels, strict=True):
-            named = axis is axes[-1]
-            plot_text_attention(words, head.weights, head.density, ax=axis, show_tokens=named)
-            axis.set_title(plain_text(each.title), loc="left", fontsize=8)
-        return figure
-
-    caption = (
-        f"{about}Bars: weights of single words. Curve: density over the text, per word, beside bars on the scale to "
-        "the right; the words it selects are shaded. One panel for each head. Words in grey are not attended in the "
-        "last panel."
-    )
-    return Figure(title, draw, caption)
+    answers = [trained.model(trained.task.batch(trained.splits.valid, [place])) for trained in runs]
+    panels = [
+        (f"{trained.label}: {said(answer, trained.splits.info)}", head)
+        for trained, answer in zip(runs, answers, strict=True)
+        for head in answer.heads
+    ]
+    caption = f"The label is {truth(valid.target[place], info)}. {_CAPTION}"
+    return text_figure(f"Attention over text {place + 1}", words, panels, caption)
 
 
 class TextsTask(LabelledTask):
@@ -161,6 +133,7 @@ class TextsTask(LabelledTask):
     model_config = TextsModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
     looks_at = "text"
+    knows: ClassVar = {"words": list, "sizes": dict}
 
     def load(self, data: TextsData, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
@@ -208,7 +181,8 @@ class TextsTask(LabelledTask):
         unknown = list(dict.fromkeys(word for word in found if word not in known))
         if unknown:
             lines.append(f"not in the vocabulary: {' '.join(unknown)}")
-        return Prediction("\n".join(lines), reading_figure("Attention over a text", found, [Looked(text, answer)]))
+        panels = [(text, head) for head in answer.heads]
+        return Prediction("\n".join(lines), text_figure("Attention over a text", found, panels, _CAPTION))
 
     @torch.no_grad()
     def look(self, model: nn.Module, info: dict[str, Any], given: Any) -> Look:
@@ -219,16 +193,9 @@ class TextsTask(LabelledTask):
             raise UsageError("the text has no words; write a sentence or two")
         tokens = torch.tensor([[known.get(word, UNKNOWN) for word in words]])
         answer = reader({"tokens": tokens})
-        return look_of(reader.attention, reader.decision, reader.encode(tokens), answer, info["classes"], words=words)
-
-    def known(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Labels, vocabulary and sizes."""
-        return {"targets": info["targets"].plain(), "words": info["words"], "sizes": info["sizes"]}
-
-    def informed(self, known: dict[str, Any]) -> dict[str, Any]:
-        """The opposite of `known`."""
-        targets = Targets.of_plain(known["targets"])
-        return {**known, "targets": targets, "classes": targets.classes}
+        shown = {"classes": info["classes"], "words": words}
+        attend: Any = reader.attention.heads[0]
+        return look_of(attend.attend, reader.encode(tokens), answer.heads, reader.decision.probabilities, **shown)
 
 
 def _numbers(info: dict[str, Any]) -> dict[str, int]:

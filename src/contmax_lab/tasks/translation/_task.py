@@ -79,19 +79,13 @@ class Translation(Task):
     def evaluate(self, model: nn.Module, batches: Batches, info: dict[str, Any]) -> dict[str, float]:
         """Loss and perplexity of the references; of final weights also BLEU and chrF of translations."""
         translator = cast(Translator | Transformer, model)
-        pieces = []
-        for batch in batches:
-            output = translator(batch)
-            total, weight = self.loss(output, batch)
-            found: dict[str, Any] = {"loss.sum": total, "loss.weight": weight, **self.measures(output, batch)}
-            if batches.final:
-                # As lists, since their lengths differ from batch to batch.
-                found |= {"said": translator.translated(batch["source"]).tolist(), "row": batch["row"]}
-            pieces.append(found)
-        gathered = batches.in_order(pieces)
-        total, weight = (gathered.pop(name).double().sum() for name in ("loss.sum", "loss.weight"))
+
+        def translations(batch: Batch) -> dict[str, Any]:
+            # As lists, since their lengths differ from batch to batch.
+            return {"said": translator.translated(batch["source"]).tolist(), "row": batch["row"]}
+
+        loss, gathered = self.measured(model, batches, translations if batches.final else lambda batch: {})
         said, rows = gathered.pop("said", None), gathered.pop("row", None)
-        loss = float(total / weight)
         metrics = {"loss": loss, "perplexity": math.exp(min(loss, 100.0)), **self.summarise(gathered)}
         if said is None or bool((rows < 0).any()):
             return metrics

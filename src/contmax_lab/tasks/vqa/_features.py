@@ -3,7 +3,6 @@
 import abc
 import concurrent.futures
 import contextlib
-import dataclasses
 import fcntl
 import json
 import os
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from contmax_lab.data import Place
 from contmax_lab.errors import LabError
@@ -87,33 +87,49 @@ class GridFile(Features):
         return {"features": torch.from_numpy(rows).flatten(1, 2)}
 
 
-class GridFolder(Features):
-    """A folder with an array [H, W, C] for each image, ``STEM.npy`` or ``STEM.npz``.
+class _FeatureFolder(Features):
+    """A folder with a file for each image; COCO's may also be named by the number at the end of the file's name.
 
     Args:
-        folder: all arrays in it have one shape.
+        folder: of the files.
 
     Raises:
         LabError: if there are none.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._files = _Files(folder)
-        first = self._read(next(iter(self._files.paths.values())))
-        self.grid, self.channels = first.shape[:2], first.shape[2]
-        self._shape = first.shape
+        paths = _feature_files(folder)
+        self.folder, self.first = folder, paths[0]
+        self._by_name = {path.stem: path for path in paths}
+        self._by_number = {int(end.group()): path for path in paths if (end := _DIGITS.search(path.stem))}
 
     def check(self, image: str, place: Place) -> None:
         """As it says."""
-        self._files.find(image, place)
+        self.file_of(image, place)
+
+    def file_of(self, image: str, place: Place | None = None) -> Path:
+        """The features of an image; a complaint names the place where the image is named."""
+        found = self._by_name.get(image) or (self._by_number.get(int(image)) if image.isdecimal() else None)
+        if found is None:
+            raise (place or Place(self.folder)).problem(f"there are no features {image}.npy in {self.folder}")
+        return found
+
+
+class GridFolder(_FeatureFolder):
+    """A folder with an array [H, W, C] for each image, ``STEM.npy`` or ``STEM.npz``; all have one shape."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._shape = self._read(self.first).shape
+        self.grid, self.channels = self._shape[:2], self._shape[2]
 
     def take(self, images: Sequence[str]) -> dict[str, Tensor]:
         """Cells row by row."""
-        paths = [self._files.find(image) for image in images]
-        arrays = [self._read(path) for path in paths]
-        for path, array in zip(paths, arrays, strict=True):
-            if array.shape != (expected := self._shape):
-                raise LabError(f"{path}: features of shape {array.shape}; the first file has {expected}")
+        arrays = []
+        for path in map(self.file_of, images):
+            arrays.append(self._read(path))
+            if arrays[-1].shape != self._shape:
+                raise LabError(f"{path}: features of shape {arrays[-1].shape}; the first file has {self._shape}")
         return {"features": torch.from_numpy(np.stack(arrays)).flatten(1, 2)}
 
     @staticmethod
@@ -126,51 +142,38 @@ class GridFolder(Features):
         return _finite(array, path)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Regions:
-    features: NDArray[np.floating]
-    centres: NDArray[np.float32]
-
-
-class RegionFolder(Features):
+class RegionFolder(_FeatureFolder):
     """A folder with regions of each image, ``STEM.npz``: ``features`` [R, C] and ``boxes`` [R, 4].
 
     A box is left, top, right, bottom, as shares of the image; or in pixels, if there is also ``size``, (height, width).
     The centre of a box is the position of its features. R may differ from image to image.
-
-    Args:
-        folder: of the files.
     """
 
     grid = None
 
     def __init__(self, folder: Path) -> None:
-        self._files = _Files(folder)
-        self.channels = self._read(next(iter(self._files.paths.values()))).features.shape[1]
-
-    def check(self, image: str, place: Place) -> None:
-        """As it says."""
-        self._files.find(image, place)
+        super().__init__(folder)
+        self.channels = self._read(self.first)[0].shape[1]
 
     def take(self, images: Sequence[str]) -> dict[str, Tensor]:
         """Padded to the largest number of regions."""
-        regions = [self._read(self._files.find(image)) for image in images]
-        most = max(len(found.features) for found in regions)
-        features = torch.zeros(len(regions), most, self.channels)
-        # Where nothing is, a position is still a point of the image.
-        positions = torch.full((len(regions), most, 2), 0.5)
-        there = torch.zeros(len(regions), most, dtype=torch.bool)
-        for row, (found, image) in enumerate(zip(regions, images, strict=True)):
-            count, channels = found.features.shape
-            if channels != self.channels:
-                raise LabError(f"{self._files.find(image)}: {channels} channels; the first file has {self.channels}")
-            features[row, :count] = torch.from_numpy(found.features)
-            positions[row, :count] = torch.from_numpy(found.centres)
-            there[row, :count] = True
-        return {"features": features, "positions": positions, "regions": there}
+        parts: list[tuple[Tensor, Tensor]] = []
+        for path in map(self.file_of, images):
+            features, centres = self._read(path)
+            if features.shape[1] != self.channels:
+                raise LabError(f"{path}: {features.shape[1]} channels; the first file has {self.channels}")
+            parts.append((torch.from_numpy(features).float(), torch.from_numpy(centres)))
+        counts = torch.tensor([len(regions) for regions, _ in parts])
+        return {
+            "features": pad_sequence([regions for regions, _ in parts], batch_first=True),
+            # Padding has a position inside the image too.
+            "positions": pad_sequence([points for _, points in parts], batch_first=True, padding_value=0.5),
+            "regions": torch.arange(int(counts.max())) < counts.unsqueeze(-1),
+        }
 
     @staticmethod
-    def _read(path: Path) -> _Regions:
+    def _read(path: Path) -> tuple[NDArray[np.floating], NDArray[np.float32]]:
+        """Features [R, C] and centres [R, 2]."""
         content = _load(path)
         features, boxes = content.get("features"), content.get("boxes")
         if features is None or boxes is None or features.ndim != 2 or boxes.shape != (len(features), 4):
@@ -185,7 +188,7 @@ class RegionFolder(Features):
             raise LabError(
                 f"{path}: a box has its centre outside the image; in pixels, size = (height, width) is needed"
             )
-        return _Regions(_finite(features, path), centres)
+        return _finite(features, path), centres
 
 
 def open_features(path: Path) -> Features:
@@ -199,26 +202,14 @@ def open_features(path: Path) -> Features:
     """
     if not path.is_dir():
         return GridFile(path)
-    first = next(iter(_Files(path).paths.values()))
-    return RegionFolder(path) if "boxes" in _load(first) else GridFolder(path)
+    return RegionFolder(path) if "boxes" in _load(_feature_files(path)[0]) else GridFolder(path)
 
 
-class _Files:
-    """The files of features in a folder by the names of their images; also by a number at the end, as COCO has it."""
-
-    def __init__(self, folder: Path) -> None:
-        found = sorted(path for path in folder.iterdir() if path.suffix in (".npy", ".npz"))
-        if not found:
-            raise LabError(f"{folder}: no features, files that end in .npy or .npz")
-        self.folder = folder
-        self.paths = {path.stem: path for path in found}
-        self._by_number = {int(end.group()): path for path in found if (end := _DIGITS.search(path.stem))}
-
-    def find(self, image: str, place: Place | None = None) -> Path:
-        found = self.paths.get(image) or (self._by_number.get(int(image)) if image.isdecimal() else None)
-        if found is None:
-            raise (place or Place(self.folder)).problem(f"there are no features {image}.npy in {self.folder}")
-        return found
+def _feature_files(folder: Path) -> list[Path]:
+    found = sorted(path for path in folder.iterdir() if path.suffix in (".npy", ".npz"))
+    if not found:
+        raise LabError(f"{folder}: no features, files that end in .npy or .npz")
+    return found
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:

@@ -1,6 +1,6 @@
 """From many cells of an image to one vector, and where it came from."""
 
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +8,7 @@ from torch.distributions import Categorical
 
 import contmax
 from contmax_lab.attention import Attended
-
-Kind = Literal["discrete", "continuous", "windows", "mixture", "combined"]
+from contmax_lab.tasks.vqa import VqaModel
 
 
 class Scores(nn.Module):
@@ -94,61 +93,38 @@ class MixtureHead(nn.Module):
 class Reduction(nn.Module):
     """An attention over the cells or regions of an image.
 
+    Discrete = over cells; continuous = over an ellipse, whose centre and shape are the moments of a discrete attention;
+    windows = over such an ellipse in each window of the image; mixture = over several ellipses with scores of their
+    own; combined = a discrete and a continuous one, added.
+
     Args:
-        kind: discrete = over cells; continuous = over an ellipse, whose centre and shape are the moments of a discrete
-            attention; windows = over such an ellipse in each window of the image; mixture = over several
-            ellipses with scores of their own; combined = a discrete and a continuous one, added.
-        embed_dim: channels of the values.
-        hidden_dim: of the scores.
-        dropout: in the scores.
-        alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated paraboloid.
-        basis: ψ on the unit square.
-        weights_alpha: of the discrete attention whose moments continuous and windows take.
-        windows: along each side of the image.
-        components: of a mixture.
-        penalty: λ of the ridge fit.
+        model: its settings.
         grid: (H, W) of the cells; None for regions, whose positions come with each call.
 
     Example:
-        >>> basis = contmax.basis.MultivariateGaussianBasis.grid(10, scale=0.001**0.5)
-        >>> reduce = Reduction("continuous", 8, 8, 0.1, alpha=2.0, basis=basis, grid=(14, 14))
+        >>> reduce = Reduction(VqaModel(hidden_dim=8, flat_dim=8), grid=(14, 14))
         >>> attended = reduce(torch.randn(2, 196, 8))
         >>> attended.context.shape, attended.density.batch_shape
         (torch.Size([2, 8]), torch.Size([2]))
     """
 
-    def __init__(
-        self,
-        kind: Kind,
-        embed_dim: int,
-        hidden_dim: int,
-        dropout: float,
-        *,
-        alpha: float,
-        basis: contmax.basis.MultivariateGaussianBasis,
-        weights_alpha: float = 1.0,
-        windows: int = 4,
-        components: int = 3,
-        penalty: float = 0.01,
-        grid: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, model: VqaModel, grid: tuple[int, int] | None = None) -> None:
         super().__init__()
-        self.kind, self.grid = kind, grid
-        scores = Scores(embed_dim, hidden_dim, dropout, components if kind == "mixture" else 1)
-        if kind == "discrete":
-            self.attend: nn.Module = FlatAttention(scores, alpha)
-        elif kind == "combined":
-            self.attend = contmax.nn.CombinedAttention(
-                FlatAttention(scores, alpha), basis, alpha=alpha, grid=grid, penalty=penalty
-            )
-        else:
-            cells = FlatAttention(scores, weights_alpha)
-            head: nn.Module = MixtureHead(scores)
-            if kind == "continuous":
-                head = contmax.nn.MomentHead(cells, dim=2)
-            elif kind == "windows":
-                head = contmax.nn.WindowHead(cells, windows=windows, dim=2)
-            self.attend = contmax.nn.ContinuousAttention(basis, alpha=alpha, head=head, grid=grid, penalty=penalty)
+        kind = self.kind = model.attention
+        basis = contmax.basis.MultivariateGaussianBasis.grid(model.functions, scale=model.variance**0.5)
+        options: dict[str, Any] = {"alpha": model.alpha, "grid": grid, "penalty": model.penalty}
+        count = model.components if kind == "mixture" else 1
+        scores = Scores(model.hidden_dim, model.flat_dim, model.dropout, count)
+        if kind in ("discrete", "combined"):
+            flat = FlatAttention(scores, model.alpha)
+            self.attend = flat if kind == "discrete" else contmax.nn.CombinedAttention(flat, basis, **options)
+            return
+        head: nn.Module = MixtureHead(scores)
+        if kind == "continuous":
+            head = contmax.nn.MomentHead(FlatAttention(scores, model.weights_alpha), dim=2)
+        elif kind == "windows":
+            head = contmax.nn.WindowHead(FlatAttention(scores, model.weights_alpha), windows=model.windows, dim=2)
+        self.attend = contmax.nn.ContinuousAttention(basis, head=head, **options)
 
     def forward(self, values: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None) -> Attended:
         """Attend to values (B, L, D); `positions` (B, L, 2) and `mask` (B, L) of regions."""

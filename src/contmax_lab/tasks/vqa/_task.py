@@ -89,14 +89,8 @@ class VisualQuestionAnswering(Task):
 
     def evaluate(self, model: nn.Module, batches: Batches, info: dict[str, Any]) -> dict[str, float]:
         """As ever; where WordNet is at hand, also how alike the answers are to the true ones."""
-        pieces = []
-        for batch in batches:
-            output = model(batch)
-            total, weight = self.loss(output, batch)
-            pieces.append({"loss.sum": total, "loss.weight": weight, **self.measures(output, batch)})
-        found = batches.in_order(pieces)
-        total, weight = (found.pop(name).double().sum() for name in ("loss.sum", "loss.weight"))
-        metrics = {"loss": float(total / weight), **self.summarise(found)}
+        loss, found = self.measured(model, batches)
+        metrics = {"loss": loss, **self.summarise(found)}
         if info["nouns"] is not None:
             answers, every, nouns = info["answers"].answers, info["every_answer"], info["nouns"]
             pairs = [(answers[g], every[t]) for g, t in zip(found["given"], found["truth"], strict=True)]

@@ -9,4 +9,3 @@ from contmax_lab.tasks.documents.pretrained._reader import PretrainedReader as P
 from contmax_lab.tasks.documents.pretrained._reader import Verdict as Verdict
 from contmax_lab.tasks.documents.pretrained._reader import examples_section as examples_section
 from contmax_lab.tasks.documents.pretrained._reader import export as export
-from contmax_lab.tasks.documents.pretrained._reader import verdict_figure as verdict_figure
