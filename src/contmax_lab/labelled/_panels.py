@@ -52,6 +52,8 @@ class PanelPicture(Generic[T]):
         title, caption: of the figure.
         size: width and height of a panel, inches.
         least_width: of the figure, inches.
+        shown: validation examples, place → what is drawn of that example.
+        most: examples at most, where nobody has chosen them.
         draw: axis, panel, row, theme → nothing; draws an example and all heads of a model.
         finish: axes row by row, number of columns → nothing; what concerns all panels.
         whole_text: whether the one panel of a figure has room for all that a model says, not for its first words only.
@@ -61,24 +63,22 @@ class PanelPicture(Generic[T]):
     caption: str
     size: tuple[float, float]
     least_width: float
+    shown: Callable[[Any, int], T]
+    most: int
     draw: Callable[[Any, Panel[T], int, Theme], None]
     finish: Callable[[list[Any], int], None] = lambda axes, columns: None
     whole_text: bool = False
 
-    def of_runs(
-        self, runs: Sequence[TrainedRun], examples: Sequence[int], count: int, shown: Callable[[Any, int], T]
-    ) -> Figure:
+    def of_runs(self, runs: Sequence[TrainedRun], examples: Sequence[int]) -> Figure:
         """What each model attends to in some validation examples.
 
         Args:
             runs: trained on the same data, whose validation examples have ``names`` and ``target``.
-            examples: which; none = the first of each class, or the first ones, `count` at most.
-            count: see `examples`.
-            shown: validation examples, place → what is drawn.
+            examples: which; none = the first of each class, or the first ones.
         """
         valid: Any = runs[0].splits.valid
-        chosen = examples or first_of_classes(valid.target, count)
-        rows = [[_panel(trained, place, shown) for place in chosen] for trained in runs]
+        chosen = examples or first_of_classes(valid.target, self.most)
+        rows = [[_panel(trained, place, self.shown) for place in chosen] for trained in runs]
         return self.of_panels(rows, [trained.label for trained in runs])
 
     def of_panels(self, rows: Sequence[Sequence[Panel[T]]], labels: Sequence[str] = ("",)) -> Figure:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from contmax_lab.contract import Task, TrainedRun
 from contmax_lab.errors import LabError
-from contmax_lab.registry._tasks import find_task, installed_task, is_installed
+from contmax_lab.registry._tasks import installed_task, is_installed, named_task
 from contmax_lab.runs import Run, load_trained
 
 
@@ -21,9 +21,8 @@ def task_of_run(folder: str | Path, named: Sequence[str] = ()) -> Task:
     """
     run = Run(folder)
     name = run.task_name()
-    for task in map(find_task, named):
-        if task.name == name:
-            return task
+    if task := named_task(name, named):
+        return task
     if is_installed(name):
         return installed_task(name)
     origin = run.task_class()
@@ -65,7 +64,4 @@ def task_of_model(folder: Path, named: Sequence[str] = ()) -> Task:
     from contmax_lab.labelled import read_card  # imports torch, which finding tasks does without
 
     name = read_card(folder, lambda card: str(card["task"]))
-    for task in map(find_task, named):
-        if task.name == name:
-            return task
-    return installed_task(name)
+    return named_task(name, named) or installed_task(name)

@@ -73,6 +73,15 @@ def find_task(reference: str) -> Task:
     return _task_of_module(reference) if ":" in reference else installed_task(reference)
 
 
+def named_task(name: str, named: Sequence[str]) -> Task | None:
+    """The task of this name among those that the user has named, as `find_task` takes them; None = it is none of them.
+
+    Raises:
+        UsageError, LabError: as of `find_task`.
+    """
+    return next((task for task in map(find_task, named) if task.name == name), None)
+
+
 def installed_task(name: str) -> Task:
     """A task of the laboratory, or one that another installed package makes known.
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import contmax
 from contmax.viz import plot_image_attention
-from contmax_lab.contract import Batch, Figure, Look, Prediction, Splits, TrainedRun
+from contmax_lab.contract import Batch, Look, Prediction, Splits
 from contmax_lab.data import file_pixels, pixels
 from contmax_lab.drawing import Theme
 from contmax_lab.errors import UsageError
@@ -88,19 +88,6 @@ def _centres(grid: tuple[int, int], like: Tensor) -> Tensor:
     return torch.cartesian_prod(*lines)
 
 
-_IMAGES = 5
-
-
-def seen_images(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Figure:
-    """What each model attends to in some validation images, a row of panels for each.
-
-    Args:
-        runs: trained on the same data.
-        examples: of the validation images; by default the first of each of five classes, or the first five.
-    """
-    return PICTURE.of_runs(runs, examples, _IMAGES, lambda pictures, place: pictures.pixels[place])
-
-
 def _draw(axis: Any, panel: Panel[Tensor], row: int, theme: Theme) -> None:
     # Paler than it is, so that attention can be seen on dark images too.
     plot_image_attention(panel.shown, ax=axis, image_alpha=0.7)
@@ -118,6 +105,8 @@ PICTURE = PanelPicture[Tensor](
     "which has no edge, the regions that hold 50 % and 90 %.",
     size=(2.2, 2.5),
     least_width=3.0,
+    shown=lambda pictures, place: pictures.pixels[place],
+    most=5,
     draw=_draw,
 )
 
@@ -148,7 +137,7 @@ class ImagesTask(LabelledTask):
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where the models look in some validation images."""
-        return [seen_images(runs, examples)]
+        return [PICTURE.of_runs(runs, examples)]
 
     def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
         """The label of an image file, and how much of it was attended."""

@@ -1,6 +1,7 @@
 """Forecasts over a year, and forecasts that feed on themselves."""
 
 import datetime
+import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -33,13 +34,6 @@ def auto_regressive_bands(runs: Sequence[TrainedRun]) -> list[Figure]:
     starts = [_starts(trained, year) for trained, year in zip(runs, days, strict=True)]
     edges = [_rolled_out(*given) for given in zip(runs, days, starts, strict=True)]
 
-    def draw(theme: Theme) -> Any:
-        figure = _bands(runs, days, edges, theme)
-        for axis, marked in zip(figure.axes, starts, strict=True):
-            dates = [datetime.date.fromordinal(day) for day in marked]
-            axis.plot(dates, [0.02] * len(dates), "|", color=theme.ink, transform=axis.get_xaxis_transform())
-        return figure
-
     caption = (
         f"{_WHICH_YEAR} Each fortnight (ticks; later where a day is missing or is a test day) a model is given the "
         "observed days that it needs, and from then on predicts from its own predictions. Left alone it drifts to a "
@@ -48,6 +42,7 @@ def auto_regressive_bands(runs: Sequence[TrainedRun]) -> list[Figure]:
         "shown in grey. Most of these were for training, so that this shows how a model behaves, not how well it "
         "forecasts."
     )
+    draw = functools.partial(_bands, runs, days, edges, starts)
     return [Figure("Auto-regressive temperature intervals", draw, caption)]
 
 
@@ -59,33 +54,33 @@ def day_ahead_bands(runs: Sequence[TrainedRun]) -> Figure:
     """
     days = [_last_year(trained) for trained in runs]
     edges = [_predicted(trained, year) for trained, year in zip(runs, days, strict=True)]
-    held_out = [set(cast(Days, trained.splits.valid).ordinal.tolist()) for trained in runs]
-
-    def draw(theme: Theme) -> Any:
-        figure = _bands(runs, days, edges, theme)
-        for axis, year, valid in zip(figure.axes, days, held_out, strict=True):
-            dates = [datetime.date.fromordinal(day) for day in year.ordinal.tolist() if day in valid]
-            axis.plot(dates, [0.02] * len(dates), "|", color=theme.ink, transform=axis.get_xaxis_transform())
-        return figure
-
+    valid = [set(cast(Days, trained.splits.valid).ordinal.tolist()) for trained in runs]
+    held_out = [sorted(own.intersection(year.ordinal.tolist())) for own, year in zip(valid, days, strict=True)]
     caption = (
         f"{_WHICH_YEAR} The interval that each model predicts for a day from the days before it (between the coloured "
         "lines), over the observed lowest to highest temperature (grey, darker where it was predicted). Error: root "
         "mean squared difference of the mid-points; overlap: mean Jaccard similarity; both over the days shown. Ticks "
         "at the bottom mark validation days; most others were for training, so that errors on new days are larger."
     )
+    draw = functools.partial(_bands, runs, days, edges, held_out)
     return Figure("A year of temperatures, predicted one day ahead", draw, caption)
 
 
 def _bands(
-    runs: Sequence[TrainedRun], days: Sequence[Days], edges: Sequence[tuple[Tensor, Tensor]], theme: Theme
+    runs: Sequence[TrainedRun],
+    days: Sequence[Days],
+    edges: Sequence[tuple[Tensor, Tensor]],
+    marked: Sequence[Sequence[int]],
+    theme: Theme,
 ) -> Any:
-    """One panel per run: observed in grey, predicted in the run's colour."""
+    """One panel per run: observed in grey, predicted in the run's colour, marked days as ticks at the bottom."""
     from matplotlib.dates import ConciseDateFormatter
 
     figure, axes = new_axes(rows=len(runs), width=9.3, height=1.6)
     for index, (axis, trained, observed, band) in enumerate(zip(axes, runs, days, edges, strict=True)):
         _panel(axis, trained, observed, band, theme, theme.colour(index))
+        dates = [datetime.date.fromordinal(day) for day in marked[index]]
+        axis.plot(dates, [0.02] * len(dates), "|", color=theme.ink, transform=axis.get_xaxis_transform())
         axis.xaxis.set_major_formatter(ConciseDateFormatter(axis.xaxis.get_major_locator()))
         if index:
             axis.sharey(axes[0])

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import contmax
 from contmax.viz import plot_series_attention
-from contmax_lab.contract import Batch, Figure, Prediction, Splits, TrainedRun
+from contmax_lab.contract import Batch, Prediction, Splits
 from contmax_lab.drawing import Theme
 from contmax_lab.errors import UsageError
 from contmax_lab.labelled import Answer, Decision, LabelledTask, Panel, PanelPicture, Targets, attention_over, said
@@ -60,21 +60,8 @@ class SeriesReader(nn.Module):
         return Answer(self.decision(self.dropout(context)), self.decision.deviation, heads, positions, mask)
 
 
-_SERIES = 3
 # Positions of the observations, (L,); channels and elapsed time, (L, C + 1).
 Observed = tuple[Tensor, Tensor]
-
-
-def followed_series(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Figure:
-    """What each model attends to in some validation series, a row of panels for each.
-
-    Args:
-        runs: trained on the same data.
-        examples: of the validation series; by default the first of three classes, or the first three.
-    """
-    return PICTURE.of_runs(
-        runs, examples, _SERIES, lambda series, place: (series.positions[place], series.values[place])
-    )
 
 
 def _draw(axis: Any, panel: Panel[Observed], row: int, theme: Theme) -> None:
@@ -99,6 +86,8 @@ PICTURE = PanelPicture[Observed](
     "exactly zero.",
     size=(3.1, 1.7),
     least_width=5.0,
+    shown=lambda series, place: (series.positions[place], series.values[place]),
+    most=3,
     draw=_draw,
     finish=_finish,
     whole_text=True,
@@ -135,7 +124,7 @@ class SeriesTask(LabelledTask):
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where the models look in some validation series."""
-        return [followed_series(runs, examples)]
+        return [PICTURE.of_runs(runs, examples)]
 
     def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
         """The label of the one series in a table, and when it was attended."""
