@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, Batches, Cell, Prediction, Splits, Table, Task, TrainedRun
 from contmax_lab.tasks.translation import TranslationData, TranslationModel, _scores
+from contmax_lab.tasks.translation._attention import Guesses, attention_measures
 from contmax_lab.tasks.translation._data import Pairs, load
 from contmax_lab.tasks.translation._figures import alignments, predicted
-from contmax_lab.tasks.translation._model import Guesses, Translator
+from contmax_lab.tasks.translation._model import Translator
 from contmax_lab.tasks.translation._prepared import PADDING, as_text
-from contmax_lab.tasks.translation._shares import attention_measures
 from contmax_lab.tasks.translation._table import TABLES
 from contmax_lab.tasks.translation._transformer import Transformer
 
