@@ -8,6 +8,7 @@ from typing import Any
 
 from contmax_lab.contract import Recipe, Table
 from contmax_lab.files import write_atomically
+from contmax_lab.recipes import SECTIONS, flattened
 from contmax_lab.tables._compared import (
     DISTANCE,
     METHOD,
@@ -41,9 +42,6 @@ def _as_json(content: Any, indent: int | None = None) -> str:
     return json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-_SECTIONS = ("data", "model", "training")
-
-
 def shared_and_own(recipes: Mapping[str, Recipe]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Dotted key → value, defaults included; of paths only the names, because folders differ between machines.
 
@@ -63,9 +61,8 @@ def shared_and_own(recipes: Mapping[str, Recipe]) -> tuple[dict[str, Any], dict[
 
 
 def _keys(recipe: Recipe) -> dict[str, Any]:
-    sections = {section: dataclasses.asdict(getattr(recipe, section)) for section in _SECTIONS}
-    keys = {f"{section}.{name}": value for section, fields in sections.items() for name, value in fields.items()}
-    plain = {key: value.name if isinstance(value, Path) else value for key, value in keys.items()}
+    sections = {section: dataclasses.asdict(getattr(recipe, section)) for section in SECTIONS}
+    plain = {key: value.name if isinstance(value, Path) else value for key, value in flattened(sections)}
     return {"task": recipe.task.name, "seed": recipe.seed, **plain}
 
 
