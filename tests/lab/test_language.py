@@ -16,7 +16,7 @@ from contmax_lab.errors import Interrupted, LabError
 from contmax_lab.registry import open_trained
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, reproduce
-from contmax_lab.tasks.documents._prepared import UNKNOWN
+from contmax_lab.tasks.documents._data import UNKNOWN
 from contmax_lab.tasks.documents._task import TASK as DOCUMENTS
 from contmax_lab.tasks.documents.language import LanguageModel
 from contmax_lab.tasks.documents.language._task import TASK as LANGUAGE

@@ -9,15 +9,17 @@ from typing import Any
 from contmax_lab.contract import Recipe, Table
 from contmax_lab.files import write_atomically
 from contmax_lab.recipes import SECTIONS, flattened
-from contmax_lab.tables._compared import (
+from contmax_lab.tables._outcome import (
     DISTANCE,
     METHOD,
+    Outcomes,
+    as_text,
     differences_text,
     distances_from_paper,
     distances_text,
     paired_differences,
+    summary,
 )
-from contmax_lab.tables._outcome import Outcomes, as_text, summary
 
 
 def write_results(path: Path, content: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from contmax_lab.errors import LabError
 from contmax_lab.files import read_checkpoint, read_yaml
 from contmax_lab.recurrent import LSTM
 from contmax_lab.tasks.documents import DocumentsData, DocumentsModel
-from contmax_lab.tasks.documents._prepared import PADDING, UNKNOWN
+from contmax_lab.tasks.documents._data import PADDING, UNKNOWN
 from contmax_lab.tasks.documents._reading import Reading, deletion_test
 
 # Widths of the basis functions, and filters of the continuous head, in the paper.

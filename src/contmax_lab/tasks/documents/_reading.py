@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from contmax.densities import BetaGaussian
-from contmax_lab.tasks.documents._prepared import PADDING
+from contmax_lab.tasks.documents._data import PADDING
 
 # Of what is positive everywhere, the words that count as selected hold so much of the mass.
 _MOST = 0.95

@@ -141,14 +141,10 @@ class Looked:
 def looked(scene: Scene, place: Place) -> Looked:
     """Masses and sets of an attention with weights, with a density, or with both, half the mass each.
 
-    An observation stands for the points that are nearer to it than to others. Attended to is where a weight or the
-    density is above zero; of softmax and of the Gaussian, which are so everywhere, the smallest set of points that
-    holds 95 % of the mass. Which of the two it is, the map decides and not the zeros: far away softmax and a narrow
-    Gaussian are rounded to zero.
-
-    Args:
-        scene: what the attention was given; positions on the line increase.
-        place: what it returned; of several densities the mean is taken.
+    An observation stands for the points that are nearer to it than to others; positions on the line increase. Attended
+    to is where a weight or the density is above zero; softmax and the Gaussian are so everywhere, and the smallest set
+    of points that holds 95 % of their mass counts. The map decides which rule holds, not the zeros: far away softmax
+    and a narrow Gaussian are rounded to zero. Several densities count by their mean.
     """
     where, mask, weights, density = scene.where, scene.mask, place.weights, place.density
     dim = where.shape[-1]

@@ -88,20 +88,20 @@ class Finder(nn.Module):
             for gates in self._gates():
                 gates.drop_gates(self._dropped())
             self.steps += 1
-        answer = self._answer(batch, batch[given])
+        logits, scene, place = self._answer(batch, batch[given])
+        answer = Answer(logits, scene, place, span_weight=float(self.model.span_weight))
         if "background" not in batch:
             return answer
-        seen = self._seen(answer, batch[given])
-        kept = self._answer(batch, torch.where(seen, batch[given], batch["background"]))
-        deleted = self._answer(batch, torch.where(seen, batch["background"], batch[given]))
-        return dataclasses.replace(answer, kept=kept.logits, deleted=deleted.logits)
+        seen = self._seen(scene, place, batch[given])
+        kept, *_ = self._answer(batch, torch.where(seen, batch[given], batch["background"]))
+        deleted, *_ = self._answer(batch, torch.where(seen, batch["background"], batch[given]))
+        return dataclasses.replace(answer, kept=kept, deleted=deleted)
 
-    def _answer(self, batch: Batch, given: Tensor) -> Answer:
+    def _answer(self, batch: Batch, given: Tensor) -> tuple[Tensor, Scene, Place]:
         scene = self._line(batch, given) if self.dim == 1 else self._plane(given)
         assert self.attend is not None
         place: Place = self.attend(scene)
-        logits = self.classifier(self.dropout(place.context))
-        return Answer(logits, scene, place, span_weight=float(self.model.span_weight))
+        return self.classifier(self.dropout(place.context)), scene, place
 
     def _line(self, batch: Batch, frames: Tensor) -> Scene:
         mask = batch["mask"]
@@ -145,11 +145,8 @@ class Finder(nn.Module):
         return first + (last - first) * done
 
     @torch.no_grad()
-    def _seen(self, answer: Answer, given: Tensor) -> Tensor:
+    def _seen(self, scene: Scene, place: Place, given: Tensor) -> Tensor:
         """Which inputs the attended values depend on, shaped as the input without its channels, or with one."""
-        scene, place = answer.scene, answer.place
-        assert scene is not None
-        assert place is not None
         found = looked(scene, place)
         reach = _REACH[self.dim]
         if self.dim == 1:

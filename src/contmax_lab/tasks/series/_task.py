@@ -17,8 +17,7 @@ from contmax_lab.drawing import Theme
 from contmax_lab.errors import UsageError
 from contmax_lab.labelled import Answer, Decision, LabelledTask, Panel, PanelPicture, Targets, attention_over, said
 from contmax_lab.tasks.series import SeriesData, SeriesModel
-from contmax_lab.tasks.series._data import Scale, Series, load
-from contmax_lab.tasks.series._reading import only, read_series
+from contmax_lab.tasks.series._data import Scale, Series, load, only, read_series
 
 
 class SeriesReader(nn.Module):
@@ -30,7 +29,7 @@ class SeriesReader(nn.Module):
         targets: classes or numbers.
 
     Example:
-        >>> from contmax_lab.tasks.series._reading import Columns
+        >>> from contmax_lab.tasks.series._data import Columns
         >>> scale = Scale(Columns("id", "time", "label", ("level",)), (0.0,), (1.0,), 1.0)
         >>> reader = SeriesReader(SeriesModel(hidden_dim=8), scale, Targets(("no", "yes")))
         >>> mask, positions = torch.ones(2, 9, dtype=torch.bool), torch.rand(2, 9).sort().values

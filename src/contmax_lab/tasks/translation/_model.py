@@ -9,7 +9,7 @@ from contmax_lab.contract import Batch
 from contmax_lab.tasks.translation import TranslationModel
 from contmax_lab.tasks.translation._attention import Guesses, Look, Memory, SourceAttention, joined
 from contmax_lab.tasks.translation._beam import Decoding, beam_search
-from contmax_lab.tasks.translation._prepared import PADDING
+from contmax_lab.tasks.translation._data import PADDING
 
 # An input to the update gates at which the sigmoid is 1, exactly, in every precision.
 _KEPT = 1e4

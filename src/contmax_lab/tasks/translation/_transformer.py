@@ -12,8 +12,8 @@ from contmax_lab.contract import Batch
 from contmax_lab.errors import UsageError
 from contmax_lab.tasks.translation import TranslationModel
 from contmax_lab.tasks.translation._attention import Guesses, Look
+from contmax_lab.tasks.translation._data import PADDING
 from contmax_lab.tasks.translation._model import Network
-from contmax_lab.tasks.translation._prepared import PADDING
 
 # The slowest wave of the positions takes about 2π times this many pieces.
 _SLOWEST = 10000.0

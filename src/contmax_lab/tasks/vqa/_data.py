@@ -17,8 +17,17 @@ from contmax_lab.errors import LabError, UsageError
 from contmax_lab.tasks.vqa import VqaData
 from contmax_lab.tasks.vqa._answers import DEFAULT_FOLDER, AnswerVocabulary, Nouns, soft_accuracy
 from contmax_lab.tasks.vqa._features import SIZE, Features, GridFile, extract, open_features
-from contmax_lab.tasks.vqa._pasting import Scene, paste, scene_questions, scenes
-from contmax_lab.tasks.vqa._questions import Question, Source, image_files, read_folder, read_tables
+from contmax_lab.tasks.vqa._questions import (
+    Question,
+    Scene,
+    Source,
+    image_files,
+    paste,
+    read_folder,
+    read_tables,
+    scene_questions,
+    scenes,
+)
 
 KINDS = ("yes/no", "number", "other")
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2

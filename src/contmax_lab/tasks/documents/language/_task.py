@@ -13,9 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from contmax_lab.contract import Batch, Splits, Task
 from contmax_lab.tasks.documents import DocumentsData
-from contmax_lab.tasks.documents._data import Documents, load
+from contmax_lab.tasks.documents._data import FIRST_WORD, PADDING, Documents, load
 from contmax_lab.tasks.documents._model import Encoder
-from contmax_lab.tasks.documents._prepared import FIRST_WORD, PADDING
 from contmax_lab.tasks.documents.language import LanguageModel
 
 # Guesses whose probabilities of all words are in memory at a time.

@@ -13,8 +13,8 @@ from contmax_lab.errors import UsageError
 from contmax_lab.files import plain
 from contmax_lab.labelled import look_of, model_settings, read_card, read_weights, text_figure, write_model
 from contmax_lab.tasks.documents import DocumentsModel
+from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN
 from contmax_lab.tasks.documents._model import Reader
-from contmax_lab.tasks.documents._prepared import FIRST_WORD, UNKNOWN
 from contmax_lab.tasks.documents._reading import Reading
 from contmax_lab.tasks.documents._reviews import tokenize
 
