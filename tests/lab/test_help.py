@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from contmax_lab import recipes
 from contmax_lab.cli._main import _COMMANDS, _joined, _parser
-from contmax_lab.recipes import _parsing
 from contmax_lab.registry import find_recipe, find_table, find_task, settings_of, shipped_tasks
 from contmax_lab.registry._recipes import _file
 
@@ -103,7 +103,7 @@ def test_every_option_is_explained(command):
 @pytest.mark.parametrize("name", shipped_tasks())
 def test_every_setting_of_every_task_is_explained(name):
     task = find_task(name)
-    parser = _parsing._parser(task.data_config, task.model_config, "contmax")
+    parser = recipes._parser(task.data_config, task.model_config, "contmax")
     settings = [action for action in parser._actions if action.option_strings and "." in action.dest]
     assert {"data", "model", "training"} == {action.dest.partition(".")[0] for action in settings}
     unexplained = [action.dest for action in settings if not action.help or action.help.startswith("%")]

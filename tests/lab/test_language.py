@@ -16,11 +16,11 @@ from contmax_lab.errors import Interrupted, LabError
 from contmax_lab.registry import open_trained
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, reproduce
-from contmax_lab.tasks.documents._prepared import UNKNOWN
+from contmax_lab.tasks.documents._data import UNKNOWN
 from contmax_lab.tasks.documents._task import TASK as DOCUMENTS
 from contmax_lab.tasks.documents.language import LanguageModel
-from contmax_lab.tasks.documents.language._model import WordGuesser
 from contmax_lab.tasks.documents.language._task import TASK as LANGUAGE
+from contmax_lab.tasks.documents.language._task import WordGuesser
 from contmax_lab.training import train
 from contmax_lab.training._learner import Learner
 
@@ -73,7 +73,7 @@ def test_gradients_do_not_depend_on_the_chunks(monkeypatch):
     model({"tokens": tokens}).nats.sum().backward()
     whole = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
-    monkeypatch.setattr("contmax_lab.tasks.documents.language._model._CHUNK", 5)
+    monkeypatch.setattr("contmax_lab.tasks.documents.language._task._CHUNK", 5)
     model({"tokens": tokens}).nats.sum().backward()
     for parameter, expected in zip(model.parameters(), whole, strict=True):
         torch.testing.assert_close(parameter.grad, expected)

@@ -12,8 +12,7 @@ from contmax.losses import fenchel_young
 from contmax_lab.registry import find_task, load_recipe
 from contmax_lab.runs import Run
 from contmax_lab.tasks.places import PlacesData, PlacesModel
-from contmax_lab.tasks.places._attention import Discrete, Place, Scene
-from contmax_lab.tasks.places._measures import agreement, looked
+from contmax_lab.tasks.places._attention import Place, PlaceAttention, Scene, agreement, looked
 from contmax_lab.tasks.places._model import Finder
 from contmax_lab.training import train
 
@@ -92,7 +91,7 @@ def test_what_lies_at_a_single_point_is_seen_there():
 def test_softmax_that_is_rounded_to_zero_counts_where_it_holds_most_of_the_mass():
     values = torch.eye(3)[[0, 0, 1, 1, 2, 2]].unsqueeze(0)
     scene = dataclasses.replace(line(6), values=values, keys=values)
-    attend = Discrete(3, None, alpha=1.0, learnable=False)
+    attend = PlaceAttention(PlacesModel(attention="discrete", hidden_dim=3, alpha=1.0), None, 1)
     with torch.no_grad():
         attend.attend.key.weight.copy_(torch.eye(3))
         attend.attend.key.bias.zero_()
@@ -107,7 +106,8 @@ def test_softmax_that_is_rounded_to_zero_counts_where_it_holds_most_of_the_mass(
 def test_what_a_sparse_map_gives_any_weight_counts(alpha, learnable):
     # Scores that are all alike leave nothing out, and 95 % of the mass would.
     scene = line(6)
-    place = Discrete(2, None, alpha, learnable)(scene)
+    model = PlacesModel(attention="discrete", hidden_dim=2, alpha=alpha, learn_alpha=learnable)
+    place = PlaceAttention(model, None, 1)(scene)
     assert bool((place.weights > 0).all())
     assert measured(scene, place, [0.0], [1.0])["size"] == 1
 

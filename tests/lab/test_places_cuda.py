@@ -11,8 +11,7 @@ for package in ("accelerate", "jsonargparse", "safetensors", "yaml"):
     pytest.importorskip(package)
 
 from contmax.densities import TruncatedParabola, TruncatedParaboloid  # noqa: E402, below what may be missing
-from contmax_lab.tasks.places._attention import Place, Scene  # noqa: E402
-from contmax_lab.tasks.places._measures import agreement, looked  # noqa: E402
+from contmax_lab.tasks.places._attention import Place, Scene, agreement, looked  # noqa: E402
 
 
 def measured(device, dim):

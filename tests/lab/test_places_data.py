@@ -9,8 +9,14 @@ from contmax_lab.data import Images, Utterances
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task
 from contmax_lab.tasks.places import PlacesData
-from contmax_lab.tasks.places._canvas import digit_in_clutter
-from contmax_lab.tasks.places._utterances import irregular, one_in_noise, resampled, two_in_noise, two_in_turn
+from contmax_lab.tasks.places._scenes import (
+    digit_in_clutter,
+    irregular,
+    one_in_noise,
+    resampled,
+    two_in_noise,
+    two_in_turn,
+)
 
 TASK = find_task("places")
 LOUD = 100.0

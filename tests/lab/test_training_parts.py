@@ -299,7 +299,7 @@ def test_measures_of_a_forecast_that_is_known():
 
 @pytest.mark.parametrize("name", ["gaussian-sigma", "gaussian-95", "parabola", "triangular"])
 def test_families_return_the_interval_they_stand_for_and_lose_nothing_on_it(name):
-    from contmax_lab.tasks.intervals._families import FAMILIES
+    from contmax_lab.tasks.intervals._model import FAMILIES
 
     family, low, high = FAMILIES[name], torch.tensor([-1.0, 0.2]), torch.tensor([1.0, 0.5])
     observed = family.observed(low, high)

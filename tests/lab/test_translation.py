@@ -11,7 +11,6 @@ from sentences import WORDS, pairs, tiny_recipe, write_iwslt, write_multi30k, wr
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import contmax
-from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 from contmax_lab.drawing import LIGHT, rendered
 from contmax_lab.errors import LabError
@@ -20,9 +19,8 @@ from contmax_lab.registry import find_table, find_task, load_recipe, open_traine
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, reproduce
 from contmax_lab.tasks.translation import TranslationModel
-from contmax_lab.tasks.translation._attention import Look, SourceAttention
-from contmax_lab.tasks.translation._model import Guesses, Translator
-from contmax_lab.tasks.translation._shares import attention_measures
+from contmax_lab.tasks.translation._attention import Guesses, Look, SourceAttention, attention_measures
+from contmax_lab.tasks.translation._model import Translator
 from contmax_lab.training import _learner, evaluate_trained, train
 
 TASK = find_task("translation")
@@ -75,13 +73,13 @@ def test_encoder_agrees_with_packed_sequences():
 @pytest.mark.parametrize(("kind", "alpha"), KINDS)
 def test_attention_is_that_of_the_library(kind, alpha):
     torch.manual_seed(0)
-    basis = GaussianBasis.linspace(30, (0.03, 0.1, 0.3)).double()
-    attend = SourceAttention(kind, alpha, 4, 3, 5, basis).double()
+    attend = SourceAttention(TranslationModel(attention=kind, alpha=alpha, encoder_dim=2, decoder_dim=3)).double()
+    basis = attend.basis
     values, query = torch.randn(3, 8, 4, dtype=torch.float64), torch.randn(3, 2, 3, dtype=torch.float64)
     mask = torch.arange(8) < torch.tensor([[8], [3], [1]])
     context, look = attend(query, attend.memory(values, mask))
     # Parameters of the module of the library are those of ours.
-    discrete = contmax.nn.DiscreteAttention(4, 3, alpha=alpha, hidden_dim=5).double()
+    discrete = contmax.nn.DiscreteAttention(4, 3, alpha=alpha, hidden_dim=3).double()
     discrete.load_state_dict({name: p for name, p in attend.state_dict().items() if "basis" not in name})
     combined = contmax.nn.CombinedAttention(discrete, basis, alpha=alpha)
     expected, (weights, density) = combined(values, query, mask=mask)

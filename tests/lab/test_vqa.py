@@ -16,7 +16,7 @@ from contmax_lab.tables import summarised
 from contmax_lab.tasks.vqa import VqaData
 from contmax_lab.tasks.vqa._data import load
 from contmax_lab.tasks.vqa._figures import seen_images
-from contmax_lab.tasks.vqa._measures import where_measures
+from contmax_lab.tasks.vqa._reduction import where_measures
 from contmax_lab.tasks.vqa._table import PASTED, VQA
 from contmax_lab.tasks.vqa._task import TASK
 
@@ -235,7 +235,7 @@ def test_the_object_that_is_asked_for_is_overlapped():
 def test_pasted_objects_end_to_end(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("contmax_lab.tasks.vqa._data.SIZE", 32)
     every_eighth = lambda: lambda images: images[..., ::8, ::8].permute(0, 2, 3, 1).half()  # noqa: E731
-    monkeypatch.setattr("contmax_lab.tasks.vqa._extraction.GridNetwork", every_eighth)
+    monkeypatch.setattr("contmax_lab.tasks.vqa._features.GridNetwork", every_eighth)
     data = VqaData(train=folder / "questions.csv", images=folder / "images", features=tmp_path / "f.npy", pasted=2,
                    resident=True)  # fmt: skip
     splits = load(data)

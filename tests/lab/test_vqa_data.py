@@ -14,14 +14,11 @@ from rooms import COLOURS, colour_grids, tiny_wordnet, vqa2_files, write_table
 from contmax_lab.data import Place
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.tasks.vqa import VqaData
-from contmax_lab.tasks.vqa._answers import AnswerVocabulary, normalised, soft_accuracy
+from contmax_lab.tasks.vqa._answers import AnswerVocabulary, Nouns, normalised, soft_accuracy, wups
 from contmax_lab.tasks.vqa._data import _features_name, load
-from contmax_lab.tasks.vqa._extraction import GridNetwork, extract
-from contmax_lab.tasks.vqa._features import open_features
-from contmax_lab.tasks.vqa._measures import attended_region, attention_map
-from contmax_lab.tasks.vqa._pasting import paste, scenes
-from contmax_lab.tasks.vqa._questions import read_vqa2
-from contmax_lab.tasks.vqa._wordnet import Nouns, wups
+from contmax_lab.tasks.vqa._features import GridNetwork, extract, open_features
+from contmax_lab.tasks.vqa._questions import paste, read_vqa2, scenes
+from contmax_lab.tasks.vqa._reduction import attended_region, attention_map
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 

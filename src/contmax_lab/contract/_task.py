@@ -4,21 +4,71 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from contmax_lab.contract._evaluation import Batch, Batches
-from contmax_lab.contract._figure import Figure, Section
-from contmax_lab.contract._look import Look
-from contmax_lab.contract._parameters import ParameterGroup
-from contmax_lab.contract._prediction import Prediction
+from contmax_lab.contract._shown import Figure, Look, Prediction, Section
 from contmax_lab.contract._table import Cell, Table
 from contmax_lab.contract._training import TrainingConfig
 from contmax_lab.errors import LabError, UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterGroup:
+    """Some parameters of a model.
+
+    Args:
+        parameters: of the model; those without gradient are left out by the loop.
+        learning_rate: factor on that of the recipe.
+        weight_decay: instead of that of the recipe; None = the recipe's.
+    """
+
+    parameters: Sequence[nn.Parameter]
+    learning_rate: float = 1.0
+    weight_decay: float | None = None
+
+
+Batch = dict[str, "Tensor"]
+
+
+class Batches(abc.ABC):
+    """The examples of a split in batches on the device. Of several processes each sees its own share.
+
+    `final` says whether the weights are those that a training keeps. What takes long, such as generating texts, need
+    not be done in the evaluations on the way there: of these only the monitored metric matters.
+    """
+
+    final: bool = True
+
+    @abc.abstractmethod
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of this process; there may be none."""
+
+    @abc.abstractmethod
+    def in_order(self, pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What was found out on all processes, each example once and in the order of the split.
+
+        Every process has to call it, once for each time it has gone over the batches.
+
+        Args:
+            pieces: for each batch, in the order of the iteration: name → one entry per example, as a tensor (B, …) or
+                a list of B objects.
+
+        Returns:
+            Name → one entry per example of the split, on the CPU, the same on every process.
+        """
+
+    def keep(self, name: str, text: str) -> None:  # noqa: B027, there may be no place to keep it
+        """Store a text with the run, beside its metrics, if this is a final evaluation of a training.
+
+        Args:
+            name: of its file.
+            text: what was generated, say.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,14 +240,27 @@ class Task(abc.ABC):
             batches: the examples of the split.
             info: of the `Splits`.
         """
+        loss, found = self.measured(model, batches)
+        return {"loss": loss, **self.summarise(found)}
+
+    def measured(
+        self, model: nn.Module, batches: Batches, more: Callable[[Batch], dict[str, Any]] = lambda batch: {}
+    ) -> tuple[float, dict[str, Any]]:
+        """The loss of a split, and the measures of all its examples, each once, in the order of the split.
+
+        Args:
+            model, batches: of `evaluate`.
+            more: batch → what else is found out of each of its examples.
+        """
         pieces = []
         for batch in batches:
             output = model(batch)
             total, weight = self.loss(output, batch)
-            pieces.append({"loss.sum": total, "loss.weight": weight, **self.measures(output, batch)})
+            measures = self.measures(output, batch)
+            pieces.append({"loss.sum": total, "loss.weight": weight, **measures, **more(batch)})
         found = batches.in_order(pieces)
         total, weight = (found.pop(name).double().sum() for name in ("loss.sum", "loss.weight"))
-        return {"loss": float(total / weight), **self.summarise(found)}
+        return float(total / weight), found
 
     def score(self, kept: Mapping[str, str]) -> dict[str, float]:
         """Metrics that are made of the texts that a final evaluation has kept; by default none.

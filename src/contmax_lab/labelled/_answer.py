@@ -3,14 +3,17 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from contmax_lab.attention import Attended, attended_observations
-from contmax_lab.labelled._targets import Targets
+from contmax.basis import Basis
+from contmax_lab.attention import Attended, AttentionHeads, attended_observations
+from contmax_lab.contract import Look
+from contmax_lab.labelled._examples import Targets
+from contmax_lab.settings import AttentionModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +75,11 @@ class Decision(nn.Module):
         scores: Tensor = self.linear(context).float()
         return self.mean + self.deviation * scores.squeeze(-1) if self.is_number else scores
 
+    def probabilities(self, context: Tensor) -> Tensor:
+        """Of the classes, (B, C); or the numbers, (B, 1)."""
+        scores: Tensor = self(context)
+        return scores.unsqueeze(-1) if self.is_number else scores.softmax(-1)
+
     def _load_from_state_dict(
         self,
         state_dict: dict[str, Any],
@@ -89,3 +97,31 @@ class Decision(nn.Module):
                 "old file by --data.train, or train again"
             )
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+
+
+def attention_over(basis: Basis, width: int, model: AttentionModel) -> AttentionHeads:
+    """The heads.
+
+    Args:
+        basis: functions on the line or the plane.
+        width: channels of what is attended to.
+        model: the settings.
+    """
+    return AttentionHeads(model.heads, model.attention, width, model.alpha, basis, learnable=model.learn_alpha)
+
+
+def look_of(
+    attend: nn.Module, values: Tensor, heads: Sequence[Attended], decide: Callable[[Tensor], Tensor], **shown: Any
+) -> Look:
+    """What a model attends to in one input, and how it decides.
+
+    Args:
+        attend: an attention of the library.
+        values: what it attends to, (1, L, D).
+        heads, decide: as of `Look`.
+        shown: ``classes``, and ``words``, or ``pixels`` and ``grid``, as of `Look`.
+    """
+    # Combined attention keeps basis and penalty in its continuous part.
+    continuous = getattr(attend, "continuous", attend)
+    basis, penalty = getattr(continuous, "basis", None), getattr(continuous, "penalty", 0.01)
+    return Look(values[0], heads, decide, basis=basis, penalty=penalty, **shown)

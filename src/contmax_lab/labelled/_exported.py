@@ -2,9 +2,10 @@
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import safetensors.torch
 import torch
@@ -13,22 +14,28 @@ from torch import Tensor, nn
 from contmax_lab.checked import Settings, checked_settings
 from contmax_lab.contract import TrainedRun
 from contmax_lab.errors import LabError
-from contmax_lab.files import plain, write_atomically, write_json
+from contmax_lab.files import write_atomically, write_json
 from contmax_lab.provenance import provenance
 
 _WEIGHTS, _CARD = "model.safetensors", "config.json"
+Known = TypeVar("Known")
 
 
 def write_model(
-    trained: TrainedRun, known: dict[str, Any], folder: Path, measure: Callable[[nn.Module, str], dict[str, float]]
+    trained: TrainedRun,
+    card: dict[str, Any],
+    folder: Path,
+    measure: Callable[[nn.Module, str], dict[str, float]],
+    texts: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Write model.safetensors and config.json.
 
     Args:
         trained: the run.
-        known: what the model has to know of its data, as JSON.
+        card: what config.json says beside the task, the figures and the provenance.
         folder: made if it does not exist.
         measure: model, part of the data → metrics.
+        texts: other files, name → content.
 
     Returns:
         Bytes written.
@@ -41,36 +48,34 @@ def write_model(
         name: _rounded(tensor) if name in learned else tensor.contiguous().clone()
         for name, tensor in trained.model.state_dict().items()
     }
-    # What is written is what is measured; the run that was given stays as it is.
+    # The figures are those of the rounded weights; the model of the run keeps its own.
     written = copy.deepcopy(trained.model)
     written.load_state_dict(weights)
     # The test examples are looked at again only where the run was tested.
     parts = ("valid", "test") if trained.results["test"] else ("valid",)
-    card = {
-        "task": trained.task.name,
-        "model": plain(trained.recipe.model),
-        "known": known,
-        "figures": {part: measure(written, part) for part in parts},
-        "trained": {key: trained.results[key] for key in ("examples", "epochs", "best_epoch", "seed")},
-        "exported": provenance(("contmax", "torch")),
-    }
+    figures = {part: measure(written, part) for part in parts}
     write_atomically(folder / _WEIGHTS, safetensors.torch.save(weights))
-    write_json(folder / _CARD, card)
-    return sum((folder / name).stat().st_size for name in (_WEIGHTS, _CARD))
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode())
+    exported = provenance(("contmax", "torch"))
+    write_json(folder / _CARD, {"task": trained.task.name, **card, "figures": figures, "exported": exported})
+    return sum((folder / name).stat().st_size for name in (_WEIGHTS, _CARD, *texts))
 
 
-def read_card(folder: Path) -> dict[str, Any]:
-    """The card of a model folder.
+def read_card(folder: Path, understood: Callable[[dict[str, Any]], Known]) -> Known:
+    """What a model folder says of itself.
+
+    Args:
+        folder: of the model.
+        understood: the content of config.json → what is needed of it.
 
     Raises:
-        LabError: if there is none.
+        LabError: if a file is missing, or is not as it should be.
     """
-    path = folder / _CARD
     try:
-        card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return {"model": {**card["model"]}, "known": {**card["known"]}}
-    except FileNotFoundError:
-        raise LabError(f"{path}: no such file; make the folder with contmax export RUN") from None
+        return understood(json.loads((folder / _CARD).read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise LabError(f"{error.filename}: no such file; make the folder with contmax export RUN") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _unreadable(folder, error) from None
 

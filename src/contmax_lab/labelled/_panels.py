@@ -1,4 +1,4 @@
-"""Pictures of where models look: a row of panels for each model, a column for each example."""
+"""Pictures of where models look: a row of panels for each model, a column for each example; texts."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -6,8 +6,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from contmax.viz import plot_text_attention
 from contmax_lab.contract import Figure, TrainedRun
-from contmax_lab.drawing import Theme, draw_panels
+from contmax_lab.drawing import Theme, draw_panels, new_axes, picture_width, plain_text
 from contmax_lab.labelled._answer import Answer
 from contmax_lab.labelled._task import first_of_classes, said, truth
 
@@ -39,6 +40,8 @@ class PanelPicture(Generic[T]):
         title, caption: of the figure.
         size: width and height of a panel, inches.
         least_width: of the figure, inches.
+        shown: validation examples, place → what is drawn of that example.
+        most: examples at most, where nobody has chosen them.
         draw: axis, panel, row, theme → nothing; draws an example and all heads of a model.
         finish: axes row by row, number of columns → nothing; what concerns all panels.
         whole_text: whether the one panel of a figure has room for all that a model says, not for its first words only.
@@ -48,24 +51,22 @@ class PanelPicture(Generic[T]):
     caption: str
     size: tuple[float, float]
     least_width: float
+    shown: Callable[[Any, int], T]
+    most: int
     draw: Callable[[Any, Panel[T], int, Theme], None]
     finish: Callable[[list[Any], int], None] = lambda axes, columns: None
     whole_text: bool = False
 
-    def of_runs(
-        self, runs: Sequence[TrainedRun], examples: Sequence[int], count: int, shown: Callable[[Any, int], T]
-    ) -> Figure:
+    def of_runs(self, runs: Sequence[TrainedRun], examples: Sequence[int]) -> Figure:
         """What each model attends to in some validation examples.
 
         Args:
             runs: trained on the same data, whose validation examples have ``names`` and ``target``.
-            examples: which; none = the first of each class, or the first ones, `count` at most.
-            count: see `examples`.
-            shown: validation examples, place → what is drawn.
+            examples: which; none = the first of each class, or the first ones.
         """
         valid: Any = runs[0].splits.valid
-        chosen = examples or first_of_classes(valid.target, count)
-        rows = [[_panel(trained, place, shown) for place in chosen] for trained in runs]
+        chosen = examples or first_of_classes(valid.target, self.most)
+        rows = [[_panel(trained, place, self.shown) for place in chosen] for trained in runs]
         return self.of_panels(rows, [trained.label for trained in runs])
 
     def of_panels(self, rows: Sequence[Sequence[Panel[T]]], labels: Sequence[str] = ("",)) -> Figure:
@@ -99,3 +100,18 @@ def _panel(trained: TrainedRun, place: int, shown: Callable[[Any, int], T]) -> P
     answer: Answer = trained.model(trained.task.batch(valid, [place]))
     title = f"{valid.names[place]}: {truth(valid.target[place], info)}"
     return Panel(title, said(answer, info), shown(valid, place), answer)
+
+
+def text_figure(
+    title: str, words: Sequence[str], panels: Sequence[tuple[str, Any]], caption: str, height: float = 1.3
+) -> Figure:
+    """A text with a panel for each attention over it: its heading, and an object with its weights and its density."""
+
+    def draw(theme: Theme) -> Any:
+        figure, axes = new_axes(rows=len(panels), width=picture_width(words), height=height)
+        for axis, (heading, looked) in zip(axes, panels, strict=True):
+            plot_text_attention(words, looked.weights, looked.density, ax=axis, show_tokens=axis is axes[-1])
+            axis.set_title(plain_text(heading), loc="left", fontsize=8)
+        return figure
+
+    return Figure(title, draw, caption)

@@ -1,17 +1,19 @@
 """Losses, measures and answers in words, for classes and for numbers; model folders."""
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Prediction, Splits, Task, TrainedRun
+from contmax_lab.contract import Batch, Prediction, Splits, Table, Task, TrainedRun
 from contmax_lab.errors import LabError
+from contmax_lab.files import plain
 from contmax_lab.labelled._answer import Answer
+from contmax_lab.labelled._examples import Targets
 from contmax_lab.labelled._exported import model_settings, read_card, read_weights, write_model
 
 _SHOWN = 3
@@ -24,6 +26,8 @@ class LabelledTask(Task):
     """
 
     curves = ("loss", "accuracy", "absolute_error", "attended")
+    # What `build` and `ask` need of ``info`` beside ``targets``: its name → how it is made from JSON.
+    knows: ClassVar[Mapping[str, Callable[[Any], Any]]]
 
     @abc.abstractmethod
     def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
@@ -38,13 +42,15 @@ class LabelledTask(Task):
             UsageError: if the input is not understood.
         """
 
-    @abc.abstractmethod
     def known(self, info: dict[str, Any]) -> dict[str, Any]:
         """What `build` and `ask` need of ``info``, as JSON."""
+        return {name: plain(info[name]) for name in ("targets", *self.knows)}
 
-    @abc.abstractmethod
     def informed(self, known: dict[str, Any]) -> dict[str, Any]:
         """The opposite of `known`."""
+        targets = Targets.of_plain(known["targets"])
+        more = {name: read(known[name]) for name, read in self.knows.items()}
+        return {"targets": targets, "classes": targets.classes, **more}
 
     def loss(self, output: Answer, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy; or the squared error, in units of the variance of the training examples."""
@@ -75,7 +81,9 @@ class LabelledTask(Task):
 
     def export(self, trained: TrainedRun, folder: Path, measure: Callable[[nn.Module, str], dict[str, float]]) -> int:
         """Weights, settings and what the model has to know of its data."""
-        return write_model(trained, self.known(trained.splits.info), folder, measure)
+        made = {key: trained.results[key] for key in ("examples", "epochs", "best_epoch", "seed")}
+        card = {"model": plain(trained.recipe.model), "known": self.known(trained.splits.info), "trained": made}
+        return write_model(trained, card, folder, measure)
 
     def predict_exported(self, folder: Path | None, words: Sequence[str]) -> Prediction:
         """As `predict`, without the training data."""
@@ -87,12 +95,12 @@ class LabelledTask(Task):
 
     def read_exported(self, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
         """The network, and what it knows of its data."""
-        card = read_card(folder)
+        values, known = read_card(folder, lambda card: ({**card["model"]}, {**card["known"]}))
         try:
-            info = self.informed(card["known"])
+            info = self.informed(known)
         except (KeyError, TypeError, ValueError) as error:
             raise LabError(f"{folder} holds no model of the task {self.name}: {' '.join(str(error).split())}") from None
-        config: Any = model_settings(folder, self.model_config, card["model"])
+        config: Any = model_settings(folder, self.model_config, values)
         return read_weights(folder, lambda: self.build(config, Splits((), (), (), info))), info
 
 
@@ -125,3 +133,21 @@ def first_of_classes(target: Tensor, count: int) -> list[int]:
     """
     firsts = {label: place for place, label in reversed([*enumerate(target.tolist())])}
     return sorted(firsts.values())[:count]
+
+
+class OnInstalledData(LabelledTask):
+    """What changes in a labelled task whose data is installed: it has a table for the demo, and numbered examples.
+
+    A subclass names it before the task that it is like: ``class Digits(OnInstalledData, ImagesTask)``.
+    """
+
+    # For the demo.
+    table: ClassVar[Table]
+
+    def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
+        """The label of a validation example, by its number, because users have no files of this kind."""
+        return Task.predict(self, trained, words)
+
+    def tables(self) -> Sequence[Table]:
+        """The one for the demo."""
+        return (self.table,)

@@ -1,6 +1,5 @@
 """Recipes by name: ``TASK``, ``TASK/VARIANT``, or a YAML file."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import contmax_lab
 from contmax_lab.contract import Recipe
 from contmax_lab.errors import UsageError, nearest
 from contmax_lab.recipes import RecipeSource, read_recipe, task_recipe, variant_names, with_variant
-from contmax_lab.registry._tasks import SHIPPED, find_task, is_installed, settings_of, task_names
+from contmax_lab.registry._tasks import SHIPPED, find_task, is_installed, named_task, settings_of, task_names
 
 _TASKS = Path(contmax_lab.__file__).parent / "tasks"
 _SUFFIXES = (".yaml", ".yml")
@@ -54,9 +53,8 @@ def find_recipe(name: str | Path, variant: str = "", named: Sequence[str] = ()) 
     Raises:
         UsageError: if there is none.
     """
-    found = _found(name, variant)
-    task = {task.name: task for task in map(find_task, named)}.get(found.task) or find_task(found.task)
-    return RecipeSource(task, found.keys, found.origin, found.name)
+    reference, keys, origin, short = _found(name, variant)
+    return RecipeSource(named_task(reference, named) or find_task(reference), keys, origin, short)
 
 
 def recipe_help(name: str | Path, variant: str = "", named: Sequence[str] = ()) -> str:
@@ -68,32 +66,18 @@ def recipe_help(name: str | Path, variant: str = "", named: Sequence[str] = ()) 
     Raises:
         UsageError: if there is none.
     """
-    found = _found(name, variant)
+    reference, keys, origin, _ = _found(name, variant)
     own = {settings.name: settings for settings in map(settings_of, named)}
-    return (own.get(found.task) or settings_of(found.task)).help(found.keys, found.origin)
+    return (own.get(reference) or settings_of(reference)).help(keys, origin)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Found:
-    """A recipe whose task may not have been imported.
-
-    Args:
-        task: its name or ``MODULE:NAME``.
-        keys, origin, name: as of `RecipeSource`.
-    """
-
-    task: str
-    keys: dict[str, Any]
-    origin: str
-    name: str
-
-
-def _found(name: str | Path, variant: str) -> _Found:
+def _found(name: str | Path, variant: str) -> tuple[str, dict[str, Any], str, str]:
+    """Reference of the task, which may not have been imported; keys, origin and name as of `RecipeSource`."""
     path = Path(name)
     if path.suffix in _SUFFIXES and path.is_file():
         stored = read_recipe(path)
         keys = with_variant(stored, variant, str(path))
-        return _Found(str(stored["task"]), keys, str(path), f"{path.stem}-{variant}".rstrip("-"))
+        return str(stored["task"]), keys, str(path), f"{path.stem}-{variant}".rstrip("-")
     reference, _, inline = str(name).partition("/")
     if path.is_dir() or not (":" in reference or is_installed(reference)):
         raise UsageError(_no_recipe(name))
@@ -108,7 +92,7 @@ def _found(name: str | Path, variant: str) -> _Found:
     if inline and inline not in variant_names(stored):
         raise UsageError(_no_recipe(name, [f"{reference}/{known}" for known in variant_names(stored)]))
     origin = f"{reference}/{chosen}" if chosen else reference
-    return _Found(reference, with_variant(stored, chosen, reference), origin, chosen or str(stored["task"]))
+    return reference, with_variant(stored, chosen, reference), origin, chosen or str(stored["task"])
 
 
 def _file(shipped: str) -> Path:

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from contmax_lab.contract import Table, Task
+from contmax_lab.contract import Table, Task, TrainedRun
 from contmax_lab.errors import LabError, UsageError, nearest
 from contmax_lab.recipes import Settings
+from contmax_lab.runs import Run, load_trained
 
 GROUP = "contmax_lab.tasks"
-# Name → folder below tasks/: TASK is in _task.py. Recipes, and what can be set (_settings.py), are read without torch.
+# Name → package below tasks/: it holds what can be set, read without torch; TASK is in its _task.py.
 SHIPPED = {
     "digits": "images/digits",
     "documents": "documents",
@@ -73,6 +74,15 @@ def find_task(reference: str) -> Task:
     return _task_of_module(reference) if ":" in reference else installed_task(reference)
 
 
+def named_task(name: str, named: Sequence[str]) -> Task | None:
+    """The task of this name among those that the user has named, as `find_task` takes them; None = it is none of them.
+
+    Raises:
+        UsageError, LabError: as of `find_task`.
+    """
+    return next((task for task in map(find_task, named) if task.name == name), None)
+
+
 def installed_task(name: str) -> Task:
     """A task of the laboratory, or one that another installed package makes known.
 
@@ -81,7 +91,7 @@ def installed_task(name: str) -> Task:
         LabError: if its package cannot be imported.
     """
     if name in SHIPPED:
-        task: Task = _module_of_shipped(name, "_task").TASK
+        task: Task = _module_of_shipped(name, "._task").TASK
         return task
     points = _entry_points()
     if name not in points:
@@ -109,7 +119,7 @@ def settings_of(reference: str) -> Settings:
         'DigitsData'
     """
     if reference in SHIPPED:
-        module = _module_of_shipped(reference, "_settings")
+        module = _module_of_shipped(reference)
         return Settings(reference, module.DATA, module.MODEL)
     return Settings.of(find_task(reference))
 
@@ -163,8 +173,8 @@ def find_table(name: str, named: Sequence[str] = ()) -> tuple[Task, Table]:
     raise UsageError(f"there is no table {name!r}{choices}")
 
 
-def _module_of_shipped(name: str, module: str) -> ModuleType:
-    return importlib.import_module(f"{GROUP}.{SHIPPED[name].replace('/', '.')}.{module}")
+def _module_of_shipped(name: str, module: str = "") -> ModuleType:
+    return importlib.import_module(f"{GROUP}.{SHIPPED[name].replace('/', '.')}{module}")
 
 
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
@@ -219,3 +229,61 @@ def _checked(found: object, reference: str, name: str | None = None) -> Task:
     if name is not None and found.name != name:
         raise LabError(f"the entry point {name} names the task {found.name!r}; both must have the same name")
     return found
+
+
+def task_of_run(folder: str | Path, named: Sequence[str] = ()) -> Task:
+    """The task that a run was trained on: one that is installed, or one that the user has named.
+
+    Args:
+        folder: of the run.
+        named: tasks, as `find_task` takes them.
+
+    Raises:
+        LabError: if there is no run, or its task is neither.
+    """
+    run = Run(folder)
+    name = run.task_name()
+    if task := named_task(name, named):
+        return task
+    if is_installed(name):
+        return installed_task(name)
+    origin = run.task_class()
+    was = f" ({origin} where it was trained)" if origin else ""
+    module = origin.partition(":")[0].partition(".")[0] or "my_module"
+    raise LabError(
+        f"{run.folder} is a run of the task {name!r}{was}, which is not installed; a run may not import modules by "
+        f"itself. If you have that task, name it as MODULE:NAME, e.g. --task {module}:TASK"
+    )
+
+
+def open_trained(
+    folder: str | Path, overrides: Sequence[str] = (), label: str | None = None, named: Sequence[str] = ()
+) -> TrainedRun:
+    """Load a run that is done.
+
+    Args:
+        folder: of the run.
+        overrides: dotted, e.g. ``--data.path`` where the data has moved.
+        label: what pictures and tables call it; by default the folder's name.
+        named: tasks that are not installed, as `find_task` takes them.
+
+    Raises:
+        LabError: if there is no run, or it is not done, or its task is unknown, or its weights do not fit.
+    """
+    return load_trained(task_of_run(folder, named), folder, overrides, label)
+
+
+def task_of_model(folder: Path, named: Sequence[str] = ()) -> Task:
+    """The task that an exported model was trained on: one that is installed, or one that the user has named.
+
+    Args:
+        folder: that ``contmax export`` has made.
+        named: tasks, as `find_task` takes them.
+
+    Raises:
+        LabError: if there is no model, or its task is neither.
+    """
+    from contmax_lab.labelled import read_card  # imports torch, which finding tasks does without
+
+    name = read_card(folder, lambda card: str(card["task"]))
+    return named_task(name, named) or installed_task(name)

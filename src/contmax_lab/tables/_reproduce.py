@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from contmax_lab.contract import Cell, Recipe, Table, Task
+from contmax_lab.contract import Cell, Recipe, Start, Table, Task
 from contmax_lab.errors import Interrupted, LabError, UsageError
 from contmax_lab.files import make_folder
 from contmax_lab.provenance import provenance
 from contmax_lab.recipes import RecipeSource, task_recipe, with_variant
 from contmax_lab.registry import load_recipe
 from contmax_lab.runs import Run
-from contmax_lab.tables._file import write_results
 from contmax_lab.tables._outcome import Outcomes
-from contmax_lab.tables._resolved import shared_and_own
-from contmax_lab.tables._summarised import printed, summarised
+from contmax_lab.tables._results import printed, shared_and_own, summarised, write_results
 from contmax_lab.workers import Ensemble, LocalProcesses, Training, Work, Workers, train_all
 
 # Folder of the training that all rows begin with.
@@ -59,7 +57,11 @@ def reproduce(job: Reproduction) -> str:
         Interrupted: if time was up or Ctrl-C came; trainings under way have saved, the file holds what is done.
     """
     deadline = time.monotonic() + 60 * job.budget_minutes if job.budget_minutes else math.inf
-    begin = _start_override(job)
+    # A user who names another start replaces that of the table.
+    start = job.table.start
+    if start is not None and any(override.startswith(f"--{start.key}=") for override in job.overrides):
+        start = None
+    begin = [] if start is None else [f"--{start.key}={job.runs / _START}"]
     recipes = {cell.folder: cell_recipe(job.task, cell, [*begin, *job.overrides]) for cell in job.table.cells()}
     left = [
         Training(recipe, job.runs / folder, test=True)
@@ -67,13 +69,13 @@ def reproduce(job: Reproduction) -> str:
         if not _done(job, folder, recipe)
     ]
     make_folder(job.output.parent)
-    if begin and left:
-        _train_start(job, deadline, begun=any(Run(job.runs / folder).config.exists() for folder in recipes))
+    if start is not None and left:
+        _train_start(job, start, deadline, begun=any(Run(job.runs / folder).config.exists() for folder in recipes))
     complaint = _train_all(job, _ensembles(left) if job.table.together else left, deadline) if left else None
     outcomes = [(c, results) for c in job.table.cells() if (results := _scored(job, c))]
     content = _content(job, recipes, outcomes)
     write_results(job.output, content)
-    if complaint is not None:
+    if complaint:
         raise complaint
     return printed(content)
 
@@ -102,19 +104,8 @@ def cell_recipe(task: Task, cell: Cell, overrides: Sequence[str] = ()) -> Recipe
     return RecipeSource(task, keys, name, cell.folder).recipe([*overrides, *cell.overrides])
 
 
-def _start_override(job: Reproduction) -> list[str]:
-    """The key that names what all rows begin with, unless there is nothing or the user has named something."""
-    start = job.table.start
-    if start is None or any(override.startswith(f"--{start.key}=") for override in job.overrides):
-        return []
-    return [f"--{start.key}={job.runs / _START}"]
-
-
-def _train_start(job: Reproduction, deadline: float, *, begun: bool) -> None:
+def _train_start(job: Reproduction, start: Start, deadline: float, *, begun: bool) -> None:
     """Train what all rows begin with, if that is not done."""
-    start = job.table.start
-    if start is None:
-        return
     shared = tuple(f"--{key}" for key in start.shared)
     recipe = load_recipe(start.recipe, [override for override in job.overrides if override.startswith(shared)])
     if _done(job, _START, recipe):
@@ -123,8 +114,7 @@ def _train_start(job: Reproduction, deadline: float, *, begun: bool) -> None:
         raise UsageError(
             f"{job.runs / _START} is not finished, but rows were trained from it; restore it, or choose another folder"
         )
-    complaint = _train_all(job, [Training(recipe, job.runs / _START, test=True)], deadline)
-    if complaint is not None:
+    if complaint := _train_all(job, [Training(recipe, job.runs / _START, test=True)], deadline):
         raise complaint
 
 
@@ -145,13 +135,12 @@ def _scored(job: Reproduction, cell: Cell) -> dict[str, Any] | None:
     results = run.results()
     if results is None:
         return None
-    added = False
+    before = dict(results)
     for part in ("valid", "test"):
-        kept = run.kept(part) if results[part] else {}
-        missing = {k: v for k, v in (job.task.score(kept) if kept else {}).items() if k not in results[part]}
-        results[part] = {**results[part], **missing} if missing else results[part]
-        added = added or bool(missing)
-    if added:
+        if results[part] and (kept := run.kept(part)):
+            missing = {name: score for name, score in job.task.score(kept).items() if name not in results[part]}
+            results[part] = {**results[part], **missing}
+    if results != before:
         run.write_results(results)
     return results
 
@@ -166,7 +155,7 @@ def _content(job: Reproduction, recipes: dict[str, Recipe], outcomes: Outcomes) 
         "command": _command(job),
         **_provenance(job, outcomes),
         "notes": [*table.notes, *comparisons.pop("notes", [])],
-        "start": _start_results(job),
+        "start": table.start and {"recipe": table.start.recipe, "results": Run(job.runs / _START).results()},
         **summarised(table, outcomes),
         **({"comparisons": comparisons} if comparisons else {}),
         "recipe": shared,
@@ -198,11 +187,6 @@ def _provenance(job: Reproduction, outcomes: list[tuple[Cell, dict[str, Any]]]) 
 def _lasting(machine: dict[str, Any] | None) -> dict[str, Any]:
     """What tells machines apart, without how busy one was."""
     return {key: value for key, value in (machine or {}).items() if key != "load_at_start"}
-
-
-def _start_results(job: Reproduction) -> dict[str, Any] | None:
-    start = job.table.start
-    return {"recipe": start.recipe, "results": Run(job.runs / _START).results()} if start else None
 
 
 def _command(job: Reproduction) -> str:

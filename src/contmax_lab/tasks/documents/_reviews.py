@@ -111,3 +111,20 @@ def _of_file(path: Path, films: list[str] | None) -> Iterator[Review]:
             f"{_film_file(path)} has {len(films)} lines, none for {path.name}; delete it, or unpack it again"
         )
     yield Review(_LABELS[path.parent.name], text, str(path), films[number] if films else "")
+
+
+_BREAK = re.compile(r"<br\s*/?>")
+# In this order: a clitic, a word that a "n't" follows, a word (with its hyphens), any other sign by itself.
+_TOKEN = re.compile(
+    r"n't\b|'(?:s|re|ve|ll|d|m)\b|[a-z0-9]+(?:-[a-z0-9]+)*?(?=n't\b)|[a-z0-9]+(?:-[a-z0-9]+)*|[^\sa-z0-9]"
+)
+
+
+def tokenize(text: str) -> list[str]:
+    """Lower-case words, with clitics split off and punctuation by itself; line breaks of HTML are spaces.
+
+    Example:
+        >>> tokenize("It isn't Bergman's best sci-fi,<br />but we'd see it again!")
+        ['it', 'is', "n't", 'bergman', "'s", 'best', 'sci-fi', ',', 'but', 'we', "'d", 'see', 'it', 'again', '!']
+    """
+    return _TOKEN.findall(_BREAK.sub(" ", text.lower()))

@@ -1,4 +1,4 @@
-"""The task: losses and measures of readings."""
+"""The task documents: losses and measures of readings, pictures of where models look."""
 
 from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
@@ -8,14 +8,73 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Look, Prediction, Section, Splits, Table, Task, TrainedRun
-from contmax_lab.tasks.documents._data import Documents, load
-from contmax_lab.tasks.documents._model import Reader
-from contmax_lab.tasks.documents._places_table import PLACES
+from contmax_lab.contract import Batch, Figure, Look, Prediction, Section, Splits, Table, Task, TrainedRun
+from contmax_lab.labelled import text_figure
+from contmax_lab.tasks.documents import DocumentsData, DocumentsModel
+from contmax_lab.tasks.documents._data import FIRST_WORD, Documents, load
+from contmax_lab.tasks.documents._model import Reader, take_over
 from contmax_lab.tasks.documents._reading import Reading
-from contmax_lab.tasks.documents._settings import DocumentsData, DocumentsModel
-from contmax_lab.tasks.documents._start import take_over
-from contmax_lab.tasks.documents._table import FEW_FUNCTIONS, IMDB, NO_START, PAPER, SPEED
+from contmax_lab.tasks.documents._table import FEW_FUNCTIONS, IMDB, NO_START, PAPER, PLACES, SPEED
+from contmax_lab.tasks.documents.pretrained import PretrainedReader, examples_section, export
+
+# Reviews with about this many words fit on a page.
+_WORDS = 36
+_REVIEWS = 4
+_NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discrete + continuous"}
+
+
+def attended_words(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
+    """One picture for each of some reviews of the validation examples, with a panel for each run.
+
+    Args:
+        runs: trained on the same data.
+        examples: of the validation reviews; by default short ones.
+    """
+    if not runs:
+        return []
+    return [_review(runs, place) for place in examples or _chosen(cast(Documents, runs[0].splits.valid))]
+
+
+def _chosen(documents: Documents) -> list[int]:
+    """Reviews of about the right length, positive and negative ones in turn."""
+    order = (documents.lengths - _WORDS).abs().argsort(stable=True).tolist()
+    labels = documents.labels.tolist()
+    sides = [[place for place in order if labels[place] == label] for label in (1, 0)]
+    return [place for pair in zip(*sides, strict=False) for place in pair][:_REVIEWS]
+
+
+def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
+    documents = cast(Documents, runs[0].splits.valid)[[place]]
+    words = _spelled(documents, runs[0].splits.info["words"])
+    readings = [_read(trained, place) for trained in runs]
+    panels = [(_title(run.recipe.model, reading), reading) for run, reading in zip(runs, readings, strict=True)]
+    truth = "positive" if int(documents.labels) else "negative"
+    caption = (
+        f"A {truth} review. Bars: weights of discrete attention. Curve: density of continuous attention, per word, "
+        "beside bars on the scale to the right; the words it selects are shaded. Words in grey are not attended in the "
+        "last panel."
+    )
+    return text_figure(f"Attention over review {place + 1}", words, panels, caption)
+
+
+@torch.no_grad()
+def _read(trained: TrainedRun, place: int) -> Reading:
+    own = cast(Documents, trained.splits.valid)[[place]]
+    reading: Reading = trained.model({"tokens": own.padded()})
+    return reading
+
+
+def _spelled(documents: Documents, words: Sequence[str]) -> list[str]:
+    numbers: list[int] = documents.padded()[0].tolist()
+    return [words[number - FIRST_WORD] if number >= FIRST_WORD else "(unknown)" for number in numbers]
+
+
+def _title(model: DocumentsModel, reading: Reading) -> str:
+    form = {1.0: "softmax", 2.0: "sparsemax"}.get(float(model.alpha), f"α = {model.alpha:g}")
+    gates = "" if model.head == "pooled" else f", {model.head}"
+    functions = "" if model.attention == "discrete" else f", K = {model.num_basis}{gates}"
+    functions += ", words" if model.values == "words" else ""
+    return f"{_NAMES[model.attention]} {form}{functions}: {float(reading.logits.sigmoid()):.0%} positive"
 
 
 class DocumentClassification(Task):
@@ -74,52 +133,36 @@ class DocumentClassification(Task):
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where trained models look in some reviews."""
-        from contmax_lab.tasks.documents._figures import attended_words
-
         return attended_words(runs, examples)
 
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
         """Whether a text is positive, and which of its words say so."""
-        from contmax_lab.tasks.documents.pretrained import PretrainedReader
-
         return PretrainedReader(cast(Reader, trained.model), trained.splits.info["words"], {}).predict(words)
 
     def look(self, model: nn.Module, info: dict[str, Any], given: Any) -> Look:
         """The words of a text."""
-        from contmax_lab.tasks.documents.pretrained import PretrainedReader
-
         return PretrainedReader(cast(Reader, model), info["words"], {}).look(given)
 
     def packaged(self) -> tuple[nn.Module, Splits]:
         """The small reader of film reviews."""
-        from contmax_lab.tasks.documents.pretrained import PretrainedReader
-
         reader = PretrainedReader.load()
         return reader.model, Splits((), (), (), {"words": reader.words})
 
     def showcase(self) -> Sequence[Section]:
         """The model that comes with the package, on sentences of ours."""
-        from contmax_lab.tasks.documents.pretrained import PretrainedReader, examples_section
-
         return [examples_section(PretrainedReader.load())]
 
     def export(self, trained: TrainedRun, folder: Path, measure: Callable[[nn.Module, str], dict[str, float]]) -> int:
         """float16 weights, words, a card with the figures."""
-        from contmax_lab.tasks.documents.pretrained import export
-
         return export(trained, folder, measure)
 
     def read_exported(self, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
         """The reader of a folder, and its words."""
-        from contmax_lab.tasks.documents.pretrained import PretrainedReader
-
         reader = PretrainedReader.load(folder)
         return reader.model, {"words": reader.words}
 
     def predict_exported(self, folder: Path | None, words: Sequence[str]) -> Prediction:
         """Whether a text is positive, and which of its words say so."""
-        from contmax_lab.tasks.documents.pretrained import PretrainedReader
-
         return (PretrainedReader.load(folder) if folder else PretrainedReader.load()).predict(words)
 
 

@@ -11,7 +11,7 @@ from contmax_lab.contract import Splits
 from contmax_lab.data import IMAGE_SUFFIXES, Place, pixels, read_table
 from contmax_lab.errors import LabError
 from contmax_lab.labelled import Label, read_parts
-from contmax_lab.tasks.images._settings import ImagesData
+from contmax_lab.tasks.images import ImagesData
 
 _WHAT = "FOLDER, with a folder for each class in it, or a table with the columns file and label"
 

@@ -1,19 +1,114 @@
-"""The task: batches of images, and what a model says of a new one."""
+"""The task images: a network, pictures of where it looks, what it says of a new image."""
 
+import itertools
+import math
 from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import contmax
+from contmax.viz import plot_image_attention
 from contmax_lab.contract import Batch, Look, Prediction, Splits
 from contmax_lab.data import file_pixels, pixels
+from contmax_lab.drawing import Theme
 from contmax_lab.errors import UsageError
-from contmax_lab.labelled import LabelledTask, Panel, Targets, look_of, said
+from contmax_lab.labelled import (
+    Answer,
+    Decision,
+    LabelledTask,
+    Panel,
+    PanelPicture,
+    Targets,
+    attention_over,
+    look_of,
+    said,
+)
+from contmax_lab.tasks.images import ImagesData, ImagesModel
 from contmax_lab.tasks.images._data import Pictures, load
-from contmax_lab.tasks.images._model import ImageReader
-from contmax_lab.tasks.images._settings import ImagesData, ImagesModel
+
+
+class ImageReader(nn.Module):
+    """Images → answers.
+
+    Args:
+        model: its configuration.
+        size: of the images, pixels along a side.
+        targets: classes or numbers.
+
+    Example:
+        >>> reader = ImageReader(ImagesModel(hidden_dim=8), 32, Targets(("cat", "dog")))
+        >>> answer = reader({"pixels": torch.zeros(2, 3, 32, 32, dtype=torch.uint8)})
+        >>> answer.scores.shape, answer.inside.shape
+        (torch.Size([2, 2]), torch.Size([2, 16]))
+    """
+
+    def __init__(self, model: ImagesModel, size: int, targets: Targets) -> None:
+        super().__init__()
+        width = model.hidden_dim
+        widths = [3, *(max(width >> (model.layers - 1 - layer), 8) for layer in range(model.layers - 1)), width]
+        self.encoder = nn.Sequential(*(_layer(before, after) for before, after in itertools.pairwise(widths)))
+        self.dropout = nn.Dropout(model.dropout)
+        basis = contmax.basis.MultivariateGaussianBasis.covering(model.functions)
+        self.attention = attention_over(basis, width, model)
+        self.decision = Decision(self.attention.width, targets, size)
+
+    def forward(self, batch: Batch) -> Answer:
+        """Answers to ``batch["pixels"]``, bytes (B, 3, H, W)."""
+        hidden = self.encode(batch["pixels"])
+        grid = (hidden.shape[-2], hidden.shape[-1])
+        context, heads = self.attention(hidden.flatten(2).mT, grid=grid)
+        centres = _centres(grid, hidden).expand(len(hidden), -1, -1)
+        mask = torch.ones(centres.shape[:-1], dtype=torch.bool, device=hidden.device)
+        return Answer(self.decision(self.dropout(context)), self.decision.deviation, heads, centres, mask)
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """What is attended to, (B, hidden_dim, H', W')."""
+        hidden: Tensor = self.encoder(pixels.float() / 127.5 - 1)
+        return hidden
+
+
+def _layer(before: int, after: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(before, after, 3, stride=2, padding=1),
+        # Of each image by itself: what is said of one does not depend on its neighbours in the batch.
+        nn.GroupNorm(1, after),
+        nn.GELU(),
+        nn.Conv2d(after, after, 3, padding=1),
+        nn.GroupNorm(1, after),
+        nn.GELU(),
+    )
+
+
+def _centres(grid: tuple[int, int], like: Tensor) -> Tensor:
+    """Of the cells of the unit square, row by row, (HW, 2)."""
+    lines = [(torch.arange(count, device=like.device) + 0.5) / count for count in grid]
+    return torch.cartesian_prod(*lines)
+
+
+def _draw(axis: Any, panel: Panel[Tensor], row: int, theme: Theme) -> None:
+    # Paler than it is, so that attention can be seen on dark images too.
+    plot_image_attention(panel.shown, ax=axis, image_alpha=0.7)
+    for number, head in enumerate(panel.answer.heads):
+        cells = None if head.weights is None else head.weights.unflatten(-1, 2 * [math.isqrt(head.weights.shape[-1])])
+        plot_image_attention(None, cells, head.density, ax=axis, color=theme.colour(row + number))
+    axis.spines[:].set_color(theme.line)
+
+
+# Of panels that show pixels, bytes (3, H, W).
+PICTURE = PanelPicture[Tensor](
+    "Where the models look in images",
+    "Squares: weights of single cells, the fuller the greater. Ellipses, one for each head: continuous attention; of "
+    "the sparse kind the support, outside which attention is exactly zero, and what holds half of it; of the Gaussian, "
+    "which has no edge, the regions that hold 50 % and 90 %.",
+    size=(2.2, 2.5),
+    least_width=3.0,
+    shown=lambda pictures, place: pictures.pixels[place],
+    most=5,
+    draw=_draw,
+)
 
 
 class ImagesTask(LabelledTask):
@@ -25,6 +120,7 @@ class ImagesTask(LabelledTask):
     model_config = ImagesModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
     looks_at = "image"
+    knows: ClassVar = {"size": int}
 
     def load(self, data: Any, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
@@ -41,14 +137,10 @@ class ImagesTask(LabelledTask):
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where the models look in some validation images."""
-        from contmax_lab.tasks.images._figures import seen_images
-
-        return [seen_images(runs, examples)]
+        return [PICTURE.of_runs(runs, examples)]
 
     def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
         """The label of an image file, and how much of it was attended."""
-        from contmax_lab.tasks.images._figures import PICTURE
-
         if len(words) != 1:
             raise UsageError("pass the path of one image, e.g. contmax predict RUN new.png")
         image = pixels(Path(words[0]), info["size"])
@@ -65,17 +157,9 @@ class ImagesTask(LabelledTask):
         image = file_pixels(given, info["size"]) if isinstance(given, bytes) else given
         answer = reader({"pixels": image.unsqueeze(0)})
         hidden = reader.encode(image.unsqueeze(0))
-        shown = {"pixels": image, "grid": (hidden.shape[-2], hidden.shape[-1])}
-        return look_of(reader.attention, reader.decision, hidden.flatten(2).mT, answer, info["classes"], **shown)
-
-    def known(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Labels and size."""
-        return {"targets": info["targets"].plain(), "size": info["size"]}
-
-    def informed(self, known: dict[str, Any]) -> dict[str, Any]:
-        """The opposite of `known`."""
-        targets = Targets.of_plain(known["targets"])
-        return {"targets": targets, "classes": targets.classes, "size": int(known["size"])}
+        attend: Any = reader.attention.heads[0]
+        shown = {"classes": info["classes"], "pixels": image, "grid": (hidden.shape[-2], hidden.shape[-1])}
+        return look_of(attend.attend, hidden.flatten(2).mT, answer.heads, reader.decision.probabilities, **shown)
 
 
 TASK = ImagesTask()

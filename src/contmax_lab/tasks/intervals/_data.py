@@ -13,7 +13,7 @@ from contmax_lab.contract import Splits
 from contmax_lab.data import existing_file, non_overlapping_holdout, read_csv
 from contmax_lab.errors import LabError
 from contmax_lab.packages import require_folder
-from contmax_lab.tasks.intervals._settings import IntervalsData
+from contmax_lab.tasks.intervals import IntervalsData
 
 _ORIGINAL = "US Climate Reference Network, Ithaca NY, https://www.ncei.noaa.gov/access/crn/"
 _DAYS_PER_YEAR = 365.2425

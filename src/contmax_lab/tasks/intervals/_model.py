@@ -1,15 +1,68 @@
-"""Two hidden layers, a location and a scale."""
+"""Networks that predict a density or an interval, and forecasts that any network should beat."""
 
 import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Normal
 from torch.nn import functional as F
 
+from contmax.densities import Triangular, TruncatedParabola
+from contmax.losses import fenchel_young
 from contmax_lab.contract import Batch
-from contmax_lab.tasks.intervals._families import FAMILIES, Family
-from contmax_lab.tasks.intervals._settings import IntervalsModel
+from contmax_lab.tasks.intervals import IntervalsModel
+from contmax_lab.tasks.intervals._data import Days
+
+# The central 95 % of a Gaussian lie within this many standard deviations.
+_NORMAL_95 = 1.959963984540054
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    r"""Densities p_y that stand for intervals y, and the loss of predicting another of the same kind.
+
+    Args:
+        predicted: the density with location μ and scale s, as the network gives them.
+        observed: the density that stands for the interval [low, high].
+        half_width: of the interval that a density stands for.
+    """
+
+    predicted: Callable[[Tensor, Tensor], Distribution]
+    observed: Callable[[Tensor, Tensor], Distribution]
+    half_width: Callable[[Any], Tensor]
+
+    def losses(self, prediction: Distribution, low: Tensor, high: Tensor) -> Tensor:
+        r""":math:`L_{\Omega_\alpha}(f_\theta; p_y)` of each example, shape (B,)."""
+        return fenchel_young(prediction, self.observed(low, high))
+
+
+def _gaussian(deviations: float) -> Family:
+    """μ ± `deviations`·σ is the interval."""
+    # A check of the values cannot be made for many networks at once, and the network gives positive scales anyway.
+    normal = functools.partial(Normal, validate_args=False)
+    return Family(
+        predicted=normal,
+        observed=lambda low, high: normal((low + high) / 2, (high - low) / (2 * deviations)),
+        half_width=lambda density: deviations * density.stddev,
+    )
+
+
+def _supported(density: type[TruncatedParabola] | type[Triangular]) -> Family:
+    """The support is the interval."""
+    return Family(predicted=density, observed=density.from_support, half_width=lambda p: p.half_width)
+
+
+FAMILIES: dict[str, Family] = {
+    "gaussian-sigma": _gaussian(1.0),
+    "gaussian-95": _gaussian(_NORMAL_95),
+    "parabola": _supported(TruncatedParabola),
+    "triangular": _supported(Triangular),
+}
+
 
 # A scale of exactly 0, where softplus underflows, is no density.
 _SMALLEST_SCALE = 1e-6
@@ -95,3 +148,53 @@ def _body(model: IntervalsModel, num_features: int) -> nn.Sequential:
     for width in (num_features, model.hidden_dim):
         layers += [nn.Linear(width, model.hidden_dim), nn.ReLU(), nn.Dropout(model.dropout)]
     return nn.Sequential(*layers)
+
+
+class Persistence(nn.Module):
+    """Tomorrow is as today.
+
+    Example:
+        >>> Persistence()({"features": torch.tensor([[0.0, 0.0, 0.2, 0.4, 0.5]])}).loc
+        tensor([0.3000])
+    """
+
+    def forward(self, batch: Batch) -> Forecast:
+        """Forecast of the days in ``batch["features"]``: the interval of the day before."""
+        low, high = batch["features"][..., -3], batch["features"][..., -2]
+        return Forecast((low + high) / 2, (high - low) / 2)
+
+
+class LeastSquares(nn.Module):
+    r"""Lowest and highest temperature as affine functions of the features, fitted to the training days.
+
+    With the season the features are joined by :math:`\cos 2\pi k\tau, \sin 2\pi k\tau` for k = 1, 2, where τ is the
+    time in years.
+
+    Args:
+        train: the days that it is fitted to.
+        years: from index 0 to index 1 of the days.
+        season: whether it knows the time of the year.
+    """
+
+    coefficients: Tensor
+    years: Tensor
+
+    def __init__(self, train: Days, years: float, *, season: bool) -> None:
+        super().__init__()
+        self.season = season
+        self.register_buffer("years", torch.tensor(years), persistent=False)
+        targets = torch.stack([train.low, train.high], -1).double()
+        known = self._known(train.features).double()
+        self.register_buffer("coefficients", torch.linalg.lstsq(known, targets).solution.float())
+
+    def _known(self, features: Tensor) -> Tensor:
+        parts = [features, torch.ones_like(features[..., :1])]
+        if self.season:
+            angle = 2 * math.pi * self.years * features[..., -1:]
+            parts += [wave(k * angle) for k in (1, 2) for wave in (torch.cos, torch.sin)]
+        return torch.cat(parts, -1)
+
+    def forward(self, batch: Batch) -> Forecast:
+        """Forecast of the days in ``batch["features"]``, shape (B, 2·lags + 1)."""
+        low, high = (self._known(batch["features"]) @ self.coefficients).unbind(-1)
+        return Forecast((low + high) / 2, ((high - low) / 2).clamp(min=0))

@@ -4,5 +4,83 @@ Utterances at random places in noise, alone, in pairs or with gaps, and digits a
 answer is, is known, but models learn from the answers alone. The data is that of the tasks vowels and digits.
 """
 
-from contmax_lab.tasks.places._settings import PlacesData as PlacesData
-from contmax_lab.tasks.places._settings import PlacesModel as PlacesModel
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacesData:
+    """What is to be found, and in what.
+
+    Args:
+        kind: utterance = one in noise, who speaks?; pair = two of different speakers, is the one that the query names
+            played backwards?; turns = two in turn, only some of it observed, who speaks longer?; digit = one on a
+            canvas with clutter, which?
+        path: folder with JapaneseVowels_TRAIN.ts and JapaneseVowels_TEST.ts; by default the one inside aeon.
+        shortest: length of a series over that of its utterance, at least; for one in noise.
+        longest: the same, at most.
+        dropped: share of a series of turns that was not observed.
+        rate: frames per time, 1 = as recorded.
+        labelled: share of the training examples whose true span may be learned from.
+        valid_places: number of places in which every validation example is shown.
+        split: seed of the validation examples, and of the places of validation and test examples.
+    """
+
+    kind: Literal["utterance", "pair", "turns", "digit"] = "utterance"
+    path: Path | None = None
+    shortest: PositiveFloat = 4.0
+    longest: PositiveFloat = 4.0
+    dropped: ClosedUnitInterval = 0.5
+    rate: PositiveFloat = 1.0
+    labelled: ClosedUnitInterval = 0.0
+    valid_places: PositiveInt = 4
+    split: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacesModel:
+    """The network.
+
+    Args:
+        attention: query = looks at nothing but the query; mean = at everything alike; discrete, over the observations;
+            continuous, over the interval or the plane, with a density from gates; combined = the gates' weights and
+            their density; multihead = several densities.
+        alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola.
+        learn_alpha: whether α is learned, starting at alpha.
+        encoder: convolution, or on the line bigru: gates and scores from the states of a bidirectional recurrent
+            network, over the convolutional values.
+        time_channel: whether the position of an observation is one of its channels; on the line.
+        hidden_dim: channels of the values.
+        dropout: share set to 0 in training, of the input channels, between convolutions and of what is attended to.
+        drop_first: share of the gates shut in training, at the first step.
+        drop_last: the same after `drop_steps` steps.
+        drop_steps: number of steps over which it falls linearly.
+        least_half_width: smallest half-width of a density; the domain has sides of length 1.
+        functions: Gaussian basis functions along each axis.
+        penalty: penalty of the ridge fit; where observations have long gaps, a small one lets the signal oscillate in
+            them.
+        heads: number of heads of the multihead attention.
+        span_weight: weight of the Fenchel–Young loss to the true span, where it is known.
+    """
+
+    attention: Literal["query", "mean", "discrete", "continuous", "combined", "multihead"] = "continuous"
+    alpha: PositiveFloat = 2.0
+    learn_alpha: bool = False
+    encoder: Literal["convolution", "bigru"] = "convolution"
+    time_channel: bool = False
+    hidden_dim: PositiveInt = 32
+    dropout: ClosedUnitInterval = 0.3
+    drop_first: ClosedUnitInterval = 0.95
+    drop_last: ClosedUnitInterval = 0.5
+    drop_steps: PositiveInt = 250
+    least_half_width: NonNegativeFloat = 0.0
+    functions: PositiveInt = 32
+    penalty: PositiveFloat = 0.01
+    heads: PositiveInt = 4
+    span_weight: NonNegativeFloat = 0.1
+
+
+DATA, MODEL = PlacesData, PlacesModel

@@ -1,13 +1,16 @@
-"""The attentions that are compared, with one face."""
+"""The attentions that are compared, and how well what they attend to agrees with the truth."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import contmax
 from contmax.basis import Basis
+from contmax.densities import Density
+from contmax_lab.tasks.places import PlacesModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,105 +60,160 @@ class Scene:
         return {"positions": self.where.squeeze(-1) if self.irregular else None, "mask": self.mask}
 
 
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """How values become a signal.
+class PlaceAttention(nn.Module):
+    """The attention that the settings of a model name: scene in, context and where it came from out.
 
     Args:
-        basis: ψ.
-        penalty: λ of the ridge fit.
+        model: the settings.
+        query_dim: channels of the query, or None.
+        dim: axes of the domain.
     """
 
-    basis: Basis
-    penalty: float
-
-
-class Everything(nn.Module):
-    """The mean of all observations."""
-
-    def forward(self, scene: Scene) -> Place:
-        """Weights 1/n."""
-        weights = scene.mask / scene.mask.sum(-1, keepdim=True)
-        return Place((weights.unsqueeze(1) @ scene.values).squeeze(1), weights)
-
-
-class Discrete(nn.Module):
-    """Additive attention over the observations.
-
-    Args:
-        embed_dim, query_dim, alpha, learnable: of :class:`contmax.nn.DiscreteAttention`.
-    """
-
-    def __init__(self, embed_dim: int, query_dim: int | None, alpha: float, learnable: bool) -> None:
+    def __init__(self, model: PlacesModel, query_dim: int | None, dim: int) -> None:
         super().__init__()
-        self.attend = contmax.nn.DiscreteAttention(embed_dim, query_dim, alpha=alpha, learnable=learnable)
+        self.kind, width = model.attention, int(model.hidden_dim)
         # A learned α stays above 1.
-        self.sparse = learnable or alpha > 1
+        self.sparse = model.attention == "discrete" and (model.learn_alpha or model.alpha > 1)
+        options: dict[str, Any] = {"alpha": float(model.alpha), "learnable": model.learn_alpha}
+        if self.kind == "mean":
+            return
+        if self.kind == "discrete":
+            self.attend: nn.Module = contmax.nn.DiscreteAttention(width, query_dim, **options)
+            return
+        basis, options["penalty"] = _basis(int(model.functions), dim), float(model.penalty)
+        if self.kind == "multihead":
+            self.query = nn.Linear(query_dim or 1, width)
+            self.attend = contmax.nn.MultiheadContinuousAttention(width, int(model.heads), basis, **options)
+            return
+        least = float(model.least_half_width) or None
+        options["head"] = contmax.nn.GateHead(width, dim=dim, query_dim=query_dim, least_half_width=least)
+        if self.kind == "combined":
+            self.attend = contmax.nn.CombinedAttention(None, basis, **options)
+        else:
+            self.attend = contmax.nn.ContinuousAttention(basis, **options)
 
     def forward(self, scene: Scene) -> Place:
-        """Weights from the keys, context of the values."""
-        _, weights = self.attend(scene.keys, scene.query, mask=scene.mask)
+        """Weights and densities from the keys and the query, the context from the values."""
+        if self.kind == "multihead":
+            # Without a query every head compares a learned constant with the signal.
+            query = scene.values.new_ones(len(scene.values), 1) if scene.query is None else scene.query
+            output, density = self.attend(self.query(query).unsqueeze(1), scene.values, **scene.placed)
+            return Place(output.squeeze(1), density=density)
+        if self.kind in ("continuous", "combined"):
+            context, found = self.attend(scene.values, keys=scene.keys, query=scene.query, **scene.placed)
+            return Place(context, *found) if self.kind == "combined" else Place(context, density=found)
+        if self.kind == "mean":
+            weights = scene.mask / scene.mask.sum(-1, keepdim=True)
+        else:
+            _, weights = self.attend(scene.keys, scene.query, mask=scene.mask)
         return Place((weights.unsqueeze(1) @ scene.values).squeeze(1), weights, sparse=self.sparse)
 
 
-class Gated(nn.Module):
-    """Continuous attention with a density from gates.
+def _basis(functions: int, dim: int) -> Basis:
+    """Gaussians whose width is the distance between neighbours."""
+    if dim == 1:
+        return contmax.basis.GaussianBasis.linspace(functions, scale=1 / functions)
+    return contmax.basis.MultivariateGaussianBasis.grid(functions, scale=1 / functions, dim=dim)
+
+
+# Points along an axis at which sets are compared, by the number of axes.
+_POINTS = {1: 2000, 2: 84}
+# What is never zero counts as attended to where it is highest, until so much of the mass is held.
+_MASS = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class Looked:
+    """Where an attention looked, as masses and sets on a fine grid over the unit interval or square.
 
     Args:
-        head: decides where to look.
-        fit, alpha, learnable: of :class:`contmax.nn.ContinuousAttention`.
+        points: P points, shape (P, N).
+        mass: of each, shape (B, P), of sum 1.
+        seen: whether it counts as attended to, shape (B, P).
     """
 
-    def __init__(self, head: contmax.nn.GateHead, fit: Fit, alpha: float, learnable: bool) -> None:
-        super().__init__()
-        self.attend = contmax.nn.ContinuousAttention(
-            fit.basis, alpha=alpha, learnable=learnable, head=head, penalty=fit.penalty
-        )
-
-    def forward(self, scene: Scene) -> Place:
-        """Density from the keys, context of the values."""
-        context, density = self.attend(scene.values, keys=scene.keys, query=scene.query, **scene.placed)
-        return Place(context, density=density)
+    points: Tensor
+    mass: Tensor
+    seen: Tensor
 
 
-class Combined(nn.Module):
-    """The same, and the mean of the values under the weights of the gates.
+@torch.no_grad()
+def looked(scene: Scene, place: Place) -> Looked:
+    """Masses and sets of an attention with weights, with a density, or with both, half the mass each.
 
-    Args:
-        head, fit, alpha, learnable: as for `Gated`.
+    An observation stands for the points that are nearer to it than to others; positions on the line increase. Attended
+    to is where a weight or the density is above zero; softmax and the Gaussian are so everywhere, and the smallest set
+    of points that holds 95 % of their mass counts. The map decides which rule holds, not the zeros: far away softmax
+    and a narrow Gaussian are rounded to zero. Several densities count by their mean.
     """
+    where, mask, weights, density = scene.where, scene.mask, place.weights, place.density
+    dim = where.shape[-1]
+    line = (torch.arange(_POINTS[dim], device=where.device) + 0.5) / _POINTS[dim]
+    points = torch.cartesian_prod(*[line] * dim).reshape(-1, dim)
+    parts = []
+    if weights is not None:
+        cells = _cells(points, where, mask, scene.grid)
+        # The mass of an observation is spread over its cell.
+        size = torch.zeros_like(weights).scatter_add(1, cells, torch.ones_like(cells, dtype=weights.dtype))
+        height = (weights / size.clamp(min=1)).gather(1, cells)
+        parts.append((height, place.sparse))
+    if density is not None:
+        at = points if dim > 1 else points.squeeze(-1)
+        batch = density.batch_shape
+        height = density.log_prob(at.reshape(len(points), *[1] * len(batch), *at.shape[1:])).exp()
+        bounded = bool(cast(Density, density).area.isfinite().all())
+        parts.append((height.flatten(2).mean(-1).mT if len(batch) > 1 else height.mT, bounded))
+    masses = [height / height.sum(-1, keepdim=True).clamp(min=1e-12) for height, _ in parts]
+    sets = [mass > 0 if sparse else _smallest(mass) for mass, (_, sparse) in zip(masses, parts, strict=True)]
+    return Looked(points, torch.stack(masses).mean(0), torch.stack(sets).any(0))
 
-    def __init__(self, head: contmax.nn.GateHead, fit: Fit, alpha: float, learnable: bool) -> None:
-        super().__init__()
-        self.attend = contmax.nn.CombinedAttention(
-            None, fit.basis, alpha=alpha, learnable=learnable, head=head, penalty=fit.penalty
-        )
 
-    def forward(self, scene: Scene) -> Place:
-        """Density and weights from the keys, context of the values."""
-        context, (weights, density) = self.attend(scene.values, scene.query, keys=scene.keys, **scene.placed)
-        return Place(context, weights, density)
+@torch.no_grad()
+def agreement(found: Looked, low: Tensor, high: Tensor) -> dict[str, Tensor]:
+    """Measures of each example against its true interval or box [low, high], (B, N); each of shape (B,).
 
-
-class Multihead(nn.Module):
-    """Several densities, each from its own comparison of the query, or of a learned constant, with the signal.
-
-    Args:
-        embed_dim, heads, fit, alpha, learnable: of :class:`contmax.nn.MultiheadContinuousAttention`.
-        query_dim: channels of the query, or None.
+    ``iou``: of the set that was attended to; ``hull_iou``: of the smallest interval or box around it; ``inside``: share
+    of the mass in the truth; ``coverage``: share of the truth that was attended to; ``centre``: whether the mean of the
+    mass lies in the truth; ``size`` and ``true_size``: lengths or areas.
     """
+    true = _within(found.points, low, high)
+    spot = found.points.expand(len(low), -1, -1)
+    far = torch.where(found.seen.unsqueeze(-1), spot, torch.inf).amin(1)
+    near = torch.where(found.seen.unsqueeze(-1), spot, -torch.inf).amax(1)
+    mean = (found.mass.unsqueeze(1) @ spot).squeeze(1)
+    return {
+        "iou": _iou(found.seen, true),
+        "hull_iou": _iou(_within(found.points, far, near), true),
+        "inside": (found.mass * true).sum(-1),
+        "coverage": (found.seen & true).sum(-1) / true.sum(-1).clamp(min=1),
+        "centre": ((mean >= low) & (mean <= high)).all(-1).float(),
+        "size": found.seen.float().mean(-1),
+        "true_size": (high - low).prod(-1),
+    }
 
-    def __init__(
-        self, embed_dim: int, query_dim: int | None, heads: int, fit: Fit, alpha: float, learnable: bool
-    ) -> None:
-        super().__init__()
-        self.query = nn.Linear(query_dim or 1, embed_dim)
-        self.attend = contmax.nn.MultiheadContinuousAttention(
-            embed_dim, heads, fit.basis, alpha=alpha, learnable=learnable, penalty=fit.penalty
-        )
 
-    def forward(self, scene: Scene) -> Place:
-        """One query per example."""
-        asked = scene.values.new_ones(len(scene.values), 1) if scene.query is None else scene.query
-        output, density = self.attend(self.query(asked).unsqueeze(1), scene.values, **scene.placed)
-        return Place(output.squeeze(1), density=density)
+def _within(points: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    return ((points >= low.unsqueeze(1)) & (points <= high.unsqueeze(1))).all(-1)
+
+
+def _iou(one: Tensor, other: Tensor) -> Tensor:
+    return (one & other).sum(-1) / (one | other).sum(-1).clamp(min=1)
+
+
+def _smallest(mass: Tensor) -> Tensor:
+    """The points of highest mass that hold 95 % together; of equal ones, as in a cell, the first."""
+    ordered, order = mass.sort(dim=-1, descending=True, stable=True)
+    held = ordered.cumsum(-1) - ordered < _MASS
+    return torch.zeros_like(held).scatter(-1, order, held)
+
+
+def _cells(points: Tensor, where: Tensor, mask: Tensor, grid: tuple[int, ...] | None) -> Tensor:
+    """The observation in whose cell each point lies, (B, P)."""
+    if grid is not None:
+        index = torch.zeros(len(points), dtype=torch.long, device=points.device)
+        for axis, size in enumerate(grid):
+            index = index * size + (points[:, axis] * size).long()
+        return index.expand(len(where), -1)
+    line = torch.where(mask, where.squeeze(-1), torch.inf)
+    middles = (line[:, 1:] + line[:, :-1]) / 2
+    return torch.searchsorted(middles.contiguous(), points.squeeze(-1).expand(len(where), -1).contiguous())

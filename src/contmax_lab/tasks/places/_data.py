@@ -9,9 +9,16 @@ from torch import Tensor
 from contmax_lab.contract import Batch, Splits
 from contmax_lab.data import DIGIT_CLASSES, Images, Utterances, handwritten_digits, japanese_vowels, shuffled
 from contmax_lab.errors import LabError
-from contmax_lab.tasks.places._canvas import clutter_alone, digit_in_clutter
-from contmax_lab.tasks.places._settings import PlacesData
-from contmax_lab.tasks.places._utterances import irregular, one_in_noise, resampled, two_in_noise, two_in_turn
+from contmax_lab.tasks.places import PlacesData
+from contmax_lab.tasks.places._scenes import (
+    clutter_alone,
+    digit_in_clutter,
+    irregular,
+    one_in_noise,
+    resampled,
+    two_in_noise,
+    two_in_turn,
+)
 
 # Held-out images, and validation utterances of each speaker.
 _VALID, _TEST = 200, 400

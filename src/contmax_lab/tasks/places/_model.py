@@ -8,23 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import contmax
-from contmax.basis import Basis
 from contmax_lab.contract import Batch
-from contmax_lab.tasks.places._attention import (
-    Combined,
-    Discrete,
-    Everything,
-    Fit,
-    Gated,
-    Multihead,
-    Place,
-    Scene,
-)
-from contmax_lab.tasks.places._measures import looked
-from contmax_lab.tasks.places._settings import PlacesModel
+from contmax_lab.tasks.places import PlacesModel
+from contmax_lab.tasks.places._attention import Place, PlaceAttention, Scene, looked
 
-# A cell of the plane's feature map covers this many pixels along each axis.
-_STRIDE = 2
 # Input that the values in the support depend on lies at most so far outside, in frames and in pixels.
 _REACH = {1: 2, 2: 4}
 
@@ -73,12 +60,21 @@ class Finder(nn.Module):
         super().__init__()
         self.model, self.dim, width = model, dim, int(model.hidden_dim)
         given = channels + int(model.time_channel)
-        self.first, self.second = _line_encoder(given, width) if dim == 1 else _plane_encoder(given, width)
-        self.states = nn.GRU(given, width // 2, batch_first=True, bidirectional=True) if _is_recurrent(model) else None
+        if dim == 1:
+            # A value sees 5 frames.
+            self.first: nn.Module = nn.Conv1d(given, width, 3, padding=1)
+            self.second: nn.Module = nn.Conv1d(width, width, 3, padding=1)
+        else:
+            # A value sees 9 × 9 pixels and stands for 2 × 2.
+            self.first = _block(nn.Conv2d(given, width // 2, 5, padding=2, stride=2), width // 2)
+            self.second = _block(nn.Conv2d(width // 2, width, 3, padding=1), width)
+        self.states = None
+        if model.encoder == "bigru":
+            self.states = nn.GRU(given, width // 2, batch_first=True, bidirectional=True)
         # Scores and gates compare the values with the query; a product tells "these are the same" at once, a sum late.
         self.asked = nn.Linear(query_dim, width) if query_dim else None
         self.dropout = nn.Dropout(model.dropout)
-        self.attend = None if model.attention == "query" else _attention(model, query_dim or None, dim)
+        self.attend = None if model.attention == "query" else PlaceAttention(model, query_dim or None, dim)
         # The answer depends on the query only through what is attended to, unless there is nothing else.
         self.classifier = nn.Linear(query_dim if self.attend is None else width, classes)
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
@@ -92,20 +88,20 @@ class Finder(nn.Module):
             for gates in self._gates():
                 gates.drop_gates(self._dropped())
             self.steps += 1
-        answer = self._answer(batch, batch[given])
+        logits, scene, place = self._answer(batch, batch[given])
+        answer = Answer(logits, scene, place, span_weight=float(self.model.span_weight))
         if "background" not in batch:
             return answer
-        seen = self._seen(answer, batch[given])
-        kept = self._answer(batch, torch.where(seen, batch[given], batch["background"]))
-        deleted = self._answer(batch, torch.where(seen, batch["background"], batch[given]))
-        return dataclasses.replace(answer, kept=kept.logits, deleted=deleted.logits)
+        seen = self._seen(scene, place, batch[given])
+        kept, *_ = self._answer(batch, torch.where(seen, batch[given], batch["background"]))
+        deleted, *_ = self._answer(batch, torch.where(seen, batch["background"], batch[given]))
+        return dataclasses.replace(answer, kept=kept, deleted=deleted)
 
-    def _answer(self, batch: Batch, given: Tensor) -> Answer:
+    def _answer(self, batch: Batch, given: Tensor) -> tuple[Tensor, Scene, Place]:
         scene = self._line(batch, given) if self.dim == 1 else self._plane(given)
         assert self.attend is not None
         place: Place = self.attend(scene)
-        logits = self.classifier(self.dropout(place.context))
-        return Answer(logits, scene, place, span_weight=float(self.model.span_weight))
+        return self.classifier(self.dropout(place.context)), scene, place
 
     def _line(self, batch: Batch, frames: Tensor) -> Scene:
         mask = batch["mask"]
@@ -149,11 +145,8 @@ class Finder(nn.Module):
         return first + (last - first) * done
 
     @torch.no_grad()
-    def _seen(self, answer: Answer, given: Tensor) -> Tensor:
+    def _seen(self, scene: Scene, place: Place, given: Tensor) -> Tensor:
         """Which inputs the attended values depend on, shaped as the input without its channels, or with one."""
-        scene, place = answer.scene, answer.place
-        assert scene is not None
-        assert place is not None
         found = looked(scene, place)
         reach = _REACH[self.dim]
         if self.dim == 1:
@@ -167,39 +160,5 @@ class Finder(nn.Module):
         return F.max_pool2d(seen, 2 * reach + 1, 1, reach).squeeze(1) > 0
 
 
-def _is_recurrent(model: PlacesModel) -> bool:
-    return model.encoder == "bigru"
-
-
-def _line_encoder(channels: int, width: int) -> tuple[nn.Module, nn.Module]:
-    """Two convolutions; a value sees 5 frames."""
-    return nn.Conv1d(channels, width, 3, padding=1), nn.Conv1d(width, width, 3, padding=1)
-
-
-def _plane_encoder(channels: int, width: int) -> tuple[nn.Module, nn.Module]:
-    """Two convolutions; a value sees 9 × 9 pixels and stands for 2 × 2."""
-    first = nn.Sequential(
-        nn.Conv2d(channels, width // 2, 5, padding=2, stride=_STRIDE), nn.BatchNorm2d(width // 2), nn.GELU()
-    )
-    return first, nn.Sequential(nn.Conv2d(width // 2, width, 3, padding=1), nn.BatchNorm2d(width), nn.GELU())
-
-
-def _attention(model: PlacesModel, query_dim: int | None, dim: int) -> nn.Module:
-    width, alpha, learnable = int(model.hidden_dim), float(model.alpha), model.learn_alpha
-    if model.attention == "mean":
-        return Everything()
-    if model.attention == "discrete":
-        return Discrete(width, query_dim, alpha, learnable)
-    fit = Fit(_basis(int(model.functions), dim), float(model.penalty))
-    if model.attention == "multihead":
-        return Multihead(width, query_dim, int(model.heads), fit, alpha, learnable)
-    least = float(model.least_half_width)
-    head = contmax.nn.GateHead(width, dim=dim, query_dim=query_dim, least_half_width=least or None)
-    return (Combined if model.attention == "combined" else Gated)(head, fit, alpha, learnable)
-
-
-def _basis(functions: int, dim: int) -> Basis:
-    """As wide as they are apart."""
-    if dim == 1:
-        return contmax.basis.GaussianBasis.linspace(functions, scale=1 / functions)
-    return contmax.basis.MultivariateGaussianBasis.grid(functions, scale=1 / functions, dim=dim)
+def _block(convolution: nn.Conv2d, width: int) -> nn.Module:
+    return nn.Sequential(convolution, nn.BatchNorm2d(width), nn.GELU())

@@ -1,19 +1,96 @@
-"""The task: batches of series, and what a model says of a new one."""
+"""The task series: a network, pictures of where it looks, what it says of a new series."""
 
+import dataclasses
 from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+import contmax
+from contmax.viz import plot_series_attention
 from contmax_lab.contract import Batch, Prediction, Splits
+from contmax_lab.drawing import Theme
 from contmax_lab.errors import UsageError
-from contmax_lab.labelled import LabelledTask, Panel, Targets, said
-from contmax_lab.tasks.series._data import Scale, Series, load
-from contmax_lab.tasks.series._model import SeriesReader
-from contmax_lab.tasks.series._settings import SeriesData, SeriesModel
+from contmax_lab.labelled import Answer, Decision, LabelledTask, Panel, PanelPicture, Targets, attention_over, said
+from contmax_lab.tasks.series import SeriesData, SeriesModel
+from contmax_lab.tasks.series._data import Scale, Series, load, only, read_series
+
+
+class SeriesReader(nn.Module):
+    """Series → answers.
+
+    Args:
+        model: its configuration.
+        scale: of the channels.
+        targets: classes or numbers.
+
+    Example:
+        >>> from contmax_lab.tasks.series._data import Columns
+        >>> scale = Scale(Columns("id", "time", "label", ("level",)), (0.0,), (1.0,), 1.0)
+        >>> reader = SeriesReader(SeriesModel(hidden_dim=8), scale, Targets(("no", "yes")))
+        >>> mask, positions = torch.ones(2, 9, dtype=torch.bool), torch.rand(2, 9).sort().values
+        >>> reader({"values": torch.randn(2, 9, 2), "positions": positions, "mask": mask}).scores.shape
+        torch.Size([2, 2])
+    """
+
+    def __init__(self, model: SeriesModel, scale: Scale, targets: Targets) -> None:
+        super().__init__()
+        width = model.hidden_dim
+        # Channels, elapsed time, position.
+        self.first = nn.Conv1d(len(scale.centres) + 2, width, model.kernel_size, padding="same")
+        self.second = nn.Conv1d(width, width, model.kernel_size, padding="same")
+        self.dropout = nn.Dropout(model.dropout)
+        basis = contmax.basis.GaussianBasis.covering(model.functions)
+        self.attention = attention_over(basis, width, model)
+        self.decision = Decision(self.attention.width, targets, dataclasses.astuple(scale))
+
+    def forward(self, batch: Batch) -> Answer:
+        """Answers to ``values`` (B, L, C + 1) at ``positions`` (B, L), ``mask`` (B, L) saying which are there."""
+        mask, positions = batch["mask"], batch["positions"]
+        there = mask.unsqueeze(1)
+        inputs = torch.cat([batch["values"], positions.unsqueeze(-1)], -1).mT * there
+        hidden = F.gelu(self.first(inputs)) * there
+        hidden = hidden + F.gelu(self.second(self.dropout(hidden))) * there
+        context, heads = self.attention(hidden.mT, mask=mask, positions=positions)
+        return Answer(self.decision(self.dropout(context)), self.decision.deviation, heads, positions, mask)
+
+
+# Positions of the observations, (L,); channels and elapsed time, (L, C + 1).
+Observed = tuple[Tensor, Tensor]
+
+
+def _draw(axis: Any, panel: Panel[Observed], row: int, theme: Theme) -> None:
+    positions, values = panel.shown
+    plot_series_attention(positions, values[:, :-1], ax=axis, limits=(0, 1))
+    for number, head in enumerate(panel.answer.heads):
+        own, colour = axis.twinx(), theme.colour(row + number)
+        plot_series_attention(positions, None, head.weights, head.density, ax=own, limits=(0, 1), color=colour)
+
+
+def _finish(axes: list[Any], columns: int) -> None:
+    for axis in axes[:-columns]:
+        axis.set_xticklabels([])
+    for axis in axes[-columns:]:
+        axis.set_xlabel("time, as a share of the series")
+
+
+PICTURE = PanelPicture[Observed](
+    "Where the models look over time",
+    "Channels over time (thin lines) and what each model attends to (colour, one for each head). Bars are weights of "
+    "single observations, curves are densities over continuous time; outside the shaded interval sparse attention is "
+    "exactly zero.",
+    size=(3.1, 1.7),
+    least_width=5.0,
+    shown=lambda series, place: (series.positions[place], series.values[place]),
+    most=3,
+    draw=_draw,
+    finish=_finish,
+    whole_text=True,
+)
 
 
 class SeriesTask(LabelledTask):
@@ -24,6 +101,7 @@ class SeriesTask(LabelledTask):
     data_config: ClassVar[type] = SeriesData
     model_config = SeriesModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
+    knows: ClassVar = {"scale": Scale.of_plain}
 
     def load(self, data: Any, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
@@ -45,15 +123,10 @@ class SeriesTask(LabelledTask):
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where the models look in some validation series."""
-        from contmax_lab.tasks.series._figures import followed_series
-
-        return [followed_series(runs, examples)]
+        return [PICTURE.of_runs(runs, examples)]
 
     def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
         """The label of the one series in a table, and when it was attended."""
-        from contmax_lab.tasks.series._figures import PICTURE
-        from contmax_lab.tasks.series._reading import only, read_series
-
         if len(words) != 1:
             raise UsageError("pass the path of a table with one series, e.g. contmax predict RUN new.csv")
         scale, path = cast(Scale, info["scale"]), Path(words[0])
@@ -66,15 +139,6 @@ class SeriesTask(LabelledTask):
         lines = [text, f"attended: {len(seen)} of {len(positions)} observations{when}"]
         panel = Panel(f"series {series.name}", text, (positions, values), answer)
         return Prediction("\n".join(lines), PICTURE.of_panels([[panel]]))
-
-    def known(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Labels, columns and scale."""
-        return {"targets": info["targets"].plain(), "scale": info["scale"].plain()}
-
-    def informed(self, known: dict[str, Any]) -> dict[str, Any]:
-        """The opposite of `known`."""
-        targets = Targets.of_plain(known["targets"])
-        return {"targets": targets, "classes": targets.classes, "scale": Scale.of_plain(known["scale"])}
 
 
 def _padded(values: Sequence[Tensor], positions: Sequence[Tensor]) -> Batch:

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +12,22 @@ from torch import Tensor
 from contmax_lab.contract import Splits
 from contmax_lab.data import read_table, vector_width
 from contmax_lab.labelled import Label, read_parts
-from contmax_lab.tasks.texts._settings import TextsData
-from contmax_lab.tasks.texts._words import split_words
+from contmax_lab.tasks.texts import TextsData
+
+# Scripts that write no spaces: every sign is a word.
+_SIGNS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_SIGNS}]|[^\W{_SIGNS}]+(?:['’-][^\W{_SIGNS}]+)*|[^\w\s]")
+
+
+def split_words(text: str) -> list[str]:
+    """Words in lower case, punctuation by itself; of Chinese and Japanese every sign.
+
+    Example:
+        >>> split_words("Isn't it well-made? Ja, schön! 好看")
+        ["isn't", 'it', 'well-made', '?', 'ja', ',', 'schön', '!', '好', '看']
+    """
+    return _WORD.findall(text.lower())
+
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 

@@ -1,21 +1,127 @@
-"""The task: batches of texts, and what a model says of a new one."""
+"""The task texts: a network, pictures of where it looks, what it says of a new text."""
 
 from collections.abc import Sequence, Sized
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from contmax_lab.contract import Batch, Look, Prediction, Splits
+import contmax
+from contmax_lab.contract import Batch, Figure, Look, Prediction, Splits, TrainedRun
 from contmax_lab.data import read_vectors
 from contmax_lab.errors import LabError, UsageError
-from contmax_lab.labelled import LabelledTask, Targets, look_of, said
-from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING, UNKNOWN, Texts, load
-from contmax_lab.tasks.texts._model import TextReader
-from contmax_lab.tasks.texts._settings import TextsData, TextsModel
-from contmax_lab.tasks.texts._words import split_words
+from contmax_lab.labelled import (
+    Answer,
+    Decision,
+    LabelledTask,
+    Targets,
+    attention_over,
+    look_of,
+    said,
+    text_figure,
+    truth,
+)
+from contmax_lab.tasks.texts import TextsData, TextsModel
+from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING, UNKNOWN, Texts, load, split_words
+
+
+class TextReader(nn.Module):
+    """Numbers of words → answers.
+
+    Args:
+        model: its configuration.
+        words: the vocabulary.
+        targets: classes or numbers.
+        vector_width: of word vectors from elsewhere; 0 = there are none.
+
+    Example:
+        >>> reader = TextReader(TextsModel(hidden_dim=8, functions=4), ["good", "bad"], Targets(("no", "yes")))
+        >>> answer = reader({"tokens": torch.tensor([[2, 3, 1], [3, 0, 0]])})
+        >>> answer.scores.shape, answer.inside.shape
+        (torch.Size([2, 2]), torch.Size([2, 3]))
+    """
+
+    def __init__(self, model: TextsModel, words: list[str], targets: Targets, vector_width: int = 0) -> None:
+        super().__init__()
+        width, self.words = model.hidden_dim, words
+        self.embedding = nn.Embedding(FIRST_WORD + len(words), vector_width or width, padding_idx=PADDING)
+        self.project = nn.Linear(vector_width, width) if vector_width else nn.Identity()
+        self.convolution = nn.Conv1d(width, width, model.kernel_size, padding="same")
+        self.dropout = nn.Dropout(model.dropout)
+        basis = contmax.basis.GaussianBasis.covering(model.functions)
+        self.attention = attention_over(basis, width, model)
+        self.decision = Decision(self.attention.width, targets, words)
+
+    def forward(self, batch: Batch) -> Answer:
+        """Answers to ``batch["tokens"]`` (B, L), padded with 0."""
+        mask = batch["tokens"] != PADDING
+        context, heads = self.attention(self.encode(batch["tokens"]), mask=mask)
+        scores = self.decision(self.dropout(context))
+        return Answer(scores, self.decision.deviation, heads, _middles(mask), mask)
+
+    def encode(self, tokens: Tensor) -> Tensor:
+        """What is attended to, (B, L, hidden_dim)."""
+        vectors: Tensor = self.project(self.dropout(self.embedding(tokens)))
+        return vectors + F.gelu(self.convolution(vectors.mT)).mT
+
+    @torch.no_grad()
+    def begin_with(self, vectors: dict[str, Tensor]) -> None:
+        """Take over vectors of words; those of all others stay random, with the mean length of the known ones.
+
+        Args:
+            vectors: word → vector.
+        """
+        known = torch.stack([*vectors.values()])
+        rows = self.embedding.weight
+        scale = known.norm(dim=-1).mean() / rows[UNKNOWN:].norm(dim=-1).mean()
+        rows *= scale.to(rows)
+        for place, word in enumerate(self.words, start=FIRST_WORD):
+            if word in vectors:
+                rows[place] = vectors[word].to(rows)
+
+
+def _middles(mask: Tensor) -> Tensor:
+    """Middles of the words, the text being the unit interval, (B, L)."""
+    return (mask.cumsum(-1) - 0.5) / mask.sum(-1, keepdim=True)
+
+
+# Texts with about this many words fit on a page.
+_WORDS = 36
+_TEXTS = 4
+_CAPTION = (
+    "Bars: weights of single words. Curve: density over the text, per word, beside bars on the scale to "
+    "the right; the words it selects are shaded. One panel for each head. Words in grey are not attended in the "
+    "last panel."
+)
+
+
+def read_texts(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
+    """One picture for each of some validation texts, with a panel for each head of each run.
+
+    Args:
+        runs: trained on the same data.
+        examples: of the validation texts; by default those whose length suits a page.
+    """
+    valid = cast(Texts, runs[0].splits.valid)
+    by_length = sorted(range(len(valid)), key=lambda i: abs(len(valid.tokens[i]) - _WORDS))
+    return [_figure(runs, place) for place in examples or by_length[:_TEXTS]]
+
+
+@torch.no_grad()
+def _figure(runs: Sequence[TrainedRun], place: int) -> Figure:
+    valid, info = cast(Texts, runs[0].splits.valid), runs[0].splits.info
+    words = [info["spelling"][i] for i in valid.spelled[place].tolist()]
+    answers = [trained.model(trained.task.batch(trained.splits.valid, [place])) for trained in runs]
+    panels = [
+        (f"{trained.label}: {said(answer, trained.splits.info)}", head)
+        for trained, answer in zip(runs, answers, strict=True)
+        for head in answer.heads
+    ]
+    caption = f"The label is {truth(valid.target[place], info)}. {_CAPTION}"
+    return text_figure(f"Attention over text {place + 1}", words, panels, caption)
 
 
 class TextsTask(LabelledTask):
@@ -27,6 +133,7 @@ class TextsTask(LabelledTask):
     model_config = TextsModel
     recipe_file = Path(__file__).with_name("recipe.yaml")
     looks_at = "text"
+    knows: ClassVar = {"words": list, "sizes": dict}
 
     def load(self, data: TextsData, seed: int) -> Splits:
         """The split has a seed of its own, so that seeds of the training share it."""
@@ -59,14 +166,10 @@ class TextsTask(LabelledTask):
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where the models look in some validation texts."""
-        from contmax_lab.tasks.texts._figures import read_texts
-
         return read_texts(runs, examples)
 
     def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
         """The label of a text, and the words that were attended."""
-        from contmax_lab.tasks.texts._figures import Looked, reading_figure
-
         found, known = split_words(" ".join(words))[: info["sizes"]["max_length"]], _numbers(info)
         if not found:
             raise UsageError('pass a text, e.g. contmax predict RUN "A film to remember."; - reads standard input')
@@ -78,7 +181,8 @@ class TextsTask(LabelledTask):
         unknown = list(dict.fromkeys(word for word in found if word not in known))
         if unknown:
             lines.append(f"not in the vocabulary: {' '.join(unknown)}")
-        return Prediction("\n".join(lines), reading_figure("Attention over a text", found, [Looked(text, answer)]))
+        panels = [(text, head) for head in answer.heads]
+        return Prediction("\n".join(lines), text_figure("Attention over a text", found, panels, _CAPTION))
 
     @torch.no_grad()
     def look(self, model: nn.Module, info: dict[str, Any], given: Any) -> Look:
@@ -89,16 +193,9 @@ class TextsTask(LabelledTask):
             raise UsageError("the text has no words; write a sentence or two")
         tokens = torch.tensor([[known.get(word, UNKNOWN) for word in words]])
         answer = reader({"tokens": tokens})
-        return look_of(reader.attention, reader.decision, reader.encode(tokens), answer, info["classes"], words=words)
-
-    def known(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Labels, vocabulary and sizes."""
-        return {"targets": info["targets"].plain(), "words": info["words"], "sizes": info["sizes"]}
-
-    def informed(self, known: dict[str, Any]) -> dict[str, Any]:
-        """The opposite of `known`."""
-        targets = Targets.of_plain(known["targets"])
-        return {**known, "targets": targets, "classes": targets.classes}
+        shown = {"classes": info["classes"], "words": words}
+        attend: Any = reader.attention.heads[0]
+        return look_of(attend.attend, reader.encode(tokens), answer.heads, reader.decision.probabilities, **shown)
 
 
 def _numbers(info: dict[str, Any]) -> dict[str, int]:

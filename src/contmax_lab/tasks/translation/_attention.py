@@ -8,7 +8,10 @@ from torch import Tensor, nn
 import contmax
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
-from contmax_lab.settings import AttentionKind
+from contmax_lab.tasks.translation import TranslationModel
+
+# Widths of the basis functions in the paper.
+_WIDTHS = (0.03, 0.1, 0.3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +59,9 @@ class Look:
 def joined(looks: list[Look]) -> Look:
     """Where an attention looked in one step after the other."""
     weights = torch.cat([look.weights for look in looks], 1)
-    means, variances = ([part for look in looks if (part := getattr(look, name)) is not None] for name in _MOMENTS)
-    return Look(weights, torch.cat(means, 1), torch.cat(variances, 1)) if means else Look(weights)
-
-
-_MOMENTS = ("mean", "variance")
+    if looks[0].mean is None:
+        return Look(weights)
+    return Look(weights, *(torch.cat([getattr(look, name) for look in looks], 1) for name in ("mean", "variance")))
 
 
 class SourceAttention(nn.Module):
@@ -75,40 +76,26 @@ class SourceAttention(nn.Module):
     one sum over the states, with the weights p + w.
 
     Args:
-        kind: discrete, continuous, or the sum of both contexts.
-        alpha: α: 1 = softmax and Gaussian, 2 = sparsemax and truncated parabola.
-        embed_dim: D, of the states.
-        query_dim: of the questions.
-        hidden_dim: H, of the scores.
-        basis: ψ.
-        penalty: λ of the fit.
+        model: the settings; D = 2·encoder_dim channels of the states, decoder_dim of the questions and of the scores.
 
     Shape:
-        query (B, Q, query_dim); context (B, Q, D).
+        query (B, Q, decoder_dim); context (B, Q, D).
 
     Example:
-        >>> attend = SourceAttention("combined", 2.0, 8, 6, 5, GaussianBasis.linspace(30, (0.03, 0.1, 0.3)))
+        >>> attend = SourceAttention(TranslationModel(encoder_dim=4, decoder_dim=6))
         >>> memory = attend.memory(torch.randn(2, 7, 8), torch.ones(2, 7, dtype=torch.bool))
         >>> context, look = attend(torch.randn(2, 1, 6), memory)
         >>> context.shape, look.weights.shape, look.mean.shape
         (torch.Size([2, 1, 8]), torch.Size([2, 1, 7]), torch.Size([2, 1]))
     """
 
-    def __init__(
-        self,
-        kind: AttentionKind,
-        alpha: float,
-        embed_dim: int,
-        query_dim: int,
-        hidden_dim: int,
-        basis: GaussianBasis,
-        penalty: float = 0.01,
-    ) -> None:
+    def __init__(self, model: TranslationModel) -> None:
         super().__init__()
-        self.kind, self.alpha, self.penalty, self.basis = kind, float(alpha), float(penalty), basis
-        self.key = nn.Linear(embed_dim, hidden_dim)
-        self.query = nn.Linear(query_dim, hidden_dim, bias=False)
-        self.energy = nn.Linear(hidden_dim, 1, bias=False)
+        self.kind, self.alpha, self.penalty = model.attention, float(model.alpha), float(model.penalty)
+        self.basis = GaussianBasis.linspace(model.num_basis, _WIDTHS)
+        self.key = nn.Linear(2 * model.encoder_dim, model.decoder_dim)
+        self.query = nn.Linear(model.decoder_dim, model.decoder_dim, bias=False)
+        self.energy = nn.Linear(model.decoder_dim, 1, bias=False)
 
     def memory(self, values: Tensor, mask: Tensor) -> Memory:
         """What is needed of sentences for all questions.
@@ -142,3 +129,94 @@ class SourceAttention(nn.Module):
         if self.kind == "combined":
             mixed = mixed + weights
         return mixed @ memory.values, Look(weights, mean, variance)
+
+
+@dataclasses.dataclass(frozen=True)
+class Guesses:
+    """What the network says of each piece of a translation, knowing those before.
+
+    Args:
+        logits: of the pieces, (B, T, V).
+        look: where it looked, T questions.
+        alpha: of the attention.
+        mask: which places of the source hold a piece, (B, L).
+        combined: whether the weights are attended with beside the density.
+        smoothing: of the labels, in training.
+    """
+
+    logits: Tensor
+    look: Look
+    alpha: float
+    mask: Tensor
+    combined: bool = False
+    smoothing: float = 0.0
+
+    @property
+    def density(self) -> BetaGaussian | None:
+        """Over the source sentences as the unit interval, of batch shape (B, T)."""
+        return self.look.density(self.alpha)
+
+
+def shares(guesses: Guesses) -> Tensor:
+    """How much of the attention falls to each piece of the source, (B, T, L).
+
+    Weights of a discrete attention; of a density what falls to the cell of a piece, of all that falls inside the
+    sentence; of both, the mean.
+    """
+    weights, density = guesses.look.weights, guesses.density
+    if density is None:
+        return weights
+    mass = _cell_mass(density, guesses.mask)
+    return (weights + mass) / 2 if guesses.combined else mass
+
+
+def inside(guesses: Guesses) -> Tensor:
+    """Which pieces of the source have a positive weight, or lie where the density is positive, (B, T, L)."""
+    mask, density = guesses.mask.unsqueeze(1), guesses.density
+    found = (guesses.look.weights > 0) if density is None or guesses.combined else torch.zeros_like(mask)
+    if density is not None:
+        found = found | ((_middles(guesses.mask) - density.loc.unsqueeze(-1)).abs() < density.half_width.unsqueeze(-1))
+    return found & mask
+
+
+def attention_measures(guesses: Guesses, said: Tensor) -> dict[str, Tensor]:
+    """Of each sentence, as means over the pieces of its translation, (B,).
+
+    ``attended``: the share of the source pieces inside the support. ``entropy``: of the shares of the pieces, in nats.
+    ``monotone``: of the steps from one piece to the next, the share in which the middle of the attention does not move
+    back. ``diagonal``: how far that middle is from the same place of the translation, as a share of the sentence.
+
+    Args:
+        guesses: of a network.
+        said: which places of the translation hold a piece, (B, T).
+    """
+    count = said.sum(-1).clamp(min=1)
+    found = shares(guesses)
+    source = guesses.mask.sum(-1, keepdim=True).clamp(min=1)
+    attended = inside(guesses).sum(-1) / source
+    entropy = -torch.special.xlogy(found, found).sum(-1)
+    middle = (found * _middles(guesses.mask)).sum(-1)
+    place = (said.cumsum(-1) - 0.5) / count.unsqueeze(-1)
+    steps = said[:, 1:] & said[:, :-1]
+    forward = (middle[:, 1:] >= middle[:, :-1]) & steps
+    return {
+        "attended": (attended * said).sum(-1) / count,
+        "entropy": (entropy * said).sum(-1) / count,
+        # A translation of one piece is in order.
+        "monotone": torch.where(steps.any(-1), forward.sum(-1) / steps.sum(-1).clamp(min=1), 1.0),
+        "diagonal": ((middle - place).abs() * said).sum(-1) / count,
+    }
+
+
+def _middles(mask: Tensor) -> Tensor:
+    """Middles of the pieces in the unit interval, (B, 1, L)."""
+    return ((mask.cumsum(-1) - 0.5) / mask.sum(-1, keepdim=True).clamp(min=1)).unsqueeze(1)
+
+
+def _cell_mass(density: BetaGaussian, mask: Tensor) -> Tensor:
+    """What of a density falls to each piece, (B, T, L), as a share of what falls to all."""
+    count = mask.sum(-1, keepdim=True).clamp(min=1)
+    ends = torch.cat([torch.zeros_like(count), mask.cumsum(-1)], -1) / count
+    below = density.cdf(ends.mT.unsqueeze(-1)).permute(1, 2, 0)
+    mass = below.diff(dim=-1) * mask.unsqueeze(1)
+    return mass / mass.sum(-1, keepdim=True).clamp(min=torch.finfo(mass.dtype).tiny)

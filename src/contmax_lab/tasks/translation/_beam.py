@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from contmax_lab.recorded import RecordedStep
-from contmax_lab.tasks.translation._pieces import END, PADDING, START
+from contmax_lab.tasks.translation._data import END, PADDING, START
 
 # Steps between two looks at whether all sentences are done; each makes the host wait for the device.
 _LOOK_EVERY = 8

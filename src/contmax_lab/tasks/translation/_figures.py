@@ -13,19 +13,19 @@ from contmax.viz import plot_alignment
 from contmax_lab.contract import Figure, Prediction, TrainedRun
 from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.errors import UsageError
-from contmax_lab.tasks.translation._data import Pairs
-from contmax_lab.tasks.translation._model import Guesses, Translator
-from contmax_lab.tasks.translation._pieces import (
+from contmax_lab.tasks.translation import TranslationModel
+from contmax_lab.tasks.translation._attention import Guesses, shares
+from contmax_lab.tasks.translation._data import (
     END,
     PADDING,
     START,
     TOKENIZER_FILE,
+    Pairs,
     as_text,
     normalised,
     read_encoder,
 )
-from contmax_lab.tasks.translation._settings import TranslationModel
-from contmax_lab.tasks.translation._shares import shares
+from contmax_lab.tasks.translation._model import Translator
 from contmax_lab.tasks.translation._transformer import Transformer
 
 # Sentences of about this many pieces fit on a page, several side by side.

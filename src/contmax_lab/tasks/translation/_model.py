@@ -1,57 +1,60 @@
 """Bidirectional GRU, attention, GRU with input feeding, a guess at the next piece."""
 
-import dataclasses
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from contmax.basis import GaussianBasis
-from contmax.densities import BetaGaussian
 from contmax_lab.contract import Batch
-from contmax_lab.tasks.translation._attention import Look, Memory, SourceAttention, joined
-from contmax_lab.tasks.translation._beam import beam_search
-from contmax_lab.tasks.translation._pieces import PADDING
-from contmax_lab.tasks.translation._settings import TranslationModel
+from contmax_lab.tasks.translation import TranslationModel
+from contmax_lab.tasks.translation._attention import Guesses, Look, Memory, SourceAttention, joined
+from contmax_lab.tasks.translation._beam import Decoding, beam_search
+from contmax_lab.tasks.translation._data import PADDING
 
-# Widths of the basis functions in the paper.
-_WIDTHS = (0.03, 0.1, 0.3)
 # An input to the update gates at which the sigmoid is 1, exactly, in every precision.
 _KEPT = 1e4
 
 
-@dataclasses.dataclass(frozen=True)
-class Guesses:
-    """What the network says of each piece of a translation, knowing those before.
+class Network(nn.Module):
+    """What the networks share: tables of pieces, one for both languages and the output where these are tied.
 
     Args:
-        logits: of the pieces, (B, T, V).
-        look: where it looked, T questions.
-        alpha: of the attention.
-        mask: which places of the source hold a piece, (B, L).
-        combined: whether the weights are attended with beside the density.
-        smoothing: of the labels, in training.
+        model: its configuration.
+        vocabulary: V, pieces of both languages.
     """
 
-    logits: Tensor
-    look: Look
-    alpha: float
-    mask: Tensor
-    combined: bool = False
-    smoothing: float = 0.0
+    guess: nn.Linear
+
+    def __init__(self, model: TranslationModel, vocabulary: int) -> None:
+        super().__init__()
+        self.config, self.alpha, self.dim = model, float(model.alpha), int(model.embedding_dim)
+        self.target = nn.Embedding(vocabulary, self.dim, padding_idx=PADDING)
+        self.source = self.target if model.tied else nn.Embedding(vocabulary, self.dim, padding_idx=PADDING)
+        self.dropout = nn.Dropout(model.dropout)
+
+    def initialise(self) -> None:
+        """Draw the tables, after all other weights were drawn; tie them with the output."""
+        for table in dict.fromkeys((self.source, self.target)):
+            nn.init.normal_(table.weight, std=self.dim**-0.5)
+            nn.init.zeros_(table.weight[PADDING])
+        if self.config.tied:
+            self.guess.weight = self.target.weight
 
     @property
-    def density(self) -> BetaGaussian | None:
-        """Over the source sentences as the unit interval, of batch shape (B, T)."""
-        return self.look.density(self.alpha)
+    def smoothing(self) -> float:
+        """Of the labels, in training."""
+        return float(self.config.label_smoothing) if self.training else 0.0
+
+    def translated(self, source: Tensor) -> Tensor:
+        """Pieces of translations, (B, T), of those of sentences, (B, L), by beam search."""
+        return beam_search(cast(Decoding, self), source, **self.config.search())[0]
 
 
-class Translator(nn.Module):
+class Translator(Network):
     r"""Pieces of a sentence → pieces of its translation.
 
     .. math:: s_t = \mathrm{GRU}([y_{t-1}; a_{t-1}], s_{t-1}), \qquad c_t = \mathrm{attend}(s_t), \qquad
               a_t = \tanh(W[s_t; c_t]), \qquad s_0 = \tanh(W_0 [\overrightarrow h_L; \overleftarrow h_1])
-
-    A beam search needs `memory`, `first` and `step` of it, and nothing else.
 
     Args:
         model: its configuration.
@@ -66,25 +69,17 @@ class Translator(nn.Module):
     """
 
     def __init__(self, model: TranslationModel, vocabulary: int) -> None:
-        super().__init__()
-        self.config, self.alpha, self.smoothing = model, float(model.alpha), float(model.label_smoothing)
-        embedding, hidden, states = int(model.embedding_dim), int(model.decoder_dim), 2 * int(model.encoder_dim)
-        self.target = nn.Embedding(vocabulary, embedding, padding_idx=PADDING)
-        self.source = self.target if model.tied else nn.Embedding(vocabulary, embedding, padding_idx=PADDING)
-        self.encoder = Encoder(embedding, int(model.encoder_dim))
+        super().__init__(model, vocabulary)
+        hidden, states = int(model.decoder_dim), 2 * int(model.encoder_dim)
+        self.encoder = Encoder(self.dim, int(model.encoder_dim))
         self.bridge = nn.Linear(states, hidden)
-        self.cell = nn.GRUCell(embedding + hidden, hidden)
-        basis = GaussianBasis.linspace(model.num_basis, _WIDTHS)
-        self.attention = SourceAttention(model.attention, model.alpha, states, hidden, hidden, basis, model.penalty)
+        self.cell = nn.GRUCell(self.dim + hidden, hidden)
+        self.attention = SourceAttention(model)
         self.attentional = nn.Linear(hidden + states, hidden)
-        self.readout = nn.Linear(hidden, embedding) if model.tied else nn.Identity()
-        self.guess = nn.Linear(embedding if model.tied else hidden, vocabulary)
-        self.dropout, self.hidden_dropout = nn.Dropout(model.dropout), nn.Dropout(model.hidden_dropout)
-        for table in {self.source, self.target}:
-            nn.init.normal_(table.weight, std=embedding**-0.5)
-            nn.init.zeros_(table.weight[PADDING])
-        if model.tied:
-            self.guess.weight = self.target.weight
+        self.readout = nn.Linear(hidden, self.dim) if model.tied else nn.Identity()
+        self.guess = nn.Linear(self.dim if model.tied else hidden, vocabulary)
+        self.hidden_dropout = nn.Dropout(model.hidden_dropout)
+        self.initialise()
 
     def forward(self, batch: Batch) -> Guesses:
         """Guess every piece of ``batch["target"]``, (B, 1 + T), after the first, from ``batch["source"]``, (B, L)."""
@@ -98,12 +93,9 @@ class Translator(nn.Module):
             attentional.append(state["attentional"])
             looks.append(look)
         logits = self._guessed(torch.cat(attentional, 1))
-        combined, smoothing = self.attention.kind == "combined", self.smoothing if self.training else 0.0
-        return Guesses(logits, joined(looks), self.alpha, memory.mask, combined, smoothing)
-
-    def translated(self, source: Tensor) -> Tensor:
-        """Pieces of translations, (B, T), of those of sentences, (B, L), by beam search."""
-        return beam_search(self, source, **self.config.search())[0]
+        return Guesses(
+            logits, joined(looks), self.alpha, memory.mask, self.attention.kind == "combined", self.smoothing
+        )
 
     # -- one piece after the other -------------------------------------------------------------------------------------
 

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 import contmax
 from contmax_lab.contract import Batch
 from contmax_lab.errors import UsageError
-from contmax_lab.tasks.translation._attention import Look
-from contmax_lab.tasks.translation._beam import beam_search
-from contmax_lab.tasks.translation._model import Guesses
-from contmax_lab.tasks.translation._pieces import PADDING
-from contmax_lab.tasks.translation._settings import TranslationModel
+from contmax_lab.tasks.translation import TranslationModel
+from contmax_lab.tasks.translation._attention import Guesses, Look
+from contmax_lab.tasks.translation._data import PADDING
+from contmax_lab.tasks.translation._model import Network
 
 # The slowest wave of the positions takes about 2π times this many pieces.
 _SLOWEST = 10000.0
@@ -34,7 +33,7 @@ class Read:
     mask: Tensor
 
 
-class Transformer(nn.Module):
+class Transformer(Network):
     r"""Pieces of a sentence → pieces of its translation, by attention alone.
 
     .. math:: x \leftarrow x + f(\mathrm{norm}(x)), \qquad f \in \text{self-attention, attention to the source,
@@ -43,8 +42,8 @@ class Transformer(nn.Module):
     with sines and cosines of the places added to the vectors of the pieces (Vaswani et al. 2017; norms before the
     layers). Where it looked is the mean of the heads of the last attention to the source.
 
-    A beam search needs `memory`, `first` and `step` of it, and nothing else. The state of a hypothesis is what its
-    pieces have left behind for those that follow, so that a step costs as much as one piece.
+    The state of a hypothesis holds the keys and values of its pieces, so that a step of the beam search costs as much
+    as one piece.
 
     Args:
         model: its configuration.
@@ -62,22 +61,13 @@ class Transformer(nn.Module):
     """
 
     def __init__(self, model: TranslationModel, vocabulary: int) -> None:
-        super().__init__()
         _check(model)
-        self.config, self.alpha, self.smoothing = model, float(model.alpha), float(model.label_smoothing)
-        self.dim = int(model.embedding_dim)
-        self.target = nn.Embedding(vocabulary, self.dim, padding_idx=PADDING)
-        self.source = self.target if model.tied else nn.Embedding(vocabulary, self.dim, padding_idx=PADDING)
+        super().__init__(model, vocabulary)
         self.encoder = nn.ModuleList(EncoderLayer(model) for _ in range(model.layers))
         self.decoder = nn.ModuleList(DecoderLayer(model) for _ in range(model.layers))
         self.source_norm, self.target_norm = nn.LayerNorm(self.dim), nn.LayerNorm(self.dim)
         self.guess = nn.Linear(self.dim, vocabulary)
-        self.dropout = nn.Dropout(model.dropout)
-        for table in {self.source, self.target}:
-            nn.init.normal_(table.weight, std=self.dim**-0.5)
-            nn.init.zeros_(table.weight[PADDING])
-        if model.tied:
-            self.guess.weight = self.target.weight
+        self.initialise()
 
     def forward(self, batch: Batch) -> Guesses:
         """Guess every piece of ``batch["target"]``, (B, 1 + T), after the first, from ``batch["source"]``, (B, L)."""
@@ -89,12 +79,7 @@ class Transformer(nn.Module):
             is_last = number + 1 == len(self.decoder)
             x, weights = layer(x, read.keys[number], read.values[number], read.mask, need_weights=is_last)
             looks += [] if weights is None else [weights.mean(1)]
-        smoothing = self.smoothing if self.training else 0.0
-        return Guesses(self._guessed(x), Look(looks[-1]), self.alpha, read.mask, smoothing=smoothing)
-
-    def translated(self, source: Tensor) -> Tensor:
-        """Pieces of translations, (B, T), of those of sentences, (B, L), by beam search."""
-        return beam_search(self, source, **self.config.search())[0]
+        return Guesses(self._guessed(x), Look(looks[-1]), self.alpha, read.mask, smoothing=self.smoothing)
 
     # -- one piece after the other -------------------------------------------------------------------------------------
 

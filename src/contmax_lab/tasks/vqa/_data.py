@@ -14,14 +14,20 @@ from torch import Tensor
 from contmax_lab.contract import Batch, Splits
 from contmax_lab.data import half_table, pixels, shuffled
 from contmax_lab.errors import LabError, UsageError
-from contmax_lab.tasks.vqa._answers import AnswerVocabulary, soft_accuracy
-from contmax_lab.tasks.vqa._extraction import SIZE, extract
-from contmax_lab.tasks.vqa._features import Features, GridFile, open_features
-from contmax_lab.tasks.vqa._pasting import Scene, paste, scene_questions, scenes
-from contmax_lab.tasks.vqa._questions import Question
-from contmax_lab.tasks.vqa._settings import VqaData
-from contmax_lab.tasks.vqa._sources import Source, image_files, read_folder, read_tables
-from contmax_lab.tasks.vqa._wordnet import DEFAULT_FOLDER, Nouns
+from contmax_lab.tasks.vqa import VqaData
+from contmax_lab.tasks.vqa._answers import DEFAULT_FOLDER, AnswerVocabulary, Nouns, soft_accuracy
+from contmax_lab.tasks.vqa._features import SIZE, Features, GridFile, extract, open_features
+from contmax_lab.tasks.vqa._questions import (
+    Question,
+    Scene,
+    Source,
+    image_files,
+    paste,
+    read_folder,
+    read_tables,
+    scene_questions,
+    scenes,
+)
 
 KINDS = ("yes/no", "number", "other")
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2

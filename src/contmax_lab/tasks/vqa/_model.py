@@ -11,10 +11,10 @@ import contmax
 from contmax_lab.attention import Attended
 from contmax_lab.contract import Batch
 from contmax_lab.recurrent import LSTM
+from contmax_lab.tasks.vqa import VqaModel
 from contmax_lab.tasks.vqa._data import FIRST_WORD
 from contmax_lab.tasks.vqa._features import Features, GridFile
-from contmax_lab.tasks.vqa._reduction import Kind, Reduction, Scores
-from contmax_lab.tasks.vqa._settings import VqaModel
+from contmax_lab.tasks.vqa._reduction import Reduction, Scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,21 +141,7 @@ class CoAttentionNetwork(nn.Module):
         self.enter = nn.Linear(features.channels, width)
         self.feature_dropout = nn.Dropout(model.feature_dropout)
         self.decoder = nn.ModuleList(CoAttentionLayer(model, guided=True) for _ in range(model.layers))
-        kind: Kind = model.attention
-        basis = contmax.basis.MultivariateGaussianBasis.grid(model.functions, scale=model.variance**0.5)
-        self.reduction = Reduction(
-            kind,
-            width,
-            model.flat_dim,
-            model.dropout,
-            alpha=model.alpha,
-            basis=basis,
-            weights_alpha=model.weights_alpha,
-            windows=model.windows,
-            components=model.components,
-            penalty=model.penalty,
-            grid=features.grid,
-        )
+        self.reduction = Reduction(model, features.grid)
         self.image_merge = nn.Linear(width, model.fused_dim)
         if resident and isinstance(features, GridFile):
             self.register_buffer("resident", _borrowed(features), persistent=False)

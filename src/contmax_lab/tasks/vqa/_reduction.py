@@ -1,6 +1,6 @@
-"""From many cells of an image to one vector: the attentions that are compared."""
+"""From many cells of an image to one vector, and where it came from."""
 
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +8,7 @@ from torch.distributions import Categorical
 
 import contmax
 from contmax_lab.attention import Attended
-
-Kind = Literal["discrete", "continuous", "windows", "mixture", "combined"]
+from contmax_lab.tasks.vqa import VqaModel
 
 
 class Scores(nn.Module):
@@ -94,61 +93,38 @@ class MixtureHead(nn.Module):
 class Reduction(nn.Module):
     """An attention over the cells or regions of an image.
 
+    Discrete = over cells; continuous = over an ellipse, whose centre and shape are the moments of a discrete attention;
+    windows = over such an ellipse in each window of the image; mixture = over several ellipses with scores of their
+    own; combined = a discrete and a continuous one, added.
+
     Args:
-        kind: discrete = over cells; continuous = over an ellipse, whose centre and shape are the moments of a discrete
-            attention; windows = over such an ellipse in each window of the image; mixture = over several
-            ellipses with scores of their own; combined = a discrete and a continuous one, added.
-        embed_dim: channels of the values.
-        hidden_dim: of the scores.
-        dropout: in the scores.
-        alpha: 1 = softmax and Gaussian, 2 = sparsemax and truncated paraboloid.
-        basis: ψ on the unit square.
-        weights_alpha: of the discrete attention whose moments continuous and windows take.
-        windows: along each side of the image.
-        components: of a mixture.
-        penalty: λ of the ridge fit.
+        model: its settings.
         grid: (H, W) of the cells; None for regions, whose positions come with each call.
 
     Example:
-        >>> basis = contmax.basis.MultivariateGaussianBasis.grid(10, scale=0.001**0.5)
-        >>> reduce = Reduction("continuous", 8, 8, 0.1, alpha=2.0, basis=basis, grid=(14, 14))
+        >>> reduce = Reduction(VqaModel(hidden_dim=8, flat_dim=8), grid=(14, 14))
         >>> attended = reduce(torch.randn(2, 196, 8))
         >>> attended.context.shape, attended.density.batch_shape
         (torch.Size([2, 8]), torch.Size([2]))
     """
 
-    def __init__(
-        self,
-        kind: Kind,
-        embed_dim: int,
-        hidden_dim: int,
-        dropout: float,
-        *,
-        alpha: float,
-        basis: contmax.basis.MultivariateGaussianBasis,
-        weights_alpha: float = 1.0,
-        windows: int = 4,
-        components: int = 3,
-        penalty: float = 0.01,
-        grid: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, model: VqaModel, grid: tuple[int, int] | None = None) -> None:
         super().__init__()
-        self.kind, self.grid = kind, grid
-        scores = Scores(embed_dim, hidden_dim, dropout, components if kind == "mixture" else 1)
-        if kind == "discrete":
-            self.attend: nn.Module = FlatAttention(scores, alpha)
-        elif kind == "combined":
-            self.attend = contmax.nn.CombinedAttention(
-                FlatAttention(scores, alpha), basis, alpha=alpha, grid=grid, penalty=penalty
-            )
-        else:
-            cells = FlatAttention(scores, weights_alpha)
-            head: nn.Module = MixtureHead(scores)
-            if kind == "continuous":
-                head = contmax.nn.MomentHead(cells, dim=2)
-            elif kind == "windows":
-                head = contmax.nn.WindowHead(cells, windows=windows, dim=2)
-            self.attend = contmax.nn.ContinuousAttention(basis, alpha=alpha, head=head, grid=grid, penalty=penalty)
+        kind = self.kind = model.attention
+        basis = contmax.basis.MultivariateGaussianBasis.grid(model.functions, scale=model.variance**0.5)
+        options: dict[str, Any] = {"alpha": model.alpha, "grid": grid, "penalty": model.penalty}
+        count = model.components if kind == "mixture" else 1
+        scores = Scores(model.hidden_dim, model.flat_dim, model.dropout, count)
+        if kind in ("discrete", "combined"):
+            flat = FlatAttention(scores, model.alpha)
+            self.attend = flat if kind == "discrete" else contmax.nn.CombinedAttention(flat, basis, **options)
+            return
+        head: nn.Module = MixtureHead(scores)
+        if kind == "continuous":
+            head = contmax.nn.MomentHead(FlatAttention(scores, model.weights_alpha), dim=2)
+        elif kind == "windows":
+            head = contmax.nn.WindowHead(FlatAttention(scores, model.weights_alpha), windows=model.windows, dim=2)
+        self.attend = contmax.nn.ContinuousAttention(basis, head=head, **options)
 
     def forward(self, values: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None) -> Attended:
         """Attend to values (B, L, D); `positions` (B, L, 2) and `mask` (B, L) of regions."""
@@ -165,3 +141,69 @@ def cell_centres(grid: tuple[int, int], like: Tensor) -> Tensor:
     """Of the cells of the unit square, row by row, (HW, 2)."""
     lines = [(torch.arange(count, device=like.device) + 0.5) / count for count in grid]
     return torch.cartesian_prod(*lines)
+
+
+# Points along a side of a cell at which attention is measured.
+_FINER = 3
+# What is left out of the region of an attention that leaves nothing out by itself.
+_LEFT_OUT = 0.05
+
+
+@torch.no_grad()
+def attention_map(place: Attended, grid: tuple[int, int]) -> Tensor:
+    """The attention as shares of 3 × 3 points in each cell, (B, P), row by row; of a combined one the mean of both."""
+    fine = (_FINER * grid[0], _FINER * grid[1])
+    maps = []
+    if place.weights is not None:
+        cells = place.weights.float().unflatten(-1, grid)
+        maps.append(cells.repeat_interleave(_FINER, 1).repeat_interleave(_FINER, 2).flatten(1) / _FINER**2)
+    if place.density is not None:
+        points = cell_centres(fine, place.context)
+        density = place.density.log_prob(points.unsqueeze(1)).mT.exp().float()
+        # What lies outside the image is no part of the map; a density narrower than the points keeps its centre.
+        total = density.sum(-1, keepdim=True)
+        nearest = torch.cdist(place.density.mean.float(), points).argmin(-1)
+        alone = torch.zeros_like(density).scatter_(1, nearest.unsqueeze(1), 1.0)
+        maps.append(torch.where(total > 0, density / total.clamp(min=1e-30), alone))
+    return torch.stack(maps).mean(0)
+
+
+def attended_region(shares: Tensor, *, sparse: bool) -> Tensor:
+    """Which points are attended to, (B, P): all with any attention, or of one without zeros the fewest with 95 %."""
+    if sparse:
+        return shares > 0
+    order = shares.argsort(-1, descending=True)
+    before = shares.gather(-1, order).cumsum(-1) - shares.gather(-1, order)
+    return torch.zeros_like(shares, dtype=torch.bool).scatter(-1, order, before < 1 - _LEFT_OUT)
+
+
+@torch.no_grad()
+def where_measures(
+    place: Attended, grid: tuple[int, int], *, sparse: bool, box: Tensor | None = None, other_box: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The share of the image that is attended to; and where objects are known, how it lies to them.
+
+    Args:
+        place: where the network looked.
+        grid: (H, W) of the cells.
+        sparse: whether the attention leaves anything out.
+        box: low and high corner of the object that is asked for, (B, 2, 2), as shares of the image.
+        other_box: of the other object.
+
+    Returns:
+        ``area``; with boxes also ``iou`` of the region and the box, ``inside`` and ``inside_other``, the attention in
+        either box, and ``chosen``, whether there is more in that of the object that is asked for; each (B,).
+    """
+    shares = attention_map(place, grid)
+    region = attended_region(shares, sparse=sparse)
+    measured = {"area": region.float().mean(-1)}
+    if box is None or other_box is None:
+        return measured
+    points = cell_centres((_FINER * grid[0], _FINER * grid[1]), shares)
+    inside, other = (
+        ((points >= corners[:, None, 0]) & (points <= corners[:, None, 1])).all(-1) for corners in (box, other_box)
+    )
+    measured["iou"] = (region & inside).sum(-1) / (region | inside).sum(-1)
+    measured["inside"], measured["inside_other"] = (shares * inside).sum(-1), (shares * other).sum(-1)
+    measured["chosen"] = (measured["inside"] > measured["inside_other"]).float()
+    return measured

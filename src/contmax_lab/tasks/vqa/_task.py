@@ -10,12 +10,13 @@ from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, Batches, Prediction, Splits, Table, Task, TrainedRun
 from contmax_lab.errors import UsageError
+from contmax_lab.tasks.vqa import VqaData, VqaModel
+from contmax_lab.tasks.vqa._answers import wups
 from contmax_lab.tasks.vqa._data import KINDS, Asked, load, prepare
-from contmax_lab.tasks.vqa._measures import where_measures
+from contmax_lab.tasks.vqa._figures import predict, seen_images
 from contmax_lab.tasks.vqa._model import Answered, CoAttentionNetwork
-from contmax_lab.tasks.vqa._settings import VqaData, VqaModel
+from contmax_lab.tasks.vqa._reduction import where_measures
 from contmax_lab.tasks.vqa._table import PASTED, VQA
-from contmax_lab.tasks.vqa._wordnet import wups
 
 _NOT_MEANS = ("kind", "given", "truth")
 
@@ -88,14 +89,8 @@ class VisualQuestionAnswering(Task):
 
     def evaluate(self, model: nn.Module, batches: Batches, info: dict[str, Any]) -> dict[str, float]:
         """As ever; where WordNet is at hand, also how alike the answers are to the true ones."""
-        pieces = []
-        for batch in batches:
-            output = model(batch)
-            total, weight = self.loss(output, batch)
-            pieces.append({"loss.sum": total, "loss.weight": weight, **self.measures(output, batch)})
-        found = batches.in_order(pieces)
-        total, weight = (found.pop(name).double().sum() for name in ("loss.sum", "loss.weight"))
-        metrics = {"loss": float(total / weight), **self.summarise(found)}
+        loss, found = self.measured(model, batches)
+        metrics = {"loss": loss, **self.summarise(found)}
         if info["nouns"] is not None:
             answers, every, nouns = info["answers"].answers, info["every_answer"], info["nouns"]
             pairs = [(answers[g], every[t]) for g, t in zip(found["given"], found["truth"], strict=True)]
@@ -105,8 +100,6 @@ class VisualQuestionAnswering(Task):
 
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
         """The answer to a question about an image file, and where the model looked."""
-        from contmax_lab.tasks.vqa._predict import predict
-
         return predict(trained, words)
 
     def tables(self) -> Sequence[Table]:
@@ -115,8 +108,6 @@ class VisualQuestionAnswering(Task):
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where the models look in some images."""
-        from contmax_lab.tasks.vqa._figures import seen_images
-
         return seen_images(runs, examples)
 
 

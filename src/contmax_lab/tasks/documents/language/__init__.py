@@ -5,4 +5,26 @@ An encoder that has learned to answer reads better afterwards: a run of this tas
 without their labels and from nothing else; validation reviews decide which of its epochs is kept.
 """
 
-from contmax_lab.tasks.documents.language._settings import LanguageModel as LanguageModel
+import dataclasses
+
+from jsonargparse.typing import ClosedUnitInterval, PositiveInt
+
+from contmax_lab.tasks.documents import DocumentsData
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModel:
+    """The network.
+
+    Args:
+        words: the first words of the vocabulary, up to this number, are predicted; the others are only read.
+        hidden_dim: channels of each direction of the LSTM.
+        dropout: share of the word vectors and of the states that is set to 0 in training.
+    """
+
+    words: PositiveInt = 20000
+    hidden_dim: PositiveInt = 128
+    dropout: ClosedUnitInterval = 0.2
+
+
+DATA, MODEL = DocumentsData, LanguageModel

@@ -1,5 +1,6 @@
 """The task: reviews without their labels."""
 
+import dataclasses
 import math
 from collections.abc import Sequence, Sized
 from pathlib import Path
@@ -7,12 +8,81 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from contmax_lab.contract import Batch, Splits, Task
-from contmax_lab.tasks.documents._data import Documents, load
-from contmax_lab.tasks.documents._settings import DocumentsData
-from contmax_lab.tasks.documents.language._model import Surprise, WordGuesser
-from contmax_lab.tasks.documents.language._settings import LanguageModel
+from contmax_lab.tasks.documents import DocumentsData
+from contmax_lab.tasks.documents._data import FIRST_WORD, PADDING, Documents, load
+from contmax_lab.tasks.documents._model import Encoder
+from contmax_lab.tasks.documents.language import LanguageModel
+
+# Guesses whose probabilities of all words are in memory at a time.
+_CHUNK = 8192
+_IGNORED = -100
+
+
+@dataclasses.dataclass(frozen=True)
+class Surprise:
+    """How far the guesses were off.
+
+    Args:
+        nats: mean negative log-likelihood of a word of the review, (B,).
+    """
+
+    nats: Tensor
+
+
+class WordGuesser(nn.Module):
+    r"""Numbers of words → how surprising they are to somebody who reads forwards, and backwards.
+
+    .. math:: \log p(w_{t+1} \mid w_{\le t}) + \log p(w_{t-1} \mid w_{\ge t}), \quad
+              p(w \mid h) \propto \exp(v_w^\top (A h + a) + b_w)
+
+    with :math:`v_w` the vector of a word, by which it is read as well.
+
+    Args:
+        model: its configuration.
+        vectors: of padding, of unknown words and of the words, (2 + words, D).
+
+    Example:
+        >>> guesser = WordGuesser(LanguageModel(words=6, hidden_dim=8), torch.randn(10, 5))
+        >>> guesser({"tokens": torch.tensor([[2, 3, 9], [4, 1, 0]])}).nats.shape
+        torch.Size([2])
+    """
+
+    def __init__(self, model: LanguageModel, vectors: Tensor) -> None:
+        super().__init__()
+        self.words = min(int(model.words), len(vectors) - FIRST_WORD)
+        self.embedding = nn.Embedding.from_pretrained(vectors.clone(), freeze=False, padding_idx=PADDING)
+        self.dropout = nn.Dropout(model.dropout)
+        self.encoder = Encoder(vectors.shape[1], model.hidden_dim)
+        self.next = nn.Linear(model.hidden_dim, vectors.shape[1])
+        self.previous = nn.Linear(model.hidden_dim, vectors.shape[1])
+        self.bias = nn.Parameter(torch.zeros(self.words))
+
+    def forward(self, batch: Batch) -> Surprise:
+        """Read the reviews in ``batch["tokens"]``, (B, L), padded with 0."""
+        tokens = batch["tokens"]
+        states = self.dropout(self.encoder(self.dropout(self.embedding(tokens)), tokens != PADDING))
+        forwards, backwards = states.chunk(2, -1)
+        expected = torch.cat([self.next(forwards[:, :-1]), self.previous(backwards[:, 1:])], 1)
+        # Where the review has ended, nothing is guessed backwards either.
+        targets = torch.cat([tokens[:, 1:], tokens[:, :-1].where(tokens[:, 1:] != PADDING, PADDING)], 1) - FIRST_WORD
+        known = (targets >= 0) & (targets < self.words)
+        nats = self._nats(expected, targets.where(known, _IGNORED)).view(targets.shape)
+        return Surprise(nats.sum(-1) / known.sum(-1).clamp(min=1))
+
+    def _nats(self, expected: Tensor, targets: Tensor) -> Tensor:
+        """−log p of the targets, flat; the probabilities of all words are made again for the gradient, not kept."""
+        pieces = zip(expected.flatten(0, 1).split(_CHUNK), targets.flatten().split(_CHUNK), strict=True)
+        return torch.cat(
+            [checkpoint(self._cross_entropy, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+        )
+
+    def _cross_entropy(self, expected: Tensor, targets: Tensor) -> Tensor:
+        vectors = self.embedding.weight[FIRST_WORD : FIRST_WORD + self.words]
+        return F.cross_entropy(F.linear(expected, vectors, self.bias), targets, ignore_index=_IGNORED, reduction="none")
 
 
 class Language(Task):

@@ -4,9 +4,8 @@
 it was trained, what was measured). ``contmax predict`` uses it; ``contmax export`` makes such a folder from a run.
 """
 
-from contmax_lab.tasks.documents.pretrained._export import export as export
+from contmax_lab.tasks.documents.pretrained._reader import EXAMPLES as EXAMPLES
 from contmax_lab.tasks.documents.pretrained._reader import PretrainedReader as PretrainedReader
-from contmax_lab.tasks.documents.pretrained._section import EXAMPLES as EXAMPLES
-from contmax_lab.tasks.documents.pretrained._section import examples_section as examples_section
-from contmax_lab.tasks.documents.pretrained._verdict import Verdict as Verdict
-from contmax_lab.tasks.documents.pretrained._verdict import verdict_figure as verdict_figure
+from contmax_lab.tasks.documents.pretrained._reader import Verdict as Verdict
+from contmax_lab.tasks.documents.pretrained._reader import examples_section as examples_section
+from contmax_lab.tasks.documents.pretrained._reader import export as export

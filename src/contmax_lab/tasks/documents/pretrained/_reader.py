@@ -1,25 +1,70 @@
-"""Reading any English text with a model from a folder."""
+"""Reading any English text with a model from a folder, and making such a folder from a run."""
 
-import json
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from contmax_lab.contract import Look, Prediction
-from contmax_lab.errors import LabError, UsageError
-from contmax_lab.labelled import model_settings, read_weights
+from contmax_lab.contract import Figure, Look, Prediction, Section, TrainedRun
+from contmax_lab.errors import UsageError
+from contmax_lab.files import plain
+from contmax_lab.labelled import look_of, model_settings, read_card, read_weights, text_figure, write_model
+from contmax_lab.tasks.documents import DocumentsModel
+from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN
 from contmax_lab.tasks.documents._model import Reader
-from contmax_lab.tasks.documents._prepared import FIRST_WORD, UNKNOWN
 from contmax_lab.tasks.documents._reading import Reading
-from contmax_lab.tasks.documents._settings import DocumentsModel
-from contmax_lab.tasks.documents._tokens import tokenize
-from contmax_lab.tasks.documents.pretrained._verdict import Verdict, verdict_figure
+from contmax_lab.tasks.documents._reviews import tokenize
 
+EXAMPLES = (
+    "I expected little, and the first half hour is slow, but then it turns into one of the most moving and beautifully "
+    "acted films I have seen in years. Do not miss it.",
+    "The trailer promised a thriller. What we got is a dull, badly written mess with wooden dialogue and no tension "
+    "at all. Even the fine cast cannot save it.",
+    "Great costumes, a famous director, lovely music, and still I was bored to tears: the plot makes no sense.",
+)
 _SHIPPED = Path(__file__).parent
+_WORDS = "vocab.txt"
 _CLASSES = ("negative", "positive")
+_CAPTION = (
+    "Bars: weights of single words. Curve: the density over the text, on the scale to the right; what it selects is "
+    "shaded."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What the model says of one text.
+
+    Args:
+        words: of the text, as the model reads them.
+        reading: of a batch with that text alone.
+    """
+
+    words: list[str]
+    reading: Reading
+
+    @property
+    def probability(self) -> float:
+        """That the text is positive."""
+        return float(self.reading.logits.sigmoid())
+
+    def marked(self) -> str:
+        """The text with every attended stretch in brackets."""
+        pieces: list[str] = []
+        attended = [False, *self.reading.inside[0].tolist(), False]
+        for place, word in enumerate(self.words, start=1):
+            begins = attended[place] and not attended[place - 1]
+            ends = attended[place] and not attended[place + 1]
+            pieces.append(f"{'[' if begins else ''}{word}{']' if ends else ''}")
+        return " ".join(pieces)
+
+    def figure(self, title: str) -> Figure:
+        """Where the model looks in the text."""
+        panels = [(f"{self.probability:.0%} positive", self.reading)]
+        return text_figure(title, self.words, panels, _CAPTION, height=1.6)
 
 
 class PretrainedReader:
@@ -42,14 +87,12 @@ class PretrainedReader:
         Raises:
             LabError: if a file is missing or does not fit the others.
         """
-        try:
-            card = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            words = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
-            values, size = {**card["model"]}, (FIRST_WORD + len(words), int(card["dimensions"]))
-        except FileNotFoundError as error:
-            raise LabError(f"{error.filename}: no such file; make the folder with contmax export RUN") from None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise LabError(f"{folder} holds no model that can be read: {' '.join(str(error).split())}") from None
+
+        def understood(card: dict[str, Any]) -> tuple[dict[str, Any], list[str], dict[str, Any], tuple[int, int]]:
+            words = (folder / _WORDS).read_text(encoding="utf-8").split("\n")[:-1]
+            return card, words, {**card["model"]}, (FIRST_WORD + len(words), int(card["dimensions"]))
+
+        card, words, values, size = read_card(folder, understood)
         settings = model_settings(folder, DocumentsModel, values)
         model = read_weights(folder, lambda: Reader(settings, torch.zeros(size)))
         return cls(cast(Reader, model), words, card)
@@ -62,15 +105,14 @@ class PretrainedReader:
             UsageError: if the text has no words, or the model knows none of them.
         """
         words, tokens = self._tokens(text)
-        reading: Reading = self.model({"tokens": tokens})
-        return Verdict(words, float(reading.logits.sigmoid()), reading)
+        return Verdict(words, self.model({"tokens": tokens}))
 
     @torch.no_grad()
     def look(self, text: str) -> Look:
         """The text taken apart.
 
         Raises:
-            UsageError: as of `read`.
+            UsageError: if the text has no words, or the model knows none of them.
         """
         words, tokens = self._tokens(text)
         values, attended = self.model.attend(tokens)
@@ -79,11 +121,14 @@ class PretrainedReader:
             positive = self.model.logit(context).sigmoid()
             return torch.cat([1 - positive, positive], -1)
 
-        attend: Any = self.model.attention
-        # Of a combined attention, the continuous part.
-        continuous = getattr(attend, "continuous", attend)
-        basis, penalty = getattr(continuous, "basis", None), getattr(continuous, "penalty", 0.01)
-        return Look(values[0], [attended], decide, _CLASSES, words, basis=basis, penalty=penalty)
+        return look_of(self.model.attention, values, [attended], decide, classes=_CLASSES, words=words)
+
+    def predict(self, words: Sequence[str]) -> Prediction:
+        """The verdict on a text from the command line, with every attended stretch in brackets."""
+        verdict = self.read(" ".join(words))
+        positive = verdict.probability >= 0.5
+        sure = verdict.probability if positive else 1 - verdict.probability
+        return Prediction(f"{_CLASSES[positive]} ({sure:.0%})\n{verdict.marked()}", verdict.figure("Attention"))
 
     def _tokens(self, text: str) -> tuple[list[str], Tensor]:
         """The words, and their numbers (1, L)."""
@@ -94,10 +139,38 @@ class PretrainedReader:
             raise UsageError(f"the model knows {len(self.words):,} English words, but none of this text; pass another")
         return words, torch.tensor([[self._numbers.get(word, UNKNOWN) for word in words]])
 
-    def predict(self, words: Sequence[str]) -> Prediction:
-        """The verdict on a text from the command line, with every attended stretch in brackets."""
-        verdict = self.read(" ".join(words))
-        positive = verdict.probability >= 0.5
-        sure = verdict.probability if positive else 1 - verdict.probability
-        text = f"{'positive' if positive else 'negative'} ({sure:.0%})\n{verdict.marked()}"
-        return Prediction(text, verdict_figure(verdict, "Attention"))
+
+def examples_section(reader: PretrainedReader, texts: Sequence[str] = EXAMPLES) -> Section:
+    """A table of verdicts, and a picture of each."""
+    verdicts = [reader.read(text) for text in texts]
+    table = [["text, with what is attended in brackets", "positive"]]
+    table += [[verdict.marked(), f"{verdict.probability:.0%}"] for verdict in verdicts]
+    accuracy = reader.card["figures"]["test"]["accuracy"]
+    lead = (
+        f"The model that comes with the package, {accuracy:.1%} right on the test half of IMDB, on sentences of ours."
+    )
+    figures = [verdict.figure(f"Sentence {place}") for place, verdict in enumerate(verdicts, start=1)]
+    return Section("Positive or negative?", lead, table, figures)
+
+
+def export(trained: TrainedRun, folder: Path, measure: Callable[[nn.Module, str], dict[str, float]]) -> int:
+    """Write model.safetensors, vocab.txt and config.json; arguments, result and errors as of `write_model`."""
+    recipe, results = trained.recipe, trained.results
+    model = plain(recipe.model)
+    start = model.pop("start")
+    card = {
+        "model": model,
+        "dimensions": trained.splits.info["dimensions"],
+        "trained": {
+            "on": "IMDB reviews (Maas et al. 2011), official training half; word vectors begin as GloVe 6B",
+            "examples": results["examples"],
+            "data": plain({key: getattr(recipe.data, key) for key in ("max_words", "valid", "split")}),
+            "training": plain(recipe.training),
+            "start": "word vectors" if start is None else "a language model of the same reviews (task language)",
+            "seed": recipe.seed,
+            "epochs": results["epochs"],
+            "best_epoch": results["best_epoch"],
+        },
+    }
+    words = "".join(f"{word}\n" for word in trained.splits.info["words"])
+    return write_model(trained, card, folder, measure, {_WORDS: words})

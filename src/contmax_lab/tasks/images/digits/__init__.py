@@ -3,4 +3,26 @@
 The task images, on real images that come with scikit-learn: the digits of Alpaydin & Kaynak (1998).
 """
 
-from contmax_lab.tasks.images.digits._settings import DigitsData as DigitsData
+import dataclasses
+
+from jsonargparse.typing import PositiveInt
+
+from contmax_lab.tasks.images import ImagesModel
+
+
+@dataclasses.dataclass(frozen=True)
+class DigitsData:
+    """Which images count.
+
+    Args:
+        valid: number of validation images.
+        test: number of test images.
+        split: random seed of the split; the data has no published one.
+    """
+
+    valid: PositiveInt = 200
+    test: PositiveInt = 400
+    split: int = 0
+
+
+DATA, MODEL = DigitsData, ImagesModel

@@ -4,4 +4,27 @@ The task series, on real speech that comes with aeon: the JapaneseVowels data of
 published split.
 """
 
-from contmax_lab.tasks.series.vowels._settings import VowelsData as VowelsData
+import dataclasses
+from pathlib import Path
+
+from jsonargparse.typing import PositiveInt
+
+from contmax_lab.tasks.series import SeriesModel
+
+
+@dataclasses.dataclass(frozen=True)
+class VowelsData:
+    """Which utterances count.
+
+    Args:
+        path: folder with JapaneseVowels_TRAIN.ts and JapaneseVowels_TEST.ts; by default the one inside aeon.
+        valid: number of validation utterances of each speaker, taken from the training part.
+        split: random seed of that choice.
+    """
+
+    path: Path | None = None
+    valid: PositiveInt = 6
+    split: int = 0
+
+
+DATA, MODEL = VowelsData, SeriesModel

@@ -1,14 +1,52 @@
-"""The task series on speech that is installed: it needs no files, and is asked about utterances by their number."""
+"""The demo's table, utterances and task of vowels."""
 
 from pathlib import Path
 from typing import Any
 
-from contmax_lab.contract import Splits
-from contmax_lab.labelled import OnInstalledData
+import torch
+
+from contmax_lab.contract import Splits, attention_table
+from contmax_lab.data import Place, Utterances, japanese_vowels
+from contmax_lab.labelled import Label, OnInstalledData, Parts, Targets
+from contmax_lab.tasks.series._data import Columns, OneSeries, splits_of
 from contmax_lab.tasks.series._task import SeriesTask
-from contmax_lab.tasks.series.vowels._data import load
-from contmax_lab.tasks.series.vowels._settings import VowelsData
-from contmax_lab.tasks.series.vowels._table import VOWELS
+from contmax_lab.tasks.series.vowels import VowelsData
+
+
+def load(data: VowelsData) -> Splits:
+    """The published split."""
+    train, valid, test = (_series(part, data) for part in japanese_vowels(data.path, data.valid, data.split))
+    channels = train[0].values.shape[-1]
+    columns = Columns("utterance", "frame", "speaker", tuple(f"coefficient {i + 1}" for i in range(channels)))
+    targets = Targets.of([each.label for each in train], "class")
+    return splits_of(Parts(train, valid, test, targets), columns)
+
+
+def _series(part: Utterances, data: VowelsData) -> list[OneSeries]:
+    place = Place(data.path or Path("JapaneseVowels"))
+    return [
+        OneSeries(
+            f"{len(series)} frames",
+            torch.arange(len(series), dtype=torch.float64),
+            series.double(),
+            Label(f"speaker {speaker + 1}", place),
+        )
+        for series, speaker in zip(part.series, part.speaker.tolist(), strict=True)
+    ]
+
+
+VOWELS = attention_table(
+    "vowels",
+    "Who speaks? Attention over time",
+    domain="utterance",
+    about=(
+        "Nine men say the Japanese vowels a and e; which of them speaks? 640 utterances of 7 to 29 frames, each frame "
+        "twelve cepstral coefficients, in the published split: 270 to train (54 of them for validation) and 370 to "
+        "test. The task series: two convolutions over time, one attention that gathers a single vector, a linear "
+        "classifier; only the attention differs between the rows. (Kudo, Toyama & Shimbo 1999; data inside the package "
+        "aeon.)"
+    ),
+)
 
 
 class Vowels(OnInstalledData, SeriesTask):

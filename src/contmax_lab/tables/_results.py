@@ -1,12 +1,71 @@
-"""The part of a file of results that follows from its cells."""
+"""The file of results of a table: JSON with each training on a line of its own."""
 
 import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from contmax_lab.contract import Table
-from contmax_lab.tables._distance import DISTANCE, distances_from_paper, distances_text
-from contmax_lab.tables._outcome import Outcomes, as_text, summary
-from contmax_lab.tables._paired import METHOD, differences_text, paired_differences
+from contmax_lab.contract import Recipe, Table
+from contmax_lab.files import write_atomically
+from contmax_lab.recipes import SECTIONS, flattened
+from contmax_lab.tables._outcome import (
+    DISTANCE,
+    METHOD,
+    Outcomes,
+    as_text,
+    differences_text,
+    distances_from_paper,
+    distances_text,
+    paired_differences,
+    summary,
+)
+
+
+def write_results(path: Path, content: dict[str, Any]) -> None:
+    """Replace a file of results, in one step.
+
+    Tables have hundreds of trainings with dozens of numbers each. Spread over lines these would bury the rest, and a
+    change of one training would be hard to find.
+
+    Args:
+        path: of the file.
+        content: its last key is ``cells``, a list.
+    """
+    *_, last = content
+    if last != "cells":
+        raise ValueError(f"a file of results ends with its cells; got {last!r} as the last key")
+    head = _as_json({**content, "cells": []}, indent=1).removesuffix("[]\n}")
+    cells = ",\n  ".join(_as_json(cell) for cell in content["cells"])
+    write_atomically(path, f"{head}[\n  {cells}\n ]\n}}\n".encode())
+
+
+def _as_json(content: Any, indent: int | None = None) -> str:
+    return json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def shared_and_own(recipes: Mapping[str, Recipe]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Dotted key → value, defaults included; of paths only the names, because folders differ between machines.
+
+    Args:
+        recipes: of the cells, by their folders.
+
+    Returns:
+        The keys with one value in all of them; and folder → the others.
+    """
+    resolved = {folder: _keys(recipe) for folder, recipe in recipes.items()}
+    first = next(iter(resolved.values()), {})
+    shared = {key: value for key, value in first.items() if all(keys[key] == value for keys in resolved.values())}
+    own = {
+        folder: {key: value for key, value in keys.items() if key not in shared} for folder, keys in resolved.items()
+    }
+    return shared, own
+
+
+def _keys(recipe: Recipe) -> dict[str, Any]:
+    sections = {section: dataclasses.asdict(getattr(recipe, section)) for section in SECTIONS}
+    plain = {key: value.name if isinstance(value, Path) else value for key, value in flattened(sections)}
+    return {"task": recipe.task.name, "seed": recipe.seed, **plain}
 
 
 def summarised(table: Table, outcomes: Outcomes) -> dict[str, Any]:

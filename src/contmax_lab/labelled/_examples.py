@@ -1,0 +1,185 @@
+"""Examples and their labels, from files to training, validation and test parts."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from contmax_lab.data import Place, finite_number, held_out_share, shuffled
+from contmax_lab.errors import LabError, UsageError, nearest
+from contmax_lab.settings import LabelledData, Target
+
+
+@dataclasses.dataclass(frozen=True)
+class Label:
+    """The label of an example.
+
+    Args:
+        text: as the file has it.
+        place: where.
+    """
+
+    text: str
+    place: Place
+
+
+@dataclasses.dataclass(frozen=True)
+class Targets:
+    """The classes, or the scale of the numbers, of the training examples.
+
+    Args:
+        classes: their names in order; empty for numbers.
+        mean, deviation: of the numbers.
+    """
+
+    classes: tuple[str, ...] = ()
+    mean: float = 0.0
+    deviation: float = 1.0
+
+    @classmethod
+    def of(cls, labels: Sequence[Label], kind: Target) -> "Targets":
+        """Of the labels of the training examples.
+
+        Raises:
+            LabError: if there is nothing to learn: one class, or one number.
+        """
+        found = sorted({label.text for label in labels}, key=_order)
+        file = labels[0].place.file
+        if len(found) == 1:
+            raise LabError(f"{file}: every label is {found[0]!r}; there must be at least two different ones")
+        if kind == "class":
+            return cls(tuple(found))
+        numbers = [_number(label) for label in labels]
+        deviation = statistics.pstdev(numbers)
+        # The scale of the last differences that float32 can tell apart.
+        if not deviation > 1e-6 * max(map(abs, numbers)):
+            raise LabError(f"{file}: all labels are nearly {numbers[0]:g}; they must differ")
+        if not math.isfinite(deviation) or deviation > 1e30:
+            raise LabError(f"{file}: the labels reach {max(map(abs, numbers)):.3g}; rescale them")
+        return cls((), statistics.fmean(numbers), deviation)
+
+    @classmethod
+    def of_plain(cls, stored: dict[str, Any]) -> "Targets":
+        """From JSON.
+
+        Example:
+            >>> Targets.of_plain({"classes": ["no", "yes"], "mean": 0.0, "deviation": 1.0})
+            Targets(classes=('no', 'yes'), mean=0.0, deviation=1.0)
+        """
+        return cls(tuple(map(str, stored["classes"])), float(stored["mean"]), float(stored["deviation"]))
+
+    def encoded(self, labels: Sequence[Label]) -> Tensor:
+        """Numbers of classes, or numbers, (B,).
+
+        Raises:
+            LabError: at a class that no training example has, or what is not a number.
+        """
+        if not self.classes:
+            return torch.tensor([_number(label) for label in labels], dtype=torch.float32)
+        known = {name: index for index, name in enumerate(self.classes)}
+        for label in labels:
+            if label.text not in known:
+                choice = nearest(label.text, self.classes) or f"; there are {_listed(self.classes)}"
+                raise label.place.problem(f"no training example has the label {label.text!r}{choice}")
+        return torch.tensor([known[label.text] for label in labels], dtype=torch.long)
+
+
+def _number(label: Label) -> float:
+    return finite_number(label.text, "the label", label.place)
+
+
+def _order(text: str) -> tuple[float, str]:
+    """Numbers by their value, then all others by the alphabet."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.inf
+    return (math.inf if value != value else value, text)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+class Example(Protocol):
+    """Anything with a label."""
+
+    @property
+    def label(self) -> Label:
+        """Its label."""
+
+
+E = TypeVar("E", bound=Example)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts(Generic[E]):
+    """Examples, and what their labels mean.
+
+    Args:
+        train, valid, test: examples; the last may be none.
+        targets: of the training examples.
+    """
+
+    train: list[E]
+    valid: list[E]
+    test: list[E]
+    targets: Targets
+
+
+def read_parts(read: Callable[[Path], Sequence[E]], data: LabelledData, what: str) -> Parts[E]:
+    """Read the files that the user has named.
+
+    Args:
+        read: path → examples; complains with file and line.
+        data: which files.
+        what: what --data.train should be, for the message where it is missing.
+
+    Raises:
+        LabError: if something is wrong with a file.
+    """
+    if data.train is None:
+        raise UsageError(f"no training data was given; pass --data.train {what}")
+    found = read(data.train)
+    train = _some(found, data)
+    try:
+        targets = Targets.of([example.label for example in train], data.target)
+    except LabError as error:
+        if len(train) == len(found):
+            raise
+        raise LabError(f"{error}. {_left(train, found)}") from None
+    if data.validation is None:
+        # Of numbers, all are of one kind.
+        labels = [example.label.text if targets.classes else "" for example in train]
+        held_out = set(held_out_share(labels, data.held_out, data.split))
+        if not held_out:
+            once = f"{data.train}: every label occurs once, so nothing can be held out for validation"
+            if len(train) < len(found):
+                raise UsageError(f"{once}. {_left(train, found)}")
+            raise UsageError(f"{once}; if labels are numbers pass --data.target number, or else --data.validation")
+        valid = [example for index, example in enumerate(train) if index in held_out]
+        train = [example for index, example in enumerate(train) if index not in held_out]
+    else:
+        valid = _some(read(data.validation), data)
+    test = [] if data.test is None else _some(read(data.test), data)
+    if not targets.classes:
+        targets = Targets.of([example.label for example in train], data.target)
+    for part in (valid, test):
+        targets.encoded([example.label for example in part])
+    return Parts(train, valid, test, targets)
+
+
+def _left(train: Sequence[E], found: Sequence[E]) -> str:
+    return f"--limit has left {len(train)} of {len(found)} examples; pass a larger one"
+
+
+def _some(examples: Sequence[E], data: LabelledData) -> list[E]:
+    """The examples, or as many as the user wants, at random: a file may be sorted by label."""
+    if not 0 < data.limit < len(examples):
+        return list(examples)
+    return [examples[index] for index in sorted(shuffled(len(examples), data.split)[: data.limit])]
