@@ -4,10 +4,12 @@ Also the data that comes inside packages and that several tasks use.
 """
 
 from contmax_lab.data._archives import unpack as unpack
-from contmax_lab.data._digits import DIGIT_CLASSES as DIGIT_CLASSES
-from contmax_lab.data._digits import DIGIT_SIDE as DIGIT_SIDE
-from contmax_lab.data._digits import Images as Images
-from contmax_lab.data._digits import handwritten_digits as handwritten_digits
+from contmax_lab.data._packaged import DIGIT_CLASSES as DIGIT_CLASSES
+from contmax_lab.data._packaged import DIGIT_SIDE as DIGIT_SIDE
+from contmax_lab.data._packaged import Images as Images
+from contmax_lab.data._packaged import Utterances as Utterances
+from contmax_lab.data._packaged import handwritten_digits as handwritten_digits
+from contmax_lab.data._packaged import japanese_vowels as japanese_vowels
 from contmax_lab.data._pixels import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from contmax_lab.data._pixels import file_pixels as file_pixels
 from contmax_lab.data._pixels import pixels as pixels
@@ -26,5 +28,3 @@ from contmax_lab.data._vectors import find_vectors as find_vectors
 from contmax_lab.data._vectors import half_table as half_table
 from contmax_lab.data._vectors import read_vectors as read_vectors
 from contmax_lab.data._vectors import vector_width as vector_width
-from contmax_lab.data._vowels import Utterances as Utterances
-from contmax_lab.data._vowels import japanese_vowels as japanese_vowels
