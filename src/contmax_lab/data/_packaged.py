@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contmax_lab.data._reading import existing_file, numbered_lines
 from contmax_lab.data._splitting import shuffled
+from contmax_lab.data._tables import existing_file, numbered_lines
 from contmax_lab.errors import LabError
 from contmax_lab.packages import require_folder
 
