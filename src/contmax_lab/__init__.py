@@ -7,7 +7,7 @@ The way of a training, from left to right::
 Layers from top to bottom; each imports only what is below it, which import-linter checks:
 
 ==================  ====================================================================================================
-``cli``             one file per subcommand
+``cli``             the subcommands of ``contmax``
 ``explorer``        `serve`: a local page with four rooms; `export`: those that need no server, as files
 ``demo``            every table that needs no data, in one report
 ``search``          optuna over a recipe

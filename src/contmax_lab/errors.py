@@ -34,9 +34,11 @@ class Diverged(LabError):  # noqa: N818, the sentence begins so
 
 
 class Interrupted(LabError):  # noqa: N818, nothing went wrong
-    """Stopped from outside, with everything saved."""
+    """Stopped from outside, with everything saved; the exit code says by which signal."""
 
-    exit_code = 130
+    def __init__(self, text: str, exit_code: int = 130) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 def nearest(word: str, known: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ class RecordedStep:
 
     def __init__(
         self,
-        step: Callable[[], None],
+        step: Callable[[], object],
         rehearsals: int = REHEARSALS,
         pool: Any = None,
         side: torch.cuda.Stream | None = None,

@@ -20,7 +20,7 @@ def ctrl_c_is_heard():
 def coarse_pictures():
     """Pictures have a quarter of their dots, and are made sooner; all else in them is as large as it is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("contmax_lab.drawing._picture._DOTS_PER_INCH", 80)
+        patch.setattr("contmax_lab.drawing._DOTS_PER_INCH", 80)
         yield
 
 
@@ -28,9 +28,9 @@ def coarse_pictures():
 def utterances_are_read_once():
     """Their files, which are text, are read for every training and every model that is opened."""
     with pytest.MonkeyPatch.context() as patch:
-        from contmax_lab.data import _vowels
+        from contmax_lab.data import _packaged
 
-        patch.setattr(_vowels, "_read", functools.cache(_vowels._read))
+        patch.setattr(_packaged, "_read_vowels", functools.cache(_packaged._read_vowels))
         yield
 
 

@@ -3,7 +3,7 @@
 import contextlib
 
 from contmax_lab.workers import Outcome
-from contmax_lab.workers._attempt import attempt
+from contmax_lab.workers._crew import attempt
 
 
 class Here:

@@ -10,14 +10,12 @@ import torch
 import contmax
 from contmax_lab import bench
 from contmax_lab.bench import __main__ as command
-from contmax_lab.bench import _gpu_entmax_attention
-from contmax_lab.bench._gpu_attention import attention_figures
-from contmax_lab.bench._gpu_entmax_attention import entmax_attention_figures, peer_figures
-from contmax_lab.bench._gpu_growth import draw_growth, growth_figures
-from contmax_lab.bench._gpu_losses import losses_figures
-from contmax_lab.bench._gpu_maps import _least_bytes, maps_figures
-from contmax_lab.bench._gpu_timing import GraphClock, percentiles
-from contmax_lab.bench._gpu_work import eager_table
+from contmax_lab.bench import _entmax_attention
+from contmax_lab.bench._entmax_attention import entmax_attention_figures, peer_figures
+from contmax_lab.bench._gpu_attention import attention_figures, draw_growth, growth_figures
+from contmax_lab.bench._gpu_maps import _least_bytes, losses_figures, maps_figures
+from contmax_lab.bench._measuring import GraphClock, percentiles
+from contmax_lab.bench._work import eager_table
 
 
 class StandIn:
@@ -248,7 +246,7 @@ def attention_by(share=1.0):
 
 def measured_beside(monkeypatch, library):
     """The figures of the peers' suite, as (row, column) → figure, where `library` is what imports as adasplash."""
-    monkeypatch.setattr(_gpu_entmax_attention, "peer", lambda name: library)
+    monkeypatch.setattr(_entmax_attention, "peer", lambda name: library)
     figures = peer_figures(bench.QUICK, StandIn(wall=(2.0, 1.0, 6.0, 8.0)))
     return {(figure.row.rpartition(", ")[2], figure.column): figure for figure in figures}
 
@@ -286,8 +284,8 @@ def test_peers_that_are_not_installed_have_no_time(monkeypatch):
 
 
 def test_peers_are_causal_where_we_are(monkeypatch):
-    case = _gpu_entmax_attention._SMALL[0]._replace(is_causal=False)
-    monkeypatch.setattr(_gpu_entmax_attention, "_SMALL", [case])
+    case = _entmax_attention._SMALL[0]._replace(is_causal=False)
+    monkeypatch.setattr(_entmax_attention, "_SMALL", [case])
     library = types.SimpleNamespace(adasplash2=attention_by(), adasplash_v1=attention_by())
     found = measured_beside(monkeypatch, library)
     assert found["random", "adasplash v1"].value == 3.0

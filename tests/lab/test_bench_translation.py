@@ -2,7 +2,7 @@
 
 import pytest
 
-from contmax_lab.bench import GPU_SUITES, QUICK, SUITES, _translation
+from contmax_lab.bench import GPU_SUITES, QUICK, SUITES, _training
 
 
 class Turns:
@@ -19,7 +19,7 @@ class Turns:
 
 
 def test_ratios_and_rates():
-    figures = list(_translation.translation_figures(QUICK, Turns()))
+    figures = list(_training.translation_figures(QUICK, Turns()))
     steps = [figure for figure in figures if "training step" in figure.table]
     rates = [figure for figure in figures if "tokens per second" in figure.table]
     assert (len(steps), len(rates)) == (12, 4)

@@ -48,7 +48,7 @@ def test_a_stored_config_is_a_recipe(contmax, config, tmp_path):
 
 
 def test_the_test_examples_are_looked_at_only_where_somebody_says_so(contmax, config, tmp_path, monkeypatch):
-    from contmax_lab.training import _loop, _trained
+    from contmax_lab.training import _evaluation, _loop
 
     measured = []
 
@@ -58,7 +58,7 @@ def test_the_test_examples_are_looked_at_only_where_somebody_says_so(contmax, co
 
     evaluate, run = _loop.evaluate, tmp_path / "run"
     monkeypatch.setattr(_loop, "evaluate", watched)
-    monkeypatch.setattr(_trained, "evaluate", watched)
+    monkeypatch.setattr(_evaluation, "evaluate", watched)
     contmax("train", config, "--folder", run)
     contmax("evaluate", run)
     assert 7 not in measured

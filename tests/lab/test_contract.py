@@ -13,6 +13,7 @@ from contmax_lab.contract import ParameterGroup, Recipe, TrainedRun, TrainingCon
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.registry import task_names
 from contmax_lab.training import evaluate
+from contmax_lab.training._optimizer import load_optimizer_state, optimizer_state
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,8 +59,8 @@ def test_groups_have_their_own_weight_decay_and_keep_it_over_a_checkpoint():
     take_step(one, [0, 1], 0, 2)
     other = learner(Words(), weight_decay=0.3)
     other.load_weights(one.weights())
-    tensors, rest = one.optimizer_state()
-    other.load_optimizer_state({name: tensor.clone() for name, tensor in tensors.items()}, rest)
+    tensors, rest = optimizer_state(one.optimizer)
+    load_optimizer_state(other.optimizer, {name: tensor.clone() for name, tensor in tensors.items()}, rest)
     for taught in (one, other):
         take_step(taught, [1, 3], 1, 2)
     assert one.weights() == other.weights()

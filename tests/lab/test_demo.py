@@ -20,7 +20,7 @@ from contmax.densities import MultivariateBetaGaussian, TruncatedParabola
 from contmax.nn import ContinuousAttention
 from contmax_lab.attention import Attended, Attention, attended_share
 from contmax_lab.cli import main
-from contmax_lab.data import _digits
+from contmax_lab.data import _packaged
 from contmax_lab.demo import demo_tables
 from contmax_lab.drawing import DARK, LIGHT, new_axes, rendered_twice
 from contmax_lab.errors import LabError
@@ -65,7 +65,7 @@ def test_digits_are_split_without_overlap():
 
 def test_digits_are_those_of_scikit_learn():
     # The first image as its documentation prints it, and its classes.
-    images = _digits._read()
+    images = _packaged._read_digits()
     assert (16 * images.pixels[0, :2]).tolist() == [[0, 0, 5, 13, 9, 1, 0, 0], [0, 0, 13, 15, 10, 15, 5, 0]]
     assert images.digit[:10].tolist() == list(range(10))
     assert images.digit.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
@@ -177,9 +177,9 @@ class Demo(NamedTuple):
 @contextlib.contextmanager
 def few_digits():
     """So many that each of the ten is trained on, held out and drawn; a step and a page are the same with all."""
-    digits = _digits._read()[range(700)]
+    digits = _packaged._read_digits()[range(700)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_digits, "_read", lambda: digits)
+        patch.setattr(_packaged, "_read_digits", lambda: digits)
         patch.setattr("contmax_lab.tasks.places._data._VALID", 30)
         patch.setattr("contmax_lab.tasks.places._data._TEST", 30)
         yield

@@ -222,7 +222,7 @@ def test_what_is_typed_is_understood_or_refused(call):
 
 
 def test_modules_can_be_joined_because_no_two_names_are_alike():
-    from contmax_lab.explorer._bundle import bundled
+    from contmax_lab.explorer._pages import bundled
 
     clash = {"a.js": 'import { b } from "./b.js";\nconst c = 1;\n', "b.js": "export const b = 1;\nconst c = 2;\n"}
     with pytest.raises(ValueError, match=r"c is declared in b\.js and in a\.js"):

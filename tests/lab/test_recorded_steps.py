@@ -9,7 +9,7 @@ from weather import tiny_recipe
 
 from contmax_lab.contract import TrainingConfig
 from contmax_lab.recorded import RecordedStep
-from contmax_lab.training import _ensemble, _recordable
+from contmax_lab.training import _ensemble, _optimizer
 
 FULL = ("--training.batch_size=0", "--training.epochs=24", "--training.evaluate_every=8")
 
@@ -77,13 +77,13 @@ def test_one_rehearsal_may_be_enough(events):
     [("cuda", "adam", True), ("cuda", "AdamW", True), ("cuda", "sgd", False), ("cpu", "adam", False)],
 )
 def test_what_can_be_recorded(device, optimizer, can):
-    assert _recordable.can_be_recorded(TrainingConfig(optimizer=optimizer), torch.device(device)) == can
+    assert _optimizer.can_be_recorded(TrainingConfig(optimizer=optimizer), torch.device(device)) == can
 
 
 def test_a_learning_rate_on_the_device_changes_in_place():
     recorded, plain = {"lr": (rate := torch.tensor(1.0))}, {"lr": 1.0}
     for group in (recorded, plain):
-        _recordable.set_rate(group, 0.5)
+        _optimizer.set_rate(group, 0.5)
     assert recorded["lr"] is rate
     assert float(rate) == plain["lr"] == 0.5
 

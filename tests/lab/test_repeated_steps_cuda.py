@@ -16,9 +16,8 @@ from contmax_lab.contract import Splits  # noqa: E402
 from contmax_lab.registry import load_recipe  # noqa: E402
 from contmax_lab.tasks.translation._data import Pairs, Sentences  # noqa: E402
 from contmax_lab.training import _learner, _repeated  # noqa: E402
-from contmax_lab.training._batches import Plan  # noqa: E402
+from contmax_lab.training._batches import Order, Plan  # noqa: E402
 from contmax_lab.training._learner import Learner  # noqa: E402
-from contmax_lab.training._loading import Order  # noqa: E402
 
 SIZES = ("embedding_dim=8", "encoder_dim=8", "decoder_dim=8", "feedforward_dim=8", "layers=1", "heads=2")
 NETWORKS = {

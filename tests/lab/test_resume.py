@@ -13,7 +13,7 @@ from words import learner, take_step
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.runs import Run
 from contmax_lab.training import _learner, train
-from contmax_lab.training._optimizer import _UNSUITABLE
+from contmax_lab.training._optimizer import _UNSUITABLE, load_optimizer_state, optimizer_state
 
 TASK = Noisy()
 OPTIONS = {
@@ -84,9 +84,9 @@ def test_the_state_of_every_optimizer_survives(name):
     straight, resumed = learner(TASK, **config), learner(TASK, **config)
     for number in range(3):
         take_step(straight, [0, 1, 2], number, 5)
-    tensors, rest = straight.optimizer_state()
+    tensors, rest = optimizer_state(straight.optimizer)
     resumed.load_weights(straight.weights())
-    resumed.load_optimizer_state(tensors, json.loads(json.dumps(rest)))
+    load_optimizer_state(resumed.optimizer, tensors, json.loads(json.dumps(rest)))
     before = straight.weights()
     for one in (straight, resumed):
         for number in (3, 4):

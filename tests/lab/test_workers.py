@@ -12,7 +12,7 @@ from contmax_lab.errors import Interrupted, LabError
 from contmax_lab.registry import find_task, task_reference
 from contmax_lab.runs import Run
 from contmax_lab.workers import LocalProcesses, Outcome, Training, _crew, train_all
-from contmax_lab.workers._remote import Order, train_ordered
+from contmax_lab.workers._ray import Order, train_ordered
 
 
 class Scripted:
@@ -146,9 +146,9 @@ def test_an_order_of_several_runs_is_an_ensemble(tmp_path):
 
 
 def test_what_a_machine_cannot_see_is_named(tmp_path, monkeypatch):
-    from contmax_lab.workers import _remote
+    from contmax_lab.workers import _ray
 
-    monkeypatch.setattr(_remote, "_PATIENCE", 0.0)
+    monkeypatch.setattr(_ray, "_PATIENCE", 0.0)
     shared = "of storage that all machines share, under the same path"
     kind, text = train_ordered(order(tmp_path / "run", current_folder="/nowhere"))
     assert kind == "failed"
@@ -158,17 +158,17 @@ def test_what_a_machine_cannot_see_is_named(tmp_path, monkeypatch):
 
 
 def test_a_worker_waits_for_the_end_of_the_one_whose_place_it_takes(tmp_path, monkeypatch):
-    from contmax_lab.workers import _remote
+    from contmax_lab.workers import _ray
 
     run = Run(tmp_path / "run")
     run.begin(tiny_recipe(tmp_path), resume=True)
     before = contextlib.ExitStack()
     before.enter_context(run.claimed())
     slept = []
-    monkeypatch.setattr(_remote.time, "sleep", lambda seconds: slept.append(seconds) or before.close())
+    monkeypatch.setattr(_ray.time, "sleep", lambda seconds: slept.append(seconds) or before.close())
     assert train_ordered(order(run.folder)) == ("done", "")
     assert slept == [0.5]
-    monkeypatch.setattr(_remote, "_PATIENCE", 0.0)
+    monkeypatch.setattr(_ray, "_PATIENCE", 0.0)
     with run.claimed():
         _, text = train_ordered(order(run.folder))
     assert "another process is training in" in text

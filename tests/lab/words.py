@@ -5,8 +5,8 @@ from torch import nn
 
 from contmax_lab.contract import ParameterGroup, Recipe, Splits, Task, TrainingConfig
 from contmax_lab.training import evaluate
+from contmax_lab.training._batches import Order
 from contmax_lab.training._learner import Learner
-from contmax_lab.training._loading import Order
 
 
 class Words(Task):

@@ -11,24 +11,18 @@ from typing import Any
 import torch
 
 from contmax_lab.bench import GPU_SUITES, QUICK, SUITES, THOROUGH, Effort, Figure, Suite, one_thread, record, tables
-from contmax_lab.bench._gpu_timing import GPU_THOROUGH
-from contmax_lab.bench._gpu_timing import METHOD as GPU_METHOD
-from contmax_lab.bench._memory import METHOD as MEMORY_METHOD
-from contmax_lab.bench._table import MISSED
+from contmax_lab.bench._figure import MISSED
+from contmax_lab.bench._measuring import GPU_METHOD, GPU_THOROUGH, MEMORY_METHOD, METHOD
 from contmax_lab.packages import version
 
 _STANDARD_OUTPUT = Path("results/bench")
-_METHOD = (
-    "times: processor time on one thread, in one process; contenders take turns in every round; a figure is the median "
-    "of the rounds' ratios, `minimum` the smallest of them; gradients are cleared before a pass, cotangents are given"
-)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Session:
     """What all suites of one command share."""
 
-    device: str
+    on_gpu: bool
     effort: Effort
     provenance: dict[str, Any]
     output: Path | None
@@ -36,17 +30,19 @@ class _Session:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the suites that were named, or all of them."""
-    options = _parser().parse_args(arguments)
-    known = {suite.name: suite for suite in (GPU_SUITES if options.device == "cuda" else SUITES)}
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    on_gpu = options.device == "cuda"
+    known = {suite.name: suite for suite in (GPU_SUITES if on_gpu else SUITES)}
     unknown = [name for name in options.suites if name not in known]
     if unknown:
-        _parser().error(f"there is no suite {', '.join(unknown)}; choose from {', '.join(known)}")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        _parser().error("--device cuda needs a GPU, and torch finds none; leave it out to measure on the CPU")
+        parser.error(f"there is no suite {', '.join(unknown)}; choose from {', '.join(known)}")
+    if on_gpu and not torch.cuda.is_available():
+        parser.error("--device cuda needs a GPU, and torch finds none; leave it out to measure on the CPU")
     output = options.output or (None if options.quick else _STANDARD_OUTPUT)
     with one_thread():
-        thorough = GPU_THOROUGH if options.device == "cuda" else THOROUGH
-        session = _Session(options.device, QUICK if options.quick else thorough, record(), output)
+        thorough = GPU_THOROUGH if on_gpu else THOROUGH
+        session = _Session(on_gpu, QUICK if options.quick else thorough, record(), output)
         for name in options.suites or known:
             _run(known[name], session)
 
@@ -64,26 +60,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(suite: Suite, session: _Session) -> None:
-    missing = suite.missing_peers()
-    figures: list[Figure] = []
+    path = None
+    if session.output is not None:
+        session.output.mkdir(parents=True, exist_ok=True)
+        path = session.output / f"{'gpu-' if session.on_gpu else ''}{suite.name}.json"
+    missing, figures = suite.missing_peers(), list[Figure]()
     for figure in suite.figures(session.effort):
         if all(figure.table != earlier.table for earlier in figures):
             print(f"{suite.name}: {figure.table} …", file=sys.stderr, flush=True)
         figures.append(figure)
-        # After each figure, so that nothing is lost when a later one fails or takes too long.
-        _store(suite, figures, missing, session)
+        if path is not None:
+            # After each figure, so that nothing is lost when a later one fails or takes too long.
+            results = _results(suite, figures, missing, session)
+            text = json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False)
+            path.write_text(text + "\n", encoding="utf-8")
     print(_report(suite, figures, missing, session))
-    if session.output is not None:
-        print(f"stored in {_path(suite, session.output, session)}")
-
-
-def _store(suite: Suite, figures: Sequence[Figure], missing: Sequence[str], session: _Session) -> None:
-    if session.output is not None:
-        _stored(_results(suite, figures, missing, session), _path(suite, session.output, session))
-
-
-def _path(suite: Suite, folder: Path, session: _Session) -> Path:
-    return folder / (f"gpu-{suite.name}.json" if session.device == "cuda" else f"{suite.name}.json")
+    if path is not None:
+        print(f"stored in {path}")
 
 
 def _report(suite: Suite, figures: Sequence[Figure], missing: Sequence[str], session: _Session) -> str:
@@ -93,7 +86,7 @@ def _report(suite: Suite, figures: Sequence[Figure], missing: Sequence[str], ses
         commit += " with uncommitted changes"
     where = f"{machine['cpu']}, {machine['cores_used']} of {machine['cores']} cores"
     how = "ratios are medians of interleaved rounds of processor time"
-    if session.device == "cuda":
+    if session.on_gpu:
         where, how = ", ".join(machine["gpus"]), "device times are replays of CUDA graphs with a cold L2 cache"
     packages = " · ".join(f"{name} {version}" for name, version in versions.items() if version)
     targeted = [f for f in figures if f.reached is not None]
@@ -108,23 +101,16 @@ def _report(suite: Suite, figures: Sequence[Figure], missing: Sequence[str], ses
 
 
 def _results(suite: Suite, figures: Sequence[Figure], missing: Sequence[str], session: _Session) -> dict[str, Any]:
-    on_gpu = session.device == "cuda"
-    command = f"python -m contmax_lab.bench {suite.name}" + (" --device cuda" if on_gpu else "")
+    command = f"python -m contmax_lab.bench {suite.name}" + (" --device cuda" if session.on_gpu else "")
     return {
         "suite": suite.name,
         "command": command + (" --quick" if session.effort.small else ""),
         **session.provenance,
         "versions": {**session.provenance["versions"], **{name: version(name) for name in suite.peers}},
-        "method": [GPU_METHOD] if on_gpu else [_METHOD, MEMORY_METHOD],
+        "method": [GPU_METHOD] if session.on_gpu else [METHOD, MEMORY_METHOD],
         "missing_peers": list(missing),
         "figures": [figure.as_json() for figure in figures],
     }
-
-
-def _stored(results: dict[str, Any], path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    return path
 
 
 if __name__ == "__main__":

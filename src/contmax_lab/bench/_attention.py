@@ -1,20 +1,19 @@
-"""The suite `attention`: continuous attention against discrete attention on the same shapes."""
+"""The suites `attention` and `densities`: continuous attention against discrete, densities against those of torch."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, MultivariateNormal
 from torch.nn.functional import scaled_dot_product_attention
 
 import contmax
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
-from contmax.densities import BetaGaussian
-from contmax_lab.bench._figure import Figure
-from contmax_lab.bench._memory import peak_extra_memory
-from contmax_lab.bench._suite import Suite
-from contmax_lab.bench._timing import Effort, Ratio, interleaved
+from contmax.densities import BetaGaussian, TruncatedParaboloid
+from contmax_lab.bench._figure import Figure, Suite, ratio_figure
+from contmax_lab.bench._measuring import Call, Effort, interleaved, peak_extra_memory
+from contmax_lab.bench._work import Work
 
 _LINE = "a sequence, given (μ, σ), forward + backward: time / discrete softmax attention"
 _PLANE = "an image, given (μ, Σ), forward + backward: time / discrete softmax attention"
@@ -23,8 +22,8 @@ _IRREGULAR = "a training step, where positions are given: time / that without po
 _GROWTH = "one query of a materialized signal: time / that at the shortest length"
 _GROWTH_MEMORY = "one query of a materialized signal: peak extra memory, MB"
 _FIT = "fit of the signal, materialized, seconds"
-
-Pass = Callable[[], object]
+_PARABOLOID = "truncated paraboloid on the plane: time / torch's MultivariateNormal"
+_MATRIX = [[0.5, 0.2], [0.2, 0.3]]
 
 
 def _figures(effort: Effort) -> Iterator[Figure]:
@@ -43,21 +42,17 @@ def _figures(effort: Effort) -> Iterator[Figure]:
     yield from _growth(lengths, effort)
 
 
-ATTENTION = Suite("attention", _figures)
-
-
 def _on_line(alpha: float, batch: int, functions: int, limit: float | None, effort: Effort) -> Figure:
     length, channels = 280, 256
     values, cotangent = _inputs(batch, length, channels)
     attend = contmax.nn.ContinuousAttention(GaussianBasis.linspace(functions, scale=(0.1, 0.5)), alpha=alpha)
     loc = torch.rand(batch).requires_grad_()
     scale = (0.05 + 0.2 * torch.rand(batch)).requires_grad_()
-    passes = {
-        "discrete": _discrete(values, cotangent),
-        "continuous": lambda: torch.autograd.grad(attend(values, (loc, scale))[0], (values, loc, scale), cotangent),
-    }
+    ours = Work(lambda v, loc, scale: attend(v, (loc, scale))[0], (values, loc, scale), cotangent)
+    times = interleaved({"discrete": _discrete(values, cotangent), "continuous": ours}, effort)
     row = f"α = {alpha:.3g}, B = {batch}, L = {length}, D = {channels}"
-    return _ratio(passes, effort, table=_LINE, row=row, column=f"K = {functions}", at_most=limit)
+    place = {"table": _LINE, "row": row, "column": f"K = {functions}"}
+    return ratio_figure(times, "continuous", "discrete", **place, at_most=limit)
 
 
 def _on_plane(alpha: float, batch: int, limit: float | None, effort: Effort) -> Figure:
@@ -67,84 +62,69 @@ def _on_plane(alpha: float, batch: int, limit: float | None, effort: Effort) -> 
     loc = torch.rand(batch, 2).requires_grad_()
     factor = 0.1 * torch.randn(batch, 2, 2)
     scale = (factor @ factor.mT + 0.005 * torch.eye(2)).requires_grad_()
-    passes = {
-        "discrete": _discrete(values, cotangent),
-        "continuous": lambda: torch.autograd.grad(
-            attend(values, (loc, scale), grid=grid)[0], (values, loc, scale), cotangent
-        ),
-    }
-    row = f"α = {alpha:.3g}, B = {batch}, 14 × 14, D = {channels}"
-    return _ratio(passes, effort, table=_PLANE, row=row, column="K = 10 × 10", at_most=limit)
+    ours = Work(lambda v, loc, scale: attend(v, (loc, scale), grid=grid)[0], (values, loc, scale), cotangent)
+    times = interleaved({"discrete": _discrete(values, cotangent), "continuous": ours}, effort)
+    place = {"table": _PLANE, "row": f"α = {alpha:.3g}, B = {batch}, 14 × 14, D = {channels}", "column": "K = 10 × 10"}
+    return ratio_figure(times, "continuous", "discrete", **place, at_most=limit)
 
 
 def _many_queries(alpha: float, length: int, limit: float | None, effort: Effort) -> Figure:
-    channels, functions = 64, 256
-    values, cotangent = _inputs(1, length, channels, queries=length)
-    query, key = (torch.randn(1, length, channels).requires_grad_() for _ in range(2))
-    basis = GaussianBasis.linspace(functions, scale=0.01)
+    values, cotangent = _inputs(1, length, 64, queries=length)
+    query, key = (torch.randn(1, length, 64).requires_grad_() for _ in range(2))
+    basis = GaussianBasis.linspace(256, scale=0.01)
     loc = torch.rand(1, length).requires_grad_()
     scale = (0.01 + 0.1 * torch.rand(1, length)).requires_grad_()
 
-    def discrete() -> object:
-        return torch.autograd.grad(scaled_dot_product_attention(query, key, values), (query, key, values), cotangent)
+    def attend(values: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+        return contmax.continuous_attention(values, BetaGaussian(loc, scale, alpha), basis)
 
-    def continuous() -> object:
-        context = contmax.continuous_attention(values, BetaGaussian(loc, scale, alpha), basis)
-        return torch.autograd.grad(context, (values, loc, scale), cotangent)
-
+    discrete = Work(scaled_dot_product_attention, (query, key, values), cotangent)
+    ours = Work(attend, (values, loc, scale), cotangent)
+    times = interleaved({"discrete": discrete, "continuous": ours}, effort)
     place = {"table": _QUERIES, "row": f"α = {alpha:.3g}", "column": f"Q = L = {length}, K = 256, D = 64"}
-    return _ratio({"discrete": discrete, "continuous": continuous}, effort, **place, at_most=limit)
+    return ratio_figure(times, "continuous", "discrete", **place, at_most=limit)
 
 
 def _irregular(functions: int, effort: Effort) -> Figure:
-    """A step with the default head: at positions of its own each sequence has a fit of its own."""
+    """A step with the default head, where every sequence has its own positions and so its own ridge fit."""
     batch, length, channels = 32, 280, 64
     values, cotangent = _inputs(batch, length, channels)
     attend = contmax.nn.ContinuousAttention(GaussianBasis.covering(functions), embed_dim=channels)
-    positions, weights = torch.rand(batch, length), list(attend.parameters())
+    positions, live = torch.rand(batch, length), (values, *attend.parameters())
     passes = {
-        "regular": lambda: torch.autograd.grad(attend(values)[0], [values, *weights], cotangent),
-        "irregular": lambda: torch.autograd.grad(attend(values, positions=positions)[0], [values, *weights], cotangent),
+        "regular": Work(lambda v, *_: attend(v)[0], live, cotangent),
+        "irregular": Work(lambda v, *_: attend(v, positions=positions)[0], live, cotangent),
     }
+    place = {"row": f"B = {batch}, L = {length}, D = {channels}", "column": f"K = {functions}"}
     times = interleaved(passes, effort)
-    ratio = Ratio.of(times["irregular"], times["regular"])
-    details = {"minimum": ratio.minimum, "rounds": ratio.rounds}
-    row = f"B = {batch}, L = {length}, D = {channels}"
-    return Figure(_IRREGULAR, row, f"K = {functions}", ratio.median, at_most=2.0, details=details)
+    return ratio_figure(times, "irregular", "regular", table=_IRREGULAR, **place, at_most=2.0)
 
 
 def _growth(lengths: tuple[int, ...], effort: Effort) -> Iterator[Figure]:
-    passes = {str(length): _one_query(length) for length in lengths}
-    times = interleaved(passes, effort)
-    for length in lengths:
-        ratio = Ratio.of(times[str(length)], times[str(lengths[0])])
-        details = {"minimum": ratio.minimum, "rounds": ratio.rounds}
-        yield Figure(_GROWTH, "K = 64, D = 64", f"L = {length:,}", ratio.median, at_most=1.25, details=details)
-    for length in lengths:
+    columns = {length: f"L = {length:,}" for length in lengths}
+    times = interleaved({column: _one_query(length) for length, column in columns.items()}, effort)
+    for column in times:
+        place = {"table": _GROWTH, "row": "K = 64, D = 64", "column": column}
+        yield ratio_figure(times, column, columns[lengths[0]], **place, at_most=1.25)
+    for length, column in columns.items():
         extra = peak_extra_memory(_one_query, (length,), rehearsal=(16,))
         megabytes = None if extra is None else extra / 2**20
-        yield Figure(_GROWTH_MEMORY, "K = 64, D = 64", f"L = {length:,}", megabytes, at_most=1.0)
-    for length in lengths:
+        yield Figure(_GROWTH_MEMORY, "K = 64, D = 64", column, megabytes, at_most=1.0)
+    for length, column in columns.items():
         values = torch.randn(length, 64)
         seconds = min(interleaved({"fit": lambda values=values: _materialized(values)}, effort)["fit"])  # type: ignore[misc]
-        yield Figure(_FIT, "K = 64, D = 64", f"L = {length:,}", seconds)
+        yield Figure(_FIT, "K = 64, D = 64", column, seconds)
 
 
 def _materialized(values: Tensor) -> contmax.Signal:
     return contmax.fit_signal(values, GaussianBasis.linspace(64, scale=0.02)).materialize()
 
 
-def _one_query(length: int) -> Pass:
+def _one_query(length: int) -> Call:
     """A pass over one query of a signal through `length` observations, already fitted."""
     signal = _materialized(torch.randn(length, 64))
-    loc, scale = torch.tensor(0.4, requires_grad=True), torch.tensor(0.1, requires_grad=True)
-    cotangent = torch.ones(64)
-
-    def query() -> object:
-        density: Distribution = BetaGaussian(loc, scale, 2.0, validate_args=False)
-        return torch.autograd.grad(signal.expectation(density), (loc, scale), cotangent)
-
-    return query
+    where = (torch.tensor(0.4, requires_grad=True), torch.tensor(0.1, requires_grad=True))
+    return Work(lambda *at: signal.expectation(BetaGaussian(*at, 2.0, validate_args=False)), where, torch.ones(64))
 
 
 def _inputs(batch: int, length: int, channels: int, queries: int | None = None) -> tuple[Tensor, Tensor]:
@@ -153,20 +133,27 @@ def _inputs(batch: int, length: int, channels: int, queries: int | None = None) 
     return torch.randn(batch, length, channels).requires_grad_(), torch.randn(shape)
 
 
-def _discrete(values: Tensor, cotangent: Tensor) -> Pass:
-    scores = torch.randn(values.shape[:-1]).requires_grad_()
-
-    def attend() -> object:
-        context = (torch.softmax(scores, -1).unsqueeze(-2) @ values).squeeze(-2)
-        return torch.autograd.grad(context, (values, scores), cotangent)
-
-    return attend
+def _discrete(values: Tensor, cotangent: Tensor) -> Call:
+    return Work(softmax_context, (torch.randn(values.shape[:-1]).requires_grad_(), values), cotangent)
 
 
-def _ratio(
-    passes: dict[str, Pass], effort: Effort, *, table: str, row: str, column: str, at_most: float | None
-) -> Figure:
-    times = interleaved(passes, effort)
-    ratio = Ratio.of(times["continuous"], times["discrete"])
-    details = {"minimum": ratio.minimum, "rounds": ratio.rounds}
-    return Figure(table, row, column, ratio.median, at_most=at_most, details=details)
+def softmax_context(scores: Tensor, values: Tensor) -> Tensor:
+    """The context of discrete attention: c = softmax(scores) · values."""
+    return (torch.softmax(scores, -1).unsqueeze(-2) @ values).squeeze(-2)
+
+
+def _density_figures(effort: Effort) -> Iterator[Figure]:
+    draws = 100_000 if effort.small else 10_000_000
+    points = 0.3 * torch.randn(draws // 10, 2)
+    theirs: Distribution = MultivariateNormal(torch.zeros(2), torch.tensor(_MATRIX))
+    ours = TruncatedParaboloid(torch.zeros(2), torch.tensor(_MATRIX))
+    samples = {"torch": lambda: theirs.sample((draws,)), "contmax": lambda: ours.sample((draws,))}
+    log_probs = {"torch": lambda: theirs.log_prob(points), "contmax": lambda: ours.log_prob(points)}
+    rows = ((f"{draws:,} draws", samples, 3.0), (f"log_prob of {len(points):,} points", log_probs, 2.0))
+    for row, passes, limit in rows:
+        place = {"table": _PARABOLOID, "row": row, "column": "ratio"}
+        yield ratio_figure(interleaved(passes, effort), "contmax", "torch", **place, at_most=limit)
+
+
+ATTENTION = Suite("attention", _figures)
+DENSITIES = Suite("densities", _density_figures)

@@ -1,46 +1,270 @@
-"""The suite `entmax-attention`: entmax attention against scaled_dot_product_attention, on one thread."""
+"""The suites `entmax-attention`: entmax attention beside scaled_dot_product_attention, on one thread and on a GPU.
 
-import functools
-from collections.abc import Callable, Iterator
+On a GPU the unit is flash attention. There the times of adasplash are a suite of their own, `entmax-attention-peers`:
+adasplash tries many configurations for every length, for minutes. They are wall clocks, since the first version of
+adasplash waits for the device and cannot be captured in a CUDA graph.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import contmax
-from contmax_lab.bench._figure import Figure
-from contmax_lab.bench._suite import Suite
-from contmax_lab.bench._timing import Effort, Ratio, interleaved
+from contmax_lab.bench._figure import Figure, Suite, gpu_suite, peer, ratio_figure
+from contmax_lab.bench._measuring import Call, Clock, Effort, interleaved, percentiles
+from contmax_lab.bench._work import Work, device_ratio, eager_table
 
 _TIME = "forward + backward: time / scaled_dot_product_attention"
+_BOTH = "bfloat16, forward + backward: device time / flash attention"
+_FORWARD = "bfloat16, forward: device time / flash attention"
+_ALPHAS = "bfloat16, forward + backward, L = 4,096: device time / that of α = 1.5"
+_CHOICE = "bfloat16, forward + backward: device time of the kernels that torch chooses / flash attention"
+_EAGER = eager_table(_BOTH)
+_MEMORY = "peak extra memory of forward + backward, MB"
+_ERROR = 8e-3
+# Lengths that have a target and take minutes at most.
+_LENGTHS_OF_PEERS = (40, 4096, 16384)
+# Largest ‖x − ours‖/‖ours‖ of the output of a peer: beyond it the peer computes another attention.
+_LARGEST_DIFFERENCE = 0.05
 
 
-def _figures(effort: Effort) -> Iterator[Figure]:
-    shape = (1, 2, 64, 16) if effort.small else (1, 8, 1024, 64)
-    inputs = [torch.randn(shape, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(3)]
-    cotangent = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-    for is_causal in (False, True):
-        softmax = _pass(inputs, cotangent, functools.partial(scaled_dot_product_attention, is_causal=is_causal))
-        for alpha in (1.5, 2.0):
-            entmax = _pass(inputs, cotangent, _entmax(alpha, is_causal))
-            times = interleaved({"torch": softmax, "contmax": entmax}, effort)
-            ratio = Ratio.of(times["contmax"], times["torch"])
-            details = {"minimum": ratio.minimum, "rounds": ratio.rounds}
-            row = f"{shape}, {'causal' if is_causal else 'not causal'}"
-            yield Figure(_TIME, row, f"α = {alpha:g}", ratio.median, at_most=2.0, details=details)
+class _Case(NamedTuple):
+    """Sizes of the inputs, what the scores are like, and the targets."""
+
+    batch: int
+    heads: int
+    length: int
+    channels: int
+    kind: str
+    is_causal: bool = True
+    at_most: float | None = None
+    forward_at_most: float | None = None
+
+    @property
+    def row(self) -> str:
+        order = "causal" if self.is_causal else "not causal"
+        return f"B = {self.batch}, H = {self.heads}, L = {self.length:,}, d = {self.channels}, {order}"
 
 
-def _entmax(alpha: float, is_causal: bool) -> Callable[..., Tensor]:
+_CASES = [
+    _Case(4, 16, 4096, 64, "random", True, 1.1, 2.0),
+    _Case(2, 16, 4096, 128, "random", True, 1.1, 2.0),
+    _Case(4, 16, 4096, 64, "random", False, 1.2),
+    _Case(4, 16, 4096, 64, "clustered", True, 0.6),
+    _Case(2, 16, 4096, 128, "clustered", True, 0.6),
+    _Case(1, 16, 16384, 64, "random", True, 0.65, 1.3),
+    _Case(1, 8, 16384, 128, "random", True, 0.65, 1.3),
+    _Case(1, 16, 16384, 64, "clustered", True, 0.35),
+    _Case(1, 4, 65536, 64, "random", True, 0.5, 1.1),
+    _Case(1, 4, 65536, 64, "clustered", True, 0.2),
+    _Case(1, 1, 131072, 64, "random", True, 0.45),
+    _Case(4, 16, 4096, 64, "flat", True, 3.0),
+    _Case(16, 16, 1024, 64, "random"),
+    _Case(32, 16, 512, 64, "random"),
+]
+# A layer of BERT with one sequence: here the host takes longer than the device.
+_SHORT = _Case(1, 12, 512, 64, "random")
+_SMALL = [_Case(1, 2, 40, 16, "random"), _Case(1, 2, 40, 16, "clustered"), _Case(1, 2, 40, 16, "flat", False)]
+
+
+def entmax_attention_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
+    """The figures of the suite, by a clock."""
+    cases = _SMALL if effort.small else _CASES
+    for case in cases:
+        yield from _beside_flash(case, clock, effort)
+    yield from _other_alphas(cases[0], clock, effort)
+    yield _memory(max(cases, key=lambda case: case.length), clock)
+    for case in cases if effort.small else (*cases, _SHORT):
+        yield _eager(case, clock, effort)
+
+
+def peer_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
+    """What adasplash takes in each of its versions, and what we take, by a clock."""
+    for case in _SMALL if effort.small else _CASES:
+        if case.kind != "flat" and case.length in _LENGTHS_OF_PEERS:
+            yield from _beside_peers(case, clock, effort)
+
+
+def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
+    inputs, cotangent = _drawn(case, clock.device)
+    error = _error(case, clock.device)
+    details: dict[str, Any] = {"error": error, "allowed_error": _ERROR}
+    if not error <= _ERROR:
+        details["failed"] = f"an error of {error:.3g} relative to float64"
+        yield Figure(_BOTH, case.row, case.kind, math.nan, at_most=case.at_most, details=details)
+        return
+    ours, flash, chosen = _entmax(case, 1.5), _flash(case), _softmax(case)
+    functions = {"contmax": ours, "torch": flash} | ({"chosen": chosen} if case.kind == "random" else {})
+    times = clock.device_times({name: Work(f, inputs, cotangent) for name, f in functions.items()}, effort)
+    place: dict[str, Any] = {"row": case.row, "column": case.kind}
+    yield device_ratio(times, "contmax", details=details, table=_BOTH, **place, at_most=case.at_most)
+    if case.kind == "random":
+        kernels = {"kernels": _chosen_kernels(case, inputs)}
+        yield device_ratio(times, "chosen", details=kernels, table=_CHOICE, row=case.row, column="softmax")
+        constants = [x.detach() for x in inputs]
+        forward = {"contmax": lambda: ours(*constants), "torch": lambda: flash(*constants)}
+        times = clock.device_times(forward, effort)
+        yield device_ratio(times, "contmax", table=_FORWARD, **place, at_most=case.forward_at_most)
+
+
+def _eager(case: _Case, clock: Clock, effort: Effort) -> Figure:
+    inputs, cotangent = _drawn(case, clock.device)
+    calls = {"contmax": Work(_entmax(case, 1.5), inputs, cotangent), "torch": Work(_flash(case), inputs, cotangent)}
+    times = _wall_times(calls, clock, effort)
+    return device_ratio(times, "contmax", table=_EAGER, row=case.row, column=case.kind)
+
+
+def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
+    """A row: ours and each version of adasplash whose output is ours, all in turns with flash attention."""
+    inputs, cotangent = _drawn(case, clock.device)
+    ours = Work(_entmax(case, 1.5), inputs, cotangent)
+    calls, exact = {"torch": Work(_flash(case), inputs, cotangent), "contmax": ours}, ours()
+    details: dict[str, dict[str, Any]] = {"contmax": {}}
+    for name, attend in _versions_of_adasplash(case).items():
+        details[name] = {}
+        if attend is not None:
+            theirs = Work(attend, inputs, cotangent)
+            try:
+                details[name] = _differences(theirs(), exact)
+                calls[name] = theirs
+            except Exception as problem:  # peers fail in ways of their own
+                details[name] = {"refused": str(problem)[:200]}
+    times = _wall_times(calls, clock, effort)
+    for name, known in details.items():
+        place: dict[str, Any] = {"table": _EAGER, "row": f"{case.row}, {case.kind}", "column": name, "details": known}
+        yield device_ratio(times, name, **place) if name in calls else Figure(value=None, **place)
+
+
+def _wall_times(calls: Mapping[str, Call], clock: Clock, effort: Effort) -> dict[str, list[float]]:
+    """In blocks so long that the host's delay before the first kernel is negligible."""
+    return clock.wall_times(calls, effort if effort.small else dataclasses.replace(effort, block=0.05))
+
+
+def _versions_of_adasplash(case: _Case) -> dict[str, Callable[..., Tensor] | None]:
+    """The attention of each version, where it is installed; the second is for causal attention alone."""
+    library = peer("adasplash")
+    if library is None:
+        return {"adasplash v2": None, "adasplash v1": None}
+    # Releases before 0.2 lack the second version; looking it up inside the call makes this a refusal of that call.
+    return {
+        "adasplash v2": (lambda *inputs: library.adasplash2(*inputs)) if case.is_causal else None,
+        "adasplash v1": lambda *inputs: library.adasplash_v1(*inputs, is_causal=case.is_causal),
+    }
+
+
+def _differences(theirs: tuple[Tensor, ...], ours: tuple[Tensor, ...]) -> dict[str, Any]:
+    """‖x − ours‖/‖ours‖ of the output and of the gradients; no time for a peer whose output is something else."""
+    names = ("output", "query", "key", "value")
+    found = {name: _distance(x, exact) for name, x, exact in zip(names, theirs, ours, strict=True)}
+    if not found["output"] <= _LARGEST_DIFFERENCE:
+        raise ValueError(f"its output differs from that of entmax_attention by {found['output']:.2g}")
+    return {"differences": found}
+
+
+def _other_alphas(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
+    inputs, cotangent = _drawn(case, clock.device)
+    per_head = torch.linspace(1.3, 1.8, case.heads, device=clock.device).requires_grad_()
+    calls = {"α = 1.5": Work(_entmax(case, 1.5), inputs, cotangent)}
+    for name, alpha in (("α = 1.25", 1.25), ("α = 4/3", 4 / 3), ("α = 2", 2.0)):
+        calls[name] = Work(_entmax(case, alpha), inputs, cotangent)
+    learned = (*inputs, per_head)
+    calls["α per head, learned"] = Work(lambda q, k, v, a: _entmax(case, a)(q, k, v), learned, cotangent)
+    times = clock.device_times(calls, effort)
+    unit = percentiles(times["α = 1.5"])["median"]
+    for name in calls:
+        if name != "α = 1.5":
+            seconds = percentiles(times[name])
+            yield Figure(_ALPHAS, case.row, name, seconds["median"] / unit, at_most=1.3, details={"seconds": seconds})
+
+
+def _memory(case: _Case, clock: Clock) -> Figure:
+    inputs, cotangent = _drawn(case, clock.device)
+    extra, _ = clock.peak_memory(Work(_entmax(case, 1.5), inputs, cotangent))
+    return Figure(_MEMORY, case.row, case.kind, extra / 1e6, at_most=1000.0)
+
+
+def _entmax(case: _Case, alpha: float | Tensor) -> Callable[..., Tensor]:
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        output = contmax.entmax_attention(query, key, value, alpha=alpha, is_causal=is_causal)
+        output = contmax.entmax_attention(query, key, value, alpha=alpha, is_causal=case.is_causal)
         assert isinstance(output, Tensor)
         return output
 
     return attend
 
 
-def _pass(inputs: list[Tensor], cotangent: Tensor, attend: Callable[..., Tensor]) -> Callable[[], object]:
-    return lambda: torch.autograd.grad(attend(*inputs), inputs, cotangent)
+def _softmax(case: _Case) -> Callable[..., Tensor]:
+    """Softmax attention by the kernels that torch chooses, which may be faster than flash attention."""
+    return lambda query, key, value: scaled_dot_product_attention(query, key, value, is_causal=case.is_causal)
 
 
-ENTMAX_ATTENTION = Suite("entmax-attention", _figures)
+def _chosen_kernels(case: _Case, inputs: tuple[Tensor, ...]) -> str:
+    """The name in torch of the kernels it chooses, such as CUDNN_ATTENTION."""
+    query, key, value = inputs
+    return str(SDPBackend(torch._fused_sdp_choice(query, key, value, is_causal=case.is_causal)).name)
+
+
+def _flash(case: _Case) -> Callable[..., Tensor]:
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        only = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if query.is_cuda else contextlib.nullcontext()
+        with only:
+            return _softmax(case)(query, key, value)
+
+    return attend
+
+
+def _drawn(case: _Case, device: str) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Query, key and value, and the gradient of the output: bfloat16, by a fixed seed.
+
+    Random scores are normal. Clustered ones have queries and keys near one of L/64 centres, in order. Flat ones are a
+    tenth of random ones: hundreds of keys have mass.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    shape = (case.batch, case.heads, case.length, case.channels)
+    query, key, value, cotangent = (torch.randn(shape, device=device, generator=generator) for _ in range(4))
+    if case.kind == "clustered":
+        few = (*shape[:2], -(-case.length // 64), case.channels)
+        centres = torch.randn(few, device=device, generator=generator).repeat_interleave(64, 2)[:, :, : case.length]
+        query, key = centres + 0.5 * query, centres + 0.5 * key
+    if case.kind == "flat":
+        query = 0.1 * query
+    inputs = tuple(x.bfloat16().requires_grad_() for x in (query, key, value))
+    return inputs, cotangent.bfloat16()
+
+
+def _error(case: _Case, device: str) -> float:
+    """Largest error of output and gradients of a short case, ‖x − exact‖/‖exact‖ in float64."""
+    short = case._replace(batch=1, heads=2, length=min(case.length, 1000))
+    inputs, cotangent = _drawn(short, device)
+    exact = tuple(x.detach().double().requires_grad_() for x in inputs)
+    ours, theirs = Work(_entmax(short, 1.5), inputs, cotangent), Work(_entmax(short, 1.5), exact, cotangent.double())
+    return max(map(_distance, ours(), theirs()))
+
+
+def _distance(x: Tensor, exact: Tensor) -> float:
+    return float((x.double() - exact.double()).norm() / exact.double().norm())
+
+
+def _cpu_figures(effort: Effort) -> Iterator[Figure]:
+    shape = (1, 2, 64, 16) if effort.small else (1, 8, 1024, 64)
+    inputs = tuple(torch.randn(shape, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(3))
+    cotangent = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+    for is_causal in (False, True):
+        case = _Case(*shape, kind="random", is_causal=is_causal)
+        for alpha in (1.5, 2.0):
+            functions = {"torch": _softmax(case), "contmax": _entmax(case, alpha)}
+            passes = {name: Work(function, inputs, cotangent) for name, function in functions.items()}
+            row = f"{shape}, {'causal' if is_causal else 'not causal'}"
+            place = {"table": _TIME, "row": row, "column": f"α = {alpha:g}"}
+            yield ratio_figure(interleaved(passes, effort), "contmax", "torch", **place, at_most=2.0)
+
+
+ENTMAX_ATTENTION = Suite("entmax-attention", _cpu_figures)
+GPU_ENTMAX_ATTENTION = gpu_suite("entmax-attention", entmax_attention_figures)
+GPU_ENTMAX_ATTENTION_PEERS = gpu_suite("entmax-attention-peers", peer_figures, peers=("adasplash",))

@@ -1,9 +1,17 @@
-"""One measured number and what it should be."""
+"""Measured numbers with their targets, the suites that yield them, and both as text."""
 
 import dataclasses
+import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
+
+from contmax_lab.bench._measuring import Clock, Effort, GraphClock, Ratio
+from contmax_lab.provenance import provenance
+
+MISSED = "✗"
+_EMPTY = "–"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,3 +72,122 @@ class Figure:
         if self.value is not None and not math.isfinite(self.value):
             fields["value"] = None
         return {**fields, "reached": self.reached}
+
+
+Times = Mapping[str, Sequence[float]]
+
+
+def ratio_figure(
+    times: Times, numerator: str, denominator: str, *, more: Mapping[str, Any] = {}, **place: Any
+) -> Figure:
+    """The median ratio of the times of two contenders; no value where one of them did not take part.
+
+    Args:
+        times: what `interleaved` returned.
+        numerator, denominator: two of the contenders.
+        more: details beside the smallest ratio and the number of rounds.
+        place: table, row, column and target of the figure.
+    """
+    if numerator not in times or denominator not in times:
+        return Figure(value=None, **place)
+    ratio = Ratio.of(times[numerator], times[denominator])
+    return Figure(value=ratio.median, details={"minimum": ratio.minimum, "rounds": ratio.rounds, **more}, **place)
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """A benchmark that can be run by name.
+
+    Args:
+        name: what the command line and the file of results call it.
+        figures: yields the figures, table by table, with the given effort.
+        peers: optional packages it compares with; without them their figures have no value.
+    """
+
+    name: str
+    figures: Callable[[Effort], Iterator[Figure]]
+    peers: tuple[str, ...] = ()
+
+    def missing_peers(self) -> list[str]:
+        """Those of the peers that cannot be imported."""
+        return [name for name in self.peers if peer(name) is None]
+
+
+def gpu_suite(name: str, figures: Callable[[Effort, Clock], Iterator[Figure]], peers: tuple[str, ...] = ()) -> Suite:
+    """A suite whose figures are measured by a `GraphClock`."""
+    return Suite(name, lambda effort: figures(effort, GraphClock()), peers)
+
+
+def peer(name: str) -> ModuleType | None:
+    """A package to compare with, or None where it is not installed or lacks what it needs."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def record() -> dict[str, Any]:
+    """Commit, date, machine and versions, for the head of a file of figures.
+
+    Example:
+        >>> sorted(record())
+        ['commit', 'date', 'dirty', 'machine', 'versions']
+    """
+    return provenance(("contmax", "torch", "numpy", "numba", "triton", "entmax"))
+
+
+def tables(figures: Sequence[Figure]) -> str:
+    """All tables of a suite, in the order in which their figures came.
+
+    Where targets differ from row to row the header lists them from top to bottom; rows without one (a peer shown for
+    comparison) are skipped.
+
+    Example:
+        >>> print(tables([
+        ...     Figure("time / torch.softmax", "(64, 280)", "sparsemax", 4.21, at_most=6.0),
+        ...     Figure("time / torch.softmax", "(64, 280) entmax", "sparsemax", 38.2),
+        ...     Figure("time / torch.softmax", "(4096, 128)", "sparsemax", 4.5, at_most=4.0),
+        ... ]))
+        time / torch.softmax
+                            sparsemax
+                              ≤ 6/4
+        (64, 280)              4.21
+        (64, 280) entmax       38.2
+        (4096, 128)             4.5 ✗
+    """
+    titles = _in_order(figure.table for figure in figures)
+    return "\n\n".join(_table(title, [f for f in figures if f.table == title]) for title in titles)
+
+
+def _table(title: str, figures: Sequence[Figure]) -> str:
+    rows, columns = _in_order(f.row for f in figures), _in_order(f.column for f in figures)
+    cells = {(f.row, f.column): _cell(f) for f in figures}
+    grid = [["", *columns], ["", *(_targets([f for f in figures if f.column == column]) for column in columns)]]
+    grid += [[row, *(cells.get((row, column), _EMPTY + "  ") for column in columns)] for row in rows]
+    widths = [max(len(line[i]) for line in grid) for i in range(len(columns) + 1)]
+    lines = [title]
+    for number, (label, *others) in enumerate(grid):
+        align = str.center if number < 2 else str.rjust
+        aligned = map(align, others, widths[1:])
+        lines.append("  ".join([label.ljust(widths[0]), *aligned]).rstrip())
+    return "\n".join(lines)
+
+
+def _targets(figures: Sequence[Figure]) -> str:
+    """The targets of a column: one if all rows agree, else from top to bottom."""
+    targets = [f.target for f in figures if f.target is not None]
+    if len(set(targets)) <= 1:
+        return "".join(targets[:1])
+    sign = targets[0][0]
+    return f"{sign} " + "/".join(target.removeprefix(f"{sign} ") for target in targets)
+
+
+def _cell(figure: Figure) -> str:
+    """Three digits, without an exponent where a large number is still readable; and a mark if it misses its target."""
+    value = figure.value
+    text = _EMPTY if value is None else f"{value:.0f}" if 1000 <= value < 1e6 else f"{value:.3g}"
+    return f"{text} {MISSED if figure.reached is False else ' '}"
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

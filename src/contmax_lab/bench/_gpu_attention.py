@@ -1,25 +1,33 @@
-"""The suite `attention` on a GPU: expectations and continuous attention against discrete softmax attention."""
+"""The suites `attention` and `growth` on a GPU: continuous beside softmax attention, over sizes and over lengths."""
 
 import copy
+import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 import contmax
 from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
-from contmax.densities import BetaGaussian
-from contmax_lab.bench._figure import Figure
-from contmax_lab.bench._gpu_timing import Clock, GraphClock
-from contmax_lab.bench._gpu_work import Contest, Work
-from contmax_lab.bench._suite import Suite
-from contmax_lab.bench._timing import Effort
+from contmax.densities import BetaGaussian, TruncatedParabola
+from contmax_lab.bench._attention import softmax_context
+from contmax_lab.bench._figure import Figure, gpu_suite
+from contmax_lab.bench._measuring import Clock, Effort, percentiles
+from contmax_lab.bench._work import Contest, Work, relative_error
 
 _EXPECTATION = "expectation on the line, forward + backward: device time / elementwise product of that size"
 _LINE = "a sequence, given (μ, σ), forward + backward: device time / discrete softmax attention"
 _RAGGED = "sequences of L/4 to L observations, forward + backward: device time / full sequences"
 _PLANE = "an image, given (μ, Σ), forward + backward: device time / discrete softmax attention"
+_QUERY = "one of many queries, forward, microseconds of the device"
+_FIT = "fit of the signal, once for all queries, milliseconds"
+_OURS, _THEIRS = "a materialized signal, α = 2", "scaled_dot_product_attention"
+_LENGTHS = (4_096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304)
+# If all queries together take longer than this many seconds, softmax attention over longer sequences is not measured.
+_TOO_LONG = 2.0
 _ALPHAS = (1.0, 1.5, 2.0)
 # Coefficients of a fit have both signs and cancel, which no torch operation beside it does.
 _TOLERANCE = 3e-5
@@ -129,7 +137,7 @@ def _on_plane(batch: int, channels: int, alpha: float, device: str) -> Contest:
 
 
 class _Draw:
-    """Random tensors on a device, the same in every run."""
+    """Random tensors on a device, by a fixed seed."""
 
     def __init__(self, device: str) -> None:
         self._options: dict[str, Any] = {"device": device, "generator": torch.Generator(device).manual_seed(0)}
@@ -150,7 +158,7 @@ def _line_basis(functions: int) -> GaussianBasis:
 
 
 def _attention(basis: Basis, alpha: float, device: str, **options: Any) -> Callable[..., Tensor]:
-    """A continuous attention that is told where to look, as a function of values, locations and scales."""
+    """Continuous attention with given densities, as a function of values, locations and scales."""
     attend = _of_each_dtype(contmax.nn.ContinuousAttention(basis, alpha=alpha, **options), device)
 
     def context(values: Tensor, loc: Tensor, scale: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -167,12 +175,7 @@ def _of_each_dtype(module: torch.nn.Module, device: str) -> Callable[[Tensor], A
 
 
 def _discrete(values: Tensor, cotangent: Tensor, draw: _Draw) -> Work:
-    scores = draw.normal(*values.shape[:-1]).requires_grad_()
-
-    def attend(scores: Tensor, values: Tensor) -> Tensor:
-        return (torch.softmax(scores, -1).unsqueeze(-2) @ values).squeeze(-2)
-
-    return Work(attend, (scores, values), cotangent)
+    return Work(softmax_context, (draw.normal(*values.shape[:-1]).requires_grad_(), values), cotangent)
 
 
 def _least_bytes(values: Tensor) -> int:
@@ -180,4 +183,93 @@ def _least_bytes(values: Tensor) -> int:
     return 2 * values.numel() * values.element_size()
 
 
-GPU_ATTENTION = Suite("attention", lambda effort: attention_figures(effort, GraphClock()))
+# -- growth ------------------------------------------------------------------------------------------------------------
+
+
+def growth_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
+    """The figures of the suite, by a clock."""
+    queries, functions, channels = (16, 8, 4) if effort.small else (8192, 512, 128)
+    dtype = torch.bfloat16
+    basis = GaussianBasis.linspace(functions, scale=1 / functions).to(clock.device)
+    loc, scale = (torch.rand(queries, device=clock.device).to(dtype) for _ in range(2))
+    density = TruncatedParabola(loc, 0.001 + 0.01 * scale, validate_args=False)
+    query = torch.randn(1, 1, queries, channels, device=clock.device, dtype=dtype)
+    discrete_goes_on = True
+    for length in (64, 256) if effort.small else _LENGTHS:
+        column = f"L = {length:,}"
+        values = torch.randn(length, channels, device=clock.device, dtype=dtype)
+        try:
+            yield from [_fit(values, basis, column, clock, effort), _one_query(values, basis, density, clock, effort)]
+        except torch.OutOfMemoryError as error:
+            yield Figure(_QUERY, _OURS, column, math.nan, details={"length": length, "failed": str(error)[:200]})
+        if discrete_goes_on:
+            key = torch.randn(1, 1, length, channels, device=clock.device, dtype=dtype)
+            inputs = (query, key, values[None, None])
+            theirs = _microseconds(lambda x=inputs: scaled_dot_product_attention(*x), queries, clock, effort)  # type: ignore[misc]
+            discrete_goes_on = theirs["median"] * queries * 1e-6 <= _TOO_LONG
+            yield Figure(_QUERY, _THEIRS, column, theirs["median"], details={"length": length, **theirs})
+
+
+def _one_query(
+    values: Tensor, basis: GaussianBasis, density: TruncatedParabola, clock: Clock, effort: Effort
+) -> Figure:
+    signal, length = _fitted(values, basis), len(values)
+    error = _error(signal, density)
+    details: dict[str, Any] = {"length": length, "error": error}
+    if error > 2 * torch.finfo(values.dtype).eps:
+        details["failed"] = f"an error of {error:.3g} relative to float64"
+        return Figure(_QUERY, _OURS, f"L = {length:,}", math.nan, details=details)
+    times = _microseconds(lambda: signal.expectation(density), density.batch_shape.numel(), clock, effort)
+    return Figure(_QUERY, _OURS, f"L = {length:,}", times["median"], details={**details, **times})
+
+
+def _fitted(values: Tensor, basis: GaussianBasis) -> contmax.Signal:
+    # A copy of the basis has no cached weights of an earlier fit.
+    with torch.no_grad():
+        return contmax.fit_signal(values, copy.deepcopy(basis)).materialize()
+
+
+def _error(signal: contmax.Signal, density: TruncatedParabola) -> float:
+    """Largest error of the first queries against float64, relative to the largest number."""
+    loc, scale = (x[:32] for x in (density.loc, density.scale))
+    got = signal.expectation(TruncatedParabola(loc, scale, validate_args=False))
+    exact = signal.to(torch.float64).expectation(TruncatedParabola(loc.double(), scale.double(), validate_args=False))
+    return relative_error(got, exact)
+
+
+def _fit(values: Tensor, basis: GaussianBasis, column: str, clock: Clock, effort: Effort) -> Figure:
+    times = clock.wall_times({"fit": lambda: _fitted(values, basis)}, effort)["fit"]
+    milliseconds = {name: 1e3 * seconds for name, seconds in percentiles(times).items()}
+    return Figure(_FIT, "K = 512, D = 128", column, milliseconds["median"], details=milliseconds)
+
+
+def _microseconds(call: Callable[[], Tensor], queries: int, clock: Clock, effort: Effort) -> dict[str, float]:
+    with torch.no_grad():
+        times = clock.device_times({"queries": call}, effort)["queries"]
+    return {name: 1e6 * seconds / queries for name, seconds in percentiles(times).items()}
+
+
+def draw_growth(results: dict[str, Any], path: Path) -> None:
+    """The costs of a query over the length of the sequence, as a picture.
+
+    Args:
+        results: what the suite stored, as read from its file.
+        path: where to put the picture; matplotlib makes it.
+    """
+    from matplotlib.figure import Figure as Picture
+
+    picture = Picture(figsize=(6, 3.6), layout="constrained")
+    axes = picture.add_subplot()
+    for row in (_OURS, _THEIRS):
+        points = [f for f in results["figures"] if f["table"] == _QUERY and f["row"] == row]
+        axes.loglog([p["details"]["length"] for p in points], [p["value"] for p in points], marker="o", label=row)
+    axes.set_xlabel("observations L")
+    axes.set_ylabel("microseconds per query")
+    axes.set_title(", ".join(results["machine"].get("gpus") or [results["machine"]["cpu"]]), fontsize="medium")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+    picture.savefig(path, dpi=150)
+
+
+GPU_ATTENTION = gpu_suite("attention", attention_figures)
+GPU_GROWTH = gpu_suite("growth", growth_figures)

@@ -1,20 +1,21 @@
-"""The suite `maps` on a GPU: finite maps against torch.softmax, torch.compile of it, and other libraries."""
+"""The suites `maps` and `losses` on a GPU: against torch.softmax, F.cross_entropy and other libraries."""
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 import contmax
-from contmax_lab.bench._figure import Figure
-from contmax_lab.bench._gpu_timing import Call, Clock, GraphClock
-from contmax_lab.bench._gpu_work import Contest, Work
-from contmax_lab.bench._suite import Suite, peer
-from contmax_lab.bench._timing import Effort
+from contmax_lab.bench._figure import Figure, gpu_suite, peer
+from contmax_lab.bench._measuring import Call, Clock, Effort
+from contmax_lab.bench._work import Contest, Work
 
-_TABLE = "forward + backward: device time / torch.softmax"
+_MAPS = "forward + backward: device time / torch.softmax"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _LARGE = ((8192, 1024), (8192, 4096), (1024, 32000))
 _SMALL = ((64, 100), (16, 700))
@@ -24,6 +25,18 @@ _EAGER = (_LARGE[0], _SMALL[0])
 _OTHER, _LEARNED = "entmax α=1.3", "entmax, learned α"
 # Where all of the named maps have another target than on large inputs.
 _LIMITS = {(256, 128000): 1.2, (65536, 64): 1.0, (32768, 512): 1.0}
+_LOSSES = "forward + backward: device time / F.cross_entropy"
+_MEMORY = "peak memory beyond the gradient / memory of the logits"
+_LINEAR = "linear layer and loss, forward + backward: device time / logits first, then entmax_loss"
+_LINEAR_MEMORY = "linear layer and loss: peak memory beyond the gradients / memory of the logits"
+_LINEAR_ERROR = "linear layer and loss: error of the weight's gradient, relative to its largest number"
+_LOSS_LIMITS = {torch.float32: 0.5, torch.bfloat16: 0.8}
+
+Shape = tuple[int, int]
+
+
+def _scores(shape: Shape, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    return (2 * torch.randn(shape, device=generator.device, generator=generator)).to(dtype).requires_grad_()
 
 
 def maps_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
@@ -33,16 +46,16 @@ def maps_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     for shape in shapes:
         for dtype in _DTYPES:
             for column in (*_NAMED, _OTHER, _LEARNED) if shape not in _LIMITS else _NAMED:
-                contest = _contest(shape, dtype, column, clock.device)
+                contest = _map_contest(shape, dtype, column, clock.device)
                 yield from contest.figures(clock, effort)
                 yield from contest.peer_figures(clock, effort)
             if shape in _EAGER:
                 yield _python_alone(shape, dtype, clock, effort)
 
 
-def _contest(shape: tuple[int, int], dtype: str, column: str, device: str) -> Contest:
+def _map_contest(shape: Shape, dtype: str, column: str, device: str) -> Contest:
     generator = torch.Generator(device).manual_seed(0)
-    scores = (2 * torch.randn(shape, device=device, generator=generator)).to(_DTYPES[dtype]).requires_grad_()
+    scores = _scores(shape, _DTYPES[dtype], generator)
     cotangent = torch.randn(shape, device=device, generator=generator).to(_DTYPES[dtype])
     alpha: Any = _NAMED.get(column, 1.3)
     if column == _LEARNED:
@@ -52,21 +65,22 @@ def _contest(shape: tuple[int, int], dtype: str, column: str, device: str) -> Co
     else:
         ours = Work(lambda x: contmax.entmax(x, alpha), (scores,), cotangent)
     return Contest(
-        table=_TABLE,
+        table=_MAPS,
         row=f"{shape} {dtype}",
         column=column,
         ours=ours,
         unit=Work(lambda x: torch.softmax(x, -1), (scores,), cotangent),
         moved_bytes=_least_bytes(contmax.entmax(scores.detach(), alpha)),
-        at_most=_limit(shape, dtype, column),
+        at_most=_limit_of_map(shape, dtype, column),
         eager_at_most=1.5 if shape in _EAGER and column in _NAMED else None,
-        peers=_peers(scores, cotangent, alpha, compiled=shape == _LARGE[0]),
+        peers=_map_peers(scores, cotangent, alpha, compiled=shape == _LARGE[0]),
     )
 
 
 def _least_bytes(p: Tensor) -> int:
-    """The scores and their gradient, the probabilities twice, and of their gradient what is beside a positive one: 32
-    bytes are read at a time.
+    """Bytes of the scores, of their gradient, twice of the probabilities, and of the cotangent where p > 0.
+
+    The memory is read in sectors of 32 bytes: every sector with a positive probability counts.
     """
     together = 32 // p.element_size()
     beside = torch.nn.functional.pad(p, (0, -p.shape[-1] % together)).unflatten(-1, (-1, together)).any(-1)
@@ -74,7 +88,7 @@ def _least_bytes(p: Tensor) -> int:
 
 
 class _Nothing(torch.autograd.Function):
-    """Memory for a result and for a gradient, and no kernel: what Python's side of any map of ours costs at least."""
+    """A map that allocates its result and its gradient but launches no kernel: the least cost of Python's side."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor) -> Tensor:
@@ -88,22 +102,22 @@ class _Nothing(torch.autograd.Function):
         return torch.empty_like(p)
 
 
-def _python_alone(shape: tuple[int, int], dtype: str, clock: Clock, effort: Effort) -> Figure:
-    """Eager calls of a function of Python that computes nothing, beside torch.softmax, which has no Python inside."""
-    contest = _contest(shape, dtype, "sparsemax", clock.device)
+def _python_alone(shape: Shape, dtype: str, clock: Clock, effort: Effort) -> Figure:
+    """Eager calls of an autograd.Function that computes nothing, beside torch.softmax, which is written in C++."""
+    contest = _map_contest(shape, dtype, "sparsemax", clock.device)
     idle = dataclasses.replace(contest.ours, function=_Nothing.apply)
     column = "an autograd.Function that computes nothing"
     return dataclasses.replace(contest, ours=idle, column=column, eager_at_most=None).eager_figure(clock, effort)
 
 
-def _limit(shape: tuple[int, int], dtype: str, column: str) -> float:
+def _limit_of_map(shape: Shape, dtype: str, column: str) -> float:
     if column in _NAMED:
         return _LIMITS.get(shape, 0.75 if dtype == "float32" else 0.85)
     return 1.4 if column == _OTHER else 1.7
 
 
-def _peers(scores: Tensor, cotangent: Tensor, alpha: Any, compiled: bool) -> dict[str, Call]:
-    """Passes of other libraries that are installed, and of what torch.compile makes of softmax."""
+def _map_peers(scores: Tensor, cotangent: Tensor, alpha: Any, compiled: bool) -> dict[str, Call]:
+    """Passes of other libraries that are installed, and of softmax compiled by torch.compile."""
     found: dict[str, Callable[[Tensor], Tensor]] = {}
     entmax, liger, adasplash = (peer(name) for name in ("entmax", "liger_kernel.ops.sparsemax", "adasplash"))
     if entmax is not None:
@@ -119,6 +133,111 @@ def _peers(scores: Tensor, cotangent: Tensor, alpha: Any, compiled: bool) -> dic
     return {name: Work(function, (scores,), cotangent) for name, function in found.items()}
 
 
-GPU_MAPS = Suite(
-    "maps", lambda effort: maps_figures(effort, GraphClock()), peers=("entmax", "liger_kernel", "adasplash")
-)
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def losses_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
+    """The figures of the suite, by a clock."""
+    shapes = ((64, 1000),) if effort.small else ((4096, 32000), (8192, 128256))
+    kinds = [(dtype, alpha) for dtype in _LOSS_LIMITS for alpha in (1.5, 2.0)]
+    for shape, targets in (*((shape, _class_ids) for shape in shapes), (shapes[0], _soft_targets)):
+        for kind in kinds:
+            contest = _loss_contest(shape, targets, *kind, clock.device)
+            yield from contest.figures(clock, effort)
+            yield _memory(contest, clock)
+    # A linear layer that never holds all its logits at once.
+    sizes = (64, 32, 1000) if effort.small else (8192, 4096, 128256)
+    yield from _linear(*sizes, clock, effort)
+    for shape, kind in itertools.product(shapes, kinds):
+        yield from _loss_contest(shape, _class_ids, *kind, clock.device).peer_figures(clock, effort)
+
+
+Targets = Callable[[Shape, torch.Generator], Tensor]
+
+
+def _class_ids(shape: Shape, generator: torch.Generator) -> Tensor:
+    return torch.randint(0, shape[1], shape[:1], device=generator.device, generator=generator)
+
+
+def _soft_targets(shape: Shape, generator: torch.Generator) -> Tensor:
+    """A probability for every class, a third of them zero."""
+    target = (2 * torch.randn(shape, device=generator.device, generator=generator)).exp()
+    target[:, ::3] = 0
+    return target / target.sum(-1, keepdim=True)
+
+
+def _loss_contest(shape: Shape, targets: Targets, dtype: torch.dtype, alpha: float, device: str) -> Contest:
+    generator = torch.Generator(device).manual_seed(0)
+    logits = _scores(shape, dtype, generator)
+    target, one = targets(shape, generator), torch.ones((), dtype=dtype, device=device)
+    soft = target.is_floating_point()
+    target = target.to(dtype) if soft else target
+    return Contest(
+        table=_LOSSES,
+        row=f"{'soft targets, ' if soft else ''}{shape} {str(dtype).removeprefix('torch.')}",
+        column=f"entmax_loss α={alpha:g}",
+        ours=Work(lambda z, y: contmax.losses.entmax_loss(z, y, alpha), (logits, target), one),
+        unit=Work(cross_entropy, (logits, target), one),
+        # The logits once, soft targets once, the gradient of the logits once.
+        moved_bytes=(3 if soft else 2) * logits.numel() * logits.element_size(),
+        at_most=_LOSS_LIMITS[dtype],
+        peers={} if soft else _loss_peers(logits, target, one, alpha),
+    )
+
+
+def _loss_peers(logits: Tensor, target: Tensor, one: Tensor, alpha: float) -> dict[str, Call]:
+    found: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
+    entmax, liger = peer("entmax"), peer("liger_kernel.transformers.functional")
+    if entmax is not None:
+        loss = entmax.entmax15_loss if alpha == 1.5 else entmax.sparsemax_loss
+        found["entmax"] = lambda z, y: loss(z, y).mean()
+    if liger is not None:
+        found["liger_kernel's cross-entropy"] = lambda z, y: liger.liger_cross_entropy(z, y)
+    return {name: Work(function, (logits, target), one) for name, function in found.items()}
+
+
+def _memory(contest: Contest, clock: Clock) -> Figure:
+    logits = contest.ours.inputs[0]
+    extra = _beyond_gradients(contest.ours, clock) / (logits.numel() * logits.element_size())
+    return Figure(_MEMORY, contest.row, contest.column, extra, at_most=0.01)
+
+
+def _beyond_gradients(work: Work, clock: Clock) -> float:
+    """Bytes at the peak of a pass without what it returns; NaN where it does not run."""
+    try:
+        peak, (_, *gradients) = clock.peak_memory(work)
+    except Exception:  # what is wrong stands with the time of the same work
+        return math.nan
+    return float(peak - sum(g.numel() * g.element_size() for g in gradients))
+
+
+def _linear(tokens: int, channels: int, classes: int, clock: Clock, effort: Effort) -> Iterator[Figure]:
+    generator = torch.Generator(clock.device).manual_seed(0)
+    hidden, weight = (
+        (size * torch.randn(rows, channels, device=clock.device, generator=generator)).bfloat16().requires_grad_()
+        for rows, size in ((tokens, 1.0), (classes, 2 / math.sqrt(channels)))
+    )
+    target = torch.randint(0, classes, (tokens,), device=clock.device, generator=generator)
+    one = torch.ones((), dtype=torch.bfloat16, device=clock.device)
+    inputs, options = (hidden, weight, target), {"shared": (1,)}
+    contest = Contest(
+        table=_LINEAR,
+        row=f"{tokens} × {channels} × {classes} bfloat16",
+        column="linear_entmax_loss α=1.5",
+        ours=Work(lambda h, w, y: contmax.losses.linear_entmax_loss(h, w, y, 1.5), inputs, one, **options),
+        unit=Work(lambda h, w, y: contmax.losses.entmax_loss(h @ w.mT, y, 1.5), inputs, one, **options),
+        moved_bytes=4 * (hidden.numel() + weight.numel()) * hidden.element_size(),
+        at_most=1.1,
+    )
+    figures = list(contest.figures(clock, effort))
+    yield from figures
+    extra = _beyond_gradients(contest.ours, clock) / (tokens * classes * hidden.element_size())
+    yield Figure(_LINEAR_MEMORY, contest.row, contest.column, extra, at_most=1 / 8)
+    if "errors" in figures[0].details:
+        ours, theirs = (figures[0].details[name][2] for name in ("errors", "errors_of_torch"))
+        limit = 2 * theirs + torch.finfo(torch.bfloat16).eps
+        yield Figure(_LINEAR_ERROR, contest.row, contest.column, ours, at_most=limit)
+
+
+GPU_MAPS = gpu_suite("maps", maps_figures, peers=("entmax", "liger_kernel", "adasplash"))
+GPU_LOSSES = gpu_suite("losses", losses_figures, peers=("entmax", "liger_kernel"))

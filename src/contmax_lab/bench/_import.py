@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from contmax_lab.bench._figure import Figure
-from contmax_lab.bench._suite import Suite
-from contmax_lab.bench._timing import Effort
+from contmax_lab.bench._figure import Figure, Suite
+from contmax_lab.bench._measuring import Effort
 
 _TABLE = "processor time of imports in seconds"
 _COLUMN = "after import torch"

@@ -1,23 +1,22 @@
 """The suite `maps`: finite maps and their loss against torch.softmax, cross-entropy and the `entmax` package."""
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, Literal
 
-from contmax_lab.bench._accuracy import Solved, errors
-from contmax_lab.bench._figure import Figure
-from contmax_lab.bench._memory import peak_extra_memory
-from contmax_lab.bench._passes import (
-    LOSS_OPERATIONS,
-    MAP_OPERATIONS,
-    TENSOR_ALPHA,
-    Library,
-    Shape,
-    drawn,
-    prepared_pass,
-)
-from contmax_lab.bench._suite import Suite, peer
-from contmax_lab.bench._timing import Effort, Ratio, interleaved
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import contmax
+from contmax_lab.bench._figure import Figure, Suite, peer, ratio_figure
+from contmax_lab.bench._measuring import Effort, interleaved, peak_extra_memory
+
+Library = Literal["torch", "contmax", "entmax"]
+Shape = tuple[int, int]
 
 _TIME = "forward + backward: time / torch.softmax"
 _SPEED_UP = "forward + backward: times faster than the entmax package"
@@ -60,6 +59,196 @@ _SMALL = _Sizes(
     accuracy=(((16, 280), "normal"), ((16, 280), "flat"), ((16, 280), "ties")),
 )
 
+# How scores are drawn: as usual, and in two ways that leave whole rows in the support.
+DRAWS: dict[str, Callable[[Shape, torch.Generator], Tensor]] = {
+    "normal": lambda shape, generator: torch.randn(shape, generator=generator),
+    "flat": lambda shape, generator: 0.01 * torch.randn(shape, generator=generator),
+    "ties": lambda shape, generator: torch.randint(0, 2, shape, generator=generator).float(),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One operation in three libraries, as functions of the scores and of a second argument (α, or class ids).
+
+    Args:
+        contmax: ours.
+        entmax: the peer's, whose first argument is the package.
+        second: draws the second argument for scores of a shape.
+        torch: the operation whose time is the unit.
+        per_row: whether the result has one number per row, not one per score.
+        peer_is_exact: whether the peer computes it exactly, not by bisection.
+    """
+
+    contmax: Callable[[Tensor, Any], Tensor]
+    entmax: Callable[[ModuleType, Tensor, Any], Tensor]
+    second: Callable[[Shape, torch.Generator], float | Tensor]
+    torch: Callable[[Tensor, Any], Tensor] = lambda scores, _: torch.softmax(scores, -1)
+    per_row: bool = False
+    peer_is_exact: bool = True
+
+    def by(self, library: Library) -> Callable[[Tensor, Any], Tensor]:
+        """The operation in one of the libraries, which must be installed."""
+        if library == "contmax":
+            return self.contmax
+        if library == "torch":
+            return self.torch
+        return functools.partial(self.entmax, importlib.import_module("entmax"))
+
+
+def _learned_alpha(shape: Shape, generator: torch.Generator) -> Tensor:
+    return (1.1 + 0.8 * torch.rand(shape[0], 1, generator=generator)).requires_grad_()
+
+
+def _class_ids(shape: Shape, generator: torch.Generator) -> Tensor:
+    return torch.randint(0, shape[1], shape[:1], generator=generator)
+
+
+_by_bisection: dict[str, Any] = {
+    "contmax": contmax.entmax,
+    "entmax": lambda package, x, alpha: package.entmax_bisect(x, alpha),
+    "peer_is_exact": False,
+}
+
+TENSOR_ALPHA = "entmax, tensor α"
+
+MAP_OPERATIONS = {
+    "sparsemax": Operation(
+        contmax=lambda x, _: contmax.sparsemax(x),
+        entmax=lambda package, x, _: package.sparsemax(x),
+        second=lambda *_: 2.0,
+    ),
+    "entmax α=1.5": Operation(
+        contmax=contmax.entmax,
+        entmax=lambda package, x, _: package.entmax15(x),
+        second=lambda *_: 1.5,
+    ),
+    "entmax α=4/3": Operation(second=lambda *_: 4 / 3, **_by_bisection),
+    TENSOR_ALPHA: Operation(second=_learned_alpha, **_by_bisection),
+}
+
+LOSS_OPERATIONS = {
+    "entmax_loss α=1.5": Operation(
+        torch=lambda z, ids: cross_entropy(z, ids, reduction="none"),
+        contmax=lambda z, ids: contmax.losses.entmax_loss(z, ids, 1.5, reduction="none"),
+        entmax=lambda package, z, ids: package.entmax15_loss(z, ids),
+        second=_class_ids,
+        per_row=True,
+    ),
+}
+
+_OPERATIONS = MAP_OPERATIONS | LOSS_OPERATIONS
+
+
+def drawn(name: str, shape: Shape, draw: str = "normal") -> tuple[Tensor, Any]:
+    """Scores (float32) and second argument of an operation, by a fixed seed."""
+    generator = torch.Generator().manual_seed(0)
+    return DRAWS[draw](shape, generator), _OPERATIONS[name].second(shape, generator)
+
+
+def prepared_pass(library: Library, name: str, shape: Shape, draw: str = "normal") -> Callable[[], None]:
+    """A call that does one forward and backward pass with a given cotangent, by a library that is installed."""
+    operation = _OPERATIONS[name]
+    function = operation.by(library)
+    scores, second = drawn(name, shape, draw)
+    scores.requires_grad_()
+    cotangent = torch.randn(shape[:1] if operation.per_row else shape, generator=torch.Generator().manual_seed(1))
+
+    def forward_and_backward() -> None:
+        scores.grad = None
+        if isinstance(second, Tensor):
+            second.grad = None
+        result = function(scores, second)
+        result.backward(cotangent)
+
+    return forward_and_backward
+
+
+def exact_entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
+    r"""α-entmax over the last axis by bisection in float64: slow, and simple enough to be believed.
+
+    .. math::
+        p_i = [u_i - t]_+^{1/(\alpha-1)}, \quad u_i = (\alpha-1)(x_i - \max_j x_j), \quad -1 \le t \le -n^{1-\alpha}
+
+    Args:
+        scores: x (*batch, n), finite.
+        alpha: α > 1, a float or a tensor of shape (*batch, 1).
+
+    Returns:
+        p (*batch, n) in float64.
+
+    Example:
+        >>> exact_entmax(torch.tensor([1.0, 0.5, -1.0]), 2.0)
+        tensor([0.7500, 0.2500, 0.0000], dtype=torch.float64)
+    """
+    x = scores.detach().double()
+    excess = (alpha.detach().double() if isinstance(alpha, Tensor) else torch.tensor(alpha, dtype=x.dtype)) - 1
+    u = excess * (x - x.amax(-1, keepdim=True))
+    # At the lower end the largest p alone is 1, at the upper end none exceeds 1/n.
+    low = torch.full_like(u[..., :1], -1.0)
+    high = -(float(x.shape[-1]) ** -excess).expand_as(low)
+    for _ in range(60):
+        middle = (low + high) / 2
+        too_much = _powers(u - middle, excess).sum(-1, keepdim=True) > 1
+        low, high = torch.where(too_much, middle, low), torch.where(too_much, high, middle)
+    p = _powers(u - (low + high) / 2, excess)
+    return p / p.sum(-1, keepdim=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Errors:
+    """Largest errors of a map on one input.
+
+    Args:
+        float32: in a probability, float32.
+        float32_sum: of the sum of a row, float32.
+        bfloat16: in a probability, bfloat16, beyond the half unit in the last place that one rounding costs.
+    """
+
+    float32: float
+    float32_sum: float
+    bfloat16: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Solved:
+    """Scores with their exact probabilities, which are solved once for all libraries.
+
+    Args:
+        scores: float32.
+        alpha: α > 1.
+        exact: at the scores.
+        exact_of_rounded: at the scores rounded to bfloat16.
+    """
+
+    scores: Tensor
+    alpha: float | Tensor
+    exact: Tensor
+    exact_of_rounded: Tensor
+
+    @classmethod
+    def of(cls, scores: Tensor, alpha: float | Tensor) -> "Solved":
+        """Solve for the probabilities."""
+        return cls(scores, alpha, exact_entmax(scores, alpha), exact_entmax(scores.bfloat16(), alpha))
+
+
+def errors(function: Callable[[Tensor, Any], Tensor], solved: Solved) -> Errors:
+    """Errors of a map at float32 scores and at the same scores rounded to bfloat16."""
+    scores, alpha, expected = solved.scores, solved.alpha, solved.exact_of_rounded
+    with torch.no_grad():
+        p, rounded = function(scores, alpha).double(), function(scores.bfloat16(), alpha).double()
+    # frexp has mantissas in [½, 1), of which bfloat16 keeps 8 bits: half a unit in the last place is 2^(exponent − 9).
+    one_rounding = torch.ldexp(torch.ones_like(expected), torch.frexp(expected).exponent - 9)
+    return Errors(
+        float32=float((p - solved.exact).abs().max()),
+        float32_sum=float((p.sum(-1) - 1).abs().max()),
+        bfloat16=float(((rounded - expected).abs() - one_rounding).clamp(min=0).max()),
+    )
+
+
+def _powers(base: Tensor, excess: Tensor) -> Tensor:
+    return base.clamp(min=0) ** (1 / excess)
+
 
 def _figures(effort: Effort) -> Iterator[Figure]:
     sizes = _SMALL if effort.small else _FULL
@@ -79,16 +268,12 @@ def _figures(effort: Effort) -> Iterator[Figure]:
         yield from _errors(shape, draw)
 
 
-MAPS = Suite("maps", _figures, peers=("entmax",))
-
-
 def _times_of_map(name: str, shape: Shape, effort: Effort) -> Iterator[Figure]:
     """Our time and the peer's in units of torch.softmax, and the speed-up over the peer."""
     times = _times(name, shape, "normal", ("torch", "contmax", "entmax"), effort)
     limit, over_exact, over_bisection = _targets(shape)
-    if name == TENSOR_ALPHA:
-        limit += 1
     faster = over_exact if MAP_OPERATIONS[name].peer_is_exact else over_bisection
+    limit += name == TENSOR_ALPHA
     yield _ratio(times, "contmax", "torch", table=_TIME, row=str(shape), column=name, at_most=limit)
     yield _ratio(times, "entmax", "torch", table=_TIME, row=f"{shape} by entmax", column=name)
     yield _ratio(times, "entmax", "contmax", table=_SPEED_UP, row=str(shape), column=name, at_least=faster)
@@ -119,16 +304,8 @@ def _times(
 
 
 def _ratio(times: dict[str, list[float]], numerator: Library, denominator: Library, **place: Any) -> Figure:
-    """A figure of the median ratio; without a value where one of the libraries did not take part."""
-    if numerator not in times or denominator not in times:
-        return Figure(value=None, **place)
-    ratio = Ratio.of(times[numerator], times[denominator])
-    details = {
-        "minimum": ratio.minimum,
-        "rounds": ratio.rounds,
-        "fastest_seconds": {library: min(times[library]) for library in (numerator, denominator)},
-    }
-    return Figure(value=ratio.median, details=details, **place)
+    fastest = {library: min(times[library]) for library in (numerator, denominator) if library in times}
+    return ratio_figure(times, numerator, denominator, more={"fastest_seconds": fastest}, **place)
 
 
 def _memory(shape: Shape) -> Iterator[Figure]:
@@ -158,3 +335,6 @@ def _errors(shape: Shape, draw: str) -> Iterator[Figure]:
 def _compared(row: str, limit: float) -> tuple[tuple[Library, str, float | None], ...]:
     """Our row with its target, and the peer's below it without one."""
     return ("contmax", row, limit), ("entmax", f"{row} by entmax", None)
+
+
+MAPS = Suite("maps", _figures, peers=("entmax",))

@@ -1,3 +1,3 @@
-"""The command ``contmax``. Each subcommand is a file here; what it needs is imported when it runs."""
+"""The command ``contmax``. What a subcommand needs is imported when it runs."""
 
 from contmax_lab.cli._main import main as main

@@ -1,84 +1,31 @@
 """The command line: which subcommand, and how its errors look."""
 
 import argparse
-import importlib
+import inspect
 import re
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 
-from contmax_lab.errors import LabError, nearest
+from contmax_lab.cli._look import EXPLORE, EXPORT, PREDICT, REPORT
+from contmax_lab.cli._options import Command
+from contmax_lab.cli._setup import DATA, DOCTOR, NEW_TASK
+from contmax_lab.cli._train import DEMO, EVALUATE, REPRODUCE, SEARCH, TRAIN
+from contmax_lab.errors import LabError, UsageError, nearest
 from contmax_lab.packages import distribution, version
 
-# Subcommand → one line of help, and examples. The file _NAME.py has add_arguments(parser) and run(options).
-_COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "demo": (
-        "train small models on data that is already installed, and draw a report",
-        ("contmax demo", "contmax demo --training.epochs 1      # a quick look"),
-    ),
-    "train": (
-        "train a model: on your own data, from a shipped recipe, or for your own task",
-        (
-            "contmax train texts --data.train reviews.csv --data.text review --data.label stars",
-            "contmax train series --data.train sensors.csv --limit 200",
-            "contmax train images/discrete-softmax --data.train pictures --model.alpha 1.5 --seed 1",
-            "contmax train intervals/seattle-parabola --resume",
-            "contmax train texts --help             # every setting of this task",
-        ),
-    ),
-    "evaluate": (
-        "measure a trained run again",
-        (
-            "contmax evaluate runs/texts/continuous-sparsemax-seed-0",
-            "contmax evaluate runs/texts/continuous-sparsemax-seed-0 --test --json",
-        ),
-    ),
-    "reproduce": (
-        "train all models of a table of results, and write the table",
-        ("contmax reproduce seattle --jobs 2", "contmax reproduce intervals --data weather.csv"),
-    ),
-    "report": (
-        "draw trained runs into one HTML file",
-        ("contmax report runs/texts/*", "contmax report runs/series/continuous-sparsemax-seed-0 --examples 3 7"),
-    ),
-    "predict": (
-        "ask a trained model about a new text, series or image",
-        (
-            'contmax predict "A film to remember."   # the model that comes with the package',
-            'contmax predict runs/texts/continuous-sparsemax-seed-0 "Never again." --figure words.png',
-            "contmax predict runs/series/continuous-sparsemax-seed-0 new.csv",
-            "contmax predict --model model new.png   # a folder made by contmax export",
-        ),
-    ),
-    "explore": (
-        "look at densities, scores and where models look, in your browser",
-        (
-            "contmax explore",
-            "contmax explore --runs demo/runs --port 9000 --no-browser",
-            "contmax explore --export pages         # two pages that need no server",
-        ),
-    ),
-    "export": (
-        "export a trained run as a small self-contained model folder",
-        ("contmax export runs/images/continuous-sparsemax-seed-0 --into model",),
-    ),
-    "new-task": (
-        "write a small working task, for you to change",
-        ("contmax new-task tides", "contmax train tides:TASK"),
-    ),
-    "data": (
-        "list tasks and recipes, unpack an archive, check a data file",
-        (
-            "contmax data list",
-            "contmax data check texts --data.train reviews.csv --data.text review --data.label stars",
-            "contmax data prepare aclImdb_v1.tar.gz --into data",
-        ),
-    ),
-    "search": (
-        "search for better settings of a recipe (hyper-parameters)",
-        ("contmax search intervals/parabola --data.path weather.csv --trials 50",),
-    ),
-    "doctor": ("show what is installed, what is missing, and how to install it", ("contmax doctor",)),
+_COMMANDS: dict[str, Command] = {
+    "demo": DEMO,
+    "train": TRAIN,
+    "evaluate": EVALUATE,
+    "reproduce": REPRODUCE,
+    "report": REPORT,
+    "predict": PREDICT,
+    "explore": EXPLORE,
+    "export": EXPORT,
+    "new-task": NEW_TASK,
+    "data": DATA,
+    "search": SEARCH,
+    "doctor": DOCTOR,
 }
 
 _EPILOG = """\
@@ -111,12 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         near = nearest(words[0], list(_COMMANDS)) or f"; choose from {', '.join(_COMMANDS)}."
         sys.exit(_complain(f"there is no command {words[0]!r}{near} contmax --help explains them", 2))
     options, rest = _parser().parse_known_args(words)
-    command = _module(options.command)
+    options.overrides, options.command_line = rest, words
+    if rest and not _COMMANDS[options.command].takes_overrides:
+        _parser().error(f"unrecognized arguments: {' '.join(rest)}")
     try:
-        options.overrides, options.command_line = rest, words
-        if rest and not command.TAKES_OVERRIDES:
-            _parser().error(f"unrecognized arguments: {' '.join(rest)}")
-        command.run(options)
+        _run(_COMMANDS[options.command], options)
     except LabError as error:
         sys.exit(_complain(str(error), error.exit_code))
     except ModuleNotFoundError as error:
@@ -130,8 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(_complain(f"{error.filename or 'output'}: {error.strerror or error}", 1))
 
 
-def _module(command: str) -> ModuleType:
-    return importlib.import_module(f"contmax_lab.cli._{command.replace('-', '_')}")
+def _run(command: Command, options: argparse.Namespace) -> None:
+    """Run a subcommand, or show its help: where that was wanted, and where an argument is missing."""
+    wants_help = command.takes_overrides and options.help
+    is_missing = bool(command.needed) and getattr(options, command.needed) in (None, [])
+    # With a RECIPE, contmax train --help lists the settings of the recipe.
+    if is_missing or (wants_help and command is not TRAIN):
+        options.show_help()
+        if not wants_help:
+            raise UsageError(command.hint)
+        return
+    command.run(options)
 
 
 def _joined(words: Sequence[str]) -> list[str]:
@@ -162,20 +117,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"contmax {version('contmax')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (summary, examples) in _COMMANDS.items():
-        module = _module(name)
+    for name, command in _COMMANDS.items():
         child = commands.add_parser(
             name,
-            help=summary,
-            description=module.__doc__,
-            epilog="\n  ".join(["examples:", *examples]),
+            help=command.summary,
+            description=inspect.getdoc(command.run),
+            epilog="\n  ".join(["examples:", *command.examples]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
-            add_help=not module.TAKES_OVERRIDES,
+            add_help=not command.takes_overrides,
         )
-        if module.TAKES_OVERRIDES:
+        if command.takes_overrides:
             more = "; with a RECIPE, show all its settings" if name == "train" else ""
             child.add_argument("-h", "--help", action="store_true", help=f"show this help and exit{more}")
-        module.add_arguments(child)
+        command.add_arguments(child)
         child.set_defaults(show_help=child.print_help)
     return parser

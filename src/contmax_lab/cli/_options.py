@@ -1,12 +1,36 @@
-"""Options that several subcommands share."""
+"""What a subcommand is, options that several of them share, and how results look in a terminal."""
 
 import argparse
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from contmax_lab.errors import UsageError
 
 if TYPE_CHECKING:
     from contmax_lab.workers import Workers
+
+
+class Command(NamedTuple):
+    """A subcommand.
+
+    Args:
+        summary: its line in the list of subcommands.
+        examples: command lines.
+        add_arguments: declares its options.
+        run: does it; its docstring is the help text.
+        needed: the argument without which it shows its help and fails.
+        hint: how to pass that argument.
+        takes_overrides: whether settings of recipes, such as ``--training.epochs 1``, are allowed.
+    """
+
+    summary: str
+    examples: tuple[str, ...]
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], None]
+    needed: str = ""
+    hint: str = ""
+    takes_overrides: bool = True
 
 
 def add_task_option(parser: argparse.ArgumentParser) -> None:
@@ -32,16 +56,26 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retries", type=int, metavar="N", help=text)
 
 
+def at_least(options: argparse.Namespace, **least: int) -> None:
+    """Check numbers that were passed.
+
+    Raises:
+        UsageError: if one is smaller than its least value.
+    """
+    for name, bound in least.items():
+        if (value := getattr(options, name)) is not None and value < bound:
+            raise UsageError(f"--{name} must be at least {bound}; got {value}")
+
+
 def chosen_workers(options: argparse.Namespace) -> "Workers":
     """The workers that the options describe.
 
     Raises:
-        UsageError: if they make no sense.
+        UsageError: if the options contradict each other.
     """
     from contmax_lab.workers import LocalProcesses, RayCluster
 
-    if options.jobs is not None and options.jobs < 1:
-        raise UsageError(f"--jobs must be at least 1; got {options.jobs}")
+    at_least(options, jobs=1)
     if options.ray is not None:
         retries = 3 if options.retries is None else options.retries
         return RayCluster(options.ray, options.jobs or 0, options.gpus_per_cell, retries)
@@ -49,3 +83,32 @@ def chosen_workers(options: argparse.Namespace) -> "Workers":
         if getattr(options, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')} works only with --ray ADDRESS; pass that too")
     return LocalProcesses(options.jobs or 1)
+
+
+def on_main_process() -> bool:
+    """Whether this is the first of the processes that torchrun started, the only one that prints."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def metrics_line(split: str, metrics: Mapping[str, Any]) -> str:
+    """The metrics of a split in one line.
+
+    Example:
+        >>> metrics_line("valid", {"loss": 0.25, "accuracy": 0.5})
+        'valid loss 0.25  accuracy 0.5'
+    """
+    return f"{split:6}" + "  ".join(f"{name} {value:.5g}" for name, value in metrics.items())
+
+
+def aligned(lines: list[list[str]]) -> str:
+    """Cells in columns.
+
+    Example:
+        >>> print(aligned([["a", "1"], ["long", "22"]]))
+        a     1
+        long  22
+    """
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

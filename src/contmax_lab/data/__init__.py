@@ -4,27 +4,27 @@ Also the data that comes inside packages and that several tasks use.
 """
 
 from contmax_lab.data._archives import unpack as unpack
-from contmax_lab.data._digits import DIGIT_CLASSES as DIGIT_CLASSES
-from contmax_lab.data._digits import DIGIT_SIDE as DIGIT_SIDE
-from contmax_lab.data._digits import Images as Images
-from contmax_lab.data._digits import handwritten_digits as handwritten_digits
+from contmax_lab.data._packaged import DIGIT_CLASSES as DIGIT_CLASSES
+from contmax_lab.data._packaged import DIGIT_SIDE as DIGIT_SIDE
+from contmax_lab.data._packaged import Images as Images
+from contmax_lab.data._packaged import Utterances as Utterances
+from contmax_lab.data._packaged import handwritten_digits as handwritten_digits
+from contmax_lab.data._packaged import japanese_vowels as japanese_vowels
 from contmax_lab.data._pixels import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from contmax_lab.data._pixels import file_pixels as file_pixels
 from contmax_lab.data._pixels import pixels as pixels
-from contmax_lab.data._reading import existing_file as existing_file
-from contmax_lab.data._reading import numbered_lines as numbered_lines
-from contmax_lab.data._reading import read_csv as read_csv
 from contmax_lab.data._splitting import held_out_share as held_out_share
 from contmax_lab.data._splitting import non_overlapping_holdout as non_overlapping_holdout
 from contmax_lab.data._splitting import shuffled as shuffled
 from contmax_lab.data._tables import TABLE_SUFFIXES as TABLE_SUFFIXES
 from contmax_lab.data._tables import Place as Place
 from contmax_lab.data._tables import TableRow as TableRow
+from contmax_lab.data._tables import existing_file as existing_file
 from contmax_lab.data._tables import finite_number as finite_number
+from contmax_lab.data._tables import numbered_lines as numbered_lines
+from contmax_lab.data._tables import read_csv as read_csv
 from contmax_lab.data._tables import read_table as read_table
 from contmax_lab.data._vectors import find_vectors as find_vectors
 from contmax_lab.data._vectors import half_table as half_table
 from contmax_lab.data._vectors import read_vectors as read_vectors
 from contmax_lab.data._vectors import vector_width as vector_width
-from contmax_lab.data._vowels import Utterances as Utterances
-from contmax_lab.data._vowels import japanese_vowels as japanese_vowels

@@ -1,9 +1,10 @@
-"""Tables that users bring: CSV, TSV and JSON lines, also compressed by gzip; every row knows where it stands."""
+"""Text and tables that users bring: CSV, TSV and JSON lines, also gzipped; complaints name the file and the line."""
 
 import contextlib
 import csv
 import dataclasses
 import gzip
+import itertools
 import json
 import zlib
 from collections.abc import Iterator, Sequence
@@ -91,6 +92,27 @@ def finite_number(text: str, what: str, place: Place) -> float:
     return value
 
 
+def existing_file(path: Path | None, what: str, where: str) -> Path:
+    """The path itself, if there is a file.
+
+    Args:
+        path: what the user gave.
+        what: what it should be.
+        where: where the public original lives.
+
+    Raises:
+        LabError: if nothing was given, or there is no such file, or it is empty.
+    """
+    if path is None:
+        raise LabError(f"no path was given for {what}; pass --data.path. The original: {where}")
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "no such file"
+        raise LabError(f"{path}: {found}; pass the path of {what}. The original: {where}")
+    if path.stat().st_size == 0:
+        raise LabError(f"{path} is empty; expected {what}. The original: {where}")
+    return path
+
+
 def read_table(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
     """The rows of a table, one at a time.
 
@@ -103,35 +125,40 @@ def read_table(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
             like the others; with the line.
     """
     kind = _kind(path)
-    if not path.is_file():
-        raise LabError(f"{path}: {'a folder' if path.is_dir() else 'no such file'}; pass the path of a table")
-    with _opened(path) as file:
+    empty = True
+    with _opened(path, "a table") as file:
         rows = _json_rows(path, file, columns) if kind in (".jsonl", ".ndjson") else _rows(path, file, kind, columns)
-        empty = True
-        try:
-            for row in rows:
-                empty = False
-                yield row
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise LabError(f"{path} cannot be decompressed: {error}") from None
+        for row in rows:
+            empty = False
+            yield row
     if empty:
         raise LabError(f"{path} has no rows")
 
 
-def numbered_text(path: Path) -> Iterator[tuple[Place, str]]:
-    """The lines of a text in UTF-8, also compressed by gzip, each with its place.
+def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """The named columns of a comma-separated file with a header, row by row with the line's number.
+
+    Args:
+        path: an existing file, of any name.
+        columns: names that the header must have.
 
     Raises:
-        LabError: if there is no such file, or a line is not UTF-8; with the line.
+        LabError: if the file is empty, a column is missing, or a line has another number of fields.
     """
-    if not path.is_file():
-        raise LabError(f"{path}: {'a folder' if path.is_dir() else 'no such file'}; pass the path of a text file")
-    with _opened(path) as file:
-        try:
-            for number, line in enumerate(_lines(path, file), start=1):
-                yield Place(path, number), line
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise LabError(f"{path} cannot be decompressed: {error}") from None
+    with _opened(path, "a table") as file:
+        for row in _rows(path, file, ".csv", columns):
+            yield row.place.line, {name: row.fields[name] for name in columns}
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a UTF-8 file without their ends, counted from 1; the file may be compressed by gzip.
+
+    Raises:
+        LabError: if there is no such file, or at the first line that is not UTF-8 text, with its number.
+    """
+    with _opened(path, "a text file") as file:
+        for number, line in enumerate(_lines(path, file), start=1):
+            yield number, line.rstrip("\r\n")
 
 
 def _kind(path: Path) -> str:
@@ -143,13 +170,14 @@ def _kind(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    if path.suffix.lower() == ".gz":
-        with gzip.open(path, "rb") as packed:
-            yield cast(IO[bytes], packed)
-    else:
-        with path.open("rb") as plain:
-            yield plain
+def _opened(path: Path, what: str) -> Iterator[IO[bytes]]:
+    if not path.is_file():
+        raise LabError(f"{path}: {'a folder' if path.is_dir() else 'no such file'}; pass the path of {what}")
+    try:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            yield cast(IO[bytes], file)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise LabError(f"{path} cannot be decompressed: {error}") from None
 
 
 def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
@@ -157,17 +185,15 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
     number = 0
     while line := file.readline(_LONGEST_LINE):
         number += 1
-        place = Place(path, number)
         if len(line) == _LONGEST_LINE:
-            raise place.problem("longer than 16 MB; is it a table?")
+            raise Place(path, number).problem("longer than 16 MB; is it a table?")
         if b"\0" in line:
-            raise place.problem("not UTF-8 text but UTF-16 or binary; convert the file")
+            raise Place(path, number).problem("not UTF-8 text but UTF-16 or binary; convert the file")
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise place.problem(
-                f"byte {line[error.start]:#04x} is not UTF-8; convert the file, e.g. iconv -f latin1 -t utf-8"
-            ) from None
+            byte = f"byte {line[error.start]:#04x} is not UTF-8"
+            raise Place(path, number).problem(f"{byte}; convert the file, e.g. iconv -f latin1 -t utf-8") from None
 
 
 def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str]) -> Iterator[TableRow]:
@@ -177,13 +203,9 @@ def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str]) -> Ite
         raise LabError(f"{path} is empty; the first line must name the columns")
     # Spreadsheets in half of Europe write semicolons.
     comma = ";" if first.count(";") > first.count(",") else ","
-
-    def again() -> Iterator[str]:
-        yield first
-        yield from lines
-
     csv.field_size_limit(_LONGEST_LINE)  # by default 131,072 characters, less than a book has
-    reader = csv.reader(again(), delimiter="\t" if kind == ".tsv" else comma, strict=True)
+    delimiter = "\t" if kind == ".tsv" else comma
+    reader = csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     while True:
         place = Place(path, reader.line_num + 1)
@@ -192,11 +214,10 @@ def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str]) -> Ite
         except StopIteration:
             return
         except csv.Error as error:
+            told = f"{error}; is a quote not closed?"
             if "new-line character" in str(error):
-                raise place.problem(
-                    "lines end in a carriage return alone; convert the file, e.g. tr '\\r' '\\n'"
-                ) from None
-            raise place.problem(f"{error}; is a quote not closed?") from None
+                told = "lines end in a carriage return alone; convert the file, e.g. tr '\\r' '\\n'"
+            raise place.problem(told) from None
         if header is None:
             header = [name.strip() for name in fields]
             _check_header(header, columns, place)

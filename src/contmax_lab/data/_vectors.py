@@ -1,6 +1,6 @@
 """Word vectors: as text, a line for each word, in the formats of GloVe and word2vec; or an array beside its words."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from contmax_lab.data._reading import existing_file, numbered_lines
-from contmax_lab.data._tables import Place, finite_number, numbered_text
+from contmax_lab.data._tables import Place, existing_file, finite_number, numbered_lines
 from contmax_lab.errors import LabError
 
 ORIGINAL = "https://nlp.stanford.edu/projects/glove"
@@ -40,10 +39,10 @@ def vector_width(path: Path) -> int:
     """
     if path.suffix == ".npy":
         return int(_array(path)[1].shape[1])
-    width, _ = next(_lines(path), (0, None))
-    if not width:
-        raise LabError(f"{path} is empty; each line must be a word and its numbers, separated by spaces")
-    return width
+    for number, line in numbered_lines(path):
+        if text := line.strip().replace("\t", " "):
+            return _width(text.split(" "), Place(path, number))
+    raise LabError(f"{path} is empty; each line must be a word and its numbers, separated by spaces")
 
 
 def read_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
@@ -114,47 +113,47 @@ def _of_array(path: Path, wanted: set[str]) -> dict[str, Tensor]:
 
 def _of_text(path: Path, wanted: set[str]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
-    for width, line in _lines(path):
-        if line is None:
-            continue
-        place, text = line
-        fields = text.split(" ")
-        if len(fields) <= width:
-            raise place.problem(f"{len(fields) - 1} numbers where the first line has {width}")
-        # A few words of the great GloVe files contain spaces.
+    for width, place, fields in _vectors(path):
+        count = len(fields) - 1
+        # A few words of the great GloVe files contain spaces; a number before the vector is no part of a word.
+        if count < width or (count > width and _is_number(fields[-width - 1])):
+            raise place.problem(f"{count} numbers where the first line has {width}")
         word = " ".join(fields[:-width])
-        if len(fields) > width + 1 and _is_number(fields[-width - 1]):
-            raise place.problem(f"{len(fields) - 1} numbers where the first line has {width}")
         if word in wanted and word not in found:
             numbers = [finite_number(field, f"the vector of {word}", place) for field in fields[-width:]]
-            vector = torch.tensor(numbers, dtype=torch.float64).float()
-            if not bool(vector.isfinite().all()):
+            found[word] = torch.tensor(numbers, dtype=torch.float64).float()
+            if not bool(found[word].isfinite().all()):
                 raise place.problem(f"the vector of {word} has a number that is too large")
-            found[word] = vector
     return found
 
 
-def _lines(path: Path) -> Iterator[tuple[int, tuple[Place, str] | None]]:
-    """The width, with every line that holds a word; first with None where the file begins with its counts."""
+def _vectors(path: Path) -> Iterator[tuple[int, Place, list[str]]]:
+    """The width D, with the fields of every line that holds a word."""
     width = 0
-    for place, line in numbered_text(path):
-        text = line.strip().replace("\t", " ")
-        if not text:
+    for number, line in numbered_lines(path):
+        place, fields = Place(path, number), line.strip().replace("\t", " ").split(" ")
+        if fields == [""]:
             continue
         if not width:
-            fields = text.split(" ")
-            if len(fields) == 2 and all(field.isdecimal() for field in fields):  # word2vec: words, numbers of each
-                width = int(fields[1])
-                if not width:
-                    raise place.problem("vectors of 0 numbers")
-                yield width, None
+            width = _width(fields, place)
+            if _is_counts(fields):
                 continue
-            width = len(fields) - 1
-            if not width or not all(map(_is_number, fields[1:])):
-                raise place.problem(
-                    "not a word and its numbers, separated by spaces, as in text files of GloVe and word2vec"
-                )
-        yield width, (place, text)
+        yield width, place, fields
+
+
+def _width(first: Sequence[str], place: Place) -> int:
+    """D by the fields of the first line: a word with D numbers, or the counts of words and numbers of word2vec."""
+    if _is_counts(first):
+        if not (width := int(first[1])):
+            raise place.problem("vectors of 0 numbers")
+        return width
+    if len(first) < 2 or not all(map(_is_number, first[1:])):
+        raise place.problem("not a word and its numbers, separated by spaces, as in text files of GloVe and word2vec")
+    return len(first) - 1
+
+
+def _is_counts(fields: Sequence[str]) -> bool:
+    return len(fields) == 2 and all(field.isdecimal() for field in fields)
 
 
 def _is_number(text: str) -> bool:

@@ -3,11 +3,12 @@
 import base64
 import dataclasses
 import hashlib
+import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from contmax_lab.explorer._bundle import bundled
-from contmax_lab.explorer._theme import theme_rules
+from contmax_lab.drawing import DARK, LIGHT, Theme
 from contmax_lab.files import write_atomically
 
 _STATIC = Path(__file__).parent / "static"
@@ -103,3 +104,70 @@ def export(folder: str | Path) -> list[Path]:
             write_atomically(path, standalone_page(room).encode("utf-8"))
             files.append(path)
     return files
+
+
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export ", re.MULTILINE)
+_DECLARED = re.compile(r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", re.MULTILINE)
+
+
+def bundled(entry: str, sources: Mapping[str, str]) -> str:
+    """A module and all that it imports, in one scope, each after what it needs.
+
+    Args:
+        entry: name of the module to begin with.
+        sources: name → text of every module. They import each other by name, as ``import { a } from "./b.js";``.
+
+    Returns:
+        One module without imports.
+
+    Raises:
+        ValueError: if two modules declare the same name, which would then mean the same thing.
+
+    Example:
+        >>> sources = {"a.js": 'import { b } from "./b.js";\\nb();\\n', "b.js": "export function b() {}\\n"}
+        >>> print(bundled("a.js", sources))
+        function b() {}
+        b();
+    """
+    order = _in_order(entry, sources, [])
+    owners: dict[str, str] = {}
+    for name in order:
+        for declared in _DECLARED.findall(sources[name]):
+            if declared in owners:
+                raise ValueError(f"{declared} is declared in {owners[declared]} and in {name}; rename one of them")
+            owners[declared] = name
+    return "".join(_EXPORT.sub("", _IMPORT.sub("", sources[name])) for name in order)
+
+
+def _in_order(name: str, sources: Mapping[str, str], before: list[str]) -> list[str]:
+    if name in before:
+        return before
+    for needed in _IMPORT.findall(sources[name]):
+        before = _in_order(needed, sources, before)
+    return [*before, name]
+
+
+def theme_rules() -> str:
+    """The colours as variables of CSS; ``--first`` and ``--second`` as three numbers, for any transparency.
+
+    Example:
+        >>> "prefers-color-scheme: dark" in theme_rules()
+        True
+    """
+    return f"{_variables(LIGHT)}\n@media (prefers-color-scheme: dark) {{ {_variables(DARK)} }}\n"
+
+
+def _variables(theme: Theme) -> str:
+    roles = {role: getattr(theme, role) for role in ("paper", "plate", "ink", "soft", "line")}
+    numbers = {
+        "first": _numbers(theme.colour(0)),
+        "second": _numbers(theme.colour(1)),
+        "third": _numbers(theme.colour(4)),
+    }
+    values = " ".join(f"--{role}: {colour};" for role, colour in {**roles, **numbers}.items())
+    return f":root {{ color-scheme: {theme.name}; {values} }}"
+
+
+def _numbers(colour: str) -> str:
+    return " ".join(str(int(colour[place : place + 2], 16)) for place in (1, 3, 5))

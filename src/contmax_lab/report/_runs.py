@@ -1,12 +1,19 @@
-"""Sections of a report from runs."""
+"""Sections of a report from runs: tables, learning curves, and how well bases follow the features."""
 
 import contextlib
-from collections.abc import Sequence
+import inspect
+import statistics
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from contmax_lab.contract import Section, TrainedRun
-from contmax_lab.report._curves import learning_curves
-from contmax_lab.report._signals import signals_note, watched_signals
+import torch
+from torch import Tensor, nn
+
+import contmax
+from contmax.nn import ContinuousAttention, MultiheadContinuousAttention
+from contmax_lab.contract import Figure, Section, TrainedRun
+from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.runs import Run
 
 
@@ -72,3 +79,132 @@ def _table(entries: list[TrainedRun], labels: list[str]) -> list[list[str]]:
         for entry, label in zip(entries, labels, strict=True)
     ]
     return [head, *lines]
+
+
+_COLUMNS = 3
+Curves = dict[str, list[list[dict[str, Any]]]]
+
+
+def learning_curves(
+    runs: Sequence[Run], labels: Sequence[str], *, title: str = "Learning curves", names: Sequence[str] = ()
+) -> Figure:
+    """Validation metrics against the epoch, one panel per metric and one line per label.
+
+    Args:
+        runs: of one task.
+        labels: of the runs; runs that share one are repetitions, drawn as their mean and range.
+        title: of the figure.
+        names: of the metrics; by default all there are.
+    """
+    curves: Curves = {}
+    for run, label in zip(runs, labels, strict=True):
+        curves.setdefault(label, []).append(run.history())
+    records = [record for repetitions in curves.values() for history in repetitions for record in history]
+    shown = list(names) or list(dict.fromkeys(name for record in records for name in record["valid"]))
+    repeated = max(map(len, curves.values()), default=1)
+    caption = "Measured on the validation examples during the training"
+    caption += f"; mean (line) and range (band) of {repeated} repetitions." if repeated > 1 else "."
+    return Figure(title, lambda theme: _draw(curves, shown, theme), caption)
+
+
+def _draw(curves: Curves, names: Sequence[str], theme: Theme) -> Any:
+    columns = min(len(names), _COLUMNS) or 1
+    figure, axes = new_axes(-(-len(names) // columns) or 1, columns, width=3.1 * columns, height=2.6)
+    for axis, name in zip(axes, names, strict=False):
+        for index, (label, repetitions) in enumerate(curves.items()):
+            epochs, middle, low, high = _summary(repetitions, name)
+            axis.plot(epochs, middle, label=label, color=theme.colour(index))
+            axis.fill_between(epochs, low, high, color=theme.colour(index), alpha=0.18, linewidth=0)
+        axis.set_title(name)
+        axis.set_xlabel("epoch")
+        axis.set_ylim(*_limits(curves, name))
+        axis.grid(axis="y")
+    for axis in axes[len(names) :]:
+        axis.set_visible(False)
+    if names:
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), columns), fontsize=8.5)
+    return figure
+
+
+def _limits(curves: Curves, name: str) -> tuple[float, float] | tuple[None, None]:
+    """Room for what comes after the first fifth of the training, where all models are still bad."""
+    values = [
+        record["valid"][name]
+        for repetitions in curves.values()
+        for history in repetitions
+        for record in history[len(history) // 5 :]
+        if name in record["valid"]
+    ]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    margin = 0.06 * (high - low)
+    return (low - margin, high + margin) if margin else (None, None)
+
+
+def _summary(repetitions: Sequence[Sequence[dict[str, Any]]], name: str) -> tuple[list[Any], ...]:
+    """Epochs, mean, least and greatest value, at the epochs that all repetitions have reached."""
+    values = [{record["epoch"]: record["valid"][name] for record in h if name in record["valid"]} for h in repetitions]
+    epochs = sorted(set.intersection(*(set(v) for v in values)))
+    columns = [[v[epoch] for v in values] for epoch in epochs]
+    return epochs, [statistics.fmean(c) for c in columns], [min(c) for c in columns], [max(c) for c in columns]
+
+
+# Below it, a signal misses so much that more functions are worth a try.
+_ENOUGH = 0.8
+
+
+@contextlib.contextmanager
+def watched_signals(model: nn.Module) -> Iterator[list[float]]:
+    """The explained variance of every signal that continuous attention fits meanwhile, in the order of the calls.
+
+    Args:
+        model: with any number of continuous attentions; a combined or a multihead one counts as such.
+
+    Example:
+        >>> attend = ContinuousAttention(contmax.basis.GaussianBasis.covering(16), embed_dim=4)
+        >>> with watched_signals(attend) as shares:
+        ...     context, density = attend(torch.ones(2, 50, 4))
+        >>> shares
+        [1.0, 1.0]
+    """
+    shares: list[float] = []
+
+    def watch(module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        call = inspect.signature(module.forward).bind(*arguments, **keywords).arguments
+        shares.extend(_explained(module, call).tolist())
+
+    watched = [part for part in model.modules() if isinstance(part, ContinuousAttention | MultiheadContinuousAttention)]
+    with contextlib.ExitStack() as hooks:
+        for part in watched:
+            hooks.callback(part.register_forward_pre_hook(watch, with_kwargs=True).remove)
+        yield shares
+
+
+@torch.no_grad()
+def _explained(module: Any, call: dict[str, Any]) -> Tensor:
+    positions, mask = call.get("positions"), call.get("mask")
+    grid = call.get("grid") or (module.grid if positions is None else None)
+    signal = contmax.fit_signal(
+        call["values"], module.basis, positions=positions, grid=grid, mask=mask, penalty=module.penalty
+    )
+    return signal.explained_variance()
+
+
+def signals_note(shares: Sequence[tuple[str, Sequence[float]]]) -> str:
+    """A sentence on the explained variance of the signals of each run; empty if no run has any.
+
+    Args:
+        shares: labels of the runs, each with those of its signals.
+
+    Example:
+        >>> signals_note([("gates", [0.97, 0.99]), ("softmax", [])])
+        'The basis explains 98 % of the variance of the features in the examples drawn here; below about 80 %, try ...'
+    """
+    means = [(label, f"{100 * statistics.fmean(found):.0f} %") for label, found in shares if found]
+    if not means:
+        return ""
+    listed = means[0][1] if len(means) == 1 else ", ".join(f"{percent} ({label})" for label, percent in means)
+    return (
+        f"The basis explains {listed} of the variance of the features in the examples drawn here; below about "
+        f"{100 * _ENOUGH:.0f} %, try more functions or a smaller penalty."
+    )

@@ -15,7 +15,6 @@ from contmax_lab.errors import Interrupted, LabError, UsageError
 from contmax_lab.files import make_folder
 from contmax_lab.recipes import RecipeSource
 from contmax_lab.runs import Run
-from contmax_lab.search._space import check_space, suggest
 from contmax_lab.search._study import SharedStudy, open_study, origin, unusable
 from contmax_lab.workers import LocalProcesses, Outcome, Training, Workers, train_all
 
@@ -109,9 +108,8 @@ class _Trials:
                     if outcome is not None:
                         self._judge(outcome)
         except Interrupted as stopped:
-            error = Interrupted(f"{stopped} in {self._job.runs}, everything is saved; the same command continues")
-            error.exit_code = stopped.exit_code
-            raise error from None
+            told = f"{stopped} in {self._job.runs}, everything is saved; the same command continues"
+            raise Interrupted(told, stopped.exit_code) from None
         finally:
             self._shared.give_back()
 
@@ -189,3 +187,33 @@ def _check_same_search(study: optuna.Study, job: Search, choices: dict[str, Any]
             f"{job.storage} holds a search of {job.source.origin} with other keys, repetitions or choices; "
             "pass another --runs, or another --storage"
         )
+
+
+def check_space(key: str, space: Any) -> None:
+    """Complain of what is neither a list nor a range.
+
+    Args:
+        key: of the recipe.
+        space: a list of values, or ``{low, high, log}``.
+
+    Raises:
+        UsageError: if it is neither.
+    """
+    if isinstance(space, list) and space:
+        return
+    numbers = isinstance(space, dict) and all(isinstance(space.get(end), int | float) for end in ("low", "high"))
+    if not numbers or space["low"] > space["high"] or (space.get("log") and space["low"] <= 0):
+        raise UsageError(
+            f"search.{key} must be a list of values or {{low, high, log}} with low ≤ high, both positive if log; "
+            f"got {space!r}"
+        )
+
+
+def suggest(trial: optuna.Trial, key: str, space: Any) -> Any:
+    """Let a trial choose; a range with two whole ends is one of whole numbers."""
+    if isinstance(space, list):
+        return trial.suggest_categorical(key, space)
+    low, high, log = space["low"], space["high"], bool(space.get("log", False))
+    if isinstance(low, int) and isinstance(high, int):
+        return trial.suggest_int(key, low, high, log=log)
+    return trial.suggest_float(key, float(low), float(high), log=log)

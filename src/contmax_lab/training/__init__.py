@@ -5,11 +5,11 @@ from contmax_lab.training._batches import share as share
 from contmax_lab.training._batches import token_batches as token_batches
 from contmax_lab.training._ensemble import train_together as train_together
 from contmax_lab.training._evaluation import evaluate as evaluate
-from contmax_lab.training._interruption import StopRequest as StopRequest
-from contmax_lab.training._interruption import stop_requests as stop_requests
+from contmax_lab.training._evaluation import evaluate_trained as evaluate_trained
 from contmax_lab.training._loop import train as train
-from contmax_lab.training._randomness import seed_for as seed_for
+from contmax_lab.training._optimizer import Schedule as Schedule
+from contmax_lab.training._optimizer import learning_rate as learning_rate
+from contmax_lab.training._processes import StopRequest as StopRequest
+from contmax_lab.training._processes import seed_for as seed_for
+from contmax_lab.training._processes import stop_requests as stop_requests
 from contmax_lab.training._repeated import RepeatedParts as RepeatedParts
-from contmax_lab.training._schedule import Schedule as Schedule
-from contmax_lab.training._schedule import learning_rate as learning_rate
-from contmax_lab.training._trained import evaluate_trained as evaluate_trained

@@ -1,36 +1,41 @@
 """Many small trainings as one: replicas that share a model and a recipe, and differ in data and seed.
 
 A network of a few thousand weights leaves a processor idle between its operations. Here all replicas take every step
-together: their weights lie in one tensor each, with the replica as its first dimension (`torch.func`), and each is
-taught by its own examples, all of them at once. No replica knows of the others: losses are summed, and the optimizer
-treats every number by itself. The numbers are those of training alone up to rounding and dropout, which draws others.
+together: their weights lie in one tensor each, with the replica as its first dimension (`torch.func`), and each learns
+from all its own examples at once. Replicas do not influence each other: losses are summed, and the optimizer treats
+every number by itself. Up to rounding and dropout, the numbers are those of separate trainings.
 """
 
 import copy
+import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
-from contmax_lab.contract import Batch, Recipe, Splits
+from contmax_lab.contract import Batch, Recipe, Splits, Task
 from contmax_lab.errors import Diverged, Interrupted, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint, write_checkpoint
 from contmax_lab.recorded import RecordedStep
 from contmax_lab.runs import Run
-from contmax_lab.training._interruption import stop_requests
-from contmax_lab.training._optimizer import make_optimizer
-from contmax_lab.training._processes import accelerator_for
-from contmax_lab.training._randomness import seed_everything, seed_for
-from contmax_lab.training._recordable import can_be_recorded, recordable_optimizer, set_rate
-from contmax_lab.training._schedule import learning_rate
-from contmax_lab.training._stacked import StackedCurves, StackedExamples, replica_means
+from contmax_lab.training._optimizer import (
+    can_be_recorded,
+    learning_rate,
+    load_optimizer_state,
+    make_optimizer,
+    optimizer_state,
+    recordable_optimizer,
+    set_rate,
+)
+from contmax_lab.training._processes import accelerator_for, seed_everything, seed_for, stop_requests
+from contmax_lab.training._saving import joined, section
 
-# These treat every number by itself, so that replicas in one tensor stay apart.
+# These optimizers treat every number by itself, so that replicas in one tensor do not mix.
 _ELEMENTWISE = ("adam", "adamw", "sgd")
 _PARTS = ("train", "valid", "test")
 
@@ -56,7 +61,7 @@ def train_together(recipes: Sequence[Recipe], runs: Sequence[Run], checkpoint: P
         run.begin(recipe, resume=True)
     ensemble = _Ensemble(recipes)
     if ensemble.parameters:
-        _fit(ensemble, StackedCurves(runs), checkpoint)
+        _fit(ensemble, runs, checkpoint)
     for place, run in enumerate(runs):
         run.finish(Checkpoint(ensemble.best_weights(place), {}), ensemble.results(place))
     checkpoint.unlink(missing_ok=True)
@@ -79,27 +84,80 @@ def _check(recipes: Sequence[Recipe]) -> None:
         )
 
 
-def _fit(ensemble: "_Ensemble", curves: StackedCurves, checkpoint: Path) -> None:
-    training = ensemble.training
-    written = [0] * len(ensemble.recipes)
+def _fit(ensemble: "_Ensemble", runs: Sequence[Run], checkpoint: Path) -> None:
+    training, sizes = ensemble.training, [0] * len(runs)
     if checkpoint.exists():
         stored = read_checkpoint(checkpoint)
         ensemble.restore(stored)
-        # A checkpoint from before there were curves does not say.
-        written = stored.state.get("metrics_bytes", written)
-    curves.truncate(written)
-    saved = time.monotonic()
+        # Checkpoints of older versions do not say how long the learning curves are.
+        sizes = stored.state.get("metrics_bytes", sizes)
+    for run, size in zip(runs, sizes, strict=True):
+        run.truncate_metrics(size)
+    saved, records = time.monotonic(), list[list[dict[str, Any]]]()
     with stop_requests() as request:
         while ensemble.step < training.epochs:
-            curves.add(ensemble.advance())
+            records.append(ensemble.advance())
             if request or time.monotonic() - saved > training.checkpoint_seconds:
-                write_checkpoint(checkpoint, ensemble.checkpoint(curves.write()))
+                write_checkpoint(checkpoint, ensemble.checkpoint(_append_metrics(runs, records)))
                 saved = time.monotonic()
             if request:
-                error = Interrupted(f"stopped at step {ensemble.step}, everything is saved; the same command continues")
-                error.exit_code = request.exit_code
-                raise error
-    curves.write()
+                told = f"stopped at step {ensemble.step}, everything is saved; the same command continues"
+                raise Interrupted(told, request.exit_code)
+    _append_metrics(runs, records)
+
+
+def _append_metrics(runs: Sequence[Run], records: list[list[dict[str, Any]]]) -> list[int]:
+    """Move the records, by evaluation and replica, to the files of the runs; returns the sizes of these.
+
+    This waits for a checkpoint: an evaluation takes less time than to open the files of all replicas.
+    """
+    for place, run in enumerate(runs):
+        run.append_metrics(*(of_replicas[place] for of_replicas in records))
+        run.sync_metrics()
+    records.clear()
+    return [run.metrics_size() for run in runs]
+
+
+@dataclasses.dataclass(frozen=True)
+class _StackedExamples:
+    """One part of the data of all replicas.
+
+    Args:
+        batch: (R, L, …), padded to the longest with copies of examples.
+        counts: of each replica, (R,).
+    """
+
+    batch: Batch
+    counts: Tensor
+
+    @classmethod
+    def of(cls, task: Task, wholes: Sequence[Sized], device: torch.device) -> Self:
+        """All examples of each replica."""
+        batches = [task.batch(whole, range(len(whole))) for whole in wholes]
+        longest = max(map(len, wholes))
+        rows = [torch.arange(longest) % len(whole) for whole in wholes]
+        batch = {
+            name: torch.stack([b[name][r] for b, r in zip(batches, rows, strict=True)]).to(device)
+            for name in batches[0]
+        }
+        return cls(batch, torch.tensor([len(whole) for whole in wholes], device=device))
+
+    @property
+    def mask(self) -> Tensor:
+        """Which examples are no padding, (R, L)."""
+        longest = int(next(iter(self.batch.values())).shape[1])
+        return torch.arange(longest, device=self.counts.device) < self.counts.unsqueeze(-1)
+
+
+def _replica_means(totals: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
+    """The mean of each replica, (R,), from the sum and the weight of each of its examples, (R, L).
+
+    Example:
+        >>> mask = torch.tensor([[True, True], [True, False]])
+        >>> _replica_means(torch.tensor([[1.0, 3.0], [5.0, 9.0]]), torch.ones(2, 2), mask)
+        tensor([2., 5.])
+    """
+    return (totals * mask).sum(-1) / (weights * mask).sum(-1)
 
 
 class _Ensemble:
@@ -109,17 +167,19 @@ class _Ensemble:
         self.splits = [self.task.load(recipe.data, recipe.seed) for recipe in recipes]
         models = [self._fresh(recipe, splits) for recipe, splits in zip(recipes, self.splits, strict=True)]
         parameters, buffers = stack_module_state(models)
-        self.parameters: dict[str, Tensor] = {name: self._leaf(tensor) for name, tensor in parameters.items()}
+        self.parameters: dict[str, Tensor] = {
+            name: nn.Parameter(tensor.detach().to(self.device)) for name, tensor in parameters.items()
+        }
         self.buffers = {name: tensor.to(self.device) for name, tensor in buffers.items()}
         self.skeleton = copy.deepcopy(models[0]).to("meta")
         self.examples = {
-            part: StackedExamples.of(self.task, [getattr(splits, part) for splits in self.splits], self.device)
+            part: _StackedExamples.of(self.task, [getattr(splits, part) for splits in self.splits], self.device)
             for part in _PARTS
         }
         self.mask = self.examples["train"].mask
         count = len(recipes)
         self.best = {name: tensor.detach().clone() for name, tensor in self.parameters.items()}
-        # Of the training examples, summed over the steps since the last evaluation.
+        # The training loss, summed over the steps since the last evaluation.
         self.loss_sum = torch.zeros(count, device=self.device)
         self.best_loss = torch.full((count,), torch.inf, device=self.device)
         self.best_epoch = torch.zeros(count, dtype=torch.long, device=self.device)
@@ -135,30 +195,32 @@ class _Ensemble:
         seed_everything(seed_for(recipe.seed, "weights"), torch.device("cpu"))
         return self.task.build(recipe.model, splits)
 
-    def _leaf(self, tensor: Tensor) -> nn.Parameter:
-        return nn.Parameter(tensor.detach().to(self.device))
-
     # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _output(self, own: dict[str, Tensor], buffers: dict[str, Tensor], examples: Batch) -> Any:
+        """What the model of one replica says of its examples."""
+        return functional_call(self.skeleton, (own, buffers), (examples,))
 
     def _losses(self, parameters: dict[str, Tensor], batch: Batch, mask: Tensor) -> Tensor:
         """Mean loss of each replica, (R,)."""
 
         def alone(own: dict[str, Tensor], buffers: dict[str, Tensor], examples: Batch) -> tuple[Tensor, Tensor]:
-            return self.task.loss(functional_call(self.skeleton, (own, buffers), (examples,)), examples)
+            return self.task.loss(self._output(own, buffers, examples), examples)
 
         losses, weights = torch.vmap(alone, randomness="different")(parameters, self.buffers, batch)
-        return replica_means(losses, weights, mask)
+        return _replica_means(losses, weights, mask)
 
     def advance(self) -> list[dict[str, Any]]:
         """The steps up to the next evaluation, and that evaluation: of each replica a record for its curve."""
         begun, training = time.monotonic(), self.training
-        # Random numbers are a function of the step, so that a training that goes on draws the same.
+        # Random numbers are a function of the step, so that a resumed training draws those of an uninterrupted one.
         seed_everything(seed_for(self.recipes[0].seed, "ensemble", self.step), self.device)
         self.skeleton.train()
         self.loss_sum.zero_()
         steps = min(training.evaluate_every, training.epochs - self.step)
         for _ in range(steps):
-            self._set_rates()
+            for group in self.optimizer.param_groups:
+                set_rate(group, learning_rate(training, self.step, training.epochs) * group["pace"])
             self._take_step()
             self.step += 1
         found, train = self._evaluated(), (self.loss_sum / steps).tolist()
@@ -177,10 +239,6 @@ class _Ensemble:
             for loss, valid in zip(train, found, strict=True)
         ]
 
-    def _set_rates(self) -> None:
-        for group in self.optimizer.param_groups:
-            set_rate(group, learning_rate(self.training, self.step, self.training.epochs) * group["pace"])
-
     def _learn(self) -> None:
         self.optimizer.zero_grad()
         losses = self._training_losses(self.parameters, self.examples["train"].batch, self.mask)
@@ -188,20 +246,20 @@ class _Ensemble:
         self.optimizer.step()
         self.loss_sum += losses.detach()
 
+    def _measures(
+        self, own: dict[str, Tensor], buffers: dict[str, Tensor], examples: Batch
+    ) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+        """Losses and weights of the examples of one replica, and what its task measures."""
+        output = self._output(own, buffers, examples)
+        return self.task.loss(output, examples), self.task.measures(output, examples)
+
     @torch.no_grad()
     def _evaluated(self) -> list[dict[str, float]]:
         """The metrics of each replica on its validation examples."""
-
-        def alone(
-            own: dict[str, Tensor], buffers: dict[str, Tensor], examples: Batch
-        ) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
-            output = functional_call(self.skeleton, (own, buffers), (examples,))
-            return self.task.loss(output, examples), self.task.measures(output, examples)
-
         self.skeleton.eval()
         valid = self.examples["valid"]
-        (totals, weights), measures = torch.vmap(alone)(self.parameters, self.buffers, valid.batch)
-        losses = replica_means(totals.double(), weights.double(), valid.mask).tolist()
+        (totals, weights), measures = torch.vmap(self._measures)(self.parameters, self.buffers, valid.batch)
+        losses = _replica_means(totals.double(), weights.double(), valid.mask).tolist()
         measures = {name: values.cpu() for name, values in measures.items()}
         return [
             {"loss": loss, **self.task.summarise({name: values[place, :count] for name, values in measures.items()})}
@@ -221,35 +279,28 @@ class _Ensemble:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def best_weights(self, place: int) -> dict[str, Tensor]:
-        """Those of one replica, as a model of its own has them."""
-        return self._state(place, self.best)
-
-    def _state(self, place: int, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-        kept = self.skeleton.state_dict()
-        return {
-            name: tensor[place].detach().cpu()
-            for name, tensor in {**parameters, **self.buffers}.items()
-            if name in kept
-        }
+        """Those of one replica, under the names that its model has for them."""
+        named = self.skeleton.state_dict()
+        best = {**self.best, **self.buffers}
+        return {name: tensor[place].detach().cpu() for name, tensor in best.items() if name in named}
 
     def results(self, place: int) -> dict[str, Any]:
         """The content of results.json of one replica."""
-        splits, recipe = self.splits[place], self.recipes[place]
+        splits = self.splits[place]
         best, last = (
             {part: self._measured(place, weights, part) for part in ("valid", "test")}
             for weights in (self.best, self.parameters)
         )
-        sizes = [tensor[place].numel() for tensor in self.parameters.values()]
         return {
             "task": self.task.name,
-            "seed": recipe.seed,
+            "seed": self.recipes[place].seed,
             **best,
             "last": last,
             "best_epoch": int(self.best_epoch[place]),
             "epochs": self.step,
             "steps": self.step,
             "processes": 1,
-            "parameters": sum(sizes),
+            "parameters": sum(tensor[place].numel() for tensor in self.parameters.values()),
             "examples": {part: len(getattr(splits, part)) for part in _PARTS},
             "timing": {
                 "seconds": round(self.seconds, 3),
@@ -263,30 +314,19 @@ class _Ensemble:
         """What `Task.evaluate` would find, of one replica."""
         self.skeleton.eval()
         examples = self.examples[part]
-        count = int(examples.counts[place])
-        batch = {name: tensor[place, :count] for name, tensor in examples.batch.items()}
-        own = {name: tensor[place] for name, tensor in {**parameters, **self.buffers}.items()}
-        output = functional_call(self.skeleton, own, (batch,))
-        losses, weights = self.task.loss(output, batch)
-        measures = {name: value.cpu() for name, value in self.task.measures(output, batch).items()}
-        return {"loss": float(losses.double().sum() / weights.double().sum()), **self.task.summarise(measures)}
+        batch = {name: tensor[place, : int(examples.counts[place])] for name, tensor in examples.batch.items()}
+        own, buffers = ({name: x[place] for name, x in of.items()} for of in (parameters, self.buffers))
+        (losses, weights), measures = self._measures(own, buffers, batch)
+        found = self.task.summarise({name: value.cpu() for name, value in measures.items()})
+        return {"loss": float(losses.double().sum() / weights.double().sum()), **found}
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def checkpoint(self, metrics_bytes: Sequence[int]) -> Checkpoint:
-        """All that a training that goes on needs, with the sizes of the files of metrics."""
-        moments = {
-            f"optimizer.{index}.{name}": value
-            for index, entries in self.optimizer.state_dict()["state"].items()
-            for name, value in entries.items()
-        }
-        tensors = {
-            **{f"parameters.{name}": tensor for name, tensor in self.parameters.items()},
-            **{f"best.{name}": tensor for name, tensor in self.best.items()},
-            **moments,
-            "best_loss": self.best_loss,
-            "best_epoch": self.best_epoch,
-        }
+        """All that a resumed training needs, with the sizes of the files of metrics."""
+        moments, _ = optimizer_state(self.optimizer)
+        tensors = joined({"parameters": self.parameters, "best": self.best, "optimizer": moments})
+        tensors |= {"best_loss": self.best_loss, "best_epoch": self.best_epoch}
         state = {"step": self.step, "seconds": self.seconds, "replicas": len(self.recipes)}
         return Checkpoint(tensors, {**state, "metrics_bytes": [*metrics_bytes]})
 
@@ -298,13 +338,8 @@ class _Ensemble:
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.copy_(tensors[f"parameters.{name}"])
-        self.best = {name: tensors[f"best.{name}"].to(self.device) for name in self.best}
-        moments: dict[int, dict[str, Tensor]] = {}
-        for key, value in tensors.items():
-            if key.startswith("optimizer."):
-                _, index, name = key.split(".")
-                moments.setdefault(int(index), {})[name] = value
+        self.best = {name: tensor.to(self.device) for name, tensor in section(tensors, "best").items()}
         groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        load_optimizer_state(self.optimizer, section(tensors, "optimizer"), {"plain": {}, "groups": groups})
         self.best_loss, self.best_epoch = (tensors[name].to(self.device) for name in ("best_loss", "best_epoch"))
         self.step, self.seconds = state["step"], state["seconds"]

@@ -8,9 +8,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object, send_to_device
 from torch import Tensor, nn
 
-from contmax_lab.contract import Batch, Batches, Task
+from contmax_lab.contract import Batch, Batches, Task, TrainedRun
+from contmax_lab.errors import LabError
 from contmax_lab.training._batches import evaluation_batches, share
-from contmax_lab.training._randomness import seed_everything, seed_for
+from contmax_lab.training._processes import accelerator_for, seed_everything, seed_for
 
 
 @torch.no_grad()
@@ -98,3 +99,28 @@ def _placed(shares: list[tuple[list[int], Any]]) -> Any:
         ordered[order] = values
         return ordered
     return [entry for _, entry in sorted(zip(order, values, strict=True), key=lambda pair: pair[0])]
+
+
+def evaluate_trained(trained: TrainedRun, part: str, model: nn.Module | None = None) -> dict[str, float]:
+    """The metrics of a trained model, with the device, precision and batches of its recipe.
+
+    Args:
+        trained: the run; its model moves to the device.
+        part: of its data: ``train``, ``valid`` or ``test``.
+        model: measured instead of that of the run.
+
+    Returns:
+        Name → value, the same on every process.
+
+    Raises:
+        LabError: if that part has no examples.
+    """
+    training, splits = trained.recipe.training, trained.splits
+    if not len(getattr(splits, part)):
+        raise LabError(
+            f"the data of the run has no {part} examples; if you have some, name them, e.g. --data.{part} FILE"
+        )
+    accelerator = accelerator_for(training)
+    prepared = accelerator.prepare_model(model or trained.model, evaluation_mode=True)
+    split, batch_size = getattr(splits, part), training.evaluation_batch_size or training.batch_size
+    return evaluate(prepared, trained.task, split, splits.info, batch_size, accelerator)

@@ -3,7 +3,6 @@
 import contextlib
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -12,11 +11,10 @@ from torch import Tensor, nn
 
 from contmax_lab.contract import Batch, Recipe, Splits
 from contmax_lab.errors import Diverged, LabError
-from contmax_lab.training._loading import Loaded, Loader
-from contmax_lab.training._optimizer import make_optimizer
-from contmax_lab.training._randomness import seed_everything, seed_for
+from contmax_lab.training._batches import Loaded, Loader
+from contmax_lab.training._optimizer import Schedule, make_optimizer
+from contmax_lab.training._processes import seed_everything, seed_for
 from contmax_lab.training._repeated import RepeatedParts
-from contmax_lab.training._schedule import Schedule
 
 # What is summed over the steps of an epoch.
 _SUMS = ("loss", "weight", "gradient_norm", "steps")
@@ -155,24 +153,3 @@ class Learner:
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Take the weights over."""
         self.bare_model.load_state_dict(weights)
-
-    def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Copies of the optimizer's state as tensors by name, on the CPU, and what is no tensor."""
-        stored = self.optimizer.state_dict()
-        tensors: dict[str, Tensor] = {}
-        plain: dict[str, Any] = {}
-        for index, entries in stored["state"].items():
-            for name, value in entries.items():
-                if isinstance(value, Tensor):
-                    tensors[f"{index}.{name}"] = value.detach().to("cpu", copy=True)
-                else:
-                    plain[f"{index}.{name}"] = value
-        return tensors, {"plain": plain, "groups": stored["param_groups"]}
-
-    def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
-        """Take the optimizer's state over."""
-        state: dict[int, dict[str, Any]] = {}
-        for key, value in {**tensors, **rest["plain"]}.items():
-            index, _, name = key.partition(".")
-            state.setdefault(int(index), {})[name] = value
-        self.optimizer.load_state_dict({"state": state, "param_groups": rest["groups"]})

@@ -15,15 +15,13 @@ from contmax_lab.contract import Recipe
 from contmax_lab.errors import Diverged, Interrupted, LabError, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint
 from contmax_lab.runs import Run
-from contmax_lab.training._batches import Plan
-from contmax_lab.training._display import Display
+from contmax_lab.training._batches import Loaded, Order, Plan
 from contmax_lab.training._evaluation import evaluate
-from contmax_lab.training._events import Events, events_for
-from contmax_lab.training._interruption import StopRequest, stop_requests
 from contmax_lab.training._learner import Learner
-from contmax_lab.training._loading import Loaded, Order
-from contmax_lab.training._processes import accelerator_for
-from contmax_lab.training._saving import Saver
+from contmax_lab.training._optimizer import load_optimizer_state, optimizer_state
+from contmax_lab.training._processes import StopRequest, accelerator_for, stop_requests
+from contmax_lab.training._progress import Display, TensorBoard, WeightsAndBiases, events_for
+from contmax_lab.training._saving import Saver, joined, section
 
 # What densities of ours and of torch say of parameters that are not finite, before a loss is made of them.
 _REFUSALS = ("must be finite", "to satisfy the constraint")
@@ -114,11 +112,11 @@ class _Training:
             return
         tensors, state = checkpoint.tensors, checkpoint.state
         self.position = _Position(**state["position"])
-        self.learner.load_weights(_section(tensors, "model"))
-        self.learner.load_optimizer_state(_section(tensors, "optimizer"), state["optimizer"])
+        self.learner.load_weights(section(tensors, "model"))
+        load_optimizer_state(self.learner.optimizer, section(tensors, "optimizer"), state["optimizer"])
         self.learner.schedule.load_state(state["schedule"])
         self.learner.set_sums(state["sums"])
-        self.best_weights = _section(tensors, "best")
+        self.best_weights = section(tensors, "best")
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             self.run.truncate_metrics(self.position.metrics_bytes)
@@ -130,9 +128,8 @@ class _Training:
         if not self.accelerator.is_main_process:
             return
         self.position.metrics_bytes = self.run.metrics_size()
-        optimizer, rest = self.learner.optimizer_state()
-        sections = {"model": self.learner.weights(), "optimizer": optimizer, "best": self.best_weights}
-        tensors = {f"{name}.{key}": tensor for name, section in sections.items() for key, tensor in section.items()}
+        optimizer, rest = optimizer_state(self.learner.optimizer)
+        tensors = joined({"model": self.learner.weights(), "optimizer": optimizer, "best": self.best_weights})
         state = {"position": dataclasses.asdict(self.position), "optimizer": rest, "sums": sums}
         state["schedule"] = self.learner.schedule.state()
         self.saver.save(self.position.step, Checkpoint(tensors, state))
@@ -191,9 +188,8 @@ class _Training:
             self.save()
         if stop:
             self.saver.wait()
-            error = Interrupted(f"stopped at step {self.position.step}, everything is saved; pass --resume to continue")
-            error.exit_code = self.request.exit_code
-            raise error
+            told = f"stopped at step {self.position.step}, everything is saved; pass --resume to continue"
+            raise Interrupted(told, self.request.exit_code)
 
     def _agreed(self, *flags: bool) -> tuple[bool, ...]:
         """What any process says, all processes do."""
@@ -204,7 +200,7 @@ class _Training:
 
     # -- evaluations ---------------------------------------------------------------------------------------------------
 
-    def _close_epoch(self, display: Display, events: list[Events]) -> None:
+    def _close_epoch(self, display: Display, events: list[TensorBoard | WeightsAndBiases]) -> None:
         position = self.position
         position.epoch, position.batch = position.epoch + 1, 0
         self.learner.schedule.epoch_done(position.epoch)
@@ -220,12 +216,14 @@ class _Training:
         valid = self._evaluated("valid")
         self._keep_best(valid)
         self._tick()
-        record = {"epoch": position.epoch, "step": position.step, "train": train, "valid": valid}
+        parts = {"train": train, "valid": valid}
+        record = {"epoch": position.epoch, "step": position.step, **parts, "seconds": round(position.seconds, 3)}
         if self.accelerator.is_main_process:
-            self.run.append_metrics({**record, "seconds": round(position.seconds, 3)})
+            self.run.append_metrics(record)
         display.news(self.config.monitor, valid[self.config.monitor], position.best or 0.0)
+        points = {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
         for place in events:
-            place.write(position.step, {"train": train, "valid": valid})
+            place.write(position.step, points)
 
     def _evaluated(self, part: str, *, final: bool = False) -> dict[str, float]:
         """The metrics of the weights as they are; of the final ones, texts of the task are stored too."""
@@ -300,9 +298,3 @@ class _Training:
             self.run.finish(Checkpoint(self.best_weights, {"best_epoch": position.best_epoch}), results)
         self.accelerator.wait_for_everyone()
         return results
-
-
-def _section(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """The tensors of one part of a checkpoint, without its prefix."""
-    prefix = f"{name}."
-    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}

@@ -1,12 +1,26 @@
-"""Checkpoints written beside the training, one after the other."""
+"""Checkpoints: tensors by section, written by a thread beside the training."""
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
+from torch import Tensor
+
 from contmax_lab.errors import CannotWrite, LabError
 from contmax_lab.files import Checkpoint
 from contmax_lab.runs import Run
+
+
+def joined(sections: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors of all sections of a checkpoint, under ``section.name``."""
+    return {f"{name}.{key}": tensor for name, found in sections.items() for key, tensor in found.items()}
+
+
+def section(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The tensors of one section of a checkpoint, without its prefix."""
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
 
 
 class Saver:

@@ -1,16 +1,18 @@
-"""What trainings need of the place where they run, and the one loop that hands them out."""
+"""What trainings need of the place where they run, how a worker trains, and the loop that hands trainings out."""
 
 import dataclasses
 import math
 import time
+import traceback
 from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from contmax_lab.contract import Recipe
-from contmax_lab.errors import Interrupted
-from contmax_lab.training import stop_requests
+from contmax_lab.errors import Diverged, Interrupted, LabError
+from contmax_lab.runs import Run
+from contmax_lab.training import stop_requests, train, train_together
 
 # Seconds between two looks at the clock, at Ctrl-C and at what has come in.
 _PATIENCE = 0.2
@@ -121,9 +123,7 @@ def train_all(
         while more or under_way:
             if request or time.monotonic() > deadline:
                 yield from crew.stop()
-                error = Interrupted("stopped" if request else "time is up")
-                error.exit_code = request.exit_code
-                raise error
+                raise Interrupted("stopped" if request else "time is up", request.exit_code)
             while more and crew.has_room():
                 try:
                     training = next(left)
@@ -140,3 +140,31 @@ def train_all(
                 yield from news
                 if not news:
                     yield None
+
+
+# How a training ended, and what is to be said of it: what travels back to where it was ordered.
+Verdict = tuple[Literal["done", "diverged", "failed", "stopped"], str]
+
+
+# What an ensemble keeps in its folder until it is done.
+_CHECKPOINT = "ensemble.safetensors"
+
+
+def attempt(work: Work) -> Verdict:
+    """Train, or go on; whatever happens is returned, since one training that fails must not end the others."""
+    try:
+        if isinstance(work, Ensemble):
+            runs = [Run(training.folder) for training in work.runs]
+            train_together([training.recipe for training in work.runs], runs, work.folder / _CHECKPOINT)
+        else:
+            train(work.recipe, Run(work.folder), resume=True, test=work.test)
+    except Interrupted as error:
+        return "stopped", str(error)
+    except Diverged as error:
+        return "diverged", str(error)
+    except LabError as error:
+        return "failed", str(error)
+    except Exception as error:  # it may not fit into memory, say
+        traceback.print_exc()
+        return "failed", " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return "done", ""

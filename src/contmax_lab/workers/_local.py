@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from multiprocessing import connection
 from typing import Any
 
-from contmax_lab.workers._attempt import Verdict, attempt
-from contmax_lab.workers._crew import Outcome, Work
+from contmax_lab.workers._crew import Outcome, Verdict, Work, attempt
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A forward and backward pass on a GPU, whether it is right, and how its time compares."""
+"""A forward and backward pass; on a GPU, whether it is right, and how its time compares."""
 
 import dataclasses
 import math
@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax_lab.bench._figure import Figure
-from contmax_lab.bench._gpu_timing import Call, Clock, percentiles
-from contmax_lab.bench._timing import Effort
+from contmax_lab.bench._figure import Figure, Times
+from contmax_lab.bench._measuring import Call, Clock, Effort, percentiles
 
 # Examples of a batch that are computed again in float64.
 _CHECKED = 32
@@ -39,27 +38,24 @@ class Work:
         return result.detach(), *torch.autograd.grad(result, live, self.cotangent)
 
     def part(self, dtype: torch.dtype | None = None) -> "Work":
-        """The same for the last examples alone, in another dtype if one is given."""
-        inputs = tuple(
-            _taken(x, None if place in self.shared else -_CHECKED, dtype) for place, x in enumerate(self.inputs)
-        )
-        cotangent = _taken(self.cotangent, -_CHECKED if self.cotangent.dim() else None, dtype)
-        return Work(self.function, inputs, cotangent, self.shared)
+        """This work for the last examples alone, in another dtype if one is given."""
+        inputs = [_taken(x, place in self.shared, dtype) for place, x in enumerate(self.inputs)]
+        cotangent = _taken(self.cotangent, self.cotangent.dim() == 0, dtype)
+        return Work(self.function, tuple(inputs), cotangent, self.shared)
 
     def errors(self) -> list[float]:
         """Largest error of the result and of each gradient against float64, relative to the largest number of each."""
-        return [
-            _relative_error(got, exact) for got, exact in zip(self.part()(), self.part(torch.float64)(), strict=True)
-        ]
+        return list(map(relative_error, self.part()(), self.part(torch.float64)()))
 
 
-def _taken(x: Tensor, start: int | None, dtype: torch.dtype | None) -> Tensor:
-    part = x.detach() if start is None else x.detach()[start:].contiguous()
+def _taken(x: Tensor, is_shared: bool, dtype: torch.dtype | None) -> Tensor:
+    part = x.detach() if is_shared else x.detach()[-_CHECKED:].contiguous()
     moved = part.to(dtype) if dtype is not None and part.is_floating_point() else part
     return moved.clone().requires_grad_(x.requires_grad)
 
 
-def _relative_error(got: Tensor, exact: Tensor) -> float:
+def relative_error(got: Tensor, exact: Tensor) -> float:
+    """Largest error, relative to the largest number unless that is 0."""
     largest = float(exact.abs().max())
     error = float((got.double() - exact).abs().max())
     return error / largest if largest else error
@@ -97,17 +93,16 @@ class Contest:
     def figures(self, clock: Clock, effort: Effort) -> Iterator[Figure]:
         """The ratio of device times, the share of the bandwidth, and the ratio of wall clocks."""
         place: dict[str, Any] = {"row": self.row, "column": self.column}
-        checked = self._checked()
-        if "failed" in checked:
-            yield Figure(self.table, **place, value=math.nan, at_most=self.at_most, details=checked)
+        details = self._checked()
+        if "failed" not in details:
+            try:
+                times = clock.device_times({"contmax": self.ours, "torch": self.unit}, effort)
+            except Exception as error:  # a pass that waits for the device cannot be captured
+                details = {"failed": _said(error)}
+        if "failed" in details:
+            yield Figure(self.table, **place, value=math.nan, at_most=self.at_most, details=details)
             return
-        both: dict[str, Call] = {"contmax": self.ours, "torch": self.unit}
-        try:
-            times = clock.device_times(both, effort)
-        except Exception as error:  # what waits for the device cannot be captured
-            yield Figure(self.table, **place, value=math.nan, at_most=self.at_most, details={"failed": _said(error)})
-            return
-        yield _ratio(times, "contmax", self.at_most, checked, table=self.table, **place)
+        yield device_ratio(times, "contmax", details=details, table=self.table, at_most=self.at_most, **place)
         seconds = percentiles(times["contmax"])["median"]
         yield Figure(share_table(self.table), **place, value=self.moved_bytes / seconds / clock.bandwidth())
         if self.eager_at_most is not None:
@@ -115,16 +110,16 @@ class Contest:
 
     def eager_figure(self, clock: Clock, effort: Effort) -> Figure:
         """The ratio of wall clocks of eager calls."""
-        # Unlike those of the device these times vary with whatever else the machine does.
+        # Wall clocks vary with the load of the machine, unlike times of the device.
         patient = effort if effort.small else dataclasses.replace(effort, fewest_rounds=51, most_rounds=101, budget=2.0)
         wall = clock.wall_times({"contmax": self.ours, "torch": self.unit}, patient)
         place = {"table": eager_table(self.table), "row": self.row, "column": self.column}
-        return _ratio(wall, "contmax", self.eager_at_most, {}, **place)
+        return device_ratio(wall, "contmax", **place, at_most=self.eager_at_most)
 
     def peer_figures(self, clock: Clock, effort: Effort) -> Iterator[Figure]:
-        """The ratios of device times of the peers, in the same table.
+        """The ratios of device times of the peers, as rows of the table.
 
-        What a peer leaves behind when it fails may fill the memory of the device: large inputs have theirs last.
+        A peer that fails may leave the memory of the device full; suites with large inputs time their peers last.
         """
         for name, call in self.peers.items():
             place: dict[str, Any] = {"table": self.table, "row": f"{self.row} by {name}", "column": self.column}
@@ -133,14 +128,14 @@ class Contest:
             except Exception as error:  # peers fail in ways of their own
                 yield Figure(**place, value=None, details={"refused": _said(error)})
             else:
-                yield _ratio(times, name, None, {}, **place)
+                yield device_ratio(times, name, **place)
 
     def _checked(self) -> dict[str, Any]:
         """Errors of both, and what is wrong with ours, if anything is."""
         try:
             ours, theirs = self.ours.errors(), self.unit.errors()
             self.ours()
-        except Exception as error:  # a row that cannot run must not cost the others their time on the device
+        except Exception as error:  # the other rows are still measured
             return {"failed": _said(error)}
         allowed = 2 * max(theirs) + _rounding(self.ours) if self.tolerance is None else self.tolerance
         details: dict[str, Any] = {"errors": ours, "errors_of_torch": theirs, "allowed_error": allowed}
@@ -170,9 +165,17 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line[:200]}"
 
 
-def _ratio(
-    times: Mapping[str, list[float]], name: str, at_most: float | None, details: Mapping[str, Any], **place: Any
+def device_ratio(
+    times: Times, name: str, unit: str = "torch", *, details: Mapping[str, Any] = {}, **place: Any
 ) -> Figure:
-    seconds = {key: percentiles(times[key]) for key in (name, "torch")}
-    value = seconds[name]["median"] / seconds["torch"]["median"]
-    return Figure(**place, value=value, at_most=at_most, details={"seconds": seconds, **details})
+    """The ratio of the medians of two contenders' times.
+
+    Args:
+        times: what a `Clock` returned.
+        name, unit: contender, and the one by whose time it is divided.
+        details: beside the seconds of both.
+        place: table, row, column and target of the figure.
+    """
+    seconds = {key: percentiles(times[key]) for key in (name, unit)}
+    value = seconds[name]["median"] / seconds[unit]["median"]
+    return Figure(value=value, details={"seconds": seconds, **details}, **place)

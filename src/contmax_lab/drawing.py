@@ -1,10 +1,14 @@
-"""Figures of matplotlib, made and turned into PNG files."""
+"""Figures of matplotlib without windows, as PNG files, in the look of contmax.viz."""
 
 import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from contmax.viz import DARK, LIGHT, Theme, drawn_in
+from contmax.viz import DARK as DARK
+from contmax.viz import LIGHT as LIGHT
+from contmax.viz import THEMES as THEMES
+from contmax.viz import Theme as Theme
+from contmax.viz import drawn_in as drawn_in
 from contmax_lab.packages import require
 
 _DOTS_PER_INCH = 170

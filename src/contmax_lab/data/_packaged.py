@@ -1,17 +1,82 @@
-"""JapaneseVowels: utterances of nine speakers, from the files that come with aeon."""
+"""Data that comes inside packages: handwritten digits of scikit-learn, spoken vowels of aeon."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from contmax_lab.data._reading import existing_file, numbered_lines
 from contmax_lab.data._splitting import shuffled
+from contmax_lab.data._tables import existing_file, numbered_lines
 from contmax_lab.errors import LabError
 from contmax_lab.packages import require_folder
+
+DIGIT_SIDE = 8
+DIGIT_CLASSES = 10
+_BRIGHTEST = 16.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """Examples, one per image.
+
+    Args:
+        pixels: from 0 to 1, shape (number of images, 8, 8).
+        digit: what was written, shape (number of images,).
+    """
+
+    pixels: Tensor
+    digit: Tensor
+
+    def __len__(self) -> int:
+        return len(self.digit)
+
+    def __getitem__(self, indices: Sequence[int]) -> "Images":
+        chosen = list(indices)
+        return Images(self.pixels[chosen], self.digit[chosen])
+
+
+def handwritten_digits(valid: int, test: int, split: int) -> tuple[Images, Images, Images]:
+    """All images, split at random.
+
+    Args:
+        valid: validation images.
+        test: test images.
+        split: seed of the split.
+
+    Returns:
+        Training, validation and test images.
+
+    Raises:
+        LabError: if scikit-learn or its file is missing, or no images are left to train.
+    """
+    images = _read_digits()
+    if valid + test >= len(images):
+        raise LabError(
+            f"{valid} validation and {test} test images leave none of {len(images)} to train; pass smaller "
+            "--data.valid, .test"
+        )
+    order = shuffled(len(images), split)
+    return images[order[test + valid :]], images[order[test:][:valid]], images[order[:test]]
+
+
+def _read_digits() -> Images:
+    # What sklearn.datasets.load_digits reads; to import that takes longer than to train on the digits for an epoch.
+    path = require_folder("sklearn", "The demo's image data") / "datasets" / "data" / "digits.csv.gz"
+    try:
+        table = np.loadtxt(path, delimiter=",", dtype=np.float32)
+    except (OSError, ValueError, EOFError) as error:
+        reason = " ".join(str(error).split())
+        raise LabError(
+            f"the digits inside scikit-learn cannot be read ({reason}): pip install --force-reinstall scikit-learn"
+        ) from None
+    numbers = torch.from_numpy(table)
+    grey = numbers[:, :-1].reshape(-1, DIGIT_SIDE, DIGIT_SIDE) / _BRIGHTEST
+    return Images(grey, numbers[:, -1].long())
+
 
 _ORIGINAL = "aeon, pip install --force-reinstall aeon; https://archive.ics.uci.edu/dataset/128/japanese+vowels"
 _CHANNELS = 12
@@ -51,7 +116,7 @@ def japanese_vowels(path: Path | None, valid: int, split: int) -> tuple[Utteranc
         LabError: if a file is missing or a line is not as it should be.
     """
     folder = path or _inside_aeon()
-    known, test = (_read(folder / f"JapaneseVowels_{part}.ts") for part in ("TRAIN", "TEST"))
+    known, test = (_read_vowels(folder / f"JapaneseVowels_{part}.ts") for part in ("TRAIN", "TEST"))
     held_out: list[int] = []
     for speaker in known.speaker.unique().tolist():
         own = (known.speaker == speaker).nonzero().flatten().tolist()
@@ -74,7 +139,7 @@ def _inside_aeon() -> Path:
     return require_folder("aeon", "The demo's speech data") / "datasets" / "data" / "JapaneseVowels"
 
 
-def _read(path: Path) -> Utterances:
+def _read_vowels(path: Path) -> Utterances:
     """Lines of ``channel:channel:…:label``, a channel being comma-separated numbers, after a header of # and @."""
     existing_file(path, "the JapaneseVowels data", _ORIGINAL)
     numbers: list[float] = []

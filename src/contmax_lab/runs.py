@@ -1,33 +1,34 @@
-"""The folder of a run."""
+"""Runs: a training is a folder, and the folder is all there is of it.
+
+``config.yaml`` (resolved recipe), ``provenance.json`` (commit, machine, versions), ``metrics.jsonl`` (one line per
+evaluation; ``metrics.csv`` has these lines as a table), ``checkpoints/`` (while it trains), ``model.safetensors`` (best
+weights) and ``results.json`` (when it is done). Files appear atomically, and nothing in them is ever unpickled.
+"""
 
 import contextlib
+import csv
 import dataclasses
 import fcntl
+import io
 import json
 import os
+import shlex
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from contmax_lab.contract import Recipe, Task
+from contmax_lab.contract import Recipe, Task, TrainedRun
 from contmax_lab.errors import CannotWrite, InUse, LabError, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint, write_atomically, write_checkpoint, write_json
 from contmax_lab.provenance import provenance
 from contmax_lab.recipes import RecipeSource, as_yaml, read_recipe, with_variant
-from contmax_lab.runs._spreadsheet import append_rows, as_csv, as_row
 
 _PACKAGES = ("contmax", "torch", "numpy", "numba", "accelerate", "safetensors", "jsonargparse")
-# The one before the last is there for the case that the last is damaged by what no program can help.
+# A second checkpoint serves where hardware has damaged the newest.
 _KEPT_CHECKPOINTS = 2
-# Keys of a recipe that change nothing of what comes out.
-_INDIFFERENT = {
-    "data.cache",
-    "training.checkpoint_seconds",
-    "training.tensorboard",
-    "training.wandb",
-    "training.workers",
-}
+# Keys of a recipe that change no result.
+_INDIFFERENT = {"data.cache", *(f"training.{key}" for key in ("checkpoint_seconds", "tensorboard", "wandb", "workers"))}
 
 # Forked processes, such as those that make batches, must not keep the claim of one that was killed.
 _held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
@@ -161,7 +162,7 @@ class Run:
             with self.metrics.open("a", encoding="utf-8") as file:
                 for record in records:
                     file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
-            if not append_rows(self.spreadsheet, [as_row(record) for record in records]):
+            if not _append_rows(self.spreadsheet, [_as_row(record) for record in records]):
                 self._write_spreadsheet()
         except OSError as error:
             raise self._unwritable(error) from None
@@ -191,8 +192,8 @@ class Run:
             self._write_spreadsheet()
 
     def _write_spreadsheet(self) -> None:
-        rows = [as_row(record) for record in self.history()]
-        write_atomically(self.spreadsheet, as_csv(rows).encode("utf-8"))
+        rows = [_as_row(record) for record in self.history()]
+        write_atomically(self.spreadsheet, _as_csv(rows).encode("utf-8"))
 
     def history(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a last line that was cut short is left out."""
@@ -289,3 +290,71 @@ def _deciding(recipe: Recipe) -> Iterator[tuple[str, Any]]:
             if isinstance(value, Path):
                 value = value.resolve().name if section == "data" else str(value)
             yield key, value
+
+
+def _as_row(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with parts as one row.
+
+    Example:
+        >>> _as_row({"epoch": 1, "valid": {"loss": 0.5}})
+        {'epoch': 1, 'valid.loss': 0.5}
+    """
+    row: dict[str, Any] = {}
+    for key, value in record.items():
+        row |= {f"{key}.{name}": entry for name, entry in value.items()} if isinstance(value, dict) else {key: value}
+    return row
+
+
+def _as_csv(rows: Sequence[Mapping[str, Any]], *, head: bool = True) -> str:
+    """Rows as CSV; a cell is empty where a row does not have the column.
+
+    Example:
+        >>> _as_csv([{"epoch": 1}, {"epoch": 2, "valid.loss": 0.5}]).splitlines()
+        ['epoch,valid.loss', '1,', '2,0.5']
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    if head and rows:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _append_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Add rows to a file, if their columns are those of the file; whether they are."""
+    if not path.exists():
+        return False
+    with path.open("r+", encoding="utf-8", newline="") as file:
+        head = next(csv.reader([file.readline()]), [])
+        if any(list(row) != head for row in rows):
+            return False
+        file.seek(0, io.SEEK_END)
+        file.write(_as_csv(rows, head=False))
+    return True
+
+
+def load_trained(task: Task, folder: str | Path, overrides: Sequence[str] = (), label: str | None = None) -> TrainedRun:
+    """Load a run that is done.
+
+    Args:
+        task: that it was trained on.
+        folder: of the run.
+        overrides: dotted, e.g. ``--data.path`` where the data has moved.
+        label: what pictures and tables call it; by default the folder's name.
+
+    Raises:
+        LabError: if there is no run, or it is not done, or its weights do not fit.
+    """
+    run = Run(folder)
+    recipe = run.recipe(task, overrides)
+    results = run.results()
+    if results is None:
+        command = shlex.join(["contmax", "train", str(run.config), "--folder", str(run.folder), "--resume"])
+        raise LabError(f"{run.folder} is not finished; continue it: {command}")
+    splits = task.load(recipe.data, recipe.seed)
+    model = task.build(recipe.model, splits)
+    try:
+        model.load_state_dict(read_checkpoint(run.weights).tensors)
+    except RuntimeError as error:
+        raise LabError(f"{run.weights} does not fit the model: {' '.join(str(error).split())}") from None
+    return TrainedRun(run.folder, recipe, splits, model.eval(), results, label or run.folder.name)

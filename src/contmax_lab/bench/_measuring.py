@@ -1,0 +1,314 @@
+"""How long work takes and how much memory it needs, on one thread of a CPU and on a GPU."""
+
+import contextlib
+import dataclasses
+import gc
+import math
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+from unittest import mock
+
+import torch
+
+from contmax_lab.recorded import REHEARSALS, RecordedStep
+
+METHOD = (
+    "times: processor time on one thread, in one process; contenders take turns in every round; a figure is the median "
+    "of the rounds' ratios, `minimum` the smallest of them; gradients are cleared before a pass, cotangents are given"
+)
+MEMORY_METHOD = (
+    "peak extra memory: rise of the resident high-water mark (VmHWM, elsewhere ru_maxrss) of a fresh process over one "
+    "forward and backward pass, inputs and cotangent already there, code already compiled"
+)
+GPU_METHOD = (
+    "device: a pass captured in a CUDA graph and replayed, the L2 cache overwritten before each, timed by events; "
+    "contenders take turns in every round; eager: wall clock of passes launched from Python one after the other; "
+    "a figure is the ratio of medians, with the 20th and 80th percentile of the seconds in its details; a pass whose "
+    "result or gradient is farther from float64 than twice torch's own error plus rounding has no time"
+)
+
+Call = Callable[[], object]
+Prepare = Callable[..., Call]
+
+# Larger than any L2 cache: 50 MB on an H200.
+_FLUSHED_BYTES = 2**28
+_BALLAST_BLOCK = 256 * 1024
+# On ARM torch allocates with mimalloc, which caches freed pages and takes pages of 2 MB. Memory in cached pages would
+# not raise the mark, and 2 MB is too coarse. Other allocators do not read these variables.
+_PAGES_GO_BACK = {"MIMALLOC_PURGE_DELAY": "0", "MIMALLOC_ALLOW_THP": "0"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Args:
+        small: whether suites should take small inputs, to try the harness or a change of code.
+        block: seconds of processor time that one timed block of calls lasts at least.
+        fewest_rounds: rounds that are always run.
+        most_rounds: rounds after which nothing is gained.
+        budget: seconds for all rounds of one comparison, between those two bounds.
+    """
+
+    small: bool
+    block: float
+    fewest_rounds: int
+    most_rounds: int
+    budget: float
+
+
+THOROUGH = Effort(small=False, block=0.02, fewest_rounds=7, most_rounds=25, budget=8.0)
+QUICK = Effort(small=True, block=0.001, fewest_rounds=3, most_rounds=3, budget=0.0)
+# A replay takes less than a millisecond as a rule, and repeats to a per cent.
+GPU_THOROUGH = Effort(small=False, block=0.005, fewest_rounds=7, most_rounds=15, budget=0.4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """Time of one contender over that of another, from the ratios of the single rounds.
+
+    Example:
+        >>> Ratio.of([2.0, 6.0, 4.0], [1.0, 2.0, 1.0])
+        Ratio(median=3.0, minimum=2.0, rounds=3)
+    """
+
+    median: float
+    minimum: float
+    rounds: int
+
+    @classmethod
+    def of(cls, numerator: Sequence[float], denominator: Sequence[float]) -> "Ratio":
+        """The ratio of two results of `interleaved`, round by round."""
+        ratios = [a / b for a, b in zip(numerator, denominator, strict=True)]
+        return cls(statistics.median(ratios), min(ratios), len(ratios))
+
+
+def interleaved(
+    contenders: Mapping[str, Call], effort: Effort, clock: Callable[[], float] = time.process_time
+) -> dict[str, list[float]]:
+    """Seconds per call of each contender, one number per round; in a round each takes one turn, in the given order.
+
+    Args:
+        contenders: name → a call without arguments.
+        effort: length of a turn and number of rounds.
+        clock: processor time by default, which other processes on the machine do not enter.
+
+    Returns:
+        name → one time per round, all of the same length. Compare two of them with `Ratio.of`.
+
+    Example:
+        >>> times = interleaved({"sum": lambda: sum(range(10)), "max": lambda: max(range(10))}, QUICK)
+        >>> [(name, len(seconds)) for name, seconds in times.items()]
+        [('sum', 3), ('max', 3)]
+    """
+    with _no_garbage_collection():
+        blocks = {name: _sized_block(call, effort.block, clock) for name, call in contenders.items()}
+        rounds = _affordable_rounds(sum(seconds for _, seconds in blocks.values()), effort)
+        times: dict[str, list[float]] = {name: [] for name in contenders}
+        for _ in range(rounds):
+            for name, call in contenders.items():
+                times[name].append(_seconds_per_call(call, blocks[name][0], clock))
+    return times
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread, and on as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _sized_block(call: Call, block: float, clock: Callable[[], float]) -> tuple[int, float]:
+    """How many calls last as long as a block, and how long they last. The first call also compiles: not counted."""
+    call()
+    calls, elapsed = 1, _block(call, 1, clock)
+    while elapsed < block:
+        # Short times are badly known: grow at most tenfold at once, and measure again.
+        calls = math.ceil(calls * min(10.0, 1.2 * block / max(elapsed, 1e-9)))
+        elapsed = _block(call, calls, clock)
+    return calls, elapsed
+
+
+def _seconds_per_call(call: Call, calls: int, clock: Callable[[], float]) -> float:
+    # One untimed call refills the caches that the previous contender has emptied; a call as long as a block needs none.
+    if calls > 1:
+        call()
+    return _block(call, calls, clock) / calls
+
+
+def _block(call: Call, calls: int, clock: Callable[[], float]) -> float:
+    start = clock()
+    for _ in range(calls):
+        call()
+    return clock() - start
+
+
+def _affordable_rounds(seconds_per_round: float, effort: Effort) -> int:
+    return max(effort.fewest_rounds, min(effort.most_rounds, int(effort.budget / max(seconds_per_round, 1e-6))))
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class Clock(Protocol):
+    """How work on a device is measured; `GraphClock` is the one for CUDA."""
+
+    device: str
+
+    def device_times(self, calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
+        """Seconds that the device takes for each call, one number per round."""
+
+    def wall_times(self, calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
+        """Seconds from the first launch to the end of the work, per call, one number per round."""
+
+    def peak_memory(self, call: Callable[[], Any]) -> tuple[int, Any]:
+        """Bytes by which one call raises the memory in use, at its highest, and what the call returned."""
+
+    def bandwidth(self) -> float:
+        """Bytes per second that the memory of the device can move at most."""
+
+
+class GraphClock:
+    """Replays of CUDA graphs on the current device."""
+
+    device = "cuda"
+
+    def __init__(self) -> None:
+        self._flushed = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device=self.device)
+
+    def device_times(self, calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
+        """Seconds by events around a replay; the host is not in them."""
+        steps = {name: RecordedStep(call) for name, call in calls.items()}
+        for step in steps.values():
+            for _ in range(REHEARSALS):
+                step()
+        # The first replay also records.
+        torch.cuda.synchronize()
+        for step in steps.values():
+            step()
+        rounds = _affordable_rounds(sum(map(self._replayed, steps.values())), effort)
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(rounds):
+            for name, step in steps.items():
+                times[name].append(self._replayed(step))
+        return times
+
+    def wall_times(self, calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
+        """Seconds by the wall clock, the device idle before and after each block of calls."""
+        return interleaved(calls, effort, _time_when_idle)
+
+    def peak_memory(self, call: Callable[[], Any]) -> tuple[int, Any]:
+        """As torch's allocator counts."""
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        result = call()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before, result
+
+    def bandwidth(self) -> float:
+        """By the clock and the width of the memory."""
+        from triton.testing import get_dram_gbps
+
+        return float(get_dram_gbps()) * 1e9
+
+    def _replayed(self, step: RecordedStep) -> float:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self._flushed.zero_()
+        start.record()
+        step()
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / 1000
+
+
+def _time_when_idle() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Median, and the 20th and 80th percentile.
+
+    Example:
+        >>> percentiles([5.0, 1.0, 3.0, 2.0, 4.0])
+        {'median': 3.0, 'p20': 1.8, 'p80': 4.2}
+    """
+    shares = torch.tensor([0.5, 0.2, 0.8], dtype=torch.float64)
+    found = torch.tensor(seconds, dtype=torch.float64).quantile(shares).tolist()
+    return dict(zip(("median", "p20", "p80"), found, strict=True))
+
+
+def peak_extra_memory(prepare: Prepare, arguments: tuple[Any, ...], rehearsal: tuple[Any, ...]) -> int | None:
+    """Bytes by which one call of ``prepare(*arguments)`` raises the high-water mark of resident memory.
+
+    Allocations of torch, numpy and compiled code count alike, also those that are returned before the call ends.
+    Resolution: a few hundred kilobytes.
+
+    Args:
+        prepare: a function of a module (the process imports it) that makes the inputs and returns the call to measure.
+        arguments: its arguments in the measured call.
+        rehearsal: its arguments in a small call before that, which imports and compiles what the measured one needs.
+
+    Returns:
+        Bytes; None on a system that does not tell its high-water mark.
+    """
+    if _high_water_mark() is None:
+        return None
+    # Spawned, not forked: a fork would start with the parent's pages.
+    spawn = multiprocessing.get_context("spawn")
+    # The allocator reads its environment when torch is imported, so the process has to start with it.
+    with mock.patch.dict(os.environ, _PAGES_GO_BACK), ProcessPoolExecutor(1, mp_context=spawn) as process:
+        return process.submit(_measured, prepare, arguments, rehearsal).result()
+
+
+def _measured(prepare: Prepare, arguments: tuple[Any, ...], rehearsal: tuple[Any, ...]) -> int:
+    torch.set_num_threads(1)
+    prepare(*rehearsal)()
+    call = prepare(*arguments)
+    # Imports and compilation have left the mark above the memory in use, and an allocation below it would not show.
+    # Ballast closes the gap: from then on every page counts.
+    start = _high_water_mark()
+    ballast = []
+    while _high_water_mark() == start:
+        ballast.append(b"\1" * _BALLAST_BLOCK)
+    before = _high_water_mark()
+    call()
+    return (_high_water_mark() or 0) - (before or 0)
+
+
+def _high_water_mark() -> int | None:
+    """Largest resident memory of this process so far, in bytes."""
+    # ru_maxrss of a child starts at its parent's on Linux; the line in /proc does not.
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,241 @@
+"""The subcommands that show or pass on what was trained: predict, report, explore, export."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from contmax_lab.cli._options import Command, add_task_option
+from contmax_lab.errors import LabError, UsageError
+
+if TYPE_CHECKING:
+    from contmax_lab.contract import Prediction
+
+# The task whose model comes with the package.
+_READER = "documents"
+
+# -- predict -----------------------------------------------------------------------------------------------------------
+
+
+def _predict_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "the folder of a run and an input for it, or a text; - reads the input from standard input"
+    parser.add_argument("words", metavar="INPUT", nargs="*", help=text)
+    text = "model folder made by contmax export (default: the one in the package)"
+    parser.add_argument("--model", type=Path, help=text)
+    add_task_option(parser)
+    parser.add_argument("--figure", type=Path, help="PNG file to draw where the model looks")
+
+
+def _predict(options: argparse.Namespace) -> None:
+    """Ask a trained model about a new input, and see where it looks.
+
+    contmax predict RUN INPUT uses a finished run. INPUT is a text for the tasks texts and documents, a sentence for
+    translation, a table with one series for series, an image file for images, an image file and a question for vqa
+    (where the model looked is drawn into IMAGE-overlay.png), and the number of a validation example, from 1, for all
+    other tasks. contmax predict --model FOLDER INPUT uses a model folder made by contmax export.
+
+    contmax predict TEXT uses the small model that comes with the package: is an English text positive or negative, and
+    which words show it?
+    """
+    if not options.words:
+        raise UsageError('pass a TEXT, e.g. contmax predict "A film to remember.", or - to read standard input')
+    if options.figure and options.figure.suffix != ".png":
+        raise UsageError(f"--figure {options.figure}: the picture is a PNG file; pass a name that ends in .png")
+    prediction = _predicted(options)
+    print(prediction.text)
+    if options.figure or prediction.filename:
+        _draw(prediction, options.figure or Path(prediction.filename))
+
+
+def _predicted(options: argparse.Namespace) -> "Prediction":
+    from contmax_lab.registry import installed_task, open_trained, task_of_model
+
+    first, *rest = options.words
+    if options.model is None and _is_run(first):
+        trained = open_trained(first, options.overrides, named=options.task)
+        return trained.task.predict(trained, _given(rest))
+    if options.model is None and rest and "/" in first and " " not in first:
+        raise UsageError(f"{first} is not a run; pass the folder of a finished run and an INPUT, or a TEXT in quotes")
+    if options.overrides:
+        raise UsageError(
+            f"{' '.join(options.overrides)} changes a setting of a run, but no run was given; pass the folder of a RUN"
+        )
+    task = task_of_model(options.model, options.task) if options.model else installed_task(_READER)
+    return task.predict_exported(options.model, _given(options.words))
+
+
+def _is_run(word: str) -> bool:
+    try:
+        return (Path(word) / "config.yaml").is_file()
+    except OSError:  # a text may be too long for the name of a file
+        return False
+
+
+def _given(words: list[str]) -> list[str]:
+    try:
+        return [sys.stdin.read()] if words == ["-"] else words
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise UsageError(
+            f"standard input, byte {byte:#04x} is not UTF-8; convert it, e.g. iconv -f latin1 -t utf-8"
+        ) from None
+
+
+def _draw(prediction: "Prediction", path: Path) -> None:
+    from contmax_lab.drawing import LIGHT, rendered
+    from contmax_lab.files import write_atomically
+
+    if prediction.figure is None:
+        raise LabError("this answer has nothing to draw; leave out --figure")
+    write_atomically(path, rendered(prediction.figure.draw, LIGHT))
+    print(f"drawn into {path}")
+
+
+PREDICT = Command(
+    "ask a trained model about a new text, series or image",
+    (
+        'contmax predict "A film to remember."   # the model that comes with the package',
+        'contmax predict runs/texts/continuous-sparsemax-seed-0 "Never again." --figure words.png',
+        "contmax predict runs/series/continuous-sparsemax-seed-0 new.csv",
+        "contmax predict --model model new.png   # a folder made by contmax export",
+    ),
+    _predict_arguments,
+    _predict,
+)
+
+# -- report ------------------------------------------------------------------------------------------------------------
+
+
+def _report_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", metavar="RUN", nargs="*", type=Path, help="folders of finished runs")
+    text = "numbers of validation examples to draw, from 1 (default: a few, chosen by a fixed rule)"
+    parser.add_argument("--examples", type=int, nargs="+", default=[], metavar="N", help=text)
+    add_task_option(parser)
+    page = Path("report/report.html")
+    parser.add_argument("--output", type=Path, default=page, help="the HTML file (default: %(default)s)")
+
+
+def _report(options: argparse.Namespace) -> None:
+    """Draw trained runs into one HTML file: learning curves, and where the models look in validation examples.
+
+    The file contains all its pictures; they are also saved as PNG files beside it. If the data has moved, say where it
+    is now, e.g. --data.train /new/place/reviews.csv.
+    """
+    from contmax_lab.registry import open_trained
+    from contmax_lab.report import distinct_labels, sections, write_page
+
+    folders = list(dict.fromkeys(options.folders))
+    trained = [
+        open_trained(folder, options.overrides, label, options.task)
+        for folder, label in zip(folders, distinct_labels(folders), strict=True)
+    ]
+    shortest = min(len(entry.splits.valid) for entry in trained)
+    if not all(1 <= number <= shortest for number in options.examples):
+        raise UsageError(f"--examples must be from 1 to {shortest}; got {' '.join(map(str, options.examples))}")
+    examples = [number - 1 for number in options.examples]
+    lead = f"{len(trained)} run{'s' if len(trained) > 1 else ''}"
+    files = write_page(options.output, "contmax report", lead, sections(trained, examples))
+    print(f"{files[0]} and {len(files) - 1} pictures beside it")
+
+
+REPORT = Command(
+    "draw trained runs into one HTML file",
+    ("contmax report runs/texts/*", "contmax report runs/series/continuous-sparsemax-seed-0 --examples 3 7"),
+    _report_arguments,
+    _report,
+    needed="folders",
+    hint="pass the folders of RUNs, e.g. contmax report runs/*",
+)
+
+# -- explore -----------------------------------------------------------------------------------------------------------
+
+
+def _explore_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=8765, help="port on this machine (default: 8765)")
+    parser.add_argument("--no-browser", action="store_true", help="do not open the page, only print its address")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder with trained runs (default: runs)")
+    text = "model folder made by contmax export (can be repeated; default: model, if there is one)"
+    parser.add_argument("--model", type=Path, action="append", metavar="FOLDER", help=text)
+    parser.add_argument("--export", type=Path, metavar="FOLDER", help="write densities.html and scores.html, and end")
+
+
+def _explore(options: argparse.Namespace) -> None:
+    """Look at densities, at scores, and at where models look, in your browser.
+
+    Starts a page on this machine, which nobody else can reach, and opens it: four rooms, for densities, texts, images
+    and scores. Models are the ones that come with the package, finished runs and exported models below RUNS, and the
+    folders that you name by --model. Ctrl-C ends it.
+
+    contmax explore --export FOLDER starts nothing: it writes the rooms that need no model, each as one HTML file.
+    """
+    if not 1 <= options.port <= 65535:
+        raise UsageError(f"--port must be from 1 to 65535; got {options.port}")
+    from contmax_lab.explorer import export, serve
+
+    if options.export is not None:
+        print(*export(options.export), sep="\n")
+        return
+    from contmax_lab.packages import require
+
+    for package in ("fastapi", "uvicorn"):
+        require(package, "contmax explore")
+    serve(options.runs, options.port, _models(options.model), open_browser=not options.no_browser)
+
+
+def _models(named: list[Path] | None) -> list[Path]:
+    """Folders of models: those that were named, after a check that each can be used, or what contmax export writes."""
+    from contmax_lab.registry import task_of_model
+
+    if named is None:
+        return [Path("model")]
+    for folder in named:
+        task = task_of_model(folder)
+        if task.looks_at is None:
+            raise LabError(f"{folder} is a model of the task {task.name}; the page shows texts and images only")
+    return named
+
+
+EXPLORE = Command(
+    "look at densities, scores and where models look, in your browser",
+    (
+        "contmax explore",
+        "contmax explore --runs demo/runs --port 9000 --no-browser",
+        "contmax explore --export pages         # two pages that need no server",
+    ),
+    _explore_arguments,
+    _explore,
+    takes_overrides=False,
+)
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="folder of a finished run")
+    add_task_option(parser)
+    parser.add_argument("--into", type=Path, default=Path("model"), help="folder to write (default: model)")
+
+
+def _export(options: argparse.Namespace) -> None:
+    """Export a trained run as a small self-contained model folder.
+
+    For runs of the tasks texts, series, images and documents. The folder holds the weights as float16, what the model
+    needs to know about its training data (classes, words, scales), and its results on the validation examples. contmax
+    predict --model FOLDER uses it; the training data is no longer needed.
+    """
+    from contmax_lab.registry import open_trained
+    from contmax_lab.training import evaluate_trained
+
+    trained = open_trained(options.folder, options.overrides, named=options.task)
+    size = trained.task.export(trained, options.into, lambda model, part: evaluate_trained(trained, part, model))
+    print(f"{size / 1e6:.2f} MB in {options.into}")
+
+
+EXPORT = Command(
+    "export a trained run as a small self-contained model folder",
+    ("contmax export runs/images/continuous-sparsemax-seed-0 --into model",),
+    _export_arguments,
+    _export,
+    needed="folder",
+    hint="pass the folder of a RUN, e.g. contmax export runs/texts/continuous-sparsemax-seed-0",
+)

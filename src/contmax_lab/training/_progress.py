@@ -1,0 +1,132 @@
+"""Metrics for those who watch a training: at a terminal, in TensorBoard, in Weights & Biases."""
+
+import secrets
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from contmax_lab.contract import Recipe
+from contmax_lab.files import write_atomically
+from contmax_lab.packages import require
+from contmax_lab.recipes import as_yaml
+
+
+class TensorBoard:
+    """Event files beside metrics.jsonl.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        require("tensorboard", "training.tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def write(self, step: int, points: dict[str, float]) -> None:
+        """One point per metric, such as ``valid/loss``."""
+        for name, value in points.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run of wandb, which a resumed training continues. wandb reads its own settings from the environment.
+
+    Args:
+        recipe: its settings are shown beside the curves; it names the project.
+        folder: of the run; its file ``wandb-id`` holds the identifier of the run of wandb.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        wandb = require("wandb", "training.wandb")
+        known = folder / "wandb-id"
+        if not known.exists():
+            write_atomically(known, secrets.token_hex(8).encode())
+        config: dict[str, Any] = yaml.safe_load(as_yaml(recipe))
+        self._run = wandb.init(
+            project=recipe.training.wandb,
+            name=folder.name,
+            id=known.read_text().strip(),
+            dir=str(folder),
+            config=config,
+            resume="allow",
+        )
+
+    def write(self, step: int, points: dict[str, float]) -> None:
+        """One point per metric, such as ``valid/loss``."""
+        self._run.log(points, step=step)
+
+    def close(self) -> None:
+        """Wait until everything is sent."""
+        self._run.finish()
+
+
+def events_for(recipe: Recipe, folder: Path) -> list[TensorBoard | WeightsAndBiases]:
+    """The places that a recipe wants its metrics sent to.
+
+    Args:
+        recipe: of the training.
+        folder: of the run.
+
+    Raises:
+        LabError: if the package of one is not installed.
+    """
+    boards = [TensorBoard(folder)] if recipe.training.tensorboard else []
+    return [*boards, *([WeightsAndBiases(recipe, folder)] if recipe.training.wandb else [])]
+
+
+class Display:
+    """A progress bar with time left, examples per second and the latest metrics; nothing without a terminal.
+
+    Args:
+        title: of the run.
+        epochs: of the whole training.
+        visible: whether this process may draw.
+    """
+
+    def __init__(self, title: str, epochs: int, *, visible: bool) -> None:
+        self._bar: Any = None
+        if visible and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("epoch {task.fields[epoch]:.0f}/" + str(epochs)),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[speed]} {task.fields[news]}"),
+                console=Console(stderr=True),
+            )
+            self._task = self._bar.add_task(title, total=epochs, epoch=0, speed="", news="")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def at(self, epoch: float, examples_per_second: float) -> None:
+        """Move the bar."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=epoch, epoch=epoch, speed=f"{examples_per_second:,.0f}/s")
+
+    def news(self, monitor: str, latest: float, best: float) -> None:
+        """Show the metric that decides."""
+        if self._bar is not None:
+            self._bar.update(self._task, news=f"{monitor} {latest:.4g}, best {best:.4g}")
