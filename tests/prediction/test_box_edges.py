@@ -5,8 +5,8 @@ import torch
 
 import contmax
 from contmax.domains import Box
-from contmax.prediction._box import _box_check
-from contmax.prediction._box._rejection_sampling import Envelope
+from contmax.prediction import _box
+from contmax.prediction._box import Envelope
 
 F64 = torch.float64
 
@@ -66,7 +66,7 @@ def test_a_rule_that_disagrees_with_a_finer_one_is_reported(monkeypatch, mass):
         def mass(self, partition, alpha):
             return torch.full_like(partition, mass)
 
-    monkeypatch.setattr(_box_check, "with_more_nodes", lambda *_: Finer())
+    monkeypatch.setattr(_box, "with_more_nodes", lambda *_: Finer())
     domain = Box(-torch.ones(2, dtype=F64), torch.ones(2, dtype=F64), resolution=4)
     with pytest.warns(RuntimeWarning, match="about 1 % of its mass is misplaced"):
         contmax.regularized_prediction(lambda t: -t.square().sum(-1), domain, 2.0)

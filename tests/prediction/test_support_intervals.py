@@ -5,7 +5,7 @@ import torch
 
 import contmax
 from contmax.domains import Interval, Knots
-from contmax.prediction._support_intervals import joined, without_slivers
+from contmax.prediction._prediction import joined, without_slivers
 
 F64 = torch.float64
 NAN = float("nan")

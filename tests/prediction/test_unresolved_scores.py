@@ -8,7 +8,7 @@ import torch
 
 import contmax
 from contmax.domains import Box, Interval, Nodes
-from contmax.prediction import _cell_refinement
+from contmax.prediction import _resolution
 
 F64 = torch.float64
 ONE = torch.ones(2, dtype=F64)
@@ -95,7 +95,7 @@ def test_what_oscillates_beyond_reach_is_refused_quickly(domain, alpha):
 
 def test_an_interval_out_of_cells_says_how_much_is_misplaced(monkeypatch):
     # As if there were thousands of scores: 40 cells for three.
-    monkeypatch.setattr(_cell_refinement, "_MOST_CELLS_OF_BATCH", 3 * 40)
+    monkeypatch.setattr(_resolution, "_MOST_CELLS_OF_BATCH", 3 * 40)
     centre = torch.tensor([-0.312, 0.0, 0.1], dtype=F64)[:, None]
     with pytest.warns(RuntimeWarning, match="fewer scores at a time") as seen:
         p = contmax.regularized_prediction(lambda t: -3 * (t - centre).abs(), LINE, 2.0)

@@ -12,9 +12,8 @@ from contmax._typing import Float
 from contmax.deformed import exp_beta
 from contmax.domains import Interval
 from contmax.numerics import gauss_legendre, graded_rule, legendre_coefficients, legendre_slope, legendre_sum
-from contmax.prediction._cell_refinement import Noise, refined
-from contmax.prediction._live_parts import PART_NODES, Lines, live_parts, mass_slope
-from contmax.prediction._partition import (
+from contmax.prediction._live_parts import PART_NODES, Lines, live_parts, locate_quantile, mass_before, mass_slope, take
+from contmax.prediction._normalizer import (
     UnitMeasure,
     bracket_of,
     carry_gradient,
@@ -22,12 +21,15 @@ from contmax.prediction._partition import (
     partition_on_nodes,
     solve_partition,
 )
-from contmax.prediction._prediction import LinePrediction
-from contmax.prediction._quantile import locate_quantile, mass_before, take
-from contmax.prediction._regularized_prediction import register_prediction
-from contmax.prediction._resolution import no_mass, refuse_if_lost, report
-from contmax.prediction._score import Score, broadcast_alpha, checked_alpha, read_score
-from contmax.prediction._support_intervals import joined, without_slivers
+from contmax.prediction._prediction import LinePrediction, joined, without_slivers
+from contmax.prediction._regularized_prediction import (
+    Score,
+    broadcast_alpha,
+    checked_alpha,
+    read_score,
+    register_prediction,
+)
+from contmax.prediction._resolution import Noise, no_mass, refined, refuse_if_lost, report
 
 # Share of the domain below which cells are not halved, and a jump of the score is only known to lie somewhere.
 _SLIVER = 2.0**-36

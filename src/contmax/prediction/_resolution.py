@@ -7,19 +7,37 @@ said in a warning, more than a tenth is refused.
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from contmax._typing import Float
+from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
-from contmax.prediction._partition import farthest_from_one
+from contmax.maps._threshold import power_on_support
+from contmax.numerics import gauss_legendre, legendre_coefficients, legendre_slope, legendre_sum
+from contmax.prediction._live_parts import PART_NODES, Lines, level_of, live_masses
+from contmax.prediction._normalizer import UnitMeasure, farthest_from_one, partition_on_nodes
 
 # The share of the mass from which on a density is refused.
 _REFUSED = 0.1
 # Rounding of scores in units of their precision, below which a difference means nothing.
 _ROUNDING = 64
+# Mass that one cell may misplace. Halving stops at 2⁻³⁶ of a cell, where even a jump misplaces less than this.
+_TOLERANCE = 1e-12
+_MOST_HALVINGS = 36
+# Cells are shared by all scores of a batch; for many scores memory and time set a lower limit.
+_MOST_CELLS, _MOST_CELLS_OF_BATCH = 4096, 2**16
+# Points per cell at which the score is read again when the limit was reached.
+_HELD_OUT = 2
+# A change of Ã that is too small to tell live cells from others.
+_SETTLED = 1e-4
+# By how much noise at the nodes may grow on the way to the edge of a cell.
+_EXTRAPOLATION = 16
+
+
+Read = Callable[[Float[Tensor, "n"]], Float[Tensor, "*batch n"]]
 
 
 @dataclass(frozen=True)
@@ -115,3 +133,198 @@ def rounding_noise(
 ) -> Float[Tensor, "*batch n"]:
     """By how much two readings of a score may differ for want of digits, in scores and in points."""
     return _ROUNDING * precision * (scores.abs() + slopes)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Relative precision of scores and points, and where the domain begins in units of its length."""
+
+    scores: float
+    begin: float
+
+    def points(self, unit: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """How far these points of [0, 1] lie from the number 0, beside which floating-point numbers are dense."""
+        return (self.begin + unit).abs().clamp(min=torch.finfo(unit.dtype).eps / self.scores)
+
+
+def refined(
+    read: Read, edges: Float[Tensor, "E"], count: int, volume: Tensor, alpha: Tensor, noise: Noise
+) -> tuple[Float[Tensor, "F"], Float[Tensor, "*batch C q"], Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """Edges on [0, 1] and values at the Gauss nodes of the cells between them, after halving what is too coarse.
+
+    The third result is the mass that remains misplaced where the limit of cells was reached, and 0 elsewhere; the last
+    is Ã as the values at the nodes tell it.
+
+    Args:
+        read: points on [0, 1] ↦ scores, (n,) ↦ (*batch, n).
+        edges: edges to begin with.
+        count: q, Gauss nodes per cell.
+        volume: measure of the domain.
+        alpha: α, broadcastable to the batch.
+        noise: precision of scores and points, below which differences mean nothing.
+    """
+    left, right = edges[:-1], edges[1:]
+    values = _read_cells(read, left, right, count)
+    most = min(_MOST_CELLS, _MOST_CELLS_OF_BATCH // max(1, values.shape[:-2].numel()))
+    shortest = (right - left).min() * 2.0**-_MOST_HALVINGS
+    new = torch.ones_like(left, dtype=torch.bool)
+    view, stale, settled = View.of(values.detach(), right - left, volume, alpha), False, False
+    while len(left) <= most:
+        coarse = new & (right - left > shortest)
+        coarse[coarse.clone()] = _too_coarse(values.detach(), left, right, view, noise, coarse)
+        if not bool(coarse.any()):
+            if bool(new.all()):
+                break
+            # Older cells were judged by what was known then; a last look at all of them.
+            new = torch.ones_like(new)
+            view, stale = View.of(values.detach(), right - left, volume, alpha) if stale else view, False
+            continue
+        middle = (left + right)[coarse] / 2
+        new_left, new_right = torch.cat([left[coarse], middle]), torch.cat([middle, right[coarse]])
+        left, right = torch.cat([left[~coarse], new_left]), torch.cat([right[~coarse], new_right])
+        values = torch.cat([values[..., ~coarse, :], _read_cells(read, new_left, new_right, count)], -2)
+        new = torch.arange(len(left), device=left.device) >= len(left) - len(new_left)
+        order = left.argsort()
+        left, right, values, new = left[order], right[order], values[..., order, :], new[order]
+        # Once halving no longer changes what is known about the density, it is enough to ask again at the end.
+        stale = settled
+        if not settled:
+            last, view = view, View.of(values.detach(), right - left, volume, alpha)
+            settled = view.agrees_with(last)
+    misplaced = torch.zeros_like(values[..., 0, 0])
+    if len(left) > most:
+        view = View.of(values.detach(), right - left, volume, alpha) if stale else view
+        misplaced = _misplaced(read, values.detach(), left, right, view, alpha, noise)
+    return torch.cat([left, right[-1:]]), values, misplaced, view.partition
+
+
+@torch.no_grad()
+def _misplaced(
+    read: Read, values: Tensor, left: Tensor, right: Tensor, view: "View", alpha: Tensor, noise: Noise
+) -> Float[Tensor, "*batch"]:
+    """Mass by which the density of the score differs from that of its interpolant, from points between the nodes."""
+    length = right - left
+    local = 2 * spread_points(_HELD_OUT * len(left), 1, left.device).reshape(len(left), _HELD_OUT) - 1
+    points = left[:, None] + length[:, None] * (1 + local) / 2
+    exact = read(points.flatten()).unflatten(-1, local.shape)
+    dead = (values == -torch.inf).any(-1, keepdim=True).expand(exact.shape)
+    coefficients = legendre_coefficients(view.scaled(values))
+    slope = legendre_sum(legendre_slope(coefficients)[..., None, :], local).abs() * 2 / length[:, None]
+    size = view.form.factor[..., None, None] * torch.where(exact == -torch.inf, 0, exact).abs()
+    held_out = HeldOut.between(
+        view.scaled(exact).masked_fill(exact == -torch.inf, -torch.inf).flatten(-2),
+        legendre_sum(coefficients[..., None, :], local).masked_fill(dead, -torch.inf).flatten(-2),
+        rounding_noise(size, noise.points(points) * slope, noise.scores).flatten(-2),
+    )
+    weights = (length[:, None] / _HELD_OUT).expand(local.shape).flatten()
+    between = held_out.misplaced_by_guess(view.partition, alpha, weights)
+    lines = Lines.over(coefficients, ~(values == -torch.inf).any(-1), length / 2)
+    (by_parts,) = live_masses(lines, view.partition, alpha, (PART_NODES,))
+    _, rule = gauss_legendre(values.shape[-1], values.device)
+    density = exp_beta(view.scaled(values) - view.partition[..., None, None], 2 - alpha[..., None, None])
+    by_nodes = torch.where(lines.alive, length * (rule / 2 * density).sum(-1), 0)
+    # Live parts are found where the score turns at most once in a cell.
+    folded = torch.where(lines.turns > 1, (by_parts - by_nodes).abs(), 0).sum(-1)
+    return between + folded.nan_to_num(0)
+
+
+def _read_cells(read: Read, left: Tensor, right: Tensor, count: int) -> Tensor:
+    local, _ = gauss_legendre(count, left.device)
+    points = ((left + right)[:, None] + (right - left)[:, None] * local) / 2
+    values: Tensor = read(points.reshape(-1)).unflatten(-1, (len(left), count))
+    return values
+
+
+@dataclass(frozen=True)
+class View:
+    """What samples alone say about the density: Ã, and the integral of p^{2−α}, by which an error of scores weighs."""
+
+    form: UnitMeasure
+    partition: Float[Tensor, "*batch"]
+    escort: Float[Tensor, "*batch"]
+
+    @classmethod
+    def of(
+        cls, values: Float[Tensor, "*batch C q"], length: Float[Tensor, "C"], volume: Tensor, alpha: Tensor
+    ) -> "View":
+        """From scores at the Gauss nodes of all cells."""
+        form = UnitMeasure.of(values.flatten(-2), volume, alpha)
+        _, rule = gauss_legendre(values.shape[-1], values.device)
+        weights = (length[:, None] * rule / 2).flatten()
+        scores = form.scaled(values.flatten(-2)).masked_fill(values.flatten(-2) == -torch.inf, -torch.inf)
+        partition = partition_on_nodes(scores, weights, alpha)
+        return cls(form, partition, (weights * _escort(scores, partition, alpha)).sum(-1))
+
+    def agrees_with(self, other: "View") -> bool:
+        """Whether both tell the same cells to be live; never for α < 1, where the least change moves a pole."""
+        shift = (self.form.top - other.form.top) * self.form.factor + self.partition - other.partition
+        return bool(((shift.abs() < _SETTLED) & (self.form.alpha >= 1)).all())
+
+    def scaled(self, values: Float[Tensor, "*batch C q"]) -> Float[Tensor, "*batch C q"]:
+        """Scores on the domain of measure one."""
+        scores = self.form.scaled(values.flatten(-2))
+        return scores.reshape(*scores.shape[:-1], *values.shape[-2:])
+
+
+def _escort(scores: Float[Tensor, "*batch n"], partition: Float[Tensor, "*batch"], alpha: Tensor) -> Tensor:
+    density = exp_beta(scores - partition[..., None], 2 - alpha[..., None])
+    return power_on_support(density, 2 - alpha[..., None])
+
+
+def _too_coarse(
+    values: Float[Tensor, "*batch C q"],
+    left: Float[Tensor, "C"],
+    right: Float[Tensor, "C"],
+    view: View,
+    noise: Noise,
+    asked: Bool[Tensor, "C"],
+) -> Bool[Tensor, "c"]:
+    """Which of the cells asked about some score of the batch needs halved: for itself, its extrema, or its density."""
+    gap = _gaps(view.scaled(values), values == -torch.inf)[..., asked]
+    values, left, right, alpha, partition = (
+        values[..., asked, :],
+        left[asked],
+        right[asked],
+        view.form.alpha,
+        view.partition,
+    )
+    length, reach = right - left, torch.maximum(noise.points(left), noise.points(right))
+    masked = values == -torch.inf
+    scores = view.scaled(values)
+    coefficients = legendre_coefficients(scores)
+    lines = Lines.over(coefficients, ~masked.any(-1), length / 2)
+    _, rule = gauss_legendre(values.shape[-1], values.device)
+    escort = (rule / 2 * _escort(scores.flatten(-2), partition, alpha).unflatten(-1, scores.shape[-2:])).sum(-1)
+    # Where no node is live but the score may rise to the level in between, the average stands in.
+    escort = length * torch.where(escort > 0, escort, view.escort[..., None])
+
+    tail = coefficients[..., -2:].abs().sum(-1)
+    highest = torch.maximum(scores.amax(-1), lines.heights.amax(-1))
+    variation = highest - torch.minimum(scores.amin(-1), lines.heights.amin(-1))
+    size = torch.where(masked, 0, values).abs().amax(-1) * view.form.factor[..., None]
+    floor = 8 * noise.scores * (size + reach * variation / length)
+    allowed = max(_TOLERANCE, 8 * noise.scores)
+    may_live = highest + 2 * tail > level_of(partition, alpha)[..., None]
+    rough = (tail > floor) & (tail * escort > allowed)
+    torn = (gap > _EXTRAPOLATION * floor) & (gap * escort > allowed)
+    folded = (lines.turns > 1) & (variation > floor) & (variation * escort > allowed)
+    # A density that overflows beside nodes that missed its peak has an error that is not a number.
+    peaked = ~(_rule_error(lines, partition, alpha) <= allowed)
+    edge = ~masked.all(-1) & (length > noise.scores * reach)
+    split = torch.where(masked.any(-1), edge, may_live & (rough | torn | folded) | peaked)
+    return split.flatten(0, -2).any(0) if split.dim() > 1 else split
+
+
+def _rule_error(lines: Lines, partition: Tensor, alpha: Tensor) -> Float[Tensor, "*batch C"]:
+    """How much mass the rule for live parts misplaces in each cell, against a rule with more nodes."""
+    few, many = live_masses(lines, partition, alpha, (PART_NODES, 2 * PART_NODES))
+    return (few - many).abs()
+
+
+def _gaps(scores: Float[Tensor, "*batch C q"], masked: Bool[Tensor, "*batch C q"]) -> Float[Tensor, "*batch C"]:
+    """How far a cell and its neighbours disagree at shared edges: a bend beyond the outermost node shows here."""
+    coefficients, alive = legendre_coefficients(scores), ~masked.any(-1)
+    even, odd = coefficients[..., ::2].sum(-1), coefficients[..., 1::2].sum(-1)
+    jump = ((even - odd)[..., 1:] - (even + odd)[..., :-1]).abs()
+    jump = torch.where(alive[..., 1:] & alive[..., :-1], jump, 0)
+    return torch.maximum(torch.nn.functional.pad(jump, (1, 0)), torch.nn.functional.pad(jump, (0, 1)))

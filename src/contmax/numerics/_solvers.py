@@ -1,0 +1,195 @@
+"""Solvers that never wait for a device: roots of increasing functions, factorisations, principal axes."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_eager_cpu
+from contmax._typing import Float
+
+Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+# Newton needs about 8 steps; a function on which every step fails is bisected to float64 in these.
+_STEPS = 60
+# Eight sections into 17 parts shrink a bracket by 7e9; the two Newton steps of implicit_root do the rest.
+_SECTIONS, _CUTS = 8, 16
+# Jacobi's method converges quadratically: for a few dimensions five or six sweeps reach working precision.
+_SWEEPS = 8
+
+
+def monotone_root(
+    residual: Residual, low: Float[Tensor, "..."], high: Float[Tensor, "..."], *, tolerance: float = 1e-9
+) -> Float[Tensor, "..."]:
+    """The root of an increasing function in a bracket, to about nine digits; :func:`implicit_root` adds the others.
+
+    Where values can be looked at, Newton steps that may not leave the bracket, until none is longer than the
+    tolerance. Elsewhere (on a device, under torch.compile or torch.func) the bracket is cut into many parts at once, a
+    fixed number of times: nothing waits, and the traced program stays short.
+
+    Args:
+        residual: x ↦ (f(x), f′(x)), element by element, f increasing; x may come with a further leading dimension.
+        low: lower ends, where f ≤ 0.
+        high: upper ends, where f ≥ 0.
+        tolerance: stop when no Newton step exceeds this times 1 + |x|.
+
+    Returns:
+        The roots, without gradient.
+
+    Example:
+        >>> monotone_root(lambda x: (x**3 - 8, 3 * x**2), torch.tensor(0.0), torch.tensor(100.0))
+        tensor(2.)
+    """
+    with torch.no_grad():
+        low, high = torch.broadcast_tensors(low.detach(), high.detach())
+        if is_eager_cpu(low + high):
+            return _newton(residual, low, high, tolerance)
+        return _sections(residual, low, high)
+
+
+def _newton(residual: Residual, low: Tensor, high: Tensor, tolerance: float) -> Tensor:
+    """Newton where a step falls inside the bracket and the step before it at least halved, else bisection."""
+    x = 0.5 * (low + high)
+    step = high - low
+    for _ in range(_STEPS):
+        value, slope = residual(x)
+        low, high = torch.where(value < 0, x, low), torch.where(value < 0, high, x)
+        newton = x - value / slope
+        trusted = (newton > low) & (newton < high) & (2 * (newton - x).abs() <= step.abs())
+        new = torch.where(value == 0, x, torch.where(trusted, newton, 0.5 * (low + high)))
+        step, x = new - x, new
+        if is_eager_cpu(x) and not bool((step.abs() > tolerance * (1 + x.abs())).any()):
+            break
+    return x
+
+
+def _sections(residual: Residual, low: Tensor, high: Tensor) -> Tensor:
+    """Evaluate at equidistant points, keep the part where the sign changes."""
+    shape = (_CUTS, *([1] * low.ndim))
+    part = (torch.arange(1, _CUTS + 1, dtype=low.dtype, device=low.device) / (_CUTS + 1)).reshape(shape)
+    for _ in range(_SECTIONS):
+        width = high - low
+        below = (residual(low + width * part)[0] < 0).sum(0)
+        low, high = low + width * (below / (_CUTS + 1)), low + width * ((below + 1) / (_CUTS + 1))
+    return 0.5 * (low + high)
+
+
+def implicit_root(root: Float[Tensor, "..."], residual: Residual) -> Float[Tensor, "..."]:
+    """The same root, now a differentiable function of whatever ``residual`` depends on.
+
+    Each Newton step at a root doubles the number of derivatives that are right, so the two taken here give the first,
+    the second and the third; none of them is a derivative through the search.
+
+    Args:
+        root: x with f(x) = 0, to about nine digits; its own gradient is dropped.
+        residual: x ↦ (f(x), f′(x)), differentiable in its parameters.
+
+    Returns:
+        The root, to working precision.
+
+    Example:
+        >>> a = torch.tensor(4.0, requires_grad=True)
+        >>> torch.autograd.grad(implicit_root(torch.tensor(2.0), lambda x: (x**2 - a, 2 * x)), a)
+        (tensor(0.2500),)
+    """
+    x = root.detach()
+    for _ in range(2):
+        value, slope = residual(x)
+        x = x - value / slope
+    return x
+
+
+def eliminated(matrix: Tensor, right: Tensor) -> Tensor:
+    """A⁻¹B for positive definite A by Gauss–Jordan elimination, one rank-one update for each of the K rows.
+
+    The diagonal is scaled to one beforehand, so that no pivot is above one and rounding is that of a Cholesky factor.
+
+    Args:
+        matrix: A, (*batch, K, K), symmetric and positive definite.
+        right: B, (*batch, K, M).
+
+    Example:
+        >>> eliminated(torch.tensor([[4.0, 2.0], [2.0, 5.0]]), torch.tensor([[2.0], [-3.0]]))
+        tensor([[ 1.],
+                [-1.]])
+    """
+    scale = matrix.diagonal(dim1=-2, dim2=-1).rsqrt().unsqueeze(-1)
+    batch = torch.broadcast_shapes(matrix.shape[:-2], right.shape[:-2])
+    parts = (matrix * scale * scale.mT).expand(*batch, -1, -1), (right * scale).expand(*batch, -1, -1)
+    system = torch.cat(parts, -1)
+    size = matrix.shape[-1]
+    unit = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
+    for row in range(size):
+        normed = system[..., row : row + 1, :] / system[..., row : row + 1, row : row + 1]
+        # Less one in its own row, which the update then leaves normed instead of zero.
+        column = system[..., :, row : row + 1] - unit[:, row : row + 1]
+        system = system - column * normed
+    return system[..., size:] * scale
+
+
+def factored(matrix: Tensor) -> Tensor:
+    """L of A = LLᵀ, column by column; NaN where A is not positive definite.
+
+    Args:
+        matrix: A, (*batch, N, N), symmetric.
+
+    Example:
+        >>> factored(torch.tensor([[4.0, 2.0], [2.0, 5.0]]))
+        tensor([[2., 0.],
+                [1., 2.]])
+    """
+    lower = torch.ones_like(matrix).tril()
+    columns: list[Tensor] = []
+    for index in range(matrix.shape[-1]):
+        here = slice(index, index + 1)
+        column = matrix[..., here] / matrix[..., here, here].sqrt() * lower[..., here]
+        columns.append(column)
+        matrix = matrix - column * column.mT
+    return torch.cat(columns, -1)
+
+
+def principal_axes(factor: Float[Tensor, "*batch N N"]) -> Float[Tensor, "*batch N N"]:
+    r"""V, orthogonal, such that the columns of FV are orthogonal and descend in length.
+
+    The columns of FV are the semi-axes of the ellipsoid :math:`\{Fu : \|u\| \le 1\}`, and their lengths the singular
+    values of F. One-sided Jacobi rotations find them to high relative accuracy, the short ones of a needle too, where
+    the eigenvalues of FFᵀ would have lost them; and unlike torch.linalg.svd they never wait for a device.
+
+    Args:
+        factor: F, of full rank.
+
+    Returns:
+        V, without gradient. A singular value is stationary in V: the lengths of the columns of FV have its gradient.
+
+    Example:
+        >>> factor = torch.tensor([[2.0, 0.0], [1.0, 1.0]])
+        >>> (factor @ principal_axes(factor)).norm(dim=-2)
+        tensor([2.2882, 0.8740])
+    """
+    with torch.no_grad():
+        size = factor.shape[-1]
+        turned = list(factor.detach().unbind(-1))
+        eye = torch.eye(size, dtype=factor.dtype, device=factor.device).expand(factor.shape)
+        axes = list(eye.unbind(-1))
+        for _ in range(_SWEEPS if size > 2 else 1):
+            for i in range(size):
+                for j in range(i + 1, size):
+                    cosine, sine = _rotation(turned[i], turned[j])
+                    for columns in (turned, axes):
+                        left, right = columns[i], columns[j]
+                        columns[i], columns[j] = cosine * left + sine * right, cosine * right - sine * left
+        lengths = torch.stack([column.square().sum(-1) for column in turned], -1)
+        order = lengths.argsort(-1, descending=True).unsqueeze(-2).expand(factor.shape)
+        return torch.stack(axes, -1).gather(-1, order)
+
+
+def _rotation(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine that make two columns orthogonal, by the smaller of the two angles that do."""
+    overlap = (left * right).sum(-1, keepdim=True)
+    difference = left.square().sum(-1, keepdim=True) - right.square().sum(-1, keepdim=True)
+    # With two columns turning by half the polar angle would do; the form with a tangent keeps small angles exact.
+    reach = difference.abs() + torch.hypot(difference, 2 * overlap)
+    tangent = torch.where(reach > 0, 2 * overlap / torch.where(reach > 0, reach, 1.0), 0.0)
+    tangent = torch.where(difference < 0, -tangent, tangent)
+    cosine = torch.rsqrt(1 + tangent.square())
+    return cosine, cosine * tangent
