@@ -5,7 +5,7 @@ import torch
 from torch.utils._pytree import tree_map, tree_map_only
 
 import contmax.expectations._scale_mean
-import contmax.integrations.entmax._budget
+import contmax.integrations.entmax.root_finding
 import contmax.numerics  # noqa: F401, registers its operators
 
 F64 = torch.float64

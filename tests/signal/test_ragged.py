@@ -8,6 +8,7 @@ import torch
 
 import contmax
 from contmax.basis import CosineBasis, GaussianBasis, PowerBasis, RectangularBasis
+from contmax.basis._basis import living
 from contmax.signal import _kept_weights, _length_table, _ridge
 
 F64 = torch.float64
@@ -105,8 +106,8 @@ def test_tables_follow_the_basis_and_go_with_it(device_like):
     torch.testing.assert_close(moved, alone(values, basis, mask), rtol=1e-4, atol=1e-4)
     assert not torch.allclose(first, moved)
     twin = copy.deepcopy(basis)
-    assert twin.number != basis.number
-    assert contmax.basis.Basis.numbered(twin.number) is twin
+    assert living[basis._id] is basis
+    assert living[twin._id] is twin
     gc.collect()  # what compilers have left of other tests
     before = len(_kept_weights._TABLES.kept)
     del basis

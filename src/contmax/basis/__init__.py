@@ -1,7 +1,7 @@
 """ψ: basis functions on the line, in the plane and in space; a signal is a sum of them."""
 
 from contmax.basis._basis import Basis as Basis
-from contmax.basis._bspline import BSplineBasis as BSplineBasis
+from contmax.basis._families import BSplineBasis as BSplineBasis
 from contmax.basis._families import CosineBasis as CosineBasis
 from contmax.basis._families import PowerBasis as PowerBasis
 from contmax.basis._families import RectangularBasis as RectangularBasis

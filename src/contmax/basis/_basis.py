@@ -1,8 +1,7 @@
-"""What every basis is: a module that evaluates K functions on an N-dimensional domain."""
+"""The base class of bases, modules that evaluate K functions on an N-dimensional domain, and their shared checks."""
 
 import copy
 import inspect
-import itertools
 import math
 import warnings
 import weakref
@@ -26,13 +25,12 @@ _WIDTH_OF_SPACING = 0.8
 # Rounding of positions by less than this share of the spacing of functions changes a fit by less than noise does.
 _ROUNDED_SPACING = 0.01
 
-# By their numbers, for operators in graphs of torch.compile, which can be told a number but not a module.
-_numbers = itertools.count()
-_numbered: "weakref.WeakValueDictionary[int, Basis]" = weakref.WeakValueDictionary()
+# Living bases by their id: operators in graphs of torch.compile take numbers, but no modules.
+living: "weakref.WeakValueDictionary[int, Basis]" = weakref.WeakValueDictionary()
 
 
 class _CheckedWhenMade(ABCMeta):
-    """Makes a basis, then sees whether it returns as many functions as it says: on any device, without its values."""
+    """Checks after the constructor that a basis returns `num_functions` values, on any device, without reading them."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         basis = super().__call__(*args, **kwargs)
@@ -41,7 +39,7 @@ class _CheckedWhenMade(ABCMeta):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """That of `__init__`, which `inspect` would not look at beside a `__call__` of the metaclass."""
+        """The signature of `__init__`, which `inspect` ignores because the metaclass has a `__call__`."""
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
@@ -75,28 +73,18 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
 
     def __init__(self) -> None:
         super().__init__()
-        # The numbers the constants start with, on the CPU; None where they were on the meta device.
+        # The constants at the start, on the CPU; None for those given on the meta device.
         self._start: dict[str, Tensor | None] = {}
-        self._take_number()
+        self._live()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        # A copy is another basis.
-        self._take_number()
+        self._live()
 
-    def _take_number(self) -> None:
-        self.number = next(_numbers)
-        """Identifies the basis in this process, also in a graph of torch.compile: see :meth:`numbered`."""
-        _numbered[self.number] = self
-
-    @staticmethod
-    def numbered(number: int) -> "Basis":
-        """The basis with this number.
-
-        Raises:
-            KeyError: if it no longer exists.
-        """
-        return _numbered[number]
+    def _live(self) -> None:
+        # The attribute makes torch.compile guard a graph on the basis that it was made for.
+        self._id = id(self)
+        living[self._id] = self
 
     @abstractmethod
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
@@ -160,7 +148,7 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
         return twin
 
     def _keep(self, name: str, value: Tensor, learnable: bool, device: torch.device) -> None:
-        """Register a constant on a device, as a parameter or as a buffer, and remember its numbers."""
+        """Register a constant on a device, as a parameter or as a buffer, and store its values for a reset."""
         self._start[name] = None if value.is_meta else value.detach().to("cpu", copy=True)
         placed = value.to(device)
         if learnable:
@@ -172,6 +160,10 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
         """A tensor of the device and dtype of the constants."""
         constants = (*self.parameters(), *self.buffers())
         return next((c.detach() for c in constants if c.is_floating_point()), torch.empty(0))
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses."""
+        return f"num_functions={self.num_functions}"
 
     def _check_functions(self) -> None:
         for name in ("num_functions", "event_dim"):
@@ -195,7 +187,8 @@ def constants_of(basis: Basis) -> tuple[Tensor, ...]:
     """Buffers, then parameters, those of submodules too."""
     if basis._modules:
         return (*basis.buffers(), *basis.parameters())
-    # What torch finds as well, after a walk through the module that takes longer than an expectation.
+    # Without submodules this finds the tensors that `buffers` and `parameters` find, but these take longer than an
+    # expectation.
     own = (*basis._buffers.values(), *basis._parameters.values())
     return tuple([constant for constant in own if constant is not None])
 
@@ -210,22 +203,57 @@ def _changed(module: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return twin
 
 
-def volume_of_box(bounds: tuple[Tensor, Tensor], scale: Tensor) -> Tensor:
+class RadialBasis(Basis):
+    """Functions around centres, whose values are per unit of volume: the bounds and the volume of a basis of Gaussians.
+
+    A subclass defines `_deviations`, the standard deviations along each axis, (K,) or (K, N).
+    """
+
+    loc: Tensor
+    fixed_volume: Tensor
+    learnable: bool
+
+    @property
+    def _deviations(self) -> Tensor:
+        raise NotImplementedError
+
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """The outermost centres along each axis, () for N = 1, (N,) for N > 1."""
+        low, high = self.loc.detach().amin(0), self.loc.detach().amax(0)
+        return (low.reshape(()), high.reshape(())) if self.event_dim == 1 else (low, high)
+
+    @property
+    def volume(self) -> Tensor:
+        """The volume of the box of the centres; along each axis at least 1/0.8 of the functions' mean width.
+
+        For a learned basis the volume when it was made; it is in the state dict.
+        """
+        return self.fixed_volume if self.learnable else volume_of(self.loc, self._deviations)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        if self.learnable:
+            # State dicts of earlier versions have no volume: the basis then keeps the volume it was made with.
+            state_dict.setdefault(prefix + "fixed_volume", self.fixed_volume)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def volume_of(centres: Tensor, deviations: Tensor) -> Tensor:
     r"""V = Π_i max(b_i − a_i, s̄_i/0.8), in float64: the box of the centres, or that of a single function.
 
     Args:
-        bounds: a and b, the outermost centres along each axis, () or (N,).
-        scale: standard deviations s along each axis, (K,) or (K, N).
+        centres: (K,) or (K, N), with outermost values a_i and b_i.
+        deviations: standard deviations s along each axis, (K,) or (K, N).
     """
-    low, high = bounds
-    single = scale.detach().double().mean(0) / _WIDTH_OF_SPACING
-    return torch.maximum(high.double() - low.double(), single).prod()
+    known = centres.detach().double()
+    single = deviations.detach().double().mean(0) / _WIDTH_OF_SPACING
+    return torch.maximum(known.amax(0) - known.amin(0), single).prod()
 
 
 def floating(value: object, name: str) -> Tensor:
     """A finite floating-point tensor in the default dtype, or in its own if it has one.
 
-    A tensor stays on its device; numbers stand on the CPU, where they can be checked, until they are kept.
+    A tensor stays on its device; numbers become a tensor on the CPU, where they can be checked.
     """
     default = torch.get_default_dtype()
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=default, device="cpu")
@@ -256,6 +284,11 @@ def require_positive(value: Tensor, name: str, advice: str) -> Tensor:
     return value
 
 
+def listed(scale: float | Sequence[float]) -> list[float]:
+    """One width, or several, as a list."""
+    return [scale] if isinstance(scale, int | float) else list(scale)
+
+
 def evenly(num: int, widths: int, low: float, high: float, dtype: torch.dtype | None = None) -> list[float]:
     """`num` centres shared by `widths` widths, linearly spaced in [low, high]; a single one stands in the middle.
 
@@ -284,9 +317,9 @@ def covering_width(num: int, low: float, high: float) -> float:
 
 
 def least_exponent(dtype: torch.dtype) -> float:
-    """Below it exp is as good as 0, and stays what it is there: a CPU takes ten times as long for denormal numbers.
+    """The exponent below which exp is held constant: a CPU takes ten times as long for denormal numbers.
 
-    In float64 products of two such values, of which a fit is made, are not denormal either.
+    In float64 products of two such values, of which a fit consists, are not denormal either.
     """
     return -300.0 if dtype == torch.float64 else 0.99 * math.log(torch.finfo(wide_dtype(dtype)).tiny)
 
@@ -298,7 +331,7 @@ def rounds_away(low: float, high: float, num: int, dtype: torch.dtype) -> bool:
 
 
 def rounding_message(low: float, high: float, dtype: torch.dtype) -> str:
-    """That positions in [low, high] lose their differences, and what helps."""
+    """A warning that positions in [low, high] lose their differences, with advice."""
     name = str(dtype).removeprefix("torch.")
     step = torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(max(abs(low), abs(high))))
     return (
@@ -337,7 +370,7 @@ def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float
 
 
 def _rounded_to(number: float, dtype: torch.dtype) -> str:
-    """What a dtype makes of numbers of this size, where that is coarse."""
+    """A note on the rounding of numbers of this size in a dtype; empty where it is finer than 0.001."""
     step = 0.0 if number == 0 else torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(abs(number)))
     if step < 1e-3:
         return ""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -11,18 +10,20 @@ from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis._basis import (
     Basis,
+    RadialBasis,
     covering_width,
     device_for,
     evenly,
     extent,
     floating,
     least_exponent,
+    listed,
     require_positive,
-    volume_of_box,
+    volume_of,
 )
 
 
-class GaussianBasis(Basis):
+class GaussianBasis(RadialBasis):
     r"""Gaussian radial basis functions on the line.
 
     .. math:: \psi_j(t) = \mathcal N(t; \mu_j, \sigma_j^2)
@@ -41,10 +42,8 @@ class GaussianBasis(Basis):
     Reference: Martins et al. 2020, appendix on Gaussian RBFs.
     """
 
-    loc: Tensor
     log_scale: Tensor
     fixed_scale: Tensor
-    fixed_volume: Tensor
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class GaussianBasis(Basis):
         if learnable:
             self._keep("log_scale", widths.log(), learnable, device)
             # A penalty that followed the outermost centres would change while they are learned.
-            self._keep("fixed_volume", volume_of_box(_ends(centres), widths), False, device)
+            self._keep("fixed_volume", volume_of(centres, widths), False, device)
         else:
             self._keep("fixed_scale", widths, learnable, device)
 
@@ -79,23 +78,8 @@ class GaussianBasis(Basis):
         return self.log_scale.exp() if self.learnable else self.fixed_scale
 
     @property
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        """The outermost centres."""
-        return _ends(self.loc)
-
-    @property
-    def volume(self) -> Tensor:
-        """The length b − a between the outermost centres, or σ/0.8 if it is more, as for a single function.
-
-        For a learned basis the length when it was made; it is in the state dict.
-        """
-        return self.fixed_volume if self.learnable else volume_of_box(self.bounds, self.fixed_scale)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        if self.learnable:
-            # State dicts of earlier versions have no volume: it stays that which the basis was made with.
-            state_dict.setdefault(prefix + "fixed_volume", self.fixed_volume)
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
+    def _deviations(self) -> Tensor:
+        return self.scale
 
     @classmethod
     def linspace(
@@ -110,7 +94,7 @@ class GaussianBasis(Basis):
             high: the rightmost centre.
             learnable: make centres and widths parameters.
         """
-        widths = [scale] if isinstance(scale, int | float) else list(scale)
+        widths = listed(scale)
         centres = evenly(num, len(widths), low, high)
         return cls(centres, [w for w in widths for _ in range(num // len(widths))], learnable=learnable)
 
@@ -183,7 +167,7 @@ class GaussianBasis(Basis):
         ((low, high),) = extent(positions, mask, 1)
         if scale is None:
             scale = covering_width(num, 0.0, 1.0)
-        widths = [scale] if isinstance(scale, int | float) else list(scale)
+        widths = listed(scale)
         centres = evenly(num, len(widths), low, high, positions.dtype)
         spread = [w * (high - low) for w in widths for _ in range(num // len(widths))]
         dtype = wide_dtype(positions.dtype)
@@ -193,10 +177,7 @@ class GaussianBasis(Basis):
 
     @classmethod
     def of_known(cls, loc: Float[Tensor, " K"], scale: Float[Tensor, " K"]) -> "GaussianBasis":
-        """A basis from the constants of another one, which have been checked already.
-
-        Their values are not checked again, so nothing waits for a device.
-        """
+        """A basis from the constants of another one, whose values are not checked again: no wait for a device."""
         basis = cls.__new__(cls)
         Basis.__init__(basis)
         basis.num_functions, basis.learnable = loc.shape[0], False
@@ -219,9 +200,3 @@ class GaussianBasis(Basis):
         scales = [] if self.loc.is_meta else sorted({round(s, 4) for s in self.scale.detach().tolist()})
         shown = ", ".join(f"{s:g}" for s in scales[:4]) + (", …" if len(scales) > 4 else "")
         return f"num_functions={self.num_functions}, scale={{{shown}}}, learnable={self.learnable}"
-
-
-def _ends(centres: Tensor) -> tuple[Tensor, Tensor]:
-    """The lowest and the highest centre."""
-    known = centres.detach()
-    return known.amin(0), known.amax(0)

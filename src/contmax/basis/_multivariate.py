@@ -11,7 +11,7 @@ from torch import Tensor
 from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis._basis import (
-    Basis,
+    RadialBasis,
     can_be_read,
     covering_width,
     device_for,
@@ -19,12 +19,13 @@ from contmax.basis._basis import (
     extent,
     floating,
     least_exponent,
+    listed,
     require_positive,
-    volume_of_box,
+    volume_of,
 )
 
 
-class MultivariateGaussianBasis(Basis):
+class MultivariateGaussianBasis(RadialBasis):
     r"""Gaussian radial basis functions on ℝᴺ.
 
     .. math:: \psi_j(t) = \mathcal N(t; \mu_j, \Sigma_j)
@@ -48,9 +49,7 @@ class MultivariateGaussianBasis(Basis):
     Reference: Martins et al. 2020, appendix on Gaussian RBFs; VQA experiments (10 × 10 grid, 0.001·I).
     """
 
-    loc: Tensor
     fixed_tril: Tensor
-    fixed_volume: Tensor
     tril_below: Tensor
     log_diagonal: Tensor
     _axes: list[int] | None
@@ -76,7 +75,7 @@ class MultivariateGaussianBasis(Basis):
             )
         self.num_functions, self.event_dim = centres.shape
         self.learnable, self._axes = learnable, None
-        # As kernels take it: LAPACK leaves its factors column by column, to be copied in every call.
+        # Kernels take row-major factors; LAPACK returns column-major ones, which every call would copy.
         tril = _checked_cholesky(covariance.expand(self.num_functions, -1, -1)).contiguous()
         device = device_for(loc)
         self._keep("loc", centres, learnable, device)
@@ -84,13 +83,13 @@ class MultivariateGaussianBasis(Basis):
             self._keep("tril_below", tril.tril(-1), learnable, device)
             self._keep("log_diagonal", tril.diagonal(dim1=-2, dim2=-1).log(), learnable, device)
             # A penalty that followed the outermost centres would change while they are learned.
-            self._keep("fixed_volume", volume_of_box(_corners(centres), _widths(tril)), False, device)
+            self._keep("fixed_volume", volume_of(centres, _deviations(tril)), False, device)
         else:
             self._keep("fixed_tril", tril, learnable, device)
         self._find_structure(tril)
 
     def _find_structure(self, tril: Tensor) -> None:
-        """Whether the factors are diagonal and isotropic; what is not known, or may change, counts as neither."""
+        """Find out whether the factors are diagonal and isotropic; unknown or learned ones count as neither."""
         known = not self.learnable and can_be_read(tril)
         diagonal = tril.diagonal(dim1=-2, dim2=-1)
         self.is_diagonal = known and bool((tril == torch.diag_embed(diagonal)).all())
@@ -102,11 +101,8 @@ class MultivariateGaussianBasis(Basis):
         self._find_structure(self.scale_tril.detach())
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        if self.learnable:
-            # State dicts of earlier versions have no volume: it stays that which the basis was made with.
-            state_dict.setdefault(prefix + "fixed_volume", self.fixed_volume)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-        # What was loaded may have another structure.
+        # The loaded factors may have another structure.
         self._find_structure(self.scale_tril.detach())
         if self._axes is not None and not self._is_product():
             self._axes = None
@@ -134,18 +130,8 @@ class MultivariateGaussianBasis(Basis):
         return tril @ tril.mT
 
     @property
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        """The outermost centres along each axis, () for N = 1, (N,) for N > 1."""
-        low, high = _corners(self.loc)
-        return (low.squeeze(-1), high.squeeze(-1)) if self.event_dim == 1 else (low, high)
-
-    @property
-    def volume(self) -> Tensor:
-        """The volume of the box of the centres; along each axis at least 1/0.8 of the functions' mean width.
-
-        For a learned basis the volume when it was made; it is in the state dict.
-        """
-        return self.fixed_volume if self.learnable else volume_of_box(_corners(self.loc), _widths(self.fixed_tril))
+    def _deviations(self) -> Tensor:
+        return _deviations(self.scale_tril)
 
     @property
     def axes(self) -> tuple[tuple[Tensor, Tensor], ...] | None:
@@ -179,7 +165,7 @@ class MultivariateGaussianBasis(Basis):
             learnable: make centres and covariances parameters.
         """
         lines = [evenly(n, 1, low, high) for n in _counts(num_per_axis, dim)]
-        widths = [scale] if isinstance(scale, int | float) else list(scale)
+        widths = listed(scale)
         return cls._on_lines(lines, [[w] * dim for w in widths], learnable)
 
     @classmethod
@@ -257,7 +243,7 @@ class MultivariateGaussianBasis(Basis):
         if scale is None:
             widths = [[covering_width(n, low, high) for n, (low, high) in zip(counts, sides, strict=True)]]
         else:
-            scales = [scale] if isinstance(scale, int | float) else list(scale)
+            scales = listed(scale)
             widths = [[s * (high - low) for low, high in sides] for s in scales]
         return cls._on_lines(lines, widths, learnable, positions)
 
@@ -297,23 +283,17 @@ class MultivariateGaussianBasis(Basis):
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
         kind = "isotropic" if self.is_isotropic else "diagonal" if self.is_diagonal else "full"
-        grid = "" if self._axes is None else ", grid=" + "×".join(map(str, itertools.chain(self._axes)))
+        grid = "" if self._axes is None else ", grid=" + "×".join(map(str, self._axes))
         return f"num_functions={self.num_functions}, dim={self.event_dim}, {kind}{grid}, learnable={self.learnable}"
 
 
-def _corners(centres: Tensor) -> tuple[Tensor, Tensor]:
-    """The lowest and the highest coordinate along each axis."""
-    known = centres.detach()
-    return known.amin(0), known.amax(0)
-
-
-def _widths(tril: Tensor) -> Tensor:
+def _deviations(tril: Tensor) -> Tensor:
     """Standard deviations along each axis, (K, N)."""
     return tril.detach().double().square().sum(-1).sqrt()
 
 
 def _counts(num_per_axis: int | Sequence[int], dim: int) -> list[int]:
-    """How many centres there are along each axis."""
+    """The numbers of centres along the axes."""
     counts = [num_per_axis] * dim if isinstance(num_per_axis, int) else list(num_per_axis)
     if len(counts) != dim:
         raise ValueError(f"num_per_axis must be one number or {dim}, one per axis; got {counts}.")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from contmax._eager import is_exporting
 from contmax.basis import Basis
-from contmax.basis._basis import constants_of
+from contmax.basis._basis import constants_of, living
 from contmax.signal._kept_weights import Even, computed_weights, kept_weights
 
 
@@ -29,7 +29,7 @@ def default_weights(basis: Basis, even: Even, mask: Tensor | None) -> Tensor:
     if torch.compiler.is_compiling() and not is_exporting():
         device, sizes = even.device, [] if even.grid is None else list(even.grid)
         result: Tensor = default_weights_op(
-            constants, mask, even.length, sizes, even.penalty, even.dtype, device, basis.number
+            constants, mask, even.length, sizes, even.penalty, even.dtype, device, basis._id
         )
         return result
     kept = kept_weights(basis, basis, constants, even, mask)
@@ -50,16 +50,16 @@ def default_weights_op(
     """The same as one opaque node, which looks for kept weights whenever it runs.
 
     Args:
-        constants: buffers and parameters of the basis, which is told by its number.
+        constants: buffers and parameters of the basis.
         mask: as above.
         length: L.
         grid: sizes; empty for the unit interval.
         penalty: λ.
         dtype: of the weights.
         device: where they are.
-        basis: the number of the basis.
+        basis: the id of the basis.
     """
-    psi = Basis.numbered(basis)
+    psi = living[basis]
     functions = psi.with_constants(constants)
     even = Even(length, tuple(grid) or None, penalty, dtype, device)
     kept = kept_weights(psi, functions, tuple(constants), even, mask)
@@ -81,7 +81,7 @@ def _(
     basis: int,
 ) -> Tensor:
     batch = () if mask is None else mask.shape[:-1]
-    return torch.empty(*batch, length, Basis.numbered(basis).num_functions, dtype=dtype, device=device)
+    return torch.empty(*batch, length, living[basis].num_functions, dtype=dtype, device=device)
 
 
 @default_weights_op.register_vmap

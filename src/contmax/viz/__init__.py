@@ -15,15 +15,15 @@ As pages of HTML, each a single file that a notebook can show: :func:`text_atten
 :func:`image_attention_html`, :func:`alignment_html`. ``with drawn_in(DARK):`` gives pictures the look of the pages.
 """
 
+from contmax.viz._alignment import alignment_html as alignment_html
 from contmax.viz._alignment import plot_alignment as plot_alignment
-from contmax.viz._alignment_html import alignment_html as alignment_html
 from contmax.viz._density import plot_density as plot_density
+from contmax.viz._image import image_attention_html as image_attention_html
 from contmax.viz._image import plot_image_attention as plot_image_attention
-from contmax.viz._image_html import image_attention_html as image_attention_html
 from contmax.viz._page import HtmlPage as HtmlPage
 from contmax.viz._series import plot_series_attention as plot_series_attention
 from contmax.viz._text import plot_text_attention as plot_text_attention
-from contmax.viz._text_html import text_attention_html as text_attention_html
+from contmax.viz._text import text_attention_html as text_attention_html
 from contmax.viz._theme import DARK as DARK
 from contmax.viz._theme import LIGHT as LIGHT
 from contmax.viz._theme import THEMES as THEMES

@@ -1,4 +1,4 @@
-"""Which source tokens are attended for each target token of a translation."""
+"""Which source tokens each target token of a translation attends to: a picture, and a page with a table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,14 +7,58 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from contmax._typing import Float
-from contmax.viz._arguments import Index, checked_tokens, checked_weights, require_something, scaled
+from contmax.viz._arguments import (
+    Index,
+    axes_for,
+    checked_tokens,
+    checked_weights,
+    literal,
+    name_tokens,
+    require_matplotlib,
+    require_something,
+    scaled,
+)
 from contmax.viz._line import LineMember, line_members, unit_edges
-from contmax.viz._matplotlib import axes_for, literal, require_matplotlib
+from contmax.viz._page import HtmlPage, escaped, levels, overlaid, page, shaded
 
-# Points of a density that are drawn for each source token.
-_POINTS = 12
+# A density is drawn in this many cells for each source token.
+_CELLS = 12
 _INCHES_PER_TOKEN = 0.24
+
+_RULES = """
+.map { overflow: auto; max-height: 80vh; padding: 0; width: fit-content; max-width: 100%; }
+table { border-collapse: separate; border-spacing: 1px; line-height: 1.3; }
+th { font-weight: normal; font-size: .85rem; background: var(--plate); white-space: nowrap; position: sticky;
+     padding: .15rem .4rem; unicode-bidi: isolate; max-width: 16rem; overflow: hidden; text-overflow: ellipsis; }
+thead th { top: 0; z-index: 1; vertical-align: bottom; max-width: none; max-height: 12rem; }
+thead th span { writing-mode: vertical-rl; transform: rotate(180deg); max-height: 11rem; overflow: hidden; }
+tbody th { left: 0; text-align: right; }
+td { min-width: 1.9rem; height: 1.7rem; text-align: center; font-size: .72rem; font-variant-numeric: tabular-nums;
+     border-radius: 2px; }
+"""
+
+_SCRIPT = """
+const names = Object.keys(data), rows = [...map.querySelectorAll("tbody tr")];
+const columns = [...map.querySelectorAll("thead th")].slice(1);
+let marked = null;
+function show() {
+  if (marked) marked.classList.remove("here");
+  marked = rows[row].cells[column + 1];
+  marked.classList.add("here");
+  marked.scrollIntoView({block: "nearest", inline: "nearest"});
+  const place = row * columns.length + column;
+  said.textContent = `“${rows[row].cells[0].textContent}” looks at “${columns[column].textContent}” · ` +
+    names.map(name => `${name} ${shown(data[name][place])}`).join(" · ");
+}
+const go = grid(rows.length, columns.length, show, () => {
+  const own = data[names[0]].slice(inside(row, rows.length) * columns.length).slice(0, columns.length);
+  return [row, own.indexOf(Math.max(...own))];
+});
+map.addEventListener("click", event => {
+  const cell = event.target.closest("td");
+  if (cell) go(cell.parentNode.sectionRowIndex, cell.cellIndex - 1);
+});
+"""
 
 
 def plot_alignment(
@@ -53,55 +97,125 @@ def plot_alignment(
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['a', 'dog']
     """
-    read, said = checked_tokens("source", source), checked_tokens("target", target)
-    require_something(weights, density)
+    read, said, shares, members = _checked(source, target, weights, density, index)
     rows, columns = len(said), len(read)
-    shares = (
-        None if weights is None else checked_weights(weights, (rows, columns), alignment_meaning(rows, columns), index)
-    )
-    members = None if density is None else alignment_members(density, rows, index)
     drawn = axes_for(ax, max(columns * _INCHES_PER_TOKEN, 1.6) + 1.0, rows * _INCHES_PER_TOKEN + 1.2)
     if members is not None:
-        _shade(drawn, torch.stack([_band(member, columns) for member in members]), (rows, columns), colors[1])
+        _shade(drawn, _mass(members, columns * _CELLS), (rows, columns), colors[1])
         if shares is not None:
             sizes = (40 * shares.flatten()).tolist()
             drawn.scatter(*_middles(shares), s=sizes, marker="s", color=colors[0])
     elif shares is not None:
         _shade(drawn, shares, (rows, columns), colors[0])
-    inside = attended_cells(columns, shares, members)
+    inside = _attended(columns, shares, members)
     if not bool(inside.all()):
         ink = require_matplotlib().rcParams["text.color"]
         drawn.scatter(*_middles(inside), s=(4.0 * inside.flatten()).tolist(), color=ink, linewidths=0)
-    names = ([place + 0.5 for place in range(count)] for count in (columns, rows))
-    drawn.set_xticks(next(names), [literal(token) for token in read], rotation=60, ha="right", fontsize=7)
-    drawn.set_yticks(next(names), [literal(token) for token in said], fontsize=7)
-    drawn.tick_params(length=0, pad=1)
-    for label in drawn.get_xticklabels():
-        label.set_rotation_mode("anchor")
+    name_tokens(drawn, read, size=7)
+    drawn.set_yticks([place + 0.5 for place in range(rows)], [literal(token) for token in said], fontsize=7)
+    drawn.tick_params(axis="y", length=0, pad=1)
     return drawn
 
 
-def alignment_members(density: Distribution, rows: int, index: Index) -> list[LineMember]:
-    """A density for each target token.
+def alignment_html(
+    source: Sequence[str],
+    target: Sequence[str],
+    weights: Any = None,
+    density: Distribution | None = None,
+    *,
+    index: Index = (),
+    title: str = "Attention of the translation",
+) -> HtmlPage:
+    """A page of HTML with a row for each target token, a column for each source token, and the share in per cent.
+
+    Each row is shaded on its own scale; cells without attention are empty. With weights and density, weights shade and
+    the density underlines. Arrow keys go from cell to cell.
+
+    Args:
+        source: L tokens, which divide the unit interval into equal parts; they may contain any characters.
+        target: T tokens.
+        weights: ``(T, L)`` or ``(*batch, T, L)``.
+        density: over the source as the unit interval, of batch shape ``(T,)`` or ``(*batch, T)``.
+        index: index into the batches of weights and density; what remains must be one alignment.
+        title: title of the page.
+
+    Returns:
+        A page: ``page.save("alignment.html")``, or let a notebook show it.
 
     Raises:
-        ValueError: if there are more or fewer.
+        ValueError: if there are no tokens, neither weights nor density, shapes that do not fit, or NaN.
+
+    Example:
+        >>> page = alignment_html(["ein", "Hund"], ["a", "dog"], [[0.75, 0.25], [0.0, 1.0]])
+        >>> "<th scope=row>dog<td><td class=l9>100" in page.html
+        True
     """
+    read, said, shares, members = _checked(source, target, weights, density, index)
+    main, under, data = overlaid(shares, None if members is None else _mass(members, len(read)))
+    heads = "".join(f"<th scope=col><span>{escaped(token)}</span>" for token in read)
+    rows = "\n".join(
+        f"<tr><th scope=row>{escaped(token)}{_cells(own, other)}"
+        for token, own, other in zip(said, main, under, strict=True)
+    )
+    both = shares is not None and members is not None
+    legend = " Shade and number: weight. Underline: what of the density falls to the token." if both else ""
+    body = (
+        "<p>For each target token, from top to bottom, where in the source it looks, in per cent. Each row has its own "
+        f"scale; an empty cell is exactly 0.{legend}</p>\n"
+        '<div class="top"><output id="said" aria-live="polite">Choose a cell to read its share.</output></div>\n'
+        f'<div class="map" id="map" tabindex="0" role="group" aria-label="Alignment, {len(said)} target tokens, '
+        f'{len(read)} source tokens" aria-describedby="keys"><table>\n<thead><tr><th>{heads}</thead>\n<tbody>\n{rows}\n'
+        "</tbody></table></div>\n"
+        '<p id="keys"><kbd>←</kbd> <kbd>→</kbd> <kbd>↑</kbd> <kbd>↓</kbd> from cell to cell, <kbd>m</kbd> to the most '
+        "attended of a row, <kbd>Home</kbd> <kbd>End</kbd>.</p>"
+    )
+    return page(title, body, data, _RULES, _SCRIPT, height=min(240 + 30 * len(said), 620))
+
+
+def _cells(own: Tensor, other: Tensor) -> str:
+    return "".join(
+        f"<td{shaded(first, second)}>{_short(share)}"
+        for share, first, second in zip(own.tolist(), levels(own), levels(other), strict=True)
+    )
+
+
+def _short(share: float) -> str:
+    """Per cent in two letters; a point for less than one half."""
+    if not share:
+        return ""
+    return f"{100 * share:.0f}" if share >= 0.005 else "·"
+
+
+def _checked(
+    source: Sequence[str], target: Sequence[str], weights: Any, density: Distribution | None, index: Index
+) -> tuple[list[str], list[str], Tensor | None, list[LineMember] | None]:
+    """Source and target tokens, the weights (T, L), and a density for each target token.
+
+    Raises:
+        ValueError: if there are more or fewer densities.
+    """
+    read, said = checked_tokens("source", source), checked_tokens("target", target)
+    require_something(weights, density)
+    shape = (len(said), len(read))
+    meaning = f"a row for each of {shape[0]} target tokens and a column for each of {shape[1]} source tokens"
+    shares = checked_weights(weights, shape, meaning, index)
+    if density is None:
+        return read, said, shares, None
     members = line_members(density, index)
-    if len(members) != rows:
+    if len(members) != len(said):
         raise ValueError(
-            f"density must have batch shape ({rows},), one density for each target token; got "
+            f"density must have batch shape ({len(said)},), one density for each target token; got "
             f"{tuple(density.batch_shape)}. Pass index= to choose one sentence of a batch."
         )
-    return members
+    return read, said, shares, members
 
 
-def alignment_meaning(rows: int, columns: int) -> str:
-    """What the shape of the weights stands for."""
-    return f"a row for each of {rows} target tokens and a column for each of {columns} source tokens"
+def _mass(members: list[LineMember], count: int) -> Tensor:
+    """The mass of each density in equal cells of the unit interval, (T, count)."""
+    return torch.stack([member.cell_mass(unit_edges(count)) for member in members])
 
 
-def attended_cells(columns: int, shares: Tensor | None, members: list[LineMember] | None) -> Tensor:
+def _attended(columns: int, shares: Tensor | None, members: list[LineMember] | None) -> Tensor:
     """Which source tokens lie in the support, or have a positive weight if there is no density, (T, L)."""
     if members is None:
         assert shares is not None
@@ -122,11 +236,6 @@ def _shade(ax: Any, rows: Tensor, shape: tuple[int, int], color: Any) -> None:
         vmax=1.3,
         interpolation="nearest",
     )
-
-
-def _band(member: LineMember, columns: int) -> Float[Tensor, "points"]:
-    """The mean height in each of many narrow cells, which no density is too narrow for."""
-    return member.cell_mass(unit_edges(columns * _POINTS))
 
 
 def _middles(cells: Tensor) -> tuple[list[float], list[float]]:

@@ -1,15 +1,25 @@
-"""What the pictures are given, checked: tokens, weights, and which member of a batch is meant."""
+"""The arguments of pictures, checked: tokens, weights, densities, members of batches, and Axes of matplotlib.
 
+matplotlib is imported when a picture is drawn and not before.
+"""
+
+import importlib
 import math
+import re
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from contmax._typing import Float
 
 Index = int | tuple[int, ...]
+# Control characters have no glyph, and lone surrogates cannot be encoded.
+_CONTROLS = re.compile("[\x00-\x1f\x7f]")
+_UNPRINTABLE = re.compile("[\x80-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def checked_tokens(name: str, tokens: Sequence[str]) -> list[str]:
@@ -38,16 +48,33 @@ def require_something(weights: object, density: object) -> None:
         raise ValueError("no attention was given. Pass weights, density, or both.")
 
 
-def as_indices(index: Index) -> tuple[int, ...]:
-    """The index as a tuple."""
-    return (index,) if isinstance(index, int) else tuple(index)
+def require_density(density: object) -> None:
+    """Refuse anything but a density."""
+    if not isinstance(density, Distribution):
+        raise TypeError(
+            f"density must be a density of contmax or a distribution of torch; got {type(density).__name__}. Numbers "
+            "for single tokens or cells are weights."
+        )
 
 
-def checked_weights(weights: Any, shape: tuple[int, ...], meaning: str, index: Index = ()) -> Float[Tensor, "..."]:
-    """The weights in float64 on the CPU, of the shape asked for.
+def drawable(values: Tensor, density: Distribution) -> Tensor:
+    """The values of a density on the CPU.
+
+    Raises:
+        ValueError: if one of them is NaN.
+    """
+    if bool(values.isnan().any()):
+        raise ValueError(f"{type(density).__name__} has NaN values, so it cannot be drawn. Check its parameters.")
+    return values.detach().cpu()
+
+
+def checked_weights(
+    weights: Any, shape: tuple[int, ...], meaning: str, index: Index = ()
+) -> Float[Tensor, "..."] | None:
+    """The weights in float64 on the CPU, of the wanted shape; None if there are none.
 
     Args:
-        weights: a tensor, an array or nested lists, ``(*batch, *shape)``.
+        weights: a tensor, an array or nested lists, ``(*batch, *shape)``, or None.
         shape: wanted; −1 stands for any length above zero.
         meaning: what the shape stands for, such as "one weight for each of 5 tokens".
         index: into the batch; what remains of it must have one member.
@@ -56,6 +83,8 @@ def checked_weights(weights: Any, shape: tuple[int, ...], meaning: str, index: I
         ValueError: if the shape differs, or a weight is NaN, infinite or negative.
         IndexError: if the index is not in the batch.
     """
+    if weights is None:
+        return None
     given = torch.as_tensor(weights, dtype=torch.float64).detach().cpu()
     taken = selected(given, given.shape[: max(given.dim() - len(shape), 0)], index, "weights")
     core = tuple(taken.shape[max(taken.dim() - len(shape), 0) :])
@@ -76,19 +105,93 @@ def checked_weights(weights: Any, shape: tuple[int, ...], meaning: str, index: I
 
 
 def selected(values: Tensor, batch: torch.Size, index: Index, name: str) -> Tensor:
-    """The values at the index of their first dimensions, which are a batch.
+    """The values at an index into their first dimensions, which are a batch.
 
     Raises:
         IndexError: if it is not in the batch.
     """
-    places = as_indices(index)
+    places = (index,) if isinstance(index, int) else tuple(index)
     inside = len(places) <= len(batch) and all(-n <= i < n for i, n in zip(places, batch, strict=False))
     if not inside:
         raise IndexError(f"index {places} is not in the batch {tuple(batch)} of {name}.")
     return values[places] if places else values
 
 
+def members(density: Distribution, index: Index) -> list[int]:
+    """The places in the flattened batch of the members at an index; all of them without one."""
+    batch = density.batch_shape
+    return selected(torch.arange(math.prod(batch)).reshape(batch), batch, index, "density").flatten().tolist()
+
+
 def scaled(values: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows n"]:
     """Each row divided by its largest value; a row of zeros stays as it is."""
     top = values.amax(-1, keepdim=True)
     return values / torch.where(top > 0, top, 1.0)
+
+
+def visible(text: str) -> str:
+    r"""The text with a symbol in place of every control character.
+
+    Example:
+        >>> visible("a\nb\x00"), visible("\ud800")
+        ('a␊b␀', '�')
+    """
+    shown = _CONTROLS.sub(lambda found: "␡" if found[0] == "\x7f" else chr(0x2400 + ord(found[0])), text)
+    return _UNPRINTABLE.sub("\ufffd", shown)
+
+
+def require_matplotlib(module: str = "matplotlib") -> ModuleType:
+    """The module, or an error that says how to install it.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "contmax.viz draws with matplotlib, which is not installed: pip install contmax[viz]"
+        ) from error
+
+
+def axes_for(ax: Any, width: float = 6.0, height: float = 3.0) -> Any:
+    """The given Axes, or those of a new figure.
+
+    Args:
+        ax: Axes of matplotlib, or None.
+        width, height: of a new figure, inches.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        TypeError: if ``ax`` is something else, such as a figure or an array of Axes.
+    """
+    axes_class = require_matplotlib("matplotlib.axes").Axes
+    if ax is None:
+        pyplot = require_matplotlib("matplotlib.pyplot")
+        return pyplot.subplots(figsize=(width, height), layout="constrained")[1]
+    if not isinstance(ax, axes_class):
+        raise TypeError(
+            f"ax must be Axes of matplotlib; got {type(ax).__name__}. Pass one of those that plt.subplots() returns."
+        )
+    return ax
+
+
+def literal(text: str) -> str:
+    r"""The text for matplotlib, to which a dollar sign would begin a formula and controls have no glyph.
+
+    Example:
+        >>> print(literal("5 $\x00"))
+        5 \$�
+    """
+    # Few fonts have the symbols for controls; all have the replacement character.
+    shown = "".join("\ufffd" if 0x2400 <= ord(letter) <= 0x2421 else letter for letter in visible(text))
+    return shown.replace("$", r"\$")
+
+
+def name_tokens(ax: Any, tokens: Sequence[str], size: float) -> None:
+    """Write tokens below the axis, one for each unit of it."""
+    places = [place + 0.5 for place in range(len(tokens))]
+    ax.set_xticks(places, [literal(token) for token in tokens], rotation=60, ha="right", fontsize=size)
+    ax.tick_params(axis="x", length=0, pad=1)
+    for label in ax.get_xticklabels():
+        label.set_rotation_mode("anchor")

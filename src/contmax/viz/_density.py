@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from contmax.viz._arguments import Index
+from contmax.viz._arguments import Index, axes_for, require_density
 from contmax.viz._line import LineMember, line_members
-from contmax.viz._matplotlib import axes_for
 from contmax.viz._plane import MassEllipse, grid_heights, mass_ellipses, plane_view
 
 _GRID = 201
@@ -51,9 +50,10 @@ def plot_density(
         >>> round(float(max(curve)), 3)
         3.75
     """
-    if isinstance(density, Distribution) and len(density.event_shape) == 1 and density.event_shape[0] == 2:
+    require_density(density)
+    if tuple(density.event_shape) == (2,):
         return _plot_plane(density, axes_for(ax, 4.5, 4.0), limits, index, color)
-    if isinstance(density, Distribution) and len(density.event_shape):
+    if len(density.event_shape):
         raise TypeError(
             f"{type(density).__name__} has {density.event_shape[-1]} dimensions; plot_density draws densities on the "
             "line and in the plane. Pass a density with one or two dimensions."
@@ -79,7 +79,7 @@ def draw_curve(ax: Any, member: LineMember, low: float, high: float, color: Any,
     places = (t * scale).numpy()
     ax.plot(places, heights.numpy(), color=color)
     area = ax.fill_between(places, heights.numpy(), color=color, alpha=0.2, linewidth=0)
-    # No margin below zero; a limit that is set would cut off what is drawn later, or on Axes that share it.
+    # The sticky edge leaves no margin below zero. A limit would also hold for later curves and for shared Axes.
     area.sticky_edges.y.append(0)
     for start, end in member.stretches():
         if max(start, low) < min(end, high):
@@ -91,7 +91,7 @@ def next_color(ax: Any, color: Any) -> Any:
     """The given colour, or the next of the Axes."""
     if color is not None:
         return color
-    # The only way to advance the cycle that does not rely on a private name.
+    # An empty line advances the colour cycle, for which matplotlib has no public function.
     (line,) = ax.plot([], [])
     found = line.get_color()
     line.remove()
@@ -136,7 +136,7 @@ def _plot_plane(density: Distribution, ax: Any, limits: Any, index: Index, color
 
 
 def draw_contours(ax: Any, across: Tensor, up: Tensor, heights: Tensor, color: Any, *, shade_support: bool) -> None:
-    """Lines at shares of the peak; and, if asked for, the area of positive density shaded where it is not all."""
+    """Lines at shares of the peak; with `shade_support` also the area of positive density, unless it fills the grid."""
     top = float(heights.max())
     if top <= 0:
         return
@@ -155,7 +155,7 @@ def ellipse_patch(ellipse: MassEllipse, color: Any, *, halo: bool = False) -> An
     from matplotlib.patches import Ellipse
     from matplotlib.patheffects import Normal, Stroke
 
-    # The opacity as a part of the colour: that of the stroke itself would also be the filling's.
+    # The colours carry the opacity: an opacity of the patch would hold for edge and filling alike.
     effects = [Stroke(linewidth=2.8, foreground=(1, 1, 1, 0.8 * ellipse.weight)), Normal()] if halo else None
     return Ellipse(
         ellipse.centre,

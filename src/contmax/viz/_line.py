@@ -1,4 +1,4 @@
-"""One density on the line as pictures need it: heights, stretches of its support, mass of cells."""
+"""A density on the line for pictures: heights, intervals of its support, mass of cells."""
 
 import math
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from contmax._typing import Float
 from contmax.densities import Density
 from contmax.densities._region import Intervals, given_region
 from contmax.densities._unchecked import unchecked
-from contmax.viz._arguments import Index, as_indices, selected
+from contmax.viz._arguments import Index, drawable, members, require_density
 
 _POINTS = 401
-# Of an unbounded density all but one in two hundred is shown.
+# An unbounded density is shown but for this mass in each tail.
 _TAIL = 0.0025
-# Ends of a support are known to the precision of the parameters: a cell that is touched by less than this share of its
-# width is not attended.
+# A cell whose overlap with the support is below this share of its width counts as unattended: the ends of the support
+# are as imprecise as the parameters.
 _TOUCH = 1e-6
-# A jump at an end of the support is drawn as one: with a point just outside and one just inside.
+# Distance of the points just outside and just inside an end of the support, relative to its length: a density may jump.
 _STEP = 1e-6
 
 
@@ -28,20 +28,20 @@ class LineMember:
     """One member of a batch of densities on the line.
 
     Attributes:
-        density: all of them, in float64, answering everywhere.
-        place: of the member in the flattened batch.
+        density: the whole batch, in float64, with `validate_args` off.
+        place: the member's place in the flattened batch.
     """
 
     density: Distribution
     place: int
 
     def _of(self, values: Tensor) -> Tensor:
-        """Of values (n, *batch) those of this member, on the CPU."""
+        """This member's values of (n, *batch), on the CPU."""
         shape = values.shape[:1] + self.density.batch_shape
         return values.expand(shape).flatten(1)[:, self.place].detach().cpu() if len(shape) > 1 else values.cpu()
 
     def _spread(self, points: Tensor) -> Tensor:
-        """Points with a dimension for each of the batch, on the device of the density."""
+        """Points (n, 1, …, 1) that broadcast with the batch, on the device of the density."""
         return points.to(self.density.mean.device).reshape(-1, *(1 for _ in self.density.batch_shape))
 
     @torch.no_grad()
@@ -51,12 +51,8 @@ class LineMember:
         Raises:
             ValueError: if the density is NaN.
         """
-        found = self._of(self.density.log_prob(self._spread(points)).exp())
-        if bool(found.isnan().any()):
-            raise ValueError(
-                f"{type(self.density).__name__} has NaN values, so it cannot be drawn. Check its parameters."
-            )
-        # A density without width has no height that could be drawn.
+        found = drawable(self._of(self.density.log_prob(self._spread(points)).exp()), self.density)
+        # The height of a density without width is infinite.
         return found.clamp(max=torch.finfo(torch.float32).max)
 
     @torch.no_grad()
@@ -70,7 +66,7 @@ class LineMember:
 
     @torch.no_grad()
     def view(self) -> tuple[float, float]:
-        """Where to look: the support, or what holds nearly all of an unbounded density."""
+        """The interval to show: the support, or for an unbounded density all but the tails."""
         stretches = self.stretches()
         if stretches:
             return stretches[0][0], stretches[-1][1]
@@ -78,19 +74,14 @@ class LineMember:
         try:
             low, high = self._of(self.density.icdf(self._spread(shares))).tolist()
         except NotImplementedError:
-            middle, reach = self._moments()
+            moments = (self.density.mean, self.density.variance.sqrt())
+            middle, reach = (float(self._of(moment.double().unsqueeze(0))) for moment in moments)
             low, high = middle - 4 * reach, middle + 4 * reach
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(
                 f"{type(self.density).__name__} does not say where its mass lies. Pass limits=(low, high) to draw it."
             )
         return low, high
-
-    def _moments(self) -> tuple[float, float]:
-        mean, variance = (
-            self._of(moment.double().unsqueeze(0)) for moment in (self.density.mean, self.density.variance)
-        )
-        return float(mean), math.sqrt(float(variance))
 
     def points(self, low: float, high: float) -> Float[Tensor, "n"]:
         """Points from low to high, dense where the density is, however narrow that may be."""
@@ -109,19 +100,14 @@ class LineMember:
 
     @torch.no_grad()
     def cell_mass(self, edges: Float[Tensor, "n+1"]) -> Float[Tensor, "n"]:
-        """What falls between neighbouring edges."""
+        """The mass between neighbouring edges."""
         try:
             mass = self._of(self.density.cdf(self._spread(edges))).diff().clamp(min=0)
         except NotImplementedError:
-            # The middles of this many parts of each cell are a rule of quadrature.
-            parts = 32
+            parts = 32  # midpoint rule
             inner = edges[:-1, None] + edges.diff()[:, None] * (torch.arange(parts) + 0.5) / parts
             mass = self.heights(inner.flatten()).reshape(-1, parts).mean(-1) * edges.diff()
-        if bool(mass.isnan().any()):
-            raise ValueError(
-                f"{type(self.density).__name__} has NaN values, so it cannot be drawn. Check its parameters."
-            )
-        return torch.where(self._overlap(edges) > _TOUCH * edges.diff(), mass, 0.0)
+        return torch.where(self._overlap(edges) > _TOUCH * edges.diff(), drawable(mass, self.density), 0.0)
 
     def _overlap(self, edges: Tensor) -> Tensor:
         """The length of the support between neighbouring edges."""
@@ -133,11 +119,8 @@ class LineMember:
 
     def holds(self, points: Float[Tensor, "n"]) -> Tensor:
         """Which points lie in the support, as booleans; all of them if it is unbounded."""
-        inside = torch.zeros(len(points), dtype=torch.bool)
-        stretches = self.stretches()
-        for start, end in stretches:
-            inside |= (points > start) & (points < end)
-        return inside if stretches else ~inside
+        stretches = self.stretches() or [(-math.inf, math.inf)]
+        return torch.stack([(points > start) & (points < end) for start, end in stretches]).any(0)
 
 
 def line_members(density: Distribution, index: Index = ()) -> list[LineMember]:
@@ -147,42 +130,35 @@ def line_members(density: Distribution, index: Index = ()) -> list[LineMember]:
         TypeError: if it is no density on the line.
         IndexError: if the index is not in the batch.
     """
-    support = _require_density(density).support
+    require_density(density)
     if len(density.event_shape):
         raise TypeError(
             f"{type(density).__name__} has {density.event_shape[-1]} dimensions; this picture needs a density on the "
             "line, such as contmax.densities.TruncatedParabola."
         )
-    if support is not None and support.is_discrete:
+    if density.support is not None and density.support.is_discrete:
         raise TypeError(f"{type(density).__name__} is discrete: it has weights, not a density. Pass them as weights.")
-    batch = density.batch_shape
-    places = selected(torch.arange(math.prod(batch)).reshape(batch), batch, index, "density")
+    places = members(density, index)
     wide = unchecked(density, torch.float64)
-    return [LineMember(wide, place) for place in places.flatten().tolist()]
+    return [LineMember(wide, place) for place in places]
 
 
-def one_line_member(density: Distribution, index: Index = ()) -> LineMember:
-    """The one density that is meant.
+def one_line_member(density: Distribution | None, index: Index = ()) -> LineMember | None:
+    """The one member at an index; None if there is no density.
 
     Raises:
         ValueError: if there are several.
     """
-    members = line_members(density, index)
-    if len(members) != 1:
+    if density is None:
+        return None
+    found = line_members(density, index)
+    if len(found) != 1:
+        places = (index,) if isinstance(index, int) else tuple(index)
         raise ValueError(
-            f"density must be one density; got batch shape {tuple(density.batch_shape)} and index {as_indices(index)}. "
+            f"density must be one density; got batch shape {tuple(density.batch_shape)} and index {places}. "
             "Pass index= to choose one of the batch."
         )
-    return members[0]
-
-
-def _require_density(density: object) -> Distribution:
-    if not isinstance(density, Distribution):
-        raise TypeError(
-            f"density must be a density of contmax or a distribution of torch; got {type(density).__name__}. Numbers "
-            "for single tokens or cells are weights."
-        )
-    return density
+    return found[0]
 
 
 def _merged(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:

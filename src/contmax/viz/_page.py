@@ -8,10 +8,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
-from contmax.viz._arguments import scaled
-from contmax.viz._escape import escaped
+from contmax.viz._arguments import scaled, visible
 from contmax.viz._theme import page_colours
 
 #: Strengths of shading that are told apart; 0 is no attention at all.
@@ -34,6 +34,33 @@ output { display: block; min-height: 1.75em; font-size: .95rem; font-variant-num
 :focus-visible { outline: 2px solid rgb(var(--first)); outline-offset: 2px; }
 .map:focus-visible { outline-offset: 0; }
 .here { outline: 2px solid var(--ink); outline-offset: 1px; }
+"""
+
+# `listen` calls the function of a key. `grid` lets the arrow keys go from cell to cell and returns a function that goes
+# to one; `show` shows the cell at `row` and `column`.
+_SCRIPT = """
+"use strict";
+const map = document.getElementById("map"), said = document.getElementById("said");
+const data = JSON.parse(document.getElementById("data").textContent);
+const shown = share => share ? Number((100 * share).toPrecision(3)) + " %" : "0";
+const inside = (value, count) => Math.max(0, Math.min(value, count - 1));
+function listen(keys) {
+  map.addEventListener("keydown", event => {
+    if (event.ctrlKey || event.altKey || event.metaKey || !(event.key in keys)) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+}
+let row = -1, column = -1;
+function grid(rows, columns, show, strongest) {
+  const go = (r, c) => { row = inside(r, rows); column = inside(c, columns); show(); };
+  listen({
+    ArrowRight: () => go(row, column + 1), ArrowLeft: () => go(row, column - 1),
+    ArrowDown: () => go(row + 1, column), ArrowUp: () => go(row - 1, column),
+    Home: () => go(row, 0), End: () => go(row, columns - 1), m: () => go(...strongest()),
+  });
+  return go;
+}
 """
 
 
@@ -79,16 +106,18 @@ class HtmlPage:
         return f"HtmlPage({len(self.html):,} characters)"
 
 
-def page(title: str, body: str, rules: str, script: str, height: int) -> HtmlPage:
+def page(title: str, body: str, data: str, rules: str, script: str, height: int) -> HtmlPage:
     """The page around a body.
 
     Args:
-        title: as the user wrote it; all else has been escaped.
+        title: as the user wrote it; the other parts are escaped already.
         body: HTML.
+        data: members of the object `data` of the script, JSON.
         rules: CSS.
-        script: JavaScript. Only this one is allowed to run, and nothing may be fetched.
+        script: JavaScript. The policy of the page lets no other script run and nothing be fetched.
         height: height of the frame in a notebook, in pixels.
     """
+    script = _SCRIPT + script
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return HtmlPage(
@@ -96,7 +125,8 @@ def page(title: str, body: str, rules: str, script: str, height: int) -> HtmlPag
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<title>{escaped(title)}</title>\n'
         f"<style>\n{page_colours()}{_RULES}{_shades()}{rules}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{escaped(title)}</h1>\n{body}\n</main>\n<script>{script}</script>\n</body>\n</html>\n",
+        f'<h1>{escaped(title)}</h1>\n{body}\n<script type="application/json" id="data">{{{data}}}</script>\n</main>\n'
+        f"<script>{script}</script>\n</body>\n</html>\n",
         height,
     )
 
@@ -109,6 +139,24 @@ def _shades() -> str:
         rules.append(f".l{level} {{ background: rgb(var(--first) / {_FULLEST * share:.2f}); }}")
         rules.append(f".d{level} {{ box-shadow: inset 0 -.28em rgb(var(--second) / {0.15 + 0.85 * share:.2f}); }}")
     return "\n".join(rules) + "\n"
+
+
+def escaped(text: str) -> str:
+    """The text for the body of a page or for an attribute in quotes.
+
+    Example:
+        >>> escaped('<b title="x">')
+        '&lt;b title=&quot;x&quot;&gt;'
+    """
+    return html.escape(visible(text), quote=True)
+
+
+def overlaid(shares: Tensor | None, mass: Tensor | None) -> tuple[Tensor, Tensor, str]:
+    """Numbers to shade, numbers to underline (zeros unless weights and density are given), and both as JSON."""
+    found = {name: given for name, given in (("weight", shares), ("density", mass)) if given is not None}
+    main, *rest = found.values()
+    data = ",".join(f'"{name}":{numbers(given.flatten().tolist())}' for name, given in found.items())
+    return main, rest[0] if rest else torch.zeros_like(main), data
 
 
 def levels(shares: Tensor) -> list[int]:

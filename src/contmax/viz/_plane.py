@@ -1,4 +1,4 @@
-"""One density in the plane as pictures need it: ellipses that hold a share of its mass, heights on a grid."""
+"""A density in the plane for pictures: ellipses that hold a share of its mass, heights on a grid."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from contmax._typing import Float
 from contmax.densities._unchecked import unchecked
 from contmax.numerics import principal_axes
-from contmax.viz._arguments import Index, selected
+from contmax.viz._arguments import Index, drawable, members, require_density, scaled, selected
 
 # The shares of the mass whose ellipses are drawn; a bounded density is drawn by its support and half of the mass.
 BOUNDED_SHARES = (0.5, 1.0)
@@ -43,7 +43,7 @@ class MassEllipse:
         return math.hypot(a * u, b * v), math.hypot(a * v, b * u)
 
     def swapped(self) -> "MassEllipse":
-        """The same with its coordinates in the other order."""
+        """The ellipse with its coordinates in the other order."""
         (x, y), (u, v) = self.centre, self.axis
         return MassEllipse(self.share, (y, x), (v, u), self.half_axes, self.weight)
 
@@ -56,26 +56,23 @@ def mass_ellipses(density: Distribution, index: Index = ()) -> list[list[MassEll
         ValueError: if it is NaN or infinitely wide.
     """
     require_plane(density)
-    mixture: Any = density
     component: Any = getattr(density, "component_distribution", density)
     if not all(hasattr(component, name) for name in ("loc", "scale_tril")):
         return None
-    batch = density.batch_shape
-    members = selected(torch.arange(math.prod(batch)).reshape(batch), batch, index, "density").flatten().tolist()
+    places = members(density, index)
     if component is density:
-        return [_ellipses_of(density, place) for place in members]
-    weights = mixture.mixture_distribution.probs.expand(component.batch_shape).reshape(-1, component.batch_shape[-1])
-    relative = (weights / weights.amax(-1, keepdim=True)).tolist()
+        return [_ellipses_of(density, place) for place in places]
+    mixture: Any = density
     count = component.batch_shape[-1]
+    weights = scaled(mixture.mixture_distribution.probs.expand(component.batch_shape).reshape(-1, count)).tolist()
     return [
         [
             ellipse
-            for place, weight in enumerate(relative[member])
-            # A component without weight is not part of the mixture.
+            for number, weight in enumerate(weights[place])
             if weight > 0
-            for ellipse in _ellipses_of(component, member * count + place, weight)
+            for ellipse in _ellipses_of(component, place * count + number, weight)
         ]
-        for member in members
+        for place in places
     ]
 
 
@@ -92,12 +89,12 @@ def _ellipses_of(density: Any, place: int, weight: float = 1.0) -> list[MassElli
     index, radius, threshold = _profile_of(density, place)
     shares = BOUNDED_SHARES if math.isfinite(radius) else UNBOUNDED_SHARES
     found = []
-    for share in shares:
+    # The outer ellipse is first, so that the inner one is drawn on it.
+    for share in reversed(shares):
         scale = radius_of_share(share, index, radius, threshold)
         half_axes = (scale * lengths[0], scale * lengths[1])
-        found.append(MassEllipse(share, (float(loc[0]), float(loc[1])), tuple(axis), half_axes, weight))
-    # The outer first, so that the inner is drawn on it.
-    return found[::-1]
+        found.append(MassEllipse(share, tuple(loc.tolist()), tuple(axis), half_axes, weight))
+    return found
 
 
 def _profile_of(density: Any, place: int) -> tuple[float, float, float]:
@@ -141,12 +138,9 @@ def radius_of_share(share: float, alpha: float, radius: float, threshold: float)
     return math.sqrt(square * -math.expm1(outside * (alpha - 1) / alpha))
 
 
-def require_plane(density: object) -> None:
-    """Refuse what is no density in the plane."""
-    if not isinstance(density, Distribution):
-        raise TypeError(
-            f"density must be a density of contmax or a distribution of torch; got {type(density).__name__}."
-        )
+def require_plane(density: Distribution) -> None:
+    """Refuse anything but a density in the plane."""
+    require_density(density)
     if tuple(density.event_shape) != (2,):
         raise TypeError(
             f"density must lie in the plane; got {type(density).__name__} with event shape "
@@ -167,17 +161,13 @@ def grid_heights(
     batch = density.batch_shape
     points = torch.stack(torch.meshgrid(first, second, indexing="ij"), -1).to(density.mean.device)
     spread = points.reshape(-1, *(1 for _ in batch), 2)
-    heights = unchecked(density, torch.float64).log_prob(spread).exp().expand(len(spread), *batch).cpu()
-    if bool(heights.isnan().any()):
-        raise ValueError(f"{type(density).__name__} has NaN values, so it cannot be drawn. Check its parameters.")
-    rows = selected(heights.movedim(0, -1), batch, index, "density").reshape(-1, len(first), len(second))
-    return list(rows)
+    heights = drawable(unchecked(density, torch.float64).log_prob(spread).exp().expand(len(spread), *batch), density)
+    return list(selected(heights.movedim(0, -1), batch, index, "density").reshape(-1, len(first), len(second)))
 
 
 def plane_view(density: Distribution) -> tuple[tuple[float, float], tuple[float, float]]:
     """Limits of both coordinates that show nearly all of every member."""
-    members = mass_ellipses(density)
-    ellipses = [ellipse for own in members or () for ellipse in own]
+    ellipses = [ellipse for own in mass_ellipses(density) or () for ellipse in own]
     if ellipses:
         spans = [
             [(e.centre[axis] - e.reach[axis], e.centre[axis] + e.reach[axis]) for e in ellipses] for axis in (0, 1)

@@ -7,10 +7,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from contmax._typing import Float
-from contmax.viz._arguments import Index, checked_weights, require_something
+from contmax.viz._arguments import Index, axes_for, checked_weights, require_matplotlib, require_something
 from contmax.viz._density import checked_limits, draw_curve, next_color
 from contmax.viz._line import one_line_member
-from contmax.viz._matplotlib import axes_for, require_matplotlib
 
 
 def plot_series_attention(
@@ -53,16 +52,14 @@ def plot_series_attention(
         >>> [float(end) for end in ax.get_xlim()]
         [0.0, 1.0]
     """
-    where = _finite("positions", positions).flatten()
-    if not len(where):
-        raise ValueError("positions must hold at least one time; got none.")
+    where = _times(positions)
     if values is None:
         require_something(weights, density)
     low, high = _limits(where, limits)
     series = None if values is None else _channels(values, len(where))
     meaning = f"one weight for each of {len(where)} observations, shape ({len(where)},)"
-    shares = None if weights is None else checked_weights(weights, (len(where),), meaning, index)
-    member = None if density is None else one_line_member(density, index)
+    shares = checked_weights(weights, (len(where),), meaning, index)
+    member = one_line_member(density, index)
     drawn = axes_for(ax)
     if series is not None:
         _draw_series(drawn, where, series)
@@ -88,7 +85,7 @@ def _draw_attention(
     if shares is not None:
         edges, mass = _cells(where, shares, span)
         widths = edges.diff()
-        heights = torch.where(widths > 0, mass / torch.where(widths > 0, widths, 1.0), 0.0)
+        heights = torch.where(widths > 0, mass / widths, 0.0)
         middles = (edges[1:] + edges[:-1]) / 2
         ax.bar(middles.numpy(), heights.numpy(), (0.88 * widths).numpy(), color=chosen, alpha=0.55, linewidth=0)
         top = float(heights.max())
@@ -99,7 +96,7 @@ def _draw_attention(
 
 
 def _cells(where: Tensor, shares: Tensor, span: tuple[float, float]) -> tuple[Float[Tensor, "n+1"], Float[Tensor, "n"]]:
-    """The ends of what is nearest to each distinct time, and the weights that fall there."""
+    """Edges of the cells of points nearest to each distinct time, and the weight in each cell."""
     times, which = where.unique(return_inverse=True)
     mass = torch.zeros_like(times).index_add(0, which, shares)
     ends = torch.tensor(span, dtype=torch.float64)
@@ -126,14 +123,16 @@ def _channels(values: Any, count: int) -> Float[Tensor, "L C"]:
             f"values must be one number or row of channels for each of {count} positions, shape ({count},) or "
             f"({count}, C); got {tuple(given.shape)}."
         )
-    # Values that are missing, as NaN, are gaps in the line.
+    # NaN marks a missing value and becomes a gap in the line.
     return given.reshape(count, -1)
 
 
-def _finite(name: str, values: Any) -> Tensor:
-    given = torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+def _times(positions: Any) -> Float[Tensor, "L"]:
+    given = torch.as_tensor(positions, dtype=torch.float64).detach().cpu()
     if given.dim() != 1 and given.numel() != given.shape[-1:].numel():
-        raise ValueError(f"{name} must have shape (L,); got {tuple(given.shape)}. Pass one series.")
+        raise ValueError(f"positions must have shape (L,); got {tuple(given.shape)}. Pass one series.")
     if not bool(given.isfinite().all()):
-        raise ValueError(f"{name} must be finite; got NaN or infinity. Leave out observations without a time.")
-    return given
+        raise ValueError("positions must be finite; got NaN or infinity. Leave out observations without a time.")
+    if not given.numel():
+        raise ValueError("positions must hold at least one time; got none.")
+    return given.flatten()

@@ -1,4 +1,4 @@
-"""Where a model looks in a text: bars for tokens, a curve for a stretch."""
+"""Where a model looks in a text: a picture with bars and a curve, and a page with shaded tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,16 +7,72 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from contmax.viz._arguments import Index, checked_tokens, checked_weights, require_something
+from contmax.viz._arguments import (
+    Index,
+    axes_for,
+    checked_tokens,
+    checked_weights,
+    name_tokens,
+    require_something,
+    scaled,
+)
 from contmax.viz._density import draw_curve
-from contmax.viz._line import one_line_member, unit_edges
-from contmax.viz._matplotlib import axes_for, name_tokens
+from contmax.viz._line import LineMember, one_line_member, unit_edges
+from contmax.viz._page import HtmlPage, escaped, levels, most_attended, overlaid, page, shaded
 
-# Bars of more tokens than these touch each other anyway, and each takes a millisecond.
+# A bar takes a millisecond to draw; the bars of more tokens than these would touch each other.
 _MOST_BARS = 400
-# More tokens than these cannot be read in one picture; the curve still can.
-MOST_NAMED = 160
+# More tokens than these cannot be read in one picture.
+_MOST_NAMED = 160
 _INCHES_PER_TOKEN = 0.27
+# Size of the overview of a page, in its own units.
+_WIDTH, _HEIGHT = 1000, 60
+
+_RULES = """
+.map { overflow-wrap: anywhere; }
+.map b { font-weight: normal; unicode-bidi: isolate; border-radius: 3px; padding: .1em .12em; color: var(--soft); }
+.map b[class^=l], .map b[class^=d] { color: var(--ink); }
+svg.strip { height: 60px; cursor: pointer; }
+.bars { fill: rgb(var(--first)); }
+.curve { fill: rgb(var(--second) / .18); stroke: rgb(var(--second)); stroke-width: 1.5; }
+.support { fill: rgb(var(--second) / .12); }
+#mark { stroke: var(--ink); stroke-width: 1.5; visibility: hidden; }
+"""
+
+_SCRIPT = """
+const mark = document.getElementById("mark"), strip = document.getElementById("strip");
+const tokens = map.querySelectorAll("b"), names = Object.keys(data), strength = data[names[0]];
+const attended = [...tokens.keys()].filter(i => names.some(name => data[name][i] > 0));
+let here = -1;
+function go(place, scroll = true) {
+  if (!(place >= 0 && place < tokens.length)) return;
+  if (here >= 0) tokens[here].classList.remove("here");
+  here = place;
+  tokens[here].classList.add("here");
+  if (scroll) tokens[here].scrollIntoView({block: "center"});
+  const x = 1000 * (here + .5) / tokens.length;
+  mark.setAttribute("x1", x); mark.setAttribute("x2", x); mark.style.visibility = "visible";
+  said.textContent = `“${tokens[here].textContent}” · token ${here + 1} of ${tokens.length} · ` +
+    names.map(name => `${name} ${shown(data[name][here])}`).join(" · ");
+}
+listen({
+  ArrowRight: () => go(inside(here + 1, tokens.length)),
+  ArrowLeft: () => go(inside(here - 1, tokens.length)),
+  ArrowDown: () => go(attended.find(place => place > here)),
+  ArrowUp: () => go(attended.findLast(place => place < here)),
+  Home: () => go(0),
+  End: () => go(tokens.length - 1),
+  m: () => go(strength.indexOf(Math.max(...strength))),
+});
+map.addEventListener("click", event => {
+  const token = event.target.closest("b");
+  if (token) go([...tokens].indexOf(token), false);
+});
+strip.addEventListener("click", event => {
+  const box = strip.getBoundingClientRect();
+  go(inside(Math.floor(tokens.length * (event.clientX - box.left) / box.width), tokens.length));
+});
+"""
 
 
 def plot_text_attention(
@@ -57,19 +113,16 @@ def plot_text_attention(
         >>> [float(bar.get_height()) for bar in ax.patches[:4]]
         [0.1, 0.6, 0.3, 0.0]
     """
-    words = checked_tokens("tokens", tokens)
-    require_something(weights, density)
+    words, shares, member = _checked(tokens, weights, density, index)
     count = len(words)
-    shares = None if weights is None else checked_weights(weights, (count,), text_meaning(count), index)
-    member = None if density is None else one_line_member(density, index)
-    drawn = axes_for(ax, max(_INCHES_PER_TOKEN * min(count, MOST_NAMED), 5.0), 2.0)
+    drawn = axes_for(ax, max(_INCHES_PER_TOKEN * min(count, _MOST_NAMED), 5.0), 2.0)
     if shares is not None:
         if count <= _MOST_BARS:
             drawn.bar([place + 0.5 for place in range(count)], shares.tolist(), 0.8, color=colors[0])
         else:
             drawn.stairs(shares.tolist(), range(count + 1), fill=True, color=colors[0])
     if member is not None:
-        # A few tokens have far more weight than a density that is spread over many: each has a scale of its own.
+        # Weights and density need scales of their own: a density spreads over many tokens, weights over few.
         curve = drawn if shares is None else drawn.twinx()
         draw_curve(curve, member, 0.0, 1.0, colors[1], scale=count)
         curve.set_ylim(bottom=0)
@@ -79,13 +132,81 @@ def plot_text_attention(
     drawn.set_ylabel("share", fontsize=8)
     drawn.tick_params(axis="y", labelsize=7)
     drawn.set_xticks([])
-    if show_tokens and count <= MOST_NAMED:
-        name_tokens(drawn, words, attended_tokens(count, shares, member).tolist())
+    if show_tokens and count <= _MOST_NAMED:
+        name_tokens(drawn, words, size=8)
+        for label, attended in zip(drawn.get_xticklabels(), _attended(count, shares, member).tolist(), strict=True):
+            label.set_alpha(1.0 if attended else 0.4)
     return drawn
 
 
-def attended_tokens(count: int, shares: Tensor | None, member: Any) -> Tensor:
-    """Which tokens have a positive weight, or their middle where the density is positive, (L,)."""
+def text_attention_html(
+    tokens: Sequence[str],
+    weights: Any = None,
+    density: Distribution | None = None,
+    *,
+    index: Index = (),
+    title: str = "Attention over the text",
+) -> HtmlPage:
+    """A text as a page of HTML, each token shaded by its weight or by its share of the density.
+
+    With both, weights shade and the density underlines. Tokens without attention are grey. Click on the overview above
+    the text to jump to a token; in the text, arrow keys go from token to token, or to the next attended token. 10,000
+    tokens are fine.
+
+    Args:
+        tokens: L strings; they may contain any characters.
+        weights: weights of the tokens, ``(L,)`` or ``(*batch, L)``.
+        density: over the text as the unit interval, of batch shape ``()`` or ``(*batch)``.
+        index: index into both batches; what remains must be one text.
+        title: title of the page.
+
+    Returns:
+        A page: ``page.save("attention.html")``, or let a notebook show it.
+
+    Raises:
+        ValueError: if there are no tokens, neither weights nor density, weights that do not fit or are NaN.
+
+    Example:
+        >>> from contmax.densities import TruncatedParabola
+        >>> span = TruncatedParabola.from_support(0.25, 0.75)
+        >>> page = text_attention_html(["not", "<bad>", "at", "all"], density=span)
+        >>> "<b>not</b> <b class=l9>&lt;bad&gt;</b>" in page.html
+        True
+    """
+    words, shares, member = _checked(tokens, weights, density, index)
+    count = len(words)
+    main, under, data = overlaid(shares, None if member is None else member.cell_mass(unit_edges(count)))
+    attended = int(((main > 0) | (under > 0)).sum())
+    written = " ".join(
+        f"<b{shaded(first, second)}>{escaped(word)}</b>"
+        for word, first, second in zip(words, levels(main), levels(under), strict=True)
+    )
+    body = (
+        f"<p>{count:,} tokens, {attended:,} of them attended. {most_attended(words, main)}</p>\n"
+        f'<div class="top">\n{_strip(shares, member)}\n'
+        '<output id="said" aria-live="polite">Choose a token to read its share.</output>\n</div>\n'
+        f'<div class="map" id="map" tabindex="0" role="group" aria-label="Text, {count} tokens" '
+        f'aria-describedby="keys">{written}</div>\n'
+        '<p id="keys"><kbd>←</kbd> <kbd>→</kbd> token by token, <kbd>↑</kbd> <kbd>↓</kbd> to the next that is '
+        "attended, <kbd>m</kbd> to the most attended, <kbd>Home</kbd> <kbd>End</kbd>. "
+        f"{_legend(shares, member)}</p>"
+    )
+    return page(title, body, data, _RULES, _SCRIPT, height=min(260 + 2 * count, 520))
+
+
+def _checked(
+    tokens: Sequence[str], weights: Any, density: Distribution | None, index: Index
+) -> tuple[list[str], Tensor | None, LineMember | None]:
+    """The tokens, their weights (L,) and the density of one text."""
+    words = checked_tokens("tokens", tokens)
+    require_something(weights, density)
+    count = len(words)
+    meaning = f"one weight for each of {count} tokens, shape ({count},)"
+    return words, checked_weights(weights, (count,), meaning, index), one_line_member(density, index)
+
+
+def _attended(count: int, shares: Tensor | None, member: LineMember | None) -> Tensor:
+    """Which tokens have a positive weight, or their middle in the support of the density, (L,)."""
     attended = torch.zeros(count, dtype=torch.bool) if shares is None else shares > 0
     if member is not None:
         edges = unit_edges(count)
@@ -93,6 +214,48 @@ def attended_tokens(count: int, shares: Tensor | None, member: Any) -> Tensor:
     return attended
 
 
-def text_meaning(count: int) -> str:
-    """What the shape of the weights stands for."""
-    return f"one weight for each of {count} tokens, shape ({count},)"
+def _legend(shares: Tensor | None, member: LineMember | None) -> str:
+    if shares is not None and member is not None:
+        return "Shade: weight of a token. Underline: what of the density falls to it. Grey: neither."
+    what = "weight of a token" if member is None else "what of the density falls to a token"
+    return f"Shade: {what}. Grey: none."
+
+
+def _strip(shares: Tensor | None, member: LineMember | None) -> str:
+    """The overview: weights as bars, the density as a curve, each on its own scale."""
+    parts = []
+    if member is not None:
+        for start, end in member.stretches():
+            low, high = max(start, 0.0), min(end, 1.0)
+            if low < high:
+                parts.append(
+                    f'<rect class="support" x="{_WIDTH * low:.1f}" y="0" width="{_WIDTH * (high - low):.1f}" '
+                    f'height="{_HEIGHT}"/>'
+                )
+    if shares is not None:
+        parts.append(f'<path class="bars" d="{_bars(shares)}"/>')
+    if member is not None:
+        parts.append(f'<path class="curve" vector-effect="non-scaling-stroke" d="{_curve(member)}"/>')
+    inner = "".join(parts)
+    return (
+        f'<svg id="strip" class="strip" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="Attention from the first token to the last">{inner}'
+        f'<line id="mark" y1="0" y2="{_HEIGHT}" x1="0" x2="0" vector-effect="non-scaling-stroke"/></svg>'
+    )
+
+
+def _bars(shares: Tensor) -> str:
+    """One step for each token, or for each of a thousand parts its greatest weight."""
+    if len(shares) > _WIDTH:
+        shares = torch.stack([part.max() for part in shares.tensor_split(_WIDTH)])
+    heights = (_HEIGHT - (_HEIGHT - 4) * scaled(shares)).tolist()
+    width = _WIDTH / len(heights)
+    steps = "".join(f"V{height:.1f}H{width * (place + 1):.1f}" for place, height in enumerate(heights))
+    return f"M0 {_HEIGHT}{steps}V{_HEIGHT}Z"
+
+
+def _curve(member: LineMember) -> str:
+    t = member.points(0.0, 1.0)
+    heights = (_HEIGHT - (_HEIGHT - 4) * scaled(member.heights(t))).tolist()
+    line = "L".join(f"{_WIDTH * place:.1f} {height:.1f}" for place, height in zip(t.tolist(), heights, strict=True))
+    return f"M0 {_HEIGHT}L{line}L{_WIDTH} {_HEIGHT}Z"

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from contmax.viz._matplotlib import require_matplotlib
+from contmax.viz._arguments import require_matplotlib
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """`entmax.activations`: sparsemax and 1.5-entmax, as functions and as modules."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
+
 import torch
 from torch import Tensor, nn
 
@@ -53,59 +56,57 @@ def entmax15(X: Float[Tensor, "..."], dim: int = -1, k: int | None = None) -> Fl
     return maps.entmax(X, 1.5, dim)
 
 
-class Sparsemax(nn.Module):
+class _Map(nn.Module):
+    """A map of this package as a module: the arguments are attributes, and Parameters among them are learned."""
+
+    def __init__(self, function: Callable[..., Tensor], **arguments: object) -> None:
+        super().__init__()
+        self._function = function
+        self._names = tuple(arguments)
+        for name, value in arguments.items():
+            setattr(self, name, value)
+
+    def forward(self, X: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The map of the scores along `dim`."""
+        return self._function(X, **{name: getattr(self, name) for name in self._names})
+
+
+class Sparsemax(_Map):
     """:func:`sparsemax` as a module."""
 
     def __init__(self, dim: int = -1, k: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
-        self.k = k
-
-    def forward(self, X: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Probabilities along `dim`."""
-        return sparsemax(X, dim=self.dim, k=self.k)
+        super().__init__(sparsemax, dim=dim, k=k)
 
 
-class Entmax15(nn.Module):
+class Entmax15(_Map):
     """:func:`entmax15` as a module."""
 
     def __init__(self, dim: int = -1, k: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
-        self.k = k
-
-    def forward(self, X: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Probabilities along `dim`."""
-        return entmax15(X, dim=self.dim, k=self.k)
+        super().__init__(entmax15, dim=dim, k=k)
 
 
-class SparsemaxFunction:
-    """``SparsemaxFunction.apply(X, dim, k)`` for code that calls the autograd function: it is :func:`sparsemax`."""
+def _entmax15_along_first_axis(X: Float[Tensor, "..."], dim: int = 0, k: int | None = None) -> Float[Tensor, "..."]:
+    """The autograd function of the original has this default, although its :func:`entmax15` takes the last axis."""
+    return entmax15(X, dim, k)
 
-    apply = staticmethod(sparsemax)
 
-
-class Entmax15Function:
-    """``Entmax15Function.apply(X, dim, k)`` for code that calls the autograd function: :func:`entmax15`."""
-
-    @staticmethod
-    def apply(X: Float[Tensor, "..."], dim: int = 0, k: int | None = None) -> Float[Tensor, "..."]:
-        """Note the default: the first axis, as in the original, where :func:`entmax15` takes the last."""
-        return entmax15(X, dim, k)
+# Some code calls the autograd functions of the original, as `SparsemaxFunction.apply(X, dim, k)`.
+SparsemaxFunction = SimpleNamespace(apply=sparsemax)
+Entmax15Function = SimpleNamespace(apply=_entmax15_along_first_axis)
 
 
 def _sparsemax_threshold_and_support(
     X: Float[Tensor, "..."], dim: int = -1, k: int | None = None
 ) -> tuple[Float[Tensor, "..."], Int[Tensor, "..."]]:
-    """τ with p = [X − τ]_+, and how many p are positive; both have size 1 along `dim`."""
+    """τ with p = [X − τ]_+, and the size of the support; both have size 1 along `dim`."""
     p = maps.sparsemax(X, dim)
-    # p_max = x_max − τ, a difference in which nothing cancels.
+    # τ = x_max − p_max loses no digits to cancellation.
     return X.amax(dim, keepdim=True) - p.amax(dim, keepdim=True), (p > 0).sum(dim, keepdim=True)
 
 
 def _entmax_threshold_and_support(
     X: Float[Tensor, "..."], dim: int = -1, k: int | None = None
 ) -> tuple[Float[Tensor, "..."], Int[Tensor, "..."]]:
-    """τ with p = [X − τ]_+², and how many p are positive; X are *half* the scores, as in the original."""
+    """τ with p = [X − τ]_+², and the size of the support; X are *half* the scores, as in the original."""
     p = maps.entmax(2 * X, 1.5, dim)
     return X.amax(dim, keepdim=True) - torch.sqrt(p.amax(dim, keepdim=True)), (p > 0).sum(dim, keepdim=True)

@@ -4,12 +4,15 @@ The functions return one loss per sample. Beyond the original they take soft tar
 labels equal to `ignore_index` (−100 in the functions), stay finite beside −inf scores and differentiate in α.
 """
 
+from types import SimpleNamespace
+
+import torch
 from torch import Tensor, nn
 
 from contmax import losses
 from contmax._typing import Float, Int
-from contmax.integrations.entmax._normmax import normmax_loss
-from contmax.integrations.entmax._parameter import real
+from contmax.integrations.entmax.root_finding import _by_alpha, _inverse_kappa, _normmax_powers, _real
+from contmax.maps._arguments import checked_scores, output_dtype
 
 Target = Int[Tensor, " n"] | Float[Tensor, "n classes"]
 
@@ -35,19 +38,19 @@ def sparsemax_loss(X: Float[Tensor, "n classes"], target: Target, k: int | None 
 
     Reference: Martins & Astudillo 2016.
     """
-    return losses.sparsemax_loss(X, target, reduction="none")
+    return _entmax_losses(X, target, 2.0)
 
 
 def sparsemax_bisect_loss(
     X: Float[Tensor, "n classes"], target: Target, n_iter: int | None = 50
 ) -> Float[Tensor, " n"]:
-    """The same as :func:`sparsemax_loss`; `n_iter` is accepted for compatibility."""
-    return sparsemax_loss(X, target)
+    """Sparsemax loss, one value per sample: :func:`sparsemax_loss`; `n_iter` has no effect."""
+    return _entmax_losses(X, target, 2.0)
 
 
 def entmax15_loss(X: Float[Tensor, "n classes"], target: Target, k: int | None = None) -> Float[Tensor, " n"]:
     """1.5-entmax loss, one value per sample: :func:`entmax_bisect_loss` at α = 1.5; `k` has no effect."""
-    return entmax_bisect_loss(X, target, 1.5)
+    return _entmax_losses(X, target, 1.5)
 
 
 def entmax_bisect_loss(
@@ -74,7 +77,7 @@ def entmax_bisect_loss(
 
     Reference: Peters, Niculae & Martins 2019.
     """
-    return losses.entmax_loss(X, target, real(alpha, X), reduction="none")
+    return _entmax_losses(X, target, alpha)
 
 
 def normmax_bisect_loss(
@@ -103,27 +106,77 @@ def normmax_bisect_loss(
 
     Reference: Blondel, Martins & Niculae 2020 (norm-entropies).
     """
-    return normmax_loss(X, target, alpha, ignore_index=-100)
+    return _normmax_losses(X, target, alpha)
+
+
+def _entmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_index: int = -100) -> Float[Tensor, " n"]:
+    return losses.entmax_loss(X, target, _real(alpha, X), ignore_index=ignore_index, reduction="none")
+
+
+def _normmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_index: int = -100) -> Tensor:
+    """max_p (⟨x, p⟩ − ‖p‖_α) + ‖y‖_α − ⟨x, y⟩ ≥ 0; +inf with a finite gradient where y has mass on a −inf score.
+
+    ⟨x, p⟩ = τ + ‖p‖_α at the optimum, so the maximum is τ, and the largest score stands x_max − τ = w_max^{1/κ} ≤ 1
+    above it. The loss is then a sum of small terms: (1 − w_max^{1/κ}) + ⟨x_max − x, y⟩ − (1 − ‖y‖_α).
+    """
+    x = checked_scores(X, -1, "normmax_bisect_loss")
+    nothing = (x == -torch.inf).all(-1, keepdim=True)
+    x = x.masked_fill(nothing, 0)
+    alpha = _real(alpha, X)
+    place = x.detach().argmax(-1, keepdim=True)
+    top = x.gather(-1, place)
+    shifted = x - top.detach()
+    loss = _by_alpha(alpha, lambda above: _gap(shifted, place, above), torch.zeros_like(top))
+    ignored = torch.zeros_like(nothing)
+    if target.is_floating_point():
+        y = target.to(x.dtype)
+        distance = torch.where((y == 0) & (x == -torch.inf), 0, top - x)
+        loss = loss + (y * distance).sum(-1, keepdim=True) - (1 - _norm(y, alpha))
+    else:
+        ignored = (target == ignore_index).unsqueeze(-1)
+        loss = loss + top - x.gather(-1, target.unsqueeze(-1).masked_fill(ignored, 0))
+    loss = loss.masked_fill(nothing, torch.inf).masked_fill(ignored, 0)
+    return loss.squeeze(-1).to(output_dtype(X))
+
+
+def _gap(shifted: Tensor, place: Tensor, alpha: float | Tensor) -> Tensor:
+    """1 − w_max^{1/κ}, with the maximum at `place`."""
+    largest = _normmax_powers(shifted, alpha, -1).gather(-1, place)
+    return -torch.expm1(_inverse_kappa(alpha) * largest.log())
+
+
+def _norm(y: Tensor, alpha: float | Tensor) -> Tensor:
+    """‖y‖_α of y ≥ 0. Dividing by the largest entry keeps high powers of small numbers from underflowing."""
+    top = y.detach().amax(-1, keepdim=True)
+    scale = torch.where(top > 0, top, 1)
+    inside = y > 0
+    powers = torch.where(inside, torch.where(inside, y / scale, 1) ** alpha, 0)
+    return scale * powers.sum(-1, keepdim=True) ** (1 / alpha)
 
 
 class _GenericLoss(nn.Module):
-    """What the loss modules share: labels to ignore, and the reduction.
+    """Base of the loss modules: Fenchel–Young losses at `self.alpha`, the labels to ignore, and the reduction.
 
     Args:
         ignore_index: samples with this label count neither in the sum nor in the mean.
         reduction: "elementwise_mean" (over the samples that count; 0 if none does), "sum" or "none".
+        arguments: further arguments of the constructor, stored as attributes; Parameters among them are learned.
     """
 
-    def __init__(self, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
+    alpha: float | Tensor
+
+    def __init__(self, ignore_index: int = -100, reduction: str = "elementwise_mean", **arguments: object) -> None:
         super().__init__()
         if reduction not in ("elementwise_mean", "sum", "none"):
             raise ValueError(f'reduction must be "elementwise_mean", "sum" or "none"; got {reduction!r}.')
         self.ignore_index = int(ignore_index)
         self.reduction = reduction
+        for name, value in arguments.items():
+            setattr(self, name, value)
 
     def loss(self, X: Float[Tensor, "n classes"], target: Target) -> Float[Tensor, " n"]:
         """One loss per sample, 0 for the ignored ones."""
-        raise NotImplementedError
+        return _entmax_losses(X, target, self.alpha, self.ignore_index)
 
     def forward(self, X: Float[Tensor, "n classes"], target: Target) -> Float[Tensor, "..."]:
         """The losses of the samples, reduced."""
@@ -140,37 +193,28 @@ class _GenericLoss(nn.Module):
 class SparsemaxLoss(_GenericLoss):
     """:func:`sparsemax_loss` as a module."""
 
-    def __init__(self, k: int | None = None, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
-        super().__init__(ignore_index, reduction)
-        self.k = k
+    alpha = 2.0
 
-    def loss(self, X: Float[Tensor, "n classes"], target: Target) -> Float[Tensor, " n"]:
-        """One loss per sample, 0 for the ignored ones."""
-        return losses.sparsemax_loss(X, target, ignore_index=self.ignore_index, reduction="none")
+    def __init__(self, k: int | None = None, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
+        super().__init__(ignore_index, reduction, k=k)
 
 
 class SparsemaxBisectLoss(_GenericLoss):
     """:func:`sparsemax_bisect_loss` as a module."""
 
-    def __init__(self, n_iter: int | None = 50, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
-        super().__init__(ignore_index, reduction)
-        self.n_iter = n_iter
+    alpha = 2.0
 
-    def loss(self, X: Float[Tensor, "n classes"], target: Target) -> Float[Tensor, " n"]:
-        """One loss per sample, 0 for the ignored ones."""
-        return losses.sparsemax_loss(X, target, ignore_index=self.ignore_index, reduction="none")
+    def __init__(self, n_iter: int | None = 50, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
+        super().__init__(ignore_index, reduction, n_iter=n_iter)
 
 
 class Entmax15Loss(_GenericLoss):
     """:func:`entmax15_loss` as a module."""
 
-    def __init__(self, k: int | None = 100, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
-        super().__init__(ignore_index, reduction)
-        self.k = k
+    alpha = 1.5
 
-    def loss(self, X: Float[Tensor, "n classes"], target: Target) -> Float[Tensor, " n"]:
-        """One loss per sample, 0 for the ignored ones."""
-        return losses.entmax_loss(X, target, 1.5, ignore_index=self.ignore_index, reduction="none")
+    def __init__(self, k: int | None = 100, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
+        super().__init__(ignore_index, reduction, k=k)
 
 
 class EntmaxBisectLoss(_GenericLoss):
@@ -183,16 +227,10 @@ class EntmaxBisectLoss(_GenericLoss):
         ignore_index: int = -100,
         reduction: str = "elementwise_mean",
     ) -> None:
-        super().__init__(ignore_index, reduction)
-        self.alpha = alpha
-        self.n_iter = n_iter
-
-    def loss(self, X: Float[Tensor, "n classes"], target: Target) -> Float[Tensor, " n"]:
-        """One loss per sample, 0 for the ignored ones."""
-        return losses.entmax_loss(X, target, real(self.alpha, X), ignore_index=self.ignore_index, reduction="none")
+        super().__init__(ignore_index, reduction, alpha=alpha, n_iter=n_iter)
 
 
-class NormmaxBisectLoss(_GenericLoss):
+class NormmaxBisectLoss(EntmaxBisectLoss):
     """:func:`normmax_bisect_loss` as a module; a Parameter `alpha` is registered and learned."""
 
     def __init__(
@@ -202,40 +240,16 @@ class NormmaxBisectLoss(_GenericLoss):
         ignore_index: int = -100,
         reduction: str = "elementwise_mean",
     ) -> None:
-        super().__init__(ignore_index, reduction)
-        self.alpha = alpha
-        self.n_iter = n_iter
+        super().__init__(alpha, n_iter, ignore_index, reduction)
 
     def loss(self, X: Float[Tensor, "n classes"], target: Target) -> Float[Tensor, " n"]:
         """One loss per sample, 0 for the ignored ones."""
-        return normmax_loss(X, target, self.alpha, self.ignore_index)
+        return _normmax_losses(X, target, self.alpha, self.ignore_index)
 
 
-class SparsemaxLossFunction:
-    """``.apply(X, target, k)`` for code that calls the autograd function."""
-
-    apply = staticmethod(sparsemax_loss)
-
-
-class SparsemaxBisectLossFunction:
-    """``.apply(X, target, n_iter)`` for code that calls the autograd function."""
-
-    apply = staticmethod(sparsemax_bisect_loss)
-
-
-class Entmax15LossFunction:
-    """``.apply(X, target, k)`` for code that calls the autograd function."""
-
-    apply = staticmethod(entmax15_loss)
-
-
-class EntmaxBisectLossFunction:
-    """``.apply(X, target, alpha, n_iter)`` for code that calls the autograd function."""
-
-    apply = staticmethod(entmax_bisect_loss)
-
-
-class NormmaxBisectLossFunction:
-    """``.apply(X, target, alpha, n_iter)`` for code that calls the autograd function."""
-
-    apply = staticmethod(normmax_bisect_loss)
+# Some code calls the autograd functions of the original, as `SparsemaxLossFunction.apply(X, target, k)`.
+SparsemaxLossFunction = SimpleNamespace(apply=sparsemax_loss)
+SparsemaxBisectLossFunction = SimpleNamespace(apply=sparsemax_bisect_loss)
+Entmax15LossFunction = SimpleNamespace(apply=entmax15_loss)
+EntmaxBisectLossFunction = SimpleNamespace(apply=entmax_bisect_loss)
+NormmaxBisectLossFunction = SimpleNamespace(apply=normmax_bisect_loss)
