@@ -101,11 +101,3 @@ def test_means_on_the_line():
     with torch_path():
         expected = contmax.expectation(density, basis)
     assert_close(looked_at(got), expected, 1e-5)
-
-
-def test_cholesky_factors():
-    require(90)
-    sides = torch.linspace(1, 3, len(LOOKED_AT), dtype=F32)
-    matrices = torch.diag_embed(torch.stack([sides, sides + 1], -1)) + 0.5
-    tril = triton_kernels().plane_cholesky(rows_with(matrices))
-    assert_close(looked_at(tril), torch.linalg.cholesky(matrices.double()), 1e-6)
