@@ -6,7 +6,7 @@ import torch
 import contmax
 from contmax.kernels import LossOptions, triton_kernels
 from contmax.losses import entmax_loss
-from cuda_checks import BF16, DEVICE, F32, F64, ON_GPU, torch_path
+from cuda_checks import BF16, DEVICE, F64, ON_GPU, torch_path
 
 ROWS = 2**31 + 5
 LOOKED_AT = [0, 2**28 - 1, 2**28, 2**31 - 1, 2**31, ROWS - 2, ROWS - 1]
@@ -101,11 +101,3 @@ def test_means_on_the_line():
     with torch_path():
         expected = contmax.expectation(density, basis)
     assert_close(looked_at(got), expected, 1e-5)
-
-
-def test_cholesky_factors():
-    require(90)
-    sides = torch.linspace(1, 3, len(LOOKED_AT), dtype=F32)
-    matrices = torch.diag_embed(torch.stack([sides, sides + 1], -1)) + 0.5
-    tril = triton_kernels().plane_cholesky(rows_with(matrices))
-    assert_close(looked_at(tril), torch.linalg.cholesky(matrices.double()), 1e-6)

@@ -122,7 +122,6 @@ def test_factors_of_matrices_that_are_nearly_singular():
     matrix = torch.eye(2).expand(3, 2, 2).clone()
     matrix[:, 0, 1] = matrix[:, 1, 0] = 1 - torch.tensor([1e-3, 1e-5, 1e-6])
     found = MultivariateBetaGaussian(torch.zeros(2), matrix.requires_grad_(), validate_args=False).scale_tril
-    assert type(found.grad_fn).__name__.startswith("PlaneCholesky")
     torch.testing.assert_close(found, torch.linalg.cholesky(matrix.double()).float(), rtol=1e-6, atol=0)
 
 
@@ -137,7 +136,6 @@ def test_cholesky_factors_and_their_gradients():
     torch.testing.assert_close(
         gradient, torch.autograd.grad(exact, matrix, cotangent.double())[0], rtol=1e-5, atol=1e-5
     )
-    assert type(density.scale_tril.grad_fn).__name__.startswith("PlaneCholesky")
 
     def factor(matrix):
         return MultivariateBetaGaussian(torch.zeros(2), matrix, validate_args=False).scale_tril

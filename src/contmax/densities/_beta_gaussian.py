@@ -6,16 +6,14 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 from torch.types import _size
 
 from contmax._precision import in_dtype
 from contmax._typing import Float
-from contmax.densities._density import Density
+from contmax.densities._beta_law import BetaLaw, draw_offsets, line_law
 from contmax.densities._elliptical import Elliptical, escort_index
-from contmax.densities._landmarks import Landmarks
 from contmax.densities._line import LineDensity, offset_in
-from contmax.densities._line_law import BetaLaw, line_law
+from contmax.densities._line_rule import Landmarks
 from contmax.densities._moments import (
     Samples,
     adjustable_profile,
@@ -24,15 +22,10 @@ from contmax.densities._moments import (
     require_spread,
     weighted_moments,
 )
-from contmax.densities._sampling import draw_offsets
+from contmax.densities._scale import DiagonalScale
 from contmax.densities._validation import (
-    as_index,
     as_parameters,
-    broadcast_batch,
     checks_values,
-    expanded,
-    require_finite,
-    require_index,
     require_positive,
 )
 
@@ -68,7 +61,6 @@ class BetaGaussian(Elliptical, LineDensity):
         Martins et al. 2020, Sec. 2.3–2.4.
     """
 
-    arg_constraints: ClassVar = {"loc": constraints.real, "scale": constraints.positive}
     _batched: ClassVar = {"loc": 0, "scale": 0, "alpha": 0}
 
     def __init__(
@@ -79,21 +71,13 @@ class BetaGaussian(Elliptical, LineDensity):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        loc, scale = as_parameters(loc=loc, scale=scale)
-        self.alpha = as_index(alpha, dim=1)
-        index = [self.alpha] if isinstance(self.alpha, Tensor) else []
-        if checks_values(validate_args, loc, scale, *index):
-            require_finite("loc", loc)
-            require_positive("scale", scale, _SCALE_HINT)
-            for tensor in index:
-                require_index(tensor, dim=1)
-        shapes = {"loc": loc.shape, "scale": scale.shape, **({"alpha": index[0].shape} if index else {})}
-        batch = broadcast_batch(**shapes)
-        self.loc, self.scale = expanded(loc, batch), expanded(scale, batch)
-        if index:
-            self.alpha = expanded(index[0], batch)
-        Density.__init__(self, batch)
-        self._rebind()
+        LineDensity.__init__(self, loc, scale, validate_args=validate_args)
+        self._set_index(alpha, validate_args)
+
+    @property
+    def _sigma(self) -> DiagonalScale:
+        """σ² as a 1×1 matrix."""
+        return DiagonalScale(self.scale.unsqueeze(-1))
 
     def _half_log_det(self) -> Tensor:
         return self._wide(self.scale).log()
@@ -148,7 +132,7 @@ class BetaGaussian(Elliptical, LineDensity):
         if checks_values(validate_args, quadratic):
             require_positive("-quadratic", -quadratic, "Pass theta_2 = -1/(2σ²) < 0.")
         variance = -0.5 / quadratic
-        return cls._with_index(variance * linear, variance.sqrt(), alpha, validate_args=validate_args)
+        return cls._made(variance * linear, variance.sqrt(), alpha, validate_args=validate_args)
 
     @classmethod
     def from_moments(
@@ -182,7 +166,7 @@ class BetaGaussian(Elliptical, LineDensity):
             require_positive("variance", variance, "Pass the square of a standard deviation.")
         profile = adjustable_profile(alpha, 1, "variance", validate_args)
         scale = in_dtype(profile.scale_of_variance(cls._wide(variance)), variance.dtype)
-        return cls._with_index(mean, scale, alpha, validate_args=validate_args)
+        return cls._made(mean, scale, alpha, validate_args=validate_args)
 
     @classmethod
     def from_support(
@@ -218,7 +202,7 @@ class BetaGaussian(Elliptical, LineDensity):
         profile = adjustable_profile(alpha, 1, "support", validate_args)
         half_log = profile.half_log_det_of_support(half_width.log())
         middle = (cls._wide(low) + half_width).to(low.dtype)
-        return cls._with_index(middle, half_log.exp().to(low.dtype), alpha, validate_args=validate_args)
+        return cls._made(middle, half_log.exp().to(low.dtype), alpha, validate_args=validate_args)
 
     @classmethod
     def fit(cls, samples: Samples, alpha: float | Tensor | None = 2.0, *, weights: Tensor | None = None) -> Self:
@@ -307,5 +291,35 @@ class BetaGaussian(Elliptical, LineDensity):
         return self._draws(factor * self._wide(self.scale) * offsets.squeeze(-1))
 
     @classmethod
-    def _with_index(cls, loc: Tensor, scale: Tensor, alpha: float | Tensor, *, validate_args: bool | None) -> Self:
-        return cls(loc, scale, alpha, validate_args=validate_args)
+    def _made(cls, loc: Tensor, scale: Tensor, alpha: float | Tensor, *, validate_args: bool | None) -> Self:
+        """The density of these parameters; the constructor of a family with one α does not take it."""
+        new = cls.__new__(cls)
+        BetaGaussian.__init__(new, loc, scale, alpha, validate_args=validate_args)
+        return new
+
+
+class TruncatedParabola(BetaGaussian):
+    r"""Truncated parabola (Epanechnikov); its width grows like σ^{2/3}: see :meth:`from_support`, :meth:`from_moments`.
+
+    .. math:: p(t) = \Big[-\lambda - \frac{(t-\mu)^2}{2\sigma^2}\Big]_+, \qquad
+              \lambda = -\tfrac12\Big(\frac{3}{2\sigma}\Big)^{2/3}, \qquad a = \Big(\frac{3\sigma^2}{2}\Big)^{1/3}
+
+    The :class:`BetaGaussian` of index α = 2.
+
+    Args:
+        loc: location μ, shape broadcastable to ``(*batch)``.
+        scale: shape parameter σ > 0, shape broadcastable to ``(*batch)``.
+        validate_args: check values; by default on eager CPU tensors only.
+
+    Example:
+        >>> TruncatedParabola.from_support(-1.0, 1.0).variance
+        tensor(0.2000)
+
+    References:
+        Martins et al. 2020, Eq. (truncated parabola).
+    """
+
+    _only_alpha = 2.0
+
+    def __init__(self, loc: float | Tensor, scale: float | Tensor, *, validate_args: bool | None = None) -> None:
+        super().__init__(loc, scale, 2.0, validate_args=validate_args)

@@ -13,10 +13,10 @@ from contmax._eager import is_eager_cpu
 from contmax._precision import common_dtype, in_dtype, wide_dtype
 from contmax._typing import Float
 from contmax.deformed import log_beta
-from contmax.densities._landmarks import Landmarks, general_landmarks
+from contmax.densities._line_rule import Landmarks, general_landmarks
 from contmax.densities._region import EllipsoidRegion, Intervals, Region, given_region
 from contmax.densities._support_overlap import intersection_over_union
-from contmax.densities._validation import require_broadcastable
+from contmax.densities._validation import expanded, require_broadcastable
 
 
 class Density(Distribution):
@@ -213,7 +213,7 @@ class Density(Distribution):
         for name, event_dims in self._batched.items():
             value = self.__dict__.get(name)
             if isinstance(value, Tensor):
-                new.__dict__[name] = value.expand(shape + value.shape[value.ndim - event_dims :])
+                new.__dict__[name] = expanded(value, shape + value.shape[value.ndim - event_dims :])
         Density.__init__(new, shape, self.event_shape)
         new._rebind()
         return new

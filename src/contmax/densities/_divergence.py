@@ -2,25 +2,31 @@
 
 import itertools
 import math
-from typing import TypeVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Laplace, MultivariateNormal, Normal, StudentT, Uniform, register_kl
+from torch.distributions import (
+    Distribution,
+    Laplace,
+    LowRankMultivariateNormal,
+    MultivariateNormal,
+    Normal,
+    StudentT,
+    Uniform,
+    register_kl,
+)
 
 from contmax._eager import is_eager_cpu
-from contmax._precision import common_dtype, in_dtype, wide_dtype
-from contmax._smooth import ARTANH_EXCESS
+from contmax._precision import common_dtype, wide_dtype
 from contmax.densities._beta_gaussian import BetaGaussian
-from contmax.densities._density import Density
-from contmax.densities._landmarks import landmarks_of
+from contmax.densities._elliptical import Elliptical
 from contmax.densities._line import LineDensity
-from contmax.densities._line_rule import LineRule
+from contmax.densities._line_rule import LineRule, landmarks_of
 from contmax.densities._mixture import Mixture
 from contmax.densities._multivariate import MultivariateBetaGaussian
+from contmax.densities._scale import relative_excess
 from contmax.densities._unchecked import unchecked
-
-D = TypeVar("D", bound=Density)
 
 _ASCENT_STEPS = 50
 _SLACK_MAX = 1e-4
@@ -61,29 +67,31 @@ def kl_line(p: Distribution, q: Distribution) -> Tensor:
     return torch.where(nested, torch.where(known, terms, 0.0).sum(0), math.inf).to(dtype)
 
 
-def _kl_beta_gaussians(p: BetaGaussian, q: BetaGaussian) -> Tensor:
-    if not (_is_gaussian(p) and _is_gaussian(q)):
-        return kl_line(p, q)
-    dtype = common_dtype(p.dtype, q.dtype)
-    p, q = _computing_in(wide_dtype(dtype), p, q)
-    return in_dtype(0.5 * (_excess(p.scale / q.scale) + q.mahalanobis_sq(p.loc)), dtype)
+def gaussian(distribution: Normal | MultivariateNormal | LowRankMultivariateNormal) -> Elliptical:
+    """A normal density of torch as the β-Gaussian of index one."""
+    if isinstance(distribution, Normal):
+        return BetaGaussian(distribution.loc, distribution.scale, 1.0, validate_args=False)
+    tril = distribution.scale_tril
+    return MultivariateBetaGaussian(distribution.loc, scale_tril=tril, alpha=1.0, validate_args=False)
 
 
-def _kl_multivariate(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -> Tensor:
+def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
+    """∫p ln(p/q) of two Gaussians, in closed form; else on the line by quadrature, in space +∞ or not at all."""
+    p, q = (gaussian(x) if isinstance(x, MultivariateNormal) else x for x in (p, q))
     if p.event_shape != q.event_shape:
         raise ValueError(
             f"both densities must live in the same space; got one in {p.event_shape[0]} dimensions and one in "
             f"{q.event_shape[0]}. Pass densities of the same dimension."
         )
     dtype = common_dtype(p.dtype, q.dtype)
-    p, q = _computing_in(wide_dtype(dtype), p, q)
     if _is_gaussian(p) and _is_gaussian(q):
-        relative = torch.linalg.solve_triangular(q.scale_tril, p.scale_tril, upper=False)
-        diagonal = relative.diagonal(dim1=-2, dim2=-1)
-        mixed = relative.tril(-1).square().sum((-2, -1))
-        divergence: Tensor = _excess(diagonal).sum(-1) + mixed + q.mahalanobis_sq(p.loc)
-        return in_dtype(0.5 * divergence, dtype)
-    if not _is_endless(q) and (_is_endless(p) or _leaves(p, q)):
+        scale, offset = q._sigma.to(torch.float64), p.loc.double() - q.loc.double()
+        excess = relative_excess(scale, p._sigma.to(torch.float64))[0]
+        return (0.5 * (excess + scale.mahalanobis_sq(offset if p.event_shape else offset.unsqueeze(-1)))).to(dtype)
+    if not p.event_shape:
+        return kl_line(p, q)
+    wide = [unchecked(x, wide_dtype(dtype)) for x in (p, q)]
+    if not _is_endless(q) and (_is_endless(p) or _leaves(*wide)):
         shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
         return torch.full(shape, math.inf, dtype=dtype, device=p.loc.device)
     raise NotImplementedError(
@@ -92,11 +100,7 @@ def _kl_multivariate(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -
     )
 
 
-def _computing_in(dtype: torch.dtype, *densities: D) -> list[D]:
-    return [cast(D, unchecked(density, dtype)) for density in densities]
-
-
-def _leaves(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -> bool:
+def _leaves(p: Any, q: Any) -> bool:
     """Whether the support of p provably leaves that of q, in every batch element.
 
     Maximises the distance from the centre of q over the ellipsoid of p, in coordinates where that of q is a ball.
@@ -130,34 +134,13 @@ def _leaves(p: MultivariateBetaGaussian, q: MultivariateBetaGaussian) -> bool:
     return bool((farthest > 1 + 64 * torch.finfo(u.dtype).eps).all())
 
 
-def _is_endless(density: MultivariateBetaGaussian) -> bool:
+def _is_endless(density: Elliptical) -> bool:
     """Whether the support is known to be all of space."""
     return not isinstance(density.alpha, Tensor) and density.alpha <= 1
 
 
-def _is_gaussian(density: BetaGaussian | MultivariateBetaGaussian) -> bool:
+def _is_gaussian(density: Elliptical) -> bool:
     return not isinstance(density.alpha, Tensor) and density.alpha == 1
-
-
-def _excess(ratio: Tensor) -> Tensor:
-    """x − ln(1+x) for x = r² − 1, without cancellation at r near 1, from ln(1+x) = 2 artanh(x/(2+x))."""
-    x = (ratio - 1) * (ratio + 1)
-    near = x.abs() < 0.5
-    w = torch.where(near, x / (2 + torch.where(near, x, 0.0)), 0.0)
-    square = w * w
-    series = torch.zeros_like(w)
-    for coefficient in reversed(ARTANH_EXCESS):
-        series = (series + coefficient) * square
-    # Not log1p(x): a small ratio leaves x = −1.
-    return torch.where(near, 2 * w * (w / (1 - w) - series), x - 2 * torch.where(near, 1.0, ratio).log())
-
-
-def _kl_multivariate_normal(p: MultivariateBetaGaussian, q: MultivariateNormal) -> Tensor:
-    return _kl_multivariate(p, MultivariateBetaGaussian(q.loc, scale_tril=q.scale_tril, alpha=1.0, validate_args=False))
-
-
-def _kl_normal_multivariate(p: MultivariateNormal, q: MultivariateBetaGaussian) -> Tensor:
-    return _kl_multivariate(MultivariateBetaGaussian(p.loc, scale_tril=p.scale_tril, alpha=1.0, validate_args=False), q)
 
 
 def _register() -> None:
@@ -167,10 +150,13 @@ def _register() -> None:
         itertools.product(ours, ours), itertools.product(ours, theirs), itertools.product(theirs, ours)
     ):
         register_kl(*pair)(kl_line)
-    register_kl(BetaGaussian, BetaGaussian)(_kl_beta_gaussians)
-    register_kl(MultivariateBetaGaussian, MultivariateBetaGaussian)(_kl_multivariate)
-    register_kl(MultivariateBetaGaussian, MultivariateNormal)(_kl_multivariate_normal)
-    register_kl(MultivariateNormal, MultivariateBetaGaussian)(_kl_normal_multivariate)
+    for pair in (
+        (BetaGaussian, BetaGaussian),
+        (MultivariateBetaGaussian, MultivariateBetaGaussian),
+        (MultivariateBetaGaussian, MultivariateNormal),
+        (MultivariateNormal, MultivariateBetaGaussian),
+    ):
+        register_kl(*pair)(_kl_beta_gaussians)
 
 
 _register()

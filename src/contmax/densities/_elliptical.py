@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,12 +10,31 @@ from torch import Tensor
 from contmax._typing import Float
 from contmax.densities._density import Density
 from contmax.densities._profile import Profile, profile_of
+from contmax.densities._scale import Scale
+from contmax.densities._validation import as_index, broadcast_batch, checks_values, require_index
 
 
 class Elliptical(Density):
     """A density that depends on t only through Δ = (t−μ)ᵀΣ⁻¹(t−μ), with the profile of index α."""
 
     _profile: Profile
+    #: The α of a family that has only one; None if the constructor takes any.
+    _only_alpha: ClassVar[float | None] = None
+
+    def _set_index(self, alpha: float | Tensor, validate_args: bool | None) -> None:
+        """Check α and set it, after the other parameters; a tensor α may enlarge the batch."""
+        if self._only_alpha is not None and (isinstance(alpha, Tensor) or alpha != self._only_alpha):
+            raise ValueError(
+                f"alpha is {self._only_alpha:g} for this density; got {alpha}. "
+                "Use BetaGaussian or MultivariateBetaGaussian."
+            )
+        self.alpha = as_index(alpha, self._dim)
+        if not isinstance(self.alpha, Tensor):
+            self._rebind()
+            return
+        if checks_values(validate_args, self.alpha):
+            require_index(self.alpha, self._dim)
+        self.expand(broadcast_batch(loc=self.batch_shape, alpha=self.alpha.shape), self)
 
     def _rebind(self) -> None:
         self._profile = profile_of(self.alpha, self._dim)
@@ -22,6 +42,11 @@ class Elliptical(Density):
     @property
     def _dim(self) -> int:
         return self.event_shape[0] if self.event_shape else 1
+
+    @property
+    @abstractmethod
+    def _sigma(self) -> Scale:
+        """Σ; on the line a 1×1 diagonal."""
 
     @abstractmethod
     def _half_log_det(self) -> Float[Tensor, "..."]:
@@ -112,7 +137,7 @@ class Elliptical(Density):
         return self._round(value).expand(torch.broadcast_shapes(value.shape, self.batch_shape))
 
     def _extra_repr(self) -> list[str]:
-        return [] if isinstance(self.alpha, Tensor) else [f"alpha: {self.alpha:.6g}"]
+        return [] if self._only_alpha or isinstance(self.alpha, Tensor) else [f"alpha: {self.alpha:.6g}"]
 
 
 def escort_index(alpha: float | Tensor, beta: float) -> float | Tensor:

@@ -9,8 +9,8 @@ from torch.distributions import constraints
 from torch.types import _size
 
 from contmax._typing import Float
+from contmax.densities._beta_law import draw_indices
 from contmax.densities._density import Density
-from contmax.densities._sampling import draw_indices
 from contmax.densities._validation import checks_values, require_finite
 
 

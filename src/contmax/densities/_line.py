@@ -12,14 +12,14 @@ from torch.types import _size
 from contmax._typing import Float
 from contmax.deformed import log_beta
 from contmax.densities._density import Density
-from contmax.densities._landmarks import Landmarks, stepped
-from contmax.densities._line_rule import LineRule
+from contmax.densities._line_rule import Landmarks, LineRule, stepped
 from contmax.densities._region import Intervals
 from contmax.densities._unchecked import unchecked
 from contmax.densities._validation import (
     as_parameters,
     broadcast_batch,
     checks_values,
+    expanded,
     require_finite,
     require_positive,
 )
@@ -118,8 +118,8 @@ class LineDensity(Density):
             require_finite("loc", loc)
             require_positive("scale", scale, "Pass softplus(x) or a standard deviation.")
         batch = broadcast_batch(loc=loc.shape, scale=scale.shape)
-        self.loc, self.scale = loc.expand(batch), scale.expand(batch)
-        super().__init__(batch)
+        self.loc, self.scale = expanded(loc, batch), expanded(scale, batch)
+        Density.__init__(self, batch)
 
     @abstractmethod
     def law(self) -> LineLaw:

@@ -9,11 +9,10 @@ from torch.distributions import Categorical, Distribution, constraints
 from torch.types import _size
 
 from contmax._typing import Float
+from contmax.densities._beta_law import draw_indices
 from contmax.densities._density import Density
-from contmax.densities._landmarks import Landmarks, landmarks_of, union
-from contmax.densities._line_rule import LineRule
+from contmax.densities._line_rule import Landmarks, LineRule, landmarks_of, union
 from contmax.densities._region import Intervals, Region, given_region
-from contmax.densities._sampling import draw_indices
 from contmax.densities._unchecked import unchecked, widened
 from contmax.numerics import implicit_root, monotone_root
 

@@ -8,24 +8,42 @@ from torch.distributions import constraints
 from torch.types import _size
 
 from contmax._typing import Float
-from contmax.densities._ellipsoid import Ellipsoid
+from contmax.densities._beta_law import draw_offsets, radial_cdf
 from contmax.densities._elliptical import Elliptical, escort_index
-from contmax.densities._line_law import radial_cdf
 from contmax.densities._moments import Samples, adjustable_profile, as_samples, weighted_moments
 from contmax.densities._region import EllipsoidRegion
-from contmax.densities._sampling import draw_offsets
-from contmax.densities._scale import Scale, scale_of_matrix, scale_of_precision
-from contmax.densities._scale_input import common_dim, scale_of, the_one_given
+from contmax.densities._scale import Scale, common_dim, given_scale, scale_of, scale_of_precision
 from contmax.densities._validation import (
-    as_index,
     as_parameters,
     broadcast_batch,
     checks_values,
     expanded,
     require_broadcastable,
     require_finite,
-    require_index,
 )
+
+
+class Ellipsoid(constraints.Constraint):
+    """Points with (t−μ)ᵀΣ⁻¹(t−μ) ≤ R².
+
+    Args:
+        loc: centre μ, ``(*batch, N)``.
+        scale: Σ.
+        radius: R, ``(*batch)``.
+    """
+
+    is_discrete = False
+    event_dim = 1
+
+    def __init__(self, loc: Tensor, scale: Scale, radius: Tensor) -> None:
+        self.loc, self.scale, self.radius = loc, scale, radius
+
+    def check(self, value: Tensor) -> Tensor:
+        """True where the point lies in the closed ellipsoid."""
+        return self.scale.mahalanobis_sq(value - self.loc) <= self.radius.square()
+
+    def __repr__(self) -> str:
+        return f"Ellipsoid(dim={self.loc.shape[-1]})"
 
 
 class MultivariateBetaGaussian(Elliptical):
@@ -88,25 +106,19 @@ class MultivariateBetaGaussian(Elliptical):
             "precision_matrix": precision_matrix,
             "scale_diag": scale_diag,
         }
-        name, raw = the_one_given(given)
+        name, raw = given_scale(given)
         loc, raw = as_parameters(loc=loc, **{name: raw})
-        dim = common_dim(loc, name, raw)
-        index = as_index(alpha, dim)
-        self._assemble(loc, scale_of(name, raw, checks_values(validate_args, loc, raw)), index, validate_args)
+        common_dim(loc, name, raw)
+        self._assemble(loc, scale_of(name, raw, checks_values(validate_args, loc, raw)), alpha, validate_args)
 
     def _assemble(self, loc: Tensor, scale: Scale, alpha: float | Tensor, validate_args: bool | None) -> None:
-        """Check what is left to check, and set the attributes."""
-        if checks_values(validate_args, loc, *([alpha] if isinstance(alpha, Tensor) else [])):
+        """Check location and index, and set the attributes."""
+        if checks_values(validate_args, loc):
             require_finite("loc", loc)
-            if isinstance(alpha, Tensor):
-                require_index(alpha, scale.dim)
-        self._scale = scale
-        shapes = {"loc": loc.shape[:-1], "scale": scale.batch_shape}
-        batch = broadcast_batch(**shapes, **({"alpha": alpha.shape} if isinstance(alpha, Tensor) else {}))
-        self.loc = expanded(loc, (*batch, scale.dim))
-        self.alpha = expanded(alpha, batch) if isinstance(alpha, Tensor) else alpha
+        batch = broadcast_batch(loc=loc.shape[:-1], scale=scale.batch_shape)
+        self.loc, self._scale = expanded(loc, (*batch, scale.dim)), scale
         super().__init__(batch, torch.Size([scale.dim]))
-        self._rebind()
+        self._set_index(alpha, validate_args)
 
     @property
     def scale_matrix(self) -> Float[Tensor, "*batch N N"]:
@@ -122,6 +134,11 @@ class MultivariateBetaGaussian(Elliptical):
     def precision_matrix(self) -> Float[Tensor, "*batch N N"]:
         """Σ⁻¹."""
         return self._of_matrices(self._scale.precision())
+
+    @property
+    def _sigma(self) -> Scale:
+        """Σ as it is held."""
+        return self._scale
 
     def _half_log_det(self) -> Tensor:
         return self._scale.half_log_det()
@@ -186,9 +203,8 @@ class MultivariateBetaGaussian(Elliptical):
         linear, quadratic = as_parameters(linear=linear, quadratic=quadratic)
         common_dim(linear, "quadratic", quadratic)
         scale = scale_of_precision("-2 * quadratic", -2 * quadratic, checks_values(validate_args, quadratic))
-        return cls._of_scale(
-            scale.multiply(cls._wide(linear)).to(linear.dtype), scale, alpha, validate_args=validate_args
-        )
+        loc = (scale.matrix() * linear.unsqueeze(-2)).sum(-1)
+        return cls._of_scale(loc.to(linear.dtype), scale, alpha, validate_args=validate_args)
 
     @classmethod
     def from_moments(
@@ -215,7 +231,7 @@ class MultivariateBetaGaussian(Elliptical):
         mean, covariance = as_parameters(mean=mean, covariance=covariance)
         dim = common_dim(mean, "covariance", covariance)
         profile = adjustable_profile(alpha, dim, "covariance", validate_args)
-        shape = scale_of_matrix("covariance", covariance, checks_values(validate_args, covariance))
+        shape = scale_of("covariance", covariance, checks_values(validate_args, covariance))
         return cls._of_shape(
             mean, shape, profile.half_log_det_of_covariance(shape.half_log_det()), alpha, validate_args
         )
@@ -246,7 +262,7 @@ class MultivariateBetaGaussian(Elliptical):
         center, shape_matrix = as_parameters(center=center, shape_matrix=shape_matrix)
         dim = common_dim(center, "shape_matrix", shape_matrix)
         profile = adjustable_profile(alpha, dim, "support", validate_args)
-        shape = scale_of_matrix("shape_matrix", shape_matrix, checks_values(validate_args, shape_matrix))
+        shape = scale_of("shape_matrix", shape_matrix, checks_values(validate_args, shape_matrix))
         return cls._of_shape(center, shape, profile.half_log_det_of_support(shape.half_log_det()), alpha, validate_args)
 
     @classmethod
@@ -323,7 +339,7 @@ class MultivariateBetaGaussian(Elliptical):
     def _of_scale(cls, loc: Tensor, scale: Scale, alpha: float | Tensor, *, validate_args: bool | None = None) -> Self:
         """The density with this scale, as it is."""
         new = cls.__new__(cls)
-        MultivariateBetaGaussian._assemble(new, loc, scale, as_index(alpha, scale.dim), validate_args)
+        new._assemble(loc, scale, alpha, validate_args)
         return new
 
     @classmethod
@@ -340,3 +356,50 @@ class MultivariateBetaGaussian(Elliptical):
         if batch == self.batch_shape:
             return value
         return value.expand(*torch.broadcast_shapes(batch, self.batch_shape), *value.shape[-2:])
+
+
+class TruncatedParaboloid(MultivariateBetaGaussian):
+    r"""Truncated paraboloid; Σ is not its covariance: see :meth:`from_support`, :meth:`from_moments`.
+
+    .. math:: p(t) = [-\lambda - \tfrac12(t-\mu)^\top\Sigma^{-1}(t-\mu)]_+, \qquad
+              \lambda = -\Big(\frac{\Gamma(N/2+2)}{\sqrt{\det 2\pi\Sigma}}\Big)^{2/(N+2)}
+
+    The :class:`MultivariateBetaGaussian` of index α = 2.
+
+    Args:
+        loc: location μ, ``(*batch, N)``.
+        scale_matrix: Σ, symmetric positive definite, ``(*batch, N, N)``.
+        scale_tril: lower triangular L with LLᵀ = Σ, instead of Σ.
+        precision_matrix: Σ⁻¹, instead of Σ.
+        scale_diag: σ with Σ = diag(σ²), instead of Σ.
+        validate_args: check values; by default on eager CPU tensors only.
+
+    Example:
+        >>> TruncatedParaboloid(torch.zeros(2), torch.eye(2)).threshold
+        tensor(-0.5642)
+
+    References:
+        Martins et al. 2020, Eq. (truncated paraboloid).
+    """
+
+    _only_alpha = 2.0
+
+    def __init__(
+        self,
+        loc: Tensor,
+        scale_matrix: Tensor | None = None,
+        *,
+        scale_tril: Tensor | None = None,
+        precision_matrix: Tensor | None = None,
+        scale_diag: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        super().__init__(
+            loc,
+            scale_matrix,
+            2.0,
+            scale_tril=scale_tril,
+            precision_matrix=precision_matrix,
+            scale_diag=scale_diag,
+            validate_args=validate_args,
+        )

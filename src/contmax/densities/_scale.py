@@ -1,14 +1,11 @@
 """The scale matrix Σ of a multivariate density, held as a triangular factor or as a diagonal."""
 
-import contextlib
-from abc import ABC, abstractmethod
-
 import torch
 from torch import Tensor
 
-from contmax._precision import wide_dtype
+from contmax._precision import wide_dtype, without_autocast
+from contmax._smooth import ARTANH_EXCESS
 from contmax._typing import Float
-from contmax.densities._plane_cholesky import compiled_cholesky
 from contmax.densities._validation import require_finite, require_positive
 from contmax.numerics import factored
 
@@ -16,97 +13,60 @@ from contmax.numerics import factored
 _SUBSTITUTION_MAX = 4
 
 
-class Scale(ABC):
-    """A positive definite Σ = LLᵀ, ``(*batch, N, N)``, whose batch broadcasts with that of the density."""
-
-    batch_shape: torch.Size
-    dim: int
-
-    @abstractmethod
-    def half_log_det(self) -> Float[Tensor, "*batch"]:
-        """½ ln|Σ|."""
-
-    @abstractmethod
-    def mahalanobis_sq(self, offset: Float[Tensor, "*shape N"]) -> Float[Tensor, "..."]:
-        """dᵀΣ⁻¹d for offsets d."""
-
-    @abstractmethod
-    def apply(self, white: Float[Tensor, "*shape N"]) -> Float[Tensor, "... N"]:
-        """Lz for whitened vectors z."""
-
-    @abstractmethod
-    def matrix(self) -> Float[Tensor, "*batch N N"]:
-        """Σ."""
-
-    @abstractmethod
-    def tril(self) -> Float[Tensor, "*batch N N"]:
-        """L."""
-
-    @abstractmethod
-    def precision(self) -> Float[Tensor, "*batch N N"]:
-        """Σ⁻¹."""
-
-    @abstractmethod
-    def diagonal(self) -> Float[Tensor, "*batch N"]:
-        """The diagonal of Σ."""
-
-    @abstractmethod
-    def solve(self, vector: Float[Tensor, "*shape N"]) -> Float[Tensor, "... N"]:
-        """Σ⁻¹b."""
-
-    @abstractmethod
-    def multiply(self, vector: Float[Tensor, "*shape N"]) -> Float[Tensor, "... N"]:
-        """Σb."""
-
-    @abstractmethod
-    def stretched(self, factor: Float[Tensor, "*batch"]) -> "Scale":
-        """The scale of factor²·Σ."""
-
-
-class DiagonalScale(Scale):
-    """Σ = diag(σ₁², …, σ_N²), never materialised unless asked for.
+class DiagonalScale:
+    """Σ = diag(σ₁², …, σ_N²), materialised by ``matrix``, ``tril`` and ``precision`` only.
 
     Args:
-        scale_diag: σ, ``(*batch, N)``.
+        scale_diag: σ, ``(*batch, N)``; its batch broadcasts with that of the density.
     """
 
     def __init__(self, scale_diag: Float[Tensor, "*batch N"]) -> None:
-        self._diag = scale_diag
+        self.deviations = scale_diag
         self.batch_shape, self.dim = scale_diag.shape[:-1], scale_diag.shape[-1]
 
-    def half_log_det(self) -> Tensor:
-        return self._diag.log().sum(-1)
+    def half_log_det(self) -> Float[Tensor, "*batch"]:
+        """½ ln|Σ|."""
+        return self.deviations.log().sum(-1)
 
-    def mahalanobis_sq(self, offset: Tensor) -> Tensor:
-        return (offset / self._diag).square().sum(-1)
+    def mahalanobis_sq(self, offset: Float[Tensor, "*shape N"]) -> Float[Tensor, "..."]:
+        """dᵀΣ⁻¹d for offsets d."""
+        return (offset / self.deviations).square().sum(-1)
 
-    def apply(self, white: Tensor) -> Tensor:
-        return self._diag * white
+    def apply(self, white: Float[Tensor, "*shape N"]) -> Float[Tensor, "... N"]:
+        """Lz for whitened vectors z, with LLᵀ = Σ."""
+        return self.deviations * white
 
-    def matrix(self) -> Tensor:
+    def matrix(self) -> Float[Tensor, "*batch N N"]:
+        """Σ."""
         return torch.diag_embed(self.diagonal())
 
-    def tril(self) -> Tensor:
-        return torch.diag_embed(self._diag)
+    def tril(self) -> Float[Tensor, "*batch N N"]:
+        """L."""
+        return torch.diag_embed(self.deviations)
 
-    def precision(self) -> Tensor:
+    def precision(self) -> Float[Tensor, "*batch N N"]:
+        """Σ⁻¹."""
         return torch.diag_embed(1 / self.diagonal())
 
-    def diagonal(self) -> Tensor:
-        return self._diag.square()
+    def diagonal(self) -> Float[Tensor, "*batch N"]:
+        """The diagonal of Σ."""
+        return self.deviations.square()
 
-    def solve(self, vector: Tensor) -> Tensor:
+    def solve(self, vector: Float[Tensor, "*shape N"]) -> Float[Tensor, "... N"]:
+        """Σ⁻¹b."""
         return vector / self.diagonal()
 
-    def multiply(self, vector: Tensor) -> Tensor:
-        return vector * self.diagonal()
+    def stretched(self, factor: Float[Tensor, "*batch"]) -> "DiagonalScale":
+        """The scale of factor²·Σ."""
+        return DiagonalScale(factor.unsqueeze(-1) * self.deviations)
 
-    def stretched(self, factor: Tensor) -> "DiagonalScale":
-        return DiagonalScale(factor.unsqueeze(-1) * self._diag)
+    def to(self, dtype: torch.dtype) -> "DiagonalScale":
+        """The scale in another dtype."""
+        return DiagonalScale(self.deviations.to(dtype))
 
 
-class TriangularScale(Scale):
-    """Σ = LLᵀ.
+class TriangularScale:
+    """Σ = LLᵀ, with the methods of :class:`DiagonalScale`.
 
     Args:
         scale_tril: L, lower triangular with positive diagonal, ``(*batch, N, N)``.
@@ -142,13 +102,13 @@ class TriangularScale(Scale):
         return total
 
     def apply(self, white: Tensor) -> Tensor:
-        with _full_precision(white):
+        with without_autocast(white):
             if self._tril.ndim == 2:
                 return white @ self._tril.mT
             return (self._tril @ white.unsqueeze(-1)).squeeze(-1)
 
     def matrix(self) -> Tensor:
-        with _full_precision(self._tril):
+        with without_autocast(self._tril):
             return self._tril @ self._tril.mT
 
     def tril(self) -> Tensor:
@@ -163,57 +123,81 @@ class TriangularScale(Scale):
     def solve(self, vector: Tensor) -> Tensor:
         return torch.cholesky_solve(vector.unsqueeze(-1), self._tril).squeeze(-1)
 
-    def multiply(self, vector: Tensor) -> Tensor:
-        with _full_precision(vector):
-            return (self._tril @ (self._tril.mT @ vector.unsqueeze(-1))).squeeze(-1)
-
     def stretched(self, factor: Tensor) -> "TriangularScale":
         return TriangularScale(factor[..., None, None] * self._tril)
 
+    def to(self, dtype: torch.dtype) -> "TriangularScale":
+        return TriangularScale(self._tril.to(dtype))
 
-def scale_of_matrix(name: str, matrix: Float[Tensor, "*batch N N"], validate: bool) -> TriangularScale:
-    """The scale of Σ, refused where it is not positive definite to working precision.
 
-    Args:
-        name: how the caller's user knows the matrix.
-        matrix: Σ, symmetric.
-        validate: read the values; otherwise a matrix that is not positive definite gives NaN.
+Scale = DiagonalScale | TriangularScale
+
+
+def given_scale(given: dict[str, Tensor | None]) -> tuple[str, Tensor]:
+    """Name and value of the only argument that is not None."""
+    found = [(name, value) for name, value in given.items() if value is not None]
+    if len(found) != 1:
+        named = " and ".join(name for name, _ in found) or "none"
+        raise ValueError(f"exactly one of {', '.join(given)} must be given; got {named}. Pass one of them.")
+    return found[0]
+
+
+def common_dim(loc: Tensor, name: str, scale: Tensor) -> int:
+    """N, after the check that location and scale agree on it."""
+    if loc.ndim < 1 or not loc.shape[-1]:
+        raise ValueError(f"loc must be at least one-dimensional; got shape {tuple(loc.shape)}. Pass shape (..., N).")
+    dim = loc.shape[-1]
+    wanted = (dim,) if name == "scale_diag" else (dim, dim)
+    if tuple(scale.shape[-len(wanted) :]) != wanted:
+        raise ValueError(
+            f"{name} must end in {wanted} to match loc of shape {tuple(loc.shape)}; got shape {tuple(scale.shape)}."
+        )
+    return dim
+
+
+def scale_of(name: str, raw: Tensor, validate: bool) -> Scale:
+    """The scale given under a name; with ``validate`` values that are no scale are refused, else they give NaN.
+
+    A name other than ``scale_diag``, ``scale_tril`` and ``precision_matrix`` is that of a matrix Σ.
     """
-    wide = matrix.to(wide_dtype(matrix.dtype))
-    if torch.onnx.is_in_onnx_export():
-        return TriangularScale(factored(wide))
-    compiled = None if validate else compiled_cholesky(wide)
-    if compiled is not None:
-        return TriangularScale(compiled)
-    tril, info = torch.linalg.cholesky_ex(wide)
-    if validate:
-        require_symmetric(name, wide)
-        _require_definite(name, wide, tril, info)
-    return TriangularScale(tril)
+    wide = raw.to(wide_dtype(raw.dtype))
+    if name == "scale_diag":
+        if validate:
+            require_positive(name, raw, "Pass softplus(x) or the square roots of the diagonal of Σ.")
+        return DiagonalScale(wide)
+    if name == "scale_tril":
+        if validate:
+            require_finite(name, raw)
+            hint = "Pass torch.linalg.cholesky(Σ), or a triangular matrix with softplus on its diagonal."
+            require_positive(f"the diagonal of {name}", raw.diagonal(dim1=-2, dim2=-1), hint)
+        return TriangularScale(wide.tril())
+    if name == "precision_matrix":
+        return scale_of_precision(name, wide, validate)
+    return TriangularScale(_cholesky(name, wide, validate))
 
 
 def scale_of_precision(name: str, precision: Float[Tensor, "*batch N N"], validate: bool) -> TriangularScale:
     """The scale whose inverse is given: with reversed axes, the inverse of a Cholesky factor is one again."""
     wide = precision.to(wide_dtype(precision.dtype))
-    flipped, info = torch.linalg.cholesky_ex(wide.flip((-2, -1)))
-    if validate:
-        require_symmetric(name, wide)
-        _require_definite(name, wide.flip((-2, -1)), flipped, info)
-    upper = flipped.flip((-2, -1)).mT
+    upper = _cholesky(name, wide.flip((-2, -1)), validate).flip((-2, -1)).mT
     identity = torch.eye(wide.shape[-1], dtype=wide.dtype, device=wide.device)
     return TriangularScale(torch.linalg.solve_triangular(upper, identity, upper=False))
 
 
-def scale_of_tril(name: str, tril: Float[Tensor, "*batch N N"], validate: bool) -> TriangularScale:
-    """The scale of a given factor; only its lower triangle is read."""
+def _cholesky(name: str, matrix: Float[Tensor, "*batch N N"], validate: bool) -> Float[Tensor, "*batch N N"]:
+    """L of LLᵀ = A, computed in float64: a nearly singular A leaves few digits of its last pivots."""
+    if torch.onnx.is_in_onnx_export():
+        return factored(matrix)
+    tril, info = torch.linalg.cholesky_ex(matrix.double())
     if validate:
-        require_finite(name, tril)
-        hint = "Pass torch.linalg.cholesky(Σ), or a triangular matrix with softplus on its diagonal."
-        require_positive(f"the diagonal of {name}", tril.diagonal(dim1=-2, dim2=-1), hint)
-    return TriangularScale(tril.to(wide_dtype(tril.dtype)).tril())
+        _require_symmetric(name, matrix)
+        _require_definite(name, matrix, tril, info)
+    else:
+        tril = tril + torch.where(info == 0, 0.0, torch.nan)[..., None, None]
+    return tril.to(matrix.dtype)
 
 
-def require_symmetric(name: str, matrix: Tensor) -> None:
+def _require_symmetric(name: str, matrix: Tensor) -> None:
     """Symmetric up to rounding, and finite."""
     require_finite(name, matrix)
     if not matrix.numel():
@@ -239,8 +223,39 @@ def _require_definite(name: str, matrix: Tensor, tril: Tensor, info: Tensor) -> 
         )
 
 
-def _full_precision(like: Tensor) -> contextlib.AbstractContextManager:
-    """No autocast: a product in half precision would move points across the edge of the support."""
-    if torch.is_autocast_enabled(like.device.type):
-        return torch.autocast(like.device.type, enabled=False)
-    return contextlib.nullcontext()
+def relative_excess(scale: Scale, other: Scale) -> tuple[Tensor, Tensor]:
+    r"""Σφ(d) with φ(x) = x − ln(1+x), and Σln(1+d), over the eigenvalues 1 + d of Σ⁻¹Σ'.
+
+    With Σ = LLᵀ and :math:`K = L^{-1}(L' - L)`, which has all its digits where the two scales nearly agree, they are
+    :math:`\|K\|_F^2 + 2\sum_i\phi(K_{ii})` and :math:`2\sum_i\ln(1+K_{ii})`: no eigenvalue is computed.
+
+    Args:
+        scale: Σ, in float64.
+        other: Σ', in float64.
+    """
+    if isinstance(scale, DiagonalScale) and isinstance(other, DiagonalScale):
+        own, diagonal = scale.deviations, other.deviations
+        squares = ((diagonal - own) / own).square().sum(-1)
+    else:
+        tril, other_tril = scale.tril(), other.tril()
+        squares = torch.linalg.solve_triangular(tril, other_tril - tril, upper=False).square().sum((-2, -1))
+        own, diagonal = (factor.diagonal(dim1=-2, dim2=-1) for factor in (tril, other_tril))
+    log_ratio, excess = _log_ratio_and_excess(diagonal, own)
+    return squares + 2 * excess.sum(-1), 2 * log_ratio.sum(-1)
+
+
+def _log_ratio_and_excess(numerator: Tensor, denominator: Tensor) -> tuple[Tensor, Tensor]:
+    """ln(n/d), and φ(x) for x = n/d − 1, to relative accuracy, as are their derivatives; n > 0, d > 0.
+
+    Within a factor of two they come from ln(1+x) = 2 artanh w with w = x/(2+x).
+    """
+    x = (numerator - denominator) / denominator
+    near = (x > -0.5) & (x < 1)
+    inner = torch.where(near, x, 0.0)
+    w = inner / (2 + inner)
+    square = w * w
+    series = torch.zeros_like(w)
+    for coefficient in reversed(ARTANH_EXCESS):
+        series = (series + coefficient) * square
+    log = numerator.log() - denominator.log()
+    return torch.where(near, 2 * w * (1 + series), log), torch.where(near, w * (inner - 2 * series), x - log)

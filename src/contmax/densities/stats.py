@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contmax.densities._beta_gaussian import BetaGaussian
+from contmax.densities._beta_gaussian import BetaGaussian, TruncatedParabola
 from contmax.densities._location_scale import LocationScale
-from contmax.densities._paraboloid import TruncatedParabola
 from contmax.densities._triangular import Triangular
 
 Numbers = float | Sequence[Any] | np.ndarray

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from contmax.basis import Basis, GaussianBasis
-from contmax.densities._landmarks import landmarks_of
-from contmax.densities._line_rule import LineRule
+from contmax.densities._line_rule import LineRule, landmarks_of
 from contmax.densities._unchecked import parameter_dtypes, unchecked
 from contmax.expectations._expectation import register_expectation
 

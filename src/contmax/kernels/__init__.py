@@ -47,8 +47,6 @@ from contmax.kernels._mean_dispatch import any_line_values as any_line_values
 from contmax.kernels._mean_dispatch import line_gradients as line_gradients
 from contmax.kernels._mean_dispatch import line_values as line_values
 from contmax.kernels._mean_dispatch import means_are_compiled as means_are_compiled
-from contmax.kernels._mean_dispatch import plane_cholesky as plane_cholesky
-from contmax.kernels._mean_dispatch import plane_cholesky_gradient as plane_cholesky_gradient
 from contmax.kernels._mean_dispatch import plane_gradients as plane_gradients
 from contmax.kernels._mean_dispatch import plane_values as plane_values
 from contmax.kernels._row_operators import class_loss_fused as class_loss_fused

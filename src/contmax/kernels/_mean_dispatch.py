@@ -85,18 +85,6 @@ def plane_gradients(
     return result
 
 
-def plane_cholesky(matrix: Tensor) -> Tensor:
-    """Cholesky factors of matrices (*batch, 2, 2); NaN where one is not positive definite."""
-    result: Tensor = _called("plane_cholesky", matrix)
-    return result
-
-
-def plane_cholesky_gradient(cotangent: Tensor, tril: Tensor) -> Tensor:
-    """The gradient of the matrices, symmetric, (*batch, 2, 2)."""
-    result: Tensor = _called("plane_cholesky_gradient", cotangent, tril)
-    return result
-
-
 def _called(name: str, *arguments: Any) -> Any:
     if all_eager(*arguments):
         return getattr(triton_kernels(), name)(*arguments)

@@ -200,42 +200,6 @@ def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
     return plane_gradients_op(*densities, *arguments[3:]), (0, 0, None, None)
 
 
-@torch.library.custom_op("contmax::plane_cholesky", mutates_args=())
-def plane_cholesky_op(matrix: Tensor) -> Tensor:
-    """`contmax.kernels.triton.plane_cholesky` as one opaque node."""
-    from contmax.kernels import triton
-
-    return triton.plane_cholesky(matrix)
-
-
-@plane_cholesky_op.register_fake
-def _(matrix: Tensor) -> Tensor:
-    return matrix.new_empty(matrix.shape)
-
-
-@plane_cholesky_op.register_vmap
-def _(info: Any, in_dims: Places, matrix: Tensor) -> Any:
-    return plane_cholesky_op(matrix.movedim(in_dims[0] or 0, 0)), 0
-
-
-@torch.library.custom_op("contmax::plane_cholesky_gradient", mutates_args=())
-def plane_cholesky_gradient_op(cotangent: Tensor, tril: Tensor) -> Tensor:
-    """`contmax.kernels.triton.plane_cholesky_gradient` as one opaque node."""
-    from contmax.kernels import triton
-
-    return triton.plane_cholesky_gradient(cotangent, tril)
-
-
-@plane_cholesky_gradient_op.register_fake
-def _(cotangent: Tensor, tril: Tensor) -> Tensor:
-    return tril.new_empty(tril.shape)
-
-
-@plane_cholesky_gradient_op.register_vmap
-def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
-    return plane_cholesky_gradient_op(*batch_first(info, in_dims, arguments)), 0
-
-
 def _or_empty(gradients: tuple[Tensor | None, ...]) -> Any:
     """Operators return tensors: an empty one, (0,), where a gradient is not needed; that of the location always is."""
     return tuple(gradients[0].new_empty(0) if g is None else g for g in gradients)  # type: ignore[union-attr]

@@ -21,7 +21,6 @@ from contmax._torch_private import forward_mode_is_on
 from contmax.basis import Basis
 from contmax.basis._basis import constants_of
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
-from contmax.densities._plane_cholesky import compiled_cholesky
 from contmax.expectations._fixed_order import LINE_DENSITIES, PLANE_DENSITIES, fixed_order
 from contmax.expectations._line_compiled import compiled_line_expectation
 from contmax.expectations._plane_compiled import compiled_plane_expectation
@@ -195,8 +194,7 @@ def _ordinary(
     if loc.dim() == 1:
         r = compiled_line_expectation(loc, scale, centre, width, k, raised=True)
     else:
-        tril = scale if is_factor else compiled_cholesky(scale)
-        assert tril is not None
+        tril = scale if is_factor else MultivariateBetaGaussian(loc, scale, validate_args=False).scale_tril
         r = compiled_plane_expectation(loc, tril, centre, width, k)
     assert r is not None
     with without_autocast(r):

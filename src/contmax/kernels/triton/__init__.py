@@ -10,8 +10,6 @@ from contmax.kernels.triton._attention_memory import LIST_CAPACITY as LIST_CAPAC
 from contmax.kernels.triton._attention_memory import AttentionLists as AttentionLists
 from contmax.kernels.triton._attention_memory import empty_attention_lists as empty_attention_lists
 from contmax.kernels.triton._attention_tuning import widest_head as widest_head
-from contmax.kernels.triton._cholesky import plane_cholesky as plane_cholesky
-from contmax.kernels.triton._cholesky import plane_cholesky_gradient as plane_cholesky_gradient
 from contmax.kernels.triton._class_losses import cut_width as cut_width
 from contmax.kernels.triton._class_losses import row_losses as row_losses
 from contmax.kernels.triton._class_losses import row_losses_backward as row_losses_backward

@@ -6,7 +6,14 @@ What the numbers a, b, c, n, g mean says `contmax.expectations._plane_form`.
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._cholesky import cholesky
+
+@triton.jit
+def _cholesky(a_11, a_21, a_22):
+    """L of LLᵀ = A, from the lower triangle of A; inside in float64, which costs nothing here."""
+    l_11 = tl.sqrt(a_11.to(tl.float64))
+    l_21 = a_21.to(tl.float64) / l_11
+    l_22 = tl.sqrt(a_22.to(tl.float64) - l_21 * l_21)
+    return l_11.to(tl.float32), l_21.to(tl.float32), l_22.to(tl.float32)
 
 
 @triton.jit
@@ -18,7 +25,7 @@ def densities(loc_ptr, scale_ptr, row, known, factor, power, MATRIX: tl.constexp
     l_21 = tl.load(scale_ptr + 4 * row + 2, known, other=0.0)
     l_22 = tl.load(scale_ptr + 4 * row + 3, known, other=1.0)
     if MATRIX:
-        l_11, l_21, l_22 = cholesky(l_11, l_21, l_22)
+        l_11, l_21, l_22 = _cholesky(l_11, l_21, l_22)
     root = tl.full(l_11.shape, 1.0, tl.float32)
     if not GAUSSIAN:
         volume = l_11.to(tl.float64) * l_22.to(tl.float64)

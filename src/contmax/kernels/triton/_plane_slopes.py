@@ -3,7 +3,6 @@
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._cholesky import cholesky_pulled_back
 from contmax.kernels.triton._lengths import STEEPEST
 from contmax.kernels.triton._plane_form import form_numbers
 from contmax.kernels.triton._scale_path import mean_and_slopes
@@ -58,13 +57,21 @@ def pair_slopes(
 
 
 @triton.jit
+def _through_cholesky(by_11, by_21, by_22, l_11, l_21, l_22):
+    """The gradient of A, symmetric, from that of L: its three numbers."""
+    by_22 = 0.5 * by_22 / l_22
+    by_21 = (by_21 - 2.0 * l_21 * by_22) / l_11
+    return 0.5 * (by_11 / l_11 - by_21 * l_21 / l_11), 0.5 * by_21, by_22
+
+
+@triton.jit
 def through_root(by_11, by_21, by_22, l_11, l_21, l_22, root, power, MATRIX: tl.constexpr):
     """The gradient of L, or with MATRIX of Σ = LLᵀ, as four numbers, from that of T = √v L; √v is a power of l₁₁l₂₂."""
     turned = power * (by_11 * l_11 + by_21 * l_21 + by_22 * l_22)
     by_11, by_21, by_22 = root * (by_11 - turned / l_11), root * by_21, root * (by_22 - turned / l_22)
     above = tl.zeros_like(by_21)
     if MATRIX:
-        by_11, by_21, by_22 = cholesky_pulled_back(by_11, by_21, by_22, l_11, l_21, l_22)
+        by_11, by_21, by_22 = _through_cholesky(by_11, by_21, by_22, l_11, l_21, l_22)
         above = by_21
     return by_11, above, by_21, by_22
 

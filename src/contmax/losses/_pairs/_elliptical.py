@@ -5,49 +5,78 @@ Let q be the member of the prediction's family with mean and covariance of the t
 
 .. math:: L(f; p) = L(f; q) + \big(\Omega_\alpha(p) - \Omega_\alpha(q)\big).
 
-The first compares two members of one family. With Σ = LLᵀ, :math:`\Sigma_q = L_qL_q^\top` and the lower triangular
-:math:`K = L^{-1}(L_q - L)`, which is small where they nearly agree and has then all its digits,
+The first compares two members of one family,
 
-.. math:: L(f; q) = \tfrac12\|\mu-\mu_p\|^2_{\Sigma^{-1}} + \tfrac{v}{2}\Big[\|K\|_F^2 + 2\sum_i\phi(K_{ii})
-          - \tfrac1c\chi(c\ell)\Big], \qquad \ell = 2\sum_i \ln(1+K_{ii}), \quad c = \frac1{2k+N}
+.. math:: L(f; q) = \tfrac12\|\mu-\mu_p\|^2_{\Sigma^{-1}} + \tfrac{v}{2}\Big[\sum_i\phi(d_i)
+          - \tfrac1c\chi(c\ell)\Big], \qquad \ell = \sum_i \ln(1+d_i), \quad c = \frac1{2k+N}
 
-where :math:`\operatorname{Cov}_q = v\Sigma_q`, φ(x) = x − ln(1+x) and χ(x) = eˣ − 1 − x. At α = 1 it is half of
-:math:`\|\cdot\|^2 + \sum_i \phi(d_i)`, d the eigenvalues of :math:`L^{-1}\Sigma_qL^{-\top} - I`, which
-:math:`\|K\|_F^2 + 2\sum_i\phi(K_{ii})` is without an eigendecomposition. The second part, what the shape of the target
-costs whatever its width, is zero if p is a member itself.
+where 1 + d are the eigenvalues of :math:`\Sigma^{-1}\Sigma_q`, :math:`\operatorname{Cov}_q = v\Sigma_q`,
+φ(x) = x − ln(1+x) and χ(x) = eˣ − 1 − x. The second part is the cost of the target's shape, whatever its width; it is
+zero if p is a member itself.
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import (
+    Distribution,
+    Independent,
+    Laplace,
+    LowRankMultivariateNormal,
+    MultivariateNormal,
+    Normal,
+    StudentT,
+    Uniform,
+)
 
 from contmax._typing import Float
 from contmax.deformed import expm1_over
+from contmax.densities import Empirical, Triangular
+from contmax.densities._divergence import gaussian
 from contmax.densities._elliptical import Elliptical
-from contmax.densities._scale import DiagonalScale, Scale
+from contmax.densities._scale import DiagonalScale, Scale, relative_excess
 from contmax.losses._fenchel_young import register_fenchel_young
-from contmax.losses._pairs import _renyi
-from contmax.losses._pairs._differences import (
+from contmax.losses._pairs import _negentropy
+from contmax.losses._pairs._negentropy import (
     EXPONENT_MAX,
     HEIGHT_SLACK,
+    Number,
     expm1_excess_over,
-    log_ratio_and_excess,
     not_negative,
     tsallis_rate,
 )
-from contmax.losses._pairs._renyi import Number
-from contmax.losses._pairs._target_moments import SUMMARIES, Summary, deviations, points_of, scale_of, summary_of
 
-# Beyond this |ln τ| the member with the covariance of the target is too unlike it to help.
+# Beyond this |ln τ|, with Σ_q = τFFᵀ, the loss is taken from its definition.
 _STRETCH_MAX = 16.0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The moments and the shape of a target, in float64; its covariance is v·FFᵀ.
+
+    Attributes:
+        mean: ``(*batch, N)``.
+        factor: F, diagonal or triangular.
+        log_spread: ln v, broadcastable to ``(*batch)``.
+        shape: the order ε = α − 1 ↦ η, see :mod:`._negentropy`.
+        finite: where the covariance is finite, ``(*batch)``; None if it always is.
+    """
+
+    mean: Float[Tensor, "*batch N"]
+    factor: Scale
+    log_spread: Float[Tensor, "..."]
+    shape: Callable[[Number], Number]
+    finite: Tensor | None = None
 
 
 def elliptical_loss(prediction: Elliptical, target: Distribution) -> Float[Tensor, "*batch"]:
     """The loss of a β-Gaussian against a target with a summary, in float64."""
     summary = summary_of(target)
-    scale = scale_of(prediction)
+    scale = prediction._sigma.to(torch.float64)
     misplaced = scale.mahalanobis_sq(summary.mean - points_of(prediction, prediction.loc))
     is_uniform = isinstance(prediction.alpha, float) and math.isinf(prediction.alpha)
     misshapen = _misshapen_uniform if is_uniform else _misshapen
@@ -56,14 +85,14 @@ def elliptical_loss(prediction: Elliptical, target: Distribution) -> Float[Tenso
 
 
 def _misshapen(prediction: Elliptical, scale: Scale, target: Summary) -> Tensor:
-    """What the loss adds to the distance of the means, for finite α."""
+    """The loss without the distance of the means, for finite α."""
     profile, dim = prediction._profile, scale.dim
     half_log_det = target.factor.half_log_det()
     gap, _, weight = profile.coefficients(half_log_det)
     shape = target.shape(gap)
-    # By the same arithmetic, a number or a tensor, so that nothing is left between equals.
+    # The arithmetic of both is that of numbers or that of tensors, so that equals differ by exactly zero.
     like = torch.full_like(shape, gap) if isinstance(shape, Tensor) and not isinstance(gap, Tensor) else gap
-    own = _renyi.beta_gaussian(like, gap, dim)
+    own = _negentropy.beta_gaussian(like, gap, dim)
     # Σ_q = τFFᵀ. The difference is exactly zero where the target is of the same index.
     log_stretch = (target.log_spread - profile.variance_factor(half_log_det).log()) / weight
     if not isinstance(shape, Tensor) and not isinstance(own, Tensor) and shape == own:
@@ -72,16 +101,16 @@ def _misshapen(prediction: Elliptical, scale: Scale, target: Summary) -> Tensor:
     far = log_stretch.abs() > _STRETCH_MAX
     near_part = _member_part(gap, scale, target, torch.where(far, 0.0, log_stretch))
     near_part = near_part + _shape_part(gap, shape - own, torch.where(far, 0.0, own - half_log_cov))
-    # Where no member of the family is like the target, there is nothing to cancel in the definition itself.
-    excess, log_det = _relative(scale, target.factor)
-    scatter = 0.5 * (excess + log_det + dim) * _exp(target.log_spread)
+    # Where no member of the family is like the target, the terms of the definition do not cancel.
+    excess, log_det = relative_excess(scale, target.factor)
+    scatter = 0.5 * (excess + log_det + dim) * target.log_spread.exp()
     direct = profile.conjugate(scale.half_log_det()) + scatter + tsallis_rate(shape - half_log_cov, gap)
     return torch.where(far, not_negative(direct), near_part)
 
 
 def _member_part(gap: Number, scale: Scale, target: Summary, log_stretch: Tensor) -> Tensor:
     """L(f; q) without the distance of the means."""
-    excess, log_det = _relative(scale, target.factor.stretched((0.5 * log_stretch).exp()))
+    excess, log_det = relative_excess(scale, target.factor.stretched((0.5 * log_stretch).exp()))
     curvature = gap / (2 + scale.dim * gap)
     excess = excess - curvature * log_det.square() * expm1_excess_over(curvature * log_det)
     return 0.5 * (target.log_spread - log_stretch).exp() * excess
@@ -106,31 +135,141 @@ def _misshapen_uniform(prediction: Elliptical, scale: Scale, target: Summary) ->
     """The limit α = ∞, where members have one volume and Ω is 0 for densities up to 1, else +∞."""
     dim = scale.dim
     half_log_det = target.factor.half_log_det()
-    excess, log_det = _relative(scale, target.factor)
+    excess, log_det = relative_excess(scale, target.factor)
     # N·ln of the ratio of variances that is due to the volume of the target, exactly zero for a member.
     swelling = dim * (target.log_spread - prediction._profile.variance_factor(half_log_det).log())
     shrinking = (log_det - swelling) / dim
     excess = excess + swelling - dim * shrinking.square() * expm1_excess_over(shrinking)
     log_height = target.shape(math.inf) - half_log_det - 0.5 * dim * target.log_spread
-    return torch.where(log_height > HEIGHT_SLACK, math.inf, not_negative(0.5 * _exp(target.log_spread) * excess))
+    return torch.where(log_height > HEIGHT_SLACK, math.inf, not_negative(0.5 * target.log_spread.exp() * excess))
 
 
-def _relative(scale: Scale, other: Scale) -> tuple[Tensor, Tensor]:
-    """Σφ(d) and Σln(1+d) over the eigenvalues 1 + d of one scale relative to another."""
-    if isinstance(scale, DiagonalScale) and isinstance(other, DiagonalScale):
-        own, diagonal = deviations(scale), deviations(other)
-        squares = ((diagonal - own) / own).square().sum(-1)
-    else:
-        tril, other_tril = scale.tril(), other.tril()
-        squares = torch.linalg.solve_triangular(tril, other_tril - tril, upper=False).square().sum((-2, -1))
-        own, diagonal = (factor.diagonal(dim1=-2, dim2=-1) for factor in (tril, other_tril))
-    log_ratio, excess = log_ratio_and_excess(diagonal, own)
-    return squares + 2 * excess.sum(-1), 2 * log_ratio.sum(-1)
+@register_fenchel_young(Elliptical, Tensor)
+def elliptical_observed(prediction: Elliptical, target: Tensor) -> Float[Tensor, "..."]:
+    """Ω_α*(f) + ½Δ(t), in float64."""
+    scale = prediction._sigma.to(torch.float64)
+    offset = points_of(prediction, target) - points_of(prediction, prediction.loc)
+    return prediction._profile.conjugate(scale.half_log_det()) + 0.5 * scale.mahalanobis_sq(offset)
 
 
-def _exp(x: Number) -> Number:
-    return x.exp() if isinstance(x, Tensor) else math.exp(x)
+@register_fenchel_young(Elliptical, Empirical)
+def elliptical_sampled(prediction: Elliptical, target: Empirical) -> Float[Tensor, "..."]:
+    """Ω_α*(f) + ½tr(Σ⁻¹C) + ½Δ(mean): samples are read once, whatever the number of predictions."""
+    scale = prediction._sigma.to(torch.float64)
+    weights = target.weights.double()
+    weights = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
+    samples = points_of(target, target.samples)
+    mean = (weights * samples).sum(-2)
+    centred = samples - mean.unsqueeze(-2)
+    misplaced = scale.mahalanobis_sq(mean - points_of(prediction, prediction.loc))
+    return prediction._profile.conjugate(scale.half_log_det()) + 0.5 * (misplaced + _trace(scale, centred, weights))
 
 
-for _family in SUMMARIES:
+def _trace(scale: Scale, centred: Float[Tensor, "*batch n N"], weights: Float[Tensor, "*batch n 1"]) -> Tensor:
+    """tr(Σ⁻¹C) for the covariance C of centred samples; only variances are needed where Σ is diagonal."""
+    if isinstance(scale, DiagonalScale):
+        return ((weights * centred.square()).sum(-2) / scale.diagonal()).sum(-1)
+    covariance = (weights * centred).mT @ centred
+    half = torch.linalg.solve_triangular(scale.tril(), covariance, upper=False)
+    whitened: Tensor = torch.linalg.solve_triangular(scale.tril(), half.mT, upper=False)
+    return whitened.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def summary_of(target: Distribution) -> Summary:
+    """The summary, for the families that have one in closed form."""
+    for kind in type(target).__mro__:
+        if kind in _SUMMARIES:
+            return _SUMMARIES[kind](target)
+    raise NotImplementedError(
+        f"the Tsallis negentropy of {type(target).__name__} has no closed form here. Pass samples as Empirical, or "
+        "register the pair with contmax.losses.register_fenchel_young."
+    )
+
+
+def points_of(density: Distribution, value: Tensor) -> Tensor:
+    """Points in float64 with a last dimension for coordinates."""
+    return value.double() if density.event_shape else value.double().unsqueeze(-1)
+
+
+def _of_elliptical(target: Elliptical) -> Summary:
+    scale, profile, dim = target._sigma.to(torch.float64), target._profile, target._dim
+    log_spread = profile.variance_factor(scale.half_log_det()).log()
+    if isinstance(target.alpha, float) and math.isinf(target.alpha):
+        constant = _negentropy.uniform_ball(dim)
+        return Summary(points_of(target, target.loc), scale, log_spread, lambda order: constant)
+    gap = target.alpha.double() - 1 if isinstance(target.alpha, Tensor) else target.alpha - 1
+    return Summary(
+        points_of(target, target.loc), scale, log_spread, lambda order: _negentropy.beta_gaussian(gap, order, dim)
+    )
+
+
+def _of_normal(target: Normal | MultivariateNormal | LowRankMultivariateNormal) -> Summary:
+    return _of_elliptical(gaussian(target))
+
+
+def _of_uniform(target: Uniform) -> Summary:
+    low, high = target.low.double(), target.high.double()
+    return _of_line(0.5 * (low + high), (high - low) / math.sqrt(12.0), lambda order: _negentropy.UNIFORM)
+
+
+def _of_triangular(target: Triangular) -> Summary:
+    return _of_line(target.loc.double(), (target.scale.double() / 6).sqrt(), _negentropy.triangular)
+
+
+def _of_laplace(target: Laplace) -> Summary:
+    return _of_line(target.loc.double(), math.sqrt(2.0) * target.scale.double(), _negentropy.laplace)
+
+
+def _of_student(target: StudentT) -> Summary:
+    """The β-Gaussian of index 1 − 2/(ν+1), whose covariance is infinite for ν ≤ 2."""
+    finite = target.df > 2
+    freedom = torch.where(finite, target.df.double(), 3.0)
+    gap = -2 / (freedom + 1)
+    deviation = target.scale.double() * (freedom / (freedom - 2)).sqrt()
+    return _of_line(target.loc.double(), deviation, lambda order: _negentropy.beta_gaussian(gap, order, 1), finite)
+
+
+def _of_line(
+    mean: Tensor, deviation: Tensor, shape: Callable[[Number], Number], finite: Tensor | None = None
+) -> Summary:
+    return Summary(mean.unsqueeze(-1), DiagonalScale(deviation.unsqueeze(-1)), mean.new_zeros(()), shape, finite)
+
+
+def _of_independent(target: Independent) -> Summary:
+    """Independent coordinates: variances line up and η adds up."""
+    base = summary_of(target.base_dist)
+    if target.reinterpreted_batch_ndims == 0:
+        return base
+    if target.reinterpreted_batch_ndims != 1 or target.base_dist.event_shape:
+        raise NotImplementedError(
+            f"Independent with event shape {tuple(target.event_shape)} is not a vector of numbers. Pass "
+            "Independent(base, 1) with a base of event shape ()."
+        )
+    dim = target.event_shape[0]
+    deviation = base.factor.tril().squeeze((-2, -1)) * (0.5 * base.log_spread).exp()
+
+    def shape(order: Number) -> Number:
+        each = base.shape(order.unsqueeze(-1) if isinstance(order, Tensor) else order)
+        return (
+            each.expand(torch.broadcast_shapes(each.shape, (dim,))).sum(-1) if isinstance(each, Tensor) else dim * each
+        )
+
+    finite = None if base.finite is None else base.finite.expand((*target.batch_shape, dim)).all(-1)
+    return Summary(base.mean.squeeze(-1), DiagonalScale(deviation), deviation.new_zeros(()), shape, finite)
+
+
+#: The targets with a summary in closed form.
+_SUMMARIES: dict[type, Callable[[Any], Summary]] = {
+    Elliptical: _of_elliptical,
+    Normal: _of_normal,
+    MultivariateNormal: _of_normal,
+    LowRankMultivariateNormal: _of_normal,
+    Uniform: _of_uniform,
+    Triangular: _of_triangular,
+    Laplace: _of_laplace,
+    StudentT: _of_student,
+    Independent: _of_independent,
+}
+
+for _family in _SUMMARIES:
     register_fenchel_young(Elliptical, _family)(elliptical_loss)

@@ -1,7 +1,7 @@
-r"""Rényi negentropies of families of densities, free of location and scale.
+r"""Negentropies of families of densities, free of location and scale, and the arithmetic of small differences.
 
-The loss of an elliptical prediction asks its target for :math:`\Omega_\alpha(p)`, which follows from the Rényi
-negentropy :math:`y = \ln(\int p^\alpha)/(\alpha-1)`. That changes with scale only by −½ ln|Cov|. What is left,
+The loss of an elliptical prediction needs :math:`\Omega_\alpha(p)` of its target, which follows from the Rényi
+negentropy :math:`y = \ln(\int p^\alpha)/(\alpha-1)`. That changes with scale only by −½ ln|Cov|. The rest,
 
 .. math:: \eta_\alpha(p) = \frac{\ln\int p^\alpha}{\alpha-1} + \tfrac12\ln|\operatorname{Cov}_p|,
 
@@ -16,13 +16,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contmax.deformed import log1p_over
-from contmax.numerics import log_gamma_ratio, log_gamma_ratio_slope
+from contmax._typing import Float
+from contmax.deformed import expm1_over, log1p_over, mean_u_exp
+from contmax.numerics import float64_of, log_gamma_ratio, log_gamma_ratio_slope
 
 Number = float | Tensor
 
+#: Beyond this an exponential counts as infinite: its derivatives multiply it by further factors.
+EXPONENT_MAX = 600.0
+#: A density counts as bounded by one up to this: its logarithm may be rounded.
+HEIGHT_SLACK = 1e-6
 _LOG_2PI = math.log(2 * math.pi)
-# Below this order a difference quotient would lose digits, and few Gauss nodes give the mean of the derivative instead.
+# Below this order a difference quotient loses digits; eight Gauss nodes give the mean of the derivative instead.
 _ORDER_NEAR = 0.02
 _GAUSS = tuple((0.5 + 0.5 * float(x), 0.5 * float(w)) for x, w in zip(*np.polynomial.legendre.leggauss(8), strict=True))
 
@@ -63,7 +68,8 @@ def beta_gaussian(gap: Number, order: Number, dim: int) -> Number:
     if not isinstance(order, Tensor) and math.isinf(order):
         quotient: Number = 0.0
     elif isinstance(gap, Tensor) or isinstance(order, Tensor):
-        gap, order = _as_tensors(gap, order)
+        like = gap if isinstance(gap, Tensor) else order
+        gap, order = torch.broadcast_tensors(float64_of(gap, like), float64_of(order, like))
         near = order.abs() < _ORDER_NEAR
         slope = _mean_slope(gap, torch.where(near, order, 0.0), dim)
         quotient = torch.where(near, slope, _secant(ratio, gap, torch.where(near, 1.0, order), dim))
@@ -78,7 +84,7 @@ def _secant(ratio: Number, gap: Number, order: Number, dim: int) -> Number:
 
 
 def _mean_slope(gap: Number, order: Number, dim: int) -> Number:
-    """The same as the mean over x in [0, 1] of the derivative of its numerator at xε."""
+    """The fraction for small ε, as the mean over x in [0, 1] of the derivative of its numerator at xε."""
     if isinstance(order, Tensor):
         rates: Any = _slope(gap, torch.stack([1 + x * order for x, _ in _GAUSS]), dim)
     else:
@@ -91,16 +97,6 @@ def _slope(gap: Number, step: Number, dim: int) -> Number:
     return (log_gamma_ratio_slope(inner, dim) * inner - dim / 2) / step
 
 
-def _as_tensors(*values: Number) -> tuple[Tensor, ...]:
-    """Numbers, at least one of them a tensor, as float64 tensors of one shape."""
-    like = next(value for value in values if isinstance(value, Tensor))
-    wide: list[Tensor] = [
-        value.double() if isinstance(value, Tensor) else torch.full((), value, dtype=torch.float64, device=like.device)
-        for value in values
-    ]
-    return tuple(torch.broadcast_tensors(*wide))
-
-
 def _log1p(x: Number) -> Number:
     return torch.log1p(x) if isinstance(x, Tensor) else math.log1p(x)
 
@@ -111,3 +107,39 @@ def _log1p_over(x: Number) -> Number:
     if math.isinf(x):
         return 0.0
     return math.log1p(x) / x if x else 1.0
+
+
+def expm1_excess_over(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    r"""(eˣ − 1 − x)/x², smooth at 0: :math:`\int_0^1 (1-s)\,e^{sx}\,ds = e^x \int_0^1 s\,e^{-sx}\,ds`.
+
+    Example:
+        >>> expm1_excess_over(torch.tensor([0.0, 1.0]))
+        tensor([0.5000, 0.7183])
+    """
+    grows = x > 0
+    up, down = torch.where(grows, x, 0.0), torch.where(grows, 0.0, x)
+    return torch.where(grows, torch.exp(up) * mean_u_exp(-up), expm1_over(down) - mean_u_exp(down))
+
+
+def tsallis_rate(y: Float[Tensor, "..."], gap: float | Tensor) -> Float[Tensor, "..."]:
+    """log_{2−α}(eʸ)/α = (e^{εy} − 1)/(αε), with ε = α − 1: Ω_α of the Rényi negentropy y; Ω_α(p) is its mean at ln p.
+
+    Overflow gives +∞ with zero gradient.
+
+    Example:
+        >>> tsallis_rate(torch.tensor([0.0, 1.0, 1e4]).double(), 1.0)
+        tensor([0.0000, 0.8591,    inf], dtype=torch.float64)
+    """
+    over = gap * y > EXPONENT_MAX
+    inner = torch.where(over, 0.0, y)
+    return torch.where(over, torch.inf, inner * expm1_over(gap * inner) / (1 + gap))
+
+
+def not_negative(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Rounding below zero is cleared, for an x that cannot be negative; the gradient is that of ``x``.
+
+    Example:
+        >>> not_negative(torch.tensor([-1e-9, 2.0]))
+        tensor([0., 2.])
+    """
+    return x - x.detach().clamp(max=0)

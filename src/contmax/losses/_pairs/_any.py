@@ -1,0 +1,256 @@
+r"""Every other pair: predictions that are no β-Gaussian, and targets without a closed form.
+
+On the line the loss is :math:`\Omega_\alpha^*(f) + E_p[\log_{2-\alpha}(p)/\alpha - f]` by quadrature. The Ω_α of
+observations and samples is infinite for α ≥ 1 and does not depend on the prediction, so it is dropped: their loss is
+:math:`\Omega_\alpha^*(f) - E_p[f]`, with the same gradient, and may be negative. Torch's normal densities become
+β-Gaussians of index one.
+"""
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.distributions import (
+    Distribution,
+    Independent,
+    Laplace,
+    LowRankMultivariateNormal,
+    MultivariateNormal,
+    Normal,
+)
+
+from contmax._eager import is_eager_cpu
+from contmax._typing import Bool, Float
+from contmax.densities import Density, Empirical, LineDensity, LineLaw, MultivariateBetaGaussian, Triangular
+from contmax.densities._divergence import gaussian
+from contmax.densities._elliptical import Elliptical
+from contmax.densities._line_rule import LineRule, landmarks_of
+from contmax.densities._unchecked import unchecked
+from contmax.losses._fenchel_young import loss_between, register_fenchel_young
+from contmax.losses._pairs._negentropy import HEIGHT_SLACK, not_negative, tsallis_rate
+
+# The integral of a density that was resolved is this close to one, also if it computes its logarithm in float32.
+_MASS_SLACK = 1e-5
+# What a power is known to, from two points close to where it begins.
+_GROWTH_SLACK = 1e-6
+# The logarithm of the size from which a score counts as −∞, because its derivatives might be infinite.
+_LOG_SCORE_MAX = 345.0
+
+
+@register_fenchel_young(Density, Distribution)
+def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batch"]:
+    """The loss of any density with a score against any density on the line, in float64."""
+    alpha = prediction.required_alpha()
+    if isinstance(prediction, Elliptical) and callable(getattr(target, "expectation", None)):
+        return _averaged_loss(prediction, target)
+    _require_line(target)
+    shape = torch.broadcast_shapes(prediction.batch_shape, target.batch_shape)
+    wide = cast(Density, unchecked(prediction, torch.float64))
+    target = unchecked(target, torch.float64)
+    rule = LineRule(landmarks_of(target), shape, wide.landmarks().bends)
+    log_p, alive = rule.log_density(target)
+    value, counts = _finite_scores(wide, rule.beside_bends, alive)
+    density = torch.where(alive, log_p.exp(), 0.0)
+    rate = _negentropy_rate(log_p, alpha)
+    # The loss is infinite unless the density makes up for a score that is.
+    overflown = (alive & ~counts & (rule.shares > 0) & (log_p > -_LOG_SCORE_MAX)) | (rate == math.inf)
+    rate = torch.where(rate == math.inf, 0.0, rate)
+    # ∫p^α of a density that grows like x⁻ˢ at an end of its support diverges from s = 1/α.
+    unbounded = log_p.amax(0) > HEIGHT_SLACK if _is_infinite(alpha) else rule.growth(target) * alpha > 1 - _GROWTH_SLACK
+    infinite = overflown.any(0) | rule.diverges(density * value) | unbounded
+    # Next to a pole the rule does not resolve the density, and there is no need to.
+    mass = torch.where(unbounded, 1.0, (rule.shares * density).sum(0))
+    _require_mass(target, mass, (rule.points.abs() * density).amax(0))
+    loss = wide.conjugate() + (rule.shares * density * (rate - value)).sum(0)
+    return torch.where(infinite, math.inf, not_negative(torch.where(infinite, 0.0, loss)))
+
+
+def _averaged_loss(prediction: Elliptical, target: Any) -> Tensor:
+    """The same against a target that averages smooth functions by a rule of its own, in one or several dimensions."""
+    alpha, shape = prediction.alpha, torch.broadcast_shapes(prediction.batch_shape, target.batch_shape)
+    target = target.expand(shape)
+
+    def cost(points: Tensor) -> Tensor:
+        """Ω*(f) − f(t) + log_{2−α}(p)/α at points (*shape, n[, N])."""
+        points = points.movedim(len(shape), 0)
+        log_p = target.log_prob(points).double()
+        alive = log_p > -math.inf
+        observed = loss_between(prediction, points) + _negentropy_rate(torch.where(alive, log_p, 0.0), alpha)
+        return torch.where(alive, observed, 0.0).movedim(0, -1)
+
+    loss = not_negative(target.expectation(cost).double())
+    return torch.where(target.log_prob(target.mode) > HEIGHT_SLACK, math.inf, loss) if _is_infinite(alpha) else loss
+
+
+def _negentropy_rate(log_p: Tensor, alpha: float | Tensor) -> Tensor:
+    """log_{2−α}(p)/α, whose mean is Ω_α(p); zero for α = ∞."""
+    if _is_infinite(alpha):
+        return torch.zeros_like(log_p)
+    return tsallis_rate(log_p, alpha.double() - 1 if isinstance(alpha, Tensor) else alpha - 1)
+
+
+def _is_infinite(alpha: float | Tensor) -> bool:
+    return isinstance(alpha, float) and math.isinf(alpha)
+
+
+def _require_mass(target: Distribution, mass: Tensor, blur: Tensor) -> None:
+    """A density that was not resolved, or is none, shows in its integral; looked at only where that is free.
+
+    The rounding of points far from zero moves them across a narrow density, which is not its fault.
+    """
+    slack = _MASS_SLACK + 8 * torch.finfo(mass.dtype).eps * blur
+    if is_eager_cpu(mass) and bool(((mass - 1).abs() > slack).any()):
+        worst = mass.detach().flatten()[(mass.detach() - 1).abs().argmax()]
+        raise ValueError(
+            f"a density must integrate to one; got {float(worst):.8g} for {type(target).__name__}, which is not "
+            "normalised, or varies too fast away from its mean. Pass samples as Empirical."
+        )
+
+
+def _require_line(target: Distribution) -> None:
+    if target.event_shape:
+        raise NotImplementedError(
+            f"no closed form is known for a target {type(target).__name__} in {target.event_shape[-1]} dimensions. "
+            "Pass samples as Empirical(target.sample((1000,)))."
+        )
+
+
+@register_fenchel_young(Density, Tensor)
+def observed(prediction: Density, target: Tensor) -> Float[Tensor, "..."]:
+    """Ω_α*(f) − f(t) for any density with a score, in float64."""
+    points = _in_front(target.double().unsqueeze(0), prediction)
+    return _mean_cost(prediction, points, torch.ones((), dtype=torch.float64, device=points.device))
+
+
+@register_fenchel_young(Density, Empirical)
+def sampled(prediction: Density, target: Empirical) -> Float[Tensor, "..."]:
+    """Ω_α*(f) − Σ w f(t) for any density with a score, in float64."""
+    samples = target.samples.double().movedim(-1 - len(prediction.event_shape), 0)
+    weights = target.weights.double().movedim(-1, 0)
+    weights = weights.reshape(len(weights), *(1,) * _missing(weights, prediction, events=0), *weights.shape[1:])
+    return _mean_cost(prediction, _in_front(samples, prediction), weights / weights.sum(0))
+
+
+def _in_front(points: Float[Tensor, "n ..."], prediction: Distribution) -> Float[Tensor, "n ..."]:
+    """Points of a target with their axis before the batch of the prediction, which may be the longer one."""
+    missing = _missing(points, prediction, len(prediction.event_shape))
+    return points.reshape(len(points), *(1,) * missing, *points.shape[1:])
+
+
+def _missing(values: Tensor, prediction: Distribution, events: int) -> int:
+    """How many dimensions the batch of the prediction has in excess of that of the values."""
+    return max(0, len(prediction.batch_shape) - values.dim() + 1 + events)
+
+
+def _mean_cost(prediction: Density, points: Float[Tensor, "n ..."], shares: Float[Tensor, "..."]) -> Tensor:
+    """Ω*_α(f) − Σ w f(t) over the first dimension; +∞ with zero gradient where a score that counts overflows."""
+    prediction.required_alpha()
+    wide = cast(Density, unchecked(prediction, torch.float64))
+    values, counts = _finite_scores(wide, points, torch.ones((), dtype=torch.bool, device=points.device))
+    infinite = (~counts & (shares > 0)).any(0)
+    mean = (shares * values).sum(0)
+    return torch.where(infinite, math.inf, wide.conjugate() - torch.where(infinite, 0.0, mean))
+
+
+def _finite_scores(
+    prediction: Density, points: Float[Tensor, "..."], wanted: Bool[Tensor, "..."]
+) -> tuple[Float[Tensor, "..."], Bool[Tensor, "..."]]:
+    """Scores at the wanted points, and where they are of a size whose derivatives are finite too; elsewhere 0.
+
+    Args:
+        prediction: a density with a score, in float64.
+        points: ``(*sample, *batch)`` or ``(*sample, *batch, N)``.
+        wanted: which points count, ``(*sample, *batch)``.
+
+    Returns:
+        The scores, zero with zero gradient where they are left out, and where they were not.
+    """
+    with torch.no_grad():
+        counts = wanted & (prediction.score(points) > -math.exp(_LOG_SCORE_MAX))
+    kept = counts.reshape(counts.shape + (1,) * len(prediction.event_shape))
+    scores = prediction.score(torch.where(kept, points, prediction.mode.detach()))
+    return torch.where(counts, scores, 0.0), counts
+
+
+@register_fenchel_young(Triangular, Triangular)
+def triangular_loss(prediction: Triangular, target: Triangular) -> Float[Tensor, "*batch"]:
+    r"""The loss of a triangular prediction against a triangular target, in float64.
+
+    .. math:: L = \frac{(a-a_p)^2}{3a^2a_p} + \frac1{a^2} \begin{cases}
+              \frac{m^2}{a_p}\big(1-\frac{m}{3a_p}\big) & m \le a_p \\ m - \frac{a_p}3 & m > a_p \end{cases}, \qquad
+              m = |\mu-\mu_p|,\ a = \sqrt b,\ a_p = \sqrt{b_p}
+
+    which is the maximum of the paper's two expressions, written as a sum of terms that are not negative.
+
+    References:
+        Martins et al. 2020, App. on Fenchel–Young losses between triangular densities.
+    """
+    b, b_p = prediction.scale.double(), target.scale.double()
+    width, width_p = b.sqrt(), b_p.sqrt()
+    offset = prediction.loc.double() - target.loc.double()
+    distance = offset.abs()
+    inner = torch.minimum(distance, width_p)
+    # The square of the offset and not of its modulus, which has no second derivative at zero.
+    misplaced = torch.minimum(offset.square(), b_p) / width_p * (1 - inner / (3 * width_p)) + (distance - inner)
+    misshapen = ((b - b_p) / (width + width_p)).square() / (3 * width_p)
+    return (misplaced + misshapen) / b
+
+
+@register_fenchel_young(Normal, Distribution)
+@register_fenchel_young(Normal, Tensor)
+@register_fenchel_young(MultivariateNormal, Distribution)
+@register_fenchel_young(MultivariateNormal, Tensor)
+@register_fenchel_young(LowRankMultivariateNormal, Distribution)
+@register_fenchel_young(LowRankMultivariateNormal, Tensor)
+def normal_loss(prediction: Normal | MultivariateNormal | LowRankMultivariateNormal, target: Any) -> Tensor:
+    """The loss of the β-Gaussian that the normal density is."""
+    return loss_between(gaussian(prediction), target)
+
+
+@register_fenchel_young(Independent, Distribution)
+@register_fenchel_young(Independent, Tensor)
+def independent_loss(prediction: Independent, target: Any) -> Tensor:
+    """Independent normal coordinates: a diagonal scale. For α ≠ 1 a product is not the map of a sum of scores."""
+    base = prediction.base_dist
+    if not isinstance(base, Normal) or prediction.reinterpreted_batch_ndims != 1:
+        raise NotImplementedError(
+            f"Independent({type(base).__name__}, {prediction.reinterpreted_batch_ndims}) is not the prediction of a "
+            "score. Pass MultivariateBetaGaussian(loc, scale_diag=...)."
+        )
+    ours = MultivariateBetaGaussian(base.loc, scale_diag=base.scale, alpha=1.0, validate_args=False)
+    return loss_between(ours, target)
+
+
+class _LaplaceLaw(LineLaw):
+    def tail(self, depth: Tensor) -> Tensor:
+        return 0.5 * torch.exp(-depth)
+
+    def log_density(self, depth: Tensor) -> Tensor:
+        return -depth - math.log(2.0)
+
+    def depth(self, tail: Tensor) -> Tensor:
+        return -torch.log(2 * tail)
+
+
+class _Laplace(LineDensity):
+    """The Ω₁-map of −|t−μ|/b."""
+
+    alpha = 1.0
+
+    def law(self) -> LineLaw:
+        return _LaplaceLaw()
+
+    def _score(self, points: Tensor) -> Tensor:
+        return -(points - self._wide(self.loc)).abs() / self._wide(self.scale)
+
+    def conjugate(self) -> Tensor:
+        """The logarithm of the integral of e^f, ln 2b."""
+        return self._round(torch.log(2 * self._wide(self.scale)))
+
+
+@register_fenchel_young(Laplace, Distribution)
+@register_fenchel_young(Laplace, Tensor)
+def laplace_loss(prediction: Laplace, target: Any) -> Tensor:
+    """The loss of the density of index one that the Laplace density is."""
+    return loss_between(_Laplace(prediction.loc, prediction.scale, validate_args=False), target)
