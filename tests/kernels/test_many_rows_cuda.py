@@ -6,7 +6,7 @@ import torch
 import contmax
 from contmax.kernels import LossOptions, triton_kernels
 from contmax.losses import entmax_loss
-from cuda_checks import BF16, DEVICE, F32, F64, ON_GPU, torch_path
+from cuda_checks import BF16, DEVICE, F64, ON_GPU, torch_path
 
 ROWS = 2**31 + 5
 LOOKED_AT = [0, 2**28 - 1, 2**28, 2**31 - 1, 2**31, ROWS - 2, ROWS - 1]
