@@ -2,7 +2,7 @@
 
 ========================================  ==========================================================================
 :class:`BetaGaussian`                     score −(t−μ)²/2σ² on the line, every α: Student-t, Gaussian, …, uniform
-:class:`MultivariateBetaGaussian`         the same in N dimensions
+:class:`MultivariateBetaGaussian`         score −(t−μ)ᵀΣ⁻¹(t−μ)/2 in N dimensions, every α
 :class:`TruncatedParabola`, ``…oid``      their members of index α = 2
 :class:`Triangular`                       score −|t−μ|/b, α = 2
 :class:`LocationScale`                    score −g'(|t−μ|/σ)/σ for any convex g, α = 2
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Load the interface of scipy when it is asked for; Python keeps the module."""
+    """Load the interface of scipy on its first use."""
     if name == "stats":
         return importlib.import_module("contmax.densities.stats")
     raise AttributeError(f"module 'contmax.densities' has no attribute {name!r}")

@@ -11,22 +11,22 @@ from torch.types import _size
 from contmax._precision import in_dtype
 from contmax._typing import Float
 from contmax.densities._beta_law import BetaLaw, draw_offsets, line_law
-from contmax.densities._elliptical import Elliptical, escort_index
-from contmax.densities._line import LineDensity, offset_in
-from contmax.densities._line_rule import Landmarks
-from contmax.densities._moments import (
-    Samples,
+from contmax.densities._elliptical import (
+    Elliptical,
     adjustable_profile,
-    as_samples,
+    escort_index,
     index_of_moments,
-    require_spread,
     weighted_moments,
 )
+from contmax.densities._line import LineDensity, offset_in
+from contmax.densities._line_rule import Landmarks
 from contmax.densities._scale import DiagonalScale
 from contmax.densities._validation import (
+    Samples,
     as_parameters,
-    checks_values,
+    as_samples,
     require_positive,
+    require_spread,
 )
 
 _SCALE_HINT = "Pass softplus(x) or a standard deviation."
@@ -129,8 +129,7 @@ class BetaGaussian(Elliptical, LineDensity):
             tensor(2.)
         """
         linear, quadratic = as_parameters(linear=linear, quadratic=quadratic)
-        if checks_values(validate_args, quadratic):
-            require_positive("-quadratic", -quadratic, "Pass theta_2 = -1/(2σ²) < 0.")
+        require_positive("-quadratic", -quadratic, "Pass theta_2 = -1/(2σ²) < 0.", validate_args)
         variance = -0.5 / quadratic
         return cls._made(variance * linear, variance.sqrt(), alpha, validate_args=validate_args)
 
@@ -162,8 +161,7 @@ class BetaGaussian(Elliptical, LineDensity):
             tensor(1.)
         """
         mean, variance = as_parameters(mean=mean, variance=variance)
-        if checks_values(validate_args, variance):
-            require_positive("variance", variance, "Pass the square of a standard deviation.")
+        require_positive("variance", variance, "Pass the square of a standard deviation.", validate_args)
         profile = adjustable_profile(alpha, 1, "variance", validate_args)
         scale = in_dtype(profile.scale_of_variance(cls._wide(variance)), variance.dtype)
         return cls._made(mean, scale, alpha, validate_args=validate_args)
@@ -197,8 +195,7 @@ class BetaGaussian(Elliptical, LineDensity):
         """
         low, high = as_parameters(low=low, high=high)
         half_width = 0.5 * (cls._wide(high) - cls._wide(low))
-        if checks_values(validate_args, low, high):
-            require_positive("high - low", half_width, "Pass low < high.")
+        require_positive("high - low", half_width, "Pass low < high.", validate_args)
         profile = adjustable_profile(alpha, 1, "support", validate_args)
         half_log = profile.half_log_det_of_support(half_width.log())
         middle = (cls._wide(low) + half_width).to(low.dtype)

@@ -10,7 +10,6 @@ and t = μ + Lz at α = 1. In units of √ρ all three are z/√(m + ε₊‖z�
 """
 
 import math
-from abc import abstractmethod
 
 import torch
 from torch import Tensor
@@ -18,28 +17,28 @@ from torch import Tensor
 from contmax._torch_private import standard_gamma
 from contmax.densities._line import LineLaw
 from contmax.densities._profile import Profile, UniformProfile
-from contmax.numerics import implicit_root, log_gamma_ratio, radial_density, radial_quantile, radial_shares
+from contmax.numerics import float64_of, implicit_root, log_gamma_ratio, radial_density, radial_quantile, radial_shares
 
 # Up to this degree the Bernstein sum is cheaper than the general integral.
 _POLYNOMIAL_MAX = 16
 _NEWTON_STEPS = 8
-# Up to here a gamma variable is the sum of a few exponentials, five times faster than the rejection sampler.
+# Up to this concentration a sum of a few exponentials is five times faster than the rejection sampler.
 _ERLANG_MAX = 6.0
 
 
 class BetaLaw(LineLaw):
-    """The law of a β-Gaussian."""
+    """The law of a β-Gaussian, in units of √ρ·σ unless a law says otherwise."""
 
-    @abstractmethod
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+
     def unit(self, half_log_det: Tensor) -> Tensor:
         """The unit over σ."""
+        return (0.5 * self._profile.log_rho(half_log_det)).exp()
 
 
 class NormalLaw(BetaLaw):
-    """α = 1."""
-
-    def unit(self, half_log_det: Tensor) -> Tensor:
-        return torch.ones_like(half_log_det)
+    """α = 1, where ρ = 1."""
 
     def tail(self, depth: Tensor) -> Tensor:
         # Not ndtr: torch computes it from erf, which is −1 to the last digit in the tail.
@@ -59,7 +58,8 @@ class PolynomialLaw(BetaLaw):
     reach = 1.0
 
     def __init__(self, degree: int, profile: Profile) -> None:
-        self._degree, self._profile = degree, profile
+        super().__init__(profile)
+        self._degree = degree
 
     def unit(self, half_log_det: Tensor) -> Tensor:
         return self._profile.radius(half_log_det)
@@ -100,7 +100,7 @@ class GeneralLaw(BetaLaw):
     """Any α, number or tensor, through the law of the radius."""
 
     def __init__(self, profile: Profile) -> None:
-        self._profile = profile
+        super().__init__(profile)
         alpha = profile.alpha
         if isinstance(alpha, Tensor):
             gap = alpha.double() - 1
@@ -108,20 +108,12 @@ class GeneralLaw(BetaLaw):
         else:
             self.reach = math.sqrt(2 / (alpha - 1)) if alpha > 1 else math.inf
 
-    def unit(self, half_log_det: Tensor) -> Tensor:
-        return (0.5 * self._profile.log_rho(half_log_det)).exp()
-
     def tail(self, depth: Tensor) -> Tensor:
-        return 0.5 * radial_shares(depth.double(), self._gap(depth), 1)[1].to(depth.dtype)
+        gap = float64_of(self._profile.alpha, depth) - 1
+        return 0.5 * radial_shares(depth.double(), gap, 1)[1].to(depth.dtype)
 
     def depth(self, tail: Tensor) -> Tensor:
-        return radial_quantile(2 * tail.double(), self._gap(tail)).to(tail.dtype)
-
-    def _gap(self, like: Tensor) -> Tensor:
-        alpha = self._profile.alpha
-        if isinstance(alpha, Tensor):
-            return alpha.double() - 1
-        return torch.full((), alpha - 1, dtype=torch.float64, device=like.device)
+        return radial_quantile(2 * tail.double(), float64_of(self._profile.alpha, tail) - 1).to(tail.dtype)
 
 
 def line_law(profile: Profile) -> BetaLaw:
@@ -132,7 +124,7 @@ def line_law(profile: Profile) -> BetaLaw:
     if isinstance(alpha, Tensor):
         return GeneralLaw(profile)
     if alpha == 1:
-        return NormalLaw()
+        return NormalLaw(profile)
     degree = round(1 / (alpha - 1))
     if 1 <= degree <= _POLYNOMIAL_MAX and abs(degree * (alpha - 1) - 1) < 1e-14:
         return PolynomialLaw(degree, profile)
@@ -143,37 +135,28 @@ def radial_cdf(profile: Profile, radius: Tensor, half_log_det: Tensor) -> Tensor
     """P(√Δ ≤ r) in any dimension."""
     if isinstance(profile, UniformProfile):
         return (radius / profile.radius(half_log_det)).clamp(0, 1) ** profile.dim
-    gap = profile.gap(half_log_det.double())
-    if not isinstance(gap, Tensor):
-        gap = torch.full((), gap, dtype=torch.float64, device=radius.device)
+    gap = float64_of(profile.alpha, radius) - 1
     standard = radius.clamp(min=0).double() * (-0.5 * profile.log_rho(half_log_det.double())).exp()
     return radial_shares(standard, gap, profile.dim)[0].to(radius.dtype)
 
 
 def draw_offsets(profile: Profile, half_log_det: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Standard offsets and their scale: t = μ + scale·L·offset.
+    """Standard offsets ``(*shape, N)`` and a scale that broadcasts to ``(*shape)``: t = μ + scale·L·offset.
 
-    Args:
-        profile: the profile, which knows α and N.
-        half_log_det: ½ ln|Σ|, ``(*batch)``.
-        shape: shape of the draws, ``(*sample, *batch)``.
-
-    Returns:
-        Offsets ``(*shape, N)`` and a scale that broadcasts to ``(*shape)``. For a number α > 1 the offsets are points
-        of the open unit ball and the scale is R, else draws from the standard β-Gaussian and the scale is √ρ.
+    For a number α > 1 the offsets are points of the open unit ball and the scale is R, else they are draws from the
+    standard β-Gaussian and the scale is √ρ.
     """
-    like = half_log_det
     if isinstance(profile, UniformProfile):
-        return _ball(profile.dim, 0.0, shape, like), profile.radius(half_log_det)
+        return _ball(profile.dim, 0.0, shape, half_log_det), profile.radius(half_log_det)
     if isinstance(profile.alpha, Tensor):
-        offsets = _mixed(profile.alpha, profile.dim, shape, like)
+        offsets = _mixed(profile.alpha, profile.dim, shape, half_log_det)
         return offsets, (0.5 * profile.log_rho(half_log_det)).exp()
     gap = profile.alpha - 1
     if gap > 0:
-        return _ball(profile.dim, 1 / gap, shape, like), profile.radius(half_log_det)
-    normal = _normal((*shape, profile.dim), like)
+        return _ball(profile.dim, 1 / gap, shape, half_log_det), profile.radius(half_log_det)
+    normal = _normal((*shape, profile.dim), half_log_det)
     if gap < 0:
-        normal = normal * (-gap * _gamma(-1 / gap - profile.half, shape, like)).rsqrt().unsqueeze(-1)
+        normal = normal * (-gap * _gamma(-1 / gap - profile.half, shape, half_log_det)).rsqrt().unsqueeze(-1)
     return normal, (0.5 * profile.log_rho(half_log_det)).exp()
 
 
@@ -184,6 +167,12 @@ def draw_indices(weights: Tensor, shape: torch.Size) -> Tensor:
         return torch.zeros(shape + weights.shape[:-1], dtype=torch.int64, device=weights.device)
     index: Tensor = torch.distributions.Categorical(weights, validate_args=False).sample(shape)
     return index
+
+
+def picked(table: Tensor, index: Tensor, event_dims: int) -> Tensor:
+    """The entry of each row that an index names: table ``(*shape, K, *event)``, index ``(*shape)``."""
+    where = index.reshape(index.shape + (1,) * (1 + event_dims))
+    return table.gather(index.ndim, where.expand(*index.shape, 1, *table.shape[index.ndim + 1 :])).squeeze(index.ndim)
 
 
 def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
@@ -201,7 +190,7 @@ def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
-    """One, with the relative derivative of the radius in α at a fixed share of the law inside it.
+    """1, with the derivative of ln r in α at a fixed share of the law inside the radius r.
 
     A derivative through the gamma variable would be right on average, but its variance grows without bound as α → 1.
     """
@@ -234,7 +223,7 @@ def _ball(dim: int, k: float, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _inside(like: Tensor) -> float:
-    """Rounding must not carry a point across the edge, where the density is zero."""
+    """A factor just below one: rounding must not carry a point across the edge, where the density is zero."""
     return 1 - 8 * torch.finfo(like.dtype).eps
 
 

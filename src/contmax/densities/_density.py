@@ -1,7 +1,8 @@
-"""The contract all densities of this library share, on top of torch.distributions.Distribution."""
+"""The contract of all densities of this library, on top of torch.distributions.Distribution."""
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import torch
@@ -14,9 +15,27 @@ from contmax._precision import common_dtype, in_dtype, wide_dtype
 from contmax._typing import Float
 from contmax.deformed import log_beta
 from contmax.densities._line_rule import Landmarks, general_landmarks
-from contmax.densities._region import EllipsoidRegion, Intervals, Region, given_region
-from contmax.densities._support_overlap import intersection_over_union
+from contmax.densities._region import EllipsoidRegion, Intervals, Region, given_region, intersection_over_union
 from contmax.densities._validation import expanded, require_broadcastable
+
+
+class Condition(constraints.Constraint):
+    """The points for which a function is true.
+
+    Args:
+        name: how the set is shown.
+        check: the function of points.
+        event_dim: 1 if points have coordinates, else 0.
+    """
+
+    is_discrete = False
+
+    def __init__(self, name: str, check: Callable[[Tensor], Tensor], event_dim: int) -> None:
+        self._name, self.event_dim = name, event_dim
+        self.check = check  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        return self._name
 
 
 class Density(Distribution):
@@ -219,7 +238,7 @@ class Density(Distribution):
         return new
 
     def _rebind(self) -> None:
-        """Renew what was derived from parameters at construction; called on an expanded copy."""
+        """Renew attributes that are derived from parameters; called on an expanded copy."""
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""
@@ -262,18 +281,16 @@ class Density(Distribution):
         return f"{type(self).__name__}({', '.join([*shown, *self._extra_repr()])})"
 
     def _extra_repr(self) -> list[str]:
-        """What is not a batched tensor but worth showing."""
+        """Further parts of the representation, which are not batched tensors."""
         return []
 
 
 def _dimension(region: Region) -> int:
-    if isinstance(region, Intervals):
-        return 1
-    return region.center.shape[-1] if isinstance(region, EllipsoidRegion) else region.low.shape[-1]
+    return 1 if isinstance(region, Intervals) else region.center.shape[-1]
 
 
 def _require_bounded(owner: object, region: Region) -> None:
-    """Refuse the whole line or space, where it is known without waiting for a device."""
+    """Refuse an unbounded support, as far as it is known without waiting for a device."""
     support = owner.support if isinstance(owner, Density) else None
     endless = support is constraints.real or support is constraints.real_vector
     if endless or (is_eager_cpu(region.bounded) and not bool(region.bounded.all())):
@@ -284,5 +301,5 @@ def _require_bounded(owner: object, region: Region) -> None:
 
 
 def _brief(value: Tensor) -> str:
-    """A single number that can be read for free, else the shape."""
+    """The value of a single number on an eager CPU tensor, else the shape."""
     return f"{value.item():.4g}" if value.numel() == 1 and is_eager_cpu(value) else str(tuple(value.shape))

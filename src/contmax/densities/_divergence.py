@@ -1,7 +1,7 @@
 """Kullback–Leibler divergences, registered with ``torch.distributions.kl_divergence``."""
 
-import itertools
 import math
+from itertools import product
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ def kl_line(p: Distribution, q: Distribution) -> Tensor:
     p, q = (unchecked(d.expand(shape), torch.float64) for d in (p, q))
     inner, outer = landmarks_of(p), landmarks_of(q)
     low, high = inner.low, inner.high
-    # Ends that agree up to rounding are taken to agree, as long as that leaves most of the density inside.
+    # Ends that differ by rounding count as equal, as long as most of the density lies inside.
     slack = torch.minimum(8 * torch.finfo(dtype).eps * (high - low + p.mean.abs()), _SLACK_MAX * (high - low))
     slack = torch.where(torch.isfinite(slack), slack, 0.0)
     nested = (low >= outer.low - slack) & (high <= outer.high + slack)
@@ -76,7 +76,7 @@ def gaussian(distribution: Normal | MultivariateNormal | LowRankMultivariateNorm
 
 
 def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
-    """∫p ln(p/q) of two Gaussians, in closed form; else on the line by quadrature, in space +∞ or not at all."""
+    """∫p ln(p/q): of Gaussians in closed form, of others on the line by quadrature, in space only where it is +∞."""
     p, q = (gaussian(x) if isinstance(x, MultivariateNormal) else x for x in (p, q))
     if p.event_shape != q.event_shape:
         raise ValueError(
@@ -87,7 +87,9 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
     if _is_gaussian(p) and _is_gaussian(q):
         scale, offset = q._sigma.to(torch.float64), p.loc.double() - q.loc.double()
         excess = relative_excess(scale, p._sigma.to(torch.float64))[0]
-        return (0.5 * (excess + scale.mahalanobis_sq(offset if p.event_shape else offset.unsqueeze(-1)))).to(dtype)
+        distance = scale.mahalanobis_sq(offset if p.event_shape else offset.unsqueeze(-1))
+        divergence: Tensor = 0.5 * (excess + distance)
+        return divergence.to(dtype)
     if not p.event_shape:
         return kl_line(p, q)
     wide = [unchecked(x, wide_dtype(dtype)) for x in (p, q)]
@@ -106,7 +108,7 @@ def _leaves(p: Any, q: Any) -> bool:
     Maximises the distance from the centre of q over the ellipsoid of p, in coordinates where that of q is a ball.
 
     Raises:
-        NotImplementedError: if that could not be told without waiting for a device, or in a trace not at all.
+        NotImplementedError: on an accelerator or in a trace, where values cannot be read.
     """
     inner, outer = p.radius, q.radius
     if not is_eager_cpu(p.loc, p.scale_tril, q.loc, q.scale_tril, inner, outer):
@@ -143,20 +145,10 @@ def _is_gaussian(density: Elliptical) -> bool:
     return not isinstance(density.alpha, Tensor) and density.alpha == 1
 
 
-def _register() -> None:
-    ours = (LineDensity, Mixture)
-    theirs = (Normal, Laplace, StudentT, Uniform)
-    for pair in itertools.chain(
-        itertools.product(ours, ours), itertools.product(ours, theirs), itertools.product(theirs, ours)
-    ):
-        register_kl(*pair)(kl_line)
-    for pair in (
-        (BetaGaussian, BetaGaussian),
-        (MultivariateBetaGaussian, MultivariateBetaGaussian),
-        (MultivariateBetaGaussian, MultivariateNormal),
-        (MultivariateNormal, MultivariateBetaGaussian),
-    ):
-        register_kl(*pair)(_kl_beta_gaussians)
-
-
-_register()
+_OURS, _THEIRS = (LineDensity, Mixture), (Normal, Laplace, StudentT, Uniform)
+for _pair in (*product(_OURS, _OURS), *product(_OURS, _THEIRS), *product(_THEIRS, _OURS)):
+    register_kl(*_pair)(kl_line)
+register_kl(BetaGaussian, BetaGaussian)(_kl_beta_gaussians)
+register_kl(MultivariateBetaGaussian, MultivariateBetaGaussian)(_kl_beta_gaussians)
+register_kl(MultivariateBetaGaussian, MultivariateNormal)(_kl_beta_gaussians)
+register_kl(MultivariateNormal, MultivariateBetaGaussian)(_kl_beta_gaussians)

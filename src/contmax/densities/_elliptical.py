@@ -1,4 +1,4 @@
-"""What β-Gaussians share in one and in several dimensions: all that follows from the profile and ½ ln|Σ|."""
+"""β-Gaussians in one and in several dimensions: everything that follows from the profile and ½ ln|Σ|."""
 
 import math
 from abc import abstractmethod
@@ -7,11 +7,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from contmax._precision import wide_dtype
 from contmax._typing import Float
 from contmax.densities._density import Density
 from contmax.densities._profile import Profile, profile_of
 from contmax.densities._scale import Scale
-from contmax.densities._validation import as_index, broadcast_batch, checks_values, require_index
+from contmax.densities._validation import as_index, broadcast_batch, checks_values, expanded
+
+# The largest α − 1 of a fit: densities of larger α are uniform but for a hundredth of their width.
+_LARGEST_GAP = 100.0
 
 
 class Elliptical(Density):
@@ -28,13 +32,11 @@ class Elliptical(Density):
                 f"alpha is {self._only_alpha:g} for this density; got {alpha}. "
                 "Use BetaGaussian or MultivariateBetaGaussian."
             )
-        self.alpha = as_index(alpha, self._dim)
-        if not isinstance(self.alpha, Tensor):
+        self.alpha = as_index(alpha, self._dim, validate_args)
+        if isinstance(self.alpha, Tensor):
+            self.expand(broadcast_batch(loc=self.batch_shape, alpha=self.alpha.shape), self)
+        else:
             self._rebind()
-            return
-        if checks_values(validate_args, self.alpha):
-            require_index(self.alpha, self._dim)
-        self.expand(broadcast_batch(loc=self.batch_shape, alpha=self.alpha.shape), self)
 
     def _rebind(self) -> None:
         self._profile = profile_of(self.alpha, self._dim)
@@ -132,9 +134,11 @@ class Elliptical(Density):
         """
         return self._of_batch(self._profile.log_power_integral(gamma, self._half_log_det()).exp())
 
-    def _of_batch(self, value: Tensor) -> Tensor:
+    def _of_batch(self, value: Tensor, event_dims: int = 0) -> Tensor:
         """Rounded and expanded: a parameter may have had fewer batch dimensions than the density."""
-        return self._round(value).expand(torch.broadcast_shapes(value.shape, self.batch_shape))
+        batch = value.shape[: value.ndim - event_dims]
+        shape = torch.broadcast_shapes(batch, self.batch_shape) + value.shape[value.ndim - event_dims :]
+        return expanded(self._round(value), shape)
 
     def _extra_repr(self) -> list[str]:
         return [] if self._only_alpha or isinstance(self.alpha, Tensor) else [f"alpha: {self.alpha:.6g}"]
@@ -148,3 +152,56 @@ def escort_index(alpha: float | Tensor, beta: float) -> float | Tensor:
             "negative order grows towards its edge; neither is a β-Gaussian. Pass beta > 0, e.g. 2 - alpha."
         )
     return 1 + (alpha - 1) / float(beta)
+
+
+def adjustable_profile(alpha: float | Tensor, dim: int, of: str, validate_args: bool | None) -> Profile:
+    """The profile for an α whose members have every width: not α = ∞, and α > 1 where the support is given."""
+    index = as_index(alpha, dim, validate_args)
+    if not isinstance(index, Tensor):
+        low = index
+        if math.isinf(index):
+            raise ValueError(
+                f"alpha must be finite here; alpha=inf fixes the volume of the support at 1, so {of} cannot be chosen. "
+                "Pass a finite alpha."
+            )
+    else:
+        low = float(index.detach().min()) if index.numel() and checks_values(validate_args, index) else math.inf
+    if of == "support" and low <= 1:
+        raise ValueError(f"alpha must exceed 1; got {low:.6g}, whose support is unbounded. Pass alpha > 1.")
+    return Profile(index, dim)
+
+
+def index_of_moments(samples: Float[Tensor, "n *batch"], weights: Tensor | None) -> Float[Tensor, "*batch"]:
+    r"""α of the β-Gaussian on the line with the kurtosis κ of the samples.
+
+    .. math:: \kappa = \frac{3(2k+3)}{2k+5},\ k = \frac1{\alpha-1}
+              \quad\Rightarrow\quad \alpha = 1 + \frac{2(3-\kappa)}{5\kappa-9}
+
+    between 0.6 for infinite κ and ∞ for κ = 9/5; flatter samples have the largest α that is returned, 101.
+    """
+    wide = samples.to(wide_dtype(samples.dtype))
+    share = _shares(weights, wide)
+    squares = (wide - (share * wide).sum(0)).square()
+    kurtosis = (share * squares.square()).sum(0) / (share * squares).sum(0).square()
+    kurtosis = kurtosis.clamp(min=9 / 5 + 2.4 / (5 * _LARGEST_GAP))
+    return (1 + 2 * (3 - kurtosis) / (5 * kurtosis - 9)).to(samples.dtype)
+
+
+def weighted_moments(
+    samples: Float[Tensor, "n *batch N"], weights: Tensor | None
+) -> tuple[Float[Tensor, "*batch N"], Float[Tensor, "*batch N N"]]:
+    """Mean and biased covariance of samples along the first dimension; None for equal weights."""
+    if samples.ndim < 2:
+        raise ValueError(f"samples in N dimensions must have shape (n, *batch, N); got {tuple(samples.shape)}.")
+    wide = samples.to(wide_dtype(samples.dtype))
+    share = _shares(weights, wide[..., 0]).unsqueeze(-1)
+    mean = (share * wide).sum(0)
+    centred = wide - mean
+    covariance = ((share * centred).unsqueeze(-1) * centred.unsqueeze(-2)).sum(0)
+    return mean.to(samples.dtype), covariance.to(samples.dtype)
+
+
+def _shares(weights: Tensor | None, samples: Float[Tensor, "n *batch"]) -> Float[Tensor, "n *batch"]:
+    """Weights of samples that add up to one; None for equal weights."""
+    share = torch.ones_like(samples) if weights is None else weights.to(samples.dtype).expand(samples.shape)
+    return share / share.sum(0)

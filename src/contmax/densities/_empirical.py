@@ -9,7 +9,7 @@ from torch.distributions import constraints
 from torch.types import _size
 
 from contmax._typing import Float
-from contmax.densities._beta_law import draw_indices
+from contmax.densities._beta_law import draw_indices, picked
 from contmax.densities._density import Density
 from contmax.densities._validation import checks_values, require_finite
 
@@ -129,22 +129,22 @@ class Empirical(Density):
         ordered, reached = self._steps()
         last = ordered.shape[-1] - 1
         index = (reached < q.unsqueeze(-1)).sum(-1).clamp(max=last)
-        # A q that is no value of the cdf may be one that was rounded differently: 0.8 for eight times 0.1.
+        # A q between two values of the cdf may be one of them, rounded differently: 0.8 and eight times 0.1.
         lenient = (reached < q.unsqueeze(-1) * (1 - 4 * torch.finfo(q.dtype).eps)).sum(-1).clamp(max=last)
         index = torch.where(self._pick(reached, index) == q, index, lenient)
         return torch.where((q >= 0) & (q <= 1), self._pick(ordered, index), math.nan).to(self._result_dtype(value))
 
     def _steps(self) -> tuple[Tensor, Tensor]:
-        """The samples in increasing order, and the share of the weight that is reached with each."""
+        """The samples in increasing order, and the cdf at each."""
         ordered, order = self._wide(self.samples).sort(-1)
         reached = self._wide(self.weights).gather(-1, order).cumsum(-1)
         # Rounding must not leave the last sample short of 1.
         return ordered, reached / reached[..., -1:]
 
     def _pick(self, table: Tensor, index: Tensor) -> Tensor:
-        """The entry of each row that the index names."""
+        """The entry of each row at the index."""
         shape = torch.broadcast_shapes(index.shape, self.batch_shape)
-        return table.expand(*shape, -1).gather(-1, index.expand(shape).unsqueeze(-1)).squeeze(-1)
+        return picked(table.expand(*shape, -1), index.expand(shape), 0)
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Not defined: a draw is one of the samples and does not depend smoothly on the weights."""
@@ -158,6 +158,4 @@ class Empirical(Density):
             shape = torch.Size(sample_shape)
             index = draw_indices(self._wide(self.weights), shape)
             table = self.samples.expand(*index.shape, *self.samples.shape[len(self.batch_shape) :])
-            where = index.reshape(index.shape + (1,) * (1 + len(self.event_shape)))
-            where = where.expand(*index.shape, 1, *self.event_shape)
-            return table.gather(index.ndim, where).squeeze(index.ndim)
+            return picked(table, index, len(self.event_shape))

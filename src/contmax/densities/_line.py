@@ -1,7 +1,8 @@
-"""What symmetric densities on the line share: everything follows from the law of (t−μ)/unit and from α."""
+"""Symmetric densities on the line: everything follows from the law of (t−μ)/unit and from α."""
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import torch
@@ -12,13 +13,12 @@ from torch.types import _size
 from contmax._typing import Float
 from contmax.deformed import log_beta
 from contmax.densities._density import Density
-from contmax.densities._line_rule import Landmarks, LineRule, stepped
+from contmax.densities._line_rule import Landmarks, line_expectation, stepped
 from contmax.densities._region import Intervals
 from contmax.densities._unchecked import unchecked
 from contmax.densities._validation import (
     as_parameters,
     broadcast_batch,
-    checks_values,
     expanded,
     require_finite,
     require_positive,
@@ -114,9 +114,8 @@ class LineDensity(Density):
 
     def __init__(self, loc: float | Tensor, scale: float | Tensor, *, validate_args: bool | None = None) -> None:
         loc, scale = as_parameters(loc=loc, scale=scale)
-        if checks_values(validate_args, loc, scale):
-            require_finite("loc", loc)
-            require_positive("scale", scale, "Pass softplus(x) or a standard deviation.")
+        require_finite("loc", loc, validate_args)
+        require_positive("scale", scale, "Pass softplus(x) or a standard deviation.", validate_args)
         batch = broadcast_batch(loc=loc.shape, scale=scale.shape)
         self.loc, self.scale = expanded(loc, batch), expanded(scale, batch)
         Density.__init__(self, batch)
@@ -132,7 +131,7 @@ class LineDensity(Density):
     def _half_width(self) -> Tensor:
         """Half the length of the support, +∞ if it is unbounded, in the working dtype."""
         law, unit = self.law(), self.unit()
-        return torch.full_like(unit, math.inf) if law.is_unbounded else law.reach * unit
+        return torch.full_like(unit, math.inf) if law.is_unbounded else (law.reach * unit).to(unit.dtype)
 
     def _log_density(self, points: Tensor) -> Tensor:
         unit = self.unit()
@@ -152,7 +151,7 @@ class LineDensity(Density):
     @property
     def variance(self) -> Float[Tensor, "*batch"]:
         """E_p[(t−μ)²], by quadrature."""
-        return self._round(self._expectation(lambda t, _: (t - self.loc.double()).square()))
+        return self._round(self._expectation(lambda offset, _: offset.square()))
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats, by quadrature."""
@@ -180,8 +179,8 @@ class LineDensity(Density):
         """λ = A − 1/(α−1): for α > 1 the support is where f > λ; −∞ at α = 1."""
         gap = self._index() - 1
         gaussian = gap == 0
-        level = self._normalizer() - 1 / torch.where(gaussian, 1.0, gap)
-        return self._round(torch.where(gaussian, -math.inf, level))
+        threshold = self._normalizer() - 1 / torch.where(gaussian, 1.0, gap)
+        return self._round(torch.where(gaussian, -math.inf, threshold))
 
     def conjugate(self) -> Float[Tensor, "*batch"]:
         """Ω_α*(f) of the score, (α−1)Ω_α(p) + A."""
@@ -192,13 +191,11 @@ class LineDensity(Density):
         alpha: Any = self.alpha
         return alpha.double() if isinstance(alpha, Tensor) else torch.full_like(self.loc, alpha, dtype=torch.float64)
 
-    def _expectation(self, function: Any) -> Tensor:
-        """E_p of a function of t and ln p(t), in float64."""
-        wide = unchecked(self, torch.float64)
-        rule = LineRule(cast(LineDensity, wide).landmarks(), self.batch_shape)
-        log_p, alive = rule.log_density(wide)
-        values: Tensor = function(rule.points, torch.where(alive, log_p, 0.0))
-        return (torch.where(alive, rule.shares * log_p.exp(), 0.0) * values).sum(0)
+    def _expectation(self, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """E_p of a function of t − μ and ln p(t), in float64; at μ = 0, where a narrow density keeps its digits."""
+        centred = cast(LineDensity, unchecked(self, torch.float64))
+        centred.loc = torch.zeros_like(centred.loc)
+        return line_expectation(centred, function)
 
     def landmarks(self) -> Landmarks:
         """The ends of the support and the centre, where law and score may have a kink."""
@@ -314,7 +311,7 @@ class LineDensity(Density):
 
 
 def offset_in(unit: Tensor, distance: Tensor) -> Tensor:
-    """distance/unit. A point so far out that the derivative in the unit overflows keeps its value and has none."""
+    """distance/unit, without a gradient where a point is so far out that the derivative in the unit overflows."""
     value = (distance / unit).detach()
     far = torch.isinf(value / unit.detach())
     return torch.where(far, value, torch.where(far, 0.0, distance) / torch.where(far, 1.0, unit))

@@ -6,13 +6,13 @@ the integral, to any order.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Laplace, LogNormal, TransformedDistribution
+from torch.distributions import Distribution, LogNormal, TransformedDistribution
 
 from contmax._typing import Bool, Float
 from contmax.numerics import float64_of, graded_rule
@@ -20,15 +20,15 @@ from contmax.numerics import float64_of, graded_rule
 # With 32 graded nodes in each piece these steps resolve Gaussian, exponential and algebraic tails to 1e-14; what lies
 # beyond the last of them is mapped to a bounded piece.
 _STEPS = (-16.0, -8.0, -4.0, -2.0, -1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
-# A transform may stretch the ends of a bounded base without limit, so the base is also cut near them.
+# A transform may stretch the ends of a bounded base without limit, so there are breakpoints close to them.
 _MARGINS = tuple(10.0**-k for k in range(1, 13))
 # Nodes in all, and the fewest in each piece.
 _NODES, _NODES_IN_PIECE = 256, 32
-# Below this logarithm a density counts for nothing, whatever it multiplies.
+# A density below the exponential of this is taken to be zero.
 _LOG_TINY = -690.0
-# How far to go, in logarithms, from the cuts of the density towards a bend beyond them.
+# Breakpoints on the way from those of the density to a bend beyond them, as shares of the logarithm of the distance.
 _SHARES = (0.25, 0.5, 0.75)
-# Where to look for a power law at an end of the support, in units of the distance to the next cut.
+# Where a power law at an end of the support is measured, in units of the distance to the next breakpoint.
 _PROBES = (1e-9, 1e-7)
 
 
@@ -77,17 +77,15 @@ def landmarks_of(density: Distribution) -> Landmarks:
         return union(landmarks_of(component))
     if _is_transformed(density):
         return _transformed_landmarks(density)
-    if isinstance(density, Laplace):
-        loc, scale = density.loc.double(), density.scale.double()
-        # Both tails are exponentials, which one bounded piece each resolves: there is nothing else to cut.
-        return Landmarks(loc - math.inf, loc + math.inf, loc, 8 * scale.detach(), loc[None], loc[None])
     return general_landmarks(density)
 
 
 def general_landmarks(density: Distribution) -> Landmarks:
     """From the ends of the support, mean and variance (or location and scale), and the mode."""
     low, high = _ends(density)
-    centre, width = _centre_and_width(density)
+    centre = _first_finite(density, ("mean", "loc"), 0.0)
+    with torch.no_grad():
+        width = _first_finite(density, ("stddev", "scale"), 1.0)
     mode = _attribute(density, "mode")
     extra = []
     if mode is not None:
@@ -100,7 +98,7 @@ def general_landmarks(density: Distribution) -> Landmarks:
 def stepped(
     low: Tensor, high: Tensor, centre: Tensor, width: Tensor, bends: Sequence[Tensor], extra: Sequence[Tensor] = ()
 ) -> Landmarks:
-    """Landmarks with cuts at the bends, at further points, and at steps of the width around the centre."""
+    """Landmarks with breakpoints at the bends, at further points, and at steps of the width around the centre."""
     points = [*bends, *extra, centre, *(centre.detach() + step * width.detach() for step in _STEPS)]
     shape = torch.broadcast_shapes(*(point.shape for point in (low, high, *points)))
     cuts = torch.stack([torch.minimum(torch.maximum(point.expand(shape), low), high) for point in points])
@@ -122,7 +120,7 @@ def union(components: Landmarks) -> Landmarks:
 
 
 def _transformed_landmarks(density: TransformedDistribution) -> Landmarks:
-    """Those of the base, moved; what was of one scale no longer is where a transform is steep, so there are more."""
+    """The landmarks of the base, moved, and more between them: a steep transform changes the scale of a piece."""
     base = landmarks_of(density.base_dist)
     ends = torch.stack([_moved(density, end) for end in (base.low, base.high)])
     cuts = _moved(density, torch.cat([base.cuts, *_quarters(base.cuts), _margins(base.low, base.high)]))
@@ -142,25 +140,18 @@ def _ends(density: Distribution) -> tuple[Tensor, Tensor]:
     return float64_of(low, like).expand(density.batch_shape), float64_of(high, like).expand(density.batch_shape)
 
 
-def _centre_and_width(density: Distribution) -> tuple[Tensor, Tensor]:
-    """A centre, with gradient, and a width: mean and standard deviation, or else location and scale."""
-    variance, scale = _attribute(density, "variance"), _attribute(density, "scale")
-    deviation = None if variance is None else variance.detach().sqrt()
-    centre = _where_finite(_attribute(density, "mean"), _attribute(density, "loc"))
-    width = _where_finite(deviation, None if scale is None else scale.detach())
-    if centre is None or width is None:
+def _first_finite(density: Distribution, names: Sequence[str], otherwise: float) -> Tensor:
+    """The first of some properties that is finite, entry by entry."""
+    known = [value for value in (_attribute(density, name) for name in names) if value is not None]
+    if not known:
         raise NotImplementedError(
             f"{type(density).__name__} has neither mean and variance nor loc and scale, so its mass cannot be located. "
             "Give it a method landmarks() that returns contmax.densities.Landmarks, or pass samples as Empirical."
         )
-    return torch.where(torch.isfinite(centre), centre, 0.0), torch.where(torch.isfinite(width), width, 1.0)
-
-
-def _where_finite(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    """The first of two, with the second where it is not finite, as far as they are known."""
-    if first is None or second is None:
-        return second if first is None else first
-    return torch.where(torch.isfinite(first), first, second)
+    result = torch.full_like(known[-1], otherwise)
+    for value in reversed(known):
+        result = torch.where(torch.isfinite(value), value, result)
+    return result
 
 
 def _attribute(density: Distribution, name: str) -> Tensor | None:
@@ -173,7 +164,7 @@ def _attribute(density: Distribution, name: str) -> Tensor | None:
 
 
 def _quarters(points: Float[Tensor, "m *batch"]) -> list[Float[Tensor, "n *batch"]]:
-    """Cuts of every piece between the points into four."""
+    """Points that divide every piece between the given ones into four."""
     ordered = points.detach().sort(0).values
     return [ordered[:-1] + share * ordered.diff(dim=0) for share in (0.25, 0.5, 0.75)]
 
@@ -232,7 +223,7 @@ class LineRule:
             bends = torch.minimum(torch.maximum(_aligned(bends, shape), self._low), self._high)
             farthest = [bends.detach().amin(0), bends.detach().amax(0)]
             way = [self._on_the_way(at[0], middle, bend) for bend in (farthest if len(bends) > 1 else farthest[:1])]
-            # A bend before a cut with which it coincides: a piece between the two lies behind the bend, before the cut.
+            # Where a bend and a breakpoint coincide the bend comes first, and the empty piece lies beyond the bend.
             at = torch.cat([bends, at, *way]).sort(dim=0, stable=True).values
         self._count = count or max(_NODES // (len(density.cuts) + 1), _NODES_IN_PIECE)
         self._tails = 0 if density.bounded else 2
@@ -241,27 +232,21 @@ class LineRule:
         x, w = (table.reshape(-1, *(1 for _ in shape)) for table in (nodes, weights))
         length = at[1:] - at[:-1]
         points, shares = _pieces(at[:-1, None], length[:, None], x, w, window)
-        # An empty piece ends at a kink of the density, if it has one there, and must see what lies before it.
+        # An empty piece ends at a kink of the density, if there is one, and is evaluated just before it.
         nudge = 1e-10 * self._reach + 1e-15 * torch.maximum(at[0].abs(), at[-1].abs()).detach()
         nudge = torch.where(length.detach() == 0, nudge, 0.0)[:, None]
-        seen = [(points - nudge).flatten(0, 1)]
-        beside = [(points + nudge).flatten(0, 1)]
-        everything = [points.flatten(0, 1)], [shares.flatten(0, 1)]
+        parts = [[x.flatten(0, 1) for x in (points, shares, points - nudge, points + nudge)]]
         if self._tails:
             reaches = (torch.maximum(side, density.width) for side in (middle - at[0], at[-1] - middle))
             for cut, end, reach, sign in zip((at[0], at[-1]), (self._low, self._high), reaches, (-1, 1), strict=True):
                 t, share = _tail(cut, sign, reach.detach(), x, w, window)
-                for part, value in zip(
-                    (*everything, seen, beside), (t, _where_infinite(end, share), t, t), strict=True
-                ):
-                    part.append(value)
-        self.points, self.shares = (torch.cat(parts) for parts in everything)
-        self._seen, self.beside_bends = torch.cat(seen), torch.cat(beside)
+                parts.append([t, torch.where(torch.isinf(end), share, 0.0), t, t])
+        self.points, self.shares, self._seen, self.beside_bends = (torch.cat(x) for x in zip(*parts, strict=True))
 
     def _on_the_way(self, first: Tensor, middle: Tensor, bend: Tensor) -> Tensor:
-        """Cuts between those of the density and a bend far out, each farther by the same ratio: a tail has no scale.
+        """Breakpoints in geometric progression towards a bend far out, since a tail has no scale.
 
-        Where the bend is near they fall on the first cut and leave empty pieces.
+        Where the bend is near they fall on the first breakpoint and leave empty pieces.
         """
         offset = bend - middle
         far = offset.abs() > 2 * self._reach
@@ -270,7 +255,7 @@ class LineRule:
         return torch.stack([torch.where(far, step, first) for step in steps])
 
     def log_density(self, density: Distribution) -> tuple[Tensor, Tensor]:
-        """ln p at the points, not below a tiny value, and where it counts; p must answer off its support."""
+        """ln p at the points, bounded below, and where it exceeds that bound; p must answer off its support."""
         with torch.no_grad():
             inside = (self._seen > self._low) & (self._seen < self._high)
             alive = inside & (density.log_prob(torch.where(inside, self._seen, self._inner)) > _LOG_TINY)
@@ -309,6 +294,14 @@ class LineRule:
             return torch.stack(slopes).amax(0)
 
 
+def line_expectation(density: Distribution, function: Callable[[Tensor, Tensor], Tensor]) -> Float[Tensor, "*batch"]:
+    """E_p of a function of t and ln p(t), in float64, for a density that answers off its support."""
+    rule = LineRule(landmarks_of(density), density.batch_shape)
+    log_p, alive = rule.log_density(density)
+    masses = torch.where(alive, rule.shares * log_p.exp(), 0.0)
+    return (masses * function(rule.points, torch.where(alive, log_p, 0.0))).sum(0)
+
+
 def _pieces(
     start: Tensor, length: Tensor, x: Tensor, w: Tensor, window: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor]:
@@ -325,17 +318,13 @@ def _pieces(
 def _tail(
     cut: Tensor, sign: int, reach: Tensor, x: Tensor, w: Tensor, window: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor]:
-    """The same on a tail, t = cut ± reach·(1/x − 1): algebraic tails become powers of x."""
+    """Nodes t and weights of dt on a tail, t = cut ± reach·(1/x − 1): algebraic tails become powers of x."""
     if window is not None:
         with torch.no_grad():
             near, far = window if sign > 0 else window[::-1]
             last, first = (reach / (reach + (sign * (end - cut)).clamp(min=0)) for end in (near, far))
         x, w = first + (last - first) * x, (last - first) * w
     return cut + sign * reach * (1 / x - 1), reach * w / x.square()
-
-
-def _where_infinite(end: Tensor, share: Tensor) -> Tensor:
-    return torch.where(torch.isinf(end), share, 0.0)
 
 
 def _aligned(points: Float[Tensor, "m ..."], shape: torch.Size) -> Float[Tensor, "m *shape"]:

@@ -14,25 +14,36 @@ from torch import Tensor
 from contmax._typing import Float
 from contmax.densities._line import LineDensity, LineLaw
 from contmax.densities._validation import as_parameters, checks_values, require_positive
-from contmax.numerics import graded_rule, implicit_root, monotone_root
+from contmax.numerics import implicit_root, monotone_root
 
 Function = Callable[[Tensor], Tensor]
 _FIRST_POWER, _LAST_POWER = -64, 64
-_NODES = 64
+
+
+#: g, g' and a of the built-in families.
+_NAMED: dict[str, tuple[Function, Function, float]] = {
+    "cube": (lambda x: x**3 / 6, lambda x: x**2 / 2, 1.5 ** (1 / 3)),
+    "square": (lambda x: x**2 / 2, lambda x: x, 1.0),
+    "cosh": (torch.cosh, torch.sinh, 0.90710329357628993426),
+    "quartic": (lambda x: x**4 / 12 + x**2, lambda x: x**3 / 3 + 2 * x, math.sqrt(math.sqrt(6) - 2)),
+    "exp": (torch.exp, torch.exp, 0.76803904701346556526),
+}
 
 
 class NamedGenerator:
     """One of the built-in g with its derivative; its a is a constant."""
 
-    def __init__(self, name: str, value: Function, slope: Function, reach: float) -> None:
-        self.name, self.value, self.slope, self._reach = name, value, slope, reach
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.value, self.slope, self._reach = _NAMED[name]
 
     def reach(self, device: torch.device) -> Tensor:
         """a, a float64 scalar."""
         return torch.full((), self._reach, dtype=torch.float64, device=device)
 
-    def __reduce__(self) -> tuple[Callable[[str], "NamedGenerator"], tuple[str]]:
-        return named_generator, (self.name,)
+    def __reduce__(self) -> tuple[type["NamedGenerator"], tuple[str]]:
+        # The functions of the table have no name by which pickle could find them.
+        return NamedGenerator, (self.name,)
 
 
 class CallableGenerator:
@@ -54,7 +65,7 @@ class CallableGenerator:
 
     def slope(self, x: Tensor) -> Tensor:
         """g'(x)."""
-        slope: Tensor = torch.func.grad(self._summed_value, has_aux=True)(x)[0]
+        slope: Tensor = torch.func.grad(lambda t: self.value(t).sum())(x)
         return slope
 
     def reach(self, device: torch.device) -> Tensor:
@@ -63,20 +74,11 @@ class CallableGenerator:
 
     def _residual(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """a g'(a) − g(a) + g(0) − ½, and its derivative a g''(a)."""
-        bend, (slope, value) = torch.func.grad(self._summed_slope, has_aux=True)(a)
-        return a * slope - value + self.value(torch.zeros_like(a)) - 0.5, a * bend
-
-    def _summed_slope(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Σ g'(x), with g'(x) and g(x), for which g is called once."""
-        slope, value = torch.func.grad(self._summed_value, has_aux=True)(x)
-        return slope.sum(), (slope, value)
-
-    def _summed_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        value = self.value(x)
-        return value.sum(), value
+        bend = torch.func.grad(lambda t: self.slope(t).sum())(a)
+        return a * self.slope(a) - self.value(a) + self.value(torch.zeros_like(a)) - 0.5, a * bend
 
     def _search(self, device: torch.device) -> Tensor:
-        # All powers of two at once: what g does beyond the first that is too large, even overflow, does not matter.
+        # All powers of two at once: values beyond the first that is too large, even infinite ones, are not used.
         powers = 2.0 ** torch.arange(_FIRST_POWER, _LAST_POWER, dtype=torch.float64, device=device)
         value = self._residual(powers)[0]
         short = (value < 0).to(torch.int64).cumprod(0).sum()
@@ -99,29 +101,17 @@ class CallableGenerator:
 
 
 Generator = NamedGenerator | CallableGenerator
-_NAMED = {
-    "cube": (lambda x: x**3 / 6, lambda x: x**2 / 2, 1.5 ** (1 / 3)),
-    "square": (lambda x: x**2 / 2, lambda x: x, 1.0),
-    "cosh": (torch.cosh, torch.sinh, 0.90710329357628993426),
-    "quartic": (lambda x: x**4 / 12 + x**2, lambda x: x**3 / 3 + 2 * x, math.sqrt(math.sqrt(6) - 2)),
-    "exp": (torch.exp, torch.exp, 0.76803904701346556526),
-}
-
-
-def named_generator(name: str) -> NamedGenerator:
-    """The built-in g of this name."""
-    if name not in _NAMED:
-        raise ValueError(f"g must be one of {', '.join(_NAMED)} or a callable; got {name!r}.")
-    return NamedGenerator(name, *_NAMED[name])
 
 
 def as_generator(g: str | Function, device: torch.device, validate: bool) -> Generator:
     """A name or a callable as a generator."""
-    if isinstance(g, str):
-        return named_generator(g)
-    if not callable(g):
+    if callable(g):
+        return CallableGenerator(g, device, validate)
+    if not isinstance(g, str):
         raise TypeError(f"g must be a name or a callable; got {type(g).__name__}.")
-    return CallableGenerator(g, device, validate)
+    if g not in _NAMED:
+        raise ValueError(f"g must be one of {', '.join(_NAMED)} or a callable; got {g!r}.")
+    return NamedGenerator(g)
 
 
 class _GeneratedLaw(LineLaw):
@@ -144,18 +134,6 @@ class _GeneratedLaw(LineLaw):
         a = self.reach.to(depth.dtype)
         inner = torch.minimum(depth, a)
         return (self._g.slope(a) * (a - inner) - (self._g.value(a) - self._g.value(inner))).clamp(0, 0.5)
-
-    def depth(self, tail: Tensor) -> Tensor:
-        a = self.reach.to(tail.dtype)
-        top, end = self._g.slope(a), self._g.value(a)
-
-        def residual(depth: Tensor) -> tuple[Tensor, Tensor]:
-            value = top * (a - depth) - (end - self._g.value(depth))
-            slope = top - self._g.slope(depth)
-            return tail - value, torch.where(slope > 0, slope, math.inf)
-
-        start = monotone_root(residual, torch.zeros_like(tail), a.detach().expand(tail.shape), tolerance=1e-10)
-        return implicit_root(start, residual)
 
 
 class LocationScale(LineDensity):
@@ -206,13 +184,6 @@ class LocationScale(LineDensity):
         """The law of (t−μ)/σ."""
         return _GeneratedLaw(self._g, self.loc.device)
 
-    def _reach(self) -> Tensor:
-        """a, in the working dtype."""
-        return self._g.reach(self.loc.device).to(self.unit().dtype)
-
-    def _half_width(self) -> Tensor:
-        return self._reach() * self.unit()
-
     def _score(self, points: Tensor) -> Tensor:
         scale = self.unit()
         return -self._g.slope((points - self._wide(self.loc)).abs() / scale) / scale
@@ -220,38 +191,7 @@ class LocationScale(LineDensity):
     @property
     def threshold(self) -> Float[Tensor, "*batch"]:
         """λ = −g'(a)/σ, with p = [f − λ]₊."""
-        return self._round(-self._g.slope(self._reach()) / self.unit())
-
-    @property
-    def normalizer(self) -> Float[Tensor, "*batch"]:
-        """A₂ = λ + 1."""
-        return self._round(1 - self._g.slope(self._reach()) / self.unit())
-
-    @property
-    def variance(self) -> Float[Tensor, "*batch"]:
-        """σ² times a constant of g, found by quadrature."""
-        return self._round(self.unit().square() * self._integral(lambda x, p: x.square() * p))
-
-    def entropy(self) -> Float[Tensor, "*batch"]:
-        """Shannon entropy in nats: ln σ plus a constant of g, found by quadrature."""
-        return self._round(self.unit().log() - self._integral(lambda _, p: torch.xlogy(p, p)))
-
-    def tsallis_negentropy(self) -> Float[Tensor, "*batch"]:
-        """Ω₂(p) = ½(∫p² − 1), by quadrature."""
-        return self._round(0.5 * (self._integral(lambda _, p: p.square()) / self.unit() - 1))
-
-    def conjugate(self) -> Float[Tensor, "*batch"]:
-        """Ω₂* of the score, Ω₂(p) + A₂."""
-        energy = self._integral(lambda _, p: p.square())
-        return self._round(0.5 + (0.5 * energy - self._g.slope(self._reach())) / self.unit())
-
-    def _integral(self, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """∫ of a function of x and of the standard density over the line, in the working dtype."""
-        a = self._g.reach(self.loc.device)
-        nodes, weights = graded_rule(_NODES, self.loc.device)
-        x = a * nodes
-        height = (self._g.slope(a) - self._g.slope(x)).clamp(min=0)
-        return (2 * a * (weights * function(x, height)).sum()).to(self.unit().dtype)
+        return self._round(-self._g.slope(self._g.reach(self.loc.device)) / self.unit())
 
     @classmethod
     def from_moments(
@@ -275,8 +215,7 @@ class LocationScale(LineDensity):
             tensor(3.)
         """
         mean, variance = as_parameters(mean=mean, variance=variance)
-        if checks_values(validate_args, variance):
-            require_positive("variance", variance, "Pass the square of a standard deviation.")
+        require_positive("variance", variance, "Pass the square of a standard deviation.", validate_args)
         unit = cls(torch.zeros_like(variance), torch.ones_like(variance), g, validate_args=validate_args)
         return cls(mean, (variance / unit.variance).sqrt(), g, validate_args=validate_args)
 
@@ -303,8 +242,7 @@ class LocationScale(LineDensity):
         """
         low, high = as_parameters(low=low, high=high)
         half_width = 0.5 * (high - low)
-        if checks_values(validate_args, low, high):
-            require_positive("high - low", half_width, "Pass low < high.")
+        require_positive("high - low", half_width, "Pass low < high.", validate_args)
         unit = cls(torch.zeros_like(half_width), torch.ones_like(half_width), g, validate_args=validate_args)
         return cls(low + half_width, half_width / unit.half_width, g, validate_args=validate_args)
 

@@ -1,6 +1,7 @@
 """Mixtures of densities whose supports may differ."""
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import torch
@@ -9,37 +10,12 @@ from torch.distributions import Categorical, Distribution, constraints
 from torch.types import _size
 
 from contmax._typing import Float
-from contmax.densities._beta_law import draw_indices
-from contmax.densities._density import Density
-from contmax.densities._line_rule import Landmarks, LineRule, landmarks_of, union
+from contmax.densities._beta_law import draw_indices, picked
+from contmax.densities._density import Condition, Density
+from contmax.densities._line_rule import Landmarks, landmarks_of, line_expectation, union
 from contmax.densities._region import Intervals, Region, given_region
 from contmax.densities._unchecked import unchecked, widened
 from contmax.numerics import implicit_root, monotone_root
-
-
-class Union(constraints.Constraint):
-    """Points in the support of at least one component.
-
-    Args:
-        component: the component distribution, components along its last batch dimension.
-    """
-
-    is_discrete = False
-
-    def __init__(self, component: Distribution) -> None:
-        self._component = component
-        self.event_dim = len(component.event_shape)
-
-    def check(self, value: Tensor) -> Tensor:
-        """True where any component accepts the point."""
-        support: Any = self._component.support
-        inside: Tensor = support.check(value.unsqueeze(-1 - self.event_dim)).any(-1)
-        return inside
-
-    def __repr__(self) -> str:
-        # Torch's own drops the first letter of the name, which it takes for an underscore.
-        support: Any = self._component.support
-        return f"Union({support})"
 
 
 class Mixture(Density):
@@ -114,7 +90,10 @@ class Mixture(Density):
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
         """The union of the supports of the components."""
-        return Union(self._component)
+        support: Any = self._component.support
+        return Condition(
+            f"Union({support})", lambda points: support.check(self._spread(points)).any(-1), len(self.event_shape)
+        )
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
         """The same mixture with a larger batch shape, without copying its parameters."""
@@ -131,29 +110,32 @@ class Mixture(Density):
         return points.unsqueeze(-1 - len(self.event_shape))
 
     def _log_weights(self) -> Tensor:
-        """ln w in the working dtype, where they are normalised: in half precision they add up to one only roughly."""
+        """ln w, normalised in the working dtype: in half precision weights add up to one only roughly."""
         return torch.log_softmax(self._wide(self._logits), -1)
 
     def _weights(self) -> Tensor:
         return self._log_weights().exp()
 
+    def _average(self, values: Tensor, event_dims: int) -> Tensor:
+        """Σ wₖ xₖ of values with this number of event dimensions."""
+        weights = self._weights()
+        return (weights.reshape(weights.shape + (1,) * event_dims) * values).sum(-1 - event_dims)
+
     def _components(self) -> Distribution:
-        """The components, whose results are not rounded to half precision on the way."""
+        """The components in at least float32, so that no result is rounded to half precision on the way."""
         return widened(self._component)
 
     def _log_density(self, points: Tensor) -> Tensor:
         terms = self._components().log_prob(self._spread(points)) + self._log_weights()
-        # As logsumexp, but with zero gradient where no component is alive.
-        top = terms.detach().amax(-1, keepdim=True)
-        top = torch.where(torch.isfinite(top), top, 0.0)
-        total = torch.exp(terms - top).sum(-1)
+        # Unlike logsumexp, the gradient is zero where every component vanishes.
+        largest = terms.detach().amax(-1, keepdim=True)
+        largest = torch.where(torch.isfinite(largest), largest, 0.0)
+        total = torch.exp(terms - largest).sum(-1)
         dead = total == 0
-        return torch.where(dead, -math.inf, torch.log(torch.where(dead, 1.0, total)) + top.squeeze(-1))
+        return torch.where(dead, -math.inf, torch.log(torch.where(dead, 1.0, total)) + largest.squeeze(-1))
 
     def _mean(self) -> Tensor:
-        weights = self._weights()
-        means = self._components().mean
-        return (weights.reshape(weights.shape + (1,) * len(self.event_shape)) * means).sum(-1 - len(self.event_shape))
+        return self._average(self._components().mean, len(self.event_shape))
 
     @property
     def mean(self) -> Tensor:
@@ -165,10 +147,7 @@ class Mixture(Density):
         """Σ wₖ (σₖ² + (μₖ−μ)²) for each coordinate."""
         components = self._components()
         offset = components.mean - self._spread(self._mean())
-        second = components.variance + offset.square()
-        weights = self._weights()
-        events = len(self.event_shape)
-        return self._round((weights.reshape(weights.shape + (1,) * events) * second).sum(-1 - events))
+        return self._round(self._average(components.variance + offset.square(), len(self.event_shape)))
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
@@ -178,7 +157,7 @@ class Mixture(Density):
         components: Any = self._components()
         offset = components.mean - self._spread(self._mean())
         second = components.covariance_matrix + offset.unsqueeze(-1) * offset.unsqueeze(-2)
-        return self._round((self._weights()[..., None, None] * second).sum(-3))
+        return self._round(self._average(second, 2))
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """P(T ≤ t) on the line, Σ wₖ Fₖ(t); arguments as ``log_prob``."""
@@ -188,7 +167,7 @@ class Mixture(Density):
         return torch.where(endless, (points > 0).to(share.dtype), share).to(self._result_dtype(value))
 
     def _cdf(self, points: Tensor) -> Tensor:
-        return (self._weights() * self._components().cdf(self._spread(points))).sum(-1)
+        return self._average(self._components().cdf(self._spread(points)), 0)
 
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The quantile t with P(T ≤ t) = q on the line; NaN for q outside [0, 1].
@@ -200,16 +179,22 @@ class Mixture(Density):
         quantiles = self._components().icdf(self._spread(torch.where(valid, q, 0.5)))
         low, high = quantiles.amin(-1), quantiles.amax(-1)
         end = (q <= 0) | (q >= 1) | (low == high)
-        # An end of the support, which may be infinite, is not to be searched for.
+        # Ends of the support may be infinite; they are known, and the search leaves them out.
         bracket = torch.where(end, 0.0, low.detach()), torch.where(end, 1.0, high.detach())
 
-        def residual(t: Tensor) -> tuple[Tensor, Tensor]:
-            slope = self._log_density(t).exp()
-            return self._cdf(t) - q, torch.where(slope > 0, slope, math.inf)
-
+        residual = self._residual(q)
         t = implicit_root(monotone_root(residual, *bracket, tolerance=1e-10), residual)
         t = torch.where(end, torch.where(q <= 0, low, high), t)
         return torch.where(valid, t, math.nan).to(self._result_dtype(value))
+
+    def _residual(self, share: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """t ↦ P(T ≤ t) − q and its derivative, infinite where the density vanishes: a step from there has no length."""
+
+        def residual(t: Tensor) -> tuple[Tensor, Tensor]:
+            slope = self._log_density(t).exp()
+            return self._cdf(t) - share, torch.where(slope > 0, slope, math.inf)
+
+        return residual
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats, on the line, by quadrature."""
@@ -217,10 +202,7 @@ class Mixture(Density):
             raise NotImplementedError(
                 "the entropy of a mixture in several dimensions has no closed form. Average -log_prob(t) over draws t."
             )
-        wide = unchecked(self, torch.float64)
-        rule = LineRule(landmarks_of(wide), self.batch_shape)
-        log_p, alive = rule.log_density(wide)
-        return self._round(-torch.where(alive, rule.shares * log_p.exp() * log_p, 0.0).sum(0))
+        return self._round(line_expectation(unchecked(self, torch.float64), lambda _, log_p: -log_p))
 
     def _region(self) -> Region:
         component = self._components()
@@ -243,24 +225,15 @@ class Mixture(Density):
         """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""
         with torch.no_grad():
             shape = torch.Size(sample_shape)
-            chosen = draw_indices(self._weights(), shape)
-            draws = self._component.sample(shape)
-            index = chosen.reshape(chosen.shape + (1,) * (1 + len(self.event_shape)))
-            index = index.expand(*chosen.shape, 1, *self.event_shape)
-            return draws.gather(len(chosen.shape), index).squeeze(len(chosen.shape))
+            index = draw_indices(self._weights(), shape)
+            return picked(self._component.sample(shape), index, len(self.event_shape))
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Draws on the line; gradients come from the distribution function, whose value at each draw is held fixed."""
         if self.event_shape:
             raise NotImplementedError("draws of a mixture are differentiable in one dimension only; use sample().")
         draws = self._wide(self.sample(sample_shape))
-        share = self._cdf(draws).detach()
-
-        def residual(t: Tensor) -> tuple[Tensor, Tensor]:
-            slope = self._log_density(t).exp()
-            return self._cdf(t) - share, torch.where(slope > 0, slope, math.inf)
-
-        return self._round(implicit_root(draws, residual))
+        return self._round(implicit_root(draws, self._residual(self._cdf(draws).detach())))
 
     def __repr__(self) -> str:
         return f"Mixture({self._mixture}, {self._component})"
@@ -274,9 +247,9 @@ def _require(name: str, value: object, kind: type) -> None:
 
 
 def _logits_of(weights: Categorical) -> Tensor:
-    """The logits; of weights given as probabilities their logarithms, with zero gradient where a weight is zero.
+    """The logits, or the logarithms of given probabilities, with zero gradient where a weight is zero.
 
-    Torch's logits of given probabilities hold a weight of zero as the epsilon of its dtype.
+    Torch's own logits of given probabilities replace a weight of zero by the epsilon of its dtype.
     """
     if "probs" not in vars(weights):
         return weights.logits

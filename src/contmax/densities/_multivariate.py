@@ -9,41 +9,25 @@ from torch.types import _size
 
 from contmax._typing import Float
 from contmax.densities._beta_law import draw_offsets, radial_cdf
-from contmax.densities._elliptical import Elliptical, escort_index
-from contmax.densities._moments import Samples, adjustable_profile, as_samples, weighted_moments
+from contmax.densities._density import Condition
+from contmax.densities._elliptical import (
+    Elliptical,
+    adjustable_profile,
+    escort_index,
+    weighted_moments,
+)
 from contmax.densities._region import EllipsoidRegion
 from contmax.densities._scale import Scale, common_dim, given_scale, scale_of, scale_of_precision
 from contmax.densities._validation import (
+    Samples,
     as_parameters,
+    as_samples,
     broadcast_batch,
     checks_values,
     expanded,
     require_broadcastable,
     require_finite,
 )
-
-
-class Ellipsoid(constraints.Constraint):
-    """Points with (t−μ)ᵀΣ⁻¹(t−μ) ≤ R².
-
-    Args:
-        loc: centre μ, ``(*batch, N)``.
-        scale: Σ.
-        radius: R, ``(*batch)``.
-    """
-
-    is_discrete = False
-    event_dim = 1
-
-    def __init__(self, loc: Tensor, scale: Scale, radius: Tensor) -> None:
-        self.loc, self.scale, self.radius = loc, scale, radius
-
-    def check(self, value: Tensor) -> Tensor:
-        """True where the point lies in the closed ellipsoid."""
-        return self.scale.mahalanobis_sq(value - self.loc) <= self.radius.square()
-
-    def __repr__(self) -> str:
-        return f"Ellipsoid(dim={self.loc.shape[-1]})"
 
 
 class MultivariateBetaGaussian(Elliptical):
@@ -113,8 +97,7 @@ class MultivariateBetaGaussian(Elliptical):
 
     def _assemble(self, loc: Tensor, scale: Scale, alpha: float | Tensor, validate_args: bool | None) -> None:
         """Check location and index, and set the attributes."""
-        if checks_values(validate_args, loc):
-            require_finite("loc", loc)
+        require_finite("loc", loc, validate_args)
         batch = broadcast_batch(loc=loc.shape[:-1], scale=scale.batch_shape)
         self.loc, self._scale = expanded(loc, (*batch, scale.dim)), scale
         super().__init__(batch, torch.Size([scale.dim]))
@@ -123,17 +106,17 @@ class MultivariateBetaGaussian(Elliptical):
     @property
     def scale_matrix(self) -> Float[Tensor, "*batch N N"]:
         """Σ."""
-        return self._of_matrices(self._scale.matrix())
+        return self._of_batch(self._scale.matrix(), 2)
 
     @property
     def scale_tril(self) -> Float[Tensor, "*batch N N"]:
         """L, lower triangular with LLᵀ = Σ."""
-        return self._of_matrices(self._scale.tril())
+        return self._of_batch(self._scale.tril(), 2)
 
     @property
     def precision_matrix(self) -> Float[Tensor, "*batch N N"]:
         """Σ⁻¹."""
-        return self._of_matrices(self._scale.precision())
+        return self._of_batch(self._scale.precision(), 2)
 
     @property
     def _sigma(self) -> Scale:
@@ -151,7 +134,8 @@ class MultivariateBetaGaussian(Elliptical):
         """The ellipsoid Δ ≤ R², or all of ℝᴺ."""
         if not isinstance(self.alpha, Tensor) and self.alpha <= 1:
             return constraints.real_vector
-        return Ellipsoid(self._wide(self.loc), self._scale, self._profile.radius(self._half_log_det()))
+        square = self._profile.radius(self._half_log_det()).square()
+        return Condition(f"Ellipsoid(dim={self._dim})", lambda points: self._delta(points) <= square, 1)
 
     def _region(self) -> EllipsoidRegion:
         radius = self._profile.radius(self._half_log_det())
@@ -164,19 +148,19 @@ class MultivariateBetaGaussian(Elliptical):
     def variance(self) -> Float[Tensor, "*batch N"]:
         """The diagonal of the covariance."""
         factor = self._profile.variance_factor(self._half_log_det())
-        return self._round(factor.unsqueeze(-1) * self._scale.diagonal()).expand(self.loc.shape)
+        return self._of_batch(factor.unsqueeze(-1) * self._scale.diagonal(), 1)
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
         """R²Σ/(N+2k+2); Σ only for α = 1."""
         factor = self._profile.variance_factor(self._half_log_det())
-        return self._of_matrices(factor[..., None, None] * self._scale.matrix())
+        return self._of_batch(factor[..., None, None] * self._scale.matrix(), 2)
 
     @property
     def canonical(self) -> tuple[Float[Tensor, "*batch N"], Float[Tensor, "*batch N N"]]:
         """θ = (Σ⁻¹μ, −½Σ⁻¹), the coefficients of t and ttᵀ in the score."""
         linear = self._scale.solve(self._wide(self.loc))
-        return self._round(linear), self._of_matrices(-0.5 * self._scale.precision())
+        return self._round(linear), self._of_batch(-0.5 * self._scale.precision(), 2)
 
     @classmethod
     def from_canonical(
@@ -349,13 +333,6 @@ class MultivariateBetaGaussian(Elliptical):
         """The density with Σ proportional to ``shape`` and this ½ln|Σ|."""
         factor = ((half_log_det - shape.half_log_det()) / shape.dim).exp()
         return cls._of_scale(loc, shape.stretched(factor), alpha, validate_args=validate_args)
-
-    def _of_matrices(self, value: Tensor) -> Tensor:
-        value = value if value.dtype == self.dtype else self._round(value)
-        batch = value.shape[:-2]
-        if batch == self.batch_shape:
-            return value
-        return value.expand(*torch.broadcast_shapes(batch, self.batch_shape), *value.shape[-2:])
 
 
 class TruncatedParaboloid(MultivariateBetaGaussian):

@@ -13,7 +13,6 @@ it is smooth in ε through 0, which is why α may be a tensor whose entries lie 
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,6 +40,11 @@ class Profile:
         self.half = dim / 2
         self._numbers = None if isinstance(alpha, Tensor) else _number_coefficients(alpha - 1.0, dim)
 
+    @property
+    def _gap(self) -> Scalar:
+        """ε = α − 1: a number, or a tensor in float64, whose digits a difference may need."""
+        return self.alpha.double() - 1.0 if isinstance(self.alpha, Tensor) else self.alpha - 1.0
+
     def coefficients(self, like: Tensor) -> tuple[Scalar, Scalar, Scalar]:
         """ε, and c, w with C = c − w·½ln|Σ|; numbers for a number α, else tensors in the dtype of ``like``.
 
@@ -49,20 +53,8 @@ class Profile:
         """
         if self._numbers is not None:
             return self._numbers
-        gap, peak, weight = _coefficients(float64_of(self.alpha, like) - 1.0, self.dim)
-        return gap.to(like.dtype), peak.to(like.dtype), weight.to(like.dtype)
-
-    def _of_gap(self, function: Callable[[Any], Any], like: Tensor) -> Scalar:
-        """A function of ε alone, as :meth:`coefficients`; where it cancels, ε in the dtype of ``like`` is too short."""
-        if isinstance(self.alpha, Tensor):
-            tensor: Tensor = function(self.alpha.double() - 1.0).to(like.dtype)
-            return tensor
-        number: float = function(self.alpha - 1.0)
-        return number
-
-    def _of_margin(self, function: Callable[[Any], Any], like: Tensor) -> Scalar:
-        """A function of `_margin`, as :meth:`_of_gap`."""
-        return self._of_gap(lambda gap: function(self._margin()), like)
+        gap, peak, weight = (_in_dtype(value, like) for value in _coefficients(self._gap, self.dim))
+        return gap, peak, weight
 
     def _margin(self) -> Scalar:
         """1 + ε(s+1) = (s+1)α − s, zero where the variance becomes infinite: exact to the last digit of α."""
@@ -73,8 +65,8 @@ class Profile:
         return ((self.half + 1) * upper - self.half) + (self.half + 1) * (alpha - upper)
 
     def gap(self, like: Tensor) -> Scalar:
-        """ε = α − 1."""
-        return self._of_gap(lambda gap: gap, like)
+        """ε, rounded to the dtype of ``like``."""
+        return _in_dtype(self._gap, like)
 
     def log_peak(self, half_log_det: Tensor) -> Tensor:
         """C = ln p at the mode."""
@@ -144,17 +136,17 @@ class Profile:
 
     def variance_factor(self, half_log_det: Tensor) -> Tensor:
         """v with Cov = vΣ."""
-        return self.log_rho(half_log_det).exp() / self._of_margin(lambda margin: margin, half_log_det)
+        return self.log_rho(half_log_det).exp() / _in_dtype(self._margin(), half_log_det)
 
     def negentropy(self, half_log_det: Tensor) -> Tensor:
         """Ω_α(p) = expm1(ln ρ − log1p(εs/α))/(αε)."""
         gap = self.gap(half_log_det)
-        alpha = 1 + gap
-        y = self.log_peak(half_log_det) - self._of_gap(self._log1p_over_index, half_log_det)
-        return y / alpha * expm1_over(gap * y)
+        y = self.log_peak(half_log_det) - _in_dtype(self._log1p_over_index(), half_log_det)
+        return y / (1 + gap) * expm1_over(gap * y)
 
-    def _log1p_over_index(self, gap: Scalar) -> Scalar:
+    def _log1p_over_index(self) -> Scalar:
         """log1p(εs/α)/ε."""
+        gap = self._gap
         ratio = self.half / (1 + gap)
         near = ratio * _log1p_over(gap * ratio)
         if isinstance(gap, Tensor):
@@ -164,35 +156,34 @@ class Profile:
 
     def conjugate(self, half_log_det: Tensor) -> Tensor:
         """Ω_α* of the centred score, εΩ_α(p) + A = ((1+εs)A − εs/α)/(α+εs): no two large terms of opposite sign."""
-        s = self.half
-        share = self._of_gap(lambda gap: 1 + gap * s, half_log_det)
-        shift = self._of_gap(lambda gap: gap * s / (1 + gap), half_log_det)
-        return (share * self.normalizer(half_log_det) - shift) / self._of_margin(lambda margin: margin, half_log_det)
+        grown = self._gap * self.half
+        share, shift, margin = (
+            _in_dtype(value, half_log_det) for value in (1 + grown, grown / (1 + self._gap), self._margin())
+        )
+        return (share * self.normalizer(half_log_det) - shift) / margin
 
     def entropy(self, half_log_det: Tensor) -> Tensor:
         """Shannon entropy, −C + s − εG'(ε)."""
-        shift = self._of_gap(lambda gap: self.half - gap * log_gamma_ratio_slope(gap, self.dim), half_log_det)
-        return shift - self.log_peak(half_log_det)
+        shift = self.half - self._gap * log_gamma_ratio_slope(self._gap, self.dim)
+        return _in_dtype(shift, half_log_det) - self.log_peak(half_log_det)
 
     def log_power_integral(self, gamma: Scalar, half_log_det: Tensor) -> Tensor:
         """ln ∫p^γ = (γ−1)C + G(ε) − G(ε/γ) − s ln γ for γ > 0; a number γ may be ≤ 0 where the support is bounded."""
-        gap = self.gap(half_log_det)
-        if isinstance(gamma, Tensor) or isinstance(gap, Tensor):
-            order = float64_of(gamma, half_log_det)
-            wide = float64_of(self.alpha, half_log_det) - 1
-            shift = log_gamma_ratio(wide, self.dim) - log_gamma_ratio(wide / order, self.dim) - self.half * order.log()
-            return (order - 1).to(half_log_det.dtype) * self.log_peak(half_log_det) + shift.to(half_log_det.dtype)
-        bound = -gap if gap > 0 else -gap * self.half
-        if gamma <= bound:
-            raise ValueError(
-                f"gamma must exceed {bound:.6g}; got {gamma}, for which the integral diverges. Pass a larger gamma."
-            )
-        if gamma > 0:
-            moved = log_gamma_ratio(gap, self.dim) - log_gamma_ratio(gap / gamma, self.dim)
-            return (gamma - 1) * self.log_peak(half_log_det) + (moved - self.half * math.log(gamma))
-        k = gamma / gap
-        volume = self.half * (self.log_rho(half_log_det) + math.log(2 * math.pi / gap)) + half_log_det
-        return gamma * self.log_peak(half_log_det) + volume + (math.lgamma(k + 1) - math.lgamma(k + 1 + self.half))
+        if not isinstance(gamma, Tensor) and not isinstance(self._gap, Tensor):
+            gap = self._gap
+            bound = -gap if gap > 0 else -gap * self.half
+            if gamma <= bound:
+                raise ValueError(
+                    f"gamma must exceed {bound:.6g}; got {gamma}, for which the integral diverges. Pass a larger gamma."
+                )
+            if gamma <= 0:
+                k = gamma / gap
+                volume = self.half * (self.log_rho(half_log_det) + math.log(2 * math.pi / gap)) + half_log_det
+                share = math.lgamma(k + 1) - math.lgamma(k + 1 + self.half)
+                return gamma * self.log_peak(half_log_det) + volume + share
+        order, wide = float64_of(gamma, half_log_det), float64_of(self.alpha, half_log_det) - 1
+        shift = log_gamma_ratio(wide, self.dim) - log_gamma_ratio(wide / order, self.dim) - self.half * order.log()
+        return _in_dtype(order - 1, half_log_det) * self.log_peak(half_log_det) + _in_dtype(shift, half_log_det)
 
     def log_escort_stretch(self, beta: float, half_log_det: Tensor) -> Tensor:
         """ln m with Σ' = mΣ the scale matrix of the β-escort, whose index is 1 + ε/β."""
@@ -204,7 +195,7 @@ class Profile:
     def half_log_det_of_covariance(self, half_log_det: Tensor) -> Tensor:
         """½ln|Σ| of the member whose covariance has this ½ln|V|."""
         gap, peak, weight = self.coefficients(half_log_det)
-        shift = gap * peak - self._of_margin(_log, half_log_det)
+        shift = gap * peak - _in_dtype(_log(self._margin()), half_log_det)
         return (half_log_det - self.half * shift) / weight
 
     def half_log_det_of_support(self, half_log_det: Tensor) -> Tensor:
@@ -223,7 +214,17 @@ class UniformProfile(Profile):
         self._log_unit_radius_sq = (math.lgamma(1 + self.half) - self.half * math.log(math.pi)) / self.half
 
     def log_peak(self, half_log_det: Tensor) -> Tensor:
-        """C = 0."""
+        """0, as are the negentropy and the entropy."""
+        return torch.zeros_like(half_log_det)
+
+    negentropy = entropy = log_peak
+
+    def log_power_integral(self, gamma: Scalar, half_log_det: Tensor) -> Tensor:
+        """ln ∫1 = 0."""
+        return torch.zeros_like(half_log_det)
+
+    def log_escort_stretch(self, beta: float, half_log_det: Tensor) -> Tensor:
+        """ln 1: every escort of a uniform density is that density."""
         return torch.zeros_like(half_log_det)
 
     def radius(self, half_log_det: Tensor) -> Tensor:
@@ -252,25 +253,9 @@ class UniformProfile(Profile):
         """R²/(N+2)."""
         return self.radius(half_log_det).square() / (self.dim + 2)
 
-    def negentropy(self, half_log_det: Tensor) -> Tensor:
-        """Ω_∞ = 0."""
-        return torch.zeros_like(half_log_det)
-
     def conjugate(self, half_log_det: Tensor) -> Tensor:
         """−½R²·N/(N+2): the mean score, since the negentropy is 0."""
         return -0.5 * self.dim * self.variance_factor(half_log_det)
-
-    def entropy(self, half_log_det: Tensor) -> Tensor:
-        """ln of the volume, 0."""
-        return torch.zeros_like(half_log_det)
-
-    def log_power_integral(self, gamma: Scalar, half_log_det: Tensor) -> Tensor:
-        """ln ∫1 = 0."""
-        return torch.zeros_like(half_log_det)
-
-    def log_escort_stretch(self, beta: float, half_log_det: Tensor) -> Tensor:
-        """ln 1: every escort of a uniform density is that density."""
-        return torch.zeros_like(half_log_det)
 
 
 def profile_of(alpha: Scalar, dim: int) -> Profile:
@@ -290,8 +275,13 @@ _known_coefficients = functools.lru_cache(maxsize=256)(_coefficients)
 
 
 def _number_coefficients(gap: float, dim: int) -> tuple[float, float, float]:
-    """The same for a number, found once; a tracer does not follow a cache."""
+    """ε, c, w for a number, from a cache; a tracer does not follow one."""
     return _coefficients(gap, dim) if torch.compiler.is_compiling() else _known_coefficients(gap, dim)
+
+
+def _in_dtype(value: Scalar, like: Tensor) -> Scalar:
+    """A tensor in the dtype of another; numbers join every dtype as they are."""
+    return value.to(like.dtype) if isinstance(value, Tensor) else value
 
 
 def _log1p_over(y: Scalar) -> Scalar:

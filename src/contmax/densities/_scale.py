@@ -162,14 +162,12 @@ def scale_of(name: str, raw: Tensor, validate: bool) -> Scale:
     """
     wide = raw.to(wide_dtype(raw.dtype))
     if name == "scale_diag":
-        if validate:
-            require_positive(name, raw, "Pass softplus(x) or the square roots of the diagonal of Σ.")
+        require_positive(name, raw, "Pass softplus(x) or the square roots of the diagonal of Σ.", validate)
         return DiagonalScale(wide)
     if name == "scale_tril":
-        if validate:
-            require_finite(name, raw)
-            hint = "Pass torch.linalg.cholesky(Σ), or a triangular matrix with softplus on its diagonal."
-            require_positive(f"the diagonal of {name}", raw.diagonal(dim1=-2, dim2=-1), hint)
+        require_finite(name, raw, validate)
+        hint = "Pass torch.linalg.cholesky(Σ), or a triangular matrix with softplus on its diagonal."
+        require_positive(f"the diagonal of {name}", raw.diagonal(dim1=-2, dim2=-1), hint, validate)
         return TriangularScale(wide.tril())
     if name == "precision_matrix":
         return scale_of_precision(name, wide, validate)
@@ -190,33 +188,29 @@ def _cholesky(name: str, matrix: Float[Tensor, "*batch N N"], validate: bool) ->
         return factored(matrix)
     tril, info = torch.linalg.cholesky_ex(matrix.double())
     if validate:
-        _require_symmetric(name, matrix)
-        _require_definite(name, matrix, tril, info)
+        _require_scale(name, matrix, tril, info)
     else:
         tril = tril + torch.where(info == 0, 0.0, torch.nan)[..., None, None]
-    return tril.to(matrix.dtype)
+    factor: Tensor = tril.to(matrix.dtype)
+    return factor
 
 
-def _require_symmetric(name: str, matrix: Tensor) -> None:
-    """Symmetric up to rounding, and finite."""
+def _require_scale(name: str, matrix: Tensor, tril: Tensor, info: Tensor) -> None:
+    """Finite, symmetric up to rounding and positive definite to working precision."""
     require_finite(name, matrix)
     if not matrix.numel():
         return
+    matrix, eps = matrix.detach(), torch.finfo(matrix.dtype).eps
     gap = (matrix - matrix.mT).abs().amax()
-    if bool(gap > 64 * torch.finfo(matrix.dtype).eps * matrix.abs().amax()):
+    if bool(gap > 64 * eps * matrix.abs().amax()):
         raise ValueError(
             f"{name} must be symmetric; got entries that differ from their mirror by {float(gap):.3g}. "
             f"Pass ({name} + {name}.mT) / 2."
         )
-
-
-def _require_definite(name: str, matrix: Tensor, tril: Tensor, info: Tensor) -> None:
-    if not matrix.numel():
-        return
-    # What is left of each diagonal entry after elimination: rounding alone leaves about N·eps of a singular matrix.
-    pivots = tril.detach().diagonal(dim1=-2, dim2=-1).square() / matrix.detach().diagonal(dim1=-2, dim2=-1)
-    if bool((info != 0).any()) or bool((pivots <= matrix.shape[-1] * torch.finfo(matrix.dtype).eps).any()):
-        low = float(torch.linalg.eigvalsh(matrix.detach())[..., 0].min())
+    # The share of each diagonal entry that elimination leaves: rounding alone leaves about N·eps of a singular matrix.
+    pivots = tril.detach().diagonal(dim1=-2, dim2=-1).square() / matrix.diagonal(dim1=-2, dim2=-1)
+    if bool((info != 0).any()) or bool((pivots <= matrix.shape[-1] * eps).any()):
+        low = float(torch.linalg.eigvalsh(matrix)[..., 0].min())
         raise ValueError(
             f"{name} must be positive definite; got smallest eigenvalue {low:.4g} in shape {tuple(matrix.shape)}, "
             f"so it is degenerate or indefinite. Add a multiple of the identity, or pass scale_tril."

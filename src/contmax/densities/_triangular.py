@@ -9,8 +9,13 @@ from torch.types import _size
 
 from contmax._typing import Float
 from contmax.densities._line import LineDensity, LineLaw
-from contmax.densities._moments import Samples, as_samples, require_spread
-from contmax.densities._validation import as_parameters, checks_values, require_positive
+from contmax.densities._validation import (
+    Samples,
+    as_parameters,
+    as_samples,
+    require_positive,
+    require_spread,
+)
 
 
 class _TriangularLaw(LineLaw):
@@ -71,11 +76,6 @@ class Triangular(LineDensity):
         return self._round(-1 / self._half_width())
 
     @property
-    def normalizer(self) -> Float[Tensor, "*batch"]:
-        """A₂ = λ + 1 of the centred score −|t−μ|/b."""
-        return self._round(1 - 1 / self._half_width())
-
-    @property
     def variance(self) -> Float[Tensor, "*batch"]:
         """b/6."""
         return self._round(self._wide(self.scale) / 6)
@@ -111,8 +111,7 @@ class Triangular(LineDensity):
             tensor(4.)
         """
         loc, slope = as_parameters(loc=loc, slope=slope)
-        if checks_values(validate_args, slope):
-            require_positive("-slope", -slope, "Pass theta = -1/b < 0.")
+        require_positive("-slope", -slope, "Pass theta = -1/b < 0.", validate_args)
         return cls(loc, -1 / slope, validate_args=validate_args)
 
     @classmethod
@@ -149,8 +148,7 @@ class Triangular(LineDensity):
         """
         low, high = as_parameters(low=low, high=high)
         half_width = 0.5 * (high - low)
-        if checks_values(validate_args, low, high):
-            require_positive("high - low", half_width, "Pass low < high.")
+        require_positive("high - low", half_width, "Pass low < high.", validate_args)
         return cls(low + half_width, half_width.square(), validate_args=validate_args)
 
     @classmethod

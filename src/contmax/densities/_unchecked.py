@@ -13,15 +13,10 @@ _HALF = frozenset((torch.float16, torch.bfloat16))
 
 
 def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> Distribution:
-    """A copy that gives a log-probability of −inf off its support instead of raising.
+    """A copy, down to the distributions it is made of, with log-probability −inf off its support instead of an error.
 
-    Args:
-        distribution: from this library or from torch; one made of others is copied all the way down.
-        dtype: what to compute in, if the parameters do not come in a wider one; by default their own.
-
-    Returns:
-        A distribution of the same type. In float64 the ends of its support are not rounded to the precision of the
-        parameters.
+    It computes in ``dtype`` unless its parameters are in a wider one. In float64 the ends of its support do not suffer
+    from the rounding of a narrower dtype.
 
     Example:
         >>> uniform = torch.distributions.Uniform(0.0, 1.0)

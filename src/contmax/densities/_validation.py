@@ -1,13 +1,17 @@
-"""What a density accepts: shapes are always checked, values only where looking at them is free."""
+"""Checks of the parameters and samples of a density: of shapes always, of values only where reading them is free."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from contmax._eager import is_eager_cpu
 from contmax._precision import common_dtype, in_dtype
-from contmax._typing import Float
+
+Samples = Tensor | np.ndarray | Sequence[Any]
 
 
 def checks_values(validate_args: bool | None, *parameters: Tensor) -> bool:
@@ -27,7 +31,7 @@ def as_parameters(**given: float | int | Tensor) -> list[Tensor]:
     tensors = [value for value in given.values() if isinstance(value, Tensor)]
     first = tensors[0].dtype if tensors else torch.bool
     if len(tensors) == len(given) and first.is_floating_point and all(x.dtype == first for x in tensors):
-        return tensors  # as they nearly always are
+        return tensors  # the usual case
     for name, value in given.items():
         if not isinstance(value, Tensor | float | int):
             raise TypeError(
@@ -47,7 +51,7 @@ def as_parameters(**given: float | int | Tensor) -> list[Tensor]:
 
 
 def expanded(parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The parameter in this shape: itself if it has it, without a view that gradients would have to pass."""
+    """The parameter in this shape; without a view, which gradients would have to pass, if it has it already."""
     return parameter if parameter.shape == shape else parameter.expand(shape)
 
 
@@ -63,9 +67,9 @@ def broadcast_batch(**shapes: tuple[int, ...]) -> torch.Size:
         raise ValueError(f"batch shapes do not broadcast: {listed}. Pass shapes that agree or are 1.") from None
 
 
-def require_finite(name: str, value: Tensor) -> None:
-    """No NaN and no infinity."""
-    if value.numel() and not bool(torch.isfinite(value).all()):
+def require_finite(name: str, value: Tensor, validate_args: bool | None = True) -> None:
+    """No NaN and no infinity, where values are read: see :func:`checks_values`."""
+    if checks_values(validate_args, value) and value.numel() and not bool(torch.isfinite(value).all()):
         bad = int((~torch.isfinite(value)).sum())
         raise ValueError(
             f"{name} must be finite; got {bad} NaN or infinite of {value.numel()} entries. "
@@ -73,10 +77,10 @@ def require_finite(name: str, value: Tensor) -> None:
         )
 
 
-def require_positive(name: str, value: Tensor, hint: str) -> None:
-    """Finite and greater than zero, with a hint at what to pass instead."""
-    require_finite(name, value)
-    if value.numel() and not bool((value > 0).all()):
+def require_positive(name: str, value: Tensor, hint: str, validate_args: bool | None = True) -> None:
+    """Finite and greater than zero, where values are read, with a hint at what to pass instead."""
+    require_finite(name, value, validate_args)
+    if checks_values(validate_args, value) and value.numel() and not bool((value > 0).all()):
         low = float(value.detach().min())
         raise ValueError(
             f"{name} must be positive; got min {low:.4g} in a tensor of shape {tuple(value.shape)}. {hint}"
@@ -86,7 +90,7 @@ def require_positive(name: str, value: Tensor, hint: str) -> None:
 def require_broadcastable(name: str, shape: tuple[int, ...], batch_shape: torch.Size) -> None:
     """Points, without their event dimensions, must broadcast with the batch of the density."""
     if shape[len(shape) - len(batch_shape) :] == batch_shape:
-        return  # as they nearly always do
+        return  # the usual case
     try:
         torch.broadcast_shapes(shape, batch_shape)
     except RuntimeError:
@@ -96,7 +100,7 @@ def require_broadcastable(name: str, shape: tuple[int, ...], batch_shape: torch.
         ) from None
 
 
-def as_index(alpha: float | int | Tensor, dim: int) -> float | Tensor:
+def as_index(alpha: float | int | Tensor, dim: int, validate_args: bool | None) -> float | Tensor:
     """α as a Python float or a floating-point tensor, within the range where the density exists in N dimensions."""
     if isinstance(alpha, Tensor):
         if alpha.is_complex() or alpha.dtype == torch.bool:
@@ -106,34 +110,53 @@ def as_index(alpha: float | int | Tensor, dim: int) -> float | Tensor:
                 "A density whose α is a tensor, as a learned one, needs the Gamma function, which ONNX does not have. "
                 "Export an attention with the number: alpha=float(attention.alpha) and the same state dict otherwise."
             )
-        return alpha if alpha.is_floating_point() else alpha.to(torch.get_default_dtype())
+        alpha = alpha if alpha.is_floating_point() else alpha.to(torch.get_default_dtype())
+        if alpha.numel() and checks_values(validate_args, alpha):
+            if not bool(torch.isfinite(alpha).all()):
+                raise ValueError(
+                    "alpha must be finite in a tensor; got NaN or infinity. Pass alpha=math.inf as a float instead."
+                )
+            _require_above_bound(float(alpha.detach().min()), "min ", dim)
+        return alpha
     if isinstance(alpha, bool) or not isinstance(alpha, float | int):
         raise TypeError(f"alpha must be a number or a tensor; got {type(alpha).__name__}. Pass for example alpha=2.0.")
     # α chooses formulas, so a compiled program holds it as a constant: ldexp does not trace, it takes the value.
     value = math.ldexp(alpha, 0)
-    if not value > dim / (dim + 2):
-        raise ValueError(_range_message(f"{value:.6g}", dim))
+    _require_above_bound(value, "", dim)
     return value
 
 
-def require_index(alpha: Float[Tensor, "..."], dim: int) -> None:
-    """A tensor α must be finite and within the range where the density exists."""
-    if not alpha.numel():
-        return
-    if not bool(torch.isfinite(alpha).all()):
-        raise ValueError(
-            "alpha must be finite in a tensor; got NaN or infinity. Pass alpha=math.inf as a float instead."
-        )
-    low = float(alpha.detach().min())
-    if not low > dim / (dim + 2):
-        raise ValueError(_range_message(f"min {low:.6g}", dim))
-
-
-def _range_message(got: str, dim: int) -> str:
+def _require_above_bound(alpha: float, which: str, dim: int) -> None:
     bound = dim / (dim + 2)
-    if got.endswith("nan"):
-        return f"alpha must be a number; got nan. Pass alpha > {bound:.6g}, for example 2.0."
-    return (
-        f"alpha must exceed N/(N+2) = {bound:.6g} in N = {dim} dimension{'s' if dim > 1 else ''}; got {got}, "
-        f"where variance and negentropy are infinite. Pass a larger alpha; 1 is the Gaussian, 2 the parabola."
-    )
+    if math.isnan(alpha):
+        raise ValueError(f"alpha must be a number; got nan. Pass alpha > {bound:.6g}, for example 2.0.")
+    if not alpha > bound:
+        raise ValueError(
+            f"alpha must exceed N/(N+2) = {bound:.6g} in N = {dim} dimension{'s' if dim > 1 else ''}; got {which}"
+            f"{alpha:.6g}, where variance and negentropy are infinite. Pass a larger alpha; 1 is the Gaussian, 2 the "
+            "parabola."
+        )
+
+
+def as_samples(samples: Samples) -> Tensor:
+    """Observations along the first dimension as a floating-point tensor, not empty and finite."""
+    tensor = torch.as_tensor(samples)
+    tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
+    if tensor.ndim < 1 or not tensor.shape[0]:
+        raise ValueError(
+            f"samples must have observations along their first dimension; got shape {tuple(tensor.shape)}."
+        )
+    require_finite("samples", tensor, None)
+    return tensor
+
+
+def require_spread(samples: Tensor) -> None:
+    """Refuse the samples of a density that are all equal, to which rounding may give a variance."""
+    if checks_values(None, samples):
+        equal = (samples == samples[:1]).all(0)
+        if bool(equal.any()):
+            raise ValueError(
+                f"samples must differ from each other; got {len(samples)} that are all "
+                f"{float(samples[0][equal].reshape(-1)[0]):g}, and no density is so narrow. Pass more samples, or make "
+                "the density with from_support(low, high)."
+            )

@@ -154,19 +154,18 @@ def _array(tensor: Tensor) -> Array:
     return array
 
 
-def _location_and_scale(density: Any) -> dict[str, Tensor]:
-    return {"loc": density.loc, "scale": density.scale}
+def _fitted(family: Any, *names: str) -> Callable[..., dict[str, Any]]:
+    """A function from samples to the named parameters of the member that fits them."""
+
+    def fitted(data: Tensor, **options: Any) -> dict[str, Any]:
+        density = family.fit(data, **options)
+        found = (*names, "alpha") if options.get("alpha", 2.0) is None else names
+        return {name: getattr(density, name) for name in found}
+
+    return fitted
 
 
-def _parameters(density: BetaGaussian, with_index: bool) -> dict[str, Any]:
-    return {**_location_and_scale(density), **({"alpha": density.alpha} if with_index else {})}
-
-
-beta_gaussian = Family(
-    "beta_gaussian", BetaGaussian, lambda data, alpha=2.0: _parameters(BetaGaussian.fit(data, alpha), alpha is None)
-)
-truncated_parabola = Family(
-    "truncated_parabola", TruncatedParabola, lambda data: _location_and_scale(TruncatedParabola.fit(data))
-)
-triangular = Family("triangular", Triangular, lambda data: _location_and_scale(Triangular.fit(data)))
+beta_gaussian = Family("beta_gaussian", BetaGaussian, _fitted(BetaGaussian, "loc", "scale"))
+truncated_parabola = Family("truncated_parabola", TruncatedParabola, _fitted(TruncatedParabola, "loc", "scale"))
+triangular = Family("triangular", Triangular, _fitted(Triangular, "loc", "scale"))
 location_scale = Family("location_scale", LocationScale, None)

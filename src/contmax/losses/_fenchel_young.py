@@ -160,7 +160,7 @@ def loss_between(prediction: Distribution, target: Distribution | Tensor) -> Ten
 
 
 def _checked_weight(mask: Tensor | None, weight: Tensor | None, shape: torch.Size) -> Tensor | None:
-    """What each example counts: 0 where it is not labelled, whatever its weight; None if all count alike."""
+    """The weight of each example, 0 where it is not labelled; None if all examples have one weight."""
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(f"mask must be boolean, True = labelled; got {mask.dtype}. Pass mask.bool().")
     for name, given in (("mask", mask), ("weight", weight)):
@@ -245,11 +245,11 @@ def _require_finite_observations(target: Distribution | Tensor) -> None:
 
 
 def _rounded(losses: Tensor, dtype: torch.dtype) -> Tensor:
-    """In another dtype; what overflows in it is infinite and has zero gradient, as what overflows in float64."""
+    """In another dtype; a loss that overflows there becomes infinite with zero gradient."""
     return torch.where(losses.abs() > torch.finfo(dtype).max, losses.detach(), losses).to(dtype)
 
 
 def _common_dtype(losses: Tensor, *arguments: Distribution | Tensor) -> torch.dtype:
-    """What the dtypes of the parameters promote to: losses are computed in float64 and rounded once."""
+    """The common dtype of all parameters: losses are computed in float64 and rounded once."""
     dtypes = [dtype for argument in arguments for dtype in parameter_dtypes(argument)]
     return functools.reduce(torch.promote_types, dtypes) if dtypes else losses.dtype

@@ -32,7 +32,7 @@ from contmax.losses._pairs._negentropy import HEIGHT_SLACK, not_negative, tsalli
 
 # The integral of a density that was resolved is this close to one, also if it computes its logarithm in float32.
 _MASS_SLACK = 1e-5
-# What a power is known to, from two points close to where it begins.
+# The accuracy of a power that is measured at two points close to where it begins.
 _GROWTH_SLACK = 1e-6
 # The logarithm of the size from which a score counts as −∞, because its derivatives might be infinite.
 _LOG_SCORE_MAX = 345.0
@@ -44,7 +44,11 @@ def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batc
     alpha = prediction.required_alpha()
     if isinstance(prediction, Elliptical) and callable(getattr(target, "expectation", None)):
         return _averaged_loss(prediction, target)
-    _require_line(target)
+    if target.event_shape:
+        raise NotImplementedError(
+            f"no closed form is known for a target {type(target).__name__} in {target.event_shape[-1]} dimensions. "
+            "Pass samples as Empirical(target.sample((1000,)))."
+        )
     shape = torch.broadcast_shapes(prediction.batch_shape, target.batch_shape)
     wide = cast(Density, unchecked(prediction, torch.float64))
     target = unchecked(target, torch.float64)
@@ -53,13 +57,13 @@ def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batc
     value, counts = _finite_scores(wide, rule.beside_bends, alive)
     density = torch.where(alive, log_p.exp(), 0.0)
     rate = _negentropy_rate(log_p, alpha)
-    # The loss is infinite unless the density makes up for a score that is.
+    # An infinite score makes the loss infinite, unless the density there is small enough.
     overflown = (alive & ~counts & (rule.shares > 0) & (log_p > -_LOG_SCORE_MAX)) | (rate == math.inf)
     rate = torch.where(rate == math.inf, 0.0, rate)
     # ∫p^α of a density that grows like x⁻ˢ at an end of its support diverges from s = 1/α.
     unbounded = log_p.amax(0) > HEIGHT_SLACK if _is_infinite(alpha) else rule.growth(target) * alpha > 1 - _GROWTH_SLACK
     infinite = overflown.any(0) | rule.diverges(density * value) | unbounded
-    # Next to a pole the rule does not resolve the density, and there is no need to.
+    # Next to a pole the rule does not resolve the density; the loss is infinite anyway.
     mass = torch.where(unbounded, 1.0, (rule.shares * density).sum(0))
     _require_mass(target, mass, (rule.points.abs() * density).amax(0))
     loss = wide.conjugate() + (rule.shares * density * (rate - value)).sum(0)
@@ -67,7 +71,7 @@ def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batc
 
 
 def _averaged_loss(prediction: Elliptical, target: Any) -> Tensor:
-    """The same against a target that averages smooth functions by a rule of its own, in one or several dimensions."""
+    """The loss against a target that averages smooth functions by its own rule, in one or several dimensions."""
     alpha, shape = prediction.alpha, torch.broadcast_shapes(prediction.batch_shape, target.batch_shape)
     target = target.expand(shape)
 
@@ -95,9 +99,9 @@ def _is_infinite(alpha: float | Tensor) -> bool:
 
 
 def _require_mass(target: Distribution, mass: Tensor, blur: Tensor) -> None:
-    """A density that was not resolved, or is none, shows in its integral; looked at only where that is free.
+    """Refuse a target whose integral is not one: it is not normalised or not resolved. Read where reading is free.
 
-    The rounding of points far from zero moves them across a narrow density, which is not its fault.
+    The rounding of points far from zero moves them across a narrow density; ``blur`` allows for that.
     """
     slack = _MASS_SLACK + 8 * torch.finfo(mass.dtype).eps * blur
     if is_eager_cpu(mass) and bool(((mass - 1).abs() > slack).any()):
@@ -108,39 +112,22 @@ def _require_mass(target: Distribution, mass: Tensor, blur: Tensor) -> None:
         )
 
 
-def _require_line(target: Distribution) -> None:
-    if target.event_shape:
-        raise NotImplementedError(
-            f"no closed form is known for a target {type(target).__name__} in {target.event_shape[-1]} dimensions. "
-            "Pass samples as Empirical(target.sample((1000,)))."
-        )
-
-
 @register_fenchel_young(Density, Tensor)
 def observed(prediction: Density, target: Tensor) -> Float[Tensor, "..."]:
     """Ω_α*(f) − f(t) for any density with a score, in float64."""
-    points = _in_front(target.double().unsqueeze(0), prediction)
+    event = prediction.event_shape
+    shape = torch.broadcast_shapes(target.shape[: target.ndim - len(event)], prediction.batch_shape)
+    points = target.double().expand(shape + event).unsqueeze(0)
     return _mean_cost(prediction, points, torch.ones((), dtype=torch.float64, device=points.device))
 
 
 @register_fenchel_young(Density, Empirical)
 def sampled(prediction: Density, target: Empirical) -> Float[Tensor, "..."]:
     """Ω_α*(f) − Σ w f(t) for any density with a score, in float64."""
+    target = target.expand(torch.broadcast_shapes(target.batch_shape, prediction.batch_shape))
     samples = target.samples.double().movedim(-1 - len(prediction.event_shape), 0)
     weights = target.weights.double().movedim(-1, 0)
-    weights = weights.reshape(len(weights), *(1,) * _missing(weights, prediction, events=0), *weights.shape[1:])
-    return _mean_cost(prediction, _in_front(samples, prediction), weights / weights.sum(0))
-
-
-def _in_front(points: Float[Tensor, "n ..."], prediction: Distribution) -> Float[Tensor, "n ..."]:
-    """Points of a target with their axis before the batch of the prediction, which may be the longer one."""
-    missing = _missing(points, prediction, len(prediction.event_shape))
-    return points.reshape(len(points), *(1,) * missing, *points.shape[1:])
-
-
-def _missing(values: Tensor, prediction: Distribution, events: int) -> int:
-    """How many dimensions the batch of the prediction has in excess of that of the values."""
-    return max(0, len(prediction.batch_shape) - values.dim() + 1 + events)
+    return _mean_cost(prediction, samples, weights / weights.sum(0))
 
 
 def _mean_cost(prediction: Density, points: Float[Tensor, "n ..."], shares: Float[Tensor, "..."]) -> Tensor:
@@ -156,20 +143,15 @@ def _mean_cost(prediction: Density, points: Float[Tensor, "n ..."], shares: Floa
 def _finite_scores(
     prediction: Density, points: Float[Tensor, "..."], wanted: Bool[Tensor, "..."]
 ) -> tuple[Float[Tensor, "..."], Bool[Tensor, "..."]]:
-    """Scores at the wanted points, and where they are of a size whose derivatives are finite too; elsewhere 0.
+    """Scores, and where they count: at the wanted points, unless a score is so large that its derivatives overflow.
 
-    Args:
-        prediction: a density with a score, in float64.
-        points: ``(*sample, *batch)`` or ``(*sample, *batch, N)``.
-        wanted: which points count, ``(*sample, *batch)``.
-
-    Returns:
-        The scores, zero with zero gradient where they are left out, and where they were not.
+    Elsewhere the scores are zero, with zero gradient. The prediction is in float64; points are ``(*sample, *batch)`` or
+    ``(*sample, *batch, N)``, and ``wanted`` is ``(*sample, *batch)``.
     """
     with torch.no_grad():
         counts = wanted & (prediction.score(points) > -math.exp(_LOG_SCORE_MAX))
-    kept = counts.reshape(counts.shape + (1,) * len(prediction.event_shape))
-    scores = prediction.score(torch.where(kept, points, prediction.mode.detach()))
+    used = counts.reshape(counts.shape + (1,) * len(prediction.event_shape))
+    scores = prediction.score(torch.where(used, points, prediction.mode.detach()))
     return torch.where(counts, scores, 0.0), counts
 
 

@@ -68,8 +68,9 @@ def beta_gaussian(gap: Number, order: Number, dim: int) -> Number:
     if not isinstance(order, Tensor) and math.isinf(order):
         quotient: Number = 0.0
     elif isinstance(gap, Tensor) or isinstance(order, Tensor):
-        like = gap if isinstance(gap, Tensor) else order
-        gap, order = torch.broadcast_tensors(float64_of(gap, like), float64_of(order, like))
+        like = next(x for x in (gap, order) if isinstance(x, Tensor))
+        wide: tuple[Tensor, ...] = torch.broadcast_tensors(float64_of(gap, like), float64_of(order, like))
+        gap, order = wide
         near = order.abs() < _ORDER_NEAR
         slope = _mean_slope(gap, torch.where(near, order, 0.0), dim)
         quotient = torch.where(near, slope, _secant(ratio, gap, torch.where(near, 1.0, order), dim))
