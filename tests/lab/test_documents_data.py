@@ -18,8 +18,7 @@ from reviews import (
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task
 from contmax_lab.tasks.documents import DocumentsData
-from contmax_lab.tasks.documents._data import held_out_reviews
-from contmax_lab.tasks.documents._prepared import FIRST_WORD, UNKNOWN
+from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN, held_out_reviews
 from contmax_lab.tasks.documents._reviews import tokenize
 
 TASK = find_task("documents")
@@ -202,7 +201,7 @@ def test_padding_comes_after_the_end(folder):
 
 def test_prepared_arrays_are_used_until_a_file_changes(folder, monkeypatch):
     load(folder)
-    monkeypatch.setattr("contmax_lab.tasks.documents._prepared.tokenize", lambda text: pytest.fail("read again"))
+    monkeypatch.setattr("contmax_lab.tasks.documents._data.tokenize", lambda text: pytest.fail("read again"))
     load(folder)
     monkeypatch.undo()
     write_table(folder, test=texts(10, 2))

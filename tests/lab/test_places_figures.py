@@ -10,9 +10,9 @@ from contmax_lab.contract import TrainedRun
 from contmax_lab.drawing import LIGHT, rendered_twice
 from contmax_lab.registry import find_task, load_recipe
 from contmax_lab.report import sections
-from contmax_lab.tasks.places import _figures
+from contmax_lab.tasks.places import _task
 from contmax_lab.tasks.places._attention import Looked
-from contmax_lab.tasks.places._figures import _cells_of, _first_of_classes, _stretches
+from contmax_lab.tasks.places._task import _first_of_classes, _stretches
 
 TASK = find_task("places")
 PNG = b"\x89PNG"
@@ -75,14 +75,14 @@ def test_what_looks_at_nothing_is_not_drawn():
 @pytest.mark.parametrize("name", ["places/utterance", "places/digit"])
 def test_titles_tell_the_measured_iou(monkeypatch, name):
     drawn = []
-    real = _figures.new_axes
+    real = _task.new_axes
 
     def remembered(*sizes, **more):
         canvas, axes = real(*sizes, **more)
         drawn.append(axes)
         return canvas, axes
 
-    monkeypatch.setattr(_figures, "new_axes", remembered)
+    monkeypatch.setattr(_task, "new_axes", remembered)
     trained = untrained(name)
     (figure,) = TASK.figures([trained], [3])
     figure.draw(LIGHT)
@@ -99,10 +99,7 @@ def test_examples_are_the_first_of_classes_from_the_first_to_the_last():
     assert _first_of_classes(torch.tensor([7, 7]), 3) == [0]
 
 
-def test_cells_fill_the_interval_and_stretches_are_where_the_set_is():
-    middles, widths = _cells_of(torch.tensor([0.1, 0.3, 0.9]))
-    torch.testing.assert_close(widths, torch.tensor([0.2, 0.4, 0.4]))
-    torch.testing.assert_close(middles, torch.tensor([0.1, 0.4, 0.8]))
+def test_stretches_are_where_the_set_is():
     seen = torch.tensor([[True, True, False, False, False, True, True, True, False, True]])
     found = Looked(torch.zeros(10, 1), seen.float(), seen)
     assert _stretches(found) == [pytest.approx(pair) for pair in ((0.0, 0.2), (0.5, 0.3), (0.9, 0.1))]

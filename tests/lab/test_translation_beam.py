@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from contmax_lab.contract import Cell, Repetition, Row
-from contmax_lab.tasks.translation import _scores
+from contmax_lab.tasks.translation import _task
 from contmax_lab.tasks.translation._beam import beam_search
-from contmax_lab.tasks.translation._prepared import END, PADDING, START
+from contmax_lab.tasks.translation._data import END, PADDING, START
 
 PIECES, LONGEST = 7, 3
 
@@ -134,26 +134,26 @@ LINES = [
 
 def test_bleu_by_hand():
     # 5 of 6 words, 3 of 5 pairs, 2 of 4 triples, 1 of 3 of four.
-    assert _scores.scores(LINES[:1])["bleu"] == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
-    assert _scores.scores([(s, r, r) for s, r, _ in LINES])["bleu"] == pytest.approx(100)
+    assert _task.scores(LINES[:1])["bleu"] == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+    assert _task.scores([(s, r, r) for s, r, _ in LINES])["bleu"] == pytest.approx(100)
 
 
 def test_scores_are_those_of_sacrebleu():
     sacrebleu = pytest.importorskip("sacrebleu")
-    found = _scores.scores(LINES)
+    found = _task.scores(LINES)
     said, references = [line[2].upper() for line in LINES], [[line[1] for line in LINES]]
     assert found["bleu"] == sacrebleu.corpus_bleu(said, references, lowercase=True).score
     assert found["chrf"] == sacrebleu.CHRF(lowercase=True).corpus_score(said, references).score
     assert found["bleu_to_10"] == sacrebleu.corpus_bleu(said[:2], [references[0][:2]], lowercase=True).score
     assert found["bleu_to_15"] == sacrebleu.corpus_bleu(said[2:], [references[0][2:]], lowercase=True).score
     assert set(found) == {"bleu", "chrf", "length", "bleu_to_10", "bleu_to_15"}
-    assert "case:lc|eff:no|tok:13a|smooth:exp" in _scores.signatures()["bleu"]
+    assert "case:lc|eff:no|tok:13a|smooth:exp" in _task.signatures()["bleu"]
 
 
 def test_a_table_of_translations_comes_back():
-    assert _scores.read_lines(_scores.as_lines(*zip(*LINES, strict=True))) == LINES
-    assert _scores.read_lines(_scores.as_lines(["a"], ["b"], ["c\td\ne"])) == [("a", "b", "c d e")]
-    assert _scores.scores([]) == {}
+    assert _task.read_lines(_task.as_lines(*zip(*LINES, strict=True))) == LINES
+    assert _task.read_lines(_task.as_lines(["a"], ["b"], ["c\td\ne"])) == [("a", "b", "c d e")]
+    assert _task.scores([]) == {}
 
 
 def cells(said_by_row):
@@ -161,13 +161,13 @@ def cells(said_by_row):
     for label, said in said_by_row.items():
         for seed in range(2):
             lines = [(f"{n}", f"the number {n} stands in this line", said(n, seed)) for n in range(40)]
-            text = _scores.as_lines(*zip(*lines, strict=True))
-            yield Cell(Row(label), Repetition(f"seed-{seed}", ())), {_scores.FILE: text}
+            text = _task.as_lines(*zip(*lines, strict=True))
+            yield Cell(Row(label), Repetition(f"seed-{seed}", ())), {_task.FILE: text}
 
 
 def test_differences_have_intervals():
     right, wrong = "the number {} stands in this line", "a number {} stands in that line"
-    found = _scores.differences(
+    found = _task.differences(
         list(
             cells(
                 {
@@ -185,7 +185,7 @@ def test_differences_have_intervals():
     assert better["p"] < 0.01
     assert found["base"] == "Base"
     assert found["notes"][0].startswith("Same − base: +0.00 BLEU, 95 % of 1000")
-    assert _scores.differences(list(cells({"Base": lambda n, seed: right}))) == {}
+    assert _task.differences(list(cells({"Base": lambda n, seed: right}))) == {}
 
 
 def test_the_interval_is_about_that_of_sacrebleus_own_paired_bootstrap():
@@ -193,12 +193,12 @@ def test_the_interval_is_about_that_of_sacrebleus_own_paired_bootstrap():
     base = [f"the number {n} stands in {'this' if n % 2 else 'that'} line" for n in range(40)]
     other = [f"the number {n} stands in {'that' if n % 5 == 0 else 'this'} line" for n in range(40)]
     references = [[f"the number {n} stands in this line" for n in range(40)]]
-    metric = _scores._metrics()[0]
+    metric = _task._metrics()[0]
     test = paired.PairedTest([("base", base), ("other", other)], {"BLEU": metric}, references, test_type="bs")
     expected = test()[1]["BLEU"][1]
-    found = _scores.differences(
+    found = _task.differences(
         [
-            (Cell(Row(label), Repetition("seed-0", ())), {_scores.FILE: _scores.as_lines(said, references[0], said)})
+            (Cell(Row(label), Repetition("seed-0", ())), {_task.FILE: _task.as_lines(said, references[0], said)})
             for label, said in (("base", base), ("other", other))
         ]
     )["rows"]["other"]

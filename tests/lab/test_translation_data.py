@@ -9,8 +9,7 @@ from sentences import pairs, tiny_recipe, write_iwslt, write_multi30k, write_par
 from contmax_lab.errors import LabError
 from contmax_lab.registry import load_recipe
 from contmax_lab.tasks.translation import TranslationData
-from contmax_lab.tasks.translation._data import load
-from contmax_lab.tasks.translation._prepared import END, START, UNKNOWN, as_text
+from contmax_lab.tasks.translation._data import END, START, UNKNOWN, as_text, load
 
 
 def spelled(splits, part, place, side="target"):

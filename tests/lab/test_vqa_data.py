@@ -17,8 +17,7 @@ from contmax_lab.tasks.vqa import VqaData
 from contmax_lab.tasks.vqa._answers import AnswerVocabulary, Nouns, normalised, soft_accuracy, wups
 from contmax_lab.tasks.vqa._data import _features_name, load
 from contmax_lab.tasks.vqa._features import GridNetwork, extract, open_features
-from contmax_lab.tasks.vqa._pasting import paste, scenes
-from contmax_lab.tasks.vqa._questions import read_vqa2
+from contmax_lab.tasks.vqa._questions import paste, read_vqa2, scenes
 from contmax_lab.tasks.vqa._reduction import attended_region, attention_map
 
 # -- answers -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -13,18 +13,6 @@ from contmax_lab.labelled._answer import Answer
 from contmax_lab.labelled._task import first_of_classes, said, truth
 
 T = TypeVar("T")
-
-
-class Looked(Protocol):
-    """Anything with the weights (1, L) and the density of an attention, or None for one of them."""
-
-    @property
-    def weights(self) -> Any:
-        """Of the words."""
-
-    @property
-    def density(self) -> Any:
-        """Over the text as the unit interval."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +58,9 @@ class PanelPicture(Generic[T]):
     whole_text: bool = False
 
     def of_runs(self, runs: Sequence[TrainedRun], examples: Sequence[int]) -> Figure:
-        """What each model attends to in some validation examples.
+        """What each model attends to in some validation examples, by default the first of each class.
 
-        Args:
-            runs: trained on the same data, whose validation examples have ``names`` and ``target``.
-            examples: which; none = the first of each class, or the first ones.
+        The runs were trained on one data set, whose validation examples have ``names`` and ``target``.
         """
         valid: Any = runs[0].splits.valid
         chosen = examples or first_of_classes(valid.target, self.most)
@@ -82,12 +68,7 @@ class PanelPicture(Generic[T]):
         return self.of_panels(rows, [trained.label for trained in runs])
 
     def of_panels(self, rows: Sequence[Sequence[Panel[T]]], labels: Sequence[str] = ("",)) -> Figure:
-        """The panels of each model.
-
-        Args:
-            rows: of each model.
-            labels: of the models.
-        """
+        """A row of panels for each model."""
         columns = len(rows[0])
 
         def fill(theme: Theme, axis: Any, row: int, column: int) -> str:
@@ -115,16 +96,9 @@ def _panel(trained: TrainedRun, place: int, shown: Callable[[Any, int], T]) -> P
 
 
 def text_figure(
-    title: str, words: Sequence[str], panels: Sequence[tuple[str, Looked]], caption: str, height: float = 1.3
+    title: str, words: Sequence[str], panels: Sequence[tuple[str, Any]], caption: str, height: float = 1.3
 ) -> Figure:
-    """A text with a panel for each attention over it.
-
-    Args:
-        title, caption: of the figure.
-        words: of the text.
-        panels: heading, and what was attended to in a batch with that text alone.
-        height: of a panel, inches.
-    """
+    """A text with a panel for each attention over it: its heading, and an object with its weights and its density."""
 
     def draw(theme: Theme) -> Any:
         figure, axes = new_axes(rows=len(panels), width=picture_width(words), height=height)

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from contmax_lab.contract import Table, Task
+from contmax_lab.contract import Table, Task, TrainedRun
 from contmax_lab.errors import LabError, UsageError, nearest
 from contmax_lab.recipes import Settings
+from contmax_lab.runs import Run, load_trained
 
 GROUP = "contmax_lab.tasks"
 # Name → package below tasks/: it holds what can be set, read without torch; TASK is in its _task.py.
@@ -52,7 +53,7 @@ def task_names() -> list[str]:
 
 
 def is_installed(name: str) -> bool:
-    """Whether a task of this name is installed. Other packages are not asked for the laboratory's own names."""
+    """Whether a task of this name is installed; for the laboratory's own names, other packages are not searched."""
     return name in SHIPPED or name in _entry_points()
 
 
@@ -124,10 +125,7 @@ def settings_of(reference: str) -> Settings:
 
 
 def task_reference(task: Task) -> str:
-    """What `find_task` finds this task by, in another process too.
-
-    Args:
-        task: that was found by its name, or by a module.
+    """The reference by which `find_task` finds this task, in another process too.
 
     Raises:
         LabError: if no module above its class holds it.
@@ -152,11 +150,7 @@ def task_reference(task: Task) -> str:
 
 
 def find_table(name: str, named: Sequence[str] = ()) -> tuple[Task, Table]:
-    """A table by its name, and the task it belongs to; tasks of the laboratory are asked before other installed ones.
-
-    Args:
-        name: of the table.
-        named: tasks that are asked first, as `find_task` takes them.
+    """A table by its name, and its task: first of those that the user has named, then of the laboratory, then others.
 
     Raises:
         UsageError: if there is none.
@@ -228,3 +222,53 @@ def _checked(found: object, reference: str, name: str | None = None) -> Task:
     if name is not None and found.name != name:
         raise LabError(f"the entry point {name} names the task {found.name!r}; both must have the same name")
     return found
+
+
+def task_of_run(folder: str | Path, named: Sequence[str] = ()) -> Task:
+    """The task that a run was trained on: one that is installed, or one that the user has named.
+
+    Raises:
+        LabError: if there is no run, or its task is neither.
+    """
+    run = Run(folder)
+    name = run.task_name()
+    if task := named_task(name, named):
+        return task
+    if is_installed(name):
+        return installed_task(name)
+    origin = run.task_class()
+    was = f" ({origin} where it was trained)" if origin else ""
+    module = origin.partition(":")[0].partition(".")[0] or "my_module"
+    raise LabError(
+        f"{run.folder} is a run of the task {name!r}{was}, which is not installed; a run may not import modules by "
+        f"itself. If you have that task, name it as MODULE:NAME, e.g. --task {module}:TASK"
+    )
+
+
+def open_trained(
+    folder: str | Path, overrides: Sequence[str] = (), label: str | None = None, named: Sequence[str] = ()
+) -> TrainedRun:
+    """Load a run that is done.
+
+    Args:
+        folder: of the run.
+        overrides: dotted, e.g. ``--data.path`` where the data has moved.
+        label: what pictures and tables call it; by default the folder's name.
+        named: tasks that are not installed, as `find_task` takes them.
+
+    Raises:
+        LabError: if there is no run, or it is not done, or its task is unknown, or its weights do not fit.
+    """
+    return load_trained(task_of_run(folder, named), folder, overrides, label)
+
+
+def task_of_model(folder: Path, named: Sequence[str] = ()) -> Task:
+    """The task that an exported model was trained on: one that is installed, or one that the user has named.
+
+    Raises:
+        LabError: if there is no model, or its task is neither.
+    """
+    from contmax_lab.labelled import read_card  # imports torch, which finding tasks does without
+
+    name = read_card(folder, lambda card: str(card["task"]))
+    return named_task(name, named) or installed_task(name)

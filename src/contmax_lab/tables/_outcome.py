@@ -1,20 +1,29 @@
-"""From the results of many trainings to means, deviations and text."""
+"""From the results of many trainings to means, differences between rows, distances from the paper, and text."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from contmax_lab.contract import Cell, Metric, Table
 
+# Cells that are done, with the content of their results.json.
 Outcomes = list[tuple[Cell, dict[str, Any]]]
+CONFIDENCE = 0.95
+METHOD = (
+    "Differences are paired: from each repetition of a row that of the other row with the same seed or split is "
+    "taken. Mean of these differences, and in brackets Student's t interval of it, 95 %. Each interval stands for "
+    "itself: of 20 rows that do not differ, one is expected to seem to."
+)
+DISTANCE = (
+    "Distance from the paper: root mean square, over all figures that it prints, of log(ours / the paper's), in per "
+    "cent, ours being the mean over the repetitions; and of each metric by itself how many times the paper's figure "
+    "ours is, as geometric mean over the rows. The closest first."
+)
 
 
 def summary(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
     """Mean, deviation and count of every metric, for each row and group.
-
-    Args:
-        table: the table that was trained.
-        outcomes: cells that are done, with the content of their results.json.
 
     Returns:
         One mapping per row: ``label``, ``paper``, and ``groups``: group → metric → ``mean``, ``std`` (None for one
@@ -69,7 +78,7 @@ def as_lines(table: Table, rows: list[dict[str, Any]]) -> list[list[str]]:
         [(row["label"], row["groups"], printed(row)) for row in rows],
         "",
         table.metrics,
-        _cell,
+        _mean_cell,
         [f"paper: {m.label}" for m in published],
     )
 
@@ -85,12 +94,10 @@ def blocks(
     """Lines of a table: its groups beside each other, or those that it shows below each other.
 
     Args:
-        table: says which.
+        table: its groups.
         rows: label, group → metric → entry, and the last cells of the line.
-        corner: the first cell of the head.
-        metrics: the columns of each group.
-        cell: what stands for an entry.
-        more: the last cells of the head.
+        corner, more: the first and the last cells of the head.
+        metrics, cell: the columns of each group, and what stands there for an entry.
     """
     groups = group_names(table)
     if table.shown:
@@ -121,14 +128,7 @@ def group_names(table: Table) -> list[str]:
 
 
 def values(outcomes: Outcomes, label: str, group: str, key: str) -> dict[str, float]:
-    """What was measured of a row in the repetitions of a group, by the name of the repetition.
-
-    Args:
-        outcomes: cells that are done, with the content of their results.json.
-        label: of the row.
-        group: of the repetitions.
-        key: dotted, of the metric.
-    """
+    """A metric, by its dotted key, of a row in the repetitions of a group: name of the repetition → value."""
     found = {
         cell.repetition.name: _look_up(results, key)
         for cell, results in outcomes
@@ -153,9 +153,162 @@ def _statistics(values: list[float]) -> dict[str, Any]:
     }
 
 
-def _cell(entry: dict[str, Any], metric: Metric) -> str:
+def _mean_cell(entry: dict[str, Any], metric: Metric) -> str:
     if entry["mean"] is None:
         return "–"
     shown = entry["std"] is not None and metric.spread
     spread = f" ± {entry['std'] * metric.scale:.{metric.digits}f}" if shown else ""
     return f"{entry['mean'] * metric.scale:,.{metric.digits}f}{spread}"
+
+
+def paired_differences(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
+    r"""How much each row differs from the one that it is compared with, by default the baseline of the table.
+
+    .. math:: \bar d \pm t_{n-1,\,.975}\; s_d / \sqrt n
+
+    where d are the n differences between the two rows in one repetition, and s their deviation. What two rows share in
+    a repetition, the split or the seed of the data order, cancels in their difference.
+
+    Returns:
+        One mapping per row that is compared: ``label``, ``against``, and ``groups``: group → metric → ``mean``,
+        ``low``, ``high`` (None for less than two repetitions), ``count``.
+    """
+    metrics = [metric for metric in table.metrics if metric.compared]
+    return [
+        {
+            "label": row.label,
+            "against": against,
+            "groups": {
+                group: {
+                    metric.key: _interval(
+                        values(outcomes, row.label, group, metric.key),
+                        values(outcomes, against, group, metric.key),
+                    )
+                    for metric in metrics
+                }
+                for group in group_names(table)
+            },
+        }
+        for row in table.rows
+        if (against := row.against or table.baseline) and row.label != against
+    ]
+
+
+def differences_text(table: Table, differences: list[dict[str, Any]]) -> str:
+    """The differences in Markdown."""
+    against = {entry["against"] for entry in differences}
+    corner = f"minus {table.baseline}" if against == {table.baseline} else ""
+    labels = [entry["label"] if corner else f"{entry['label']} minus {entry['against']}" for entry in differences]
+    rows = [(label, entry["groups"], list[str]()) for label, entry in zip(labels, differences, strict=True)]
+    metrics = [metric for metric in table.metrics if metric.compared]
+    return as_markdown(blocks(table, rows, corner, metrics, _difference_cell))
+
+
+def student_quantile(probability: float, degrees: int) -> float:
+    """The quantile of Student's t, from its distribution function, which is elementary for whole degrees of freedom.
+
+    Args:
+        probability: above 1/2 and below 1.
+        degrees: of freedom, 1 or more.
+
+    Example:
+        >>> round(student_quantile(0.975, 2), 4)
+        4.3027
+    """
+    # t = √ν·tan θ, and the share between −t and t rises from 0 to 1 with θ from 0 to π/2.
+    low, high = 0.0, math.pi / 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _share_within(middle, degrees) < 2 * probability - 1 else (low, middle)
+    return math.sqrt(degrees) * math.tan((low + high) / 2)
+
+
+def _share_within(angle: float, degrees: int) -> float:
+    """P(|T| < √ν·tan θ), Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    odd = degrees % 2
+    term, total = math.cos(angle) if odd else 1.0, 0.0
+    for step in range(degrees // 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (2 * step + 1 + odd) / (2 * step + 2 + odd)
+    inner = math.sin(angle) * total
+    return (angle + inner) * 2 / math.pi if odd else inner
+
+
+def _interval(row: dict[str, float], baseline: dict[str, float]) -> dict[str, Any]:
+    found = [row[name] - baseline[name] for name in row if name in baseline]
+    count = len(found)
+    mean = statistics.fmean(found) if found else None
+    if mean is None or count < 2:
+        return {"mean": mean, "low": None, "high": None, "count": count}
+    reach = student_quantile((1 + CONFIDENCE) / 2, count - 1) * statistics.stdev(found) / math.sqrt(count)
+    return {"mean": mean, "low": mean - reach, "high": mean + reach, "count": count}
+
+
+def _difference_cell(entry: dict[str, Any], metric: Metric) -> str:
+    if entry["mean"] is None:
+        return "–"
+    mean, low, high = (
+        None if entry[name] is None else f"{entry[name] * metric.scale:+.{metric.digits}f}"
+        for name in ("mean", "low", "high")
+    )
+    return f"{mean} [{low}, {high}]" if low is not None else str(mean)
+
+
+def distances_from_paper(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
+    r"""For each group of repetitions and each reading of the paper, the closest first.
+
+    .. math:: \sqrt{\frac1n \sum_i \log^2 (x_i / \hat x_i)}
+
+    where :math:`\hat x` are the n figures that the paper prints, and x ours.
+
+    Returns:
+        One mapping per combination whose figures are all there: ``group``, ``reading``, ``distance``, and ``ratios``:
+        metric of the paper → ours over the paper's.
+    """
+    found = []
+    for group in group_names(table):
+        for name, keys in table.readings.items():
+            logs = {
+                metric: [
+                    _log_ratio(table, outcomes, row.label, group, key, row.paper[metric])
+                    for row in table.rows
+                    if metric in row.paper
+                ]
+                for metric, key in keys.items()
+            }
+            everything = [value for entries in logs.values() for value in entries]
+            if everything and all(math.isfinite(value) for value in everything):
+                found.append(
+                    {
+                        "group": group,
+                        "reading": name,
+                        "distance": math.sqrt(statistics.fmean(value * value for value in everything)),
+                        "ratios": {metric: math.exp(statistics.fmean(entries)) for metric, entries in logs.items()},
+                    }
+                )
+    return sorted(found, key=lambda entry: float(entry["distance"]))
+
+
+def distances_text(table: Table, distances: list[dict[str, Any]]) -> str:
+    """The distances in Markdown."""
+    labels = {metric.key: metric.label for metric in table.metrics}
+    metrics = list(distances[0]["ratios"])
+    head = ["data", "read as", "distance, %", *(f"{labels.get(key, key)} / paper's" for key in metrics)]
+    body = [
+        [
+            entry["group"],
+            entry["reading"],
+            f"{100 * entry['distance']:.1f}",
+            *(f"{entry['ratios'][key]:.2f}" for key in metrics),
+        ]
+        for entry in distances
+    ]
+    return as_markdown([head, *body])
+
+
+def _log_ratio(table: Table, outcomes: Outcomes, label: str, group: str, key: str, paper: float) -> float:
+    """log(ours / the paper's); nan where nothing was measured, or nothing positive."""
+    measured = values(outcomes, label, group, key).values()
+    scale = next((metric.scale for metric in table.metrics if metric.key == key), 1.0)
+    mean = statistics.fmean(measured) * scale if measured else math.nan
+    return math.log(mean / paper) if mean > 0 else math.nan

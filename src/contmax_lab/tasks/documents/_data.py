@@ -1,19 +1,28 @@
-"""Reviews in three parts."""
+"""Reviews as arrays of numbers on disk, so that many processes begin within a second; in three parts."""
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from contmax_lab.contract import Splits
-from contmax_lab.data import shuffled
+from contmax_lab.data import find_vectors, half_table, shuffled
 from contmax_lab.errors import LabError
+from contmax_lab.files import fingerprint, prepared_folder
 from contmax_lab.tasks.documents import DocumentsData
-from contmax_lab.tasks.documents._prepared import FIRST_WORD, PADDING, UNKNOWN, Part, prepared
-from contmax_lab.tasks.documents._reviews import ORIGINAL
+from contmax_lab.tasks.documents._reviews import ORIGINAL, PARTS, film_files, read_reviews, review_sources, tokenize
 
-# Of each label, among which those for validation are chosen.
+KEY_FILE = "documents.json"
+PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
+# Part of the key of the cache; raise it when the format of the prepared files changes.
+_FORMAT = 3
+_FIELDS = ("tokens", "starts", "labels", "films")
+_UNFIT = "its arrays do not fit together"
+# Number of stretches of each label, among which those for validation are chosen.
 _STRETCHES = 50
 
 
@@ -56,19 +65,115 @@ class Documents:
         return torch.where(steps < self.lengths.unsqueeze(-1), of_tokens[places], PADDING)
 
 
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """Everything a training needs.
+
+    Args:
+        words: those of both parts that have a vector, in the order of the file of word vectors.
+        vectors: (words, D).
+        train, test: the reviews.
+        films: of the training reviews, numbers from 0 on, -1 where not known, (B,).
+    """
+
+    words: list[str]
+    vectors: NDArray[np.float16]
+    train: Documents
+    test: Documents
+    films: Tensor
+
+
+def prepared(path: Path, vectors: Path | None, cache: Path | None) -> Prepared:
+    """Read what an earlier call has prepared from the same files, or prepare it; `path` may be a prepared folder.
+
+    Raises:
+        LabError: if a file is not as it should be, or the cache cannot be written.
+    """
+    if (path / KEY_FILE).is_file():
+        return _read(path)
+    sources = review_sources(path)
+    vectors = find_vectors(path) if vectors is None else vectors
+    if not vectors.is_file():
+        raise LabError(f"{vectors}: no such file; pass it as --data.vectors")
+    key, root = _key(sources, vectors), path / ".contmax" if cache is None else cache
+    return _read(prepared_folder(root, KEY_FILE, key, lambda folder: _prepare(sources, vectors, folder)))
+
+
+def _key(sources: dict[str, list[Path]], vectors: Path) -> dict[str, object]:
+    """The key of the cache: names, sizes and times of the files."""
+    files = [*(path for paths in sources.values() for path in [*paths, *film_files(paths)]), vectors]
+    first = {part: str(paths[0].parent) for part, paths in sources.items() if paths}
+    of = fingerprint(files)
+    return {"format": _FORMAT, "reviews": first, "vectors": str(vectors), "files": len(files), "of": of}
+
+
+def _prepare(sources: dict[str, list[Path]], vectors: Path, folder: Path) -> None:
+    numbers: dict[str, int] = {}
+    parts = {part: _numbered(sources[part], numbers) for part in PARTS}
+    words, table = half_table(vectors, set(numbers))
+    renumbered = np.full(len(numbers), UNKNOWN, dtype=np.int32)
+    for position, word in enumerate(words):
+        renumbered[numbers[word]] = FIRST_WORD + position
+    np.save(folder / "vectors.npy", table)
+    (folder / "words.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    for name, part in parts.items():
+        part["tokens"] = renumbered[part["tokens"]]
+        for field in _FIELDS:
+            np.save(folder / f"{name}.{field}.npy", part[field])
+
+
+def _numbered(paths: list[Path], numbers: dict[str, int]) -> dict[str, NDArray]:
+    """Words as numbers in the order in which they are first met; `starts` ends with the end of the last review."""
+    tokens: list[NDArray[np.int32]] = []
+    labels: list[int] = []
+    films: dict[str, int] = {"": -1}
+    film: list[int] = []
+    for review in read_reviews(paths):
+        words = tokenize(review.text)
+        if not words:
+            raise LabError(f"{review.place}: the review has no words")
+        tokens.append(np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int32))
+        labels.append(review.label)
+        film.append(films.setdefault(review.film, len(films) - 1))
+    for label in (0, 1):
+        if label not in labels:
+            raise LabError(f"{paths[0].parent}: no review has the label {label}")
+    starts = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
+    arrays = np.concatenate(tokens), starts, np.array(labels, dtype=np.int8), np.array(film, dtype=np.int32)
+    return dict(zip(_FIELDS, arrays, strict=True))
+
+
+def _read(folder: Path) -> Prepared:
+    try:
+        words = (folder / "words.txt").read_text(encoding="utf-8").split("\n")[:-1]
+        (train, films), (test, _) = (_read_part(folder, part) for part in PARTS)
+        vectors: NDArray[np.float16] = np.load(folder / "vectors.npy", allow_pickle=False)
+        if len(words) != len(vectors):
+            raise ValueError(_UNFIT)
+    except (OSError, ValueError, EOFError) as error:
+        raise LabError(f"{folder} is damaged: {' '.join(str(error).split())}; delete it") from None
+    return Prepared(words, vectors, train, test, films)
+
+
+def _read_part(folder: Path, part: str) -> tuple[Documents, Tensor]:
+    tokens, starts, labels, films = (
+        torch.from_numpy(np.load(folder / f"{part}.{field}.npy", allow_pickle=False)) for field in _FIELDS
+    )
+    if int(starts[-1]) != len(tokens):
+        raise ValueError(_UNFIT)
+    return Documents(tokens, starts[:-1], starts.diff(), labels.long()), films
+
+
 def load(data: DocumentsData, seed: int = 0) -> Splits:
     """Read, hold out the same share of both labels for validation, and take the words of the training reviews.
 
-    Args:
-        data: what to read.
-        seed: of the random words of the deletion test.
+    The seed draws the random words of the deletion test.
     """
     if data.path is None:
         raise LabError(f"no path was given for the reviews; pass --data.path FOLDER. The original: {ORIGINAL}")
     read = prepared(data.path, data.vectors, data.cache)
-    train, test = (_documents(read.parts[part]) for part in ("train", "test"))
-    films = torch.from_numpy(read.parts["train"].films)
-    held_out = held_out_reviews(train.labels, films, data.valid, data.split)
+    train, test = read.train, read.test
+    held_out = held_out_reviews(train.labels, read.films, data.valid, data.split)
     kept, valid = ((held_out == chosen).nonzero().flatten().tolist() for chosen in (False, True))
     words = _words_of(train[kept], FIRST_WORD + len(read.words))[: data.max_words or None]
     columns = min(data.dimensions or read.vectors.shape[1], read.vectors.shape[1])
@@ -86,13 +191,8 @@ def load(data: DocumentsData, seed: int = 0) -> Splits:
     return Splits(train[kept], train[valid], test, info)
 
 
-def _documents(part: Part) -> Documents:
-    tokens, starts = torch.from_numpy(part.tokens), torch.from_numpy(part.starts)
-    return Documents(tokens, starts[:-1], starts.diff(), torch.from_numpy(part.labels).long())
-
-
 def _words_of(documents: Documents, count: int) -> Tensor:
-    """The numbers of the words, below count, that these reviews hold, in rising order; unknown ones are none."""
+    """Numbers of the words that these reviews hold, all below `count`, in rising order, without unknown words."""
     ends = documents.starts + documents.lengths
     # +1 where a review begins, -1 where it ends: the running sum is 1 inside these reviews, 0 inside others.
     steps = torch.zeros(len(documents.tokens) + 1, dtype=torch.int8)
@@ -103,7 +203,7 @@ def _words_of(documents: Documents, count: int) -> Tensor:
 
 
 def held_out_reviews(labels: Tensor, films: Tensor, share: float, seed: int) -> Tensor:
-    """Which reviews are held out: a share of each label, of films that have no other reviews among the rest.
+    """Which reviews are held out for validation: a share of each label, and no film on both sides.
 
     The films of the test half are not those of the training half, so neither should be those of validation. Where the
     films are known, whole films are held out, in random order, as long as no label gets more than its share. Where they
@@ -115,9 +215,6 @@ def held_out_reviews(labels: Tensor, films: Tensor, share: float, seed: int) -> 
         films: numbers from 0 on, -1 where not known, (B,).
         share: of each label; at least one review is held out.
         seed: of the choice.
-
-    Returns:
-        (B,) of bool.
 
     Raises:
         LabError: if every film has more reviews than the share.

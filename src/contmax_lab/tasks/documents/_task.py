@@ -1,4 +1,4 @@
-"""The task: losses and measures of readings."""
+"""The task documents: losses and measures of readings, pictures of where models look."""
 
 from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
@@ -8,14 +8,58 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Look, Prediction, Section, Splits, Table, Task, TrainedRun
+from contmax_lab.contract import Batch, Figure, Look, Prediction, Section, Splits, Table, Task, TrainedRun
+from contmax_lab.labelled import text_figure
 from contmax_lab.tasks.documents import DocumentsData, DocumentsModel
-from contmax_lab.tasks.documents._data import Documents, load
-from contmax_lab.tasks.documents._figures import attended_words
+from contmax_lab.tasks.documents._data import FIRST_WORD, Documents, load
 from contmax_lab.tasks.documents._model import Reader, take_over
 from contmax_lab.tasks.documents._reading import Reading
 from contmax_lab.tasks.documents._table import FEW_FUNCTIONS, IMDB, NO_START, PAPER, PLACES, SPEED
 from contmax_lab.tasks.documents.pretrained import PretrainedReader, examples_section, export
+
+# Reviews with about this many words fit on a page.
+_WORDS = 36
+_REVIEWS = 4
+_NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discrete + continuous"}
+
+
+def attended_words(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
+    """One picture for each of some validation reviews, by default short ones, with a panel for each run."""
+    if not runs:
+        return []
+    return [_review(runs, place) for place in examples or _chosen(cast(Documents, runs[0].splits.valid))]
+
+
+def _chosen(documents: Documents) -> list[int]:
+    """Reviews of about the right length, positive and negative ones in turn."""
+    order = (documents.lengths - _WORDS).abs().argsort(stable=True).tolist()
+    labels = documents.labels.tolist()
+    sides = [[place for place in order if labels[place] == label] for label in (1, 0)]
+    return [place for pair in zip(*sides, strict=False) for place in pair][:_REVIEWS]
+
+
+@torch.no_grad()
+def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
+    documents, known = cast(Documents, runs[0].splits.valid)[[place]], runs[0].splits.info["words"]
+    numbers = documents.padded()[0].tolist()
+    words = [known[number - FIRST_WORD] if number >= FIRST_WORD else "(unknown)" for number in numbers]
+    readings = [run.model(run.task.batch(run.splits.valid, [place])) for run in runs]
+    panels = [(_title(run.recipe.model, reading), reading) for run, reading in zip(runs, readings, strict=True)]
+    truth = "positive" if int(documents.labels) else "negative"
+    caption = (
+        f"A {truth} review. Bars: weights of discrete attention. Curve: density of continuous attention, per word, "
+        "beside bars on the scale to the right; the words it selects are shaded. Words in grey are not attended in the "
+        "last panel."
+    )
+    return text_figure(f"Attention over review {place + 1}", words, panels, caption)
+
+
+def _title(model: DocumentsModel, reading: Reading) -> str:
+    form = {1.0: "softmax", 2.0: "sparsemax"}.get(float(model.alpha), f"α = {model.alpha:g}")
+    gates = "" if model.head == "pooled" else f", {model.head}"
+    functions = "" if model.attention == "discrete" else f", K = {model.num_basis}{gates}"
+    functions += ", words" if model.values == "words" else ""
+    return f"{_NAMES[model.attention]} {form}{functions}: {float(reading.logits.sigmoid()):.0%} positive"
 
 
 class DocumentClassification(Task):
@@ -57,7 +101,7 @@ class DocumentClassification(Task):
         labels, words = batch["labels"], output.mask.sum(-1)
         measures = {"accuracy": _right(output.logits, labels), "attended": output.inside.sum(-1) / words}
         for name, rest in output.shortened.items():
-            # Of nothing, nothing can be said: the answer is a coin.
+            # A review without words is answered by tossing a coin.
             measures[name] = torch.where(rest.words > 0, _right(rest.logits, labels), 0.5)
         if output.shortened:
             measures["selected"] = output.shortened["kept"].words / words

@@ -1,27 +1,150 @@
-"""Pairs of sentences in three parts."""
+"""Sentences as numbers of pieces on disk, prepared where there is a tokenizer; in three parts."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from contmax_lab.contract import Splits
 from contmax_lab.data import shuffled
 from contmax_lab.errors import LabError
+from contmax_lab.files import fingerprint, prepared_folder
+from contmax_lab.packages import require
 from contmax_lab.tasks.translation import TranslationData
-from contmax_lab.tasks.translation._prepared import (
-    END,
-    KEY_FILE,
-    PADDING,
-    START,
-    Prepared,
-    Side,
-    Source,
-    prepared,
-    read_prepared,
-)
-from contmax_lab.tasks.translation._sentences import ORIGINALS, PARTS, Languages, find_parts
+from contmax_lab.tasks.translation._sentences import ORIGINALS, PARTS, Languages, files_of, find_parts, read_pairs
+
+PADDING, UNKNOWN, START, END = range(4)
+_SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
+# Stands for a space, so that pieces can be joined to text again.
+_SPACE = "▁"
+TOKENIZER_FILE, PIECES_FILE = "tokenizer.json", "pieces.json"
+KEY_FILE = "translation.json"
+# Part of the key of the cache; raise it when the format of the prepared files changes.
+_FORMAT = 1
+TextPairs = list[tuple[str, str]]
+
+
+def learned_encoder(sentences: Iterable[str], merges: int) -> Any:
+    """A tokenizer whose pieces are the characters of the sentences and this many merged pairs, of both languages.
+
+    Raises:
+        LabError: if tokenizers is not installed.
+    """
+    tokenizers = require("tokenizers", "Byte-pair encoding")
+    encoder = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=_SPECIAL[UNKNOWN]))
+    # Split off punctuation: a full stop is no part of the word before it.
+    encoder.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always"),
+            tokenizers.pre_tokenizers.Punctuation(behavior="isolated"),
+        ]
+    )
+    sentences = list(sentences)
+    characters = set().union(*sentences, _SPACE)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=len(_SPECIAL) + len(characters) + merges, special_tokens=list(_SPECIAL), show_progress=False
+    )
+    encoder.train_from_iterator(sentences, trainer)
+    return encoder
+
+
+def read_encoder(path: Path) -> Any:
+    """The tokenizer that a training has used.
+
+    Raises:
+        LabError: if tokenizers is not installed.
+    """
+    return require("tokenizers", "Byte-pair encoding").Tokenizer.from_file(str(path))
+
+
+def encoded(encoder: Any, sentences: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Numbers of all pieces, one sentence after the other, and where each begins, with the end of the last."""
+    found = [encoding.ids for encoding in encoder.encode_batch(list(sentences), add_special_tokens=False)]
+    starts = np.cumsum([0, *map(len, found)], dtype=np.int64)
+    return np.array([number for ids in found for number in ids], dtype=np.int32), starts
+
+
+def as_text(numbers: Sequence[int], pieces: Sequence[str]) -> str:
+    """The sentence of some pieces; no tokenizer is needed for that.
+
+    Example:
+        >>> as_text([4, 5, 6, 3], ["<pad>", "<unk>", "<s>", "</s>", "▁a", "▁ca", "t"])
+        'a cat'
+    """
+    kept = (pieces[number] for number in numbers if number not in (PADDING, START, END))
+    return "".join(kept).replace(_SPACE, " ").strip()
+
+
+def normalised(text: str, *, lowercase: bool) -> str:
+    """Single spaces, and small letters where these are wanted.
+
+    Example:
+        >>> normalised(" Ein  Hund. ", lowercase=True)
+        'ein hund.'
+    """
+    single = " ".join(text.split())
+    return single.lower() if lowercase else single
+
+
+def write_pieces(folder: Path, encoder: Any) -> None:
+    """The tokenizer, and the list of pieces by their numbers, as files."""
+    encoder.save(str(folder / TOKENIZER_FILE))
+    vocabulary: dict[str, int] = encoder.get_vocab()
+    pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+    (folder / PIECES_FILE).write_text(json.dumps(pieces, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What is read, and how.
+
+    Args:
+        parts: ``train``, ``valid``, ``test`` → what `read_pairs` reads, one after the other; without any for
+            validation, some of the training pairs are held out.
+        languages: of the pairs.
+        data: the settings.
+    """
+
+    parts: dict[str, list[Path]]
+    languages: Languages
+    data: TranslationData
+
+    def key(self) -> dict[str, Any]:
+        """The key of the cache."""
+        files = {part: [f for place in self.parts[part] for f in files_of(place, self.languages)] for part in PARTS}
+        return {
+            "format": _FORMAT,
+            "files": {part: [path.name for path in paths] for part, paths in files.items()},
+            "of": fingerprint([path for paths in files.values() for path in paths]),
+            "languages": dataclasses.asdict(self.languages),
+            "merges": self.data.merges,
+            "lowercase": self.data.lowercase,
+            "split": None if self.parts["valid"] else [self.data.held_out, self.data.split],
+        }
+
+    def pairs(self) -> dict[str, TextPairs]:
+        """The pairs of each part.
+
+        Raises:
+            LabError: if a file is not as it should be, or holds nothing.
+        """
+        found: dict[str, TextPairs] = {}
+        spell = functools.partial(normalised, lowercase=self.data.lowercase)
+        for part, places in self.parts.items():
+            pairs = (pair for place in places for pair in read_pairs(place, self.languages))
+            found[part] = [(spell(source), spell(target)) for source, target in pairs]
+            if places and not found[part]:
+                raise LabError(f"{places[0]}: no pair of sentences; expected one in a line")
+        if not found["valid"]:
+            found["train"], found["valid"] = _held_out(found["train"], self.data.held_out, self.data.split)
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +161,6 @@ class Sentences:
     starts: Tensor
     lengths: Tensor
 
-    @classmethod
-    def of(cls, side: Side) -> "Sentences":
-        """Those of a side."""
-        starts = torch.from_numpy(side.starts)
-        return cls(torch.from_numpy(side.tokens), starts[:-1], starts.diff())
-
     def __getitem__(self, chosen: Tensor) -> "Sentences":
         return Sentences(self.tokens, self.starts[chosen], self.lengths[chosen])
 
@@ -56,6 +173,81 @@ class Sentences:
         if first is None:
             return numbers
         return torch.cat([numbers.new_full((len(numbers), 1), first), numbers], 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """Everything a training and an evaluation need.
+
+    Args:
+        folder: where it lies.
+        pieces: by their numbers.
+        sides: part → source and target.
+        texts: part → pairs of sentences as text, of ``valid`` and ``test``.
+    """
+
+    folder: Path
+    pieces: list[str]
+    sides: dict[str, tuple[Sentences, Sentences]]
+    texts: dict[str, TextPairs]
+
+
+def read_prepared(folder: Path) -> Prepared:
+    """Read a folder that was prepared, here or elsewhere.
+
+    Raises:
+        LabError: if it is damaged.
+    """
+    try:
+        pieces: list[str] = json.loads((folder / PIECES_FILE).read_text(encoding="utf-8"))
+        sides = {part: (_read_side(folder, part, "source"), _read_side(folder, part, "target")) for part in PARTS}
+        texts = {part: _read_texts(folder / f"{part}.tsv") for part in ("valid", "test")}
+        for part, both in sides.items():
+            counts = {len(side.lengths) for side in both} | ({len(texts[part])} if part in texts else set())
+            if len(counts) > 1:
+                raise ValueError(f"the files of {part} do not fit together")
+    except (OSError, ValueError, EOFError) as error:
+        raise LabError(f"{folder} is damaged: {' '.join(str(error).split())}; delete it") from None
+    return Prepared(folder, pieces, sides, texts)
+
+
+def _held_out(pairs: TextPairs, share: float, seed: int) -> tuple[TextPairs, TextPairs]:
+    """Training and validation pairs; all translations of a share of the source sentences are held out."""
+    sources = list(dict.fromkeys(source for source, _ in pairs))
+    if len(sources) < 2:
+        raise LabError("one source sentence cannot be split into training and validation; name --data.valid")
+    count = min(max(round(share * len(sources)), 1), len(sources) - 1)
+    chosen = {sources[i] for i in shuffled(len(sources), seed)[:count]}
+    return [pair for pair in pairs if pair[0] not in chosen], [pair for pair in pairs if pair[0] in chosen]
+
+
+def _make(source: Source, folder: Path) -> None:
+    pairs = source.pairs()
+    encoder = learned_encoder([text for pair in pairs["train"] for text in pair], source.data.merges)
+    write_pieces(folder, encoder)
+    for part, found in pairs.items():
+        for side, name in enumerate(("source", "target")):
+            tokens, starts = encoded(encoder, [pair[side] for pair in found])
+            np.save(folder / f"{part}.{name}.tokens.npy", tokens)
+            np.save(folder / f"{part}.{name}.starts.npy", starts)
+        if part != "train":
+            lines = "".join(f"{source}\t{target}\n" for source, target in found)
+            (folder / f"{part}.tsv").write_text(lines, encoding="utf-8")
+
+
+def _read_side(folder: Path, part: str, name: str) -> Sentences:
+    tokens, starts = (
+        torch.from_numpy(np.load(folder / f"{part}.{name}.{field}.npy", allow_pickle=False))
+        for field in ("tokens", "starts")
+    )
+    if int(starts[-1]) != len(tokens):
+        raise ValueError(f"the files of {part} do not fit together")
+    return Sentences(tokens, starts[:-1], starts.diff())
+
+
+def _read_texts(path: Path) -> TextPairs:
+    lines: Sequence[str] = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [(source, target) for source, target in (line.split("\t") for line in lines)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,12 +307,14 @@ def _prepared(data: TranslationData) -> Prepared:
     else:
         parts = {part: [] for part in PARTS}
     parts |= {part: [named] for part in PARTS if (named := getattr(data, part)) is not None}
-    source = Source(parts, languages, data.merges, data.lowercase, data.held_out, data.split)
-    return prepared(source, data.cache or parts["train"][0].parent / ".contmax")
+    source = Source(parts, languages, data)
+    cache = data.cache or parts["train"][0].parent / ".contmax"
+    # The cache has what an earlier call made of these files.
+    return read_prepared(prepared_folder(cache, KEY_FILE, source.key(), lambda folder: _make(source, folder)))
 
 
 def _pairs(read: Prepared, part: str, first: int | None) -> Pairs:
-    source, target = (Sentences.of(side) for side in read.sides[part])
+    source, target = read.sides[part]
     count = len(source.lengths)
     rows = torch.full((count,), -1) if first is None else torch.arange(first, first + count)
     return Pairs(source, target, rows)

@@ -1,23 +1,160 @@
-"""The task: losses, translations and their scores."""
+"""The task translation: losses, translations and their scores, BLEU and chrF by sacreBLEU."""
 
+import importlib.util
 import math
 from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, Batches, Cell, Prediction, Splits, Table, Task, TrainedRun
-from contmax_lab.tasks.translation import TranslationData, TranslationModel, _scores
+from contmax_lab.packages import require
+from contmax_lab.tasks.translation import TranslationData, TranslationModel
 from contmax_lab.tasks.translation._attention import Guesses, attention_measures
-from contmax_lab.tasks.translation._data import Pairs, load
+from contmax_lab.tasks.translation._data import PADDING, Pairs, as_text, load
 from contmax_lab.tasks.translation._figures import alignments, predicted
 from contmax_lab.tasks.translation._model import Translator
-from contmax_lab.tasks.translation._prepared import PADDING, as_text
 from contmax_lab.tasks.translation._table import TABLES
 from contmax_lab.tasks.translation._transformer import Transformer
+
+FILE = "translations.tsv"
+# Upper ends of the bins, in words of the source sentence, for which BLEU is measured; the last bin has all longer ones.
+_BINS = (10, 15, 20)
+_RESAMPLES = 1000
+_SEED = 12345
+
+Line = tuple[str, str, str]
+
+
+def as_lines(source: Sequence[str], reference: Sequence[str], said: Sequence[str]) -> str:
+    """A table without a header: source, reference, translation.
+
+    Example:
+        >>> as_lines(["ein hund"], ["a dog"], ["one dog"])
+        'ein hund\\ta dog\\tone dog\\n'
+    """
+    rows = zip(source, reference, said, strict=True)
+    return "".join("\t".join(" ".join(text.split()) for text in row) + "\n" for row in rows)
+
+
+def read_lines(text: str) -> list[Line]:
+    """The opposite of `as_lines`."""
+    rows = [line.split("\t") for line in text.split("\n")[:-1]]
+    return [(source, reference, said) for source, reference, said in rows]
+
+
+def scores(lines: Sequence[Line]) -> dict[str, float]:
+    """``bleu``, ``chrf``, ``length`` (of the translations over that of the references), and BLEU by length.
+
+    ``bleu_to_10`` is that of the sources of at most 10 words, ``bleu_to_15`` of those of 11 to 15, and so on;
+    ``bleu_longer`` of all longer ones. Without sacreBLEU there are none of these.
+    """
+    if not lines or importlib.util.find_spec("sacrebleu") is None:
+        return {}
+    bleu, chrf = _metrics()
+    whole = _score(bleu, lines)
+    found = {"bleu": whole.score, "chrf": _score(chrf, lines).score, "length": whole.ratio}
+    for name, chosen in _by_length(lines).items():
+        if chosen:
+            found[f"bleu_{name}"] = _score(bleu, chosen).score
+    return found
+
+
+def signatures() -> dict[str, str]:
+    """How BLEU and chrF were measured, as sacreBLEU says it."""
+    found = {}
+    for name, metric in zip(("bleu", "chrf"), _metrics(), strict=True):
+        # A metric must have scored something before its signature can tell the number of references.
+        metric.corpus_score(["a"], [["a"]])
+        found[name] = str(metric.get_signature())
+    return found
+
+
+def differences(kept: Sequence[tuple[Cell, Mapping[str, str]]]) -> dict[str, Any]:
+    """BLEU of every row minus that of the first, in the mean over seeds, with paired bootstrap intervals.
+
+    Each of 1000 draws of test sentences is used for all seeds of both rows.
+
+    Args:
+        kept: the cells of a table, with the file of translations of each.
+    """
+    if importlib.util.find_spec("sacrebleu") is None:
+        return {}
+    by_row: dict[str, list[list[Line]]] = {}
+    for cell, texts in kept:
+        if FILE in texts:
+            by_row.setdefault(cell.row.label, []).append(read_lines(texts[FILE]))
+    if len(by_row) < 2 or len({len(lines) for runs in by_row.values() for lines in runs}) > 1:
+        return {}
+    bleu = _metrics()[0]
+    drawn = {label: _resampled(bleu, runs) for label, runs in by_row.items()}
+    base, *others = drawn
+    rows = {label: _difference(drawn[label], drawn[base]) for label in others}
+    signature = signatures()
+    notes = [
+        f"{label} − {base.lower()}: {d['bleu']:+.2f} BLEU, 95 % of {_RESAMPLES} paired bootstrap draws of the test "
+        f"sentences within [{d['low']:+.2f}, {d['high']:+.2f}], p = {d['p']:.3f}."
+        for label, d in rows.items()
+    ]
+    return {
+        "base": base,
+        "rows": rows,
+        "resamples": _RESAMPLES,
+        "signatures": signature,
+        "notes": [*notes, f"BLEU is {signature['bleu']}; chrF is {signature['chrf']}."],
+    }
+
+
+def _metrics() -> tuple[Any, Any]:
+    package = require("sacrebleu", "Scoring translations")
+    return package.BLEU(lowercase=True), package.CHRF(lowercase=True)
+
+
+def _score(metric: Any, lines: Sequence[Line]) -> Any:
+    return metric.corpus_score([line[2] for line in lines], [[line[1] for line in lines]])
+
+
+def _by_length(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    found: dict[str, list[Line]] = {name: [] for name in (*(f"to_{most}" for most in _BINS), "longer")}
+    for line in lines:
+        words = len(line[0].split())
+        name = next((f"to_{most}" for most in _BINS if words <= most), "longer")
+        found[name].append(line)
+    return found
+
+
+def _resampled(bleu: Any, runs: Sequence[Sequence[Line]]) -> NDArray[np.float64]:
+    """BLEU, first of all sentences, then of each draw, in the mean over the runs of a row."""
+    random = np.random.default_rng(_SEED)
+    statistics = [
+        np.array(bleu._extract_corpus_statistics([x[2] for x in lines], [[x[1] for x in lines]])) for lines in runs
+    ]
+    count = len(runs[0])
+    draws = [np.arange(count), *random.integers(count, size=(_RESAMPLES, count))]
+    means = [np.mean([_bleu_of(bleu, own[draw]) for own in statistics]) for draw in draws]
+    return np.array(means)
+
+
+def _bleu_of(bleu: Any, statistics: NDArray[Any]) -> float:
+    return float(bleu._compute_score_from_stats(statistics.sum(0).tolist()).score)
+
+
+def _difference(row: NDArray[np.float64], base: NDArray[np.float64]) -> dict[str, float]:
+    """The difference, the interval that holds 95 % of the draws, and sacreBLEU's two-sided p of no difference."""
+    difference, drawn = float(row[0] - base[0]), row[1:] - base[1:]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    beyond = np.abs(drawn - drawn.mean()) >= abs(difference)
+    return {
+        "bleu": difference,
+        "low": float(low),
+        "high": float(high),
+        "p": float((beyond.sum() + 1) / (len(drawn) + 1)),
+    }
 
 
 class Translation(Task):
@@ -81,7 +218,7 @@ class Translation(Task):
         translator = cast(Translator | Transformer, model)
 
         def translations(batch: Batch) -> dict[str, Any]:
-            # As lists, since their lengths differ from batch to batch.
+            # Lists, since the lengths of translations differ from batch to batch.
             return {"said": translator.translated(batch["source"]).tolist(), "row": batch["row"]}
 
         loss, gathered = self.measured(model, batches, translations if batches.final else lambda batch: {})
@@ -91,18 +228,18 @@ class Translation(Task):
             return metrics
         texts = [info["texts"][row] for row in rows.tolist()]
         spoken = [as_text(numbers, info["pieces"]) for numbers in said]
-        kept = {_scores.FILE: _scores.as_lines([s for s, _ in texts], [t for _, t in texts], spoken)}
+        kept = {FILE: as_lines([s for s, _ in texts], [t for _, t in texts], spoken)}
         for name, text in kept.items():
             batches.keep(name, text)
         return {**metrics, **self.score(kept)}
 
     def score(self, kept: Mapping[str, str]) -> dict[str, float]:
         """BLEU and chrF of the translations, where sacreBLEU is installed."""
-        return _scores.scores(_scores.read_lines(kept[_scores.FILE])) if _scores.FILE in kept else {}
+        return scores(read_lines(kept[FILE])) if FILE in kept else {}
 
     def compare(self, kept: Sequence[tuple[Cell, Mapping[str, str]]]) -> dict[str, Any]:
         """Differences of BLEU, with intervals."""
-        return _scores.differences(kept)
+        return differences(kept)
 
     def tables(self) -> Sequence[Table]:
         """Multi30k, Tatoeba, and sentences longer than in training."""

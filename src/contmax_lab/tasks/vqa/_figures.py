@@ -2,7 +2,7 @@
 
 import dataclasses
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,21 +10,19 @@ import torch
 from torch import Tensor
 
 from contmax.viz import plot_image_attention
-from contmax_lab.attention import Attended
 from contmax_lab.contract import Figure, Prediction, TrainedRun
 from contmax_lab.data import Place, pixels
-from contmax_lab.drawing import Theme, new_axes
+from contmax_lab.drawing import Theme, new_axes, plain_text
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.tasks.vqa._data import Asked, padded_words
 from contmax_lab.tasks.vqa._features import CHANNELS, GRID, SIZE, Features, GridFile, GridNetwork
 from contmax_lab.tasks.vqa._model import Answered
-from contmax_lab.tasks.vqa._pasting import paste
-from contmax_lab.tasks.vqa._questions import image_files, question_words
+from contmax_lab.tasks.vqa._questions import image_files, paste, question_words
 from contmax_lab.tasks.vqa._reduction import where_measures
 
 _EXAMPLES = 3
 _SEARCHED = 300
-# Opacity of the greatest weight: what is below it can still be seen; and of the image where something is drawn on it.
+# Opacity of the greatest weight, and of the image below it: both can be seen.
 _CELLS, _BELOW = 0.65, 0.8
 _CAPTION = (
     "Squares: weights of single cells, the fuller the greater. Ellipses: continuous attention; of the sparse kind the "
@@ -35,21 +33,19 @@ _CAPTION = (
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """What one model says of a question, and where it looked.
+    """What one model says of a question.
 
     Args:
         label: of the model.
-        answer: it gives.
+        answer: the likeliest one.
         right: whether that is right; None if not known.
-        place: with a batch of one question; None if it did not look.
-        grid: (H, W) of the cells.
+        output: of a batch with that question alone.
     """
 
     label: str
     answer: str
     right: bool | None
-    place: Attended | None
-    grid: tuple[int, int] | None
+    output: Answered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,24 +57,18 @@ class Example:
         truth: the right answer; empty if not known.
         pixels: bytes (3, H, W); None if the image is not at hand.
         looks: one for each model.
-        boxes: low and high corner of objects to be outlined, (N, 2, 2), that which is asked for first.
+        box: low and high corner of the object that the question is about, (2, 2); None if not known.
     """
 
     question: str
     truth: str
     pixels: Tensor | None
     looks: Sequence[Look]
-    boxes: Tensor | None = None
+    box: Tensor | None = None
 
 
-def overlay(title: str, examples: Sequence[Example], caption: str = _CAPTION) -> Figure:
-    """The images, and beside each the attention of every model on it.
-
-    Args:
-        title: of the figure.
-        examples: questions that the same models have answered.
-        caption: what is to be seen.
-    """
+def overlay(title: str, examples: Sequence[Example]) -> Figure:
+    """The images, and beside each the attention of every model on it; all examples have the same models."""
     columns = 1 + len(examples[0].looks)
 
     def draw(theme: Theme) -> Any:
@@ -94,40 +84,36 @@ def overlay(title: str, examples: Sequence[Example], caption: str = _CAPTION) ->
             if column == 0:
                 truth = f"\n→ {textwrap.shorten(example.truth, 34, placeholder=' …')}" if example.truth else ""
                 asked = textwrap.wrap(textwrap.shorten(example.question, 72, placeholder=" …"), 38)
-                axis.set_title(_plain("\n".join(asked) + truth), fontsize=7)
-                _outline(axis, example.boxes)
+                axis.set_title(plain_text("\n".join(asked) + truth), fontsize=7)
+                if example.box is not None:
+                    _outline(axis, example.box)
             else:
                 _draw_look(axis, example.looks[column - 1], theme.colour(column - 1))
         return figure
 
-    return Figure(title, draw, caption)
+    return Figure(title, draw, _CAPTION)
 
 
 def _draw_look(axis: Any, look: Look, colour: str) -> None:
     mark = {None: "", True: " ✓", False: " ✗"}[look.right]
-    axis.set_title(_plain(f"{look.label}\n{textwrap.shorten(look.answer, 30)}{mark}"), fontsize=7.5)
-    if look.place is None:
+    axis.set_title(plain_text(f"{look.label}\n{textwrap.shorten(look.answer, 30)}{mark}"), fontsize=7.5)
+    place, grid = look.output.place, look.output.grid
+    if place is None:
         return
-    weights, density = look.place.weights, look.place.density
-    cells = None if weights is None or look.grid is None else weights[0].reshape(look.grid)
-    if cells is not None or density is not None:
-        plot_image_attention(None, cells, density, ax=axis, color=colour, weight_alpha=_CELLS)
+    cells = None if place.weights is None or grid is None else place.weights[0].reshape(grid)
+    if cells is not None or place.density is not None:
+        plot_image_attention(None, cells, place.density, ax=axis, color=colour, weight_alpha=_CELLS)
 
 
-def _outline(axis: Any, boxes: Tensor | None) -> None:
+def _outline(axis: Any, box: Tensor) -> None:
     from matplotlib.patches import Rectangle
     from matplotlib.patheffects import Normal, Stroke
 
-    # Seen on dark and on light images.
+    # The halo is seen on dark images, the line on light ones.
     halo = [Stroke(linewidth=2.6, foreground="white"), Normal()]
-    for low, high in [] if boxes is None else boxes.tolist()[:1]:
-        size = (high[1] - low[1], high[0] - low[0])
-        axis.add_patch(Rectangle((low[1], low[0]), *size, fill=False, ec="black", lw=1.2, ls="--", path_effects=halo))
-
-
-def _plain(text: str) -> str:
-    """Without what matplotlib would take for mathematics."""
-    return text.replace("$", r"\$")
+    (top, left), (bottom, right) = box.tolist()
+    size = (right - left, bottom - top)
+    axis.add_patch(Rectangle((left, top), *size, fill=False, ec="black", lw=1.2, ls="--", path_effects=halo))
 
 
 def seen_images(runs: Sequence[TrainedRun], examples: Sequence[int] = (), part: str = "valid") -> Sequence[Figure]:
@@ -180,13 +166,18 @@ def _right(run: TrainedRun, part: str, indices: Sequence[int]) -> Tensor:
 
 def _examples(runs: Sequence[TrainedRun], part: str, indices: Sequence[int]) -> list[Example]:
     asked = cast(Asked, getattr(runs[0].splits, part))
-    read = image_reader(runs[0].splits.info["images"], asked)
+    files = image_files(runs[0].splits.info["images"])
     examples = []
     for index in indices:
         question, batch = asked.questions[index], asked.batch([index])
-        boxes = torch.stack([batch["box"][0], batch["other_box"][0]]) if "box" in batch else None
+        scene = asked.scenes.get(question.image)
+        path = files.get(scene.photo if scene else question.image)
+        image = None if path is None else pixels(path, SIZE)
+        if image is not None and scene:
+            image = paste(image, scene)
         looks = [look(run, run.task.batch(getattr(run.splits, part), [index])) for run in runs]
-        examples.append(Example(question.text, question.answers[0], read(question.image), looks, boxes))
+        box = batch["box"][0] if "box" in batch else None
+        examples.append(Example(question.text, question.answers[0], image, looks, box))
     return examples
 
 
@@ -196,22 +187,7 @@ def look(run: TrainedRun, batch: dict[str, Tensor]) -> Look:
     output: Answered = run.model(batch)
     given = int(output.logits[0].argmax())
     right = bool(batch["worth"][0, given] >= 0.5) if "worth" in batch else None
-    return Look(run.label, run.splits.info["answers"].answers[given], right, output.place, output.grid)
-
-
-def image_reader(folder: Path, asked: Asked) -> Callable[[str], Tensor | None]:
-    """Name of an image → its bytes, with pasted objects where there are any; None if it is not at hand."""
-    files = image_files(folder)
-
-    def read(name: str) -> Tensor | None:
-        scene = asked.scenes.get(name)
-        path = files.get(scene.photo if scene else name)
-        if path is None:
-            return None
-        image = pixels(path, SIZE)
-        return paste(image, scene) if scene else image
-
-    return read
+    return Look(run.label, run.splits.info["answers"].answers[given], right, output)
 
 
 def predict(trained: TrainedRun, words: Sequence[str]) -> Prediction:
@@ -232,9 +208,8 @@ def predict(trained: TrainedRun, words: Sequence[str]) -> Prediction:
     image = pixels(path, SIZE)
     tokens = padded_words([question_words(question)], info["word_numbers"], info["max_words"])
     batch = {"tokens": tokens, **_features(trained, path, image)}
-    with torch.no_grad():
-        output: Answered = trained.model(batch)
     seen = look(trained, batch)
+    output = seen.output
     unknown = [word for word in question_words(question) if word not in info["word_numbers"]]
     lines = [_said(output, info)]
     if unknown:
@@ -255,7 +230,7 @@ def _said(output: Answered, info: dict[str, Any]) -> str:
 
 
 def _features(trained: TrainedRun, path: Path, image: Tensor) -> dict[str, Tensor]:
-    """Those that are there under the name of the image, or new ones where the run was trained with such."""
+    """Extracted where the run was trained with extracted features, or else read by the name of the image."""
     features: Features = cast(Asked, trained.splits.train).features
     made_here = isinstance(features, GridFile) and (features.grid, features.channels) == (GRID, CHANNELS)
     if made_here:

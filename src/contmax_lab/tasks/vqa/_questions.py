@@ -1,19 +1,49 @@
-"""Questions about images with their answers: DAQUAR, VQA-v2, or tables of the user's own."""
+"""The questions of DAQUAR, VQA-v2 and of tables of the user's own; and questions about objects pasted into photos."""
 
 import dataclasses
 import gzip
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from contmax_lab.data import IMAGE_SUFFIXES, Place, numbered_lines, read_table, shuffled
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.tasks.vqa._answers import kind_of, normalised
 
 _WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
+DAQUAR = "https://www.mpi-inf.mpg.de/visual-turing-challenge"
+VQA2 = "https://visualqa.org/download.html"
+COLOURS = {
+    "red": (215, 25, 30),
+    "green": (30, 160, 50),
+    "blue": (25, 60, 215),
+    "yellow": (245, 220, 30),
+    "purple": (135, 30, 160),
+    "orange": (245, 130, 20),
+    "white": (248, 248, 248),
+    "black": (10, 10, 10),
+}
+# Shape → whether a point (x, y) of [−1, 1]² belongs to it.
+SHAPES: dict[str, Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]]] = {
+    "disk": lambda x, y: x**2 + y**2 <= 1,
+    "square": lambda x, y: np.maximum(abs(x), abs(y)) <= 0.92,
+    "triangle": lambda x, y: (y >= -0.9) & (y <= 0.9) & (abs(x) <= 0.5 * (y + 0.9) * 1.05),
+    "ring": lambda x, y: (x**2 + y**2 <= 1) & (x**2 + y**2 >= 0.35),
+    "cross": lambda x, y: np.minimum(abs(x), abs(y)) <= 0.32,
+    "diamond": lambda x, y: abs(x) + abs(y) <= 1,
+    "bar": lambda x, y: abs(y) <= 0.34,
+    "flower": lambda x, y: np.sqrt(x**2 + y**2) <= 0.62 + 0.38 * np.cos(5 * np.arctan2(x, -y)),
+}
+# Range of half the side of an object, as a share of the side of the image.
+_HALF_SIDES = (0.08, 0.15)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,30 +80,25 @@ def question_words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def read_questions(path: Path) -> list[Question]:
-    """The rows of a table with the columns image, question and answer.
-
-    Args:
-        path: .csv, .tsv or .jsonl; an image is named with or without its ending.
+def read_questions(path: Path, column: str = "image") -> list[Question]:
+    """The rows of a table, .csv, .tsv or .jsonl, with the columns question, answer and `column`, which names the image.
 
     Raises:
         LabError: if a row has no answer, or something else is wrong, with the line.
     """
     questions = []
-    for row in read_table(path, ["image", "question", "answer"]):
-        answer = normalised(row.text("answer"))
-        image, text = Path(row.text("image")).stem, row.text("question")
+    for row in read_table(path, [column, "question", "answer"]):
+        text, answer = row.text("question"), normalised(row.text("answer"))
         if not question_words(text):
             raise row.place.problem(f"the question {text!r} has no words")
+        # Images of the user's own may be named with their ending.
+        image = Path(row.text(column)).stem if column == "image" else row.text(column)
         questions.append(Question(image, text, (answer,), kind_of(answer), row.place))
     return questions
 
 
 def read_vqa2(questions: Path, annotations: Path) -> list[Question]:
-    """The questions of VQA-v2 with the answers of ten annotators each, in the original format.
-
-    Args:
-        questions, annotations: JSON, also compressed by gzip.
+    """The questions of VQA-v2 with the answers of ten annotators each: the original JSON, also compressed by gzip.
 
     Raises:
         LabError: if a file is cut off or of another kind, or a question has no answers.
@@ -127,10 +152,6 @@ def _entries(path: Path, key: str) -> Sequence[dict[str, Any]]:
     return entries
 
 
-DAQUAR = "https://www.mpi-inf.mpg.de/visual-turing-challenge"
-VQA2 = "https://visualqa.org/download.html"
-
-
 @dataclasses.dataclass(frozen=True)
 class Source:
     """Questions in parts that share no image.
@@ -147,12 +168,10 @@ class Source:
 
 
 def read_folder(folder: Path, held_out: float, split: int) -> Source:
-    """DAQUAR or VQA-v2, by what is in the folder.
+    """DAQUAR or VQA-v2, by what is in the unpacked folder.
 
-    Args:
-        folder: that was unpacked.
-        held_out: share of the training images whose questions are for validation, where the data has no part for it.
-        split: seed of their choice.
+    Where the data has no validation part, the questions about a share of the training images are held out, chosen by
+    the seed `split`.
 
     Raises:
         LabError: if it is neither.
@@ -192,17 +211,13 @@ def image_files(folder: Path) -> dict[str, Path]:
 
 
 def _daquar(root: Path, folder: Path, held_out: float, split: int) -> Source:
-    """The parts are lists of images, not the ready tables of questions, whose parts share images."""
+    """Split by the lists of images: the published tables of questions share images between parts."""
     lists = {part: _names(folder / f"{part}_images_list.txt") for part in ("train", "test")}
     shared = lists["train"].keys() & lists["test"].keys()
     if shared:
         raise LabError(f"{folder}: {min(shared)} is an image of both parts; each image must be in one only")
     by_image: dict[str, list[Question]] = {}
-    for row in read_table(folder / "data.csv", ["question", "answer", "image_id"]):
-        answer = normalised(row.text("answer"))
-        question = Question(row.text("image_id"), row.text("question"), (answer,), kind_of(answer), row.place)
-        if not question_words(question.text):
-            raise row.place.problem(f"the question {question.text!r} has no words")
+    for question in read_questions(folder / "data.csv", "image_id"):
         by_image.setdefault(question.image, []).append(question)
     parts = {part: [q for name in names for q in by_image.get(name, ())] for part, names in lists.items()}
     for part, questions in parts.items():
@@ -212,14 +227,14 @@ def _daquar(root: Path, folder: Path, held_out: float, split: int) -> Source:
     return Source(train, valid, parts["test"], root)
 
 
-def _names(path: Path) -> dict[str, Place]:
+def _names(path: Path) -> dict[str, None]:
     if not path.is_file():
         raise LabError(f"{path}: no such file; DAQUAR needs the lists of images of both parts ({DAQUAR})")
-    return {text.strip(): Place(path, number) for number, text in numbered_lines(path) if text.strip()}
+    return dict.fromkeys(text.strip() for _, text in numbered_lines(path) if text.strip())
 
 
 def _vqa2(folder: Path, held_out: float, split: int) -> Source:
-    """Three parts where all have annotations; else the official validation part is the test."""
+    """The published parts, if all have annotations; else validation is held out, and the published one is the test."""
     parts = {part: found for part in ("train", "val", "test") if (found := _pair(folder, part))}
     if "train" not in parts or len(parts) == 1:
         raise LabError(f"{folder}: questions and annotations are needed at least for train and val ({VQA2})")
@@ -253,3 +268,87 @@ def _without_images(questions: Sequence[Question], share: float, seed: int) -> t
     count = min(max(round(share * len(images)), 1), len(images) - 1)
     held_out = {images[index] for index in shuffled(len(images), seed)[:count]}
     return [q for q in questions if q.image not in held_out], [q for q in questions if q.image in held_out]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pasted:
+    """An object in an image; its centre (row, column) and half its side are shares of the image."""
+
+    shape: str
+    colour: str
+    centre: tuple[float, float]
+    half: float
+
+    @property
+    def box(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Low and high corner, (row, column)."""
+        (row, column), half = self.centre, self.half
+        return (row - half, column - half), (row + half, column + half)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+    """Two objects in a photo, and which of them the question is about.
+
+    Args:
+        photo: name of the photo.
+        asked, other: the objects; neither their shapes nor their colours are the same.
+        by_colour: whether the question names the colour and asks for the shape, or the reverse.
+    """
+
+    photo: str
+    asked: Pasted
+    other: Pasted
+    by_colour: bool
+
+    def question(self, name: str, place: Place) -> Question:
+        """In words, about the image of that name."""
+        asked = self.asked
+        if self.by_colour:
+            return Question(name, f"what shape is the {asked.colour} object", (asked.shape,), "other", place)
+        return Question(name, f"what colour is the {asked.shape}", (asked.colour,), "other", place)
+
+
+def scenes(photos: Sequence[str], copies: int, seed: int) -> dict[str, Scene]:
+    """Name of the new image → what is in it, for this many copies of each photo; a function of the seed.
+
+    Example:
+        >>> made = scenes(["kitchen"], 2, seed=0)
+        >>> list(made), made["kitchen+0"].asked.shape != made["kitchen+0"].other.shape
+        (['kitchen+0', 'kitchen+1'], True)
+    """
+    random = torch.Generator().manual_seed(seed)
+
+    def uniform(low: float, high: float) -> float:
+        return low + (high - low) * float(torch.rand((), generator=random))
+
+    def pair(names: Sequence[str]) -> list[str]:
+        return [names[index] for index in torch.randperm(len(names), generator=random)[:2].tolist()]
+
+    found = {}
+    for photo in photos:
+        for copy in range(copies):
+            shapes, colours = pair(list(SHAPES)), pair(list(COLOURS))
+            halves = [uniform(*_HALF_SIDES) for _ in range(2)]
+            while True:
+                centres = [(uniform(half, 1 - half), uniform(half, 1 - half)) for half in halves]
+                apart = max(abs(a - b) for a, b in zip(*centres, strict=True))
+                if apart > sum(halves):
+                    break
+            objects = [Pasted(*parts) for parts in zip(shapes, colours, centres, halves, strict=True)]
+            found[f"{photo}+{copy}"] = Scene(photo, objects[0], objects[1], by_colour=uniform(0, 1) < 0.5)
+    return found
+
+
+def paste(image: Tensor, scene: Scene) -> Tensor:
+    """The photo, bytes (3, H, W), with both objects in it."""
+    pixels = image.numpy().copy()
+    height, width = pixels.shape[1:]
+    for item in (scene.other, scene.asked):
+        (row, column), half = item.centre, item.half
+        y = ((np.arange(height) + 0.5) / height - row) / half
+        x = ((np.arange(width) + 0.5) / width - column) / half
+        grid_y, grid_x = np.meshgrid(y, x, indexing="ij")
+        inside = SHAPES[item.shape](grid_x, grid_y) & (np.maximum(abs(grid_x), abs(grid_y)) <= 1)
+        pixels[:, inside] = np.array(COLOURS[item.colour], dtype=np.uint8)[:, None]
+    return torch.from_numpy(pixels)

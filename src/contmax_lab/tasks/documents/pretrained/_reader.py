@@ -13,8 +13,8 @@ from contmax_lab.errors import UsageError
 from contmax_lab.files import plain
 from contmax_lab.labelled import look_of, model_settings, read_card, read_weights, text_figure, write_model
 from contmax_lab.tasks.documents import DocumentsModel
+from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN
 from contmax_lab.tasks.documents._model import Reader
-from contmax_lab.tasks.documents._prepared import FIRST_WORD, UNKNOWN
 from contmax_lab.tasks.documents._reading import Reading
 from contmax_lab.tasks.documents._reviews import tokenize
 
@@ -48,7 +48,7 @@ class Verdict:
 
     @property
     def probability(self) -> float:
-        """That the text is positive."""
+        """The probability that the text is positive."""
         return float(self.reading.logits.sigmoid())
 
     def marked(self) -> str:
@@ -109,7 +109,7 @@ class PretrainedReader:
 
     @torch.no_grad()
     def look(self, text: str) -> Look:
-        """The text taken apart.
+        """What the model attends to in a text, and how it decides.
 
         Raises:
             UsageError: if the text has no words, or the model knows none of them.
