@@ -58,12 +58,7 @@ def variant_names(stored: Mapping[str, Any]) -> list[str]:
 
 
 def with_variant(stored: Mapping[str, Any], variant: str, origin: str) -> dict[str, Any]:
-    """The keys of one variant of a recipe: those of all, changed by those of the variant; dotted.
-
-    Args:
-        stored: the recipe.
-        variant: its name; empty = the one that the recipe calls ``default``, or none.
-        origin: what a complaint calls the recipe.
+    """The dotted keys of a recipe, changed by those of a variant; empty = the one that it calls ``default``, or none.
 
     Raises:
         UsageError: if there is no such variant.
@@ -96,12 +91,7 @@ def flattened(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What can be set of a task.
-
-    Args:
-        name: of the task.
-        data, model: its configurations.
-    """
+    """What can be set of a task: its name, and its two configurations."""
 
     name: str
     data: type
@@ -113,11 +103,7 @@ class Settings:
         return cls(task.name, task.data_config, task.model_config)
 
     def help(self, keys: Mapping[str, Any], origin: str) -> str:
-        """All the keys of a recipe with type, meaning and value.
-
-        Args:
-            keys: dotted key → value, as the recipe has them.
-            origin: what it is called.
+        """All the keys of a recipe, which is called `origin`, with type, meaning and value.
 
         Raises:
             UsageError: if a key is not understood.
@@ -159,7 +145,7 @@ class RecipeSource:
         _check_keys("", settings, (word[2:].partition("=")[0] for word in overrides if word.startswith("--")))
         parser = _shared_parser(settings.data, settings.model)
         base = _base(parser, origin, json.dumps(self.keys, default=str))
-        # The base has a value for every key: defaults, which take half of the time, would change nothing.
+        # The base has a value for every key; adding defaults would take half of the time and change nothing.
         parsed = _checked("", parser.parse_args, list(overrides), namespace=base, defaults=False) if overrides else base
         ready = parser.instantiate(parsed)
         sections = {key: ready[key] for key in SECTIONS}
@@ -184,7 +170,7 @@ def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_keys(origin: str, settings: Settings, keys: Iterable[Any]) -> None:
-    """The parser would say less of a key it does not know, and take the beginning of a key for the key."""
+    """Raise an error with the nearest key; the parser would take an abbreviated key, and say less of an unknown one."""
     configs = zip(SECTIONS, (settings.data, settings.model, TrainingConfig), strict=True)
     known = [f"{section}.{field.name}" for section, config in configs for field in dataclasses.fields(config)]
     known += ["seed", "search"]
@@ -207,21 +193,21 @@ def _parser(data_config: type, model_config: type, prog: str) -> ArgumentParser:
 
 @functools.lru_cache(maxsize=16)
 def _shared_parser(data_config: type, model_config: type) -> ArgumentParser:
-    """Shared, and never changed: making one takes as long as reading a recipe with it, and a table has many recipes."""
+    """One parser for all recipes of a task, never changed: making it takes as long as reading a recipe with it."""
     return _parser(data_config, model_config, prog="contmax train")
 
 
 @functools.lru_cache(maxsize=64)
 def _base(parser: ArgumentParser, origin: str, keys: str) -> Namespace:
-    """What a file says, as JSON, which is the same for all cells of a row and all trials of a search; it is copied."""
-    # The parser would check the defaults apart, which takes as long as what is given.
+    """The parsed keys of a file, given as JSON; cells of a row and trials of a search share them, and copy them."""
+    # Filled in here: the parser would check defaults separately, which doubles the time.
     filled = {**_defaults(parser), **json.loads(keys)}
     return _checked(origin, parser.parse_object, _nested(filled), defaults=False)
 
 
 @functools.lru_cache(maxsize=16)
 def _defaults(parser: ArgumentParser) -> dict[str, Any]:
-    """Dotted key → what it is where nothing is said."""
+    """Dotted key → default value."""
     return dict(parser.get_defaults(skip_validation=True).items())
 
 

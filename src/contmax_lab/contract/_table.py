@@ -76,12 +76,7 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One training of a table.
-
-    Args:
-        row, repetition: those that it belongs to.
-        folder: relative to that of the table.
-    """
+    """One training of a table: a repetition of a row."""
 
     row: Row
     repetition: Repetition

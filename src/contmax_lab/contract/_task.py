@@ -16,6 +16,8 @@ from contmax_lab.errors import LabError, UsageError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+Batch = dict[str, "Tensor"]
+
 
 @dataclasses.dataclass(frozen=True)
 class ParameterGroup:
@@ -30,9 +32,6 @@ class ParameterGroup:
     parameters: Sequence[nn.Parameter]
     learning_rate: float = 1.0
     weight_decay: float | None = None
-
-
-Batch = dict[str, "Tensor"]
 
 
 class Batches(abc.ABC):

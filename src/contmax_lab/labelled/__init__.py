@@ -6,12 +6,16 @@ What the tasks texts, series and images share. They differ in what an example is
 from contmax_lab.labelled._answer import Answer as Answer
 from contmax_lab.labelled._answer import Decision as Decision
 from contmax_lab.labelled._answer import attention_over as attention_over
+from contmax_lab.labelled._answer import cell_centres as cell_centres
+from contmax_lab.labelled._answer import heaviest as heaviest
 from contmax_lab.labelled._answer import look_of as look_of
+from contmax_lab.labelled._answer import middles as middles
 from contmax_lab.labelled._examples import Example as Example
 from contmax_lab.labelled._examples import Label as Label
 from contmax_lab.labelled._examples import Parts as Parts
 from contmax_lab.labelled._examples import Targets as Targets
 from contmax_lab.labelled._examples import read_parts as read_parts
+from contmax_lab.labelled._examples import some as some
 from contmax_lab.labelled._exported import model_settings as model_settings
 from contmax_lab.labelled._exported import read_card as read_card
 from contmax_lab.labelled._exported import read_weights as read_weights

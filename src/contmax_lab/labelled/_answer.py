@@ -100,13 +100,7 @@ class Decision(nn.Module):
 
 
 def attention_over(basis: Basis, width: int, model: AttentionModel) -> AttentionHeads:
-    """The heads.
-
-    Args:
-        basis: functions on the line or the plane.
-        width: channels of what is attended to.
-        model: the settings.
-    """
+    """The heads that the settings ask for, over values with `width` channels."""
     return AttentionHeads(model.heads, model.attention, width, model.alpha, basis, learnable=model.learn_alpha)
 
 
@@ -125,3 +119,20 @@ def look_of(
     continuous = getattr(attend, "continuous", attend)
     basis, penalty = getattr(continuous, "basis", None), getattr(continuous, "penalty", 0.01)
     return Look(values[0], heads, decide, basis=basis, penalty=penalty, **shown)
+
+
+def middles(mask: Tensor) -> Tensor:
+    """Middles of the observations where the mask (B, L) is True, evenly spaced over the unit interval, (B, L)."""
+    return (mask.cumsum(-1) - 0.5) / mask.sum(-1, keepdim=True).clamp(min=1)
+
+
+def cell_centres(grid: tuple[int, int], like: Tensor) -> Tensor:
+    """Centres of the cells of the unit square, row by row, (HW, 2), on the device of `like`."""
+    return torch.cartesian_prod(*((torch.arange(count, device=like.device) + 0.5) / count for count in grid))
+
+
+def heaviest(mass: Tensor, most: Tensor | float) -> Tensor:
+    """The smallest set of points of each row that holds the mass `most`, (B, P); of equal ones, the first."""
+    falling, order = mass.sort(dim=-1, descending=True, stable=True)
+    held = falling.cumsum(-1) - falling < most
+    return torch.zeros_like(held).scatter(-1, order, held)

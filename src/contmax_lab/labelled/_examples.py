@@ -14,6 +14,8 @@ from contmax_lab.data import Place, finite_number, held_out_share, shuffled
 from contmax_lab.errors import LabError, UsageError, nearest
 from contmax_lab.settings import LabelledData, Target
 
+T = TypeVar("T")
+
 
 @dataclasses.dataclass(frozen=True)
 class Label:
@@ -56,7 +58,7 @@ class Targets:
             return cls(tuple(found))
         numbers = [_number(label) for label in labels]
         deviation = statistics.pstdev(numbers)
-        # The scale of the last differences that float32 can tell apart.
+        # float32 resolves relative differences of about 1e-7.
         if not deviation > 1e-6 * max(map(abs, numbers)):
             raise LabError(f"{file}: all labels are nearly {numbers[0]:g}; they must differ")
         if not math.isfinite(deviation) or deviation > 1e30:
@@ -146,7 +148,7 @@ def read_parts(read: Callable[[Path], Sequence[E]], data: LabelledData, what: st
     if data.train is None:
         raise UsageError(f"no training data was given; pass --data.train {what}")
     found = read(data.train)
-    train = _some(found, data)
+    train = some(found, data)
     try:
         targets = Targets.of([example.label for example in train], data.target)
     except LabError as error:
@@ -154,7 +156,7 @@ def read_parts(read: Callable[[Path], Sequence[E]], data: LabelledData, what: st
             raise
         raise LabError(f"{error}. {_left(train, found)}") from None
     if data.validation is None:
-        # Of numbers, all are of one kind.
+        # Classes are held out in proportion; numbers count as one class.
         labels = [example.label.text if targets.classes else "" for example in train]
         held_out = set(held_out_share(labels, data.held_out, data.split))
         if not held_out:
@@ -165,8 +167,8 @@ def read_parts(read: Callable[[Path], Sequence[E]], data: LabelledData, what: st
         valid = [example for index, example in enumerate(train) if index in held_out]
         train = [example for index, example in enumerate(train) if index not in held_out]
     else:
-        valid = _some(read(data.validation), data)
-    test = [] if data.test is None else _some(read(data.test), data)
+        valid = some(read(data.validation), data)
+    test = [] if data.test is None else some(read(data.test), data)
     if not targets.classes:
         targets = Targets.of([example.label for example in train], data.target)
     for part in (valid, test):
@@ -178,7 +180,7 @@ def _left(train: Sequence[E], found: Sequence[E]) -> str:
     return f"--limit has left {len(train)} of {len(found)} examples; pass a larger one"
 
 
-def _some(examples: Sequence[E], data: LabelledData) -> list[E]:
+def some(examples: Sequence[T], data: Any) -> list[T]:
     """The examples, or as many as the user wants, at random: a file may be sorted by label."""
     if not 0 < data.limit < len(examples):
         return list(examples)

@@ -58,11 +58,9 @@ class PanelPicture(Generic[T]):
     whole_text: bool = False
 
     def of_runs(self, runs: Sequence[TrainedRun], examples: Sequence[int]) -> Figure:
-        """What each model attends to in some validation examples.
+        """What each model attends to in some validation examples, by default the first of each class.
 
-        Args:
-            runs: trained on the same data, whose validation examples have ``names`` and ``target``.
-            examples: which; none = the first of each class, or the first ones.
+        The runs were trained on one data set, whose validation examples have ``names`` and ``target``.
         """
         valid: Any = runs[0].splits.valid
         chosen = examples or first_of_classes(valid.target, self.most)
@@ -70,12 +68,7 @@ class PanelPicture(Generic[T]):
         return self.of_panels(rows, [trained.label for trained in runs])
 
     def of_panels(self, rows: Sequence[Sequence[Panel[T]]], labels: Sequence[str] = ("",)) -> Figure:
-        """The panels of each model.
-
-        Args:
-            rows: of each model.
-            labels: of the models.
-        """
+        """A row of panels for each model."""
         columns = len(rows[0])
 
         def fill(theme: Theme, axis: Any, row: int, column: int) -> str:

@@ -136,12 +136,12 @@ def first_of_classes(target: Tensor, count: int) -> list[int]:
 
 
 class OnInstalledData(LabelledTask):
-    """What changes in a labelled task whose data is installed: it has a table for the demo, and numbered examples.
+    """A labelled task whose data is installed: it has a table for the demo, and numbers its examples.
 
     A subclass names it before the task that it is like: ``class Digits(OnInstalledData, ImagesTask)``.
     """
 
-    # For the demo.
+    # The table that the demo makes.
     table: ClassVar[Table]
 
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
@@ -149,5 +149,5 @@ class OnInstalledData(LabelledTask):
         return Task.predict(self, trained, words)
 
     def tables(self) -> Sequence[Table]:
-        """The one for the demo."""
+        """The table of the demo."""
         return (self.table,)

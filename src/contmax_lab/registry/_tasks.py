@@ -53,7 +53,7 @@ def task_names() -> list[str]:
 
 
 def is_installed(name: str) -> bool:
-    """Whether a task of this name is installed. Other packages are not asked for the laboratory's own names."""
+    """Whether a task of this name is installed; for the laboratory's own names, other packages are not searched."""
     return name in SHIPPED or name in _entry_points()
 
 
@@ -125,10 +125,7 @@ def settings_of(reference: str) -> Settings:
 
 
 def task_reference(task: Task) -> str:
-    """What `find_task` finds this task by, in another process too.
-
-    Args:
-        task: that was found by its name, or by a module.
+    """The reference by which `find_task` finds this task, in another process too.
 
     Raises:
         LabError: if no module above its class holds it.
@@ -153,11 +150,7 @@ def task_reference(task: Task) -> str:
 
 
 def find_table(name: str, named: Sequence[str] = ()) -> tuple[Task, Table]:
-    """A table by its name, and the task it belongs to; tasks of the laboratory are asked before other installed ones.
-
-    Args:
-        name: of the table.
-        named: tasks that are asked first, as `find_task` takes them.
+    """A table by its name, and its task: first of those that the user has named, then of the laboratory, then others.
 
     Raises:
         UsageError: if there is none.
@@ -234,10 +227,6 @@ def _checked(found: object, reference: str, name: str | None = None) -> Task:
 def task_of_run(folder: str | Path, named: Sequence[str] = ()) -> Task:
     """The task that a run was trained on: one that is installed, or one that the user has named.
 
-    Args:
-        folder: of the run.
-        named: tasks, as `find_task` takes them.
-
     Raises:
         LabError: if there is no run, or its task is neither.
     """
@@ -275,10 +264,6 @@ def open_trained(
 
 def task_of_model(folder: Path, named: Sequence[str] = ()) -> Task:
     """The task that an exported model was trained on: one that is installed, or one that the user has named.
-
-    Args:
-        folder: that ``contmax export`` has made.
-        named: tasks, as `find_task` takes them.
 
     Raises:
         LabError: if there is no model, or its task is neither.

@@ -7,15 +7,23 @@ from typing import Any
 
 from contmax_lab.contract import Cell, Metric, Table
 
+# Cells that are done, with the content of their results.json.
 Outcomes = list[tuple[Cell, dict[str, Any]]]
+CONFIDENCE = 0.95
+METHOD = (
+    "Differences are paired: from each repetition of a row that of the other row with the same seed or split is "
+    "taken. Mean of these differences, and in brackets Student's t interval of it, 95 %. Each interval stands for "
+    "itself: of 20 rows that do not differ, one is expected to seem to."
+)
+DISTANCE = (
+    "Distance from the paper: root mean square, over all figures that it prints, of log(ours / the paper's), in per "
+    "cent, ours being the mean over the repetitions; and of each metric by itself how many times the paper's figure "
+    "ours is, as geometric mean over the rows. The closest first."
+)
 
 
 def summary(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
     """Mean, deviation and count of every metric, for each row and group.
-
-    Args:
-        table: the table that was trained.
-        outcomes: cells that are done, with the content of their results.json.
 
     Returns:
         One mapping per row: ``label``, ``paper``, and ``groups``: group → metric → ``mean``, ``std`` (None for one
@@ -86,12 +94,10 @@ def blocks(
     """Lines of a table: its groups beside each other, or those that it shows below each other.
 
     Args:
-        table: says which.
+        table: its groups.
         rows: label, group → metric → entry, and the last cells of the line.
-        corner: the first cell of the head.
-        metrics: the columns of each group.
-        cell: what stands for an entry.
-        more: the last cells of the head.
+        corner, more: the first and the last cells of the head.
+        metrics, cell: the columns of each group, and what stands there for an entry.
     """
     groups = group_names(table)
     if table.shown:
@@ -122,14 +128,7 @@ def group_names(table: Table) -> list[str]:
 
 
 def values(outcomes: Outcomes, label: str, group: str, key: str) -> dict[str, float]:
-    """What was measured of a row in the repetitions of a group, by the name of the repetition.
-
-    Args:
-        outcomes: cells that are done, with the content of their results.json.
-        label: of the row.
-        group: of the repetitions.
-        key: dotted, of the metric.
-    """
+    """A metric, by its dotted key, of a row in the repetitions of a group: name of the repetition → value."""
     found = {
         cell.repetition.name: _look_up(results, key)
         for cell, results in outcomes
@@ -162,24 +161,13 @@ def _mean_cell(entry: dict[str, Any], metric: Metric) -> str:
     return f"{entry['mean'] * metric.scale:,.{metric.digits}f}{spread}"
 
 
-CONFIDENCE = 0.95
-METHOD = (
-    "Differences are paired: from each repetition of a row that of the other row with the same seed or split is "
-    "taken. Mean of these differences, and in brackets Student's t interval of it, 95 %. Each interval stands for "
-    "itself: of 20 rows that do not differ, one is expected to seem to."
-)
-
-
 def paired_differences(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
     r"""How much each row differs from the one that it is compared with, by default the baseline of the table.
 
     .. math:: \bar d \pm t_{n-1,\,.975}\; s_d / \sqrt n
 
-    where d are the n differences between the two rows in the same repetition, and s their deviation.
-
-    Args:
-        table: the table that was trained.
-        outcomes: cells that are done, with the content of their results.json.
+    where d are the n differences between the two rows in one repetition, and s their deviation. What two rows share in
+    a repetition, the split or the seed of the data order, cancels in their difference.
 
     Returns:
         One mapping per row that is compared: ``label``, ``against``, and ``groups``: group → metric → ``mean``,
@@ -266,23 +254,12 @@ def _difference_cell(entry: dict[str, Any], metric: Metric) -> str:
     return f"{mean} [{low}, {high}]" if low is not None else str(mean)
 
 
-DISTANCE = (
-    "Distance from the paper: root mean square, over all figures that it prints, of log(ours / the paper's), in per "
-    "cent, ours being the mean over the repetitions; and of each metric by itself how many times the paper's figure "
-    "ours is, as geometric mean over the rows. The closest first."
-)
-
-
 def distances_from_paper(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
     r"""For each group of repetitions and each reading of the paper, the closest first.
 
     .. math:: \sqrt{\frac1n \sum_i \log^2 (x_i / \hat x_i)}
 
     where :math:`\hat x` are the n figures that the paper prints, and x ours.
-
-    Args:
-        table: the table that was trained, with its readings.
-        outcomes: cells that are done, with the content of their results.json.
 
     Returns:
         One mapping per combination whose figures are all there: ``group``, ``reading``, ``distance``, and ``ratios``:
@@ -330,7 +307,7 @@ def distances_text(table: Table, distances: list[dict[str, Any]]) -> str:
 
 
 def _log_ratio(table: Table, outcomes: Outcomes, label: str, group: str, key: str, paper: float) -> float:
-    """nan where nothing was measured, or nothing positive."""
+    """log(ours / the paper's); nan where nothing was measured, or nothing positive."""
     measured = values(outcomes, label, group, key).values()
     scale = next((metric.scale for metric in table.metrics if metric.key == key), 1.0)
     mean = statistics.fmean(measured) * scale if measured else math.nan

@@ -119,7 +119,11 @@ def _train_start(job: Reproduction, start: Start, deadline: float, *, begun: boo
 
 
 def _done(job: Reproduction, folder: str, recipe: Recipe) -> dict[str, Any] | None:
-    """The results of a cell that is done; a table of several recipes under one name would be worse than none."""
+    """The results of a cell that is done.
+
+    Raises:
+        UsageError: if it was trained by another recipe: a table must not mix two.
+    """
     run = Run(job.runs / folder)
     results = run.results()
     if results and (changed := run.differences(recipe)):
@@ -130,7 +134,7 @@ def _done(job: Reproduction, folder: str, recipe: Recipe) -> dict[str, Any] | No
 
 
 def _scored(job: Reproduction, cell: Cell) -> dict[str, Any] | None:
-    """The results of a cell, with what can be measured of the texts it has kept and was not when it ended."""
+    """The results of a cell; scores of its stored texts are added where the training could not measure them."""
     run = Run(job.runs / cell.folder)
     results = run.results()
     if results is None:
@@ -160,7 +164,7 @@ def _content(job: Reproduction, recipes: dict[str, Recipe], outcomes: Outcomes) 
         **({"comparisons": comparisons} if comparisons else {}),
         "recipe": shared,
         "cells": [
-            # What was measured on the test examples first: that is what a reader looks for.
+            # Test figures come first: readers look for them.
             {
                 "row": c.row.label,
                 "variant": c.repetition.name,
@@ -174,7 +178,7 @@ def _content(job: Reproduction, recipes: dict[str, Recipe], outcomes: Outcomes) 
 
 
 def _provenance(job: Reproduction, outcomes: list[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
-    """Of this machine; or of the one machine that trained all cells, where these were only brought together here."""
+    """Provenance of this machine; or of the machine that trained all cells, if it is another one."""
     here = provenance(_PACKAGES)
     trained = [Run(job.runs / cell.folder).provenance() for cell, _ in outcomes]
     machines = [_lasting(found.get("machine")) for found in trained]
@@ -185,12 +189,12 @@ def _provenance(job: Reproduction, outcomes: list[tuple[Cell, dict[str, Any]]]) 
 
 
 def _lasting(machine: dict[str, Any] | None) -> dict[str, Any]:
-    """What tells machines apart, without how busy one was."""
+    """A machine without its load, which changes."""
     return {key: value for key, value in (machine or {}).items() if key != "load_at_start"}
 
 
 def _command(job: Reproduction) -> str:
-    """What to type for the same table, without the paths of this machine."""
+    """The command that makes this table, without the paths of this machine."""
     data = ["--data", "PATH"] if job.table.needs_data else []
     changed = [override for override in job.overrides if not override.startswith("--data.path=")]
     words = [word.partition("=")[0] + "=PATH" if "/" in word else word for word in changed]
@@ -198,7 +202,7 @@ def _command(job: Reproduction) -> str:
 
 
 def _train_all(job: Reproduction, left: Sequence[Work], deadline: float) -> LabError | None:
-    """Train, and tell what is done; what went wrong, or None."""
+    """Train, and report progress; returns the error, or None."""
     problems: list[str] = []
     done = 0
     try:

@@ -23,14 +23,10 @@ from contmax_lab.tables._outcome import (
 
 
 def write_results(path: Path, content: dict[str, Any]) -> None:
-    """Replace a file of results, in one step.
+    """Replace a file of results in one step; the last key of the content is ``cells``, a list.
 
-    Tables have hundreds of trainings with dozens of numbers each. Spread over lines these would bury the rest, and a
-    change of one training would be hard to find.
-
-    Args:
-        path: of the file.
-        content: its last key is ``cells``, a list.
+    Tables have hundreds of trainings with dozens of numbers each: with one training on a line, the rest is not buried
+    and a change is easy to find.
     """
     *_, last = content
     if last != "cells":
@@ -45,13 +41,9 @@ def _as_json(content: Any, indent: int | None = None) -> str:
 
 
 def shared_and_own(recipes: Mapping[str, Recipe]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Dotted key → value, defaults included; of paths only the names, because folders differ between machines.
+    """Dotted keys with one value in all cells; and for each cell, by its folder, the others.
 
-    Args:
-        recipes: of the cells, by their folders.
-
-    Returns:
-        The keys with one value in all of them; and folder → the others.
+    Defaults are included; of paths only the names, because folders differ between machines.
     """
     resolved = {folder: _keys(recipe) for folder, recipe in recipes.items()}
     first = next(iter(resolved.values()), {})
@@ -69,15 +61,11 @@ def _keys(recipe: Recipe) -> dict[str, Any]:
 
 
 def summarised(table: Table, outcomes: Outcomes) -> dict[str, Any]:
-    """Means, deviations, differences and text.
-
-    Args:
-        table: the table that was trained.
-        outcomes: cells that are done, with the content of their results.json.
+    """What follows from the cells that are done.
 
     Returns:
         ``complete``, ``metrics``, ``rows`` and ``text``; ``differences`` where rows are compared, ``distances``
-        where it has readings of the paper.
+        where the table has readings of the paper.
     """
     rows = summary(table, outcomes)
     found = {
@@ -101,10 +89,6 @@ def summarised_again(table: Table, content: dict[str, Any]) -> dict[str, Any]:
     """A file of results with its means, differences and text made anew from its cells, as the table says now.
 
     Nothing is trained, and what was noted when the cells were trained stays.
-
-    Args:
-        table: as it is now.
-        content: of the file.
 
     Raises:
         ValueError: if a cell is not of the table.

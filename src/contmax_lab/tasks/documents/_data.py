@@ -18,11 +18,11 @@ from contmax_lab.tasks.documents._reviews import ORIGINAL, PARTS, film_files, re
 
 KEY_FILE = "documents.json"
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
-# Part of the key: to be raised when the same files would give other arrays.
+# Part of the key of the cache; raise it when the format of the prepared files changes.
 _FORMAT = 3
 _FIELDS = ("tokens", "starts", "labels", "films")
 _UNFIT = "its arrays do not fit together"
-# Of each label, among which those for validation are chosen.
+# Number of stretches of each label, among which those for validation are chosen.
 _STRETCHES = 50
 
 
@@ -84,12 +84,7 @@ class Prepared:
 
 
 def prepared(path: Path, vectors: Path | None, cache: Path | None) -> Prepared:
-    """Read what an earlier call has prepared from the same files, or prepare it.
-
-    Args:
-        path: folder of reviews, or a folder that was prepared.
-        vectors: file of word vectors; None = the one beside the reviews.
-        cache: folder for what is prepared; None = ``.contmax`` beside the reviews.
+    """Read what an earlier call has prepared from the same files, or prepare it; `path` may be a prepared folder.
 
     Raises:
         LabError: if a file is not as it should be, or the cache cannot be written.
@@ -105,7 +100,7 @@ def prepared(path: Path, vectors: Path | None, cache: Path | None) -> Prepared:
 
 
 def _key(sources: dict[str, list[Path]], vectors: Path) -> dict[str, object]:
-    """What was read, as far as a look at the folder tells."""
+    """The key of the cache: names, sizes and times of the files."""
     files = [*(path for paths in sources.values() for path in [*paths, *film_files(paths)]), vectors]
     first = {part: str(paths[0].parent) for part, paths in sources.items() if paths}
     of = fingerprint(files)
@@ -172,9 +167,7 @@ def _read_part(folder: Path, part: str) -> tuple[Documents, Tensor]:
 def load(data: DocumentsData, seed: int = 0) -> Splits:
     """Read, hold out the same share of both labels for validation, and take the words of the training reviews.
 
-    Args:
-        data: what to read.
-        seed: of the random words of the deletion test.
+    The seed draws the random words of the deletion test.
     """
     if data.path is None:
         raise LabError(f"no path was given for the reviews; pass --data.path FOLDER. The original: {ORIGINAL}")
@@ -199,7 +192,7 @@ def load(data: DocumentsData, seed: int = 0) -> Splits:
 
 
 def _words_of(documents: Documents, count: int) -> Tensor:
-    """The numbers of the words, below count, that these reviews hold, in rising order; unknown ones are none."""
+    """Numbers of the words that these reviews hold, all below `count`, in rising order, without unknown words."""
     ends = documents.starts + documents.lengths
     # +1 where a review begins, -1 where it ends: the running sum is 1 inside these reviews, 0 inside others.
     steps = torch.zeros(len(documents.tokens) + 1, dtype=torch.int8)
@@ -210,7 +203,7 @@ def _words_of(documents: Documents, count: int) -> Tensor:
 
 
 def held_out_reviews(labels: Tensor, films: Tensor, share: float, seed: int) -> Tensor:
-    """Which reviews are held out: a share of each label, of films that have no other reviews among the rest.
+    """Which reviews are held out for validation: a share of each label, and no film on both sides.
 
     The films of the test half are not those of the training half, so neither should be those of validation. Where the
     films are known, whole films are held out, in random order, as long as no label gets more than its share. Where they
@@ -222,9 +215,6 @@ def held_out_reviews(labels: Tensor, films: Tensor, share: float, seed: int) -> 
         films: numbers from 0 on, -1 where not known, (B,).
         share: of each label; at least one review is held out.
         seed: of the choice.
-
-    Returns:
-        (B,) of bool.
 
     Raises:
         LabError: if every film has more reviews than the share.

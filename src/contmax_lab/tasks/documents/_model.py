@@ -24,6 +24,7 @@ _WIDTHS = (0.1, 0.5)
 _FILTERS = 128
 # An input to the input gates at which the sigmoid is 0, exactly, in every precision.
 _CLOSED = -1e4
+_SHARED = ("max_words", "dimensions", "valid", "split")
 
 
 class Reader(nn.Module):
@@ -43,7 +44,7 @@ class Reader(nn.Module):
     def __init__(self, model: DocumentsModel, vectors: Tensor) -> None:
         super().__init__()
         self.word_dropout = float(model.word_dropout)
-        # A copy: it will be trained, and others may build a model from the same table.
+        # A copy, since training changes it and other models may be built from this table.
         self.embedding = nn.Embedding.from_pretrained(vectors.clone(), freeze=model.frozen, padding_idx=PADDING)
         self.dropout = nn.Dropout(model.dropout)
         self.encoder = Encoder(vectors.shape[1], model.hidden_dim)
@@ -117,14 +118,14 @@ class Encoder(nn.Module):
                     weight[:hidden_dim, -1] = _CLOSED
 
     def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
-        """States (B, L, 2·hidden_dim) of word vectors (B, L, D); what stands at the padding means nothing."""
+        """States (B, L, 2·hidden_dim) of word vectors (B, L, D); states at padding are undefined."""
         marked = torch.cat([vectors, (~mask).unsqueeze(-1).to(vectors.dtype)], -1)
         states: Tensor = self.lstm(marked)[0]
         return states
 
 
 def _attention(model: DocumentsModel, width: int) -> nn.Module:
-    # Made for every kind: it draws what it always drew, so that a seed stays the same training.
+    # Built for every kind, used or not: earlier runs drew these random numbers, and seeds must reproduce them.
     discrete = DiscreteAttention(width, alpha=model.alpha)
     if model.attention == "discrete":
         return discrete
@@ -142,16 +143,8 @@ def _attention(model: DocumentsModel, width: int) -> nn.Module:
     return ContinuousAttention(basis, head=pooled, **options)
 
 
-_SHARED = ("max_words", "dimensions", "valid", "split")
-
-
 def take_over(network: nn.Module, start: Path, data: DocumentsData) -> None:
-    """Begin with the word vectors and the LSTM of a run of the task language on the same reviews and words.
-
-    Args:
-        network: a fresh reader.
-        start: folder of the run; its ``config.yaml`` and ``model.safetensors`` are read as plain data.
-        data: of the training to come.
+    """Begin with the word vectors and the LSTM of `start`, a run of the task language on the same reviews and words.
 
     Raises:
         LabError: if there is no such run, or it has read other reviews or words, or has other sizes.
@@ -164,7 +157,7 @@ def take_over(network: nn.Module, start: Path, data: DocumentsData) -> None:
         raise LabError(f"--model.start: {start} is a run of the task {begun['task']}; pass one of the task language")
     for field in _SHARED:
         theirs, ours = begun["data"].get(field, getattr(DocumentsData(), field)), getattr(data, field)
-        # Another split would have read what is held out here; other words have other numbers.
+        # Another split has trained on what is held out here; other words have other numbers.
         if theirs != ours:
             raise LabError(
                 f"--model.start: {start} was trained with data.{field}={theirs}, but here it is {ours}; use the same"

@@ -7,20 +7,16 @@ import torch
 from torch import Tensor
 
 from contmax.densities import BetaGaussian
+from contmax_lab.labelled import heaviest, middles
 from contmax_lab.tasks.documents._data import PADDING
 
-# Of what is positive everywhere, the words that count as selected hold so much of the mass.
+# Where all weights are positive, the words that count as selected hold this share of the mass.
 _MOST = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
 class Shortened:
-    """What the network says of reviews when only some of their words are left.
-
-    Args:
-        logits: of being positive, (B,); those of a review without words mean nothing.
-        words: how many are left, (B,).
-    """
+    """What the network says of reviews of which `words` (B,) words are left; logits of none mean nothing."""
 
     logits: Tensor
     words: Tensor
@@ -56,46 +52,37 @@ class Reading:
 
     @property
     def selected(self) -> Tensor:
-        """Which words are attended, where that may not be all by construction, (B, L).
+        """Words with a positive weight or density, (B, L).
 
-        Those with a positive weight or density. Of weights, or of a density, that are positive everywhere: the fewest
-        words that hold 95 % of the mass.
+        Where weights or density are positive everywhere, the fewest words that hold 95 % of the mass.
         """
         selected = torch.zeros_like(self.mask)
         if self.weights is not None:
-            selected = self.weights > 0 if self.sparse else _heaviest(self.weights * self.mask)
+            weights = self.weights * self.mask
+            selected = weights > 0 if self.sparse else heaviest(weights, _MOST * weights.sum(-1, keepdim=True))
         if self.density is not None:
-            mass = self.density.density(self._positions().mT).mT * self.mask
+            mass = self.density.density(middles(self.mask).mT).mT * self.mask
             endless = self.density.half_width.isinf().unsqueeze(-1)
-            selected = selected | torch.where(endless, _heaviest(mass), self._in_support(self.density))
+            most = heaviest(mass, _MOST * mass.sum(-1, keepdim=True))
+            selected = selected | torch.where(endless, most, self._in_support(self.density))
         return selected & self.mask
 
     def _in_support(self, density: BetaGaussian) -> Tensor:
-        distance = (self._positions() - density.loc.unsqueeze(-1)).abs()
+        distance = (middles(self.mask) - density.loc.unsqueeze(-1)).abs()
         return distance < density.half_width.unsqueeze(-1)
-
-    def _positions(self) -> Tensor:
-        """Middles of the words in the unit interval, (B, L)."""
-        return (self.mask.cumsum(-1) - 0.5) / self.mask.sum(-1, keepdim=True)
-
-
-def _heaviest(mass: Tensor) -> Tensor:
-    """The fewest words that hold most of the mass of their review, (B, L)."""
-    falling, order = mass.sort(dim=-1, descending=True, stable=True)
-    heavier = falling.cumsum(-1) - falling
-    taken = heavier < _MOST * mass.sum(-1, keepdim=True)
-    return torch.zeros_like(taken).scatter(-1, order, taken)
 
 
 def deletion_test(
     read: Callable[[Tensor], Reading], tokens: Tensor, reading: Reading, draws: Tensor
 ) -> dict[str, Shortened]:
-    """What is said of the selected words, of the others, and of random ones and the others.
+    """Does a network need what it attends to? What it says of the selected words alone, and without them.
+
+    Each time the rest is read as if it were the whole review. Beside it as many words chosen at random: a stretch of
+    them where the attention is a density over the text, any words where it has weights alone.
 
     Args:
         read: from numbers of words (B, L), padded with 0, to a reading.
-        tokens: of the whole reviews, (B, L).
-        reading: of the whole reviews.
+        tokens, reading: of the whole reviews, (B, L).
         draws: a random number in [0, 1) for each word, (B, L).
 
     Returns:
@@ -128,13 +115,7 @@ def only(tokens: Tensor, words: Tensor) -> Tensor:
 
 
 def random_stretch(count: Tensor, mask: Tensor, draws: Tensor) -> Tensor:
-    """So many neighbouring words of each review, every place being as likely, (B, L).
-
-    Args:
-        count: of words, (B,).
-        mask: which places hold a word, (B, L): all before the padding.
-        draws: in [0, 1), (B, L); the first of each review decides.
-    """
+    """A stretch of `count` (B,) words of each review, (B, L); its first draw in [0, 1) decides where."""
     places = (mask.sum(-1) - count + 1).to(draws.dtype)
     start = (draws[:, 0] * places).floor().unsqueeze(-1)
     steps = torch.arange(mask.shape[-1], device=mask.device)
@@ -142,12 +123,6 @@ def random_stretch(count: Tensor, mask: Tensor, draws: Tensor) -> Tensor:
 
 
 def random_words(count: Tensor, mask: Tensor, draws: Tensor) -> Tensor:
-    """So many words of each review, every set being as likely: those with the smallest draws, (B, L).
-
-    Args:
-        count: of words, (B,).
-        mask: which places hold a word, (B, L).
-        draws: in [0, 1), (B, L).
-    """
+    """The `count` (B,) words of each review with the smallest draws, (B, L): every set is as likely."""
     rank = torch.where(mask, draws, torch.inf).argsort(dim=-1, stable=True).argsort(dim=-1)
     return (rank < count.unsqueeze(-1)) & mask

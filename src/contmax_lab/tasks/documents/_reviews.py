@@ -13,6 +13,11 @@ PARTS = ("train", "test")
 _LABELS = {"0": 0, "1": 1, "neg": 0, "pos": 1}
 _FILE_NAME = re.compile(r"\d+_\d+\.txt")
 _COLUMNS = ("label", "id", "stars", "text")
+_BREAK = re.compile(r"<br\s*/?>")
+# In this order: a clitic, a word before "n't", a word (with its hyphens), any other sign by itself.
+_TOKEN = re.compile(
+    r"n't\b|'(?:s|re|ve|ll|d|m)\b|[a-z0-9]+(?:-[a-z0-9]+)*?(?=n't\b)|[a-z0-9]+(?:-[a-z0-9]+)*|[^\sa-z0-9]"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,13 +116,6 @@ def _of_file(path: Path, films: list[str] | None) -> Iterator[Review]:
             f"{_film_file(path)} has {len(films)} lines, none for {path.name}; delete it, or unpack it again"
         )
     yield Review(_LABELS[path.parent.name], text, str(path), films[number] if films else "")
-
-
-_BREAK = re.compile(r"<br\s*/?>")
-# In this order: a clitic, a word that a "n't" follows, a word (with its hyphens), any other sign by itself.
-_TOKEN = re.compile(
-    r"n't\b|'(?:s|re|ve|ll|d|m)\b|[a-z0-9]+(?:-[a-z0-9]+)*?(?=n't\b)|[a-z0-9]+(?:-[a-z0-9]+)*|[^\sa-z0-9]"
-)
 
 
 def tokenize(text: str) -> list[str]:

@@ -24,12 +24,7 @@ _NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discr
 
 
 def attended_words(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
-    """One picture for each of some reviews of the validation examples, with a panel for each run.
-
-    Args:
-        runs: trained on the same data.
-        examples: of the validation reviews; by default short ones.
-    """
+    """One picture for each of some validation reviews, by default short ones, with a panel for each run."""
     if not runs:
         return []
     return [_review(runs, place) for place in examples or _chosen(cast(Documents, runs[0].splits.valid))]
@@ -43,10 +38,12 @@ def _chosen(documents: Documents) -> list[int]:
     return [place for pair in zip(*sides, strict=False) for place in pair][:_REVIEWS]
 
 
+@torch.no_grad()
 def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
-    documents = cast(Documents, runs[0].splits.valid)[[place]]
-    words = _spelled(documents, runs[0].splits.info["words"])
-    readings = [_read(trained, place) for trained in runs]
+    documents, known = cast(Documents, runs[0].splits.valid)[[place]], runs[0].splits.info["words"]
+    numbers = documents.padded()[0].tolist()
+    words = [known[number - FIRST_WORD] if number >= FIRST_WORD else "(unknown)" for number in numbers]
+    readings = [run.model(run.task.batch(run.splits.valid, [place])) for run in runs]
     panels = [(_title(run.recipe.model, reading), reading) for run, reading in zip(runs, readings, strict=True)]
     truth = "positive" if int(documents.labels) else "negative"
     caption = (
@@ -55,18 +52,6 @@ def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
         "last panel."
     )
     return text_figure(f"Attention over review {place + 1}", words, panels, caption)
-
-
-@torch.no_grad()
-def _read(trained: TrainedRun, place: int) -> Reading:
-    own = cast(Documents, trained.splits.valid)[[place]]
-    reading: Reading = trained.model({"tokens": own.padded()})
-    return reading
-
-
-def _spelled(documents: Documents, words: Sequence[str]) -> list[str]:
-    numbers: list[int] = documents.padded()[0].tolist()
-    return [words[number - FIRST_WORD] if number >= FIRST_WORD else "(unknown)" for number in numbers]
 
 
 def _title(model: DocumentsModel, reading: Reading) -> str:
@@ -116,7 +101,7 @@ class DocumentClassification(Task):
         labels, words = batch["labels"], output.mask.sum(-1)
         measures = {"accuracy": _right(output.logits, labels), "attended": output.inside.sum(-1) / words}
         for name, rest in output.shortened.items():
-            # Of nothing, nothing can be said: the answer is a coin.
+            # A review without words is answered by tossing a coin.
             measures[name] = torch.where(rest.words > 0, _right(rest.logits, labels), 0.5)
         if output.shortened:
             measures["selected"] = output.shortened["kept"].words / words

@@ -41,7 +41,7 @@ class _File:
 
 
 def load(data: ImagesData) -> Splits:
-    """Find the files, then read those that are wanted."""
+    """Find the files, then read those that the limit leaves."""
 
     def read(path: Path) -> list[_File]:
         return _files_of_folders(path) if path.is_dir() else _files_of_table(path, data)
@@ -49,7 +49,7 @@ def load(data: ImagesData) -> Splits:
     parts = read_parts(read, data, _WHAT)
 
     def part(files: Sequence[_File]) -> Pictures:
-        # What a table names is complained of with its line; a file of a folder is its own place.
+        # Errors name the line of a table; in a folder the file itself is the place.
         own = [pixels(f.path, data.size, f.label.place if f.label.place.line else None) for f in files]
         stacked = torch.stack(own) if own else torch.empty(0, 3, data.size, data.size, dtype=torch.uint8)
         return Pictures(stacked, parts.targets.encoded([f.label for f in files]), [f.path.name for f in files])
@@ -59,7 +59,7 @@ def load(data: ImagesData) -> Splits:
 
 
 def _files_of_folders(folder: Path) -> list[_File]:
-    """Images of every folder, in the order of their names; what is hidden, or no image by its name, is left out."""
+    """Images of every folder, by name; hidden files and files with another suffix are left out."""
     files: list[_File] = []
     for inner in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
         found = sorted(path for path in inner.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
@@ -67,19 +67,15 @@ def _files_of_folders(folder: Path) -> list[_File]:
         if not found:
             raise LabError(f"{inner}: no images, files that end in {', '.join(IMAGE_SUFFIXES)}")
         for path in found:
-            _check_name(path, folder)
+            # Names of classes and files are shown and stored, as UTF-8.
+            try:
+                str(path.relative_to(folder)).encode()
+            except UnicodeEncodeError:
+                raise Place(path).problem("the name is not UTF-8; rename it") from None
         files += [_File(path, Label(inner.name, Place(path))) for path in found]
     if not files:
         raise LabError(f"{folder}: no folders in it; there must be one for each class, with its images")
     return files
-
-
-def _check_name(path: Path, folder: Path) -> None:
-    """Names of classes and files are shown and stored, as UTF-8."""
-    try:
-        str(path.relative_to(folder)).encode()
-    except UnicodeEncodeError:
-        raise Place(path).problem("the name is not UTF-8; rename it") from None
 
 
 def _files_of_table(path: Path, data: ImagesData) -> list[_File]:

@@ -23,6 +23,7 @@ from contmax_lab.labelled import (
     PanelPicture,
     Targets,
     attention_over,
+    cell_centres,
     look_of,
     said,
 )
@@ -60,7 +61,7 @@ class ImageReader(nn.Module):
         hidden = self.encode(batch["pixels"])
         grid = (hidden.shape[-2], hidden.shape[-1])
         context, heads = self.attention(hidden.flatten(2).mT, grid=grid)
-        centres = _centres(grid, hidden).expand(len(hidden), -1, -1)
+        centres = cell_centres(grid, hidden).expand(len(hidden), -1, -1)
         mask = torch.ones(centres.shape[:-1], dtype=torch.bool, device=hidden.device)
         return Answer(self.decision(self.dropout(context)), self.decision.deviation, heads, centres, mask)
 
@@ -73,7 +74,7 @@ class ImageReader(nn.Module):
 def _layer(before: int, after: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(before, after, 3, stride=2, padding=1),
-        # Of each image by itself: what is said of one does not depend on its neighbours in the batch.
+        # Normalises each image by itself: an answer does not depend on the other images of a batch.
         nn.GroupNorm(1, after),
         nn.GELU(),
         nn.Conv2d(after, after, 3, padding=1),
@@ -82,14 +83,8 @@ def _layer(before: int, after: int) -> nn.Module:
     )
 
 
-def _centres(grid: tuple[int, int], like: Tensor) -> Tensor:
-    """Of the cells of the unit square, row by row, (HW, 2)."""
-    lines = [(torch.arange(count, device=like.device) + 0.5) / count for count in grid]
-    return torch.cartesian_prod(*lines)
-
-
 def _draw(axis: Any, panel: Panel[Tensor], row: int, theme: Theme) -> None:
-    # Paler than it is, so that attention can be seen on dark images too.
+    # Drawn pale, so that attention can be seen on dark images too.
     plot_image_attention(panel.shown, ax=axis, image_alpha=0.7)
     for number, head in enumerate(panel.answer.heads):
         cells = None if head.weights is None else head.weights.unflatten(-1, 2 * [math.isqrt(head.weights.shape[-1])])
@@ -97,7 +92,7 @@ def _draw(axis: Any, panel: Panel[Tensor], row: int, theme: Theme) -> None:
     axis.spines[:].set_color(theme.line)
 
 
-# Of panels that show pixels, bytes (3, H, W).
+# Panels show pixels, bytes (3, H, W).
 PICTURE = PanelPicture[Tensor](
     "Where the models look in images",
     "Squares: weights of single cells, the fuller the greater. Ellipses, one for each head: continuous attention; of "

@@ -39,7 +39,7 @@ class Days:
         return len(self.low)
 
     def __getitem__(self, indices: Sequence[int] | slice) -> "Days":
-        # Made a tensor once, not once per field.
+        # Convert once, not once per field.
         chosen = indices if isinstance(indices, slice) else torch.as_tensor(indices, dtype=torch.long)
         return Days(**{field.name: getattr(self, field.name)[chosen] for field in dataclasses.fields(self)})
 
@@ -77,7 +77,7 @@ def _held_out(data: IntervalsData, ordinal: list[int]) -> tuple[list[int], list[
         places = list(range(end - wanted, end))
         return places[: data.valid], places[data.valid :]
     if data.choice == "regular":
-        # Validation and test in turn, all at the same distance.
+        # Validation and test days take turns at equal distances.
         places = [(data.split + place * count // wanted) % count for place in range(wanted)]
         halves = places[::2], places[1::2]
         if data.valid != data.test or count < wanted * (data.lags + 1):

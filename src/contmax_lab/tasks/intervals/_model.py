@@ -19,11 +19,13 @@ from contmax_lab.tasks.intervals._data import Days
 
 # The central 95 % of a Gaussian lie within this many standard deviations.
 _NORMAL_95 = 1.959963984540054
+# Added to the scale: softplus can underflow to 0, which is no density.
+_SMALLEST_SCALE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    r"""Densities p_y that stand for intervals y, and the loss of predicting another of the same kind.
+    r"""A family of densities: p_y stands for the interval y, and another member is predicted.
 
     Args:
         predicted: the density with location μ and scale s, as the network gives them.
@@ -41,8 +43,8 @@ class Family:
 
 
 def _gaussian(deviations: float) -> Family:
-    """μ ± `deviations`·σ is the interval."""
-    # A check of the values cannot be made for many networks at once, and the network gives positive scales anyway.
+    """Gaussians that stand for the interval μ ± `deviations`·σ."""
+    # vmap over networks allows no check of values; scales are positive by construction.
     normal = functools.partial(Normal, validate_args=False)
     return Family(
         predicted=normal,
@@ -52,7 +54,7 @@ def _gaussian(deviations: float) -> Family:
 
 
 def _supported(density: type[TruncatedParabola] | type[Triangular]) -> Family:
-    """The support is the interval."""
+    """Densities that stand for their support."""
     return Family(predicted=density, observed=density.from_support, half_width=lambda p: p.half_width)
 
 
@@ -64,13 +66,9 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-# A scale of exactly 0, where softplus underflows, is no density.
-_SMALLEST_SCALE = 1e-6
-
-
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """What the network says of each example: where the middle lies, how wide the interval is, and by what density.
+    """What the network predicts for each example.
 
     Args:
         loc: mid-point, shape (B,).
@@ -106,7 +104,7 @@ class Network(nn.Module):
     def __init__(self, model: IntervalsModel, num_features: int, mean_length: float) -> None:
         super().__init__()
         self.family = FAMILIES.get(model.family)
-        # Of the data, not of what is learned; a buffer, so that networks of several splits can be stacked.
+        # A buffer, so that networks of several splits can be stacked; not persistent, since it comes with the data.
         self.register_buffer("mean_length", torch.tensor(mean_length), persistent=False)
         self.body = _body(model, num_features)
         self.loc = nn.Linear(model.hidden_dim, 1)
@@ -151,7 +149,7 @@ def _body(model: IntervalsModel, num_features: int) -> nn.Sequential:
 
 
 class Persistence(nn.Module):
-    """Tomorrow is as today.
+    """Predicts the interval of the day before.
 
     Example:
         >>> Persistence()({"features": torch.tensor([[0.0, 0.0, 0.2, 0.4, 0.5]])}).loc

@@ -16,7 +16,7 @@ REFERENCES = {"As yesterday": "persistence", "Linear": "linear", "Linear + seaso
 _HOURS = {"24 hours": "--data.hours=n_hours", "all days": "--data.hours="}
 _WINDOWS = {"disjoint windows": "--data.apart=true", "overlapping windows": "--data.apart=false"}
 _CHOICES = {"random days": ("random", 6), "every 18th": ("regular", 6), "last days": ("last", 3)}
-# What is measured is named by the key of the results; the paper's figures are those of the first two.
+# Name → metric of the paper → key of the results that it is compared with.
 _READINGS = {
     f"{weights} weights, {jaccard}": {"test.mse": f"{part}.mse", "test.jaccard": f"{part}.{key}"}
     for weights, part in (("best", "test"), ("last", "last.test"))

@@ -24,7 +24,7 @@ _WHICH_YEAR = (
 
 
 def auto_regressive_bands(runs: Sequence[TrainedRun]) -> list[Figure]:
-    """A year of fortnights, each predicted day after day from its own predictions, over the observed intervals.
+    """A year in fortnights: each is predicted day by day from its own predictions, and drawn over what was observed.
 
     Test days are neither shown, nor given to the models, nor counted. Where every window of days has one in it, there
     is no picture.
@@ -138,27 +138,27 @@ def _on_calendar(values: Tensor, days: Days) -> Tensor:
 
 @torch.no_grad()
 def _predicted(trained: TrainedRun, days: Days) -> tuple[Tensor, Tensor]:
-    """From what was observed; NaN on days that lack it."""
+    """Predicted edges from the observed days before each day; NaN where these are missing."""
     forecast = trained.model({"features": days.features})
     low, high = forecast.loc - forecast.half_width, forecast.loc + forecast.half_width
     return _on_calendar(low, days), _on_calendar(high, days)
 
 
 def _may_begin(trained: TrainedRun, days: Days) -> list[int]:
-    """Days with no test day among the days before them that the model sees."""
+    """Days whose features contain no test day."""
     lags, test = (trained.splits.info["num_features"] - 1) // 2, _test_days(trained)
     return [day for day in days.ordinal.tolist() if test.isdisjoint(range(day - lags, day))]
 
 
 def _year_to_begin_in(trained: TrainedRun) -> Days:
-    """The last year from the first day that forecasts may begin with; no days if there is none."""
+    """The last year, from the first day on which a forecast may begin; empty if there is none."""
     year = _last_year(trained)
     first = min(_may_begin(trained, year), default=int(year.ordinal[-1]) + 1)
     return year[(year.ordinal >= first).nonzero().flatten().tolist()]
 
 
 def _starts(trained: TrainedRun, days: Days) -> list[int]:
-    """Days, a fortnight apart or more, that forecasts begin with."""
+    """Days on which forecasts begin, at least a fortnight between them."""
     starts: list[int] = []
     for day in _may_begin(trained, days):
         if not starts or day >= starts[-1] + _FORTNIGHT:
@@ -168,7 +168,7 @@ def _starts(trained: TrainedRun, days: Days) -> list[int]:
 
 @torch.no_grad()
 def _rolled_out(trained: TrainedRun, days: Days, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """From the days before each start and from there on from itself, without a gap; the first day is a start.
+    """Forecasts from the observed days before each start, then from their own predictions; the first day is a start.
 
     The forecasts from all starts are made side by side, each until the next one begins.
     """

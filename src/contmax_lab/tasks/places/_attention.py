@@ -10,7 +10,13 @@ from torch.distributions import Distribution
 import contmax
 from contmax.basis import Basis
 from contmax.densities import Density
+from contmax_lab.labelled import heaviest
 from contmax_lab.tasks.places import PlacesModel
+
+# Points along an axis at which sets are compared, by the number of axes.
+_POINTS = {1: 2000, 2: 84}
+# The share of the mass that the smallest set holds, where an attention is positive everywhere.
+_MASS = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Scene:
 
 
 class PlaceAttention(nn.Module):
-    """The attention that the settings of a model name: scene in, context and where it came from out.
+    """The attention that the settings name: from a scene to a context and where it came from.
 
     Args:
         model: the settings.
@@ -116,12 +122,6 @@ def _basis(functions: int, dim: int) -> Basis:
     return contmax.basis.MultivariateGaussianBasis.grid(functions, scale=1 / functions, dim=dim)
 
 
-# Points along an axis at which sets are compared, by the number of axes.
-_POINTS = {1: 2000, 2: 84}
-# What is never zero counts as attended to where it is highest, until so much of the mass is held.
-_MASS = 0.95
-
-
 @dataclasses.dataclass(frozen=True)
 class Looked:
     """Where an attention looked, as masses and sets on a fine grid over the unit interval or square.
@@ -164,7 +164,7 @@ def looked(scene: Scene, place: Place) -> Looked:
         bounded = bool(cast(Density, density).area.isfinite().all())
         parts.append((height.flatten(2).mean(-1).mT if len(batch) > 1 else height.mT, bounded))
     masses = [height / height.sum(-1, keepdim=True).clamp(min=1e-12) for height, _ in parts]
-    sets = [mass > 0 if sparse else _smallest(mass) for mass, (_, sparse) in zip(masses, parts, strict=True)]
+    sets = [mass > 0 if sparse else heaviest(mass, _MASS) for mass, (_, sparse) in zip(masses, parts, strict=True)]
     return Looked(points, torch.stack(masses).mean(0), torch.stack(sets).any(0))
 
 
@@ -198,13 +198,6 @@ def _within(points: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 def _iou(one: Tensor, other: Tensor) -> Tensor:
     return (one & other).sum(-1) / (one | other).sum(-1).clamp(min=1)
-
-
-def _smallest(mass: Tensor) -> Tensor:
-    """The points of highest mass that hold 95 % together; of equal ones, as in a cell, the first."""
-    ordered, order = mass.sort(dim=-1, descending=True, stable=True)
-    held = ordered.cumsum(-1) - ordered < _MASS
-    return torch.zeros_like(held).scatter(-1, order, held)
 
 
 def _cells(points: Tensor, where: Tensor, mask: Tensor, grid: tuple[int, ...] | None) -> Tensor:

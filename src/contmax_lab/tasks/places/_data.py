@@ -27,7 +27,7 @@ _VALID_OF_EACH = 6
 
 @dataclasses.dataclass(frozen=True)
 class Moving:
-    """Examples that are placed anew whenever they are asked for, by torch's global generator.
+    """Examples that every call places anew, by torch's global generator.
 
     Args:
         data: how.
@@ -77,7 +77,7 @@ class Fixed:
 
 
 def load(data: PlacesData) -> Splits:
-    """Training examples that move, validation and test examples that stay."""
+    """Training examples are placed anew in every step; validation and test examples stay."""
     if data.shortest > data.longest or data.shortest < 1:
         raise LabError(
             f"series {data.shortest:g} to {data.longest:g} times as long as what is in them cannot be made; pass "
@@ -85,8 +85,14 @@ def load(data: PlacesData) -> Splits:
         )
     if data.kind == "turns" and data.dropped >= 1:
         raise LabError("no observation of a series would be left; pass --data.dropped below 1")
-    parts = handwritten_digits(_VALID, _TEST, data.split) if data.kind == "digit" else _utterances(data)
-    train, valid, test = parts
+    train: Utterances | Images
+    valid: Utterances | Images
+    test: Utterances | Images
+    if data.kind == "digit":
+        train, valid, test = handwritten_digits(_VALID, _TEST, data.split)
+    else:
+        found = japanese_vowels(data.path, _VALID_OF_EACH, data.split)
+        train, valid, test = (resampled(part, data.rate) for part in found)
     known = torch.zeros(len(train), dtype=torch.bool)
     known[shuffled(len(train), data.split)[: round(data.labelled * len(train))]] = True
     speakers = 0 if isinstance(train, Images) else int(train.speaker.max()) + 1
@@ -104,26 +110,17 @@ def load(data: PlacesData) -> Splits:
     )
 
 
-def _utterances(data: PlacesData) -> tuple[Utterances, Utterances, Utterances]:
-    train, valid, test = japanese_vowels(data.path, _VALID_OF_EACH, data.split)
-    return resampled(train, data.rate), resampled(valid, data.rate), resampled(test, data.rate)
-
-
 def _fixed(data: PlacesData, source: Utterances | Images, places: int, seed: int, *, deletion: bool = False) -> Fixed:
     """The examples in this many places; with `deletion`, also what their parts are replaced by."""
     moving = Moving(data, source, torch.zeros(len(source), dtype=torch.bool))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         batch = moving.placed([*range(len(source))] * places)
-        if deletion:
-            batch["background"] = _background(batch, source)
+        if deletion and isinstance(source, Images):
+            batch["background"] = clutter_alone(source, len(batch["pixels"]))
+        elif deletion:
+            batch["background"] = torch.randn_like(batch["frames"]) * batch["mask"].unsqueeze(-1)
         return Fixed(batch)
-
-
-def _background(batch: Batch, source: Utterances | Images) -> Tensor:
-    if isinstance(source, Images):
-        return clutter_alone(source, len(batch["pixels"]))
-    return torch.randn_like(batch["frames"]) * batch["mask"].unsqueeze(-1)
 
 
 def _in_noise(data: PlacesData, chosen: Utterances, source: Utterances) -> Batch:

@@ -9,10 +9,11 @@ from torch.nn import functional as F
 
 import contmax
 from contmax_lab.contract import Batch
+from contmax_lab.labelled import cell_centres
 from contmax_lab.tasks.places import PlacesModel
 from contmax_lab.tasks.places._attention import Place, PlaceAttention, Scene, looked
 
-# Input that the values in the support depend on lies at most so far outside, in frames and in pixels.
+# The receptive field reaches this far beyond a value, by the number of axes: in frames and in pixels.
 _REACH = {1: 2, 2: 4}
 
 
@@ -23,9 +24,9 @@ class Answer:
     Args:
         logits: shape (B, classes).
         scene: what the attention was given; None for an answer to the query alone.
-        place: what it returned; None likewise.
+        place: what it returned; None without attention.
         kept: logits for the input with all removed but what was attended to; None without a background.
-        deleted: logits for the input without it; None likewise.
+        deleted: logits for the input without it; None without a background.
         span_weight: of the loss to a known span.
     """
 
@@ -38,7 +39,7 @@ class Answer:
 
 
 class Finder(nn.Module):
-    """Series or canvases → what is said or written, and where.
+    """Series or canvases → answers, and where the network looked.
 
     Args:
         model: its configuration.
@@ -71,16 +72,16 @@ class Finder(nn.Module):
         self.states = None
         if model.encoder == "bigru":
             self.states = nn.GRU(given, width // 2, batch_first=True, bidirectional=True)
-        # Scores and gates compare the values with the query; a product tells "these are the same" at once, a sum late.
+        # Scores and gates compare values with the query: a product shows agreement at once, a sum must learn to.
         self.asked = nn.Linear(query_dim, width) if query_dim else None
         self.dropout = nn.Dropout(model.dropout)
         self.attend = None if model.attention == "query" else PlaceAttention(model, query_dim or None, dim)
-        # The answer depends on the query only through what is attended to, unless there is nothing else.
+        # The classifier sees the query only where there is no attention.
         self.classifier = nn.Linear(query_dim if self.attend is None else width, classes)
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     def forward(self, batch: Batch) -> Answer:
-        """Answers to ``frames`` or ``pixels``; with a ``background``, also with only and without what was attended."""
+        """Answers to ``frames`` or ``pixels``; with a ``background`` also to the attended part, and to the rest."""
         if self.attend is None:
             return Answer(self.classifier(batch["query"]))
         given = "frames" if self.dim == 1 else "pixels"
@@ -129,8 +130,7 @@ class Finder(nn.Module):
     def _plane(self, pixels: Tensor) -> Scene:
         hidden = self.second(self.first(pixels.unsqueeze(1)))
         height, width = hidden.shape[-2:]
-        lines = [(torch.arange(n, device=pixels.device) + 0.5) / n for n in (height, width)]
-        where = torch.cartesian_prod(*lines).expand(len(pixels), -1, -1)
+        where = cell_centres((height, width), pixels).expand(len(pixels), -1, -1)
         values = hidden.flatten(2).mT
         mask = torch.ones(values.shape[:2], dtype=torch.bool, device=pixels.device)
         return Scene(values, values, where, mask, grid=(height, width))
@@ -139,7 +139,7 @@ class Finder(nn.Module):
         return (part for part in self.modules() if isinstance(part, contmax.nn.GateHead))
 
     def _dropped(self) -> Tensor:
-        """The share of the gates that is shut now."""
+        """The share of gates to shut in this step."""
         first, last = float(self.model.drop_first), float(self.model.drop_last)
         done: Tensor = (self.steps / self.model.drop_steps).clamp(max=1)
         return first + (last - first) * done

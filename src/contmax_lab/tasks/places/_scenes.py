@@ -9,18 +9,22 @@ from torch.nn.utils.rnn import pad_sequence
 from contmax_lab.contract import Batch
 from contmax_lab.data import Images, Utterances
 
-# Two utterances take this share of their series together: each about a quarter, as one does in noise 4× longer.
+# A series with two utterances is this many times longer than both: each takes about a quarter, as in noise 4× longer.
 _PAIR_RATIO = 2.0
-# Two in turn: frames of their series, share of it that they take together, share of that of the longer one.
+# Two in turn: frames of the series; share of it that both take; share of this that the longer one takes.
 _TURNS_LENGTH = 96
 _TURNS_SHARE = (0.4, 0.6)
 _TURNS_LONGER = (0.6, 0.7)
-# Of what is not observed, half is missing in stretches of this share of the series, the rest frame by frame.
+# Half of the missing frames lie in stretches of this share of the series, the other half is missing frame by frame.
 _GAP = 0.1
+SIDE = 24
+_FRAGMENTS = 6
+_FRAGMENT_SIDE = 4
+_NOISE = 0.1
 
 
 def one_in_noise(source: Utterances, ratios: tuple[float, float]) -> Batch:
-    """Each utterance at a random place in white noise, the series being longer by a random ratio.
+    """Each utterance at a random place in white noise, which makes the series longer by a random ratio.
 
     Args:
         source: utterances of L frames, channels standardised, so that noise of variance 1 is as loud.
@@ -57,7 +61,7 @@ def two_in_noise(source: Utterances, others: Utterances, speakers: int) -> Batch
     first, second = _turned(first, lengths, backwards), _turned(second, other_lengths, other_backwards)
     both = lengths + other_lengths
     total = (_PAIR_RATIO * both).round().long()
-    # Of the frames that are free, some come before, between and after the two.
+    # Split the free frames at random: before, between and after the two.
     edges = (torch.rand(len(lengths), 2) * (total - both + 1).unsqueeze(-1)).long().sort(-1).values
     asked_first = torch.rand(len(lengths)) < 0.5
     start = torch.where(asked_first, edges[:, 0], edges[:, 1] + other_lengths)
@@ -77,7 +81,7 @@ def two_in_noise(source: Utterances, others: Utterances, speakers: int) -> Batch
 
 
 def two_in_turn(source: Utterances, others: Utterances) -> Batch:
-    """Somebody speaks and at once somebody else, or the other way round, played so that the first takes longer.
+    """Two utterances, one right after the other in random order, played so that the first of the pair takes longer.
 
     The longer one is no longer in its own frames, only in time: what it says is played more slowly.
 
@@ -98,23 +102,21 @@ def two_in_turn(source: Utterances, others: Utterances) -> Batch:
 
 
 def irregular(batch: Batch, dropped: float) -> Batch:
-    """The same series with only some frames observed, and ``positions`` (B, T') that say when they were.
+    """Series of which a share of the frames is not observed, half of it in long gaps.
 
-    Args:
-        batch: series without positions, as the functions above make them.
-        dropped: share of the frames that is not observed, half of it in long gaps.
+    ``positions`` (B, T') say when the others were.
     """
     mask = batch["mask"]
     total = mask.sum(-1, keepdim=True)
     positions = (torch.arange(mask.shape[1]) + 0.5) / total
-    # Two ways to be missing, independent: 1 − dropped = (1 − d)², each drops the same share of what is there.
+    # Gaps and single frames are missing independently, each with probability d: 1 − dropped = (1 − d)².
     kept = math.sqrt(1 - dropped)
     stretch = (positions / _GAP + torch.rand(len(mask), 1)).long()
     in_gap = (torch.rand(len(mask), int(stretch.max()) + 1) >= kept).gather(1, stretch)
     seen = mask & ~in_gap & (torch.rand(mask.shape) < kept)
-    # A series of which nothing is left keeps everything.
+    # A series without any observed frame stays whole.
     seen = torch.where(seen.any(-1, keepdim=True), seen, mask)
-    # Observed frames first, in their order; the rest is cut off or masked.
+    # Move observed frames to the front, in their order; mask the others.
     order = torch.argsort(~seen, dim=-1, stable=True)[:, : int(seen.sum(-1).max())]
     there = seen.gather(1, order)
 
@@ -130,7 +132,7 @@ def irregular(batch: Batch, dropped: float) -> Batch:
 
 
 def resampled(source: Utterances, rate: float) -> Utterances:
-    """The same utterances with `rate` times as many frames, by linear interpolation.
+    """Utterances with `rate` times as many frames, by linear interpolation.
 
     Example:
         >>> len(resampled(Utterances([torch.zeros(8, 12)], torch.zeros(1)), 0.5).series[0])
@@ -153,7 +155,7 @@ def _between(ends: tuple[float, float], count: int) -> Tensor:
 def _played(source: Utterances, lengths: Tensor) -> Tensor:
     """Utterances in other numbers of frames, by linear interpolation, (B, T, C)."""
     frames, own = _padded(source)
-    # Ends are kept: frame 0 stays the first and the last one the last.
+    # First and last frame stay first and last.
     step = torch.arange(int(lengths.max())) / (lengths - 1).clamp(min=1).unsqueeze(-1)
     place = step.clamp(max=1) * (own - 1).unsqueeze(-1)
     below = place.floor().long()
@@ -171,14 +173,14 @@ def _padded(source: Utterances) -> tuple[Tensor, Tensor]:
 
 
 def _turned(frames: Tensor, lengths: Tensor, backwards: Tensor) -> Tensor:
-    """The first `lengths` frames in the opposite order where `backwards`."""
+    """Reverse the first `lengths` frames where `backwards`."""
     index = torch.arange(frames.shape[1]).expand(frames.shape[:2])
     index = torch.where(backwards.unsqueeze(-1), (lengths.unsqueeze(-1) - 1 - index).clamp(min=0), index)
     return frames.gather(1, index.unsqueeze(-1).expand_as(frames))
 
 
 def _noise(total: Tensor, channels: int) -> tuple[Tensor, Tensor]:
-    """White noise (B, T, channels) and which of its frames are there."""
+    """White noise (B, T, channels), and the mask (B, T) of `total` frames."""
     longest = int(total.max())
     return torch.randn(len(total), longest, channels), torch.arange(longest) < total.unsqueeze(-1)
 
@@ -193,12 +195,6 @@ def _inserted(series: Tensor, frames: Tensor, lengths: Tensor, start: Tensor) ->
 
 def _span(start: Tensor, lengths: Tensor, total: Tensor) -> Batch:
     return {"low": (start / total).unsqueeze(-1), "high": ((start + lengths) / total).unsqueeze(-1)}
-
-
-SIDE = 24
-_FRAGMENTS = 6
-_FRAGMENT_SIDE = 4
-_NOISE = 0.1
 
 
 def digit_in_clutter(source: Images, others: Images) -> Batch:

@@ -127,7 +127,7 @@ def _canvas_panel(axis: Any, batch: Batch, answer: _Found, theme: Theme, colour:
 
 
 def _first_of_classes(label: Tensor, count: int) -> list[int]:
-    """The first example of the first class, of the last, and of those evenly between: no choice of pretty ones."""
+    """The first example of each of `count` classes, evenly spaced from the first to the last."""
     classes = label.unique().tolist()
     count = min(count, len(classes))
     asked = [classes[round(i * (len(classes) - 1) / max(count - 1, 1))] for i in range(count)]
@@ -136,7 +136,7 @@ def _first_of_classes(label: Tensor, count: int) -> list[int]:
 
 @torch.no_grad()
 def _found(trained: TrainedRun, batch: Batch) -> _Found:
-    """One example at a time, so that nothing is padded; and as it is, not with parts of it replaced."""
+    """What a model attends to in the one example of a batch; without a background, nothing is replaced."""
     answer = trained.model({name: given for name, given in batch.items() if name != "background"})
     return _Found(answer.scene, answer.place, batch)
 
@@ -208,7 +208,7 @@ class Places(Task):
         return losses, torch.ones_like(losses)
 
     def measures(self, output: Answer, batch: Batch) -> dict[str, Tensor]:
-        """Whether the answer is right, with only and without what was attended to as well; and where that was."""
+        """Whether the answer is right, also for the attended part and for the rest; and where the model looked."""
         label = batch["label"]
         measured = {"accuracy": (output.logits.argmax(-1) == label).float()}
         if output.scene is None or output.place is None:
@@ -224,11 +224,11 @@ class Places(Task):
         return measured
 
     def summarise(self, measures: dict[str, Tensor]) -> dict[str, float]:
-        """The means; and how the size of what was attended to goes with that of the truth."""
+        """The means; and the correlation of the attended size with the true one."""
         metrics = super().summarise(measures)
         if "size" in measures:
             sizes = torch.stack([measures["size"], measures["true_size"]]).double()
-            # Sizes that do not vary go with nothing.
+            # The correlation with a constant is undefined; report 0.
             varies = bool((sizes.std(-1) > 1e-9).all())
             metrics["size_correlation"] = float(torch.corrcoef(sizes)[0, 1]) if varies else 0.0
         return metrics
@@ -242,7 +242,7 @@ class Places(Task):
         return finding(runs, examples)
 
     def lengths(self, split: Sized) -> Sequence[int] | None:
-        """Of series, the observations; of canvases, nothing."""
+        """Observations of each series; None for canvases."""
         if isinstance(split, Fixed):
             return split.batch["mask"].sum(-1).tolist() if "mask" in split.batch else None
         source = cast(Moving, split).source

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from contmax_lab.contract import Splits
 from contmax_lab.data import Place, TableRow, finite_number, read_table
-from contmax_lab.errors import LabError, UsageError
+from contmax_lab.errors import UsageError
 from contmax_lab.labelled import Label, Parts, read_parts
 from contmax_lab.tasks.series import SeriesData
+
+_WHAT = "sensors.csv, a table with a line for each observation: series id, time, channels …, label"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Columns:
 
     @classmethod
     def of(cls, path: Path, series: str, time: str, label: str) -> "Columns":
-        """Those that the user has named; of the others the first are series and time, the last is the label.
+        """The columns that the user has named; of the others the first two are series and time, the last is the label.
 
         Raises:
             LabError: if one is missing, or none is left for the channels.
@@ -74,10 +76,7 @@ class OneSeries:
 def read_series(path: Path, columns: Columns, *, labelled: bool = True) -> list[OneSeries]:
     """The series of a table, in the order in which they begin; their lines may stand in any order.
 
-    Args:
-        path: the table.
-        columns: which is what.
-        labelled: whether it has labels; without, those of the series are empty.
+    Without `labelled` the table needs no labels, and those of the series are empty.
 
     Raises:
         LabError: with the line, if a time or a number cannot be read, a time occurs twice in a series, or the label of
@@ -114,36 +113,22 @@ def _ordered(lines: dict[str, dict[float, list[float]]], labels: dict[str, Label
 
 
 def _time(row: TableRow, column: str) -> float:
-    """A number, or a date with or without time of day as ISO 8601 has it, in seconds; without a zone in UTC."""
+    """A number, or an ISO 8601 date or time in seconds; UTC where no zone is given."""
     text = row.text(column)
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         return finite_number(text, column, row.place)
-    if text.isdecimal():  # 20240131 is a date, and any count of seconds
+    if text.isdecimal():  # 20240131 could be a date; a count of seconds is meant
         return finite_number(text, column, row.place)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return moment.timestamp()
 
 
-def only(series: Sequence[OneSeries], path: Path) -> OneSeries:
-    """The one series of a table.
-
-    Raises:
-        LabError: if there are several.
-    """
-    if len(series) > 1:
-        raise LabError(f"{path} has {len(series)} series ({series[0].name}, {series[1].name} …); pass one of them")
-    return series[0]
-
-
-_WHAT = "sensors.csv, a table with a line for each observation: series id, time, channels …, label"
-
-
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """What channels and times are measured by, from the training series.
+    """Units of channels and times, from the training series.
 
     Args:
         columns: of the table.
@@ -158,11 +143,11 @@ class Scale:
 
     @classmethod
     def of(cls, columns: Columns, series: Sequence[OneSeries]) -> "Scale":
-        """Of the training series; sums are exact, so that it is the same on every machine."""
+        """From the training series; exact sums give one result on every machine."""
         centres, deviations = [], []
         for channel in torch.cat([each.values for each in series]).unbind(1):
             numbers: list[float] = channel.tolist()
-            # In units of the greatest, whose squares cannot overflow.
+            # Divide by the greatest number, so that squares cannot overflow.
             greatest = max(map(abs, numbers)) or 1.0
             shares = [number / greatest for number in numbers]
             centre = math.fsum(shares) / len(shares)
@@ -181,11 +166,11 @@ class Scale:
     def inputs(self, series: Sequence[OneSeries]) -> tuple[list[Tensor], list[Tensor]]:
         """Channels and the time since the first observation, (L, C + 1); and positions in the unit interval, (L,).
 
-        Every series spans the unit interval; how long that took is told by the last channel.
+        Every series spans the unit interval; the last channel holds how long that took.
         """
         if not series:
             return [], []
-        # All series at once, as operations on a few numbers take as long as on many.
+        # One operation over all series: many small ones would take as long each.
         lengths = [len(each.time) for each in series]
         values, times = torch.cat([each.values for each in series]), torch.cat([each.time for each in series])
         counts = torch.tensor(lengths)
@@ -193,7 +178,7 @@ class Scale:
         since = times - times[ends - counts].repeat_interleave(counts)
         spans = since[ends - 1].repeat_interleave(counts)
         positions = torch.where(spans > 0, since / spans, 0.5)
-        # What lies far outside of the training data is as good as at its rim, and must not overflow.
+        # Clamp: values far outside of the training data must not overflow.
         centres, deviations = values.new_tensor(self.centres), values.new_tensor(self.deviations)
         channels = ((values - centres) / deviations).clamp(-100, 100)
         elapsed = (since / self.duration).clamp(max=100).unsqueeze(-1)
@@ -230,12 +215,7 @@ def load(data: SeriesData) -> Splits:
 
 
 def splits_of(parts: Parts[OneSeries], columns: Columns) -> Splits:
-    """Series as tensors.
-
-    Args:
-        parts: as they were read.
-        columns: what they are of.
-    """
+    """Series as tensors, scaled as the training series tell."""
     scale = Scale.of(columns, parts.train)
 
     def part(series: Sequence[OneSeries]) -> Series:

@@ -14,10 +14,13 @@ import contmax
 from contmax.viz import plot_series_attention
 from contmax_lab.contract import Batch, Prediction, Splits
 from contmax_lab.drawing import Theme
-from contmax_lab.errors import UsageError
+from contmax_lab.errors import LabError, UsageError
 from contmax_lab.labelled import Answer, Decision, LabelledTask, Panel, PanelPicture, Targets, attention_over, said
 from contmax_lab.tasks.series import SeriesData, SeriesModel
-from contmax_lab.tasks.series._data import Scale, Series, load, only, read_series
+from contmax_lab.tasks.series._data import Scale, Series, load, read_series
+
+# Positions of the observations, (L,); channels and elapsed time, (L, C + 1).
+Observed = tuple[Tensor, Tensor]
 
 
 class SeriesReader(nn.Module):
@@ -57,10 +60,6 @@ class SeriesReader(nn.Module):
         hidden = hidden + F.gelu(self.second(self.dropout(hidden))) * there
         context, heads = self.attention(hidden.mT, mask=mask, positions=positions)
         return Answer(self.decision(self.dropout(context)), self.decision.deviation, heads, positions, mask)
-
-
-# Positions of the observations, (L,); channels and elapsed time, (L, C + 1).
-Observed = tuple[Tensor, Tensor]
 
 
 def _draw(axis: Any, panel: Panel[Observed], row: int, theme: Theme) -> None:
@@ -130,7 +129,9 @@ class SeriesTask(LabelledTask):
         if len(words) != 1:
             raise UsageError("pass the path of a table with one series, e.g. contmax predict RUN new.csv")
         scale, path = cast(Scale, info["scale"]), Path(words[0])
-        series = only(read_series(path, scale.columns, labelled=False), path)
+        series, *more = read_series(path, scale.columns, labelled=False)
+        if more:
+            raise LabError(f"{path} has {1 + len(more)} series ({series.name}, {more[0].name} …); pass one of them")
         (values,), (positions,) = scale.inputs([series])
         answer = model(_padded([values], [positions]))
         seen = series.time[answer.inside[0]]
@@ -145,7 +146,7 @@ def _padded(values: Sequence[Tensor], positions: Sequence[Tensor]) -> Batch:
     lengths = torch.tensor([len(each) for each in positions])
     padded = pad_sequence(list(values), batch_first=True)
     mask = torch.arange(padded.shape[1]) < lengths.unsqueeze(-1)
-    # Behind the end of a series stands the end of the interval, so that positions never fall.
+    # Pad with the end of the interval, so that positions never fall.
     return {"values": padded, "positions": pad_sequence(list(positions), True, 1.0), "mask": mask}
 
 

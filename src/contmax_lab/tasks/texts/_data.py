@@ -17,6 +17,7 @@ from contmax_lab.tasks.texts import TextsData
 # Scripts that write no spaces: every sign is a word.
 _SIGNS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_SIGNS}]|[^\W{_SIGNS}]+(?:['’-][^\W{_SIGNS}]+)*|[^\w\s]")
+PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 
 
 def split_words(text: str) -> list[str]:
@@ -27,9 +28,6 @@ def split_words(text: str) -> list[str]:
         ["isn't", 'it', 'well-made', '?', 'ja', ',', 'schön', '!', '好', '看']
     """
     return _WORD.findall(text.lower())
-
-
-PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 
 
 @dataclasses.dataclass(frozen=True)

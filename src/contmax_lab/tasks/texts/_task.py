@@ -20,12 +20,22 @@ from contmax_lab.labelled import (
     Targets,
     attention_over,
     look_of,
+    middles,
     said,
     text_figure,
     truth,
 )
 from contmax_lab.tasks.texts import TextsData, TextsModel
 from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING, UNKNOWN, Texts, load, split_words
+
+# Texts with about this many words fit on a page.
+_WORDS = 36
+_TEXTS = 4
+_CAPTION = (
+    "Bars: weights of single words. Curve: density over the text, per word, beside bars on the scale to "
+    "the right; the words it selects are shaded. One panel for each head. Words in grey are not attended in the "
+    "last panel."
+)
 
 
 class TextReader(nn.Module):
@@ -60,7 +70,7 @@ class TextReader(nn.Module):
         mask = batch["tokens"] != PADDING
         context, heads = self.attention(self.encode(batch["tokens"]), mask=mask)
         scores = self.decision(self.dropout(context))
-        return Answer(scores, self.decision.deviation, heads, _middles(mask), mask)
+        return Answer(scores, self.decision.deviation, heads, middles(mask), mask)
 
     def encode(self, tokens: Tensor) -> Tensor:
         """What is attended to, (B, L, hidden_dim)."""
@@ -69,11 +79,7 @@ class TextReader(nn.Module):
 
     @torch.no_grad()
     def begin_with(self, vectors: dict[str, Tensor]) -> None:
-        """Take over vectors of words; those of all others stay random, with the mean length of the known ones.
-
-        Args:
-            vectors: word → vector.
-        """
+        """Take over vectors of words; those of all others stay random, with the mean length of the known ones."""
         known = torch.stack([*vectors.values()])
         rows = self.embedding.weight
         scale = known.norm(dim=-1).mean() / rows[UNKNOWN:].norm(dim=-1).mean()
@@ -83,28 +89,8 @@ class TextReader(nn.Module):
                 rows[place] = vectors[word].to(rows)
 
 
-def _middles(mask: Tensor) -> Tensor:
-    """Middles of the words, the text being the unit interval, (B, L)."""
-    return (mask.cumsum(-1) - 0.5) / mask.sum(-1, keepdim=True)
-
-
-# Texts with about this many words fit on a page.
-_WORDS = 36
-_TEXTS = 4
-_CAPTION = (
-    "Bars: weights of single words. Curve: density over the text, per word, beside bars on the scale to "
-    "the right; the words it selects are shaded. One panel for each head. Words in grey are not attended in the "
-    "last panel."
-)
-
-
 def read_texts(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
-    """One picture for each of some validation texts, with a panel for each head of each run.
-
-    Args:
-        runs: trained on the same data.
-        examples: of the validation texts; by default those whose length suits a page.
-    """
+    """One picture for each of some validation texts, by default of a length that suits a page."""
     valid = cast(Texts, runs[0].splits.valid)
     by_length = sorted(range(len(valid)), key=lambda i: abs(len(valid.tokens[i]) - _WORDS))
     return [_figure(runs, place) for place in examples or by_length[:_TEXTS]]
@@ -199,7 +185,7 @@ class TextsTask(LabelledTask):
 
 
 def _numbers(info: dict[str, Any]) -> dict[str, int]:
-    """Of the words that the model knows."""
+    """Word → number, for the vocabulary of the model."""
     return {word: place for place, word in enumerate(info["words"], start=FIRST_WORD)}
 
 

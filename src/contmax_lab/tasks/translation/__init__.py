@@ -8,7 +8,7 @@ or both. Beside it stands a small transformer, with softmax or α-entmax. On Mul
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from jsonargparse.typing import (
     ClosedUnitInterval,
@@ -108,14 +108,6 @@ class TranslationModel:
     beam: PositiveInt = 5
     max_output: PositiveInt = 80
     length_penalty: NonNegativeFloat = 1.0
-
-    def search(self) -> dict[str, Any]:
-        """How `beam_search` is asked."""
-        return {
-            "beam": int(self.beam),
-            "max_output": int(self.max_output),
-            "length_penalty": float(self.length_penalty),
-        }
 
 
 DATA, MODEL = TranslationData, TranslationModel

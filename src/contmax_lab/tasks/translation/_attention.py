@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import contmax
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
+from contmax_lab.labelled import middles
 from contmax_lab.tasks.translation import TranslationModel
 
 # Widths of the basis functions in the paper.
@@ -16,11 +17,11 @@ _WIDTHS = (0.03, 0.1, 0.3)
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """What is known of source sentences before the first question; made once for each.
+    """What all steps of a translation need of the source sentences, computed once.
 
     Args:
         values: states of the pieces, (B, L, D); 0 where there is none.
-        keys: the same as the scores see them, (B, L, H).
+        keys: projections of the states for the scores, (B, L, H).
         mask: which places hold a piece, (B, L).
         times: middles of the pieces in the unit interval, (B, L).
         least: variance of a density over one piece, 1/(12 n²) of n pieces, (B, 1).
@@ -98,12 +99,7 @@ class SourceAttention(nn.Module):
         self.energy = nn.Linear(model.decoder_dim, 1, bias=False)
 
     def memory(self, values: Tensor, mask: Tensor) -> Memory:
-        """What is needed of sentences for all questions.
-
-        Args:
-            values: states, (B, L, D).
-            mask: which places hold a piece, (B, L).
-        """
+        """What all questions need of sentences: states (B, L, D), and where pieces are, (B, L)."""
         values = values * mask.unsqueeze(-1)
         count = mask.sum(-1, keepdim=True).clamp(min=1).to(values.dtype)
         times = (mask.cumsum(-1) - 0.5) / count
@@ -175,27 +171,26 @@ def inside(guesses: Guesses) -> Tensor:
     mask, density = guesses.mask.unsqueeze(1), guesses.density
     found = (guesses.look.weights > 0) if density is None or guesses.combined else torch.zeros_like(mask)
     if density is not None:
-        found = found | ((_middles(guesses.mask) - density.loc.unsqueeze(-1)).abs() < density.half_width.unsqueeze(-1))
+        found = found | (
+            (middles(guesses.mask).unsqueeze(1) - density.loc.unsqueeze(-1)).abs() < density.half_width.unsqueeze(-1)
+        )
     return found & mask
 
 
 def attention_measures(guesses: Guesses, said: Tensor) -> dict[str, Tensor]:
-    """Of each sentence, as means over the pieces of its translation, (B,).
+    """Measures of each sentence, (B,): means over the pieces of its translation.
 
     ``attended``: the share of the source pieces inside the support. ``entropy``: of the shares of the pieces, in nats.
     ``monotone``: of the steps from one piece to the next, the share in which the middle of the attention does not move
-    back. ``diagonal``: how far that middle is from the same place of the translation, as a share of the sentence.
-
-    Args:
-        guesses: of a network.
-        said: which places of the translation hold a piece, (B, T).
+    back. ``diagonal``: how far that middle is from the corresponding place of the translation, as a share of the
+    sentence. `said` (B, T) tells which places of the translation hold a piece.
     """
     count = said.sum(-1).clamp(min=1)
     found = shares(guesses)
     source = guesses.mask.sum(-1, keepdim=True).clamp(min=1)
     attended = inside(guesses).sum(-1) / source
     entropy = -torch.special.xlogy(found, found).sum(-1)
-    middle = (found * _middles(guesses.mask)).sum(-1)
+    middle = (found * middles(guesses.mask).unsqueeze(1)).sum(-1)
     place = (said.cumsum(-1) - 0.5) / count.unsqueeze(-1)
     steps = said[:, 1:] & said[:, :-1]
     forward = (middle[:, 1:] >= middle[:, :-1]) & steps
@@ -208,13 +203,8 @@ def attention_measures(guesses: Guesses, said: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _middles(mask: Tensor) -> Tensor:
-    """Middles of the pieces in the unit interval, (B, 1, L)."""
-    return ((mask.cumsum(-1) - 0.5) / mask.sum(-1, keepdim=True).clamp(min=1)).unsqueeze(1)
-
-
 def _cell_mass(density: BetaGaussian, mask: Tensor) -> Tensor:
-    """What of a density falls to each piece, (B, T, L), as a share of what falls to all."""
+    """The mass of a density in the cell of each piece, (B, T, L), normalised over the sentence."""
     count = mask.sum(-1, keepdim=True).clamp(min=1)
     ends = torch.cat([torch.zeros_like(count), mask.cumsum(-1)], -1) / count
     below = density.cdf(ends.mT.unsqueeze(-1)).permute(1, 2, 0)

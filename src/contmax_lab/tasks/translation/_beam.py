@@ -9,7 +9,7 @@ from torch import Tensor
 from contmax_lab.recorded import RecordedStep
 from contmax_lab.tasks.translation._data import END, PADDING, START
 
-# Steps between two looks at whether all sentences are done; each makes the host wait for the device.
+# Steps between two checks whether all sentences are done; each check makes the host wait for the device.
 _LOOK_EVERY = 8
 
 
@@ -63,13 +63,13 @@ def beam_search(
 
 
 class _Search:
-    """Hypotheses under way, and the best finished one of each sentence. A step changes them in place."""
+    """Unfinished hypotheses, and the best finished one of each sentence; a step changes them in place."""
 
     def __init__(self, model: Decoding, source: Tensor, beam: int, max_output: int, penalty: float) -> None:
         self.model, self.beam, self.penalty = model, beam, penalty
         sentences, device = len(source), source.device
         self.memory = model.memory(source)
-        # All hypotheses but one of each sentence are impossible at first.
+        # All hypotheses begin alike: give all but the first of each sentence the score −∞.
         state = {name: part.expand(-1, beam, *part.shape[2:]) for name, part in model.first(self.memory).items()}
         self.state = {name: part.clone() for name, part in state.items()}
         self.scores = torch.full((sentences, beam), -torch.inf, device=device)
@@ -79,16 +79,16 @@ class _Search:
         self.best = torch.full((sentences, max_output + 1), PADDING, device=device)
         self.best_scores = torch.full((sentences,), -torch.inf, device=device)
         self.finished = torch.zeros(sentences, dtype=torch.long, device=device)
-        # On the device, so that a step does the same every time.
+        # A tensor on the device, so that a recorded step counts as well.
         self.length = torch.zeros((), dtype=torch.long, device=device)
         self.keeps_its_sizes = True
 
     def step(self, must_end: bool = False) -> None:
-        """Every hypothesis says one piece more, or the end where it must."""
+        """Extend every hypothesis by one piece, or by the end where it must end."""
         logits, state = self.model.step(self.last, self.state, self.memory)
         self.length += 1
         parents = self._advance(logits, must_end)
-        # All are taken before any is changed: parts of a new state may be parts of the old one.
+        # Gather all before copying any: parts of the new state may share memory with the old one.
         taken = {name: _taken(part, parents) for name, part in state.items()}
         for name, part in taken.items():
             self._keep(name, part)
@@ -100,14 +100,14 @@ class _Search:
             self.state[name], self.keeps_its_sizes = part, False
 
     def _advance(self, logits: Tensor, must_end: bool) -> Tensor:
-        """Take the best continuations; the hypotheses that these continue, (B, k)."""
+        """Take the best continuations; returns which hypotheses they continue, (B, k)."""
         chances = logits.float().log_softmax(-1)
         for piece in (PADDING, START):
             chances[..., piece] = -torch.inf
         if must_end:
             chances[..., :END] = chances[..., END + 1 :] = -torch.inf
         totals = self.scores.unsqueeze(-1) + chances
-        # One continuation of each hypothesis ends, so that among twice as many there are enough that do not.
+        # At most one continuation of each hypothesis ends, so 2·beam candidates hold enough that do not.
         scores, flat = totals.flatten(1).topk(min(2 * self.beam, totals[0].numel()), dim=-1)
         parents, pieces = flat // totals.shape[-1], flat % totals.shape[-1]
         ends = pieces == END
@@ -120,7 +120,7 @@ class _Search:
         return parents
 
     def _finish(self, scores: Tensor, parents: Tensor) -> None:
-        """Hypotheses that end among the best; a sentence takes no more of them than there is room in its beam."""
+        """Record the best finished hypothesis; a sentence counts at most `beam` finished ones."""
         score, place = (scores / self.length**self.penalty).max(-1)
         ended = _taken(self.said, parents.gather(-1, place.unsqueeze(-1))).squeeze(1)
         ended = self._with_last(ended, torch.full_like(place, END))
@@ -130,16 +130,16 @@ class _Search:
         self.finished += scores.isfinite().sum(-1)
 
     def _with_last(self, said: Tensor, pieces: Tensor) -> Tensor:
-        """What was said, (…, T), with the last pieces, (…)."""
+        """Hypotheses (…, T) with their last pieces (…) written into them."""
         at = (self.length - 1).expand(pieces.shape).unsqueeze(-1)
         return said.scatter(-1, at, pieces.unsqueeze(-1))
 
     def is_done(self) -> bool:
-        """Whether as many hypotheses of each sentence have ended as are followed."""
+        """Whether `beam` hypotheses of each sentence have ended."""
         return bool((self.finished >= self.beam).all())
 
 
 def _taken(part: Tensor, parents: Tensor) -> Tensor:
-    """Those of (B, Q, …) that the places (B, k) name."""
+    """Select k of Q hypotheses of each sentence: (B, Q, …), (B, k) → (B, k, …)."""
     places = parents.view(*parents.shape, *[1] * (part.dim() - 2)).expand(*parents.shape, *part.shape[2:])
     return part.gather(1, places)

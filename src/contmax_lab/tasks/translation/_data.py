@@ -1,6 +1,7 @@
 """Sentences as numbers of pieces on disk, prepared where there is a tokenizer; in three parts."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,9 +22,13 @@ from contmax_lab.tasks.translation._sentences import ORIGINALS, PARTS, Languages
 
 PADDING, UNKNOWN, START, END = range(4)
 _SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
-# What a space becomes, so that text can be put together again.
+# Stands for a space, so that pieces can be joined to text again.
 _SPACE = "▁"
 TOKENIZER_FILE, PIECES_FILE = "tokenizer.json", "pieces.json"
+KEY_FILE = "translation.json"
+# Part of the key of the cache; raise it when the format of the prepared files changes.
+_FORMAT = 1
+TextPairs = list[tuple[str, str]]
 
 
 def learned_encoder(sentences: Iterable[str], merges: int) -> Any:
@@ -34,7 +39,7 @@ def learned_encoder(sentences: Iterable[str], merges: int) -> Any:
     """
     tokenizers = require("tokenizers", "Byte-pair encoding")
     encoder = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=_SPECIAL[UNKNOWN]))
-    # Signs stand alone: a full stop is no part of the word before it.
+    # Split off punctuation: a full stop is no part of the word before it.
     encoder.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
         [
             tokenizers.pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always"),
@@ -66,12 +71,6 @@ def encoded(encoder: Any, sentences: Sequence[str]) -> tuple[NDArray[np.int32], 
     return np.array([number for ids in found for number in ids], dtype=np.int32), starts
 
 
-def listed(encoder: Any) -> list[str]:
-    """The pieces by their numbers."""
-    vocabulary: dict[str, int] = encoder.get_vocab()
-    return sorted(vocabulary, key=vocabulary.__getitem__)
-
-
 def as_text(numbers: Sequence[int], pieces: Sequence[str]) -> str:
     """The sentence of some pieces; no tokenizer is needed for that.
 
@@ -95,21 +94,11 @@ def normalised(text: str, *, lowercase: bool) -> str:
 
 
 def write_pieces(folder: Path, encoder: Any) -> None:
-    """Tokenizer and list of pieces as files."""
+    """The tokenizer, and the list of pieces by their numbers, as files."""
     encoder.save(str(folder / TOKENIZER_FILE))
-    (folder / PIECES_FILE).write_text(json.dumps(listed(encoder), ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def read_pieces(folder: Path) -> list[str]:
-    """The pieces by their numbers."""
-    pieces: list[str] = json.loads((folder / PIECES_FILE).read_text(encoding="utf-8"))
-    return pieces
-
-
-KEY_FILE = "translation.json"
-# Part of the key: to be raised when the same files would give others.
-_FORMAT = 1
-TextPairs = list[tuple[str, str]]
+    vocabulary: dict[str, int] = encoder.get_vocab()
+    pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+    (folder / PIECES_FILE).write_text(json.dumps(pieces, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,30 +109,24 @@ class Source:
         parts: ``train``, ``valid``, ``test`` → what `read_pairs` reads, one after the other; without any for
             validation, some of the training pairs are held out.
         languages: of the pairs.
-        merges: of the byte-pair encoding.
-        lowercase: whether all is written in small letters.
-        held_out: share for validation.
-        split: seed of the choice of these.
+        data: the settings.
     """
 
     parts: dict[str, list[Path]]
     languages: Languages
-    merges: int
-    lowercase: bool
-    held_out: float
-    split: int
+    data: TranslationData
 
     def key(self) -> dict[str, Any]:
-        """What the numbers depend on."""
+        """The key of the cache."""
         files = {part: [f for place in self.parts[part] for f in files_of(place, self.languages)] for part in PARTS}
         return {
             "format": _FORMAT,
             "files": {part: [path.name for path in paths] for part, paths in files.items()},
             "of": fingerprint([path for paths in files.values() for path in paths]),
             "languages": dataclasses.asdict(self.languages),
-            "merges": self.merges,
-            "lowercase": self.lowercase,
-            "split": None if self.parts["valid"] else [self.held_out, self.split],
+            "merges": self.data.merges,
+            "lowercase": self.data.lowercase,
+            "split": None if self.parts["valid"] else [self.data.held_out, self.data.split],
         }
 
     def pairs(self) -> dict[str, TextPairs]:
@@ -153,16 +136,14 @@ class Source:
             LabError: if a file is not as it should be, or holds nothing.
         """
         found: dict[str, TextPairs] = {}
+        spell = functools.partial(normalised, lowercase=self.data.lowercase)
         for part, places in self.parts.items():
-            found[part] = [
-                (normalised(source, lowercase=self.lowercase), normalised(target, lowercase=self.lowercase))
-                for place in places
-                for source, target in read_pairs(place, self.languages)
-            ]
+            pairs = (pair for place in places for pair in read_pairs(place, self.languages))
+            found[part] = [(spell(source), spell(target)) for source, target in pairs]
             if places and not found[part]:
                 raise LabError(f"{places[0]}: no pair of sentences; expected one in a line")
         if not found["valid"]:
-            found["train"], found["valid"] = _held_out(found["train"], self.held_out, self.split)
+            found["train"], found["valid"] = _held_out(found["train"], self.data.held_out, self.data.split)
         return found
 
 
@@ -211,15 +192,6 @@ class Prepared:
     texts: dict[str, TextPairs]
 
 
-def prepared(source: Source, cache: Path) -> Prepared:
-    """Read what an earlier call has made of the same files, or make it.
-
-    Raises:
-        LabError: if a file is not as it should be, a package is missing or the cache cannot be written.
-    """
-    return read_prepared(prepared_folder(cache, KEY_FILE, source.key(), lambda folder: _make(source, folder)))
-
-
 def read_prepared(folder: Path) -> Prepared:
     """Read a folder that was prepared, here or elsewhere.
 
@@ -227,20 +199,20 @@ def read_prepared(folder: Path) -> Prepared:
         LabError: if it is damaged.
     """
     try:
-        pieces = read_pieces(folder)
+        pieces: list[str] = json.loads((folder / PIECES_FILE).read_text(encoding="utf-8"))
         sides = {part: (_read_side(folder, part, "source"), _read_side(folder, part, "target")) for part in PARTS}
         texts = {part: _read_texts(folder / f"{part}.tsv") for part in ("valid", "test")}
         for part, both in sides.items():
             counts = {len(side.lengths) for side in both} | ({len(texts[part])} if part in texts else set())
             if len(counts) > 1:
-                raise _unfit(part)
+                raise ValueError(f"the files of {part} do not fit together")
     except (OSError, ValueError, EOFError) as error:
         raise LabError(f"{folder} is damaged: {' '.join(str(error).split())}; delete it") from None
     return Prepared(folder, pieces, sides, texts)
 
 
 def _held_out(pairs: TextPairs, share: float, seed: int) -> tuple[TextPairs, TextPairs]:
-    """Without, and only, the pairs held out: all translations of a share of the source sentences."""
+    """Training and validation pairs; all translations of a share of the source sentences are held out."""
     sources = list(dict.fromkeys(source for source, _ in pairs))
     if len(sources) < 2:
         raise LabError("one source sentence cannot be split into training and validation; name --data.valid")
@@ -251,7 +223,7 @@ def _held_out(pairs: TextPairs, share: float, seed: int) -> tuple[TextPairs, Tex
 
 def _make(source: Source, folder: Path) -> None:
     pairs = source.pairs()
-    encoder = learned_encoder([text for pair in pairs["train"] for text in pair], source.merges)
+    encoder = learned_encoder([text for pair in pairs["train"] for text in pair], source.data.merges)
     write_pieces(folder, encoder)
     for part, found in pairs.items():
         for side, name in enumerate(("source", "target")):
@@ -269,12 +241,8 @@ def _read_side(folder: Path, part: str, name: str) -> Sentences:
         for field in ("tokens", "starts")
     )
     if int(starts[-1]) != len(tokens):
-        raise _unfit(part)
+        raise ValueError(f"the files of {part} do not fit together")
     return Sentences(tokens, starts[:-1], starts.diff())
-
-
-def _unfit(part: str) -> ValueError:
-    return ValueError(f"the files of {part} do not fit together")
 
 
 def _read_texts(path: Path) -> TextPairs:
@@ -339,8 +307,10 @@ def _prepared(data: TranslationData) -> Prepared:
     else:
         parts = {part: [] for part in PARTS}
     parts |= {part: [named] for part in PARTS if (named := getattr(data, part)) is not None}
-    source = Source(parts, languages, data.merges, data.lowercase, data.held_out, data.split)
-    return prepared(source, data.cache or parts["train"][0].parent / ".contmax")
+    source = Source(parts, languages, data)
+    cache = data.cache or parts["train"][0].parent / ".contmax"
+    # The cache has what an earlier call made of these files.
+    return read_prepared(prepared_folder(cache, KEY_FILE, source.key(), lambda folder: _make(source, folder)))
 
 
 def _pairs(read: Prepared, part: str, first: int | None) -> Pairs:

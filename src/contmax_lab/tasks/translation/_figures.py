@@ -32,7 +32,7 @@ from contmax_lab.tasks.translation._transformer import Transformer
 _PIECES = 11
 _SENTENCES = 3
 _INCHES_PER_PIECE = 0.24
-# A printed alignment names the pieces that hold so much of the attention.
+# The share of the attention that the pieces named in a printed alignment hold.
 _MOST = 0.9
 _NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discrete + continuous"}
 
@@ -71,12 +71,7 @@ def looked(trained: TrainedRun, source: Tensor, said: Tensor) -> Looked:
 
 
 def alignments(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
-    """One picture for each of some validation sentences, with a panel for each run, which says the reference.
-
-    Args:
-        runs: trained on the same data.
-        examples: of the validation sentences; by default some of a length that can be drawn.
-    """
+    """One picture for each of some validation sentences, by default short ones; each run says the reference."""
     if not runs:
         return []
     return [_sentence(runs, place) for place in examples or _chosen(cast(Pairs, runs[0].splits.valid))]
@@ -143,7 +138,7 @@ def _chosen(pairs: Pairs) -> list[int]:
 
 
 def _shown(piece: str) -> str:
-    """A piece as people read it: + where it goes on with a word.
+    """A piece for readers: + marks the continuation of a word.
 
     Example:
         >>> [_shown(piece) for piece in ("▁baum", "wolle", ".", "</s>")]

@@ -42,12 +42,13 @@ class Network(nn.Module):
 
     @property
     def smoothing(self) -> float:
-        """Of the labels, in training."""
+        """Label smoothing: that of the settings in training, else 0."""
         return float(self.config.label_smoothing) if self.training else 0.0
 
     def translated(self, source: Tensor) -> Tensor:
         """Pieces of translations, (B, T), of those of sentences, (B, L), by beam search."""
-        return beam_search(cast(Decoding, self), source, **self.config.search())[0]
+        beam, most, penalty = int(self.config.beam), int(self.config.max_output), float(self.config.length_penalty)
+        return beam_search(cast(Decoding, self), source, beam=beam, max_output=most, length_penalty=penalty)[0]
 
 
 class Translator(Network):
@@ -152,7 +153,7 @@ class Encoder(nn.Module):
                     weight[hidden_dim : 2 * hidden_dim, -1] = _KEPT
 
     def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
-        """States (B, L, 2·hidden_dim) of vectors (B, L, D); what stands at the padding means nothing."""
+        """States (B, L, 2·hidden_dim) of vectors (B, L, D); states at padding are undefined."""
         marked = torch.cat([vectors, (~mask).unsqueeze(-1).to(vectors.dtype)], -1)
         states: Tensor = self.gru(marked)[0]
         return states

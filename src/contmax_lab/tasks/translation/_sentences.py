@@ -13,6 +13,21 @@ from contmax_lab.errors import LabError
 # Lines of the training files of IWSLT that hold no sentence.
 _TAGS = re.compile(r"</?(url|keywords|speaker|talkid|title|description|reviewer|translator|doc)\b")
 _TAGGED = "train.tags."
+# Its text, and where it stands.
+Sentence = tuple[str, str]
+PARTS = ("train", "valid", "test")
+ORIGINALS = (
+    "Multi30k: https://github.com/multi30k/dataset, Tatoeba: https://www.manythings.org/anki, IWSLT 2017: "
+    "https://wit3.fbk.eu"
+)
+# The name of a part stands between the beginning, the end, dots, dashes and underscores: iwslt17_validation.tsv.
+_NAMES = {
+    "train": re.compile(r"(^|[._-])train([._-]|$)"),
+    "valid": re.compile(r"(^|[._-])(val|valid|validation|dev\d*)([._-]|$)"),
+    "test": re.compile(r"(^|[._-])(test\d*|tst\d*)([._-]|$)"),
+}
+# Test sets of all years together are the test of IWSLT 2017.
+_CAMPAIGN = re.compile(r"IWSLT\d+\.TED\.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,14 +43,6 @@ class Languages:
     target: str
     source_column: int = 1
     target_column: int = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class Sentence:
-    """One sentence, and where it stands."""
-
-    text: str
-    place: str
 
 
 def read_pairs(where: Path, languages: Languages) -> Iterator[tuple[str, str]]:
@@ -59,23 +66,16 @@ def read_pairs(where: Path, languages: Languages) -> Iterator[tuple[str, str]]:
         if one is None or other is None:
             longer, shorter = (sides[1], sides[0]) if one is None else (sides[0], sides[1])
             raise LabError(
-                f"{shorter} has fewer sentences than {longer}, which continues at {(one or other).place}; both files "
+                f"{shorter} has fewer sentences than {longer}, which continues at {(one or other)[1]}; both files "
                 "must have the same number of sentences"
             )
         # The published training set has some talks with a sentence that nobody has translated.
-        if tagged and not (one.text and other.text):
+        if tagged and not (one[0] and other[0]):
             continue
-        for sentence in (one, other):
-            if not sentence.text:
-                raise LabError(f"{sentence.place}: the sentence is empty; take it out of both files, or fill it")
-        yield one.text, other.text
-
-
-def exists(where: Path, languages: Languages) -> bool:
-    """Whether there is something to read."""
-    if where.suffix == ".tsv":
-        return where.is_file()
-    return all(_found(where, ending) is not None for ending in (languages.source, languages.target))
+        for text, place in (one, other):
+            if not text:
+                raise LabError(f"{place}: the sentence is empty; take it out of both files, or fill it")
+        yield one[0], other[0]
 
 
 def files_of(where: Path, languages: Languages) -> list[Path]:
@@ -128,7 +128,7 @@ def _sentences(path: Path, *, tagged: bool) -> Iterator[Sentence]:
         return
     for number, line in numbered_lines(path):
         if not (tagged and _TAGS.match(line.lstrip())):
-            yield Sentence(line.strip(), f"{path}, line {number}")
+            yield line.strip(), f"{path}, line {number}"
 
 
 def _of_xml(path: Path) -> Iterator[Sentence]:
@@ -143,22 +143,7 @@ def _of_xml(path: Path) -> Iterator[Sentence]:
     if not segments:
         raise LabError(f"{path}: the XML has no <seg>, which hold the sentences of IWSLT")
     for number, segment in enumerate(segments, start=1):
-        yield Sentence("".join(segment.itertext()).strip(), f"{path}, segment {number}")
-
-
-PARTS = ("train", "valid", "test")
-ORIGINALS = (
-    "Multi30k: https://github.com/multi30k/dataset, Tatoeba: https://www.manythings.org/anki, IWSLT 2017: "
-    "https://wit3.fbk.eu"
-)
-# The name of a part stands between the beginning, the end, dots, dashes and underscores: iwslt17_validation.tsv.
-_NAMES = {
-    "train": re.compile(r"(^|[._-])train([._-]|$)"),
-    "valid": re.compile(r"(^|[._-])(val|valid|validation|dev\d*)([._-]|$)"),
-    "test": re.compile(r"(^|[._-])(test\d*|tst\d*)([._-]|$)"),
-}
-# Test sets of all years together are the test of IWSLT 2017.
-_CAMPAIGN = re.compile(r"IWSLT\d+\.TED\.")
+        yield "".join(segment.itertext()).strip(), f"{path}, segment {number}"
 
 
 def find_parts(folder: Path, languages: Languages) -> dict[str, list[Path]]:
@@ -174,8 +159,8 @@ def find_parts(folder: Path, languages: Languages) -> dict[str, list[Path]]:
     if not folder.is_dir():
         found = "a file" if folder.exists() else "no such folder"
         raise LabError(f"{folder}: {found}; pass the folder of the unpacked data. {ORIGINALS}")
-    places = [place for place in _places(folder, languages) if exists(place, languages)]
-    parts = {part: _of_part([p for p in places if _NAMES[part].search(_stem(p))]) for part in PARTS}
+    places = _places(folder, languages)
+    parts = {part: _of_part([p for p in places if _NAMES[part].search(p.name.removesuffix(".tsv"))]) for part in PARTS}
     if not parts["train"]:
         wanted = f"train.{languages.source} and train.{languages.target}, or train.tsv"
         raise LabError(f"{folder}: no training part ({wanted}); name one by --data.train. {ORIGINALS}")
@@ -183,19 +168,16 @@ def find_parts(folder: Path, languages: Languages) -> dict[str, list[Path]]:
 
 
 def _places(folder: Path, languages: Languages) -> list[Path]:
+    """Tables, and what the names of two files have in common, in the order of their names."""
     places = []
     for path in sorted(folder.iterdir()):
-        for ending in (f".{languages.source}.xml", f".{languages.source}"):
-            if path.name.endswith(ending):
-                places.append(path.with_name(path.name.removesuffix(ending)))
-                break
-        if path.suffix == ".tsv":
+        stem = path.name.removesuffix(".xml")
+        if path.suffix == ".tsv" and path.is_file():
             places.append(path)
+        elif stem.endswith(f".{languages.source}"):
+            place = path.with_name(stem.removesuffix(f".{languages.source}"))
+            places += [place] if all(_found(place, ending) for ending in (languages.source, languages.target)) else []
     return list(dict.fromkeys(places))
-
-
-def _stem(place: Path) -> str:
-    return place.name.removesuffix(".tsv")
 
 
 def _of_part(places: list[Path]) -> list[Path]:

@@ -23,7 +23,7 @@ from contmax_lab.tasks.translation._table import TABLES
 from contmax_lab.tasks.translation._transformer import Transformer
 
 FILE = "translations.tsv"
-# Words of the source sentence up to which BLEU is measured apart; the last bin has all longer ones.
+# Upper ends of the bins, in words of the source sentence, for which BLEU is measured; the last bin has all longer ones.
 _BINS = (10, 15, 20)
 _RESAMPLES = 1000
 _SEED = 12345
@@ -69,7 +69,7 @@ def signatures() -> dict[str, str]:
     """How BLEU and chrF were measured, as sacreBLEU says it."""
     found = {}
     for name, metric in zip(("bleu", "chrf"), _metrics(), strict=True):
-        # A signature says how many references there were, which a metric knows once it has scored something.
+        # A metric must have scored something before its signature can tell the number of references.
         metric.corpus_score(["a"], [["a"]])
         found[name] = str(metric.get_signature())
     return found
@@ -78,7 +78,7 @@ def signatures() -> dict[str, str]:
 def differences(kept: Sequence[tuple[Cell, Mapping[str, str]]]) -> dict[str, Any]:
     """BLEU of every row minus that of the first, in the mean over seeds, with paired bootstrap intervals.
 
-    The same test sentences are drawn for all seeds of both rows, 1000 times.
+    Each of 1000 draws of test sentences is used for all seeds of both rows.
 
     Args:
         kept: the cells of a table, with the file of translations of each.
@@ -218,7 +218,7 @@ class Translation(Task):
         translator = cast(Translator | Transformer, model)
 
         def translations(batch: Batch) -> dict[str, Any]:
-            # As lists, since their lengths differ from batch to batch.
+            # Lists, since the lengths of translations differ from batch to batch.
             return {"said": translator.translated(batch["source"]).tolist(), "row": batch["row"]}
 
         loss, gathered = self.measured(model, batches, translations if batches.final else lambda batch: {})

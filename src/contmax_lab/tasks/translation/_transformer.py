@@ -21,7 +21,7 @@ _SLOWEST = 10000.0
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """What is known of source sentences before anything is said; made once for each.
+    """What all steps of a translation need of the source sentences, computed once.
 
     Args:
         keys, values: of the pieces, for each layer of the decoder, (B, H, L, d).
@@ -74,7 +74,7 @@ class Transformer(Network):
         read = self.memory(batch["source"])
         x = self._placed(self.target(batch["target"][:, :-1]), 0)
         looks: list[Tensor] = []
-        # Padding stands behind the pieces, which do not look there.
+        # No mask for padding: it stands behind the pieces, and causal attention does not look there.
         for number, layer in enumerate(self.decoder):
             is_last = number + 1 == len(self.decoder)
             x, weights = layer(x, read.keys[number], read.values[number], read.mask, need_weights=is_last)
@@ -94,7 +94,7 @@ class Transformer(Network):
         return Read([keys for keys, _ in pairs], [values for _, values in pairs], mask)
 
     def first(self, memory: Read) -> dict[str, Tensor]:
-        """The state before the first piece: nothing is left behind yet, (B, 1, 0, layers, 2, E)."""
+        """The empty cache before the first piece, (B, 1, 0, layers, 2, E)."""
         empty = memory.keys[0].new_zeros(len(memory.mask), 1, 0, len(self.decoder), 2, self.dim)
         return {"said": empty}
 
@@ -112,7 +112,7 @@ class Transformer(Network):
         return cast(list[DecoderLayer], list(self.decoder))
 
     def _placed(self, vectors: Tensor, start: int, along: int | None = 1) -> Tensor:
-        """Vectors of pieces with their places, which begin at `start` and grow along a dimension, or do not grow."""
+        """Vectors of pieces plus their places, which count from `start` along a dimension; None = all at `start`."""
         count = 1 if along is None else vectors.shape[along]
         placed: Tensor = self.dropout(vectors * math.sqrt(self.dim) + places(start, count, self.dim, vectors))
         return placed
@@ -123,11 +123,7 @@ class Transformer(Network):
 
 
 class EncoderLayer(nn.Module):
-    """Pieces of the source look at each other.
-
-    Args:
-        model: its configuration.
-    """
+    """Pieces of the source look at each other."""
 
     def __init__(self, model: TranslationModel) -> None:
         super().__init__()
@@ -144,11 +140,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Pieces of the translation look at those before them, and at the source.
-
-    Args:
-        model: its configuration.
-    """
+    """Pieces of the translation look at those before them, and at the source."""
 
     def __init__(self, model: TranslationModel) -> None:
         super().__init__()
@@ -165,11 +157,11 @@ class DecoderLayer(nn.Module):
         return self._with_source(x, keys, values, mask, need_weights=need_weights)
 
     def step(self, x: Tensor, said: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The last piece of each hypothesis, (B, Q, E), and what it leaves behind, (B, Q, 1, 2, E).
+        """The last piece of each hypothesis, (B, Q, E), and its key and value for the cache, (B, Q, 1, 2, E).
 
         Args:
             x: the pieces.
-            said: what those before them have left behind, (B, Q, t, 2, E).
+            said: cached keys and values of the pieces before them, (B, Q, t, 2, E).
             keys, values, mask: of the source.
         """
         alone = self.norms[0](x).flatten(0, 1).unsqueeze(1)
@@ -189,11 +181,11 @@ class DecoderLayer(nn.Module):
 
 
 class _Heads(contmax.nn.EntmaxAttention):
-    """Attention of several heads, whose keys and values can be kept between two questions."""
+    """Attention of several heads with a cache of keys and values."""
 
     @classmethod
     def of(cls, model: TranslationModel, *, is_causal: bool = False) -> "_Heads":
-        """As the configuration says."""
+        """Heads with the sizes and the α of the settings."""
         learnable = bool(model.learned_alpha)
         return cls(model.embedding_dim, model.heads, alpha=model.alpha, learnable=learnable, is_causal=is_causal)
 
@@ -208,7 +200,7 @@ class _Heads(contmax.nn.EntmaxAttention):
     def attended(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """What queries (B, Q, E) get of kept keys and values, (B, Q, E); if need be the weights, (B, H, Q, L)."""
+        """Attention of queries (B, Q, E) to cached keys and values, (B, Q, E); if need be the weights, (B, H, Q, L)."""
         found = contmax.entmax_attention(
             self.as_heads(self.query_projection(query)),
             keys,

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from contmax_lab.data import numbered_lines
@@ -26,6 +26,12 @@ _CONTRACTIONS = {word.replace("'", ""): word for word in _CONTRACTED.split()}
 _COMMA_IN_NUMBER = re.compile(r"(?<=\d),(?=\d)")
 _POINT = re.compile(r"(?<!\d)\.(?!\d)|\.(?!\d)")
 _PUNCTUATION = re.compile(r"[;/\[\]\"{}()=+\\<>@`?!_\-]")
+# Where Debian's package wordnet-base puts it.
+DEFAULT_FOLDER = Path("/usr/share/wordnet")
+_FILES = ("index.noun", "data.noun")
+# Endings of plurals and what stands for them in the singular, as WordNet itself has them.
+_PLURALS = (("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"), ("men", "man"),
+            ("ies", "y"))  # fmt: skip
 
 
 def normalised(answer: str) -> str:
@@ -64,11 +70,8 @@ def soft_accuracy(answers: Sequence[str]) -> dict[str, float]:
 
     .. math:: \frac1n \sum_i \min\Big(\frac{\#\{j \ne i : a_j = a\}}{3}, 1\Big)
 
-    the accuracy of VQA, in which annotator i is left out in turn. Where there are fewer than three others, all of them
-    must agree; where there is one annotator, the answer must be the same.
-
-    Args:
-        answers: of the n annotators.
+    over the n annotators: the accuracy of VQA, in which annotator i is left out in turn. Where there are fewer than
+    three others, all of them must agree; where there is one annotator, the answer must be the same.
 
     Example:
         >>> worth = soft_accuracy(["red"] * 2 + ["dark red"] + ["brown"] * 7)
@@ -87,31 +90,18 @@ def soft_accuracy(answers: Sequence[str]) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class AnswerVocabulary:
-    """The answers that a model can give, the most frequent first.
-
-    Args:
-        answers: in their order.
-        counts: how often each occurs in training.
-    """
+    """The answers that a model can give, the most frequent first, and how often each occurs in training."""
 
     answers: tuple[str, ...]
     counts: tuple[int, ...]
 
     @classmethod
     def of(cls, given: Iterable[str], min_count: int) -> "AnswerVocabulary":
-        """Answers that were given so often at least; all of them where that leaves none."""
+        """Answers that were given `min_count` times or more; all of them where that leaves none."""
         counted: Mapping[str, int] = collections.Counter(given)
         kept = {answer: count for answer, count in counted.items() if count >= min_count} or counted
         order = sorted(kept, key=lambda answer: (-kept[answer], answer))
         return cls(tuple(order), tuple(kept[answer] for answer in order))
-
-
-# Where Debian's package wordnet-base puts it.
-DEFAULT_FOLDER = Path("/usr/share/wordnet")
-_FILES = ("index.noun", "data.noun")
-# Endings of plurals and what stands for them in the singular, as WordNet itself has them.
-_PLURALS = (("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"), ("men", "man"),
-            ("ies", "y"))  # fmt: skip
 
 
 class Nouns:
@@ -128,8 +118,9 @@ class Nouns:
         for name in _FILES:
             if not (folder / name).is_file():
                 raise LabError(f"{folder / name}: no such file; WordNet is in Debian's package wordnet-base")
-        self._senses = dict(_read_index(folder / "index.noun"))
-        self._hypernyms = dict(_read_senses(folder / "data.noun"))
+        # Lemma → its senses, and sense → the senses above it; senses are named by their place in data.noun.
+        self._senses = dict(_read(folder / "index.noun", "index", lambda fields: fields[-int(fields[2]) :]))
+        self._hypernyms = dict(_read(folder / "data.noun", "data", _above))
         irregular = folder / "noun.exc"
         lines = numbered_lines(irregular) if irregular.is_file() else ()
         self._irregular = {words[0]: words[1:] for _, line in lines if len(words := line.split()) > 1}
@@ -189,13 +180,8 @@ def wups(given: str, truth: str, threshold: float, nouns: Nouns) -> float:
 
     .. math:: \min\Big(\prod_{a \in A} \max_{t \in T} w(a, t),\; \prod_{t \in T} \max_{a \in A} w(a, t)\Big)
 
-    with w the similarity of two nouns, a tenth of it where it is below the threshold.
-
-    Args:
-        given: A.
-        truth: T.
-        threshold: 0.9 and 0 are usual.
-        nouns: WordNet.
+    with A the parts of the given answer, T those of the true one, and w the similarity of two nouns, a tenth of it
+    below the threshold (0.9 and 0 are usual).
 
     Reference: Malinowski and Fritz 2014, "A multi-world approach to question answering about real-world scenes".
     """
@@ -211,30 +197,20 @@ def wups(given: str, truth: str, threshold: float, nouns: Nouns) -> float:
     return min(covered(parts, others), covered(others, parts))
 
 
-def _read_index(path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Lemma → its senses, by their place in the file of data."""
+def _read(path: Path, kind: str, parse: Callable[[list[str]], Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
+    """First field of each line → what `parse` takes of its fields."""
     for number, line in numbered_lines(path):
         if line.startswith(" "):  # the licence
             continue
-        fields = line.split()
-        try:
-            senses = fields[-int(fields[2]) :]
-        except (IndexError, ValueError):
-            raise LabError(f"{path}, line {number}: not a line of WordNet's index: {line[:60]!r}") from None
-        yield fields[0], tuple(senses)
-
-
-def _read_senses(path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Sense → the senses right above it, of classes and of instances."""
-    for number, line in numbered_lines(path):
-        if line.startswith(" "):
-            continue
         fields = line.split(" | ")[0].split()
         try:
-            words = int(fields[3], 16)
-            first = 4 + 2 * words
-            pointers = fields[first + 1 : first + 1 + 4 * int(fields[first])]
+            yield fields[0], parse(fields)
         except (IndexError, ValueError):
-            raise LabError(f"{path}, line {number}: not a line of WordNet's data: {line[:60]!r}") from None
-        up = [pointers[i + 1] for i in range(0, len(pointers), 4) if pointers[i] in ("@", "@i")]
-        yield fields[0], tuple(up)
+            raise LabError(f"{path}, line {number}: not a line of WordNet's {kind}: {line[:60]!r}") from None
+
+
+def _above(fields: list[str]) -> list[str]:
+    """The senses right above a sense, of classes and of instances."""
+    first = 4 + 2 * int(fields[3], 16)
+    pointers = fields[first + 1 : first + 1 + 4 * int(fields[first])]
+    return [pointers[i + 1] for i in range(0, len(pointers), 4) if pointers[i] in ("@", "@i")]

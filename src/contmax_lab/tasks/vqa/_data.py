@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from contmax_lab.contract import Batch, Splits
-from contmax_lab.data import half_table, pixels, shuffled
+from contmax_lab.data import Place, half_table, pixels
 from contmax_lab.errors import LabError, UsageError
+from contmax_lab.labelled import some
 from contmax_lab.tasks.vqa import VqaData
 from contmax_lab.tasks.vqa._answers import DEFAULT_FOLDER, AnswerVocabulary, Nouns, soft_accuracy
 from contmax_lab.tasks.vqa._features import SIZE, Features, GridFile, extract, open_features
@@ -25,7 +27,6 @@ from contmax_lab.tasks.vqa._questions import (
     paste,
     read_folder,
     read_tables,
-    scene_questions,
     scenes,
 )
 
@@ -74,31 +75,27 @@ class Asked:
             batch["rows"] = torch.tensor([self.features.rows[image] for image in images])
         else:
             batch.update(self.features.take(images))
-        return batch | self._boxes(images)
-
-    def _boxes(self, images: Sequence[str]) -> Batch:
-        if not self.scenes:
-            return {}
-        found = [self.scenes[image] for image in images]
-        boxes = torch.tensor([[scene.asked.box, scene.other.box] for scene in found])
-        return {"box": boxes[:, 0], "other_box": boxes[:, 1]}
+        if self.scenes:
+            boxes = torch.tensor([[self.scenes[image].asked.box, self.scenes[image].other.box] for image in images])
+            batch |= {"box": boxes[:, 0], "other_box": boxes[:, 1]}
+        return batch
 
 
 def load(data: VqaData) -> Splits:
     """Read the questions, find or make the features, number words and answers."""
     source, made = _source(data)
     features = _features(data, source, made)
-    parts = {part: _some(getattr(source, part), data) for part in ("train", "valid", "test")}
+    parts = {part: some(getattr(source, part), data) for part in ("train", "valid", "test")}
     for question in (q for part in parts.values() for q in part):
         features.check(question.image, question.place)
     train = parts["train"]
-    vocabulary = AnswerVocabulary.of((_usual(q.answers) for q in train), data.min_count)
+    vocabulary = AnswerVocabulary.of((max(q.answers, key=q.answers.count) for q in train), data.min_count)
     words = sorted({word for question in train for word in question.words})
     vectors = None
     found = data.vectors or next(iter(sorted(source.folder.glob("glove*.txt"))), None)
     if found is not None:
         known, table = half_table(found, set(words))
-        # Words without a vector share one, as those do that no training question has.
+        # Words without a vector count as unknown.
         words, vectors = known, torch.from_numpy(table.astype(np.float32))
     numbers = {word: FIRST_WORD + index for index, word in enumerate(words)}
     every = sorted({q.answers[0] for part in parts.values() for q in part})
@@ -129,15 +126,12 @@ def load(data: VqaData) -> Splits:
 
 def padded_words(questions: Sequence[Sequence[str]], numbers: dict[str, int], longest: int) -> Tensor:
     """Numbers of words, (Q, T), 0 behind the end."""
-    rows = [[numbers.get(word, UNKNOWN) for word in words[:longest]] for words in questions]
-    tokens = torch.zeros(len(rows), max(map(len, rows), default=1), dtype=torch.long)
-    for row, found in enumerate(rows):
-        tokens[row, : len(found)] = torch.tensor(found)
-    return tokens
+    rows = [torch.tensor([numbers.get(word, UNKNOWN) for word in words[:longest]]) for words in questions]
+    return pad_sequence(rows, batch_first=True) if rows else torch.zeros(0, 1, dtype=torch.long)
 
 
 def prepare(data: VqaData) -> str:
-    """Make the features that trainings need, if they are not there; where they are."""
+    """Make the features that trainings need, if they are missing, and say where they are."""
     source, made = _source(data)
     features = _features(data, source, made)
     where = features.path if isinstance(features, GridFile) else data.features
@@ -161,19 +155,15 @@ def _source(data: VqaData) -> tuple[Source, dict[str, Scene]]:
         )
     if not data.pasted:
         return source, {}
-    made: dict[str, Scene] = {}
-    parts = []
     copies = (data.pasted_train or data.pasted, data.pasted, data.pasted)
-    for seed, questions in enumerate((source.train, source.valid, source.test)):
-        photos = list(dict.fromkeys(question.image for question in questions))
-        own = scenes(photos, copies[seed], 3 * data.split + seed)
-        made |= own
-        parts.append(scene_questions(own, source.folder))
-    return Source(parts[0], parts[1], parts[2], source.folder), made
+    photos = [dict.fromkeys(q.image for q in part) for part in (source.train, source.valid, source.test)]
+    made = [scenes([*photos[part]], copies[part], 3 * data.split + part) for part in range(3)]
+    asked = [[scene.question(name, Place(source.folder)) for name, scene in part.items()] for part in made]
+    return Source(asked[0], asked[1], asked[2], source.folder), made[0] | made[1] | made[2]
 
 
 def _features(data: VqaData, source: Source, made: dict[str, Scene]) -> Features:
-    """Those that are there, or new ones of the images."""
+    """The features that the settings name, or else features extracted from the images."""
     if data.features is not None and (data.features.is_dir() or not data.images) and data.features.exists():
         return open_features(data.features)
     target = data.features or source.folder / ".contmax" / f"{_features_name(data)}.npy"
@@ -203,22 +193,11 @@ def _features(data: VqaData, source: Source, made: dict[str, Scene]) -> Features
 
 
 def _features_name(data: VqaData) -> str:
-    """Of the file, so that features of other images are not taken for those of these."""
+    """Name of the file: images with other pasted objects need other features."""
     if not data.pasted:
         return "efficientnet-lite0"
     train = f"{data.pasted_train}-" if data.pasted_train else ""
     return f"pasted-{train}{data.pasted}-{data.split}"
-
-
-def _some(questions: list[Question], data: VqaData) -> list[Question]:
-    if not 0 < data.limit < len(questions):
-        return questions
-    return [questions[index] for index in sorted(shuffled(len(questions), data.split)[: data.limit])]
-
-
-def _usual(answers: Sequence[str]) -> str:
-    """What most annotators say, the first of equals."""
-    return max(answers, key=answers.count)
 
 
 def _nouns(data: VqaData) -> Nouns | None:

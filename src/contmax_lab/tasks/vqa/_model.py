@@ -37,13 +37,7 @@ class Answered:
 
 
 class MultiheadAttention(nn.Module):
-    """Scaled dot products with several heads.
-
-    Args:
-        width: channels.
-        heads: which divide them.
-        dropout: of weights.
-    """
+    """Scaled dot products with several heads, which divide the channels, and dropout of the weights."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -51,7 +45,7 @@ class MultiheadAttention(nn.Module):
         self.heads, self.dropout = heads, dropout
 
     def forward(self, asking: Tensor, asked: Tensor, mask: Tensor | None) -> Tensor:
-        """(B, Q, D); `mask` (B, L) of what is asked."""
+        """Queries from `asking`, keys and values from `asked` where the mask (B, L) is True: (B, Q, D)."""
         query, key, value = (
             layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for layer, x in ((self.query, asking), (self.key, asked), (self.value, asked))
@@ -64,12 +58,7 @@ class MultiheadAttention(nn.Module):
 
 
 class CoAttentionLayer(nn.Module):
-    """Self-attention, for a decoder also attention to the words, then a layer for each position by itself.
-
-    Args:
-        model: its sizes.
-        guided: whether it attends to the words.
-    """
+    """Self-attention, if it is guided also attention to the words, then a layer for each position by itself."""
 
     def __init__(self, model: VqaModel, *, guided: bool) -> None:
         super().__init__()
@@ -85,7 +74,7 @@ class CoAttentionLayer(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None, words: Tensor | None = None, word_mask: Tensor | None = None
     ) -> Tensor:
-        """The same shape, (B, L, D)."""
+        """(B, L, D) → (B, L, D)."""
         x = self.norms[0](x + self.dropout(self.attentions[0](x, x, mask)))
         if words is not None:
             x = self.norms[1](x + self.dropout(self.attentions[1](x, words, word_mask)))
@@ -162,7 +151,7 @@ class CoAttentionNetwork(nn.Module):
         return Answered(logits, model.loss, place, self.grid, model.alpha > 1)
 
     def _read(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Words that know of each other, (B, T, D), and which there are."""
+        """Encoded words, (B, T, D), and their mask, (B, T)."""
         mask = tokens > 0
         hidden = self.lstm(self.words(tokens))[0]
         for layer in self.encoder:
@@ -170,7 +159,7 @@ class CoAttentionNetwork(nn.Module):
         return hidden, mask
 
     def _look(self, batch: Batch, words: Tensor, word_mask: Tensor) -> Attended:
-        """Where to look in the images, and what is there."""
+        """Cells or regions that have attended to the words, reduced to one vector."""
         features = self.resident[batch["rows"]].flatten(1, 2) if "rows" in batch else batch["features"]
         cells, there = self.enter(self.feature_dropout(features.to(words.dtype))), batch.get("regions")
         for layer in self.decoder:
@@ -180,7 +169,7 @@ class CoAttentionNetwork(nn.Module):
 
 
 def _borrowed(features: GridFile) -> Tensor:
-    """The memory-mapped array itself; it is read when the network moves to its device, and on the CPU bit by bit."""
+    """The memory-mapped array as a tensor: moving the network reads it all, the CPU reads rows when they are needed."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it cannot be written, which nobody does
+        warnings.simplefilter("ignore")  # torch warns that the array is read-only
         return torch.from_numpy(features.array)

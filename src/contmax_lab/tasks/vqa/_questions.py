@@ -19,6 +19,31 @@ from contmax_lab.errors import LabError, UsageError
 from contmax_lab.tasks.vqa._answers import kind_of, normalised
 
 _WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
+DAQUAR = "https://www.mpi-inf.mpg.de/visual-turing-challenge"
+VQA2 = "https://visualqa.org/download.html"
+COLOURS = {
+    "red": (215, 25, 30),
+    "green": (30, 160, 50),
+    "blue": (25, 60, 215),
+    "yellow": (245, 220, 30),
+    "purple": (135, 30, 160),
+    "orange": (245, 130, 20),
+    "white": (248, 248, 248),
+    "black": (10, 10, 10),
+}
+# Shape → whether a point (x, y) of [−1, 1]² belongs to it.
+SHAPES: dict[str, Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]]] = {
+    "disk": lambda x, y: x**2 + y**2 <= 1,
+    "square": lambda x, y: np.maximum(abs(x), abs(y)) <= 0.92,
+    "triangle": lambda x, y: (y >= -0.9) & (y <= 0.9) & (abs(x) <= 0.5 * (y + 0.9) * 1.05),
+    "ring": lambda x, y: (x**2 + y**2 <= 1) & (x**2 + y**2 >= 0.35),
+    "cross": lambda x, y: np.minimum(abs(x), abs(y)) <= 0.32,
+    "diamond": lambda x, y: abs(x) + abs(y) <= 1,
+    "bar": lambda x, y: abs(y) <= 0.34,
+    "flower": lambda x, y: np.sqrt(x**2 + y**2) <= 0.62 + 0.38 * np.cos(5 * np.arctan2(x, -y)),
+}
+# Range of half the side of an object, as a share of the side of the image.
+_HALF_SIDES = (0.08, 0.15)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,30 +80,25 @@ def question_words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def read_questions(path: Path) -> list[Question]:
-    """The rows of a table with the columns image, question and answer.
-
-    Args:
-        path: .csv, .tsv or .jsonl; an image is named with or without its ending.
+def read_questions(path: Path, column: str = "image") -> list[Question]:
+    """The rows of a table, .csv, .tsv or .jsonl, with the columns question, answer and `column`, which names the image.
 
     Raises:
         LabError: if a row has no answer, or something else is wrong, with the line.
     """
     questions = []
-    for row in read_table(path, ["image", "question", "answer"]):
-        answer = normalised(row.text("answer"))
-        image, text = Path(row.text("image")).stem, row.text("question")
+    for row in read_table(path, [column, "question", "answer"]):
+        text, answer = row.text("question"), normalised(row.text("answer"))
         if not question_words(text):
             raise row.place.problem(f"the question {text!r} has no words")
+        # Images of the user's own may be named with their ending.
+        image = Path(row.text(column)).stem if column == "image" else row.text(column)
         questions.append(Question(image, text, (answer,), kind_of(answer), row.place))
     return questions
 
 
 def read_vqa2(questions: Path, annotations: Path) -> list[Question]:
-    """The questions of VQA-v2 with the answers of ten annotators each, in the original format.
-
-    Args:
-        questions, annotations: JSON, also compressed by gzip.
+    """The questions of VQA-v2 with the answers of ten annotators each: the original JSON, also compressed by gzip.
 
     Raises:
         LabError: if a file is cut off or of another kind, or a question has no answers.
@@ -132,10 +152,6 @@ def _entries(path: Path, key: str) -> Sequence[dict[str, Any]]:
     return entries
 
 
-DAQUAR = "https://www.mpi-inf.mpg.de/visual-turing-challenge"
-VQA2 = "https://visualqa.org/download.html"
-
-
 @dataclasses.dataclass(frozen=True)
 class Source:
     """Questions in parts that share no image.
@@ -152,12 +168,10 @@ class Source:
 
 
 def read_folder(folder: Path, held_out: float, split: int) -> Source:
-    """DAQUAR or VQA-v2, by what is in the folder.
+    """DAQUAR or VQA-v2, by what is in the unpacked folder.
 
-    Args:
-        folder: that was unpacked.
-        held_out: share of the training images whose questions are for validation, where the data has no part for it.
-        split: seed of their choice.
+    Where the data has no validation part, the questions about a share of the training images are held out, chosen by
+    the seed `split`.
 
     Raises:
         LabError: if it is neither.
@@ -197,17 +211,13 @@ def image_files(folder: Path) -> dict[str, Path]:
 
 
 def _daquar(root: Path, folder: Path, held_out: float, split: int) -> Source:
-    """The parts are lists of images, not the ready tables of questions, whose parts share images."""
+    """Split by the lists of images: the published tables of questions share images between parts."""
     lists = {part: _names(folder / f"{part}_images_list.txt") for part in ("train", "test")}
     shared = lists["train"].keys() & lists["test"].keys()
     if shared:
         raise LabError(f"{folder}: {min(shared)} is an image of both parts; each image must be in one only")
     by_image: dict[str, list[Question]] = {}
-    for row in read_table(folder / "data.csv", ["question", "answer", "image_id"]):
-        answer = normalised(row.text("answer"))
-        question = Question(row.text("image_id"), row.text("question"), (answer,), kind_of(answer), row.place)
-        if not question_words(question.text):
-            raise row.place.problem(f"the question {question.text!r} has no words")
+    for question in read_questions(folder / "data.csv", "image_id"):
         by_image.setdefault(question.image, []).append(question)
     parts = {part: [q for name in names for q in by_image.get(name, ())] for part, names in lists.items()}
     for part, questions in parts.items():
@@ -217,14 +227,14 @@ def _daquar(root: Path, folder: Path, held_out: float, split: int) -> Source:
     return Source(train, valid, parts["test"], root)
 
 
-def _names(path: Path) -> dict[str, Place]:
+def _names(path: Path) -> dict[str, None]:
     if not path.is_file():
         raise LabError(f"{path}: no such file; DAQUAR needs the lists of images of both parts ({DAQUAR})")
-    return {text.strip(): Place(path, number) for number, text in numbered_lines(path) if text.strip()}
+    return dict.fromkeys(text.strip() for _, text in numbered_lines(path) if text.strip())
 
 
 def _vqa2(folder: Path, held_out: float, split: int) -> Source:
-    """Three parts where all have annotations; else the official validation part is the test."""
+    """The published parts, if all have annotations; else validation is held out, and the published one is the test."""
     parts = {part: found for part in ("train", "val", "test") if (found := _pair(folder, part))}
     if "train" not in parts or len(parts) == 1:
         raise LabError(f"{folder}: questions and annotations are needed at least for train and val ({VQA2})")
@@ -260,40 +270,9 @@ def _without_images(questions: Sequence[Question], share: float, seed: int) -> t
     return [q for q in questions if q.image not in held_out], [q for q in questions if q.image in held_out]
 
 
-COLOURS = {
-    "red": (215, 25, 30),
-    "green": (30, 160, 50),
-    "blue": (25, 60, 215),
-    "yellow": (245, 220, 30),
-    "purple": (135, 30, 160),
-    "orange": (245, 130, 20),
-    "white": (248, 248, 248),
-    "black": (10, 10, 10),
-}
-# Shape → whether a point (x, y) of [−1, 1]² belongs to it.
-SHAPES: dict[str, Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]]] = {
-    "disk": lambda x, y: x**2 + y**2 <= 1,
-    "square": lambda x, y: np.maximum(abs(x), abs(y)) <= 0.92,
-    "triangle": lambda x, y: (y >= -0.9) & (y <= 0.9) & (abs(x) <= 0.5 * (y + 0.9) * 1.05),
-    "ring": lambda x, y: (x**2 + y**2 <= 1) & (x**2 + y**2 >= 0.35),
-    "cross": lambda x, y: np.minimum(abs(x), abs(y)) <= 0.32,
-    "diamond": lambda x, y: abs(x) + abs(y) <= 1,
-    "bar": lambda x, y: abs(y) <= 0.34,
-    "flower": lambda x, y: np.sqrt(x**2 + y**2) <= 0.62 + 0.38 * np.cos(5 * np.arctan2(x, -y)),
-}
-# Half the side of an object, as a share of that of the image.
-_HALF_SIDES = (0.08, 0.15)
-
-
 @dataclasses.dataclass(frozen=True)
 class Pasted:
-    """An object in an image.
-
-    Args:
-        shape, colour: their names.
-        centre: (row, column), as shares of the image.
-        half: half its side, likewise.
-    """
+    """An object in an image; its centre (row, column) and half its side are shares of the image."""
 
     shape: str
     colour: str
@@ -309,7 +288,7 @@ class Pasted:
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-    """Two objects in a photo, and which of them is asked for.
+    """Two objects in a photo, and which of them the question is about.
 
     Args:
         photo: name of the photo.
@@ -373,8 +352,3 @@ def paste(image: Tensor, scene: Scene) -> Tensor:
         inside = SHAPES[item.shape](grid_x, grid_y) & (np.maximum(abs(grid_x), abs(grid_y)) <= 1)
         pixels[:, inside] = np.array(COLOURS[item.colour], dtype=np.uint8)[:, None]
     return torch.from_numpy(pixels)
-
-
-def scene_questions(found: dict[str, Scene], folder: Path) -> list[Question]:
-    """The questions about scenes."""
-    return [scene.question(name, Place(folder)) for name, scene in found.items()]

@@ -8,18 +8,17 @@ from torch.distributions import Categorical
 
 import contmax
 from contmax_lab.attention import Attended
+from contmax_lab.labelled import cell_centres, heaviest
 from contmax_lab.tasks.vqa import VqaModel
+
+# Points along a side of a cell at which attention is measured.
+_FINER = 3
+# The mass outside the region of an attention that is positive everywhere.
+_LEFT_OUT = 0.05
 
 
 class Scores(nn.Module):
-    """A score for each value: a layer, a rectifier, dropout, a layer.
-
-    Args:
-        embed_dim: channels of the values.
-        hidden_dim: of the layer.
-        dropout: its rate.
-        count: scores for each value.
-    """
+    """`count` scores for each value: a layer, a rectifier, dropout, a layer."""
 
     def __init__(self, embed_dim: int, hidden_dim: int, dropout: float, count: int = 1) -> None:
         super().__init__()
@@ -33,12 +32,7 @@ class Scores(nn.Module):
 
 
 class FlatAttention(nn.Module):
-    """Weights of the values by scores of their own, and the weighted mean; the questions are in the values already.
-
-    Args:
-        scores: of the values, one for each.
-        alpha: 1 = softmax, 2 = sparsemax.
-    """
+    """α-entmax of a score for each value, and the weighted mean; the values already know the question."""
 
     def __init__(self, scores: Scores, alpha: float) -> None:
         super().__init__()
@@ -55,9 +49,6 @@ class MixtureHead(nn.Module):
 
     .. math:: p_{j\ell} \propto e^{z_{j\ell}}, \qquad w_j = \sum_\ell p_{j\ell}, \qquad
               p = \sum_j w_j\, p_j, \quad p_j \text{ with the moments of } p_{j\cdot} / w_j
-
-    Args:
-        scores: as many for each value as there are components.
     """
 
     def __init__(self, scores: Scores) -> None:
@@ -117,7 +108,8 @@ class Reduction(nn.Module):
         scores = Scores(model.hidden_dim, model.flat_dim, model.dropout, count)
         if kind in ("discrete", "combined"):
             flat = FlatAttention(scores, model.alpha)
-            self.attend = flat if kind == "discrete" else contmax.nn.CombinedAttention(flat, basis, **options)
+            is_flat = kind == "discrete"
+            self.attend: nn.Module = flat if is_flat else contmax.nn.CombinedAttention(flat, basis, **options)
             return
         head: nn.Module = MixtureHead(scores)
         if kind == "continuous":
@@ -137,18 +129,6 @@ class Reduction(nn.Module):
         return Attended(context, density=found)
 
 
-def cell_centres(grid: tuple[int, int], like: Tensor) -> Tensor:
-    """Of the cells of the unit square, row by row, (HW, 2)."""
-    lines = [(torch.arange(count, device=like.device) + 0.5) / count for count in grid]
-    return torch.cartesian_prod(*lines)
-
-
-# Points along a side of a cell at which attention is measured.
-_FINER = 3
-# What is left out of the region of an attention that leaves nothing out by itself.
-_LEFT_OUT = 0.05
-
-
 @torch.no_grad()
 def attention_map(place: Attended, grid: tuple[int, int]) -> Tensor:
     """The attention as shares of 3 × 3 points in each cell, (B, P), row by row; of a combined one the mean of both."""
@@ -160,7 +140,7 @@ def attention_map(place: Attended, grid: tuple[int, int]) -> Tensor:
     if place.density is not None:
         points = cell_centres(fine, place.context)
         density = place.density.log_prob(points.unsqueeze(1)).mT.exp().float()
-        # What lies outside the image is no part of the map; a density narrower than the points keeps its centre.
+        # Mass outside the image is left out; a density narrower than the grid counts at the point nearest to its mean.
         total = density.sum(-1, keepdim=True)
         nearest = torch.cdist(place.density.mean.float(), points).argmin(-1)
         alone = torch.zeros_like(density).scatter_(1, nearest.unsqueeze(1), 1.0)
@@ -170,29 +150,18 @@ def attention_map(place: Attended, grid: tuple[int, int]) -> Tensor:
 
 def attended_region(shares: Tensor, *, sparse: bool) -> Tensor:
     """Which points are attended to, (B, P): all with any attention, or of one without zeros the fewest with 95 %."""
-    if sparse:
-        return shares > 0
-    order = shares.argsort(-1, descending=True)
-    before = shares.gather(-1, order).cumsum(-1) - shares.gather(-1, order)
-    return torch.zeros_like(shares, dtype=torch.bool).scatter(-1, order, before < 1 - _LEFT_OUT)
+    return shares > 0 if sparse else heaviest(shares, 1 - _LEFT_OUT)
 
 
 @torch.no_grad()
 def where_measures(
     place: Attended, grid: tuple[int, int], *, sparse: bool, box: Tensor | None = None, other_box: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """The share of the image that is attended to; and where objects are known, how it lies to them.
+    """The share of the image that is attended to, and where objects are known, how much attention they get.
 
-    Args:
-        place: where the network looked.
-        grid: (H, W) of the cells.
-        sparse: whether the attention leaves anything out.
-        box: low and high corner of the object that is asked for, (B, 2, 2), as shares of the image.
-        other_box: of the other object.
-
-    Returns:
-        ``area``; with boxes also ``iou`` of the region and the box, ``inside`` and ``inside_other``, the attention in
-        either box, and ``chosen``, whether there is more in that of the object that is asked for; each (B,).
+    Boxes, (B, 2, 2), are low and high corner of the object that the question is about and of the other one, as shares
+    of the image. ``area``; with boxes also ``iou`` of the region and the box, ``inside`` and ``inside_other``, the
+    attention in either box, and ``chosen``, whether there is more in the first; each (B,).
     """
     shares = attention_map(place, grid)
     region = attended_region(shares, sparse=sparse)

@@ -59,7 +59,7 @@ class VisualQuestionAnswering(Task):
         if output.loss == "binary":
             losses = F.binary_cross_entropy_with_logits(output.logits, worth, reduction="none").sum(-1)
         else:
-            # Questions whose answer no model can give teach nothing.
+            # A question without any answer of the vocabulary has loss 0.
             total = worth.sum(-1)
             losses = -(worth * output.logits.log_softmax(-1)).sum(-1) / total.clamp(min=1e-6)
         return losses, torch.ones_like(losses)
@@ -88,7 +88,7 @@ class VisualQuestionAnswering(Task):
         return metrics
 
     def evaluate(self, model: nn.Module, batches: Batches, info: dict[str, Any]) -> dict[str, float]:
-        """As ever; where WordNet is at hand, also how alike the answers are to the true ones."""
+        """Loss and means; where WordNet is at hand, also the similarity of answers to the true ones (WUPS)."""
         loss, found = self.measured(model, batches)
         metrics = {"loss": loss, **self.summarise(found)}
         if info["nouns"] is not None:

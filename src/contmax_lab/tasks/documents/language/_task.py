@@ -1,6 +1,5 @@
 """The task: reviews without their labels."""
 
-import dataclasses
 import math
 from collections.abc import Sequence, Sized
 from pathlib import Path
@@ -17,20 +16,9 @@ from contmax_lab.tasks.documents._data import FIRST_WORD, PADDING, Documents, lo
 from contmax_lab.tasks.documents._model import Encoder
 from contmax_lab.tasks.documents.language import LanguageModel
 
-# Guesses whose probabilities of all words are in memory at a time.
+# Number of guesses per chunk: the probabilities of all words for each are in memory at once.
 _CHUNK = 8192
 _IGNORED = -100
-
-
-@dataclasses.dataclass(frozen=True)
-class Surprise:
-    """How far the guesses were off.
-
-    Args:
-        nats: mean negative log-likelihood of a word of the review, (B,).
-    """
-
-    nats: Tensor
 
 
 class WordGuesser(nn.Module):
@@ -47,7 +35,7 @@ class WordGuesser(nn.Module):
 
     Example:
         >>> guesser = WordGuesser(LanguageModel(words=6, hidden_dim=8), torch.randn(10, 5))
-        >>> guesser({"tokens": torch.tensor([[2, 3, 9], [4, 1, 0]])}).nats.shape
+        >>> guesser({"tokens": torch.tensor([[2, 3, 9], [4, 1, 0]])}).shape
         torch.Size([2])
     """
 
@@ -61,17 +49,17 @@ class WordGuesser(nn.Module):
         self.previous = nn.Linear(model.hidden_dim, vectors.shape[1])
         self.bias = nn.Parameter(torch.zeros(self.words))
 
-    def forward(self, batch: Batch) -> Surprise:
-        """Read the reviews in ``batch["tokens"]``, (B, L), padded with 0."""
+    def forward(self, batch: Batch) -> Tensor:
+        """Mean negative log-likelihood, (B,), of the words of each review in ``batch["tokens"]``, (B, L), padded."""
         tokens = batch["tokens"]
         states = self.dropout(self.encoder(self.dropout(self.embedding(tokens)), tokens != PADDING))
         forwards, backwards = states.chunk(2, -1)
         expected = torch.cat([self.next(forwards[:, :-1]), self.previous(backwards[:, 1:])], 1)
-        # Where the review has ended, nothing is guessed backwards either.
+        # At padding nothing is guessed backwards either.
         targets = torch.cat([tokens[:, 1:], tokens[:, :-1].where(tokens[:, 1:] != PADDING, PADDING)], 1) - FIRST_WORD
         known = (targets >= 0) & (targets < self.words)
         nats = self._nats(expected, targets.where(known, _IGNORED)).view(targets.shape)
-        return Surprise(nats.sum(-1) / known.sum(-1).clamp(min=1))
+        return nats.sum(-1) / known.sum(-1).clamp(min=1)
 
     def _nats(self, expected: Tensor, targets: Tensor) -> Tensor:
         """−log p of the targets, flat; the probabilities of all words are made again for the gradient, not kept."""
@@ -106,13 +94,13 @@ class Language(Task):
         """Numbers of words, padded."""
         return {"tokens": cast(Documents, split)[indices].padded()}
 
-    def loss(self, output: Surprise, batch: Batch) -> tuple[Tensor, Tensor]:
+    def loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Mean negative log-likelihood of the words of a review; every review counts alike."""
-        return output.nats, torch.ones_like(output.nats)
+        return output, torch.ones_like(output)
 
-    def measures(self, output: Surprise, batch: Batch) -> dict[str, Tensor]:
-        """The same in bits."""
-        return {"bits": output.nats / math.log(2)}
+    def measures(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The loss in bits."""
+        return {"bits": output / math.log(2)}
 
     def lengths(self, split: Sized) -> Sequence[int]:
         """Words of each review."""

@@ -48,7 +48,7 @@ class Verdict:
 
     @property
     def probability(self) -> float:
-        """That the text is positive."""
+        """The probability that the text is positive."""
         return float(self.reading.logits.sigmoid())
 
     def marked(self) -> str:
@@ -109,7 +109,7 @@ class PretrainedReader:
 
     @torch.no_grad()
     def look(self, text: str) -> Look:
-        """The text taken apart.
+        """What the model attends to in a text, and how it decides.
 
         Raises:
             UsageError: if the text has no words, or the model knows none of them.

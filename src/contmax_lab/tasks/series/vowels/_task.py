@@ -1,4 +1,4 @@
-"""The demo's table, utterances and task of vowels."""
+"""The task vowels: the utterances and the table of the demo."""
 
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,19 @@ from contmax_lab.labelled import Label, OnInstalledData, Parts, Targets
 from contmax_lab.tasks.series._data import Columns, OneSeries, splits_of
 from contmax_lab.tasks.series._task import SeriesTask
 from contmax_lab.tasks.series.vowels import VowelsData
+
+VOWELS = attention_table(
+    "vowels",
+    "Who speaks? Attention over time",
+    domain="utterance",
+    about=(
+        "Nine men say the Japanese vowels a and e; which of them speaks? 640 utterances of 7 to 29 frames, each frame "
+        "twelve cepstral coefficients, in the published split: 270 to train (54 of them for validation) and 370 to "
+        "test. The task series: two convolutions over time, one attention that gathers a single vector, a linear "
+        "classifier; only the attention differs between the rows. (Kudo, Toyama & Shimbo 1999; data inside the package "
+        "aeon.)"
+    ),
+)
 
 
 def load(data: VowelsData) -> Splits:
@@ -33,20 +46,6 @@ def _series(part: Utterances, data: VowelsData) -> list[OneSeries]:
         )
         for series, speaker in zip(part.series, part.speaker.tolist(), strict=True)
     ]
-
-
-VOWELS = attention_table(
-    "vowels",
-    "Who speaks? Attention over time",
-    domain="utterance",
-    about=(
-        "Nine men say the Japanese vowels a and e; which of them speaks? 640 utterances of 7 to 29 frames, each frame "
-        "twelve cepstral coefficients, in the published split: 270 to train (54 of them for validation) and 370 to "
-        "test. The task series: two convolutions over time, one attention that gathers a single vector, a linear "
-        "classifier; only the attention differs between the rows. (Kudo, Toyama & Shimbo 1999; data inside the package "
-        "aeon.)"
-    ),
-)
 
 
 class Vowels(OnInstalledData, SeriesTask):
