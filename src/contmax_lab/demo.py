@@ -1,5 +1,6 @@
 """The demo: tables of several tasks that need no data, trained and drawn into one report."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -7,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from contmax_lab.contract import Recipe, Section, Table, Task
+from contmax_lab.contract import Section, Table, Task
 from contmax_lab.errors import LabError
 from contmax_lab.packages import require_folder
 from contmax_lab.provenance import provenance
@@ -118,17 +119,12 @@ def _forget_other_recipes(task: Task, table: Table, runs: Path, overrides: Seque
     """Remove trainings of an earlier version or of other keys: the folder is the demo's own, not the user's."""
     for cell in table.cells():
         run = Run(runs / cell.folder)
-        if run.config.exists() and not _is_of(run, cell_recipe(task, cell, overrides)):
+        recipe, is_other = cell_recipe(task, cell, overrides), run.config.exists()
+        with contextlib.suppress(LabError):  # raised if its keys are no longer understood
+            is_other = is_other and bool(run.differences(recipe))
+        if is_other:
             with run.claimed():
                 shutil.rmtree(run.folder)
-
-
-def _is_of(run: Run, recipe: Recipe) -> bool:
-    try:
-        return not run.differences(recipe)
-    except LabError:
-        # Its keys are no longer understood.
-        return False
 
 
 def _colophon(job: DemoJob, seconds: float) -> Section:

@@ -53,15 +53,12 @@ def _processes_wanted(command: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name, default in (("processes", 0), ("machines", 1)):
         parser.add_argument(f"--num_{name}", f"--num-{name}", type=int, default=default)
-    begins = [place for place, word in enumerate(command) if _is_launcher(word)]
+    launchers = ("accelerate.commands.launch", "accelerate-launch")
+    begins = [place for place, word in enumerate(command) if word == "launch" or word.endswith(launchers)]
     if not begins:
         return 0
     options, _ = parser.parse_known_args(command[begins[0] + 1 :])
     return int(options.num_processes) if options.num_machines == 1 else 0
-
-
-def _is_launcher(word: str) -> bool:
-    return word == "launch" or word.endswith(("accelerate.commands.launch", "accelerate-launch"))
 
 
 def _become_several(count: int, words: Sequence[str]) -> NoReturn:

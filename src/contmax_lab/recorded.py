@@ -10,7 +10,7 @@ REHEARSALS = 3
 
 
 class RecordedStep:
-    """A step that always works on the same tensors, as a CUDA graph after the first few.
+    """A step that works on fixed tensors, replayed as a CUDA graph after its first calls.
 
     The first calls take the step as it is; then it is recorded, which takes no step, and every later call plays it.
     Random numbers are those of the generator of the device, as if nothing had been recorded.

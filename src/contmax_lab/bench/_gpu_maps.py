@@ -206,7 +206,7 @@ def _beyond_gradients(work: Work, clock: Clock) -> float:
     """Bytes at the peak of a pass without what it returns; NaN where it does not run."""
     try:
         peak, (_, *gradients) = clock.peak_memory(work)
-    except Exception:  # what is wrong stands with the time of the same work
+    except Exception:  # the figure of the time has the reason
         return math.nan
     return float(peak - sum(g.numel() * g.element_size() for g in gradients))
 

@@ -101,20 +101,25 @@ def interleaved(
         clock: processor time by default, which other processes on the machine do not enter.
 
     Returns:
-        name → one time per round, all of the same length. Compare two of them with `Ratio.of`.
+        name → one time per round. Compare two of them with `Ratio.of`.
 
     Example:
         >>> times = interleaved({"sum": lambda: sum(range(10)), "max": lambda: max(range(10))}, QUICK)
         >>> [(name, len(seconds)) for name, seconds in times.items()]
         [('sum', 3), ('max', 3)]
     """
-    with _no_garbage_collection():
+    collects = gc.isenabled()
+    gc.disable()
+    try:
         blocks = {name: _sized_block(call, effort.block, clock) for name, call in contenders.items()}
         rounds = _affordable_rounds(sum(seconds for _, seconds in blocks.values()), effort)
         times: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(rounds):
             for name, call in contenders.items():
                 times[name].append(_seconds_per_call(call, blocks[name][0], clock))
+    finally:
+        if collects:
+            gc.enable()
     return times
 
 
@@ -156,17 +161,6 @@ def _block(call: Call, calls: int, clock: Callable[[], float]) -> float:
 
 def _affordable_rounds(seconds_per_round: float, effort: Effort) -> int:
     return max(effort.fewest_rounds, min(effort.most_rounds, int(effort.budget / max(seconds_per_round, 1e-6))))
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class Clock(Protocol):

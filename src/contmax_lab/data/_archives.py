@@ -12,16 +12,8 @@ from pathlib import Path, PurePosixPath
 
 from contmax_lab.errors import LabError
 
-# What the readers of archives raise, by way of what they call; RuntimeError is a password.
-_BROKEN = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    lzma.LZMAError,
-    zlib.error,
-    EOFError,
-    OSError,
-    RuntimeError,
-)
+# What readers of archives raise; a RuntimeError means that a password is needed.
+_BROKEN = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, OSError, RuntimeError)
 
 
 def unpack(archive: Path, folder: Path) -> list[Path]:

@@ -21,24 +21,24 @@ _SUMS = ("loss", "weight", "gradient_norm", "steps")
 _LEAST_WEIGHT = 1e-12
 
 
-class Learner:
-    """A model, its optimizer, its learning rate and the sums of the epoch under way.
+def diverged(what: str) -> Diverged:
+    """The error of a training whose numbers are not finite, with what to do about it."""
+    way = "Lower training.learning_rate, or set training.clip_norm."
+    return Diverged(f"{what}; checkpoints from before are untouched. {way}")
 
-    Args:
-        recipe: decides everything.
-        splits: its data.
-        accelerator: device, precision and processes.
-    """
+
+class Learner:
+    """A model, its optimizer, its learning rate and the sums of the epoch under way."""
 
     def __init__(self, recipe: Recipe, splits: Splits, accelerator: Accelerator) -> None:
         self.recipe, self.task, self.splits, self.accelerator = recipe, recipe.task, splits, accelerator
         seed_everything(seed_for(recipe.seed, "weights"), accelerator.device)
         model = self.task.build(recipe.model, splits)
         if recipe.training.compile:
-            # In place: the names of the weights stay. What accelerate does to the model comes before the first call.
+            # In place, so that the names of the weights stay; the first call compiles, after accelerate's changes.
             model.compile()
         self.model: nn.Module = accelerator.prepare_model(model)
-        # Scaling of gradients and the like are for precisions we do not use: the optimizer is torch's own, unwrapped.
+        # accelerate's wrapper scales gradients for float16, which the laboratory does not use.
         self.optimizer = make_optimizer(self.task, self.bare_model, recipe.training)
         self.schedule = Schedule(recipe.training)
         rank, world = accelerator.process_index, accelerator.num_processes
@@ -61,10 +61,7 @@ class Learner:
     def step(self, loaded: Loaded, number: int, total: int) -> None:
         """One update on a global batch: the gradient is that of the sum of its losses over the sum of its weights.
 
-        Args:
-            loaded: the share of this process of the batch.
-            number: of the step, from 0.
-            total: steps of the whole training.
+        `loaded` is the share of this process; `number` counts steps from 0, out of `total`.
         """
         accelerator, training = self.accelerator, self.recipe.training
         world = accelerator.num_processes
@@ -81,7 +78,9 @@ class Learner:
                 totals.append(self._taken(part, 1.0 if loaded.counted else 0.0))
         summed = torch.stack(totals).sum(0)
         if training.accumulate > 1:
-            self._scale_gradients(self._scale(summed[1]))
+            scale = self._scale(summed[1])
+            for gradient in (p.grad for p in self.model.parameters() if p.grad is not None):
+                gradient *= scale.to(gradient.dtype)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), training.clip_norm or math.inf)
         self.optimizer.step()
         one = norm.new_ones(()).double()
@@ -110,11 +109,6 @@ class Learner:
         scale: Tensor = world / everywhere.clamp(min=_LEAST_WEIGHT)
         return scale
 
-    def _scale_gradients(self, scale: Tensor) -> None:
-        for parameter in self.model.parameters():
-            if parameter.grad is not None:
-                parameter.grad *= scale.to(parameter.grad.dtype)
-
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         losses, weights = self.task.loss(self.model(batch), batch)
         if losses.dim() != 1 or losses.shape != weights.shape:
@@ -127,16 +121,12 @@ class Learner:
     def sums(self) -> dict[str, float]:
         """Sums over the epoch under way and all processes: losses, weights, gradient norms, steps.
 
-        Raises:
-            Diverged: if one is not finite, before anything is saved that was made from it.
+        Raises Diverged if one is not finite, before anything made from it is saved.
         """
         total = dict(zip(_SUMS, self.accelerator.reduce(self._sums.clone(), "sum").tolist(), strict=True))
         if not all(map(math.isfinite, total.values())):
             what = "loss" if not math.isfinite(total["loss"]) else "gradient"
-            raise Diverged(
-                f"the training {what} is not finite; checkpoints from before are untouched. Lower "
-                "training.learning_rate, or set training.clip_norm."
-            )
+            raise diverged(f"the training {what} is not finite")
         return total
 
     def set_sums(self, total: Mapping[str, float]) -> None:

@@ -50,10 +50,8 @@ def _named(name: str) -> type[torch.optim.Optimizer]:
         if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and word.lower() not in _UNSUITABLE
     }
     if name.lower() not in known:
-        raise UsageError(
-            f"training.optimizer is {name!r}{nearest(name.lower(), list(known)) or ';'} known are "
-            f"{', '.join(sorted(known))}"
-        )
+        near = nearest(name.lower(), list(known)) or ";"
+        raise UsageError(f"training.optimizer is {name!r}{near} known are {', '.join(sorted(known))}")
     return known[name.lower()]
 
 
@@ -140,13 +138,12 @@ def learning_rate(config: TrainingConfig, step: int, total: int) -> float:
     if step < warmup:
         return peak * (step + 1) / warmup
     done = (step - warmup) / max(total - warmup, 1)
-    if config.schedule == "cosine":
-        return peak * 0.5 * (1 + math.cos(math.pi * done))
-    if config.schedule == "linear":
-        return peak * (1 - done)
-    if config.schedule == "inverse_sqrt":
-        return peak * math.sqrt(max(warmup, 1) / (step + 1))
-    return peak
+    shares = {
+        "cosine": 0.5 * (1 + math.cos(math.pi * done)),
+        "linear": 1 - done,
+        "inverse_sqrt": math.sqrt(max(warmup, 1) / (step + 1)),
+    }
+    return peak * shares.get(config.schedule, 1.0)
 
 
 @dataclasses.dataclass

@@ -17,10 +17,9 @@ from contmax_lab.launchers import is_one_of_several
 
 
 def accelerator_for(training: TrainingConfig) -> Accelerator:
-    """Device, precision and processes as the recipe and the launcher want them.
+    """Device, precision and processes that the recipe and the launcher want.
 
-    Raises:
-        UsageError: if the launcher was asked for several processes, but has started one.
+    Raises a UsageError if accelerate should have started several processes, but has started one.
     """
     if is_one_of_several():
         raise UsageError(
@@ -52,11 +51,6 @@ def seed_everything(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
-
-
-def generator_for(*path: int | str) -> torch.Generator:
-    """A generator of torch, on the CPU, with that seed."""
-    return torch.Generator().manual_seed(seed_for(*path))
 
 
 class StopRequest:

@@ -34,11 +34,7 @@ class LocalProcesses:
 
 
 class LocalCrew:
-    """The processes of one table or search.
-
-    Args:
-        jobs: how many, at most.
-    """
+    """The processes of one table or search, at most `jobs` of them."""
 
     def __init__(self, jobs: int) -> None:
         # Workers are forked from a process that has imported torch once and started nothing, neither threads nor a GPU.
@@ -77,24 +73,23 @@ class LocalCrew:
         """Idle workers leave when no more work can come; others, after an error, save and leave."""
         for worker in self._busy:
             worker.ask_to_stop()
-        for worker in [*self._idle, *self._busy]:
+        workers = [*self._idle, *self._busy]
+        for worker in workers:
             worker.pipe.close()
-        for worker in [*self._idle, *self._busy]:
+        for worker in workers:
             worker.process.join()
 
     def _ended(self, worker: "_Worker") -> Outcome:
         """What a worker says, waited for."""
-        training = worker.training
         try:
             kind, text = worker.pipe.recv()
+            self._idle.append(worker)
         except (EOFError, ConnectionResetError):
             worker.process.join()
-            self._busy.remove(worker)
             code = worker.process.exitcode
-            return Outcome(training, f"the training process ended with exit code {code}; the same command continues")
+            kind, text = "failed", f"the training process ended with exit code {code}; the same command continues"
         self._busy.remove(worker)
-        self._idle.append(worker)
-        return Outcome(training, text or None, kind == "diverged")
+        return Outcome(worker.training, text or None, kind == "diverged")
 
 
 class _Worker:
@@ -109,7 +104,7 @@ class _Worker:
 
     def begin(self, training: Work) -> None:
         self.training = training
-        # One that died while it was idle is noticed when its outcome is asked for.
+        # A worker that died while it was idle is noticed when its outcome is read.
         with contextlib.suppress(BrokenPipeError):
             self.pipe.send(training)
 

@@ -1,22 +1,157 @@
-"""The trials of a search: what is drawn, trained and judged."""
+"""Search over a recipe with optuna: a trial is a training, or several, that never see the test examples."""
 
 import contextlib
 import dataclasses
 import statistics
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import optuna
+from optuna.trial import FrozenTrial, TrialState
 
 from contmax_lab.contract import Recipe
 from contmax_lab.errors import Interrupted, LabError, UsageError
 from contmax_lab.files import make_folder
 from contmax_lab.recipes import RecipeSource
 from contmax_lab.runs import Run
-from contmax_lab.search._study import SharedStudy, open_study, origin, unusable
+from contmax_lab.training import seed_for
 from contmax_lab.workers import LocalProcesses, Outcome, Training, Workers, train_all
+
+# Trials that count: those that ended, be it by diverging, and those that somebody works on.
+_ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
+_COUNTED = (*_ENDED, TrialState.RUNNING)
+# Attributes of a trial: a sign of life that its process renews, and the number of the trial that it goes on with.
+_ALIVE, _ORIGIN = "alive", "goes on with"
+# Seconds between two signs of life, between two looks at the database, and after which a silent process is dead.
+_SIGN, _LOOK, _DEAD = 10.0, 2.0, 60.0
+
+
+class SharedStudy:
+    """Hands out trials of a study until `trials` are done, whoever does them; takes over those of dead processes.
+
+    A process gives a sign of life of each of its trials. Others look whether the sign changes, on their own clock, so
+    that the clocks of machines need not agree. Everything is stored in attributes that any storage of optuna has.
+    `is_complete` is set when `take` finds that enough trials are done.
+    """
+
+    def __init__(self, study: optuna.Study, trials: int, seed: int) -> None:
+        self.study = study
+        self.is_complete = False
+        self._wanted, self._seed = trials, seed
+        self._signs: dict[int, tuple[str, float]] = {}
+        self._own: dict[int, optuna.Trial] = {}
+        self._signed = self._looked = -float("inf")
+
+    def ended(self) -> int:
+        """How many trials are done, diverged ones included."""
+        return len(self.study.get_trials(deepcopy=False, states=_ENDED))
+
+    def take(self) -> optuna.Trial | None:
+        """A trial to work on, or None if enough are done or under way, perhaps elsewhere."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK:
+            return None
+        if self._counted() >= self._wanted:
+            self._looked = now
+            self.is_complete = self.ended() >= self._wanted
+            self._release_dead(now)
+            return None
+        trial = self.study.ask()
+        # Another process may have asked at this moment; of surplus trials the last ones give way.
+        if self._counted(below=trial.number) >= self._wanted:
+            self.study.tell(trial, state=TrialState.FAIL)
+            return None
+        # Seeded by the number, so that neither another process nor a resumed search repeats a draw.
+        seed = seed_for(self._seed, "trial", trial.number) % 2**32
+        self.study.sampler = optuna.samplers.TPESampler(seed=seed)
+        self._own[trial.number] = trial
+        self._sign(trial)
+        return trial
+
+    def keep_alive(self) -> None:
+        """Give a sign of life of the trials under way, if it is time for one."""
+        if time.monotonic() - self._signed > _SIGN:
+            self._signed = time.monotonic()
+            self._sign(*self._own.values())
+
+    def tell(self, number: int, value: float | None) -> None:
+        """A trial is over; its value, or None if it diverged."""
+        trial = self._own.pop(number)
+        state = TrialState.PRUNED if value is None else TrialState.COMPLETE
+        self.study.tell(trial, value, state=state, skip_if_finished=True)
+        self._looked = -float("inf")
+
+    def fail(self, number: int) -> None:
+        """A trial cannot be trained; it does not count."""
+        self.study.tell(self._own.pop(number), state=TrialState.FAIL, skip_if_finished=True)
+
+    def give_back(self) -> None:
+        """The trials under way were stopped, and have saved: whoever comes next goes on with them."""
+        for number in list(self._own):
+            del self._own[number]
+            self._release(self.study.get_trials(deepcopy=False)[number])
+
+    def _counted(self, below: float = float("inf")) -> int:
+        counted = self.study.get_trials(deepcopy=False, states=_COUNTED)
+        return sum(trial.number < below for trial in counted)
+
+    def _sign(self, *trials: optuna.Trial) -> None:
+        for trial in trials:
+            trial.set_user_attr(_ALIVE, f"{time.time():.1f}")
+
+    def _release_dead(self, now: float) -> None:
+        """Look at the signs of others, and take their trials from those that have been silent for too long."""
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if trial.number in self._own:
+                continue
+            sign = str(trial.user_attrs.get(_ALIVE))
+            seen, since = self._signs.get(trial.number, (None, now))
+            if seen != sign:
+                self._signs[trial.number] = sign, now
+            elif now - since > _DEAD:
+                self._release(trial)
+
+    def _release(self, trial: FrozenTrial) -> None:
+        """Fail a trial, and queue its choices; whoever takes them goes on in its folder."""
+        try:
+            self.study.tell(trial.number, state=TrialState.FAIL)
+        except ValueError:
+            return  # somebody else was quicker
+        self.study.enqueue_trial(trial.params, user_attrs={_ORIGIN: origin(trial)})
+
+
+def origin(trial: FrozenTrial | optuna.Trial) -> int:
+    """The number of the trial that this one goes on with, or its own: that of its folder."""
+    return int(trial.user_attrs.get(_ORIGIN, trial.number))
+
+
+def open_study(name: str, storage: str, direction: Literal["minimize", "maximize"]) -> optuna.Study:
+    """The study of that name, which is made if there is none; a LabError if the database cannot be used."""
+    # We report the problems of a trial in one line; optuna would print a traceback.
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    problem = Exception()
+    # Two processes that begin together both create the tables, and one of them fails.
+    for pause in (0.5, 0.5, 0.0):
+        try:
+            return optuna.create_study(study_name=name, storage=storage, direction=direction, load_if_exists=True)
+        except Exception as error:  # every database has errors of its own
+            problem = error
+            time.sleep(pause)
+    raise unusable(storage, problem)
+
+
+def unusable(storage: str, error: Exception) -> LabError:
+    """A complaint about the database."""
+    return LabError(f"cannot use the database {_without_password(storage)}: {' '.join(str(error).split())[:200]}")
+
+
+def _without_password(storage: str) -> str:
+    scheme, separator, rest = storage.partition("://")
+    access, at, place = rest.rpartition("@")
+    return f"{scheme}{separator}{access.partition(':')[0]}{at}{place}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +192,7 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
             f"{job.source.origin} has no section search; add e.g. search: {{training.learning_rate: [0.001, 0.002]}}"
         )
     for key, space in recipe.search.items():
-        check_space(key, space)
+        _check_space(key, space)
     # Data that cannot be read is no fault of the hyper-parameters, which every trial would be blamed for.
     recipe.task.load(recipe.data, recipe.seed)
     make_folder(job.runs)
@@ -131,7 +266,7 @@ class _Trials:
         drawn = self._shared.take()
         if drawn is None:
             return None
-        chosen = {key: suggest(drawn, key, space) for key, space in self._recipe.search.items()}
+        chosen = {key: _suggest(drawn, key, space) for key, space in self._recipe.search.items()}
         overrides = [*self._job.overrides, *(f"--{key}={value}" for key, value in chosen.items())]
         folder = trial_folder(self._job.runs, drawn)
         recipe = self._job.source.recipe
@@ -154,7 +289,10 @@ class _Trials:
             self._shared.fail(trial.number)
             raise LabError(f"{folder}: {outcome.problem}")
         else:
-            trial.values[folder] = _monitored(folder, self._recipe.training.monitor)
+            results = Run(folder).results()
+            if results is None:
+                raise LabError(f"{folder} is finished, but its results are missing")
+            trial.values[folder] = float(results["valid"][self._recipe.training.monitor])
         if trial.left or trial.under_way:
             return
         del self._trials[trial.number]
@@ -162,14 +300,6 @@ class _Trials:
         self._shared.tell(trial.number, value)
         told = f"{self._recipe.training.monitor} {value:.6g}" if value is not None else trial.diverged
         print(f"[{self._shared.ended()}/{self._job.trials}] {trial.folder}: {told}", file=sys.stderr, flush=True)
-
-
-def _monitored(folder: Path, metric: str) -> float:
-    """The metric by which a training is judged."""
-    results = Run(folder).results()
-    if results is None:
-        raise LabError(f"{folder} is finished, but its results are missing")
-    return float(results["valid"][metric])
 
 
 def _check_same_search(study: optuna.Study, job: Search, choices: dict[str, Any]) -> None:
@@ -189,27 +319,19 @@ def _check_same_search(study: optuna.Study, job: Search, choices: dict[str, Any]
         )
 
 
-def check_space(key: str, space: Any) -> None:
-    """Complain of what is neither a list nor a range.
-
-    Args:
-        key: of the recipe.
-        space: a list of values, or ``{low, high, log}``.
-
-    Raises:
-        UsageError: if it is neither.
-    """
-    if isinstance(space, list) and space:
-        return
-    numbers = isinstance(space, dict) and all(isinstance(space.get(end), int | float) for end in ("low", "high"))
-    if not numbers or space["low"] > space["high"] or (space.get("log") and space["low"] <= 0):
+def _check_space(key: str, space: Any) -> None:
+    """Raise a UsageError if the choices of a setting are neither a list of values nor ``{low, high, log}``."""
+    is_range = isinstance(space, dict) and all(isinstance(space.get(end), int | float) for end in ("low", "high"))
+    if is_range:
+        is_range = space["low"] <= space["high"] and not (space.get("log") and space["low"] <= 0)
+    if not is_range and not (isinstance(space, list) and space):
         raise UsageError(
             f"search.{key} must be a list of values or {{low, high, log}} with low ≤ high, both positive if log; "
             f"got {space!r}"
         )
 
 
-def suggest(trial: optuna.Trial, key: str, space: Any) -> Any:
+def _suggest(trial: optuna.Trial, key: str, space: Any) -> Any:
     """Let a trial choose; a range with two whole ends is one of whole numbers."""
     if isinstance(space, list):
         return trial.suggest_categorical(key, space)
