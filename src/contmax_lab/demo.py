@@ -31,7 +31,7 @@ _KINDS = (
     ("Continuous sparsemax", "a truncated parabola or paraboloid, p(t) = [f(t) − τ]₊", "yes"),
     ("Combined sparsemax", "discrete sparsemax plus the truncated parabola with the same mean and variance", "yes"),
 )
-# What is to be seen at once comes first.
+# Order of the sections: pictures that speak for themselves come first.
 _ORDER = ("places-utterance", "places-digit", "vowels", "digits", "seattle")
 _PACKAGES = ("contmax", "torch", "numpy", "numba", "scikit-learn", "aeon", "vega_datasets", "matplotlib")
 
@@ -83,7 +83,7 @@ def make_demo(job: DemoJob, tell: Callable[[Section], None]) -> Path:
         LabError: if a package is missing, or a training failed.
     """
     for package in ("matplotlib", "sklearn", "aeon", "vega_datasets"):
-        # Said now, not after minutes of training.
+        # Checked here, not after minutes of training.
         require_folder(package, "The demo")
     started = time.monotonic()
     parts = [Section("What is compared", table=_KINDS)]
@@ -104,7 +104,7 @@ def _chapter(task: Task, table: Table, job: DemoJob) -> Section:
     reproduce(Reproduction(task, table, runs, output, job.overrides, LocalProcesses(job.jobs)))
     lines = as_lines(table, json.loads(output.read_text(encoding="utf-8"))["rows"])
     cells = list(table.cells())
-    # Repetitions share the learning curves; the picture shows the first, and is the one that tells most.
+    # Learning curves show all repetitions; the task's first picture shows the first repetition.
     trained = [load_trained(task, runs / cell.folder, label=cell.row.label) for cell in cells[: len(table.rows)]]
     curves = learning_curves(
         [Run(runs / cell.folder) for cell in cells],

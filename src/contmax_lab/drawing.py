@@ -13,7 +13,7 @@ from contmax_lab.packages import require
 
 _DOTS_PER_INCH = 170
 _INCHES_PER_WORD = 0.27
-# More words than these cannot be read in one picture.
+# Most words whose names are readable in one picture.
 _MOST_NAMED = 160
 
 

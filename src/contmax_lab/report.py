@@ -132,7 +132,7 @@ def _draw(curves: Curves, names: Sequence[str], theme: Theme) -> Any:
 
 
 def _limits(curves: Curves, name: str) -> tuple[float, float] | tuple[None, None]:
-    """Room for what comes after the first fifth of the training, where all models are still bad."""
+    """Limits of the values after the first fifth of the training, in which all models are bad."""
     values = [
         record["valid"][name]
         for repetitions in curves.values()

@@ -30,7 +30,7 @@ _KEPT_CHECKPOINTS = 2
 # Keys of a recipe that change no result.
 _INDIFFERENT = {"data.cache", *(f"training.{key}" for key in ("checkpoint_seconds", "tensorboard", "wandb", "workers"))}
 
-# Forked processes, such as those that make batches, must not keep the claim of one that was killed.
+# Forked processes inherit the lock of a run; they close it, so that a killed training releases its claim.
 _held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _held])
 
@@ -96,7 +96,7 @@ class Run:
         write_atomically(self.config, as_yaml(recipe).encode("utf-8"))
 
     def _has_begun(self) -> bool:
-        """Whether there is anything to lose; a run whose data could not be read has none."""
+        """Whether the folder has a checkpoint, weights or results."""
         return bool(self._saved()) or self._results.exists() or self.weights.exists()
 
     def differences(self, recipe: Recipe) -> list[str]:
@@ -313,7 +313,7 @@ def _as_csv(rows: Sequence[Mapping[str, Any]], *, head: bool = True) -> str:
 
 
 def _append_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Add rows to a file, if their columns are those of the file; whether they are."""
+    """Append rows to a file if the columns match; returns whether they do."""
     if not path.exists():
         return False
     with path.open("r+", encoding="utf-8", newline="") as file:

@@ -20,7 +20,7 @@ from contmax_lab.runs import Run
 from contmax_lab.training import seed_for
 from contmax_lab.workers import LocalProcesses, Outcome, Training, Workers, train_all
 
-# Trials that count: those that ended, be it by diverging, and those that somebody works on.
+# Trials that count: finished ones, diverged ones (PRUNED), and those under way.
 _ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 _COUNTED = (*_ENDED, TrialState.RUNNING)
 # Attributes of a trial: a sign of life that its process renews, and the number of the trial that it goes on with.
@@ -193,7 +193,7 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
         )
     for key, space in recipe.search.items():
         _check_space(key, space)
-    # Data that cannot be read is no fault of the hyper-parameters, which every trial would be blamed for.
+    # Unreadable data ends the search here; otherwise every trial would fail for it.
     recipe.task.load(recipe.data, recipe.seed)
     make_folder(job.runs)
     goal = recipe.training.goal
@@ -216,7 +216,7 @@ def trial_folder(runs: Path, trial: optuna.trial.FrozenTrial | optuna.Trial) -> 
 
 @dataclasses.dataclass
 class _Trial:
-    """A trial under way: trainings to come, and what the ones that are done say."""
+    """A trial under way: its trainings to come, and the values of those that are done."""
 
     number: int
     folder: Path
@@ -279,7 +279,7 @@ class _Trials:
         return trial
 
     def _judge(self, outcome: Outcome) -> None:
-        """What one training says of its trial."""
+        """Record the outcome of one training of a trial."""
         trial, folder = self._of.pop(outcome.training.folder), outcome.training.folder
         trial.under_way -= 1
         if outcome.diverged:
@@ -332,7 +332,7 @@ def _check_space(key: str, space: Any) -> None:
 
 
 def _suggest(trial: optuna.Trial, key: str, space: Any) -> Any:
-    """Let a trial choose; a range with two whole ends is one of whole numbers."""
+    """Let a trial choose; a range between two integers contains integers only."""
     if isinstance(space, list):
         return trial.suggest_categorical(key, space)
     low, high, log = space["low"], space["high"], bool(space.get("log", False))

@@ -133,7 +133,7 @@ def _one_query(length: int) -> Call:
 
 
 def _inputs(batch: int, length: int, channels: int, queries: int | None = None) -> tuple[Tensor, Tensor]:
-    """Values, and the cotangent of their context."""
+    """Random values, and the cotangent of their context."""
     shape = (batch, channels) if queries is None else (batch, queries, channels)
     return torch.randn(batch, length, channels).requires_grad_(), torch.randn(shape)
 

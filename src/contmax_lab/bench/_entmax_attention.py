@@ -86,7 +86,7 @@ def entmax_attention_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
 
 
 def peer_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
-    """What adasplash takes in each of its versions, and what we take, by a clock."""
+    """Times of each version of adasplash and of ours, by a clock."""
     for case in _SMALL if effort.small else _CASES:
         if case.kind != "flat" and case.length in _LENGTHS_OF_PEERS:
             yield from _beside_peers(case, clock, effort)

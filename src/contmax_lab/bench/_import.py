@@ -13,7 +13,7 @@ from contmax_lab.bench._measuring import Effort
 _TABLE = "processor time of imports in seconds"
 _SOURCES = Path(__file__).parents[2]
 _PARTS = "attention, basis, deformed, densities, domains, expectations, integrations, losses, maps, nn, prediction"
-# What is timed → how, and most seconds. Parts are loaded when they are first used.
+# Row → program, and target in seconds. Parts of contmax are loaded at their first use.
 _PROGRAMS = {
     "import contmax": ("import contmax", 0.1),
     "first use of contmax.sparsemax": ("import contmax; contmax.sparsemax", 0.1),

@@ -39,7 +39,7 @@ _FULL = _Sizes(
     loss=(256, 32000),
     # Large enough for resident memory to be read off to a few per cent.
     memory=((16384, 128), (256, 32000)),
-    # Fewer rows than above: the exact values take their time.
+    # Few rows, because exact values take long.
     accuracy=(
         ((64, 280), "normal"),
         ((1024, 128), "normal"),
@@ -57,9 +57,9 @@ _SMALL = _Sizes(
 )
 
 TENSOR_ALPHA = "entmax, tensor α"
-# Maps by name, and their α; of the tensor there is one in each row.
+# Maps and their α; the tensor α has one value per row, drawn at random.
 _ALPHAS: dict[str, Any] = {"sparsemax": 2.0, "entmax α=1.5": 1.5, "entmax α=4/3": 4 / 3, TENSOR_ALPHA: None}
-# Maps that the peer solves exactly, by its name for them; it solves the others by bisection.
+# The peer's names of maps that it solves exactly; it solves the others by bisection.
 _EXACT_IN_PEER = {"sparsemax": "sparsemax", "entmax α=1.5": "entmax15"}
 _ENTMAX_LOSS = "entmax_loss α=1.5"
 
@@ -233,11 +233,11 @@ def _times_of_map(name: str, shape: Shape, effort: Effort) -> Iterator[Figure]:
 
 
 def _targets(shape: Shape) -> tuple[float, float, float]:
-    """Most time in units of torch.softmax, least speed-up over the peer's exact functions and over its bisection."""
+    """Targets: time / torch.softmax, speed-up over the peer's exact functions, speed-up over its bisection."""
     elements = shape[0] * shape[1]
     if elements >= 1_000_000:
         return 2.5, 9.0, 30.0
-    # A pass over few elements is mostly the cost of calling, which softmax has less of.
+    # On few elements the overhead of calls dominates, and softmax has less of it.
     return (4.0, 6.0, 25.0) if elements >= 500_000 else (6.0, 4.0, 15.0)
 
 

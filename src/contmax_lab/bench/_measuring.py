@@ -66,7 +66,7 @@ class Effort:
 
 THOROUGH = Effort(small=False, block=0.02, fewest_rounds=7, most_rounds=25, budget=8.0)
 QUICK = Effort(small=True, block=0.001, fewest_rounds=3, most_rounds=3, budget=0.0)
-# A replay takes less than a millisecond as a rule, and repeats to a per cent.
+# Most replays take less than a millisecond and vary by a per cent.
 GPU_THOROUGH = Effort(small=False, block=0.005, fewest_rounds=7, most_rounds=15, budget=0.4)
 
 
@@ -135,11 +135,11 @@ def one_thread() -> Iterator[None]:
 
 
 def _sized_block(call: Call, block: float, clock: Callable[[], float]) -> tuple[int, float]:
-    """How many calls last as long as a block, and how long they last. The first call also compiles: not counted."""
+    """How many calls fill a block, and their seconds; the first call, which compiles, does not count."""
     call()
     calls, elapsed = 1, _block(call, 1, clock)
     while elapsed < block:
-        # Short times are badly known: grow at most tenfold at once, and measure again.
+        # Short times are inaccurate: grow at most tenfold, then measure again.
         calls = math.ceil(calls * min(10.0, 1.2 * block / max(elapsed, 1e-9)))
         elapsed = _block(call, calls, clock)
     return calls, elapsed

@@ -22,7 +22,7 @@ _DENSITIES = "densities on the line: largest relative error"
 
 _EDGES = (0.0, 0.1, 1.0, 10.0, math.inf)
 _ALPHAS = {"1": 1.0, "5/4": 1.25, "4/3": 4 / 3, "3/2": 1.5, "1.7": 1.7, "2": 2.0}
-# Of the largest value; the first is also what docstrings promise of expectations.
+# Relative to the largest value; docstrings of expectations promise the target of float32.
 _TARGETS = {torch.float32: 2e-6, torch.float64: 1e-12}
 _MATRICES = {
     "Σ = 10⁻⁴ I": [[1e-4, 0.0], [0.0, 1e-4]],
@@ -204,7 +204,7 @@ def _by_alpha(count: int) -> Iterator[Figure]:
     loc, scale, centre, width = _drawn(count)
     for name, alpha in _ALPHAS.items():
         exact = line_values(loc, scale, centre, width, alpha)
-        # In their natural units: r per width of ψ, r per σ.
+        # Natural units of the derivatives: r per width of ψ, and r per σ.
         by_loc, by_scale = exact.largest / width, exact.largest / scale[:, None]
         for dtype, target in _TARGETS.items():
             places, scales = (x.to(dtype, copy=True).requires_grad_() for x in (loc, scale))

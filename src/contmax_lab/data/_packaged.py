@@ -126,7 +126,7 @@ def japanese_vowels(path: Path | None, valid: int, split: int) -> tuple[Utteranc
     mean, std = frames.mean(0), frames.std(0)
 
     def standardised(part: Utterances) -> Utterances:
-        # All at once, as operations on a few frames take as long as on many.
+        # One operation on all frames, since one on a few frames takes as long.
         frames = (torch.cat(part.series) - mean) / std
         return Utterances(list(frames.split([len(series) for series in part.series])), part.speaker)
 

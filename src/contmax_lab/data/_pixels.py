@@ -14,7 +14,7 @@ from contmax_lab.errors import LabError
 from contmax_lab.packages import require
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-# Named, so that no file is handed to a program outside, as those of EPS would be.
+# An explicit list, because Pillow would open EPS files by an external program.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 
 
@@ -82,7 +82,7 @@ def _upright(image: Any) -> Any:
 
     image = ImageOps.exif_transpose(image)
     if image.mode in ("F", "I") or image.mode.startswith("I;"):
-        # Measurements in more than 8 bits: from the least to the greatest.
+        # More than 8 bits: map the range of values to 0 … 255.
         values = np.asarray(image, dtype=np.float64)
         low, high = values.min(), values.max()
         if not np.isfinite(high - low):

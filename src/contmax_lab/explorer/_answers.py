@@ -21,7 +21,7 @@ from contmax_lab.explorer._models import Models
 _WORD = re.compile(r"\w+|[^\w\s]")
 _KEPT = 16
 _EXAMPLES = 18
-# Pictures in the gallery are no larger than this.
+# Side of a picture in the gallery, pixels.
 _THUMBNAIL = 64
 #: Words of a text that are read; more would not be seen either.
 MOST_WORDS = 30_000

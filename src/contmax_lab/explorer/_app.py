@@ -24,14 +24,14 @@ from contmax_lab.explorer._pages import ROOMS, assets, served_page
 MOST_CHARACTERS = 200_000
 #: Seconds for one question.
 TIME_LIMIT = 30.0
-# Questions that wait for the one that is being answered.
+# Most questions that may wait at once.
 _MOST_WAITING = 8
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/bmp", "image/gif", "image/webp", "image/tiff")
 _KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 #: Bytes of a request; an image may have as many.
 MOST_BYTES = 8_000_000
 _HEADERS = {
-    # Only our own files, no inline script or style, nothing to be framed in or sent elsewhere.
+    # Only our own files, no inline script or style; other pages may not frame this one or receive its data.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

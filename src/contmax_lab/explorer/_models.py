@@ -16,7 +16,7 @@ from contmax_lab.registry import installed_task, open_trained, shipped_tasks, ta
 
 Kind = Literal["text", "image"]
 
-# Folders below the folder of runs that are looked into, and models that are listed.
+# Depth of folders that is searched below the folder of runs, and most models of the list.
 _DEPTH, _MOST_FOUND = 4, 500
 _KEPT = 3
 # A run is found by its recipe, an exported model by its card; a folder with both is a run.

@@ -91,7 +91,7 @@ def _joined(pieces: list[Any]) -> Any:
 
 
 def _placed(shares: list[tuple[list[int], Any]]) -> Any:
-    """What the processes have, in the order of the split."""
+    """The values of all processes, in the order of the split."""
     order = [index for indices, _ in shares for index in indices]
     values = _joined([values for _, values in shares])
     if isinstance(values, Tensor):

@@ -16,7 +16,7 @@ from contmax_lab.training._optimizer import Schedule, make_optimizer
 from contmax_lab.training._processes import seed_everything, seed_for
 from contmax_lab.training._repeated import RepeatedParts
 
-# What is summed over the steps of an epoch.
+# Quantities that are summed over the steps of an epoch.
 _SUMS = ("loss", "weight", "gradient_norm", "steps")
 _LEAST_WEIGHT = 1e-12
 
@@ -49,7 +49,7 @@ class Learner:
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=accelerator.device)
 
     def initialise(self) -> None:
-        """Take over what the recipe begins with; not for a training that goes on."""
+        """Load the initial weights that the recipe names; not for a resumed training."""
         self.task.initialise(self.bare_model, self.recipe.data, self.recipe.model)
 
     @property
@@ -69,11 +69,11 @@ class Learner:
         torch.default_generator.set_state(loaded.chance)
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.rate(number, total) * group["pace"]
-        # What is recorded adds to the gradients where they are.
+        # A recorded step accumulates into fixed gradient tensors, which must stay.
         self.optimizer.zero_grad(set_to_none=self._repeated is None)
         totals = []
         for place, part in enumerate(loaded.parts, start=1):
-            # Processes exchange their gradients with the last part.
+            # Processes exchange their gradients in the backward pass of the last part.
             with contextlib.nullcontext() if place == len(loaded.parts) else accelerator.no_sync(self.model):
                 totals.append(self._taken(part, 1.0 if loaded.counted else 0.0))
         summed = torch.stack(totals).sum(0)
@@ -90,7 +90,7 @@ class Learner:
         """`_learn_from` a part that is on the host."""
         if self._repeated is not None:
             return self._repeated(part)
-        # The host goes on while the batch travels: it must not wait for the step before.
+        # Non-blocking, so that the host does not wait for the previous step.
         return self._learn_from(send_to_device(part, self.accelerator.device, non_blocking=True), counted)
 
     def _learn_from(self, batch: Batch, counted: float = 1.0) -> Tensor:
@@ -102,7 +102,7 @@ class Learner:
         return torch.stack([loss.detach().double(), weight])
 
     def _scale(self, weight: Tensor) -> Tensor:
-        """The factor that makes a sum a mean over all processes, which average their gradients by themselves."""
+        """The factor that turns summed losses into the mean over all processes, which average their gradients."""
         world = self.accelerator.num_processes
         everywhere: Tensor = weight if world == 1 else self.accelerator.reduce(weight.clone(), "sum")
         # A batch without any weight has no loss either.
@@ -130,7 +130,7 @@ class Learner:
         return total
 
     def set_sums(self, total: Mapping[str, float]) -> None:
-        """Begin with these, where one is missing with 0; processes other than the first with nothing."""
+        """Set the sums of the first process, 0 where one is missing; those of other processes are 0."""
         known = total if self.accelerator.is_main_process else {}
         self._sums.copy_(torch.tensor([known.get(name, 0.0) for name in _SUMS], dtype=torch.float64))
 
@@ -141,5 +141,5 @@ class Learner:
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.bare_model.state_dict().items()}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        """Take the weights over."""
+        """Load the weights into the model."""
         self.bare_model.load_state_dict(weights)

@@ -106,7 +106,7 @@ class _Training:
         checkpoint = self.run.last_checkpoint()
         if checkpoint is None:
             self.learner.initialise()
-            # Every process looks for one before the first makes it.
+            # No process may save a checkpoint before all have looked for one.
             self.accelerator.wait_for_everyone()
             if self.accelerator.is_main_process:
                 self.run.truncate_metrics(0)

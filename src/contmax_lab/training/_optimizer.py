@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from contmax_lab.contract import Task, TrainingConfig
 from contmax_lab.errors import LabError, UsageError, nearest
 
-# These take what a step of ours does not give: a closure to be called again, and gradients with holes.
+# LBFGS needs a closure and SparseAdam sparse gradients; our step has neither.
 _UNSUITABLE = ("lbfgs", "sparseadam", "optimizer")
 
 
@@ -95,7 +95,7 @@ _RECORDABLE = ("adam", "adamw")
 
 
 def can_be_recorded(training: TrainingConfig, device: torch.device) -> bool:
-    """Whether there is a way to record the steps of a training on a device."""
+    """Whether the steps of a training can be recorded as a CUDA graph."""
     return device.type == "cuda" and training.optimizer.lower() in _RECORDABLE
 
 
@@ -109,7 +109,7 @@ def recordable_optimizer(task: Task, model: nn.Module, training: TrainingConfig)
 
 
 def set_rate(group: dict[str, Any], rate: float) -> None:
-    """The learning rate of a group of parameters, recorded or not."""
+    """Set the learning rate of a group of parameters; in place where it is a tensor of a recorded step."""
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(rate)
     else:

@@ -26,7 +26,7 @@ def accelerator_for(training: TrainingConfig) -> Accelerator:
             "accelerate launch --cpu has started one process instead of several; use torchrun --nproc-per-node N -m "
             "contmax_lab train …, or accelerate launch --cpu --num_processes N -m contmax_lab train … on one machine"
         )
-    # A process may train one recipe after the other, and the first one's precision must not be that of all.
+    # accelerate keeps the precision of the first recipe of a process unless its state is reset.
     AcceleratorState._reset_state()
     cpu = training.device == "cpu" or not torch.cuda.is_available()
     return Accelerator(cpu=cpu, mixed_precision=training.precision)

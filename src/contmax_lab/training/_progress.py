@@ -106,6 +106,6 @@ class Display:
             self._bar.update(self._task, completed=epoch, epoch=epoch, speed=f"{examples_per_second:,.0f}/s")
 
     def news(self, monitor: str, latest: float, best: float) -> None:
-        """Show the metric that decides."""
+        """Show the monitored metric."""
         if self._bar is not None:
             self._bar.update(self._task, news=f"{monitor} {latest:.4g}, best {best:.4g}")

@@ -38,7 +38,7 @@ class RepeatedParts:
 
     @functools.cached_property
     def _shared(self) -> dict[str, Any]:
-        """What all recordings have in common."""
+        """The memory pool and the stream that all recordings share."""
         return {"pool": torch.cuda.graph_pool_handle(), "side": torch.cuda.Stream()}
 
     def __call__(self, part: Batch) -> Tensor:

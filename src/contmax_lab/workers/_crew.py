@@ -19,7 +19,7 @@ Kind = Literal["done", "diverged", "failed", "stopped"]
 Verdict = tuple[Kind, str]
 # The file in the folder of an ensemble with all that it needs to go on.
 _CHECKPOINT = "ensemble.safetensors"
-# Seconds between two looks at the clock, at Ctrl-C and at what has come in.
+# Seconds between two checks of the deadline, of Ctrl-C and of outcomes.
 _PATIENCE = 0.2
 
 

@@ -103,7 +103,7 @@ class RayCluster:
     retries: int = 3
 
     def __post_init__(self) -> None:
-        # Ray takes parts of one GPU, or several whole ones.
+        # Ray accepts a fraction of one GPU, or a whole number of them.
         if self.gpus is not None and not (0 <= self.gpus <= 1 or (self.gpus > 1 and self.gpus.is_integer())):
             raise UsageError(f"--gpus-per-cell must be between 0 and 1, or a whole number; got {self.gpus:g}")
         if self.retries < 0:
@@ -148,7 +148,7 @@ class RayCrew:
         self._machines, self._looked = self._alive(), time.monotonic()
 
     def has_room(self) -> bool:
-        """Asked every time, since machines come and go."""
+        """Whether the cluster as it is now has room: machines come and go."""
         if self._cluster.jobs:
             return len(self._under_way) < self._cluster.jobs
         resources = self._ray.cluster_resources()
@@ -209,14 +209,14 @@ class RayCrew:
             print(lost, file=sys.stderr, flush=True)
 
     def _ended(self, reference: Any) -> Outcome | None:
-        """What came of a task; None if it begins again."""
+        """The outcome of a task; None if it begins again."""
         training = self._under_way.pop(reference)
         try:
             kind, text = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             return Outcome(training, self._explained(error))
         if kind == "stopped" and self._stopped[str(training.folder)] < self._cluster.retries:
-            # Not by us: its machine is about to leave the cluster, and has let it save.
+            # We did not stop it: its machine is leaving the cluster, and the training has saved.
             self._stopped[str(training.folder)] += 1
             self.begin(training)
             return None
