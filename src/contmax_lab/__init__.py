@@ -34,7 +34,7 @@ Layers from top to bottom; each imports only what is below it, which import-lint
 ``errors``          `LabError`: what the user can mend, shown as one line
 ==================  ====================================================================================================
 
-``bench`` (benchmarks of the library) and ``publish`` (the tables of README and docs) are apart: nothing imports them.
+``bench`` (benchmarks of the library) and ``publish`` (the tables of README and docs) stand alone: nothing imports them.
 
 **To add a task**, read docs/write-your-own-task.md; outside the package, nothing else is needed. One that comes with
 the laboratory is a folder ``tasks/<name>/`` and a line in ``registry/_tasks.py``:

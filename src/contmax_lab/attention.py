@@ -91,12 +91,9 @@ class Attention(nn.Module):
             positions: of the values, (B, L) on the line; by default they are evenly spaced over the unit interval.
         """
         if self.kind == "discrete":
-            context, weights = self.attend(values, mask=mask)
-            return Attended(context, weights)
-        if self.kind == "continuous":
-            context, density = self.attend(values, mask=mask, grid=grid, positions=positions)
-            return Attended(context, density=density)
-        context, (weights, density) = self.attend(values, mask=mask, grid=grid, positions=positions)
+            return Attended(*self.attend(values, mask=mask))
+        context, found = self.attend(values, mask=mask, grid=grid, positions=positions)
+        weights, density = (None, found) if self.kind == "continuous" else found
         return Attended(context, weights, density)
 
 

@@ -1,5 +1,6 @@
 """The demo: tables of several tasks that need no data, trained and drawn into one report."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -7,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from contmax_lab.contract import Recipe, Section, Table, Task
+from contmax_lab.contract import Section, Table, Task
 from contmax_lab.errors import LabError
 from contmax_lab.packages import require_folder
 from contmax_lab.provenance import provenance
@@ -30,7 +31,7 @@ _KINDS = (
     ("Continuous sparsemax", "a truncated parabola or paraboloid, p(t) = [f(t) − τ]₊", "yes"),
     ("Combined sparsemax", "discrete sparsemax plus the truncated parabola with the same mean and variance", "yes"),
 )
-# What is to be seen at once comes first.
+# Order of the sections: pictures that speak for themselves come first.
 _ORDER = ("places-utterance", "places-digit", "vowels", "digits", "seattle")
 _PACKAGES = ("contmax", "torch", "numpy", "numba", "scikit-learn", "aeon", "vega_datasets", "matplotlib")
 
@@ -82,7 +83,7 @@ def make_demo(job: DemoJob, tell: Callable[[Section], None]) -> Path:
         LabError: if a package is missing, or a training failed.
     """
     for package in ("matplotlib", "sklearn", "aeon", "vega_datasets"):
-        # Said now, not after minutes of training.
+        # Checked here, not after minutes of training.
         require_folder(package, "The demo")
     started = time.monotonic()
     parts = [Section("What is compared", table=_KINDS)]
@@ -103,7 +104,7 @@ def _chapter(task: Task, table: Table, job: DemoJob) -> Section:
     reproduce(Reproduction(task, table, runs, output, job.overrides, LocalProcesses(job.jobs)))
     lines = as_lines(table, json.loads(output.read_text(encoding="utf-8"))["rows"])
     cells = list(table.cells())
-    # Repetitions share the learning curves; the picture shows the first, and is the one that tells most.
+    # Learning curves show all repetitions; the task's first picture shows the first repetition.
     trained = [load_trained(task, runs / cell.folder, label=cell.row.label) for cell in cells[: len(table.rows)]]
     curves = learning_curves(
         [Run(runs / cell.folder) for cell in cells],
@@ -118,17 +119,12 @@ def _forget_other_recipes(task: Task, table: Table, runs: Path, overrides: Seque
     """Remove trainings of an earlier version or of other keys: the folder is the demo's own, not the user's."""
     for cell in table.cells():
         run = Run(runs / cell.folder)
-        if run.config.exists() and not _is_of(run, cell_recipe(task, cell, overrides)):
+        recipe, is_other = cell_recipe(task, cell, overrides), run.config.exists()
+        with contextlib.suppress(LabError):  # raised if its keys are no longer understood
+            is_other = is_other and bool(run.differences(recipe))
+        if is_other:
             with run.claimed():
                 shutil.rmtree(run.folder)
-
-
-def _is_of(run: Run, recipe: Recipe) -> bool:
-    try:
-        return not run.differences(recipe)
-    except LabError:
-        # Its keys are no longer understood.
-        return False
 
 
 def _colophon(job: DemoJob, seconds: float) -> Section:

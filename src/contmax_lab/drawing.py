@@ -1,7 +1,7 @@
 """Figures of matplotlib without windows, as PNG files, in the look of contmax.viz."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from contmax.viz import DARK as DARK
@@ -13,8 +13,27 @@ from contmax_lab.packages import require
 
 _DOTS_PER_INCH = 170
 _INCHES_PER_WORD = 0.27
-# More words than these cannot be read in one picture.
+# Most words whose names are readable in one picture.
 _MOST_NAMED = 160
+
+
+def css_colours(more: Callable[[Theme], Mapping[str, str]]) -> str:
+    """The colours of both themes as variables of CSS, for light and dark screens.
+
+    Args:
+        more: theme → further variables of a page.
+
+    Example:
+        >>> "prefers-color-scheme: dark" in css_colours(lambda theme: {"accent": theme.colour(0)})
+        True
+    """
+
+    def variables(theme: Theme) -> str:
+        roles = {role: getattr(theme, role) for role in ("paper", "plate", "ink", "soft", "line")}
+        values = " ".join(f"--{role}: {colour};" for role, colour in {**roles, **more(theme)}.items())
+        return f":root {{ color-scheme: {theme.name}; {values} }}"
+
+    return f"{variables(LIGHT)}\n@media (prefers-color-scheme: dark) {{ {variables(DARK)} }}\n"
 
 
 def rendered(draw: Callable[[Theme], Any], theme: Theme) -> bytes:
@@ -27,39 +46,40 @@ def rendered(draw: Callable[[Theme], Any], theme: Theme) -> bytes:
     Raises:
         LabError: if matplotlib is not installed.
     """
-    require("matplotlib", "Drawing figures")
-    with drawn_in(theme):
-        figure = draw(theme)
-        _lay_out(figure)
-        return _png(figure)
+    return _drawn(draw, theme)[1]
 
 
 def rendered_twice(draw: Callable[[Theme], Any]) -> tuple[bytes, bytes]:
-    """PNG files in the light and in the dark colours, whose axes stand in the same places: these are found once.
+    """PNG files in the light and in the dark colours; the layout of the axes is computed once.
 
     Args:
-        draw: theme → a figure of matplotlib; of themes it has the colours alone.
+        draw: theme → a figure of matplotlib; the theme may change its colours only.
 
     Raises:
         LabError: if matplotlib is not installed.
     """
+    light, first = _drawn(draw, LIGHT)
+    return first, _drawn(draw, DARK, places=[axis.get_position(original=True) for axis in light.axes])[1]
+
+
+def _drawn(draw: Callable[[Theme], Any], theme: Theme, places: Sequence[Any] | None = None) -> tuple[Any, bytes]:
+    """A figure and its PNG file, its axes at the given places or where its layout puts them."""
     require("matplotlib", "Drawing figures")
-    with drawn_in(LIGHT):
-        light = draw(LIGHT)
-        _lay_out(light)
-        first = _png(light)
-    with drawn_in(DARK):
-        dark = draw(DARK)
-        dark.set_layout_engine("none")
-        for axis, other in zip(dark.axes, light.axes, strict=True):
-            axis.set_position(other.get_position(original=True))
-        return first, _png(dark)
+    with drawn_in(theme):
+        figure = draw(theme)
+        if places is None:
+            _lay_out(figure)
+        else:
+            figure.set_layout_engine("none")
+            for axis, place in zip(figure.axes, places, strict=True):
+                axis.set_position(place)
+        return figure, _png(figure)
 
 
 def _lay_out(figure: Any) -> None:
-    """Find the places of the axes at the resolution of the file, and leave them there.
+    """Compute the layout at the resolution of the file, and fix it.
 
-    Else matplotlib would draw everything once for the places alone, before it draws the picture.
+    Otherwise matplotlib would draw the figure twice: once for the layout, once for the picture.
     """
     figure.set_dpi(_DOTS_PER_INCH)
     if (engine := figure.get_layout_engine()) is not None:

@@ -56,20 +56,15 @@ def nearest(word: str, known: Sequence[str]) -> str:
     """
     import difflib
 
-    def likeness(one: str, other: str) -> float:
-        return difflib.SequenceMatcher(None, one, other).ratio()
-
     ends = {name: _split(name)[1] for name in known}
     found = [name for name, end in ends.items() if end == word]
     if not found:
-        # Names of one section are alike by its name alone: there only the rest counts.
+        # Names of one section are alike by the name of the section: among them only the rest counts.
         section, rest = _split(word)
-        siblings = [name for name in ends if section and _split(name)[0] == section]
-        if siblings:
-            liked, least = {name: likeness(rest, ends[name]) for name in siblings}, 0.6
-        else:
-            liked, least = {name: likeness(word, name) for name in ends}, 0.75
-        least = max(least, max(liked.values(), default=0.0) - 0.1)
+        siblings = {name: (rest, end) for name, end in ends.items() if section and _split(name)[0] == section}
+        pairs = siblings or {name: (word, name) for name in ends}
+        liked = {name: difflib.SequenceMatcher(None, *pair).ratio() for name, pair in pairs.items()}
+        least = max(0.6 if siblings else 0.75, max(liked.values(), default=0.0) - 0.1)
         found = sorted((name for name in liked if liked[name] >= least), key=lambda name: -liked[name])[:3]
     return f"; did you mean {' or '.join(found)}?" if found else ""
 

@@ -146,7 +146,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """
     import safetensors.torch
 
-    # Clones, because tensors that share memory (tied weights) have no place in the format.
+    # Clones, because safetensors refuses tensors that share memory (tied weights).
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
     state = json.dumps(checkpoint.state, allow_nan=False)
     metadata = {"state": state, "crc32": _checksum(tensors, state)}

@@ -26,12 +26,12 @@ def start_missing_processes(words: Sequence[str]) -> None:
 
 def is_one_of_several() -> bool:
     """Whether accelerate was to start several processes on the CPU, and has started this one alone."""
-    # Every process of a group knows its size.
+    # A process of a group has WORLD_SIZE set.
     return "ACCELERATE_USE_CPU" in os.environ and "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ
 
 
 def _command_of_launcher() -> list[str]:
-    # accelerate requires it, and without accelerate this is never called.
+    # psutil comes with accelerate, without which this is never called.
     import psutil
 
     try:
@@ -53,19 +53,16 @@ def _processes_wanted(command: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name, default in (("processes", 0), ("machines", 1)):
         parser.add_argument(f"--num_{name}", f"--num-{name}", type=int, default=default)
-    begins = [place for place, word in enumerate(command) if _is_launcher(word)]
+    launchers = ("accelerate.commands.launch", "accelerate-launch")
+    begins = [place for place, word in enumerate(command) if word == "launch" or word.endswith(launchers)]
     if not begins:
         return 0
     options, _ = parser.parse_known_args(command[begins[0] + 1 :])
     return int(options.num_processes) if options.num_machines == 1 else 0
 
 
-def _is_launcher(word: str) -> bool:
-    return word == "launch" or word.endswith(("accelerate.commands.launch", "accelerate-launch"))
-
-
 def _become_several(count: int, words: Sequence[str]) -> NoReturn:
-    """By exec, so that signals reach torchrun, which passes them on."""
+    """Replace this process by torchrun, which passes signals on."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
     sys.stdout.flush()
     os.execv(sys.executable, [*torchrun, "-m", "contmax_lab", *words])

@@ -41,7 +41,7 @@ def require(module: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # A package that is there but lacks one of its own says so itself.
+        # An installed package that lacks a dependency names the dependency.
         missing = (error.name or module).partition(".")[0]
         raise _missing(missing, purpose) from None
 

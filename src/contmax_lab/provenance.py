@@ -38,14 +38,14 @@ def provenance(packages: Sequence[str]) -> dict[str, Any]:
 
 
 def _machine() -> dict[str, Any]:
-    # What is imported for help does not need it.
+    # Imported here, since the help of the command needs no torch.
     import torch
 
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cores_used": torch.get_num_threads(),
-        # Processor time shields from other processes, not from sharing caches and memory with them.
+        # Other processes do not count as processor time, but they slow caches and memory down.
         "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}",
         "vector_instructions": torch.backends.cpu.get_cpu_capability(),
@@ -67,7 +67,7 @@ def _git(*arguments: str) -> str | None:
     """What git says about the checkout this file lies in, or None where there is none."""
     if not (_ROOT / ".git").exists():
         return None
-    # Asking only looks: without this, `git status` rewrites the index.
+    # Without this option, `git status` would rewrite the index.
     command = ["git", "--no-optional-locks", "-C", str(_ROOT), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

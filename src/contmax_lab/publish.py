@@ -128,7 +128,7 @@ def _provenance(results: dict[str, Any]) -> str:
         f"{name} {version}" for name, version in results["versions"].items() if version and name != "contmax"
     )
     changes = " with changes" if results["dirty"] else ""
-    # A copy without its history, as on a machine that is lent, does not know its commit.
+    # A copy without its git history has no commit.
     commit = f"commit {results['commit'][:7]}{changes} · " if results["commit"] else ""
     device = ", ".join(machine.get("gpus") or [machine["cpu"]])
     return f"<sub>`{results['command']}` · {commit}{device} · {packages}</sub>"

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
-# Libraries are loaded, kernels compiled and the state of an optimizer is made at the first use.
+# First calls load libraries, compile kernels and allocate the state of an optimizer.
 REHEARSALS = 3
 
 
 class RecordedStep:
-    """A step that always works on the same tensors, as a CUDA graph after the first few.
+    """A step that works on fixed tensors, replayed as a CUDA graph after its first calls.
 
     The first calls take the step as it is; then it is recorded, which takes no step, and every later call plays it.
     Random numbers are those of the generator of the device, as if nothing had been recorded.
@@ -41,14 +41,14 @@ class RecordedStep:
             return
         if self._graph is None:
             graph = torch.cuda.CUDAGraph()
-            # Another thread may hand batches to the device meanwhile.
+            # thread_local, because another thread may copy batches to the device meanwhile.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 self._step()
             self._graph = graph
         self._graph.replay()
 
     def _rehearse(self) -> None:
-        """On a stream of its own, as what autograd remembers of the stream must not be in the recording."""
+        """Take the step on a side stream, since autograd must not remember the stream of the recording."""
         side = self._side or torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

@@ -30,7 +30,7 @@ _KEPT_CHECKPOINTS = 2
 # Keys of a recipe that change no result.
 _INDIFFERENT = {"data.cache", *(f"training.{key}" for key in ("checkpoint_seconds", "tensorboard", "wandb", "workers"))}
 
-# Forked processes, such as those that make batches, must not keep the claim of one that was killed.
+# Forked processes inherit the lock of a run; they close it, so that a killed training releases its claim.
 _held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _held])
 
@@ -88,22 +88,22 @@ class Run:
                 raise UsageError(
                     f"{self.folder} already holds a run; pass --resume to continue it, or another --folder"
                 )
-            changed = self.differences(recipe)
-            if changed:
+            if changed := self.differences(recipe):
                 raise UsageError(f"{self.folder} was started with another recipe ({changed[0]}); pass another --folder")
             return
-        write_json(self._provenance, {**provenance(_PACKAGES), "task": _class_of(recipe.task)})
+        kind = type(recipe.task)
+        write_json(self._provenance, {**provenance(_PACKAGES), "task": f"{kind.__module__}:{kind.__qualname__}"})
         write_atomically(self.config, as_yaml(recipe).encode("utf-8"))
 
     def _has_begun(self) -> bool:
-        """Whether there is anything to lose; a run whose data could not be read has none."""
+        """Whether the folder has a checkpoint, weights or results."""
         return bool(self._saved()) or self._results.exists() or self.weights.exists()
 
     def differences(self, recipe: Recipe) -> list[str]:
-        """What of a recipe is not as in the one the run was begun with, and decides what comes out.
+        """Settings that differ from the recipe the run was begun with and change its results.
 
-        Data may move, so that of its paths only the names count; and a training does not depend on what can be
-        searched, nor on how often it is saved.
+        Data may move, so that only the names of its paths count. The section search and the interval of checkpoints
+        change no result.
         """
         begun, now = (dict(_deciding(r)) for r in (self.recipe(recipe.task), recipe))
         return [
@@ -158,14 +158,12 @@ class Run:
 
     def append_metrics(self, *records: dict[str, Any]) -> None:
         """Add lines to metrics.jsonl and metrics.csv."""
-        try:
+        lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
+        with self._writing_metrics():
             with self.metrics.open("a", encoding="utf-8") as file:
-                for record in records:
-                    file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+                file.writelines(lines)
             if not _append_rows(self.spreadsheet, [_as_row(record) for record in records]):
                 self._write_spreadsheet()
-        except OSError as error:
-            raise self._unwritable(error) from None
 
     def metrics_size(self) -> int:
         """Bytes of metrics.jsonl."""
@@ -174,16 +172,16 @@ class Run:
     def sync_metrics(self) -> None:
         """Force metrics.jsonl to the disk."""
         if self.metrics.exists():
-            try:
-                with self.metrics.open("rb") as file:
-                    os.fsync(file.fileno())
-            except OSError as error:
-                raise self._unwritable(error) from None
+            with self._writing_metrics(), self.metrics.open("rb") as file:
+                os.fsync(file.fileno())
 
-    def _unwritable(self, error: OSError) -> CannotWrite:
-        return CannotWrite(
-            f"cannot write {self.metrics}: {error.strerror}; checkpoints are untouched. Free space and pass --resume."
-        )
+    @contextlib.contextmanager
+    def _writing_metrics(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            problem = f"cannot write {self.metrics}: {error.strerror}; checkpoints are untouched."
+            raise CannotWrite(f"{problem} Free space and pass --resume.") from None
 
     def truncate_metrics(self, size: int) -> None:
         """Forget the lines that were written after a checkpoint."""
@@ -252,13 +250,11 @@ class Run:
 
     def kept(self, part: str) -> dict[str, str]:
         """The texts that were stored of a part of the data."""
+        folder = self.folder / "kept" / part
         try:
-            return {
-                path.name: path.read_text(encoding="utf-8")
-                for path in sorted((self.folder / "kept" / part).glob("[!.]*"))
-            }
+            return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("[!.]*"))}
         except (OSError, ValueError) as error:
-            raise LabError(f"{self.folder / 'kept' / part} cannot be read: {error}") from None
+            raise LabError(f"{folder} cannot be read: {error}") from None
 
     def is_untested(self) -> bool:
         """Whether it is done and there are test examples, but they have not been looked at."""
@@ -274,10 +270,6 @@ class Run:
         except (ValueError, OSError) as error:
             raise LabError(f"{self._results} is damaged: {error}. Delete it and train with --resume.") from None
         return results
-
-
-def _class_of(task: Task) -> str:
-    return f"{type(task).__module__}:{type(task).__qualname__}"
 
 
 def _deciding(recipe: Recipe) -> Iterator[tuple[str, Any]]:
@@ -321,7 +313,7 @@ def _as_csv(rows: Sequence[Mapping[str, Any]], *, head: bool = True) -> str:
 
 
 def _append_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Add rows to a file, if their columns are those of the file; whether they are."""
+    """Append rows to a file if the columns match; returns whether they do."""
     if not path.exists():
         return False
     with path.open("r+", encoding="utf-8", newline="") as file:

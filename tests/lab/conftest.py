@@ -89,7 +89,7 @@ def sketched(monkeypatch):
         assert draw(LIGHT).axes
         return b"light", b"dark"
 
-    monkeypatch.setattr("contmax_lab.report._page.rendered_twice", sketch)
+    monkeypatch.setattr("contmax_lab.report.rendered_twice", sketch)
 
 
 @pytest.fixture(scope="session")

@@ -128,7 +128,7 @@ def search_beside_another(answers, *command):
     from here import Here
 
     from contmax_lab.cli import main
-    from contmax_lab.search._study import SharedStudy
+    from contmax_lab.search import SharedStudy
     from contmax_lab.workers import LocalProcesses
 
     take = SharedStudy.take

@@ -215,7 +215,7 @@ def demo(tmp_path_factory):
 
     with few_digits(), pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
         patch.setattr(LocalProcesses, "open", opened)
-        patch.setattr("contmax_lab.report._page.rendered_twice", one_kind)
+        patch.setattr("contmax_lab.report.rendered_twice", one_kind)
         main(["demo", "--output", str(folder), "--seeds", "1", "--jobs", "3", *small])
     return Demo(folder, printed.getvalue(), asked)
 

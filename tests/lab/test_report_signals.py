@@ -12,7 +12,7 @@ from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.nn import CombinedAttention, ContinuousAttention, DiscreteAttention, MultiheadContinuousAttention
 from contmax_lab.cli import main
 from contmax_lab.registry import find_task, load_recipe, open_trained
-from contmax_lab.report._runs import signals_note, watched_signals
+from contmax_lab.report import signals_note, watched_signals
 from contmax_lab.runs import Run
 from contmax_lab.training import train
 

@@ -11,9 +11,9 @@ from processes import search_beside_another, side_by_side
 from weather import tiny_recipe
 
 from contmax_lab import recipes
+from contmax_lab import search as _study
 from contmax_lab.runs import Run
-from contmax_lab.search import _study
-from contmax_lab.search._study import SharedStudy
+from contmax_lab.search import SharedStudy
 from contmax_lab.training import train
 from contmax_lab.workers import _local
 from forked import process_server

@@ -1,5 +1,6 @@
 """The suites `attention` and `densities`: continuous attention against discrete, densities against those of torch."""
 
+import functools
 import math
 from collections.abc import Iterator
 
@@ -112,7 +113,7 @@ def _growth(lengths: tuple[int, ...], effort: Effort) -> Iterator[Figure]:
         yield Figure(_GROWTH_MEMORY, "K = 64, D = 64", column, megabytes, at_most=1.0)
     for length, column in columns.items():
         values = torch.randn(length, 64)
-        seconds = min(interleaved({"fit": lambda values=values: _materialized(values)}, effort)["fit"])  # type: ignore[misc]
+        seconds = min(interleaved({"fit": functools.partial(_materialized, values)}, effort)["fit"])
         yield Figure(_FIT, "K = 64, D = 64", column, seconds)
 
 
@@ -124,11 +125,15 @@ def _one_query(length: int) -> Call:
     """A pass over one query of a signal through `length` observations, already fitted."""
     signal = _materialized(torch.randn(length, 64))
     where = (torch.tensor(0.4, requires_grad=True), torch.tensor(0.1, requires_grad=True))
-    return Work(lambda *at: signal.expectation(BetaGaussian(*at, 2.0, validate_args=False)), where, torch.ones(64))
+
+    def expected(loc: Tensor, scale: Tensor) -> Tensor:
+        return signal.expectation(BetaGaussian(loc, scale, 2.0, validate_args=False))
+
+    return Work(expected, where, torch.ones(64))
 
 
 def _inputs(batch: int, length: int, channels: int, queries: int | None = None) -> tuple[Tensor, Tensor]:
-    """Values, and the cotangent of their context."""
+    """Random values, and the cotangent of their context."""
     shape = (batch, channels) if queries is None else (batch, queries, channels)
     return torch.randn(batch, length, channels).requires_grad_(), torch.randn(shape)
 

@@ -86,7 +86,7 @@ def entmax_attention_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
 
 
 def peer_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
-    """What adasplash takes in each of its versions, and what we take, by a clock."""
+    """Times of each version of adasplash and of ours, by a clock."""
     for case in _SMALL if effort.small else _CASES:
         if case.kind != "flat" and case.length in _LENGTHS_OF_PEERS:
             yield from _beside_peers(case, clock, effort)
@@ -104,10 +104,10 @@ def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
     functions = {"contmax": ours, "torch": flash} | ({"chosen": chosen} if case.kind == "random" else {})
     times = clock.device_times({name: Work(f, inputs, cotangent) for name, f in functions.items()}, effort)
     place: dict[str, Any] = {"row": case.row, "column": case.kind}
-    yield device_ratio(times, "contmax", details=details, table=_BOTH, **place, at_most=case.at_most)
+    yield device_ratio(times, "contmax", details, table=_BOTH, **place, at_most=case.at_most)
     if case.kind == "random":
         kernels = {"kernels": _chosen_kernels(case, inputs)}
-        yield device_ratio(times, "chosen", details=kernels, table=_CHOICE, row=case.row, column="softmax")
+        yield device_ratio(times, "chosen", kernels, table=_CHOICE, row=case.row, column="softmax")
         constants = [x.detach() for x in inputs]
         forward = {"contmax": lambda: ours(*constants), "torch": lambda: flash(*constants)}
         times = clock.device_times(forward, effort)
@@ -138,8 +138,9 @@ def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
                 details[name] = {"refused": str(problem)[:200]}
     times = _wall_times(calls, clock, effort)
     for name, known in details.items():
-        place: dict[str, Any] = {"table": _EAGER, "row": f"{case.row}, {case.kind}", "column": name, "details": known}
-        yield device_ratio(times, name, **place) if name in calls else Figure(value=None, **place)
+        place: dict[str, Any] = {"table": _EAGER, "row": f"{case.row}, {case.kind}", "column": name}
+        empty = Figure(value=None, details=known, **place)
+        yield device_ratio(times, name, known, **place) if name in calls else empty
 
 
 def _wall_times(calls: Mapping[str, Call], clock: Clock, effort: Effort) -> dict[str, list[float]]:
@@ -171,17 +172,14 @@ def _differences(theirs: tuple[Tensor, ...], ours: tuple[Tensor, ...]) -> dict[s
 def _other_alphas(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
     inputs, cotangent = _drawn(case, clock.device)
     per_head = torch.linspace(1.3, 1.8, case.heads, device=clock.device).requires_grad_()
-    calls = {"α = 1.5": Work(_entmax(case, 1.5), inputs, cotangent)}
-    for name, alpha in (("α = 1.25", 1.25), ("α = 4/3", 4 / 3), ("α = 2", 2.0)):
-        calls[name] = Work(_entmax(case, alpha), inputs, cotangent)
+    alphas = {"α = 1.5": 1.5, "α = 1.25": 1.25, "α = 4/3": 4 / 3, "α = 2": 2.0}
+    calls = {name: Work(_entmax(case, alpha), inputs, cotangent) for name, alpha in alphas.items()}
     learned = (*inputs, per_head)
     calls["α per head, learned"] = Work(lambda q, k, v, a: _entmax(case, a)(q, k, v), learned, cotangent)
-    times = clock.device_times(calls, effort)
-    unit = percentiles(times["α = 1.5"])["median"]
-    for name in calls:
-        if name != "α = 1.5":
-            seconds = percentiles(times[name])
-            yield Figure(_ALPHAS, case.row, name, seconds["median"] / unit, at_most=1.3, details={"seconds": seconds})
+    unit, *others = ((name, percentiles(of)) for name, of in clock.device_times(calls, effort).items())
+    for name, seconds in others:
+        value = seconds["median"] / unit[1]["median"]
+        yield Figure(_ALPHAS, case.row, name, value, at_most=1.3, details={"seconds": seconds})
 
 
 def _memory(case: _Case, clock: Clock) -> Figure:

@@ -78,15 +78,11 @@ Times = Mapping[str, Sequence[float]]
 
 
 def ratio_figure(
-    times: Times, numerator: str, denominator: str, *, more: Mapping[str, Any] = {}, **place: Any
+    times: Times, numerator: str, denominator: str, more: Mapping[str, Any] = {}, /, **place: Any
 ) -> Figure:
-    """The median ratio of the times of two contenders; no value where one of them did not take part.
+    """The median ratio of two contenders' times by `interleaved`; no value where one of them did not take part.
 
-    Args:
-        times: what `interleaved` returned.
-        numerator, denominator: two of the contenders.
-        more: details beside the smallest ratio and the number of rounds.
-        place: table, row, column and target of the figure.
+    The smallest ratio and the number of rounds join the details; `place` is table, row, column and target.
     """
     if numerator not in times or denominator not in times:
         return Figure(value=None, **place)

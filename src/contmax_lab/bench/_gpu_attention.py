@@ -1,6 +1,8 @@
 """The suites `attention` and `growth` on a GPU: continuous beside softmax attention, over sizes and over lengths."""
 
 import copy
+import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +31,9 @@ _LENGTHS = (4_096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304)
 # If all queries together take longer than this many seconds, softmax attention over longer sequences is not measured.
 _TOO_LONG = 2.0
 _ALPHAS = (1.0, 1.5, 2.0)
-# Coefficients of a fit have both signs and cancel, which no torch operation beside it does.
+# B, L, D and K.
+_SEQUENCES = [(64, 280, 256, 32), (64, 280, 1024, 128), (512, 280, 1024, 128), (512, 280, 2048, 512)]
+# Coefficients of a fit have both signs and cancel, so that twice the error of softmax attention is too strict.
 _TOLERANCE = 3e-5
 
 
@@ -51,9 +55,6 @@ def _contests(small: bool, device: str) -> Iterator[Contest]:
     for batch, channels in ((4, 16),) if small else ((64, 1024), (512, 2048)):
         for alpha in (1.0, 2.0):
             yield _on_plane(batch, channels, alpha, device)
-
-
-_SEQUENCES = [(64, 280, 256, 32), (64, 280, 1024, 128), (512, 280, 1024, 128), (512, 280, 2048, 512)]
 
 
 def _expectation(batch: int, functions: int, alpha: float | None, device: str) -> Contest:
@@ -84,37 +85,30 @@ def _on_line(size: tuple[int, int, int, int], alpha: float, device: str) -> Cont
     batch, length, channels, functions = size
     draw = _Draw(device)
     values, cotangent = draw.normal(batch, length, channels).requires_grad_(), draw.normal(batch, channels)
-    few = batch <= 64
+    loc, scale = draw.uniform(batch).requires_grad_(), (0.05 + 0.2 * draw.uniform(batch)).requires_grad_()
+    attend = _attention(GaussianBasis.linspace(functions, scale=(0.1, 0.5)), alpha, device)
     return Contest(
         table=_LINE,
         row=f"B = {batch}, L = {length}, D = {channels}, K = {functions}",
         column=f"α = {alpha:g}",
-        ours=Work(_attention(_line_basis(functions), alpha, device), (values, *draw.places(batch)), cotangent),
+        ours=Work(attend, (values, loc, scale), cotangent),
         unit=_discrete(values, cotangent, draw),
         moved_bytes=_least_bytes(values),
         tolerance=_TOLERANCE,
-        at_most=1.5 if few else 1.15,
-        eager_at_most=2.0 if few else 1.3,
+        at_most=1.5 if batch <= 64 else 1.15,
+        eager_at_most=2.0 if batch <= 64 else 1.3,
     )
 
 
 def _ragged(size: tuple[int, int, int, int], device: str) -> Contest:
-    batch, length, channels, functions = size
-    draw = _Draw(device)
-    values, cotangent = draw.normal(batch, length, channels).requires_grad_(), draw.normal(batch, channels)
-    lengths = (length * (0.25 + 0.75 * draw.uniform(batch, 1))).long()
+    """Sequences of different lengths, beside those of full length."""
+    batch, length, *_ = size
+    full = _on_line(size, 2.0, device)
+    attend, inputs = full.ours.function, full.ours.inputs
+    lengths = (length * (0.25 + 0.75 * _Draw(device).uniform(batch, 1))).long()
     mask = torch.arange(length, device=device) < lengths
-    attend, places = _attention(_line_basis(functions), 2.0, device), draw.places(batch)
-    return Contest(
-        table=_RAGGED,
-        row=f"B = {batch}, L = {length}, D = {channels}, K = {functions}",
-        column="α = 2",
-        ours=Work(lambda *arguments: attend(*arguments[1:], mask=arguments[0]), (mask, values, *places), cotangent),
-        unit=Work(attend, (values, *places), cotangent),
-        moved_bytes=_least_bytes(values),
-        tolerance=_TOLERANCE,
-        at_most=3.0,
-    )
+    ours = Work(lambda mask, *rest: attend(*rest, mask=mask), (mask, *inputs), full.ours.cotangent)
+    return dataclasses.replace(full, table=_RAGGED, ours=ours, unit=full.ours, at_most=3.0, eager_at_most=None)
 
 
 def _on_plane(batch: int, channels: int, alpha: float, device: str) -> Contest:
@@ -148,14 +142,6 @@ class _Draw:
     def uniform(self, *shape: int) -> Tensor:
         return torch.rand(shape, **self._options)
 
-    def places(self, batch: int) -> tuple[Tensor, Tensor]:
-        """Locations and scales on the line."""
-        return self.uniform(batch).requires_grad_(), (0.05 + 0.2 * self.uniform(batch)).requires_grad_()
-
-
-def _line_basis(functions: int) -> GaussianBasis:
-    return GaussianBasis.linspace(functions, scale=(0.1, 0.5))
-
 
 def _attention(basis: Basis, alpha: float, device: str, **options: Any) -> Callable[..., Tensor]:
     """Continuous attention with given densities, as a function of values, locations and scales."""
@@ -169,7 +155,7 @@ def _attention(basis: Basis, alpha: float, device: str, **options: Any) -> Calla
 
 
 def _of_each_dtype(module: torch.nn.Module, device: str) -> Callable[[Tensor], Any]:
-    """A module by the dtype of a tensor: in float32, and a copy in float64 to check it."""
+    """The module in the dtype of a given tensor: float32, or float64 to check it."""
     copies = {dtype: copy.deepcopy(module).to(device, dtype) for dtype in (torch.float32, torch.float64)}
     return lambda like: copies[like.dtype]
 
@@ -179,7 +165,7 @@ def _discrete(values: Tensor, cotangent: Tensor, draw: _Draw) -> Work:
 
 
 def _least_bytes(values: Tensor) -> int:
-    """The values are read, and their gradient is written."""
+    """Bytes of the values, which are read, and of their gradient, which is written."""
     return 2 * values.numel() * values.element_size()
 
 
@@ -204,8 +190,8 @@ def growth_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
             yield Figure(_QUERY, _OURS, column, math.nan, details={"length": length, "failed": str(error)[:200]})
         if discrete_goes_on:
             key = torch.randn(1, 1, length, channels, device=clock.device, dtype=dtype)
-            inputs = (query, key, values[None, None])
-            theirs = _microseconds(lambda x=inputs: scaled_dot_product_attention(*x), queries, clock, effort)  # type: ignore[misc]
+            attend = functools.partial(scaled_dot_product_attention, query, key, values[None, None])
+            theirs = _microseconds(attend, queries, clock, effort)
             discrete_goes_on = theirs["median"] * queries * 1e-6 <= _TOO_LONG
             yield Figure(_QUERY, _THEIRS, column, theirs["median"], details={"length": length, **theirs})
 

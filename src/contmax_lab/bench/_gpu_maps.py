@@ -20,10 +20,10 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _LARGE = ((8192, 1024), (8192, 4096), (1024, 32000))
 _SMALL = ((64, 100), (16, 700))
 _NAMED = {"sparsemax": 2.0, "entmax α=1.5": 1.5, "entmax α=4/3": 4 / 3}
-# Where eager calls are timed too.
+# Shapes whose eager calls are timed too.
 _EAGER = (_LARGE[0], _SMALL[0])
 _OTHER, _LEARNED = "entmax α=1.3", "entmax, learned α"
-# Where all of the named maps have another target than on large inputs.
+# Shapes on which all named maps have a target of their own.
 _LIMITS = {(256, 128000): 1.2, (65536, 64): 1.0, (32768, 512): 1.0}
 _LOSSES = "forward + backward: device time / F.cross_entropy"
 _MEMORY = "peak memory beyond the gradient / memory of the logits"
@@ -145,7 +145,7 @@ def losses_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
             contest = _loss_contest(shape, targets, *kind, clock.device)
             yield from contest.figures(clock, effort)
             yield _memory(contest, clock)
-    # A linear layer that never holds all its logits at once.
+    # A linear layer whose logits are never all in memory.
     sizes = (64, 32, 1000) if effort.small else (8192, 4096, 128256)
     yield from _linear(*sizes, clock, effort)
     for shape, kind in itertools.product(shapes, kinds):
@@ -203,10 +203,10 @@ def _memory(contest: Contest, clock: Clock) -> Figure:
 
 
 def _beyond_gradients(work: Work, clock: Clock) -> float:
-    """Bytes at the peak of a pass without what it returns; NaN where it does not run."""
+    """Peak memory of a pass beyond its gradients, in bytes; NaN where it does not run."""
     try:
         peak, (_, *gradients) = clock.peak_memory(work)
-    except Exception:  # what is wrong stands with the time of the same work
+    except Exception:  # the figure of the time has the reason
         return math.nan
     return float(peak - sum(g.numel() * g.element_size() for g in gradients))
 

@@ -11,10 +11,9 @@ from contmax_lab.bench._figure import Figure, Suite
 from contmax_lab.bench._measuring import Effort
 
 _TABLE = "processor time of imports in seconds"
-_COLUMN = "after import torch"
 _SOURCES = Path(__file__).parents[2]
 _PARTS = "attention, basis, deformed, densities, domains, expectations, integrations, losses, maps, nn, prediction"
-# What is timed → how, and most seconds. Parts are loaded when they are first used.
+# Row → program, and target in seconds. Parts of contmax are loaded at their first use.
 _PROGRAMS = {
     "import contmax": ("import contmax", 0.1),
     "first use of contmax.sparsemax": ("import contmax; contmax.sparsemax", 0.1),
@@ -44,7 +43,7 @@ def _figures(effort: Effort) -> Iterator[Figure]:
     yield Figure(_TABLE, "import torch", "alone", statistics.median(by_torch), details=_spread(by_torch))
     for name, (_, most) in _PROGRAMS.items():
         median = statistics.median(ours[name])
-        yield Figure(_TABLE, name, _COLUMN, median, at_most=most, details=_spread(ours[name]))
+        yield Figure(_TABLE, name, "after import torch", median, at_most=most, details=_spread(ours[name]))
 
 
 def _spread(seconds: list[float]) -> dict[str, float]:
@@ -52,10 +51,7 @@ def _spread(seconds: list[float]) -> dict[str, float]:
 
 
 def _seconds(program: str) -> tuple[float, float]:
-    """Of torch, and of what comes after it, in an interpreter that finds this package.
-
-    Compiled Python is kept, as it is where a package is installed.
-    """
+    """Seconds of ``import torch`` and of the program after it, in a fresh interpreter with cached bytecode."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPATH"] = os.pathsep.join([str(_SOURCES), *filter(None, [environment.get("PYTHONPATH")])])
     command = [sys.executable, "-c", _TIMED.format(program=program)]

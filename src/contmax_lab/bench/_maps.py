@@ -1,10 +1,7 @@
 """The suite `maps`: finite maps and their loss against torch.softmax, cross-entropy and the `entmax` package."""
 
 import dataclasses
-import functools
-import importlib
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -42,7 +39,7 @@ _FULL = _Sizes(
     loss=(256, 32000),
     # Large enough for resident memory to be read off to a few per cent.
     memory=((16384, 128), (256, 32000)),
-    # Fewer rows than above: the exact values take their time.
+    # Few rows, because exact values take long.
     accuracy=(
         ((64, 280), "normal"),
         ((1024, 128), "normal"),
@@ -59,107 +56,63 @@ _SMALL = _Sizes(
     accuracy=(((16, 280), "normal"), ((16, 280), "flat"), ((16, 280), "ties")),
 )
 
-# How scores are drawn: as usual, and in two ways that leave whole rows in the support.
-DRAWS: dict[str, Callable[[Shape, torch.Generator], Tensor]] = {
-    "normal": lambda shape, generator: torch.randn(shape, generator=generator),
-    "flat": lambda shape, generator: 0.01 * torch.randn(shape, generator=generator),
-    "ties": lambda shape, generator: torch.randint(0, 2, shape, generator=generator).float(),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Operation:
-    """One operation in three libraries, as functions of the scores and of a second argument (α, or class ids).
-
-    Args:
-        contmax: ours.
-        entmax: the peer's, whose first argument is the package.
-        second: draws the second argument for scores of a shape.
-        torch: the operation whose time is the unit.
-        per_row: whether the result has one number per row, not one per score.
-        peer_is_exact: whether the peer computes it exactly, not by bisection.
-    """
-
-    contmax: Callable[[Tensor, Any], Tensor]
-    entmax: Callable[[ModuleType, Tensor, Any], Tensor]
-    second: Callable[[Shape, torch.Generator], float | Tensor]
-    torch: Callable[[Tensor, Any], Tensor] = lambda scores, _: torch.softmax(scores, -1)
-    per_row: bool = False
-    peer_is_exact: bool = True
-
-    def by(self, library: Library) -> Callable[[Tensor, Any], Tensor]:
-        """The operation in one of the libraries, which must be installed."""
-        if library == "contmax":
-            return self.contmax
-        if library == "torch":
-            return self.torch
-        return functools.partial(self.entmax, importlib.import_module("entmax"))
-
-
-def _learned_alpha(shape: Shape, generator: torch.Generator) -> Tensor:
-    return (1.1 + 0.8 * torch.rand(shape[0], 1, generator=generator)).requires_grad_()
-
-
-def _class_ids(shape: Shape, generator: torch.Generator) -> Tensor:
-    return torch.randint(0, shape[1], shape[:1], generator=generator)
-
-
-_by_bisection: dict[str, Any] = {
-    "contmax": contmax.entmax,
-    "entmax": lambda package, x, alpha: package.entmax_bisect(x, alpha),
-    "peer_is_exact": False,
-}
-
 TENSOR_ALPHA = "entmax, tensor α"
+# Maps and their α; the tensor α has one value per row, drawn at random.
+_ALPHAS: dict[str, Any] = {"sparsemax": 2.0, "entmax α=1.5": 1.5, "entmax α=4/3": 4 / 3, TENSOR_ALPHA: None}
+# The peer's names of maps that it solves exactly; it solves the others by bisection.
+_EXACT_IN_PEER = {"sparsemax": "sparsemax", "entmax α=1.5": "entmax15"}
+_ENTMAX_LOSS = "entmax_loss α=1.5"
 
-MAP_OPERATIONS = {
-    "sparsemax": Operation(
-        contmax=lambda x, _: contmax.sparsemax(x),
-        entmax=lambda package, x, _: package.sparsemax(x),
-        second=lambda *_: 2.0,
-    ),
-    "entmax α=1.5": Operation(
-        contmax=contmax.entmax,
-        entmax=lambda package, x, _: package.entmax15(x),
-        second=lambda *_: 1.5,
-    ),
-    "entmax α=4/3": Operation(second=lambda *_: 4 / 3, **_by_bisection),
-    TENSOR_ALPHA: Operation(second=_learned_alpha, **_by_bisection),
-}
 
-LOSS_OPERATIONS = {
-    "entmax_loss α=1.5": Operation(
-        torch=lambda z, ids: cross_entropy(z, ids, reduction="none"),
-        contmax=lambda z, ids: contmax.losses.entmax_loss(z, ids, 1.5, reduction="none"),
-        entmax=lambda package, z, ids: package.entmax15_loss(z, ids),
-        second=_class_ids,
-        per_row=True,
-    ),
-}
-
-_OPERATIONS = MAP_OPERATIONS | LOSS_OPERATIONS
+def _function(library: Library, name: str) -> Callable[[Tensor, Any], Tensor]:
+    """A map or the loss by a library that is installed, of the scores and of a second argument (α, or class ids)."""
+    entmax: Any = peer("entmax")
+    if name == _ENTMAX_LOSS:
+        losses: dict[Library, Callable[[Tensor, Any], Tensor]] = {
+            "torch": lambda z, ids: cross_entropy(z, ids, reduction="none"),
+            "contmax": lambda z, ids: contmax.losses.entmax_loss(z, ids, 1.5, reduction="none"),
+            "entmax": lambda z, ids: entmax.entmax15_loss(z, ids),
+        }
+        return losses[library]
+    if library == "torch":
+        return lambda scores, _: torch.softmax(scores, -1)
+    if library == "contmax":
+        return contmax.entmax if name != "sparsemax" else lambda scores, _: contmax.sparsemax(scores)
+    if name in _EXACT_IN_PEER:
+        return lambda scores, _: getattr(entmax, _EXACT_IN_PEER[name])(scores)
+    return lambda scores, alpha: entmax.entmax_bisect(scores, alpha)
 
 
 def drawn(name: str, shape: Shape, draw: str = "normal") -> tuple[Tensor, Any]:
-    """Scores (float32) and second argument of an operation, by a fixed seed."""
+    """Scores (float32) and second argument of a map or the loss, by a fixed seed.
+
+    Flat scores and scores full of ties leave whole rows in the support.
+    """
     generator = torch.Generator().manual_seed(0)
-    return DRAWS[draw](shape, generator), _OPERATIONS[name].second(shape, generator)
+    if draw == "ties":
+        scores = torch.randint(0, 2, shape, generator=generator).float()
+    else:
+        scores = torch.randn(shape, generator=generator) * (0.01 if draw == "flat" else 1)
+    if name == _ENTMAX_LOSS:
+        return scores, torch.randint(0, shape[1], shape[:1], generator=generator)
+    if name == TENSOR_ALPHA:
+        return scores, (1.1 + 0.8 * torch.rand(shape[0], 1, generator=generator)).requires_grad_()
+    return scores, _ALPHAS[name]
 
 
 def prepared_pass(library: Library, name: str, shape: Shape, draw: str = "normal") -> Callable[[], None]:
     """A call that does one forward and backward pass with a given cotangent, by a library that is installed."""
-    operation = _OPERATIONS[name]
-    function = operation.by(library)
+    function = _function(library, name)
     scores, second = drawn(name, shape, draw)
     scores.requires_grad_()
-    cotangent = torch.randn(shape[:1] if operation.per_row else shape, generator=torch.Generator().manual_seed(1))
+    result = shape[:1] if name == _ENTMAX_LOSS else shape
+    cotangent = torch.randn(result, generator=torch.Generator().manual_seed(1))
 
     def forward_and_backward() -> None:
         scores.grad = None
         if isinstance(second, Tensor):
             second.grad = None
-        result = function(scores, second)
-        result.backward(cotangent)
+        function(scores, second).backward(cotangent)
 
     return forward_and_backward
 
@@ -233,7 +186,7 @@ class Solved:
 
 
 def errors(function: Callable[[Tensor, Any], Tensor], solved: Solved) -> Errors:
-    """Errors of a map at float32 scores and at the same scores rounded to bfloat16."""
+    """Errors of a map at float32 scores, and at these scores rounded to bfloat16."""
     scores, alpha, expected = solved.scores, solved.alpha, solved.exact_of_rounded
     with torch.no_grad():
         p, rounded = function(scores, alpha).double(), function(scores.bfloat16(), alpha).double()
@@ -253,11 +206,11 @@ def _powers(base: Tensor, excess: Tensor) -> Tensor:
 def _figures(effort: Effort) -> Iterator[Figure]:
     sizes = _SMALL if effort.small else _FULL
     for shape in sizes.timed:
-        for name in MAP_OPERATIONS:
+        for name in _ALPHAS:
             yield from _times_of_map(name, shape, effort)
     for draw, title in (("flat", "flat logits"), ("ties", "rows full of ties")):
         for shape in sizes.timed:
-            for name in MAP_OPERATIONS:
+            for name in _ALPHAS:
                 times = _times(name, shape, draw, ("torch", "contmax"), effort)
                 place = {"table": f"{_TIME}, {title}", "row": str(shape), "column": name}
                 yield _ratio(times, "contmax", "torch", **place, at_most=8.0)
@@ -272,7 +225,7 @@ def _times_of_map(name: str, shape: Shape, effort: Effort) -> Iterator[Figure]:
     """Our time and the peer's in units of torch.softmax, and the speed-up over the peer."""
     times = _times(name, shape, "normal", ("torch", "contmax", "entmax"), effort)
     limit, over_exact, over_bisection = _targets(shape)
-    faster = over_exact if MAP_OPERATIONS[name].peer_is_exact else over_bisection
+    faster = over_exact if name in _EXACT_IN_PEER else over_bisection
     limit += name == TENSOR_ALPHA
     yield _ratio(times, "contmax", "torch", table=_TIME, row=str(shape), column=name, at_most=limit)
     yield _ratio(times, "entmax", "torch", table=_TIME, row=f"{shape} by entmax", column=name)
@@ -280,20 +233,19 @@ def _times_of_map(name: str, shape: Shape, effort: Effort) -> Iterator[Figure]:
 
 
 def _targets(shape: Shape) -> tuple[float, float, float]:
-    """Most time in units of torch.softmax, least speed-up over the peer's exact functions and over its bisection."""
+    """Targets: time / torch.softmax, speed-up over the peer's exact functions, speed-up over its bisection."""
     elements = shape[0] * shape[1]
     if elements >= 1_000_000:
         return 2.5, 9.0, 30.0
-    # A pass over few elements is mostly the cost of calling, which softmax has less of.
+    # On few elements the overhead of calls dominates, and softmax has less of it.
     return (4.0, 6.0, 25.0) if elements >= 500_000 else (6.0, 4.0, 15.0)
 
 
 def _times_of_loss(shape: Shape, effort: Effort) -> Iterator[Figure]:
-    for name in LOSS_OPERATIONS:
-        times = _times(name, shape, "normal", ("torch", "contmax", "entmax"), effort)
-        place = {"table": _LOSS, "row": f"{name} {shape}"}
-        yield _ratio(times, "contmax", "torch", **place, column="time / F.cross_entropy", at_most=2.0)
-        yield _ratio(times, "entmax", "contmax", **place, column="times faster than entmax", at_least=10.0)
+    times = _times(_ENTMAX_LOSS, shape, "normal", ("torch", "contmax", "entmax"), effort)
+    place = {"table": _LOSS, "row": f"{_ENTMAX_LOSS} {shape}"}
+    yield _ratio(times, "contmax", "torch", **place, column="time / F.cross_entropy", at_most=2.0)
+    yield _ratio(times, "entmax", "contmax", **place, column="times faster than entmax", at_least=10.0)
 
 
 def _times(
@@ -305,12 +257,12 @@ def _times(
 
 def _ratio(times: dict[str, list[float]], numerator: Library, denominator: Library, **place: Any) -> Figure:
     fastest = {library: min(times[library]) for library in (numerator, denominator) if library in times}
-    return ratio_figure(times, numerator, denominator, more={"fastest_seconds": fastest}, **place)
+    return ratio_figure(times, numerator, denominator, {"fastest_seconds": fastest}, **place)
 
 
 def _memory(shape: Shape) -> Iterator[Figure]:
     for library, row, limit in _compared(str(shape), 3.0):
-        for name in (*MAP_OPERATIONS, *LOSS_OPERATIONS):
+        for name in (*_ALPHAS, _ENTMAX_LOSS):
             yield Figure(_MEMORY, row, name, _memory_in_scores(library, name, shape), at_most=limit)
 
 
@@ -322,12 +274,12 @@ def _memory_in_scores(library: Library, name: str, shape: Shape) -> float | None
 
 
 def _errors(shape: Shape, draw: str) -> Iterator[Figure]:
-    solved = {name: Solved.of(*drawn(name, shape, draw)) for name in MAP_OPERATIONS}
+    solved = {name: Solved.of(*drawn(name, shape, draw)) for name in _ALPHAS}
     for library, row, limit in _compared(f"{shape} {draw}", 1e-6):
-        for name, operation in MAP_OPERATIONS.items():
+        for name in _ALPHAS:
             found: dict[str, float] = {}
             if peer(library) is not None:
-                found = dataclasses.asdict(errors(operation.by(library), solved[name]))
+                found = dataclasses.asdict(errors(_function(library, name), solved[name]))
             for kind, title in _ERRORS.items():
                 yield Figure(title, row, name, found.get(kind), at_most=limit)
 

@@ -66,7 +66,7 @@ class Effort:
 
 THOROUGH = Effort(small=False, block=0.02, fewest_rounds=7, most_rounds=25, budget=8.0)
 QUICK = Effort(small=True, block=0.001, fewest_rounds=3, most_rounds=3, budget=0.0)
-# A replay takes less than a millisecond as a rule, and repeats to a per cent.
+# Most replays take less than a millisecond and vary by a per cent.
 GPU_THOROUGH = Effort(small=False, block=0.005, fewest_rounds=7, most_rounds=15, budget=0.4)
 
 
@@ -101,20 +101,25 @@ def interleaved(
         clock: processor time by default, which other processes on the machine do not enter.
 
     Returns:
-        name → one time per round, all of the same length. Compare two of them with `Ratio.of`.
+        name → one time per round. Compare two of them with `Ratio.of`.
 
     Example:
         >>> times = interleaved({"sum": lambda: sum(range(10)), "max": lambda: max(range(10))}, QUICK)
         >>> [(name, len(seconds)) for name, seconds in times.items()]
         [('sum', 3), ('max', 3)]
     """
-    with _no_garbage_collection():
+    collects = gc.isenabled()
+    gc.disable()
+    try:
         blocks = {name: _sized_block(call, effort.block, clock) for name, call in contenders.items()}
         rounds = _affordable_rounds(sum(seconds for _, seconds in blocks.values()), effort)
         times: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(rounds):
             for name, call in contenders.items():
                 times[name].append(_seconds_per_call(call, blocks[name][0], clock))
+    finally:
+        if collects:
+            gc.enable()
     return times
 
 
@@ -130,11 +135,11 @@ def one_thread() -> Iterator[None]:
 
 
 def _sized_block(call: Call, block: float, clock: Callable[[], float]) -> tuple[int, float]:
-    """How many calls last as long as a block, and how long they last. The first call also compiles: not counted."""
+    """How many calls fill a block, and their seconds; the first call, which compiles, does not count."""
     call()
     calls, elapsed = 1, _block(call, 1, clock)
     while elapsed < block:
-        # Short times are badly known: grow at most tenfold at once, and measure again.
+        # Short times are inaccurate: grow at most tenfold, then measure again.
         calls = math.ceil(calls * min(10.0, 1.2 * block / max(elapsed, 1e-9)))
         elapsed = _block(call, calls, clock)
     return calls, elapsed
@@ -156,17 +161,6 @@ def _block(call: Call, calls: int, clock: Callable[[], float]) -> float:
 
 def _affordable_rounds(seconds_per_round: float, effort: Effort) -> int:
     return max(effort.fewest_rounds, min(effort.most_rounds, int(effort.budget / max(seconds_per_round, 1e-6))))
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class Clock(Protocol):

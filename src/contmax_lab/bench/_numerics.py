@@ -15,6 +15,23 @@ from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax_lab.bench._figure import Figure, Suite
 from contmax_lab.bench._measuring import Effort
 
+_WIDTHS = "expectation on the line, α = 2: largest error / largest value, by half-width of p / width of ψ"
+_LINE = "expectation on the line: largest error / largest value"
+_PLANE = "expectation in the plane, 10 × 10 functions: largest error / largest value"
+_DENSITIES = "densities on the line: largest relative error"
+
+_EDGES = (0.0, 0.1, 1.0, 10.0, math.inf)
+_ALPHAS = {"1": 1.0, "5/4": 1.25, "4/3": 4 / 3, "3/2": 1.5, "1.7": 1.7, "2": 2.0}
+# Relative to the largest value; docstrings of expectations promise the target of float32.
+_TARGETS = {torch.float32: 2e-6, torch.float64: 1e-12}
+_MATRICES = {
+    "Σ = 10⁻⁴ I": [[1e-4, 0.0], [0.0, 1e-4]],
+    "Σ = 10⁻² I": [[1e-2, 0.0], [0.0, 1e-2]],
+    "Σ = I": [[1.0, 0.0], [0.0, 1.0]],
+    "axes 1 : 5, at 45°": [[0.026, 0.024], [0.024, 0.026]],
+}
+
+# Panels of the quadrature on the line, and Gauss–Legendre nodes of each.
 _PANELS, _NODES = 400, 16
 _SQRT_TWO_PI = math.sqrt(2 * math.pi)
 
@@ -150,23 +167,6 @@ def _rho(sigma: Tensor, alpha: float) -> Tensor:
     return torch.exp((constant - sigma.log()) / (k + 0.5))
 
 
-_WIDTHS = "expectation on the line, α = 2: largest error / largest value, by half-width of p / width of ψ"
-_LINE = "expectation on the line: largest error / largest value"
-_PLANE = "expectation in the plane, 10 × 10 functions: largest error / largest value"
-_DENSITIES = "densities on the line: largest relative error"
-
-_EDGES = (0.0, 0.1, 1.0, 10.0, math.inf)
-_ALPHAS = {"1": 1.0, "5/4": 1.25, "4/3": 4 / 3, "3/2": 1.5, "1.7": 1.7, "2": 2.0}
-# Of the largest value; the first is also what docstrings promise of expectations.
-_TARGETS = {torch.float32: 2e-6, torch.float64: 1e-12}
-_MATRICES = {
-    "Σ = 10⁻⁴ I": [[1e-4, 0.0], [0.0, 1e-4]],
-    "Σ = 10⁻² I": [[1e-2, 0.0], [0.0, 1e-2]],
-    "Σ = I": [[1.0, 0.0], [0.0, 1.0]],
-    "axes 1 : 5, at 45°": [[0.026, 0.024], [0.024, 0.026]],
-}
-
-
 def _figures(effort: Effort) -> Iterator[Figure]:
     count = 20 if effort.small else 300
     yield from _by_width(count)
@@ -178,11 +178,8 @@ def _figures(effort: Effort) -> Iterator[Figure]:
 def _drawn(count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Locations and scales of densities, then of functions: numbers of float32, as a model would have them."""
     generator = torch.Generator().manual_seed(0)
-
-    def uniform(*size: int) -> Tensor:
-        return torch.rand(*size, generator=generator)
-
-    return uniform(count), 10 ** (3.5 * uniform(count) - 3), uniform(48), 10 ** (2 * uniform(48) - 2)
+    loc, scale, centre, width = (torch.rand(size, generator=generator) for size in (count, count, 48, 48))
+    return loc, 10 ** (3.5 * scale - 3), centre, 10 ** (2 * width - 2)
 
 
 def _by_width(count: int) -> Iterator[Figure]:
@@ -207,7 +204,7 @@ def _by_alpha(count: int) -> Iterator[Figure]:
     loc, scale, centre, width = _drawn(count)
     for name, alpha in _ALPHAS.items():
         exact = line_values(loc, scale, centre, width, alpha)
-        # In their natural units: r per width of ψ, r per σ.
+        # Natural units of the derivatives: r per width of ψ, and r per σ.
         by_loc, by_scale = exact.largest / width, exact.largest / scale[:, None]
         for dtype, target in _TARGETS.items():
             places, scales = (x.to(dtype, copy=True).requires_grad_() for x in (loc, scale))

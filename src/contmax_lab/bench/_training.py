@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from contmax_lab.contract import Batch
 
 # Laboratory imports stand inside functions: the other suites run where only torch and numpy are installed.
-
 _STEP = "translation, a training step: {clock} / discrete softmax"
 _DECODE = "translation, beam search: tokens per second by {clock} / discrete softmax"
 _KINDS = {
@@ -29,7 +29,6 @@ _KINDS = {
 }
 _UNIT = "discrete softmax"
 _SLOWEST_STEP, _LEAST_TOKENS = 1.2, 0.85
-_VOCABULARY = 8000
 
 _VQA_STEP = "visual question answering, 14 × 14 cells, one training step: time / that with discrete softmax"
 _VQA_KINDS = {
@@ -50,7 +49,7 @@ def _translators(small: bool, device: str) -> dict[str, nn.Module]:
     from contmax_lab.contract import Splits
     from contmax_lab.registry import load_recipe
 
-    splits = Splits((), (), (), {"vocabulary": 50 if small else _VOCABULARY})
+    splits = Splits((), (), (), {"vocabulary": 50 if small else 8000})
     sizes = ["embedding_dim=8", "encoder_dim=8", "decoder_dim=8", "beam=2"] if small else []
     fixed = [*sizes, "dropout=0", "hidden_dropout=0", f"max_output={3 if small else 20}"]
     found = {}
@@ -86,7 +85,7 @@ def _steps(models: Mapping[str, nn.Module], batch: Batch) -> dict[str, Call]:
         loss = _mean_loss(model.train(), batch)
         return torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
 
-    return {name: lambda model=model: step(model) for name, model in models.items()}  # type: ignore[misc]
+    return {name: functools.partial(step, model) for name, model in models.items()}
 
 
 def _laboratory_steps(models: Mapping[str, nn.Module], batch: Batch) -> dict[str, Call]:
@@ -118,7 +117,7 @@ def _searches(models: Mapping[str, nn.Module], batch: Batch) -> dict[str, Call]:
         # Untrained networks go on to the longest translation, so that all of them say as many pieces.
         return model.eval().translated(batch["source"])
 
-    return {name: lambda model=model: search(model) for name, model in models.items()}  # type: ignore[misc]
+    return {name: functools.partial(search, model) for name, model in models.items()}
 
 
 def _cpu_figures(effort: Effort) -> Iterator[Figure]:
@@ -176,13 +175,7 @@ def _target(name: str, limit: float | None) -> float | None:
 def _vqa_figures(
     effort: Effort, device: str, times: Callable[[Mapping[str, Call], Effort], dict[str, list[float]]]
 ) -> Iterator[Figure]:
-    """Ratios of whole steps: forward, backward and the optimizer's.
-
-    Args:
-        effort: how long to measure.
-        device: where.
-        times: steps → seconds of each, round by round.
-    """
+    """Ratios of whole steps (forward, backward, optimizer); `times` maps steps to their seconds, round by round."""
     few = device == "cpu"
     sizes: dict[str, tuple[dict[str, int], int]] = {
         "6 layers, 512 channels": ({}, 2 if few else 64),
@@ -196,7 +189,7 @@ def _vqa_figures(
             # The continuous attentions of the paper have a target; the other two are not of the paper.
             limit = 1.2 if kind.startswith("2D") else None
             place = {"table": _VQA_STEP, "row": f"{name}, B = {batch}", "column": kind}
-            yield ratio_figure(found, "other", "discrete", more=more, **place, at_most=limit)
+            yield ratio_figure(found, "other", "discrete", more, **place, at_most=limit)
 
 
 def _vqa_step(options: dict[str, Any], batch_size: int, device: str) -> Call:

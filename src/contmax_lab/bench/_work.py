@@ -102,7 +102,7 @@ class Contest:
         if "failed" in details:
             yield Figure(self.table, **place, value=math.nan, at_most=self.at_most, details=details)
             return
-        yield device_ratio(times, "contmax", details=details, table=self.table, at_most=self.at_most, **place)
+        yield device_ratio(times, "contmax", details, table=self.table, at_most=self.at_most, **place)
         seconds = percentiles(times["contmax"])["median"]
         yield Figure(share_table(self.table), **place, value=self.moved_bytes / seconds / clock.bandwidth())
         if self.eager_at_most is not None:
@@ -165,17 +165,8 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line[:200]}"
 
 
-def device_ratio(
-    times: Times, name: str, unit: str = "torch", *, details: Mapping[str, Any] = {}, **place: Any
-) -> Figure:
-    """The ratio of the medians of two contenders' times.
-
-    Args:
-        times: what a `Clock` returned.
-        name, unit: contender, and the one by whose time it is divided.
-        details: beside the seconds of both.
-        place: table, row, column and target of the figure.
-    """
-    seconds = {key: percentiles(times[key]) for key in (name, unit)}
-    value = seconds[name]["median"] / seconds[unit]["median"]
+def device_ratio(times: Times, name: str, details: Mapping[str, Any] = {}, /, **place: Any) -> Figure:
+    """The ratio of the medians of a contender's and torch's times by a `Clock`; their seconds join the details."""
+    seconds = {key: percentiles(times[key]) for key in (name, "torch")}
+    value = seconds[name]["median"] / seconds["torch"]["median"]
     return Figure(value=value, details={"seconds": seconds, **details}, **place)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contmax_lab.cli._options import Command, add_task_option
+from contmax_lab.cli._options import TASK, Argument, command
 from contmax_lab.errors import LabError, UsageError
 
 if TYPE_CHECKING:
@@ -14,19 +14,28 @@ if TYPE_CHECKING:
 # The task whose model comes with the package.
 _READER = "documents"
 
-# -- predict -----------------------------------------------------------------------------------------------------------
 
-
-def _predict_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "the folder of a run and an input for it, or a text; - reads the input from standard input"
-    parser.add_argument("words", metavar="INPUT", nargs="*", help=text)
-    text = "model folder made by contmax export (default: the one in the package)"
-    parser.add_argument("--model", type=Path, help=text)
-    add_task_option(parser)
-    parser.add_argument("--figure", type=Path, help="PNG file to draw where the model looks")
-
-
-def _predict(options: argparse.Namespace) -> None:
+@command(
+    "ask a trained model about a new text, series or image",
+    (
+        'contmax predict "A film to remember."   # the model that comes with the package',
+        'contmax predict runs/texts/continuous-sparsemax-seed-0 "Never again." --figure words.png',
+        "contmax predict runs/series/continuous-sparsemax-seed-0 new.csv",
+        "contmax predict --model model new.png   # a folder made by contmax export",
+    ),
+    [
+        Argument(
+            "words",
+            metavar="INPUT",
+            nargs="*",
+            help="the folder of a run and an input for it, or a text; - reads the input from standard input",
+        ),
+        Argument("--model", type=Path, help="model folder made by contmax export (default: the one in the package)"),
+        TASK,
+        Argument("--figure", type=Path, help="PNG file to draw where the model looks"),
+    ],
+)
+def predict(options: argparse.Namespace) -> None:
     """Ask a trained model about a new input, and see where it looks.
 
     contmax predict RUN INPUT uses a finished run. INPUT is a text for the tasks texts and documents, a sentence for
@@ -91,31 +100,28 @@ def _draw(prediction: "Prediction", path: Path) -> None:
     print(f"drawn into {path}")
 
 
-PREDICT = Command(
-    "ask a trained model about a new text, series or image",
-    (
-        'contmax predict "A film to remember."   # the model that comes with the package',
-        'contmax predict runs/texts/continuous-sparsemax-seed-0 "Never again." --figure words.png',
-        "contmax predict runs/series/continuous-sparsemax-seed-0 new.csv",
-        "contmax predict --model model new.png   # a folder made by contmax export",
-    ),
-    _predict_arguments,
-    _predict,
+@command(
+    "draw trained runs into one HTML file",
+    ("contmax report runs/texts/*", "contmax report runs/series/continuous-sparsemax-seed-0 --examples 3 7"),
+    [
+        Argument("folders", metavar="RUN", nargs="*", type=Path, help="folders of finished runs"),
+        Argument(
+            "--examples",
+            type=int,
+            nargs="+",
+            default=[],
+            metavar="N",
+            help="numbers of validation examples to draw, from 1 (default: a few, chosen by a fixed rule)",
+        ),
+        TASK,
+        Argument(
+            "--output", type=Path, default=Path("report/report.html"), help="the HTML file (default: %(default)s)"
+        ),
+    ],
+    needed="folders",
+    hint="pass the folders of RUNs, e.g. contmax report runs/*",
 )
-
-# -- report ------------------------------------------------------------------------------------------------------------
-
-
-def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", metavar="RUN", nargs="*", type=Path, help="folders of finished runs")
-    text = "numbers of validation examples to draw, from 1 (default: a few, chosen by a fixed rule)"
-    parser.add_argument("--examples", type=int, nargs="+", default=[], metavar="N", help=text)
-    add_task_option(parser)
-    page = Path("report/report.html")
-    parser.add_argument("--output", type=Path, default=page, help="the HTML file (default: %(default)s)")
-
-
-def _report(options: argparse.Namespace) -> None:
+def report(options: argparse.Namespace) -> None:
     """Draw trained runs into one HTML file: learning curves, and where the models look in validation examples.
 
     The file contains all its pictures; they are also saved as PNG files beside it. If the data has moved, say where it
@@ -138,28 +144,29 @@ def _report(options: argparse.Namespace) -> None:
     print(f"{files[0]} and {len(files) - 1} pictures beside it")
 
 
-REPORT = Command(
-    "draw trained runs into one HTML file",
-    ("contmax report runs/texts/*", "contmax report runs/series/continuous-sparsemax-seed-0 --examples 3 7"),
-    _report_arguments,
-    _report,
-    needed="folders",
-    hint="pass the folders of RUNs, e.g. contmax report runs/*",
+@command(
+    "look at densities, scores and where models look, in your browser",
+    (
+        "contmax explore",
+        "contmax explore --runs demo/runs --port 9000 --no-browser",
+        "contmax explore --export pages         # two pages that need no server",
+    ),
+    [
+        Argument("--port", type=int, default=8765, help="port on this machine (default: 8765)"),
+        Argument("--no-browser", action="store_true", help="do not open the page, only print its address"),
+        Argument("--runs", type=Path, default=Path("runs"), help="folder with trained runs (default: runs)"),
+        Argument(
+            "--model",
+            type=Path,
+            action="append",
+            metavar="FOLDER",
+            help="model folder made by contmax export (can be repeated; default: model, if there is one)",
+        ),
+        Argument("--export", type=Path, metavar="FOLDER", help="write densities.html and scores.html, and end"),
+    ],
+    takes_overrides=False,
 )
-
-# -- explore -----------------------------------------------------------------------------------------------------------
-
-
-def _explore_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, default=8765, help="port on this machine (default: 8765)")
-    parser.add_argument("--no-browser", action="store_true", help="do not open the page, only print its address")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder with trained runs (default: runs)")
-    text = "model folder made by contmax export (can be repeated; default: model, if there is one)"
-    parser.add_argument("--model", type=Path, action="append", metavar="FOLDER", help=text)
-    parser.add_argument("--export", type=Path, metavar="FOLDER", help="write densities.html and scores.html, and end")
-
-
-def _explore(options: argparse.Namespace) -> None:
+def explore(options: argparse.Namespace) -> None:
     """Look at densities, at scores, and at where models look, in your browser.
 
     Starts a page on this machine, which nobody else can reach, and opens it: four rooms, for densities, texts, images
@@ -195,28 +202,18 @@ def _models(named: list[Path] | None) -> list[Path]:
     return named
 
 
-EXPLORE = Command(
-    "look at densities, scores and where models look, in your browser",
-    (
-        "contmax explore",
-        "contmax explore --runs demo/runs --port 9000 --no-browser",
-        "contmax explore --export pages         # two pages that need no server",
-    ),
-    _explore_arguments,
-    _explore,
-    takes_overrides=False,
+@command(
+    "export a trained run as a small self-contained model folder",
+    ("contmax export runs/images/continuous-sparsemax-seed-0 --into model",),
+    [
+        Argument("folder", metavar="RUN", nargs="?", type=Path, help="folder of a finished run"),
+        TASK,
+        Argument("--into", type=Path, default=Path("model"), help="folder to write (default: model)"),
+    ],
+    needed="folder",
+    hint="pass the folder of a RUN, e.g. contmax export runs/texts/continuous-sparsemax-seed-0",
 )
-
-# -- export ------------------------------------------------------------------------------------------------------------
-
-
-def _export_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="folder of a finished run")
-    add_task_option(parser)
-    parser.add_argument("--into", type=Path, default=Path("model"), help="folder to write (default: model)")
-
-
-def _export(options: argparse.Namespace) -> None:
+def export(options: argparse.Namespace) -> None:
     """Export a trained run as a small self-contained model folder.
 
     For runs of the tasks texts, series, images and documents. The folder holds the weights as float16, what the model
@@ -229,13 +226,3 @@ def _export(options: argparse.Namespace) -> None:
     trained = open_trained(options.folder, options.overrides, named=options.task)
     size = trained.task.export(trained, options.into, lambda model, part: evaluate_trained(trained, part, model))
     print(f"{size / 1e6:.2f} MB in {options.into}")
-
-
-EXPORT = Command(
-    "export a trained run as a small self-contained model folder",
-    ("contmax export runs/images/continuous-sparsemax-seed-0 --into model",),
-    _export_arguments,
-    _export,
-    needed="folder",
-    hint="pass the folder of a RUN, e.g. contmax export runs/texts/continuous-sparsemax-seed-0",
-)

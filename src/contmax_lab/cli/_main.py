@@ -6,27 +6,15 @@ import re
 import sys
 from collections.abc import Sequence
 
-from contmax_lab.cli._look import EXPLORE, EXPORT, PREDICT, REPORT
-from contmax_lab.cli._options import Command
-from contmax_lab.cli._setup import DATA, DOCTOR, NEW_TASK
-from contmax_lab.cli._train import DEMO, EVALUATE, REPRODUCE, SEARCH, TRAIN
+from contmax_lab.cli._look import explore, export, predict, report
+from contmax_lab.cli._options import Argument, Command
+from contmax_lab.cli._setup import data, doctor, new_task
+from contmax_lab.cli._train import demo, evaluate, reproduce, search, train
 from contmax_lab.errors import LabError, UsageError, nearest
 from contmax_lab.packages import distribution, version
 
-_COMMANDS: dict[str, Command] = {
-    "demo": DEMO,
-    "train": TRAIN,
-    "evaluate": EVALUATE,
-    "reproduce": REPRODUCE,
-    "report": REPORT,
-    "predict": PREDICT,
-    "explore": EXPLORE,
-    "export": EXPORT,
-    "new-task": NEW_TASK,
-    "data": DATA,
-    "search": SEARCH,
-    "doctor": DOCTOR,
-}
+_LISTED = (demo, train, evaluate, reproduce, report, predict, explore, export, new_task, data, search, doctor)
+_COMMANDS: dict[str, Command] = {command.name: command for command in _LISTED}
 
 _EPILOG = """\
 first steps:
@@ -81,7 +69,7 @@ def _run(command: Command, options: argparse.Namespace) -> None:
     wants_help = command.takes_overrides and options.help
     is_missing = bool(command.needed) and getattr(options, command.needed) in (None, [])
     # With a RECIPE, contmax train --help lists the settings of the recipe.
-    if is_missing or (wants_help and command is not TRAIN):
+    if is_missing or (wants_help and command is not train):
         options.show_help()
         if not wants_help:
             raise UsageError(command.hint)
@@ -130,6 +118,10 @@ def _parser() -> argparse.ArgumentParser:
         if command.takes_overrides:
             more = "; with a RECIPE, show all its settings" if name == "train" else ""
             child.add_argument("-h", "--help", action="store_true", help=f"show this help and exit{more}")
-        command.add_arguments(child)
+        for entry in command.arguments:
+            # A tuple of arguments is a choice between them.
+            target = child if isinstance(entry, Argument) else child.add_mutually_exclusive_group()
+            for argument in [entry] if isinstance(entry, Argument) else entry:
+                target.add_argument(*argument.names, **argument.options)
         child.set_defaults(show_help=child.print_help)
     return parser

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from contmax_lab.errors import UsageError
@@ -11,13 +11,20 @@ if TYPE_CHECKING:
     from contmax_lab.workers import Workers
 
 
+class Argument:
+    """An argument of a subcommand, as ``ArgumentParser.add_argument`` takes it."""
+
+    def __init__(self, *names: str, **options: Any) -> None:
+        self.names, self.options = names, options
+
+
 class Command(NamedTuple):
     """A subcommand.
 
     Args:
         summary: its line in the list of subcommands.
         examples: command lines.
-        add_arguments: declares its options.
+        arguments: of its parser; of a tuple of arguments only one may be passed.
         run: does it; its docstring is the help text.
         needed: the argument without which it shows its help and fails.
         hint: how to pass that argument.
@@ -26,42 +33,44 @@ class Command(NamedTuple):
 
     summary: str
     examples: tuple[str, ...]
-    add_arguments: Callable[[argparse.ArgumentParser], None]
+    arguments: Sequence[Argument | tuple[Argument, ...]]
     run: Callable[[argparse.Namespace], None]
     needed: str = ""
     hint: str = ""
     takes_overrides: bool = True
 
-
-def add_task_option(parser: argparse.ArgumentParser) -> None:
-    """--task, for tasks that are not installed."""
-    text = "where to find a task that is not installed, e.g. my_module:TASK (can be repeated)"
-    parser.add_argument("--task", action="append", default=[], metavar="MODULE:NAME", help=text)
-
-
-def add_variant_option(parser: argparse.ArgumentParser) -> None:
-    """--variant, of a recipe."""
-    parser.add_argument("--variant", default="", help="which variant of the recipe; the same as TASK/VARIANT")
+    @property
+    def name(self) -> str:
+        """What the user types: the name of the function, such as ``new-task``."""
+        return self.run.__name__.replace("_", "-")
 
 
-def add_worker_options(parser: argparse.ArgumentParser) -> None:
-    """--jobs, --ray, --gpus-per-cell, --retries: where trainings run, and how many at a time."""
-    text = "how many models to train at the same time (default: 1; with --ray, as many as the cluster has room for)"
-    parser.add_argument("--jobs", type=int, help=text)
-    text = "train on this Ray cluster: HOST:PORT, or auto on one of its machines (docs/many-machines.md)"
-    parser.add_argument("--ray", metavar="ADDRESS", help=text)
-    text = "with --ray: GPUs for each training, or a fraction of one, e.g. 0.25 (default: 1 if the cluster has any)"
-    parser.add_argument("--gpus-per-cell", type=float, metavar="N", help=text)
-    text = "with --ray: how often to move a training whose machine was lost to another one (default: 3)"
-    parser.add_argument("--retries", type=int, metavar="N", help=text)
+def command(
+    summary: str, examples: tuple[str, ...], arguments: Sequence[Argument | tuple[Argument, ...]] = (), **options: Any
+) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
+    """Make a function of the parsed options a subcommand; arguments as of `Command`."""
+    return lambda run: Command(summary, examples, arguments, run, **options)
+
+
+_ELSEWHERE = "where to find a task that is not installed, e.g. my_module:TASK (can be repeated)"
+_JOBS = "how many models to train at the same time (default: 1; with --ray, as many as the cluster has room for)"
+_RAY = "train on this Ray cluster: HOST:PORT, or auto on one of its machines (docs/many-machines.md)"
+_GPUS = "with --ray: GPUs for each training, or a fraction of one, e.g. 0.25 (default: 1 if the cluster has any)"
+_RETRIES = "with --ray: how often to move a training whose machine was lost to another one (default: 3)"
+
+TASK = Argument("--task", action="append", default=[], metavar="MODULE:NAME", help=_ELSEWHERE)
+VARIANT = Argument("--variant", default="", help="which variant of the recipe; the same as TASK/VARIANT")
+# Where trainings run, and how many at a time.
+WORKERS = (
+    Argument("--jobs", type=int, help=_JOBS),
+    Argument("--ray", metavar="ADDRESS", help=_RAY),
+    Argument("--gpus-per-cell", type=float, metavar="N", help=_GPUS),
+    Argument("--retries", type=int, metavar="N", help=_RETRIES),
+)
 
 
 def at_least(options: argparse.Namespace, **least: int) -> None:
-    """Check numbers that were passed.
-
-    Raises:
-        UsageError: if one is smaller than its least value.
-    """
+    """Raise a UsageError if an option that was passed is smaller than its least value."""
     for name, bound in least.items():
         if (value := getattr(options, name)) is not None and value < bound:
             raise UsageError(f"--{name} must be at least {bound}; got {value}")

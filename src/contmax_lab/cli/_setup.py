@@ -8,7 +8,7 @@ import string
 import sys
 from pathlib import Path
 
-from contmax_lab.cli._options import Command, add_variant_option, aligned
+from contmax_lab.cli._options import VARIANT, Argument, aligned, command
 from contmax_lab.errors import LabError, UsageError
 
 _TEMPLATE = Path(__file__).parent / "template"
@@ -41,18 +41,29 @@ _PACKAGES = {
     "wandb": ("training.wandb", False),
 }
 
-# -- data --------------------------------------------------------------------------------------------------------------
 
-
-def _data_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=list(_ACTIONS), nargs="?", help="what to do, see above")
-    text = "the archive to unpack, or the recipe whose data to check or prepare"
-    parser.add_argument("what", metavar="ARCHIVE|RECIPE", nargs="?", help=text)
-    add_variant_option(parser)
-    parser.add_argument("--into", type=Path, default=Path("data"), help="folder to unpack into (default: data)")
-
-
-def _data(options: argparse.Namespace) -> None:
+@command(
+    "list tasks and recipes, unpack an archive, check a data file",
+    (
+        "contmax data list",
+        "contmax data check texts --data.train reviews.csv --data.text review --data.label stars",
+        "contmax data prepare aclImdb_v1.tar.gz --into data",
+    ),
+    [
+        Argument("action", choices=["list", "prepare", "check", "features"], nargs="?", help="what to do, see above"),
+        Argument(
+            "what",
+            metavar="ARCHIVE|RECIPE",
+            nargs="?",
+            help="the archive to unpack, or the recipe whose data to check or prepare",
+        ),
+        VARIANT,
+        Argument("--into", type=Path, default=Path("data"), help="folder to unpack into (default: data)"),
+    ],
+    needed="action",
+    hint="pass list, prepare, check or features",
+)
+def data(options: argparse.Namespace) -> None:
     """List what can be trained, unpack archives, check data files.
 
     list shows all tasks, recipes and tables. prepare unpacks a downloaded archive. check reads the data of a recipe
@@ -67,7 +78,7 @@ def _data(options: argparse.Namespace) -> None:
         raise UsageError(f"contmax data list takes nothing more; got {options.what}")
     if options.action in ("list", "prepare") and options.overrides:
         raise UsageError(f"contmax data {options.action} does not know {' '.join(options.overrides)}")
-    _ACTIONS[options.action](options)
+    {"list": _list, "prepare": _prepare, "check": _check, "features": _features}[options.action](options)
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -113,30 +124,16 @@ def _features(options: argparse.Namespace) -> None:
     print(recipe.task.prepare(recipe.data))
 
 
-_ACTIONS = {"list": _list, "prepare": _prepare, "check": _check, "features": _features}
-DATA = Command(
-    "list tasks and recipes, unpack an archive, check a data file",
-    (
-        "contmax data list",
-        "contmax data check texts --data.train reviews.csv --data.text review --data.label stars",
-        "contmax data prepare aclImdb_v1.tar.gz --into data",
-    ),
-    _data_arguments,
-    _data,
-    needed="action",
-    hint="pass list, prepare, check or features",
+@command(
+    "write a small working task, for you to change",
+    ("contmax new-task tides", "contmax train tides:TASK"),
+    [
+        Argument("name", metavar="NAME", help="name of the task and of its folder: small letters, digits and _"),
+        Argument("--into", type=Path, default=Path(), help="where to make the folder (default: the current folder)"),
+    ],
+    takes_overrides=False,
 )
-
-# -- new-task ----------------------------------------------------------------------------------------------------------
-
-
-def _new_task_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="name of the task and of its folder: small letters, digits and _")
-    text = "where to make the folder (default: the current folder)"
-    parser.add_argument("--into", type=Path, default=Path(), help=text)
-
-
-def _new_task(options: argparse.Namespace) -> None:
+def new_task(options: argparse.Namespace) -> None:
     """Write a small working task into the folder NAME: data, model, task, recipe, test.
 
     It works as it is: contmax train NAME:TASK trains it, pytest NAME tests it. Then change it, piece by piece.
@@ -161,18 +158,12 @@ def _new_task(options: argparse.Namespace) -> None:
     print(f"now, in {options.into.resolve()}: contmax train {name}:TASK, and pytest {name}")
 
 
-NEW_TASK = Command(
-    "write a small working task, for you to change",
-    ("contmax new-task tides", "contmax train tides:TASK"),
-    _new_task_arguments,
-    _new_task,
+@command(
+    "show what is installed, what is missing, and how to install it",
+    ("contmax doctor",),
     takes_overrides=False,
 )
-
-# -- doctor ------------------------------------------------------------------------------------------------------------
-
-
-def _doctor(options: argparse.Namespace) -> None:
+def doctor(options: argparse.Namespace) -> None:
     """Show what is installed, what this machine can do, what is missing, and the command that installs it."""
     from contmax_lab.packages import distribution, version
 
@@ -221,12 +212,3 @@ def _backend(compiler: str, extra: str) -> str:
 
     obstacle = compiler_obstacle(compiler)
     return "yes" if obstacle is None else f"no: {obstacle}; pip install --upgrade 'contmax[{extra}]'"
-
-
-DOCTOR = Command(
-    "show what is installed, what is missing, and how to install it",
-    ("contmax doctor",),
-    lambda parser: None,
-    _doctor,
-    takes_overrides=False,
-)

@@ -7,34 +7,44 @@ from pathlib import Path
 from typing import Any
 
 from contmax_lab.cli._options import (
-    Command,
-    add_task_option,
-    add_variant_option,
-    add_worker_options,
+    TASK,
+    VARIANT,
+    WORKERS,
+    Argument,
     at_least,
     chosen_workers,
+    command,
     metrics_line,
     on_main_process,
 )
 from contmax_lab.errors import UsageError
 from contmax_lab.launchers import start_missing_processes
 
-# -- train -------------------------------------------------------------------------------------------------------------
 
-
-def _train_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "what to train: a task, TASK/VARIANT, or a YAML file"
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=text)
-    add_variant_option(parser)
-    add_task_option(parser)
-    parser.add_argument("--folder", type=Path, help="folder of the run (default: runs/TASK/VARIANT-seed-SEED)")
-    text = "try it quickly: use only N examples of each file of your own data"
-    parser.add_argument("--limit", type=int, metavar="N", help=text)
-    parser.add_argument("--resume", action="store_true", help="continue the run in that folder where it stopped")
-    parser.add_argument("--test", action="store_true", help="also measure the best weights on the test examples")
-
-
-def _train(options: argparse.Namespace) -> None:
+@command(
+    "train a model: on your own data, from a shipped recipe, or for your own task",
+    (
+        "contmax train texts --data.train reviews.csv --data.text review --data.label stars",
+        "contmax train series --data.train sensors.csv --limit 200",
+        "contmax train images/discrete-softmax --data.train pictures --model.alpha 1.5 --seed 1",
+        "contmax train intervals/seattle-parabola --resume",
+        "contmax train texts --help             # every setting of this task",
+    ),
+    [
+        Argument("recipe", metavar="RECIPE", nargs="?", help="what to train: a task, TASK/VARIANT, or a YAML file"),
+        VARIANT,
+        TASK,
+        Argument("--folder", type=Path, help="folder of the run (default: runs/TASK/VARIANT-seed-SEED)"),
+        Argument(
+            "--limit", type=int, metavar="N", help="try it quickly: use only N examples of each file of your own data"
+        ),
+        Argument("--resume", action="store_true", help="continue the run in that folder where it stopped"),
+        Argument("--test", action="store_true", help="also measure the best weights on the test examples"),
+    ],
+    needed="recipe",
+    hint="pass a RECIPE, e.g. contmax train intervals/seattle-parabola",
+)
+def train(options: argparse.Namespace) -> None:
     """Train a model.
 
     RECIPE says what to train: a task (texts, series and images take your own data), TASK/VARIANT, or a YAML file;
@@ -76,34 +86,25 @@ def _train(options: argparse.Namespace) -> None:
     print(f"stored in {folder}")
 
 
-TRAIN = Command(
-    "train a model: on your own data, from a shipped recipe, or for your own task",
+@command(
+    "measure a trained run again",
     (
-        "contmax train texts --data.train reviews.csv --data.text review --data.label stars",
-        "contmax train series --data.train sensors.csv --limit 200",
-        "contmax train images/discrete-softmax --data.train pictures --model.alpha 1.5 --seed 1",
-        "contmax train intervals/seattle-parabola --resume",
-        "contmax train texts --help             # every setting of this task",
+        "contmax evaluate runs/texts/continuous-sparsemax-seed-0",
+        "contmax evaluate runs/texts/continuous-sparsemax-seed-0 --test --json",
     ),
-    _train_arguments,
-    _train,
-    needed="recipe",
-    hint="pass a RECIPE, e.g. contmax train intervals/seattle-parabola",
+    [
+        Argument("folder", metavar="RUN", nargs="?", type=Path, help="folder of a finished run"),
+        (
+            Argument("--split", choices=["train", "valid"], default="valid", help="which examples (default: valid)"),
+            Argument("--test", dest="split", action="store_const", const="test", help="measure on the test examples"),
+        ),
+        TASK,
+        Argument("--json", action="store_true", help="print the metrics as JSON"),
+    ],
+    needed="folder",
+    hint="pass the folder of a RUN, e.g. contmax evaluate runs/texts/continuous-sparsemax-seed-0",
 )
-
-# -- evaluate ----------------------------------------------------------------------------------------------------------
-
-
-def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="folder of a finished run")
-    part = parser.add_mutually_exclusive_group()
-    part.add_argument("--split", choices=["train", "valid"], default="valid", help="which examples (default: valid)")
-    part.add_argument("--test", dest="split", action="store_const", const="test", help="measure on the test examples")
-    add_task_option(parser)
-    parser.add_argument("--json", action="store_true", help="print the metrics as JSON")
-
-
-def _evaluate(options: argparse.Namespace) -> None:
+def evaluate(options: argparse.Namespace) -> None:
     """Measure the best weights of a run again.
 
     By default on the validation examples; with --test on the test examples: use it once, when all choices are made. If
@@ -118,34 +119,26 @@ def _evaluate(options: argparse.Namespace) -> None:
         print(json.dumps(metrics) if options.json else metrics_line(options.split, metrics))
 
 
-EVALUATE = Command(
-    "measure a trained run again",
-    (
-        "contmax evaluate runs/texts/continuous-sparsemax-seed-0",
-        "contmax evaluate runs/texts/continuous-sparsemax-seed-0 --test --json",
-    ),
-    _evaluate_arguments,
-    _evaluate,
-    needed="folder",
-    hint="pass the folder of a RUN, e.g. contmax evaluate runs/texts/continuous-sparsemax-seed-0",
+@command(
+    "search for better settings of a recipe (hyper-parameters)",
+    ("contmax search intervals/parabola --data.path weather.csv --trials 50",),
+    [
+        Argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, TASK, or TASK/VARIANT"),
+        VARIANT,
+        Argument("--trials", type=int, default=20, help="number of trials, including earlier ones (default: 20)"),
+        Argument(
+            "--over",
+            metavar="KEY=VALUE,…",
+            help="train each trial once for each of these values of a setting, and judge it by the mean",
+        ),
+        Argument("--storage", metavar="URL", help="URL of a database for optuna (default: sqlite:///RUNS/search.db)"),
+        Argument("--runs", type=Path, help="folder for the trials (default: runs/search/TASK/VARIANT)"),
+        *WORKERS,
+    ],
+    needed="recipe",
+    hint="pass a RECIPE, e.g. contmax search intervals/parabola",
 )
-
-# -- search ------------------------------------------------------------------------------------------------------------
-
-
-def _search_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, TASK, or TASK/VARIANT")
-    add_variant_option(parser)
-    parser.add_argument("--trials", type=int, default=20, help="number of trials, including earlier ones (default: 20)")
-    text = "train each trial once for each of these values of a setting, and judge it by the mean"
-    parser.add_argument("--over", metavar="KEY=VALUE,…", help=text)
-    text = "URL of a database for optuna (default: sqlite:///RUNS/search.db)"
-    parser.add_argument("--storage", metavar="URL", help=text)
-    parser.add_argument("--runs", type=Path, help="folder for the trials (default: runs/search/TASK/VARIANT)")
-    add_worker_options(parser)
-
-
-def _search(options: argparse.Namespace) -> None:
+def search(options: argparse.Namespace) -> None:
     """Search for better settings (hyper-parameters) of a recipe.
 
     The section `search` of the recipe lists what to try: a list of values, or {low: …, high: …, log: true} for a range.
@@ -182,30 +175,24 @@ def _repetitions(over: str) -> tuple[str, ...]:
     return tuple(f"--{key}={value}" for value in values.split(","))
 
 
-SEARCH = Command(
-    "search for better settings of a recipe (hyper-parameters)",
-    ("contmax search intervals/parabola --data.path weather.csv --trials 50",),
-    _search_arguments,
-    _search,
-    needed="recipe",
-    hint="pass a RECIPE, e.g. contmax search intervals/parabola",
+@command(
+    "train all models of a table of results, and write the table",
+    ("contmax reproduce seattle --jobs 2", "contmax reproduce intervals --data weather.csv"),
+    [
+        Argument("table", metavar="TABLE", nargs="?", help="name of a table (contmax data list shows them)"),
+        Argument("--data", type=Path, help="path of the data"),
+        Argument("--runs", type=Path, help="folder for the trainings (default: runs/reproduce/TABLE)"),
+        Argument("--output", type=Path, help="file of results (default: results/TABLE.json)"),
+        TASK,
+        *WORKERS,
+        Argument(
+            "--budget-minutes", type=float, default=0.0, help="stop cleanly after this many minutes (default: no limit)"
+        ),
+    ],
+    needed="table",
+    hint="pass the name of a TABLE, e.g. contmax reproduce intervals --data weather.csv",
 )
-
-# -- reproduce ---------------------------------------------------------------------------------------------------------
-
-
-def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", metavar="TABLE", nargs="?", help="name of a table (contmax data list shows them)")
-    parser.add_argument("--data", type=Path, help="path of the data")
-    parser.add_argument("--runs", type=Path, help="folder for the trainings (default: runs/reproduce/TABLE)")
-    parser.add_argument("--output", type=Path, help="file of results (default: results/TABLE.json)")
-    add_task_option(parser)
-    add_worker_options(parser)
-    text = "stop cleanly after this many minutes (default: no limit)"
-    parser.add_argument("--budget-minutes", type=float, default=0.0, help=text)
-
-
-def _reproduce(options: argparse.Namespace) -> None:
+def reproduce(options: argparse.Namespace) -> None:
     """Train every cell of a table and write its results.
 
     Finished trainings are not repeated, so a table can be made in several sittings: stop it with Ctrl-C or
@@ -231,26 +218,22 @@ def _reproduce(options: argparse.Namespace) -> None:
     print(f"stored in {output}")
 
 
-REPRODUCE = Command(
-    "train all models of a table of results, and write the table",
-    ("contmax reproduce seattle --jobs 2", "contmax reproduce intervals --data weather.csv"),
-    _reproduce_arguments,
-    _reproduce,
-    needed="table",
-    hint="pass the name of a TABLE, e.g. contmax reproduce intervals --data weather.csv",
+@command(
+    "train small models on data that is already installed, and draw a report",
+    ("contmax demo", "contmax demo --training.epochs 1      # a quick look"),
+    [
+        Argument("--output", type=Path, default=Path("demo"), help="folder for the report (default: demo)"),
+        Argument("--jobs", type=int, default=2, help="how many models to train at the same time (default: 2)"),
+        Argument(
+            "--seeds",
+            type=int,
+            default=1,
+            choices=(1, 2, 3),
+            help="how often to train each model, with different seeds (default: 1)",
+        ),
+    ],
 )
-
-# -- demo --------------------------------------------------------------------------------------------------------------
-
-
-def _demo_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", type=Path, default=Path("demo"), help="folder for the report (default: demo)")
-    parser.add_argument("--jobs", type=int, default=2, help="how many models to train at the same time (default: 2)")
-    text = "how often to train each model, with different seeds (default: 1)"
-    parser.add_argument("--seeds", type=int, default=1, choices=(1, 2, 3), help=text)
-
-
-def _demo(options: argparse.Namespace) -> None:
+def demo(options: argparse.Namespace) -> None:
     """Train small models on data that is already installed, and draw a report.
 
     Needs no data of yours and no network; takes a few minutes on two cores. The runs are kept in OUTPUT/runs; after an
@@ -289,11 +272,3 @@ def _show(section: Any, console: Any) -> None:
         # As Text, brackets are not taken for markup.
         shown.add_row(*map(Text, line))
     console.print(shown)
-
-
-DEMO = Command(
-    "train small models on data that is already installed, and draw a report",
-    ("contmax demo", "contmax demo --training.epochs 1      # a quick look"),
-    _demo_arguments,
-    _demo,
-)

@@ -12,16 +12,8 @@ from pathlib import Path, PurePosixPath
 
 from contmax_lab.errors import LabError
 
-# What the readers of archives raise, by way of what they call; RuntimeError is a password.
-_BROKEN = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    lzma.LZMAError,
-    zlib.error,
-    EOFError,
-    OSError,
-    RuntimeError,
-)
+# What readers of archives raise; a RuntimeError means that a password is needed.
+_BROKEN = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, OSError, RuntimeError)
 
 
 def unpack(archive: Path, folder: Path) -> list[Path]:
@@ -41,7 +33,7 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
         raise LabError(f"{archive}: no such file; pass the archive that was downloaded")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Half an archive would pass for a small one.
+        # Unpack aside: an incomplete archive must not look like a small one.
         aside = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
     except OSError as error:
         raise LabError(f"cannot write to {folder}: {error.strerror}; pass another --into FOLDER") from None
@@ -63,7 +55,7 @@ def _extract(archive: Path, folder: Path) -> None:
     if tarfile.is_tarfile(archive):
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter=_inside)
-            # A check sum comes after all members.
+            # Read to the end, because the check sum follows the last member.
             while tar.fileobj is not None and tar.fileobj.read(1 << 20):
                 pass
     elif zipfile.is_zipfile(archive):
@@ -74,7 +66,7 @@ def _extract(archive: Path, folder: Path) -> None:
 
 
 def _inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-    """The data filter of tarfile, without names and links that climb.
+    """The data filter of tarfile, which also refuses names and links with `..`.
 
     Before Python 3.11.13, 3.12.11 and 3.13.4 a long chain of links leads that filter outside (CVE-2025-4517).
     """
@@ -84,7 +76,7 @@ def _inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
 
 
 def _check_room(found: Sequence[Path], aside: Path, folder: Path) -> None:
-    """Nothing is moved if something is in the way of anything."""
+    """Refuse the whole archive if any of its files is in conflict with a folder, or the reverse."""
     for path in found:
         target = folder / path.relative_to(aside)
         parents = [parent for parent in target.parents if parent.is_relative_to(folder)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contmax_lab.data._splitting import shuffled
-from contmax_lab.data._tables import existing_file, numbered_lines
+from contmax_lab.data._tables import Place, existing_file, numbered_lines
 from contmax_lab.errors import LabError
 from contmax_lab.packages import require_folder
 
@@ -64,15 +64,13 @@ def handwritten_digits(valid: int, test: int, split: int) -> tuple[Images, Image
 
 
 def _read_digits() -> Images:
-    # What sklearn.datasets.load_digits reads; to import that takes longer than to train on the digits for an epoch.
+    # The file of sklearn.datasets.load_digits, whose import takes longer than an epoch on the digits.
     path = require_folder("sklearn", "The demo's image data") / "datasets" / "data" / "digits.csv.gz"
     try:
         table = np.loadtxt(path, delimiter=",", dtype=np.float32)
     except (OSError, ValueError, EOFError) as error:
-        reason = " ".join(str(error).split())
-        raise LabError(
-            f"the digits inside scikit-learn cannot be read ({reason}): pip install --force-reinstall scikit-learn"
-        ) from None
+        told = f"the digits inside scikit-learn cannot be read ({' '.join(str(error).split())})"
+        raise LabError(f"{told}: pip install --force-reinstall scikit-learn") from None
     numbers = torch.from_numpy(table)
     grey = numbers[:, :-1].reshape(-1, DIGIT_SIDE, DIGIT_SIDE) / _BRIGHTEST
     return Images(grey, numbers[:, -1].long())
@@ -115,7 +113,7 @@ def japanese_vowels(path: Path | None, valid: int, split: int) -> tuple[Utteranc
     Raises:
         LabError: if a file is missing or a line is not as it should be.
     """
-    folder = path or _inside_aeon()
+    folder = path or require_folder("aeon", "The demo's speech data") / "datasets" / "data" / "JapaneseVowels"
     known, test = (_read_vowels(folder / f"JapaneseVowels_{part}.ts") for part in ("TRAIN", "TEST"))
     held_out: list[int] = []
     for speaker in known.speaker.unique().tolist():
@@ -128,15 +126,11 @@ def japanese_vowels(path: Path | None, valid: int, split: int) -> tuple[Utteranc
     mean, std = frames.mean(0), frames.std(0)
 
     def standardised(part: Utterances) -> Utterances:
-        # All at once, as operations on a few frames take as long as on many.
+        # One operation on all frames, since one on a few frames takes as long.
         frames = (torch.cat(part.series) - mean) / std
         return Utterances(list(frames.split([len(series) for series in part.series])), part.speaker)
 
     return standardised(train), standardised(known[sorted(held_out)]), standardised(test)
-
-
-def _inside_aeon() -> Path:
-    return require_folder("aeon", "The demo's speech data") / "datasets" / "data" / "JapaneseVowels"
 
 
 def _read_vowels(path: Path) -> Utterances:
@@ -148,14 +142,14 @@ def _read_vowels(path: Path) -> Utterances:
         if not text.strip() or text[0] in "#@":
             continue
         *channels, label = text.split(":")
-        place = f"{path}, line {number}"
+        place = Place(path, number)
         if len(channels) != _CHANNELS:
-            raise LabError(f"{place}: {len(channels)} channels where there should be {_CHANNELS}")
+            raise place.problem(f"{len(channels)} channels where there should be {_CHANNELS}")
         read = [_numbers(channel, place) for channel in channels]
         if len({len(row) for row in read}) != 1:
-            raise LabError(f"{place}: channels of different lengths, {sorted({len(row) for row in read})}")
+            raise place.problem(f"channels of different lengths, {sorted({len(row) for row in read})}")
         if not label.strip().isdecimal() or int(label) < 1:
-            raise LabError(f"{place}: {label.strip()!r} is not the number of a speaker, 1, 2, …")
+            raise place.problem(f"{label.strip()!r} is not the number of a speaker, 1, 2, …")
         for frame in zip(*read, strict=True):
             numbers += frame
         lengths.append(len(read[0]))
@@ -166,11 +160,11 @@ def _read_vowels(path: Path) -> Utterances:
     return Utterances(list(frames.split(lengths)), torch.tensor(speaker))
 
 
-def _numbers(text: str, place: str) -> list[float]:
+def _numbers(text: str, place: Place) -> list[float]:
     try:
         values = list(map(float, text.split(",")))
     except ValueError:
         values = [math.nan]
     if not all(map(math.isfinite, values)):
-        raise LabError(f"{place}: {text[:40]!r} are not finite numbers with commas between them")
+        raise place.problem(f"{text[:40]!r} are not finite numbers with commas between them")
     return values

@@ -14,7 +14,7 @@ from contmax_lab.errors import LabError
 from contmax_lab.packages import require
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-# Named, so that no file is handed to a program outside, as those of EPS would be.
+# An explicit list, because Pillow would open EPS files by an external program.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 
 
@@ -29,15 +29,14 @@ def pixels(path: Path, size: int, place: Place | None = None) -> Tensor:
     Raises:
         LabError: if it cannot be read.
     """
-    name = f"the image {path} " if place else ""
     try:
         return _square(path, size)
     except ValueError as problem:
-        raise (place or Place(path)).problem(f"{name}{problem}") from None
+        raise (place.problem(f"the image {path} {problem}") if place else Place(path).problem(str(problem))) from None
 
 
 def file_pixels(content: bytes, size: int) -> Tensor:
-    """The same of the content of a file.
+    """`pixels` of the content of a file.
 
     Args:
         content: of a PNG, JPEG, BMP, GIF, WebP or TIFF file.
@@ -53,11 +52,7 @@ def file_pixels(content: bytes, size: int) -> Tensor:
 
 
 def _square(source: Path | io.BytesIO, size: int) -> Tensor:
-    """The image.
-
-    Raises:
-        ValueError: with what is wrong, if it cannot be read.
-    """
+    """The image; a ValueError says what is wrong if it cannot be read."""
     image_module = require("PIL.Image", "Reading images")
     try:
         with warnings.catch_warnings():
@@ -87,7 +82,7 @@ def _upright(image: Any) -> Any:
 
     image = ImageOps.exif_transpose(image)
     if image.mode in ("F", "I") or image.mode.startswith("I;"):
-        # Measurements in more than 8 bits: from the least to the greatest.
+        # More than 8 bits: map the range of values to 0 … 255.
         values = np.asarray(image, dtype=np.float64)
         low, high = values.min(), values.max()
         if not np.isfinite(high - low):

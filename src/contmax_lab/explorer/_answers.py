@@ -21,7 +21,7 @@ from contmax_lab.explorer._models import Models
 _WORD = re.compile(r"\w+|[^\w\s]")
 _KEPT = 16
 _EXAMPLES = 18
-# Pictures in the gallery are no larger than this.
+# Side of a picture in the gallery, pixels.
 _THUMBNAIL = 64
 #: Words of a text that are read; more would not be seen either.
 MOST_WORDS = 30_000
@@ -32,12 +32,7 @@ class Forgotten(Exception):  # noqa: N818, the sentence begins so
 
 
 class Answers:
-    """Models, and the inputs that were looked at last.
-
-    Args:
-        runs: folder below which runs and exported models lie.
-        models: folders of exported models elsewhere.
-    """
+    """Models (`runs` and `models` as of `Models`), and the inputs that were looked at last."""
 
     def __init__(self, runs: Path, models: Sequence[Path] = ()) -> None:
         self._models = Models(runs, models)
@@ -50,7 +45,7 @@ class Answers:
     def text(self, name: str, text: str) -> dict[str, Any]:
         """A text, attended to in all ways."""
         model = self._opened(name, "text")
-        # Counted before anything is read: a sign may be a word.
+        # Punctuation counts too, since a model may read it as words.
         count = len(_WORD.findall(text))
         if count > MOST_WORDS:
             raise LabError(f"the text has {count:,} words and signs; pass at most {MOST_WORDS:,}")
@@ -79,14 +74,14 @@ class Answers:
         return [{"number": number, "image": _image(pixels[number])} for number in range(count)]
 
     def interval(self, look: str, low: float, high: float) -> list[float]:
-        """What the model says where it looks at this interval of the text alone."""
+        """The answer of the model if it attends to this interval of the text alone."""
         examined = self._recalled(look)
         if examined.grid is not None:
             raise LabError("this is an image; an interval is for texts")
         return _finite(examined.answer_to(interval(low, high)))
 
     def ellipse(self, look: str, centre: tuple[float, float], axes: tuple[float, float], angle: float) -> list[float]:
-        """What the model says where it looks at this ellipse of the image alone."""
+        """The answer of the model if it attends to this ellipse of the image alone."""
         examined = self._recalled(look)
         if examined.grid is None:
             raise LabError("this is a text; an ellipse is for images")
@@ -98,9 +93,8 @@ class Answers:
         except KeyError:
             raise LookupError(f"there is no model {name[:80]!r}; choose one of the list") from None
         if model.task.looks_at != kind:
-            raise LabError(
-                f"the model {name} does not look at a{'n' if kind == 'image' else ''} {kind}; choose another"
-            )
+            wanted = "an image" if kind == "image" else "a text"
+            raise LabError(f"the model {name} does not look at {wanted}; choose another")
         return model
 
     def _remembered(self, look: Any) -> dict[str, Any]:
@@ -122,14 +116,12 @@ class Answers:
 
 
 def _lane(lane: Lane) -> dict[str, Any]:
-    weights = None if lane.weights is None else [_short(value) for value in lane.weights.tolist()]
-    densities = [_density(density) for density in lane.densities]
     return {
         "name": lane.name,
         "own": lane.own,
         "answer": _finite(lane.answer),
-        "weights": weights,
-        "densities": densities,
+        "weights": None if lane.weights is None else [float(f"{value:.3g}") for value in lane.weights.tolist()],
+        "densities": [_density(density) for density in lane.densities],
     }
 
 
@@ -144,10 +136,6 @@ def _image(pixels: Tensor) -> dict[str, Any]:
     """Rows of red, green and blue."""
     flat = pixels.permute(1, 2, 0).contiguous().numpy().tobytes()
     return {"width": pixels.shape[2], "height": pixels.shape[1], "rgb": base64.b64encode(flat).decode("ascii")}
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.3g}")
 
 
 def _finite(values: list[float]) -> list[float]:

@@ -1,36 +1,112 @@
-"""The addresses of the server: pages, their files, and questions about texts and images."""
+"""The server: who may ask, its addresses, its pages and their files, and questions about texts and images."""
 
 import asyncio
+import socket
+import webbrowser
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from contmax_lab.errors import LabError
 from contmax_lab.explorer._answers import Answers, Forgotten
-from contmax_lab.explorer._guard import App, Guard
 from contmax_lab.explorer._pages import ROOMS, assets, served_page
 
 #: Characters of a text.
 MOST_CHARACTERS = 200_000
 #: Seconds for one question.
 TIME_LIMIT = 30.0
-# Questions that wait for the one that is being answered.
+# Most questions that may wait at once.
 _MOST_WAITING = 8
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/bmp", "image/gif", "image/webp", "image/tiff")
 _KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+#: Bytes of a request; an image may have as many.
+MOST_BYTES = 8_000_000
+_HEADERS = {
+    # Only our own files, no inline script or style; other pages may not frame this one or receive its data.
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
 
 Name = Annotated[str, Field(max_length=400)]
 Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Axis = Annotated[float, Field(ge=0.005, le=2, allow_inf_nan=False)]
 
 Answer = TypeVar("Answer")
+
+
+class Guard:
+    """Refuses requests by other hosts (DNS rebinding), by other origins, and of too many bytes."""
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self._app = app
+        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        self._origins = {f"http://{host}" for host in self._hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", []), *extra]}
+            await send(message)
+
+        refused = self._refusal(scope["method"], headers)
+        if refused:
+            status, problem = refused
+            await JSONResponse({"error": problem}, status)(scope, receive, send_with_headers)
+            return
+        taken = 0
+
+        async def receive_little() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > MOST_BYTES:
+                raise HTTPException(*_too_large())
+            return message
+
+        await self._app(scope, receive_little, send_with_headers)
+
+    def _refusal(self, method: str, headers: dict[str, str]) -> tuple[int, str] | None:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if host.lower() not in self._hosts:
+            return 403, "this page is only for the machine it runs on; open it by the address that was printed"
+        # Browsers send sec-fetch-site even without an Origin; to follow a link to the page is allowed.
+        is_link = headers.get("sec-fetch-mode") == "navigate"
+        is_foreign = headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not is_link
+        if is_foreign or (origin is not None and origin.lower() not in self._origins):
+            return 403, "another page has asked for this; only the explorer's own page may"
+        if method not in ("GET", "HEAD", "POST"):
+            return 405, f"{method[:20]} is not understood here"
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > MOST_BYTES:
+            return _too_large()
+        return None
+
+
+def _too_large() -> tuple[int, str]:
+    return 413, f"that is more than {MOST_BYTES // 1_000_000} MB; pass something smaller"
 
 
 class TextQuestion(BaseModel):
@@ -76,31 +152,38 @@ class _Worker:
             raise HTTPException(503, "too many questions at once; try again in a moment")
         self._waiting += 1
         future = asyncio.get_running_loop().run_in_executor(self._thread, work)
-        # Whoever has waited too long goes; the question still counts until it is done.
+        # A question that nobody waits for any more still counts until it is answered.
         future.add_done_callback(self._done)
         try:
             return await asyncio.wait_for(asyncio.shield(future), TIME_LIMIT)
         except TimeoutError:
-            raise HTTPException(
-                503, f"this took longer than {TIME_LIMIT:.0f} seconds; pass something shorter"
-            ) from None
+            told = f"this took longer than {TIME_LIMIT:.0f} seconds; pass something shorter"
+            raise HTTPException(503, told) from None
 
     def _done(self, future: "asyncio.Future[Any]") -> None:
         self._waiting -= 1
         if not future.cancelled():
-            # Nobody may be left to hear it.
+            # Marks the exception as seen, since the request may be gone.
             future.exception()
 
 
-def make_app(runs: Path, port: int, models: Sequence[Path] = ()) -> App:
-    """The server as an ASGI application.
+class AnnouncingServer(uvicorn.Server):
+    """Prints its address as soon as it answers, and opens the page."""
 
-    Args:
-        runs: folder below which runs and exported models lie.
-        port: that it is asked on.
-        models: folders of exported models elsewhere.
-    """
-    # Neither the pages of documentation, which load scripts from elsewhere, nor what they show.
+    address = ""
+    open_browser = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Announce the server when it listens."""
+        await super().startup(sockets)
+        print(f"{self.address} (Ctrl-C ends it)", flush=True)
+        if self.open_browser:
+            webbrowser.open(self.address)
+
+
+def make_app(runs: Path, port: int, models: Sequence[Path] = ()) -> ASGIApp:
+    """The server on a port as an ASGI application; `runs` and `models` are those of `Models`."""
+    # FastAPI's pages of documentation would load scripts from elsewhere.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _add_pages(app)
     _add_questions(app, Answers(runs, models), _Worker())
@@ -109,9 +192,9 @@ def make_app(runs: Path, port: int, models: Sequence[Path] = ()) -> App:
 
 
 def _add_pages(app: FastAPI) -> None:
-    pages = {room.address: served_page(room) for room in ROOMS}
-    for address, page in pages.items():
-        app.add_api_route(address, lambda page=page: HTMLResponse(page), methods=["GET", "HEAD"])
+    for room in ROOMS:
+        page = served_page(room)
+        app.add_api_route(room.address, lambda page=page: HTMLResponse(page), methods=["GET", "HEAD"])
 
     @app.get("/static/{name}")
     def static(name: str) -> Response:
@@ -139,9 +222,8 @@ def _add_questions(app: FastAPI, answers: Answers, worker: _Worker) -> None:
     async def image(request: Request, model: Name) -> Any:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in _IMAGE_TYPES:
-            raise HTTPException(
-                415, f"{kind[:40] or 'a file of no type'} is no image; pass PNG, JPEG, BMP, GIF, WebP or TIFF"
-            )
+            got = kind[:40] or "a file of no type"
+            raise HTTPException(415, f"{got} is no image; pass PNG, JPEG, BMP, GIF, WebP or TIFF")
         content = await request.body()
         return await worker.do(lambda: answers.image(model, content))
 
@@ -167,16 +249,11 @@ def _add_complaints(app: FastAPI) -> None:
         return JSONResponse({"error": problem}, status)
 
     @app.exception_handler(LabError)
-    async def lab(request: Request, error: LabError) -> Response:
-        return complain(422, str(error))
-
     @app.exception_handler(LookupError)
-    async def missing(request: Request, error: LookupError) -> Response:
-        return complain(404, str(error.args[0]) if error.args else "there is no such thing")
-
     @app.exception_handler(Forgotten)
-    async def forgotten(request: Request, error: Forgotten) -> Response:
-        return complain(410, str(error))
+    async def known(request: Request, error: Exception) -> Response:
+        status = 422 if isinstance(error, LabError) else 410 if isinstance(error, Forgotten) else 404
+        return complain(status, str(error.args[0]) if error.args else "there is no such thing")
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:

@@ -1,4 +1,4 @@
-"""The same input attended to in several ways: as the model does, and by other attentions with the same moments."""
+"""One input attended to in several ways: by the model, and by other attentions with equal moments."""
 
 import dataclasses
 from typing import Any
@@ -7,13 +7,10 @@ import torch
 from torch import Tensor
 
 import contmax
-from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
+from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax_lab.attention import Attended
 from contmax_lab.contract import Look
-
-# Of models without a continuous attention, which have no basis of their own.
-_FUNCTIONS, _FUNCTIONS_PER_SIDE = 64, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +33,9 @@ class Lane:
 
 
 class Examination:
-    """An input that has been read, and can be attended to elsewhere.
+    """An input that the model has read, and that can be attended to elsewhere.
 
     Another attention takes the place of all that the model has: of every head, and of both parts of a combined one.
-
-    Args:
-        look: what the model saw.
     """
 
     def __init__(self, look: Look) -> None:
@@ -49,7 +43,10 @@ class Examination:
         self._decide, self._heads = look.decide, len(look.heads)
         # A combined attention adds the contexts of its two parts.
         self._parts = sum(part is not None for part in (look.heads[0].weights, look.heads[0].density))
-        basis = look.basis if look.basis is not None else _basis(look.grid)
+        basis = look.basis
+        if basis is None:
+            # A model without continuous attention has no basis of its own.
+            basis = GaussianBasis.covering(64) if look.grid is None else MultivariateGaussianBasis.covering(8)
         self._signal = contmax.fit_signal(look.values, basis, grid=look.grid, penalty=look.penalty).materialize()
         self.lanes = self._lanes(look)
 
@@ -102,12 +99,6 @@ def ellipse(centre: tuple[float, float], axes: tuple[float, float], angle: float
     return MultivariateBetaGaussian.from_support(torch.tensor(centre), support, alpha=2.0)
 
 
-def _basis(grid: tuple[int, int] | None) -> Basis:
-    if grid is None:
-        return GaussianBasis.covering(_FUNCTIONS)
-    return MultivariateGaussianBasis.covering(_FUNCTIONS_PER_SIDE)
-
-
 def _positions(look: Look) -> Tensor:
     """Middles of the words, (L,), or of the cells, (L, 2)."""
     sizes = look.grid or (len(look.values),)
@@ -120,13 +111,13 @@ def _moments(look: Look) -> tuple[Tensor, Tensor]:
     found = [_moments_of(head, look) for head in look.heads]
     means, spreads = (torch.stack(parts) for parts in zip(*found, strict=True))
     mean = means.mean(0)
-    apart = means - mean
-    between = apart.square() if apart.dim() == 1 else apart.unsqueeze(-1) * apart.unsqueeze(-2)
+    offsets = means - mean
+    between = offsets.square() if offsets.dim() == 1 else offsets.unsqueeze(-1) * offsets.unsqueeze(-2)
     return mean, (spreads + between).mean(0)
 
 
 def _moments_of(head: Attended, look: Look) -> tuple[Tensor, Tensor]:
-    # A density with infinite variance has no place in a family that is matched by it.
+    # Moments cannot be matched where the variance is infinite.
     if head.density is not None:
         density: Any = _only(head.density)
         spread = density.variance if look.grid is None else density.covariance_matrix
@@ -145,7 +136,7 @@ def _member(mean: Tensor, spread: Tensor, alpha: float) -> Any:
 
 
 def _shares(density: Any, look: Look) -> Tensor:
-    """What of a density falls to each word or cell, of all that falls to any."""
+    """The mass of a density on each word or cell, normalised to sum to 1."""
     if look.grid is None:
         edges = torch.arange(len(look.values) + 1) / len(look.values)
         shares: Tensor = density.cdf(edges).diff()

@@ -16,7 +16,7 @@ from contmax_lab.registry import installed_task, open_trained, shipped_tasks, ta
 
 Kind = Literal["text", "image"]
 
-# Folders below the folder of runs that are looked into, and models that are listed.
+# Depth of folders that is searched below the folder of runs, and most models of the list.
 _DEPTH, _MOST_FOUND = 4, 500
 _KEPT = 3
 # A run is found by its recipe, an exported model by its card; a folder with both is a run.
@@ -46,31 +46,18 @@ class Model:
 
 
 @dataclasses.dataclass(frozen=True)
-class Listed:
+class Source:
     """A model in the list.
 
     Args:
         name: by which the page asks for it.
         kind: what it looks at.
         title: what people call it.
+        read: puts it into memory.
     """
 
     name: str
     kind: Kind
-    title: str
-
-
-@dataclasses.dataclass(frozen=True)
-class _Source:
-    """Where a model comes from.
-
-    Args:
-        task: that it was trained on.
-        title: what people call it.
-        read: puts it into memory.
-    """
-
-    task: Task
     title: str
     read: Callable[[], Model]
 
@@ -86,63 +73,51 @@ class Models:
     def __init__(self, runs: Path, models: Sequence[Path] = ()) -> None:
         self._runs, self._models = runs, models
         self._open: OrderedDict[str, Model] = OrderedDict()
-        # By recipe or card: when it was written, and its task, None where there is none to look with.
-        self._known: dict[Path, tuple[int, Task | None]] = {}
-
-    def listed(self) -> list[Listed]:
-        """Packaged models first, then exported ones that were named, then what was found below the folder of runs."""
-        return [Listed(name, _kind(source.task), source.title) for name, source in self._sources().items()]
+        # Path of a recipe or card → when it was written, and its task.
+        self._known: dict[Path, tuple[int, Task]] = {}
 
     def open(self, name: str) -> Model:
-        """The model with this name.
-
-        Raises:
-            KeyError: if there is none.
-            LabError: if it cannot be opened, such as when its data has moved.
-        """
+        """The model with this name; a KeyError if there is none, a LabError if it cannot be opened."""
         if name in self._open:
             self._open.move_to_end(name)
             return self._open[name]
-        opened = self._open[name] = self._sources()[name].read()
+        opened = self._open[name] = {source.name: source for source in self.listed()}[name].read()
         if len(self._open) > _KEPT:
             self._open.popitem(last=False)
         return opened
 
-    def _sources(self) -> dict[str, _Source]:
-        """Name → every model that can be looked with."""
-        sources: dict[str, _Source] = {}
+    def listed(self) -> list[Source]:
+        """Packaged models first, then exported ones that were named, then what was found below the folder of runs."""
+        found = []
         for task in map(installed_task, shipped_tasks()):
-            if type(task).packaged is not Task.packaged:
+            if type(task).packaged is not Task.packaged and task.looks_at is not None:
                 title = f"{task.summary.partition(':')[0]} (comes with the package)"
-                sources[f"packaged:{task.name}"] = _Source(task, title, functools.partial(_packaged, task))
-        for folder in self._models:
-            self._add(sources, f"model:{folder.as_posix()}", folder, _CARD)
+                read = functools.partial(_packaged, task)
+                found.append(Source(f"packaged:{task.name}", task.looks_at, title, read))
         root = self._runs.resolve()
-        for folder, sign in _folders(root):
-            if len(sources) < _MOST_FOUND:
-                self._add(sources, folder.relative_to(root).as_posix(), folder, sign)
-        return sources
-
-    def _add(self, sources: dict[str, _Source], name: str, folder: Path, sign: str) -> None:
-        task = self._task(folder, sign)
-        if task is None:
-            return
-        if sign == _RECIPE:
-            sources[name] = _Source(task, f"run {name} ({task.name})", functools.partial(_trained, folder))
-        else:
-            title = f"exported model {name.removeprefix('model:')} ({task.name})"
-            sources[name] = _Source(task, title, functools.partial(_exported, task, folder))
+        folders = [(f"model:{folder.as_posix()}", folder, _CARD) for folder in self._models]
+        folders += [(folder.relative_to(root).as_posix(), folder, sign) for folder, sign in _folders(root)]
+        for name, folder, sign in folders:
+            own = self._task(folder, sign) if len(found) < _MOST_FOUND else None
+            if own is None or own.looks_at is None:
+                continue
+            title, read = f"run {name} ({own.name})", functools.partial(_trained, folder)
+            if sign == _CARD:
+                title = f"exported model {name.removeprefix('model:')} ({own.name})"
+                read = functools.partial(_exported, own, folder)
+            found.append(Source(name, own.looks_at, title, read))
+        return found
 
     def _task(self, folder: Path, sign: str) -> Task | None:
-        """The task of a run or model, if it can be looked with; a file that has not changed is not read again."""
+        """The task of a run or model, or None if it cannot be read; a file that has not changed is read once."""
         path = folder / sign
         try:
             written = path.stat().st_mtime_ns
             if path not in self._known or self._known[path][0] != written:
                 task = task_of_run(folder) if sign == _RECIPE else task_of_model(folder)
-                self._known[path] = (written, None if task.looks_at is None else task)
+                self._known[path] = (written, task)
         except (LabError, OSError):
-            # Half a run, or one of a task that is not installed.
+            # The run is incomplete, or its task is not installed.
             return None
         return self._known[path][1]
 
@@ -181,9 +156,3 @@ def _exported(task: Task, folder: Path) -> Model:
     """It leaves its data behind, and so has no examples."""
     network, info = task.read_exported(folder)
     return Model(task, network, info, ())
-
-
-def _kind(task: Task) -> Kind:
-    if task.looks_at is None:
-        raise LabError(f"the task {task.name} has a model in the package, and nothing to look at with it")
-    return task.looks_at

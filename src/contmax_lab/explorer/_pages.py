@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from contmax_lab.drawing import DARK, LIGHT, Theme
+from contmax_lab.drawing import Theme, css_colours
 from contmax_lab.files import write_atomically
 
 _STATIC = Path(__file__).parent / "static"
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export ", re.MULTILINE)
+_DECLARED = re.compile(r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +51,7 @@ def assets() -> dict[str, str]:
     found = {
         path.name: path.read_text(encoding="utf-8") for path in _STATIC.iterdir() if path.suffix in (".js", ".css")
     }
-    return {**found, "style.css": theme_rules() + found["style.css"]}
+    return {**found, "style.css": css_colours(_channels) + found["style.css"]}
 
 
 def served_page(room: Room) -> str:
@@ -78,7 +81,7 @@ def _page(room: Room, head: str, header: str, end: str) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        # An icon of our own, or browsers ask for one.
+        # Without an icon of its own, browsers request one.
         f'<link rel="icon" href="data:,">\n<title>{room.title} · contmax</title>\n{head}</head>\n<body>\n'
         f'<a class="skip" href="#main">to the controls</a>\n{header}<main id="main">\n{body}</main>\n{end}'
         "</body>\n</html>\n"
@@ -97,18 +100,10 @@ def export(folder: str | Path) -> list[Path]:
     Raises:
         CannotWrite: if a file cannot be written.
     """
-    files = []
-    for room in ROOMS:
-        if room.stands_alone:
-            path = Path(folder) / f"{room.name}.html"
-            write_atomically(path, standalone_page(room).encode("utf-8"))
-            files.append(path)
-    return files
-
-
-_IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
-_EXPORT = re.compile(r"^export ", re.MULTILINE)
-_DECLARED = re.compile(r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", re.MULTILINE)
+    pages = {Path(folder) / f"{room.name}.html": standalone_page(room) for room in ROOMS if room.stands_alone}
+    for path, page in pages.items():
+        write_atomically(path, page.encode("utf-8"))
+    return list(pages)
 
 
 def bundled(entry: str, sources: Mapping[str, str]) -> str:
@@ -122,7 +117,7 @@ def bundled(entry: str, sources: Mapping[str, str]) -> str:
         One module without imports.
 
     Raises:
-        ValueError: if two modules declare the same name, which would then mean the same thing.
+        ValueError: if two modules declare one name, which would clash in the joint scope.
 
     Example:
         >>> sources = {"a.js": 'import { b } from "./b.js";\\nb();\\n', "b.js": "export function b() {}\\n"}
@@ -148,26 +143,7 @@ def _in_order(name: str, sources: Mapping[str, str], before: list[str]) -> list[
     return [*before, name]
 
 
-def theme_rules() -> str:
-    """The colours as variables of CSS; ``--first`` and ``--second`` as three numbers, for any transparency.
-
-    Example:
-        >>> "prefers-color-scheme: dark" in theme_rules()
-        True
-    """
-    return f"{_variables(LIGHT)}\n@media (prefers-color-scheme: dark) {{ {_variables(DARK)} }}\n"
-
-
-def _variables(theme: Theme) -> str:
-    roles = {role: getattr(theme, role) for role in ("paper", "plate", "ink", "soft", "line")}
-    numbers = {
-        "first": _numbers(theme.colour(0)),
-        "second": _numbers(theme.colour(1)),
-        "third": _numbers(theme.colour(4)),
-    }
-    values = " ".join(f"--{role}: {colour};" for role, colour in {**roles, **numbers}.items())
-    return f":root {{ color-scheme: {theme.name}; {values} }}"
-
-
-def _numbers(colour: str) -> str:
-    return " ".join(str(int(colour[place : place + 2], 16)) for place in (1, 3, 5))
+def _channels(theme: Theme) -> dict[str, str]:
+    """Colours as three numbers, so that the page can add any transparency."""
+    colours = {"first": theme.colour(0), "second": theme.colour(1), "third": theme.colour(4)}
+    return {name: " ".join(str(int(hex_[i : i + 2], 16)) for i in (1, 3, 5)) for name, hex_ in colours.items()}

@@ -1,4 +1,4 @@
-"""Which examples make a batch, and batches in memory, made here or in processes beside, with the same bits."""
+"""Which examples make a batch, and how batches are made: here, or ahead of time in other processes."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from contmax_lab.contract import Batch, Task, TrainingConfig
 from contmax_lab.errors import UsageError
-from contmax_lab.training._processes import generator_for, seed_everything, seed_for
+from contmax_lab.training._processes import seed_everything, seed_for
 
 # Examples are sorted by length within pools of this many batches: little padding, and the order is still mostly random.
 _POOL = 50
@@ -39,7 +39,7 @@ def epoch_batches(
     """
     if batch_size == 0 or batch_size >= count:
         return [list(range(count))] if count else []
-    generator = generator_for(seed, "epoch", epoch)
+    generator = torch.Generator().manual_seed(seed_for(seed, "epoch", epoch))
     order: list[int] = torch.randperm(count, generator=generator).tolist()
     if lengths is None:
         return _cut(order, batch_size)
@@ -51,8 +51,8 @@ def epoch_batches(
 def token_batches(lengths: Sequence[int], tokens: int, seed: int, epoch: int) -> list[list[int]]:
     """The batches of an epoch, each of at most `tokens` tokens with padding; every example is in exactly one.
 
-    Examples of one length are shuffled, all are sorted by length and cut. So every epoch has as many batches as any
-    other, which schedules rely on, and their order is shuffled too.
+    The examples are shuffled, sorted by length and cut, and the batches are shuffled. The number of batches is that of
+    any other epoch, which schedules rely on.
 
     Args:
         lengths: of the examples.
@@ -64,7 +64,7 @@ def token_batches(lengths: Sequence[int], tokens: int, seed: int, epoch: int) ->
         >>> sorted(map(sorted, token_batches([3, 1, 1, 9], 4, seed=0, epoch=0)))
         [[0], [1, 2], [3]]
     """
-    generator = generator_for(seed, "epoch", epoch)
+    generator = torch.Generator().manual_seed(seed_for(seed, "epoch", epoch))
     order: list[int] = torch.randperm(len(lengths), generator=generator).tolist()
     batches: list[list[int]] = []
     for index in sorted(order, key=lengths.__getitem__):
@@ -76,16 +76,9 @@ def token_batches(lengths: Sequence[int], tokens: int, seed: int, epoch: int) ->
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Which examples every step has.
+    """Which examples every step has: `count` of them, perhaps with lengths.
 
-    Args:
-        config: of the training.
-        seed: of the run.
-        count: training examples.
-        lengths: of these, if their task says so.
-
-    Raises:
-        UsageError: if batches are to be made by tokens, but the task does not say how many an example has.
+    Raises a UsageError if batches are to be made by tokens, but the task does not know the lengths of examples.
     """
 
     config: TrainingConfig
@@ -105,7 +98,7 @@ class Plan:
 
     @functools.cached_property
     def steps_per_epoch(self) -> int:
-        """The same for every epoch."""
+        """The number of batches, which is equal in all epochs."""
         return len(self.epoch(0))
 
 
@@ -135,7 +128,7 @@ _HOST = torch.device("cpu")
 
 
 class Order(NamedTuple):
-    """What a step needs: its number, from 0, and the examples of its batch over all processes."""
+    """A step: its number, from 0, and the examples of its batch over all processes."""
 
     number: int
     indices: Sequence[int]
@@ -154,15 +147,7 @@ class Loaded(NamedTuple):
 
 
 class Loader(Dataset[Loaded]):
-    """Makes batches.
-
-    Args:
-        task: that knows how.
-        split: the examples.
-        seed: of the run.
-        accumulate: parts of a batch.
-        rank, world: which process of how many.
-    """
+    """Makes the batches of one process, `rank` of `world`, each in `accumulate` parts."""
 
     def __init__(self, task: Task, split: Sized, seed: int, accumulate: int = 1, rank: int = 0, world: int = 1) -> None:
         self.task, self.split, self.seed = task, split, seed
@@ -172,37 +157,29 @@ class Loader(Dataset[Loaded]):
         mine = share(order.indices, self.rank, self.world)
         parts = [part for i in range(self.accumulate) if (part := share(mine, i, self.accumulate))]
         seed_everything(seed_for(self.seed, "step", order.number, self.rank), _HOST)
-        # Every process takes part in every step, or the others wait for ever: one without examples counts for nothing.
+        # Every process takes part in every step, or the others wait for ever. One without examples has weight 0.
         batches = [self.task.batch(self.split, part) for part in parts or [list(order.indices[:1])]]
         return Loaded(batches, bool(mine), torch.default_generator.get_state())
 
     def stream(self, orders: Iterable[Order], workers: int, *, pin: bool) -> Iterator[Loaded]:
-        """All batches, some of them made ahead of time by processes beside this one.
+        """The batches of all steps, made ahead of time by some processes, or here where there are none.
 
         Args:
             orders: the steps.
-            workers: processes; 0 = batches are made here, when they are asked for.
+            workers: number of processes.
             pin: whether the batches go on to a GPU, which takes them quicker from pinned memory.
         """
         if not workers:
-            return (self[order] for order in orders)
-        loader = DataLoader(
-            self,
-            batch_size=None,
-            sampler=orders,
-            num_workers=workers,
-            collate_fn=_as_it_is,
-            pin_memory=pin,
-            worker_init_fn=_leave_signals_to_the_parent,
-        )
-        return iter(loader)
+            return map(self.__getitem__, orders)
+        options: dict[str, Any] = {"batch_size": None, "collate_fn": _identity, "pin_memory": pin}
+        return iter(DataLoader(self, sampler=orders, num_workers=workers, worker_init_fn=_ignore_signals, **options))
 
 
-def _as_it_is(loaded: Any) -> Any:
+def _identity(loaded: Any) -> Any:
     return loaded
 
 
-def _leave_signals_to_the_parent(worker: int) -> None:
-    """Ctrl-C and a shutdown reach all processes; the one that trains decides what they mean, and ends the others."""
+def _ignore_signals(worker: int) -> None:
+    """Signals reach all processes; the one that trains handles them and ends the others."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

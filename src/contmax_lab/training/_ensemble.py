@@ -46,7 +46,7 @@ def train_together(recipes: Sequence[Recipe], runs: Sequence[Run], checkpoint: P
     The results of each run are those of `train`, for its best weights; those of its last weights are under ``last``.
 
     Args:
-        recipes: the same except for data and seed; full batches, no early stop, the validation loss as monitor.
+        recipes: equal except for data and seed; full batches, no early stop, the validation loss as monitor.
         runs: the folder of each.
         checkpoint: file that holds what is needed to go on; gone when all is done.
 
@@ -73,15 +73,11 @@ def _check(recipes: Sequence[Recipe]) -> None:
     if any((recipe.model, recipe.training) != (first.model, training) for recipe in recipes):
         raise UsageError("recipes that are trained together must be the same except for their data and seed")
     wanted = {"batch_size": 0, "accumulate": 1, "clip_norm": 0, "patience": 0, "monitor": "loss", "goal": "min"}
-    for key, value in wanted.items():
-        if getattr(training, key) != value:
-            raise UsageError(
-                f"training several models together needs training.{key}={value}; got {getattr(training, key)}"
-            )
+    needs = [f"training.{k}={v}; got {getattr(training, k)}" for k, v in wanted.items() if getattr(training, k) != v]
     if training.optimizer.lower() not in _ELEMENTWISE or training.schedule in ("epochs", "milestones", "plateau"):
-        raise UsageError(
-            "training several models together needs adam, adamw or sgd, and a schedule that depends on the step alone"
-        )
+        needs.append("adam, adamw or sgd, and a schedule that depends on the step alone")
+    if needs:
+        raise UsageError(f"training several models together needs {needs[0]}")
 
 
 def _fit(ensemble: "_Ensemble", runs: Sequence[Run], checkpoint: Path) -> None:
@@ -224,13 +220,10 @@ class _Ensemble:
             self._take_step()
             self.step += 1
         found, train = self._evaluated(), (self.loss_sum / steps).tolist()
-        if not all(map(math.isfinite, train)):
-            raise Diverged(f"the training loss is not finite at step {self.step}; lower training.learning_rate")
-        for name in found[0]:
-            if not all(math.isfinite(valid[name]) for valid in found):
-                raise Diverged(
-                    f"the validation {name} is not finite after step {self.step}; lower training.learning_rate"
-                )
+        measured = {"training loss": train} | {f"validation {name}": [v[name] for v in found] for name in found[0]}
+        for name, values in measured.items():
+            if not all(map(math.isfinite, values)):
+                raise Diverged(f"the {name} is not finite after step {self.step}; lower training.learning_rate")
         self._keep_best([valid["loss"] for valid in found])
         self.seconds += time.monotonic() - begun
         record = {"epoch": self.step, "step": self.step}

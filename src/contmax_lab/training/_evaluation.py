@@ -39,11 +39,11 @@ def evaluate(
         kept: gets the texts that the task wants to be kept.
 
     Returns:
-        Name → value, the same on every process.
+        Name → value, equal on all processes.
     """
     training = model.training
     model.eval()
-    # A task may draw while it makes batches or strings: the same numbers whenever it is asked, also after a resume.
+    # A task may draw random numbers while it makes batches or strings; a fixed seed makes every evaluation repeatable.
     seed_everything(seed_for("evaluation", accelerator.process_index), accelerator.device)
     batches = _SharedBatches(task, split, batch_size, accelerator)
     batches.final, batches.kept = final, kept
@@ -91,7 +91,7 @@ def _joined(pieces: list[Any]) -> Any:
 
 
 def _placed(shares: list[tuple[list[int], Any]]) -> Any:
-    """What the processes have, in the order of the split."""
+    """The values of all processes, in the order of the split."""
     order = [index for indices, _ in shares for index in indices]
     values = _joined([values for _, values in shares])
     if isinstance(values, Tensor):
@@ -110,17 +110,16 @@ def evaluate_trained(trained: TrainedRun, part: str, model: nn.Module | None = N
         model: measured instead of that of the run.
 
     Returns:
-        Name → value, the same on every process.
+        Name → value, equal on all processes.
 
     Raises:
         LabError: if that part has no examples.
     """
-    training, splits = trained.recipe.training, trained.splits
-    if not len(getattr(splits, part)):
-        raise LabError(
-            f"the data of the run has no {part} examples; if you have some, name them, e.g. --data.{part} FILE"
-        )
+    training, split = trained.recipe.training, getattr(trained.splits, part)
+    if not len(split):
+        told = f"the data of the run has no {part} examples"
+        raise LabError(f"{told}; if you have some, name them, e.g. --data.{part} FILE")
     accelerator = accelerator_for(training)
     prepared = accelerator.prepare_model(model or trained.model, evaluation_mode=True)
-    split, batch_size = getattr(splits, part), training.evaluation_batch_size or training.batch_size
-    return evaluate(prepared, trained.task, split, splits.info, batch_size, accelerator)
+    batch_size = training.evaluation_batch_size or training.batch_size
+    return evaluate(prepared, trained.task, split, trained.splits.info, batch_size, accelerator)

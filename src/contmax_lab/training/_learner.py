@@ -16,29 +16,29 @@ from contmax_lab.training._optimizer import Schedule, make_optimizer
 from contmax_lab.training._processes import seed_everything, seed_for
 from contmax_lab.training._repeated import RepeatedParts
 
-# What is summed over the steps of an epoch.
+# Quantities that are summed over the steps of an epoch.
 _SUMS = ("loss", "weight", "gradient_norm", "steps")
 _LEAST_WEIGHT = 1e-12
 
 
-class Learner:
-    """A model, its optimizer, its learning rate and the sums of the epoch under way.
+def diverged(what: str) -> Diverged:
+    """The error of a training whose numbers are not finite, with what to do about it."""
+    way = "Lower training.learning_rate, or set training.clip_norm."
+    return Diverged(f"{what}; checkpoints from before are untouched. {way}")
 
-    Args:
-        recipe: decides everything.
-        splits: its data.
-        accelerator: device, precision and processes.
-    """
+
+class Learner:
+    """A model, its optimizer, its learning rate and the sums of the epoch under way."""
 
     def __init__(self, recipe: Recipe, splits: Splits, accelerator: Accelerator) -> None:
         self.recipe, self.task, self.splits, self.accelerator = recipe, recipe.task, splits, accelerator
         seed_everything(seed_for(recipe.seed, "weights"), accelerator.device)
         model = self.task.build(recipe.model, splits)
         if recipe.training.compile:
-            # In place: the names of the weights stay. What accelerate does to the model comes before the first call.
+            # In place, so that the names of the weights stay; the first call compiles, after accelerate's changes.
             model.compile()
         self.model: nn.Module = accelerator.prepare_model(model)
-        # Scaling of gradients and the like are for precisions we do not use: the optimizer is torch's own, unwrapped.
+        # accelerate's wrapper scales gradients for float16, which the laboratory does not use.
         self.optimizer = make_optimizer(self.task, self.bare_model, recipe.training)
         self.schedule = Schedule(recipe.training)
         rank, world = accelerator.process_index, accelerator.num_processes
@@ -49,7 +49,7 @@ class Learner:
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=accelerator.device)
 
     def initialise(self) -> None:
-        """Take over what the recipe begins with; not for a training that goes on."""
+        """Load the initial weights that the recipe names; not for a resumed training."""
         self.task.initialise(self.bare_model, self.recipe.data, self.recipe.model)
 
     @property
@@ -61,10 +61,7 @@ class Learner:
     def step(self, loaded: Loaded, number: int, total: int) -> None:
         """One update on a global batch: the gradient is that of the sum of its losses over the sum of its weights.
 
-        Args:
-            loaded: the share of this process of the batch.
-            number: of the step, from 0.
-            total: steps of the whole training.
+        `loaded` is the share of this process; `number` counts steps from 0, out of `total`.
         """
         accelerator, training = self.accelerator, self.recipe.training
         world = accelerator.num_processes
@@ -72,16 +69,18 @@ class Learner:
         torch.default_generator.set_state(loaded.chance)
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.rate(number, total) * group["pace"]
-        # What is recorded adds to the gradients where they are.
+        # A recorded step accumulates into fixed gradient tensors, which must stay.
         self.optimizer.zero_grad(set_to_none=self._repeated is None)
         totals = []
         for place, part in enumerate(loaded.parts, start=1):
-            # Processes exchange their gradients with the last part.
+            # Processes exchange their gradients in the backward pass of the last part.
             with contextlib.nullcontext() if place == len(loaded.parts) else accelerator.no_sync(self.model):
                 totals.append(self._taken(part, 1.0 if loaded.counted else 0.0))
         summed = torch.stack(totals).sum(0)
         if training.accumulate > 1:
-            self._scale_gradients(self._scale(summed[1]))
+            scale = self._scale(summed[1])
+            for gradient in (p.grad for p in self.model.parameters() if p.grad is not None):
+                gradient *= scale.to(gradient.dtype)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), training.clip_norm or math.inf)
         self.optimizer.step()
         one = norm.new_ones(()).double()
@@ -91,7 +90,7 @@ class Learner:
         """`_learn_from` a part that is on the host."""
         if self._repeated is not None:
             return self._repeated(part)
-        # The host goes on while the batch travels: it must not wait for the step before.
+        # Non-blocking, so that the host does not wait for the previous step.
         return self._learn_from(send_to_device(part, self.accelerator.device, non_blocking=True), counted)
 
     def _learn_from(self, batch: Batch, counted: float = 1.0) -> Tensor:
@@ -103,17 +102,12 @@ class Learner:
         return torch.stack([loss.detach().double(), weight])
 
     def _scale(self, weight: Tensor) -> Tensor:
-        """The factor that makes a sum a mean over all processes, which average their gradients by themselves."""
+        """The factor that turns summed losses into the mean over all processes, which average their gradients."""
         world = self.accelerator.num_processes
         everywhere: Tensor = weight if world == 1 else self.accelerator.reduce(weight.clone(), "sum")
         # A batch without any weight has no loss either.
         scale: Tensor = world / everywhere.clamp(min=_LEAST_WEIGHT)
         return scale
-
-    def _scale_gradients(self, scale: Tensor) -> None:
-        for parameter in self.model.parameters():
-            if parameter.grad is not None:
-                parameter.grad *= scale.to(parameter.grad.dtype)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         losses, weights = self.task.loss(self.model(batch), batch)
@@ -127,20 +121,16 @@ class Learner:
     def sums(self) -> dict[str, float]:
         """Sums over the epoch under way and all processes: losses, weights, gradient norms, steps.
 
-        Raises:
-            Diverged: if one is not finite, before anything is saved that was made from it.
+        Raises Diverged if one is not finite, before anything made from it is saved.
         """
         total = dict(zip(_SUMS, self.accelerator.reduce(self._sums.clone(), "sum").tolist(), strict=True))
         if not all(map(math.isfinite, total.values())):
             what = "loss" if not math.isfinite(total["loss"]) else "gradient"
-            raise Diverged(
-                f"the training {what} is not finite; checkpoints from before are untouched. Lower "
-                "training.learning_rate, or set training.clip_norm."
-            )
+            raise diverged(f"the training {what} is not finite")
         return total
 
     def set_sums(self, total: Mapping[str, float]) -> None:
-        """Begin with these, where one is missing with 0; processes other than the first with nothing."""
+        """Set the sums of the first process, 0 where one is missing; those of other processes are 0."""
         known = total if self.accelerator.is_main_process else {}
         self._sums.copy_(torch.tensor([known.get(name, 0.0) for name in _SUMS], dtype=torch.float64))
 
@@ -151,5 +141,5 @@ class Learner:
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.bare_model.state_dict().items()}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        """Take the weights over."""
+        """Load the weights into the model."""
         self.bare_model.load_state_dict(weights)

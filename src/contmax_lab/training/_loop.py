@@ -12,18 +12,18 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from contmax_lab.contract import Recipe
-from contmax_lab.errors import Diverged, Interrupted, LabError, UsageError
+from contmax_lab.errors import Interrupted, LabError, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint
 from contmax_lab.runs import Run
 from contmax_lab.training._batches import Loaded, Order, Plan
 from contmax_lab.training._evaluation import evaluate
-from contmax_lab.training._learner import Learner
+from contmax_lab.training._learner import Learner, diverged
 from contmax_lab.training._optimizer import load_optimizer_state, optimizer_state
 from contmax_lab.training._processes import StopRequest, accelerator_for, stop_requests
 from contmax_lab.training._progress import Display, TensorBoard, WeightsAndBiases, events_for
 from contmax_lab.training._saving import Saver, joined, section
 
-# What densities of ours and of torch say of parameters that are not finite, before a loss is made of them.
+# Words of the errors that densities, ours and torch's, raise where their parameters are not finite.
 _REFUSALS = ("must be finite", "to satisfy the constraint")
 
 
@@ -64,7 +64,8 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False)
         except ValueError as error:
             if not any(words in str(error) for words in _REFUSALS):
                 raise
-            raise training.diverged(str(error)) from None
+            why = " ".join(str(error).split())[:120]
+            raise diverged(f"the training diverged after step {training.position.step}: {why} …") from None
 
 
 @dataclasses.dataclass
@@ -105,7 +106,7 @@ class _Training:
         checkpoint = self.run.last_checkpoint()
         if checkpoint is None:
             self.learner.initialise()
-            # Every process looks for one before the first makes it.
+            # No process may save a checkpoint before all have looked for one.
             self.accelerator.wait_for_everyone()
             if self.accelerator.is_main_process:
                 self.run.truncate_metrics(0)
@@ -192,7 +193,7 @@ class _Training:
             raise Interrupted(told, self.request.exit_code)
 
     def _agreed(self, *flags: bool) -> tuple[bool, ...]:
-        """What any process says, all processes do."""
+        """Each flag, raised on all processes if it is raised on any."""
         if self.accelerator.num_processes == 1:
             return flags
         raised = torch.tensor(flags, dtype=torch.float32, device=self.accelerator.device)
@@ -227,26 +228,16 @@ class _Training:
 
     def _evaluated(self, part: str, *, final: bool = False) -> dict[str, float]:
         """The metrics of the weights as they are; of the final ones, texts of the task are stored too."""
-        batch_size, info = self.config.evaluation_batch_size or self.config.batch_size, self.splits.info
-        split, kept = getattr(self.splits, part), dict[str, str]() if final else None
-        metrics = evaluate(
-            self.learner.bare_model, self.task, split, info, batch_size, self.accelerator, final=final, kept=kept
-        )
+        batch_size = self.config.evaluation_batch_size or self.config.batch_size
+        kept = dict[str, str]() if final else None
+        data = getattr(self.splits, part), self.splits.info, batch_size
+        metrics = evaluate(self.learner.bare_model, self.task, *data, self.accelerator, final=final, kept=kept)
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if bad:
-            raise Diverged(
-                f"{bad[0]} on held-out examples is {metrics[bad[0]]} after epoch {self.position.epoch}; checkpoints "
-                "from before are untouched. Lower training.learning_rate, or set training.clip_norm."
-            )
+            raise diverged(f"{bad[0]} on held-out examples is {metrics[bad[0]]} after epoch {self.position.epoch}")
         if kept and self.accelerator.is_main_process:
             self.run.keep(part, kept)
         return metrics
-
-    def diverged(self, why: str) -> Diverged:
-        return Diverged(
-            f"the training diverged after step {self.position.step}: {' '.join(why.split())[:120]} …; checkpoints from "
-            "before are untouched. Lower training.learning_rate, or set training.clip_norm."
-        )
 
     def _keep_best(self, valid: dict[str, float]) -> None:
         monitor = self.config.monitor

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from contmax_lab.contract import Task, TrainingConfig
 from contmax_lab.errors import LabError, UsageError, nearest
 
-# These take what a step of ours does not give: a closure to be called again, and gradients with holes.
+# LBFGS needs a closure and SparseAdam sparse gradients; our step has neither.
 _UNSUITABLE = ("lbfgs", "sparseadam", "optimizer")
 
 
@@ -50,10 +50,8 @@ def _named(name: str) -> type[torch.optim.Optimizer]:
         if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and word.lower() not in _UNSUITABLE
     }
     if name.lower() not in known:
-        raise UsageError(
-            f"training.optimizer is {name!r}{nearest(name.lower(), list(known)) or ';'} known are "
-            f"{', '.join(sorted(known))}"
-        )
+        near = nearest(name.lower(), list(known)) or ";"
+        raise UsageError(f"training.optimizer is {name!r}{near} known are {', '.join(sorted(known))}")
     return known[name.lower()]
 
 
@@ -97,7 +95,7 @@ _RECORDABLE = ("adam", "adamw")
 
 
 def can_be_recorded(training: TrainingConfig, device: torch.device) -> bool:
-    """Whether there is a way to record the steps of a training on a device."""
+    """Whether the steps of a training can be recorded as a CUDA graph."""
     return device.type == "cuda" and training.optimizer.lower() in _RECORDABLE
 
 
@@ -111,7 +109,7 @@ def recordable_optimizer(task: Task, model: nn.Module, training: TrainingConfig)
 
 
 def set_rate(group: dict[str, Any], rate: float) -> None:
-    """The learning rate of a group of parameters, recorded or not."""
+    """Set the learning rate of a group of parameters; in place where it is a tensor of a recorded step."""
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(rate)
     else:
@@ -140,13 +138,12 @@ def learning_rate(config: TrainingConfig, step: int, total: int) -> float:
     if step < warmup:
         return peak * (step + 1) / warmup
     done = (step - warmup) / max(total - warmup, 1)
-    if config.schedule == "cosine":
-        return peak * 0.5 * (1 + math.cos(math.pi * done))
-    if config.schedule == "linear":
-        return peak * (1 - done)
-    if config.schedule == "inverse_sqrt":
-        return peak * math.sqrt(max(warmup, 1) / (step + 1))
-    return peak
+    shares = {
+        "cosine": 0.5 * (1 + math.cos(math.pi * done)),
+        "linear": 1 - done,
+        "inverse_sqrt": math.sqrt(max(warmup, 1) / (step + 1)),
+    }
+    return peak * shares.get(config.schedule, 1.0)
 
 
 @dataclasses.dataclass

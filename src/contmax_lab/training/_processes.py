@@ -17,17 +17,16 @@ from contmax_lab.launchers import is_one_of_several
 
 
 def accelerator_for(training: TrainingConfig) -> Accelerator:
-    """Device, precision and processes as the recipe and the launcher want them.
+    """Device, precision and processes that the recipe and the launcher want.
 
-    Raises:
-        UsageError: if the launcher was asked for several processes, but has started one.
+    Raises a UsageError if accelerate should have started several processes, but has started one.
     """
     if is_one_of_several():
         raise UsageError(
             "accelerate launch --cpu has started one process instead of several; use torchrun --nproc-per-node N -m "
             "contmax_lab train …, or accelerate launch --cpu --num_processes N -m contmax_lab train … on one machine"
         )
-    # A process may train one recipe after the other, and the first one's precision must not be that of all.
+    # accelerate keeps the precision of the first recipe of a process unless its state is reset.
     AcceleratorState._reset_state()
     cpu = training.device == "cpu" or not torch.cuda.is_available()
     return Accelerator(cpu=cpu, mixed_precision=training.precision)
@@ -52,11 +51,6 @@ def seed_everything(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
-
-
-def generator_for(*path: int | str) -> torch.Generator:
-    """A generator of torch, on the CPU, with that seed."""
-    return torch.Generator().manual_seed(seed_for(*path))
 
 
 class StopRequest:

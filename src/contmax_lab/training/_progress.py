@@ -15,11 +15,7 @@ from contmax_lab.recipes import as_yaml
 
 
 class TensorBoard:
-    """Event files beside metrics.jsonl.
-
-    Args:
-        folder: of the run.
-    """
+    """Event files in the folder of the run, beside metrics.jsonl."""
 
     def __init__(self, folder: Path) -> None:
         require("tensorboard", "training.tensorboard")
@@ -39,11 +35,9 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of wandb, which a resumed training continues. wandb reads its own settings from the environment.
+    """A run of wandb, which a resumed training continues: the file ``wandb-id`` of the run's folder identifies it.
 
-    Args:
-        recipe: its settings are shown beside the curves; it names the project.
-        folder: of the run; its file ``wandb-id`` holds the identifier of the run of wandb.
+    wandb shows the settings of the recipe beside the curves, and reads its own settings from the environment.
     """
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
@@ -51,13 +45,12 @@ class WeightsAndBiases:
         known = folder / "wandb-id"
         if not known.exists():
             write_atomically(known, secrets.token_hex(8).encode())
-        config: dict[str, Any] = yaml.safe_load(as_yaml(recipe))
         self._run = wandb.init(
             project=recipe.training.wandb,
             name=folder.name,
             id=known.read_text().strip(),
             dir=str(folder),
-            config=config,
+            config=yaml.safe_load(as_yaml(recipe)),
             resume="allow",
         )
 
@@ -71,27 +64,13 @@ class WeightsAndBiases:
 
 
 def events_for(recipe: Recipe, folder: Path) -> list[TensorBoard | WeightsAndBiases]:
-    """The places that a recipe wants its metrics sent to.
-
-    Args:
-        recipe: of the training.
-        folder: of the run.
-
-    Raises:
-        LabError: if the package of one is not installed.
-    """
+    """The places that a recipe wants its metrics sent to; a LabError if the package of one is not installed."""
     boards = [TensorBoard(folder)] if recipe.training.tensorboard else []
     return [*boards, *([WeightsAndBiases(recipe, folder)] if recipe.training.wandb else [])]
 
 
 class Display:
-    """A progress bar with time left, examples per second and the latest metrics; nothing without a terminal.
-
-    Args:
-        title: of the run.
-        epochs: of the whole training.
-        visible: whether this process may draw.
-    """
+    """A progress bar with time left, examples per second and the latest metrics; without a terminal it does nothing."""
 
     def __init__(self, title: str, epochs: int, *, visible: bool) -> None:
         self._bar: Any = None
@@ -127,6 +106,6 @@ class Display:
             self._bar.update(self._task, completed=epoch, epoch=epoch, speed=f"{examples_per_second:,.0f}/s")
 
     def news(self, monitor: str, latest: float, best: float) -> None:
-        """Show the metric that decides."""
+        """Show the monitored metric."""
         if self._bar is not None:
             self._bar.update(self._task, news=f"{monitor} {latest:.4g}, best {best:.4g}")

@@ -1,4 +1,4 @@
-"""Parts of batches that go through a model on a GPU again and again in the same shapes: recorded, then played."""
+"""Parts of batches whose shapes recur on a GPU: their kernels are recorded once, then replayed."""
 
 import functools
 from collections import Counter
@@ -11,7 +11,7 @@ from torch import Tensor
 from contmax_lab.contract import Batch
 from contmax_lab.recorded import RecordedStep
 
-# A shape is recorded when it comes for the third time, and not more of them than this: each recording takes memory.
+# A shape is recorded at its third visit. The number of recordings is bounded, since each takes memory.
 _VISITS = 3
 _MOST = 128
 
@@ -19,11 +19,11 @@ _Shapes = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
 
 class RepeatedParts:
-    """Learns from parts of batches on a GPU; what was seen often enough in its shape is a CUDA graph.
+    """Learns from parts of batches on a GPU; parts whose shapes recur are replayed as CUDA graphs.
 
-    A model of many small steps, such as one that reads piece by piece, keeps a GPU waiting for its launches most of the
-    time. All recordings share their memory, as one ends before the next begins; it is kept, so that a training takes up
-    to twice as much as without them. Where a recording does not fit, no more are made; ``training.record`` forbids all.
+    With a model of many small steps, such as one that reads piece by piece, a GPU mostly waits for launches. All
+    recordings share one pool of memory, since one ends before the next begins; a training takes up to twice the memory
+    it takes without them. If a recording does not fit, no more are made; ``training.record`` switches them off.
 
     Args:
         learn: takes a batch on the device, adds to gradients in place, returns a small tensor.
@@ -38,7 +38,7 @@ class RepeatedParts:
 
     @functools.cached_property
     def _shared(self) -> dict[str, Any]:
-        """What all recordings have in common."""
+        """The memory pool and the stream that all recordings share."""
         return {"pool": torch.cuda.graph_pool_handle(), "side": torch.cuda.Stream()}
 
     def __call__(self, part: Batch) -> Tensor:
@@ -49,9 +49,14 @@ class RepeatedParts:
             if self._visits[shapes] < _VISITS or len(self._recorded) >= self._most:
                 return self._learn(self._sent(part))
             self._recorded[shapes] = _RecordedPart(self._learn, self._sent(part), self._shared)
+        recorded = self._recorded[shapes]
+        was_rehearsed = recorded.result is not None
         try:
-            return self._recorded[shapes](part)
-        except _DoesNotFitError:
+            return recorded(part)
+        except torch.OutOfMemoryError:
+            if not was_rehearsed:
+                raise
+            # There is memory for the step, but not for its recording.
             del self._recorded[shapes]
             self._most = len(self._recorded)
             return self._learn(self._sent(part))
@@ -60,32 +65,22 @@ class RepeatedParts:
         return {name: tensor.to(self._device, non_blocking=True) for name, tensor in part.items()}
 
 
-class _DoesNotFitError(Exception):
-    """There is memory for a step, but not for its recording; nothing was learned."""
-
-
 class _RecordedPart:
     def __init__(self, learn: Callable[[Batch], Tensor], batch: Batch, shared: dict[str, Any]) -> None:
         self._learn, self._batch = learn, batch
-        self._result: Tensor | None = None
+        self.result: Tensor | None = None
         self._step = RecordedStep(self._take, rehearsals=1, **shared)
 
     def __call__(self, part: Batch) -> Tensor:
         for name, tensor in part.items():
             self._batch[name].copy_(tensor, non_blocking=True)
-        rehearsed = self._result is not None
-        try:
-            self._step()
-        except torch.OutOfMemoryError:
-            if rehearsed:
-                raise _DoesNotFitError from None
-            raise
-        assert self._result is not None
-        return self._result.clone()
+        self._step()
+        assert self.result is not None
+        return self.result.clone()
 
     def _take(self) -> None:
         result = self._learn(self._batch)
-        if self._result is None:
-            # By the rehearsal, and so not in the memory of recordings.
-            self._result = torch.empty_like(result)
-        self._result.copy_(result)
+        if self.result is None:
+            # The rehearsal allocates it outside the pool of the recordings.
+            self.result = torch.empty_like(result)
+        self.result.copy_(result)

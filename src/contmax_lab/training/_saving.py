@@ -24,10 +24,9 @@ def section(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
 
 
 class Saver:
-    """Writes checkpoints in a thread. Leaving it waits for the last one; a write that failed is always told.
+    """Writes checkpoints of a run in a thread, one after the other; leaving it waits for the last one.
 
-    Args:
-        run: the folder.
+    Every method raises a LabError if the previous checkpoint could not be written.
     """
 
     def __init__(self, run: Run) -> None:
@@ -41,33 +40,17 @@ class Saver:
         return self._writing is not None and not self._writing.done()
 
     def save(self, step: int, checkpoint: Checkpoint) -> None:
-        """Begin to write; before that, wait for the one before.
-
-        Args:
-            step: of the training.
-            checkpoint: must not be changed any more.
-
-        Raises:
-            LabError: if the one before could not be written.
-        """
+        """Begin to write the checkpoint of a step, which must not change any more, after the previous one."""
         self.wait()
         self._writing = self._thread.submit(self._run.save, step, checkpoint)
 
     def check(self) -> None:
-        """Complain of a write that has failed; do not wait for one under way.
-
-        Raises:
-            LabError: if it could not be written.
-        """
+        """Look at a write that has ended; do not wait for one under way."""
         if not self.is_busy:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until everything is on disk.
-
-        Raises:
-            LabError: if it could not be written.
-        """
+        """Wait until everything is on disk."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()

@@ -14,7 +14,12 @@ from contmax_lab.errors import Diverged, Interrupted, LabError
 from contmax_lab.runs import Run
 from contmax_lab.training import stop_requests, train, train_together
 
-# Seconds between two looks at the clock, at Ctrl-C and at what has come in.
+# How a training ended, with a sentence about it: what a worker returns.
+Kind = Literal["done", "diverged", "failed", "stopped"]
+Verdict = tuple[Kind, str]
+# The file in the folder of an ensemble with all that it needs to go on.
+_CHECKPOINT = "ensemble.safetensors"
+# Seconds between two checks of the deadline, of Ctrl-C and of outcomes.
 _PATIENCE = 0.2
 
 
@@ -43,7 +48,7 @@ class Ensemble:
     """Trainings that take every step together, and are tested at the end.
 
     Args:
-        runs: the same except for data and seed.
+        runs: equal except for data and seed.
         folder: what it is called, and where it keeps what it needs to go on.
     """
 
@@ -74,19 +79,15 @@ class Crew(Protocol):
 
     def has_room(self) -> bool:
         """Whether one more training can begin now."""
-        ...
 
     def begin(self, training: Work) -> None:
         """Give a training to a worker."""
-        ...
 
     def outcomes(self, seconds: float) -> list[Outcome]:
-        """Trainings that are over; waits at most so long for the first."""
-        ...
+        """Trainings that are over; waits at most these seconds for the first."""
 
     def stop(self) -> list[Outcome]:
-        """Ask every training to save, wait until it has; those that were over before they heard of it."""
-        ...
+        """Ask every training to save, and wait until it has; returns those that were done before that."""
 
 
 class Workers(Protocol):
@@ -98,7 +99,6 @@ class Workers(Protocol):
         Raises:
             LabError: if they cannot be had.
         """
-        ...
 
 
 def train_all(
@@ -142,14 +142,6 @@ def train_all(
                     yield None
 
 
-# How a training ended, and what is to be said of it: what travels back to where it was ordered.
-Verdict = tuple[Literal["done", "diverged", "failed", "stopped"], str]
-
-
-# What an ensemble keeps in its folder until it is done.
-_CHECKPOINT = "ensemble.safetensors"
-
-
 def attempt(work: Work) -> Verdict:
     """Train, or go on; whatever happens is returned, since one training that fails must not end the others."""
     try:
@@ -158,12 +150,9 @@ def attempt(work: Work) -> Verdict:
             train_together([training.recipe for training in work.runs], runs, work.folder / _CHECKPOINT)
         else:
             train(work.recipe, Run(work.folder), resume=True, test=work.test)
-    except Interrupted as error:
-        return "stopped", str(error)
-    except Diverged as error:
-        return "diverged", str(error)
     except LabError as error:
-        return "failed", str(error)
+        kinds: dict[type, Kind] = {Interrupted: "stopped", Diverged: "diverged"}
+        return kinds.get(type(error), "failed"), str(error)
     except Exception as error:  # it may not fit into memory, say
         traceback.print_exc()
         return "failed", " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -34,14 +34,10 @@ class LocalProcesses:
 
 
 class LocalCrew:
-    """The processes of one table or search.
-
-    Args:
-        jobs: how many, at most.
-    """
+    """The processes of one table or search, at most `jobs` of them."""
 
     def __init__(self, jobs: int) -> None:
-        # Workers are forked from a process that has imported torch once and started nothing, neither threads nor a GPU.
+        # Workers are forked from a server process that has imported torch, but started no threads and no GPU.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["torch._dynamo", "contmax_lab.training"])
         self._jobs = jobs
@@ -53,14 +49,14 @@ class LocalCrew:
         return len(self._busy) < self._jobs
 
     def begin(self, training: Work) -> None:
-        """To a worker that is there, whose GPU is awake, or to a new one."""
+        """Give the training to an idle worker, whose GPU is initialised, or to a new one."""
         self._idle = [worker for worker in self._idle if worker.process.is_alive()]
         worker = self._idle.pop() if self._idle else _Worker(self._context)
         worker.begin(training)
         self._busy.append(worker)
 
     def outcomes(self, seconds: float) -> list[Outcome]:
-        """What the workers say; one that has died says nothing, and its place is free again."""
+        """Outcomes that workers have sent; a worker that has died makes room for another."""
         if not self._busy:
             time.sleep(seconds)
             return []
@@ -77,24 +73,23 @@ class LocalCrew:
         """Idle workers leave when no more work can come; others, after an error, save and leave."""
         for worker in self._busy:
             worker.ask_to_stop()
-        for worker in [*self._idle, *self._busy]:
+        workers = [*self._idle, *self._busy]
+        for worker in workers:
             worker.pipe.close()
-        for worker in [*self._idle, *self._busy]:
+        for worker in workers:
             worker.process.join()
 
     def _ended(self, worker: "_Worker") -> Outcome:
-        """What a worker says, waited for."""
-        training = worker.training
+        """The outcome of a worker, waited for."""
         try:
             kind, text = worker.pipe.recv()
+            self._idle.append(worker)
         except (EOFError, ConnectionResetError):
             worker.process.join()
-            self._busy.remove(worker)
             code = worker.process.exitcode
-            return Outcome(training, f"the training process ended with exit code {code}; the same command continues")
+            kind, text = "failed", f"the training process ended with exit code {code}; the same command continues"
         self._busy.remove(worker)
-        self._idle.append(worker)
-        return Outcome(training, text or None, kind == "diverged")
+        return Outcome(worker.training, text or None, kind == "diverged")
 
 
 class _Worker:
@@ -102,26 +97,26 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs,))
         self.process.start()
-        # The only copy that is left is the worker's: when it dies, the pipe ends.
+        # Now only the worker holds this end of the pipe: its death closes the pipe.
         theirs.close()
         self.training: Work
         self._is_asked = False
 
     def begin(self, training: Work) -> None:
         self.training = training
-        # One that died while it was idle is noticed when its outcome is asked for.
+        # A worker that died while it was idle is noticed when its outcome is read.
         with contextlib.suppress(BrokenPipeError):
             self.pipe.send(training)
 
     def ask_to_stop(self) -> None:
-        """Once: the second signal would end it before it has saved."""
+        """Send SIGTERM once: a second signal would end the worker before it has saved."""
         if self.process.is_alive() and not self._is_asked:
             self._is_asked = True
             os.kill(self.process.pid, signal.SIGTERM)
 
 
 def _work(pipe: connection.Connection) -> None:
-    """Train what comes, until nothing can come any more: the parent has closed the pipe, or is dead."""
+    """Train until the pipe ends: the parent has closed it, or is dead."""
     # Ctrl-C goes to the whole group of processes, and the parent passes it on as SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):

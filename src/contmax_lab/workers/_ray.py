@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -18,12 +18,15 @@ from contmax_lab.registry import find_task, task_reference
 from contmax_lab.runs import Run
 from contmax_lab.workers._crew import Ensemble, Outcome, Training, Verdict, Work, attempt
 
-# Seconds until a file of another machine is seen here at the latest, and until the process whose place we take is dead.
+# Seconds until a file of another machine is seen here at the latest, and until a lost process is dead.
 _PATIENCE = 60.0
+# Seconds for a machine to answer that it is there, and between two looks at the machines.
+_CONNECT, _LOOK = 10.0, 2.0
+_SHARED = "storage that all machines share, under the same path"
 
 
 class Order(TypedDict):
-    """What a worker on another machine is told.
+    """The order for a worker on another machine.
 
     Args:
         task: as `find_task` takes it; the user has named it, not the folder.
@@ -42,8 +45,13 @@ class Order(TypedDict):
 
 def train_ordered(order: Order) -> Verdict:
     """Train, or go on from the last checkpoint, if a worker before this one was lost."""
+    where = order["current_folder"]
     try:
-        _enter(Path(order["current_folder"]))
+        try:
+            os.chdir(where)
+        except OSError as error:
+            told = f"cannot enter {where}: {error.strerror}; run the command in a folder of {_SHARED}"
+            raise LabError(told) from None
         runs = tuple(_training(order, Path(folder)) for folder in order["runs"])
     except LabError as error:
         return "failed", f"{socket.gethostname()}: {error}"
@@ -52,46 +60,29 @@ def train_ordered(order: Order) -> Verdict:
 
 def _training(order: Order, folder: Path) -> Training:
     run = Run(folder)
-    _wait_for(run.config)
+    if not _comes_true(run.config.exists):
+        raise LabError(f"there is no {run.config.absolute()}; pass --runs with a folder of {_SHARED}")
     recipe = run.recipe(find_task(order["task"]))
-    _wait_until_free(run)
-    return Training(recipe, folder, order["test"])
+    # The processes of a machine that was lost may outlive its connection for some seconds.
+    _comes_true(lambda: _is_free(run))
+    with run.claimed():
+        return Training(recipe, folder, order["test"])
 
 
-def _enter(folder: Path) -> None:
-    try:
-        os.chdir(folder)
-    except OSError as error:
-        raise LabError(f"cannot enter {folder}: {error.strerror}; run the command in a folder of {_SHARED}") from None
+def _is_free(run: Run) -> bool:
+    with contextlib.suppress(InUse), run.claimed():
+        return True
+    return False
 
 
-def _wait_for(file: Path) -> None:
-    """A file server may show a new file late."""
+def _comes_true(check: Callable[[], bool]) -> bool:
+    """Whether something is true before patience ends; a file server may show a new file late."""
     started = time.monotonic()
-    while not file.exists():
+    while not check():
         if time.monotonic() - started > _PATIENCE:
-            raise LabError(f"there is no {file.absolute()}; pass --runs with a folder of {_SHARED}")
+            return False
         time.sleep(0.5)
-
-
-def _wait_until_free(run: Run) -> None:
-    """The processes of a machine that was lost may outlive its connection for some seconds."""
-    started = time.monotonic()
-    while True:
-        try:
-            with run.claimed():
-                return
-        except InUse:
-            if time.monotonic() - started > _PATIENCE:
-                raise
-            time.sleep(0.5)
-
-
-_SHARED = "storage that all machines share, under the same path"
-
-
-# Seconds for a machine to answer that it is there, for results to be seen from here, between two looks at the machines.
-_CONNECT, _VISIBLE, _LOOK = 10.0, 60.0, 2.0
+    return True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +103,7 @@ class RayCluster:
     retries: int = 3
 
     def __post_init__(self) -> None:
-        # Ray takes parts of one GPU, or several whole ones.
+        # Ray accepts a fraction of one GPU, or a whole number of them.
         if self.gpus is not None and not (0 <= self.gpus <= 1 or (self.gpus > 1 and self.gpus.is_integer())):
             raise UsageError(f"--gpus-per-cell must be between 0 and 1, or a whole number; got {self.gpus:g}")
         if self.retries < 0:
@@ -131,7 +122,7 @@ class RayCluster:
             ray.init(address=self.address, logging_level=logging.ERROR, log_to_driver=False)
         except Exception as error:  # a wrong address, another version of Ray or Python there, …
             raise LabError(f"--ray {self.address}: {' '.join(str(error).split())[:300]}") from None
-        # Ray prints its own news where our results go, with twenty lines of its log for each machine that is lost.
+        # Ray prints to standard output, where our results go: twenty lines of its log for each machine that is lost.
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             try:
                 yield RayCrew(ray, self)
@@ -140,15 +131,7 @@ class RayCluster:
 
 
 class RayCrew:
-    """The trainings of one table or search on a cluster.
-
-    Args:
-        ray: the module.
-        cluster: which, and with what.
-
-    Raises:
-        LabError: if no machine has the GPUs that a training needs.
-    """
+    """The trainings of one table or search on a cluster; a LabError if no machine has the GPUs that one needs."""
 
     def __init__(self, ray: Any, cluster: RayCluster) -> None:
         self._ray, self._cluster = ray, cluster
@@ -165,12 +148,12 @@ class RayCrew:
         self._machines, self._looked = self._alive(), time.monotonic()
 
     def has_room(self) -> bool:
-        """Asked every time, since machines come and go."""
+        """Whether the cluster as it is now has room: machines come and go."""
         if self._cluster.jobs:
             return len(self._under_way) < self._cluster.jobs
         resources = self._ray.cluster_resources()
         by_gpus = resources.get("GPU", 0.0) / self._gpus if self._gpus else float("inf")
-        # At least one, which waits when for the moment there is no machine at all.
+        # Without any machine one training waits.
         return len(self._under_way) < max(1, int(min(resources.get("CPU", 0.0), by_gpus)))
 
     def begin(self, training: Work) -> None:
@@ -192,17 +175,15 @@ class RayCrew:
         self._under_way[self._train.remote(order)] = training
 
     def outcomes(self, seconds: float) -> list[Outcome]:
-        """What the workers say; a machine that is lost is told on the way, and its trainings go on elsewhere."""
+        """Outcomes by the workers; losses of machines are printed, and their trainings go on elsewhere."""
         self._notice_losses()
         refused, self._refused = self._refused, []
-        if refused:
-            return refused
-        if not self._under_way:
+        if not refused and not self._under_way:
             time.sleep(seconds)
-            return []
+        if refused or not self._under_way:
+            return refused
         done, _ = self._ray.wait(list(self._under_way), timeout=seconds)
-        found = [self._ended(reference) for reference in done]
-        return [outcome for outcome in found if outcome]
+        return [outcome for reference in done if (outcome := self._ended(reference))]
 
     def stop(self) -> list[Outcome]:
         """A cancelled task gets Ctrl-C, after which a training saves between two steps, and the task ends."""
@@ -228,18 +209,19 @@ class RayCrew:
             print(lost, file=sys.stderr, flush=True)
 
     def _ended(self, reference: Any) -> Outcome | None:
-        """What came of a task; None if it begins again."""
+        """The outcome of a task; None if it begins again."""
         training = self._under_way.pop(reference)
         try:
             kind, text = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             return Outcome(training, self._explained(error))
         if kind == "stopped" and self._stopped[str(training.folder)] < self._cluster.retries:
-            # Not by us: its machine is about to leave the cluster, and has let it save.
+            # We did not stop it: its machine is leaving the cluster, and the training has saved.
             self._stopped[str(training.folder)] += 1
             self.begin(training)
             return None
-        if kind == "done" and not all(_is_seen(Run(run.folder)) for run in training.runs):
+        runs = [Run(run.folder) for run in training.runs]
+        if kind == "done" and not _comes_true(lambda: all(run.results() is not None for run in runs)):
             return Outcome(training, f"done, but {training.folder} has no results here: it must lie on shared storage")
         return Outcome(training, text or None, kind == "diverged")
 
@@ -248,17 +230,8 @@ class RayCrew:
         if isinstance(error, kinds.NodeDiedError | kinds.WorkerCrashedError | kinds.OutOfMemoryError):
             times, name = self._cluster.retries + 1, type(error).__name__
             return f"its machine or process was lost {times} times ({name}, see --retries); the same command continues"
-        return _one_line(error)
-
-
-def _is_seen(run: Run) -> bool:
-    """Whether the results of a run have come in; a file server may show a new file late."""
-    started = time.monotonic()
-    while run.results() is None:
-        if time.monotonic() - started > _VISIBLE:
-            return False
-        time.sleep(0.5)
-    return True
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return f"{type(error).__name__}: {' '.join(lines)}"[:300]
 
 
 def _check_address(address: str) -> None:
@@ -277,8 +250,3 @@ def _check_address(address: str) -> None:
         raise LabError(
             f"--ray {address}: no cluster answers there ({error}); start a cluster with ray start --head --port=6379"
         ) from None
-
-
-def _one_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines)}"[:300]
