@@ -80,18 +80,11 @@ class Interpolant:
         """Share (*rows) of the box that has a score."""
         return self.alive.double().flatten(len(self.rows)).mean(-1)
 
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds (*rows) of the scores: a Legendre polynomial is nowhere larger than one."""
+    def cell_bounds(self) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds (*rows, C, …, C) of the scores: a Legendre polynomial is nowhere larger than one."""
         table = self.table.flatten(-self.axes)
         mean, reach = table[..., 0], table[..., 1:].abs().sum(-1)
-        low, high = ((mean + side * reach).flatten(len(self.rows)) for side in (-1, 1))
-        return low.amin(-1), high.amax(-1)
-
-    def slope(self, axis: int) -> "Interpolant":
-        """The derivative along an axis."""
-        place = axis - self.axes
-        table = 2 * self.cells * legendre_slope(self.table.movedim(place, -1)).movedim(-1, place)
-        return Interpolant(table, self.alive, self.axes)
+        return mean - reach, mean + reach
 
     def at(self, x: Float[Tensor, "..."]) -> "Interpolant":
         """The slice at a first coordinate x (*more, *rows): an interpolant with these rows and one axis less.

@@ -8,7 +8,7 @@ as often as the integrals, also at α = 2 (where the second derivative lives on 
 :math:`p^{2-\alpha}` is unbounded).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -71,17 +71,14 @@ class Lines:
         return (mean - reach).amin(-1), (mean + reach).amax(-1)
 
     def expand(self, rows: torch.Size) -> "Lines":
-        """The same lines for more rows."""
-        fields = (self.coefficients, self.alive, self.split, self.heights, self.turns)
-        coefficients, alive, split, heights, turns = (
-            field.expand(*rows, *field.shape[field.dim() - rest :])
-            for field, rest in zip(fields, (2, 1, 1, 2, 1), strict=True)
-        )
-        return Lines(coefficients, alive, self.half, split, heights, turns)
+        """These lines for more rows."""
+        names, own = ("coefficients", "alive", "split", "heights", "turns"), self.alive.dim() - 1
+        fields = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: field.expand(*rows, *field.shape[own:]) for name, field in fields.items()})
 
     def detach(self) -> "Lines":
-        """The same lines without gradient."""
-        return Lines(self.coefficients.detach(), self.alive, self.half, self.split, self.heights, self.turns)
+        """These lines without gradient."""
+        return replace(self, coefficients=self.coefficients.detach())
 
 
 @dataclass(frozen=True)
@@ -118,22 +115,7 @@ def live_parts(lines: Lines, partition: Tensor, alpha: Tensor, nodes: int, least
     """
     level = level_of(partition, alpha)
     level = level if least is None else torch.where(alpha > 1, level, least)
-    return _between(_ends(lines, level[..., None, None]), lines, partition, alpha, nodes)
-
-
-def live_masses(
-    lines: Lines, partition: Tensor, alpha: Tensor, nodes: tuple[int, ...]
-) -> list[Float[Tensor, "*rows C"]]:
-    """Mass of each cell by rules with different numbers of nodes, whose ends are looked for once."""
-    ends = _ends(lines, level_of(partition, alpha)[..., None, None])
-    return [_between(ends, lines, partition, alpha, count).mass.flatten(-2).sum(-1) for count in nodes]
-
-
-def _between(
-    ends: tuple[Tensor, Tensor, Tensor, Tensor], lines: Lines, partition: Tensor, alpha: Tensor, nodes: int
-) -> Parts:
-    """The parts between these ends."""
-    start, stop, start_moves, stop_moves = ends
+    start, stop, start_moves, stop_moves = _ends(lines, level[..., None, None])
     partition, alpha = partition[..., None, None], alpha[..., None, None]
     unit, weight = graded_rule(nodes, lines.half.device)
     length = (stop - start)[..., None]
@@ -286,30 +268,18 @@ def mass_before(parts: Parts) -> Float[Tensor, "*rows P"]:
 
 
 def locate_quantile(parts: Parts, level: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
-    """Cell (*sample, *rows) and local coordinate at which the share `level` of each row's mass lies to the left."""
-    rows = parts.mass.shape[:-3]
-    piece, u = locate_share(parts.mass.flatten(-3, -2), level)
-    start, stop = (take(end.detach().flatten(-2), piece, rows) for end in (parts.start, parts.stop))
-    return piece // 2, start + (stop - start) * grading(u)
-
-
-def locate_share(masses: Float[Tensor, "*rows P n"], level: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
-    """Piece, and position u in [0, 1] of it, up to which a share of the mass lies; both (*sample, *rows).
+    """Cell and local coordinate, both (*sample, *rows), left of which lies the share `level` of each row's mass.
 
     Nothing is differentiated here.
-
-    Args:
-        masses: masses at the Gauss nodes in u of consecutive pieces.
-        level: shares in [0, 1], (*sample, *rows).
     """
-    rows, masses = masses.shape[:-2], masses.detach()
-    piece_masses = masses.sum(-1)
-    target = level.detach() * piece_masses.sum(-1)
-    piece = bucket(piece_masses, target)
-    before = take(piece_masses.cumsum(-1) - piece_masses, piece, rows)
-    share = _share_of_piece(take(masses, piece, rows), target - before)
+    rows, masses = parts.mass.shape[:-3], parts.mass.detach().flatten(-3, -2)
+    target = level.detach() * masses.flatten(-2).sum(-1)
+    piece = bucket(masses.sum(-1), target)
+    share = _share_of_piece(take(masses, piece, rows), target - take(mass_before(parts).detach(), piece, rows))
     # Where the density vanishes at the ends, rounding would keep their own probabilities away from them.
-    return piece, torch.where(level <= 0, 0, torch.where(level >= 1, 1, share))
+    share = torch.where(level <= 0, 0, torch.where(level >= 1, 1, share))
+    start, stop = (take(end.detach().flatten(-2), piece, rows) for end in (parts.start, parts.stop))
+    return piece // 2, start + (stop - start) * grading(share)
 
 
 def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -328,10 +298,7 @@ def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]
     for _ in range(_STEPS):
         excess = legendre_sum(value, u) - target
         low, high = torch.where(excess < 0, u, low), torch.where(excess > 0, u, high)
-        newton = u - excess / _or_one(legendre_sum(slope, u))
+        density = legendre_sum(slope, u)
+        newton = u - excess / torch.where(density > 0, density, 1)
         u = torch.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
     return (u + 1) / 2
-
-
-def _or_one(value: Tensor) -> Tensor:
-    return torch.where(value > 0, value, 1)

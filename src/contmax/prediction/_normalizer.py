@@ -37,12 +37,6 @@ def no_density(mass: Tensor, alpha: Tensor) -> ValueError:
     )
 
 
-def farthest_from_one(mass: Tensor) -> float:
-    """The mass of the member of a batch that is worst off."""
-    worst = (mass - 1).abs().nan_to_num(torch.inf).argmax()
-    return float(mass.flatten()[worst])
-
-
 def solve_partition(
     mass_and_slope: MassAndSlope,
     start: Float[Tensor, "*batch"],
@@ -121,11 +115,15 @@ def partition_on_nodes(
     scores: Float[Tensor, "*batch n"], weights: Float[Tensor, "*#batch n"], alpha: Float[Tensor, "..."]
 ) -> Float[Tensor, "*batch"]:
     """A of the weighted point set, read off at its best point: a first guess for the integral it samples."""
-    p = entmax_map(scores, alpha[..., None], -1, weights)
-    best = p.argmax(-1, keepdim=True)
-    height = torch.where(scores == -torch.inf, 0, scores).gather(-1, best)[..., 0]
-    probability = p.gather(-1, best)[..., 0]
-    return height - log_beta(torch.where(probability > 0, probability, 1), 2 - alpha)
+    return normalizer_at_best(scores, entmax_map(scores, alpha[..., None], -1, weights), alpha)
+
+
+def normalizer_at_best(scores: Tensor, density: Tensor, alpha: Tensor) -> Float[Tensor, "*batch"]:
+    """A = f − log_{2−α} p at the point of highest density; meaningless where no point has a density."""
+    best = density.detach().argmax(-1, keepdim=True)
+    score = torch.where(scores == -torch.inf, 0, scores).gather(-1, best)[..., 0]
+    height = density.gather(-1, best)[..., 0]
+    return score - log_beta(torch.where(height > 0, height, 1), 2 - alpha)
 
 
 def bracket_of(
