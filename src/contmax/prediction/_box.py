@@ -16,23 +16,23 @@ from contmax.numerics import gauss_legendre
 from contmax.prediction._box_rule import Panels, SupportRule, find_panels, fit_rule, with_more_nodes
 from contmax.prediction._interpolant import Interpolant, highest_point
 from contmax.prediction._live_parts import bucket, take
-from contmax.prediction._normalizer import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
-from contmax.prediction._prediction import ContinuousPrediction
-from contmax.prediction._regularized_prediction import (
-    Score,
-    checked_alpha,
-    read_score,
-    register_prediction,
+from contmax.prediction._normalizer import (
+    UnitMeasure,
+    bracket_of,
+    carry_gradient,
+    normalizer_on_nodes,
+    solve_normalizer,
 )
+from contmax.prediction._prediction import ContinuousPrediction
+from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 from contmax.prediction._resolution import HeldOut, no_mass, report, rounding_noise, spread_points
 
 # Mass misplaced from which on a warning is given, by the dimension of the box: ten times what smooth scores have.
 _WARNED = {1: 1e-8, 2: 1e-4, 3: 1e-2}
 # Points at which the score is read again: all over the box, and where the density is.
 _ALL_OVER, _OWN = 4096, 2048
-# The rule is fitted to the support, the equation solved, and again: the first guess is good to a few digits. Each time
-# so many steps are taken where values cannot be looked at; where they can, a solution that has moved by less than this
-# would have the same rule to all digits that count.
+# Fitting the rule to the support and solving for A alternate, since the first guess is good to a few digits only. These
+# are Newton steps per fit where values cannot be read; where they can, fits end when A moves by less than _FITTED.
 _FITS, _FITTED = (4, 4, 12), 1e-7
 
 
@@ -54,7 +54,7 @@ class BoxCheck:
         return self._beside(exact, points.reshape(len(points), *(1,) * len(rows), -1).expand(-1, *rows, -1))
 
     def report_guess(self, between: HeldOut, partition: Float[Tensor, "*batch"]) -> None:
-        """Refuses a score for which even the first guess of A shows that its interpolant means nothing."""
+        """Refuses a score whose interpolant misplaces more than a tenth of the mass already at the first guess of A."""
         misplaced = between.misplaced_by_guess(partition, self.form.alpha, 1 / _ALL_OVER)
         report(misplaced, torch.inf, self.domain, self._advice)
 
@@ -66,7 +66,7 @@ class BoxCheck:
         panels: list[Panels],
         partition: Float[Tensor, "*batch"],
     ) -> None:
-        """Warns of a density that is less accurate than stated, and refuses one that means nothing.
+        """Warns of a density that is less accurate than stated, and refuses one with a tenth of its mass misplaced.
 
         Args:
             score: f, to be read where the density is.
@@ -122,7 +122,7 @@ class BoxCheck:
         return read_score(score, points, self.domain, self.form.alpha)[0], self._unit(points.double())
 
     def _beside(self, values: Float[Tensor, "*batch n"], points: Float[Tensor, "n *batch N"]) -> HeldOut:
-        """Scores as read beside those of the interpolant at the same points."""
+        """These scores and those of the interpolant at these points."""
         score, alive = self.interpolant.score(points)
         _, slopes, _ = self.interpolant.derivatives(points)
         reach = torch.maximum(self.domain.low.abs(), self.domain.high.abs()) / (self.domain.high - self.domain.low)
@@ -144,50 +144,41 @@ def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "B
     scaled = form.scaled(values)
     interpolant = Interpolant.through(scaled, alive, domain.dimension, domain.nodes_per_cell)
     weights = _sample_weights(domain)
-    start = partition_on_nodes(scaled.detach().masked_fill(~alive, -torch.inf), weights, index.detach())
+    start = normalizer_on_nodes(scaled.detach().masked_fill(~alive, -torch.inf), weights, index.detach())
     check = BoxCheck(domain, form.detach(), interpolant.detach(), dtype)
     looked_at = not isinstance(score, Tensor) and is_eager_cpu(values, index)
     between = check.read_all_over(score) if looked_at else None
     if between is not None:
         check.report_guess(between, start)
-    panels, found, solution = _fitted(interpolant.detach(), start, check)
-    partition, rule = _partition(interpolant, panels, found, solution, index)
+    partition, rule, panels = _solved(interpolant, start, index, check)
     prediction = BoxPrediction(alpha, form, interpolant, partition, rule, domain, dtype)
     if between is not None:
-        check.report(score, between, (prediction._nodes, prediction._masses), panels, solution)
+        check.report(score, between, (prediction._nodes, prediction._masses), panels, partition.detach())
     return prediction
 
 
-def _fitted(
-    interpolant: Interpolant, start: Float[Tensor, "*batch"], check: BoxCheck
-) -> tuple[list[Panels], SupportRule, Float[Tensor, "*batch"]]:
-    """Panels fitted to the support, the rule on them, and Ã, all without gradient."""
-    alpha = check.form.alpha
-    low, high = (bound.flatten(len(interpolant.rows)) for bound in interpolant.cell_bounds())
-    bracket = bracket_of(low.amin(-1), high.amax(-1), interpolant.measure, alpha)
-    solution = start
-    for steps in _FITS if interpolant.axes > 1 else _FITS[-1:]:
+def _solved(
+    interpolant: Interpolant, start: Float[Tensor, "*batch"], alpha: Tensor, check: BoxCheck
+) -> tuple[Float[Tensor, "*batch"], SupportRule, list[Panels]]:
+    """Ã and the rule fitted to its support, both with derivatives, and the panels of the rule."""
+    fixed, index, solution = interpolant.detach(), alpha.detach(), start
+    low, high = (bound.flatten(len(fixed.rows)) for bound in fixed.cell_bounds())
+    bracket = bracket_of(low.amin(-1), high.amax(-1), fixed.measure, index)
+    for steps in _FITS if fixed.axes > 1 else _FITS[-1:]:
         guess = solution
-        panels = find_panels(interpolant, guess, alpha)
-        rule = fit_rule(interpolant, panels, guess, alpha)
-        equation = partial(rule.mass_and_slope, alpha=alpha)
-        solution = solve_partition(equation, guess, bracket, alpha, check.no_mass, steps=steps)
+        panels = find_panels(fixed, guess, index)
+        rule = fit_rule(fixed, panels, guess, index)
+        equation = partial(rule.mass_and_slope, alpha=index)
+        solution = solve_normalizer(equation, guess, bracket, index, check.no_mass, steps=steps)
         if is_eager_cpu(solution) and not bool(((solution - guess).abs() > _FITTED).any()):
             break
-    return panels, rule, solution
-
-
-def _partition(
-    interpolant: Interpolant, panels: list[Panels], rule: SupportRule, solution: Float[Tensor, "*batch"], alpha: Tensor
-) -> tuple[Float[Tensor, "*batch"], SupportRule]:
-    """Ã with its derivatives, and the rule fitted to its support, which was found without."""
     if not carries_gradient(interpolant.table, alpha):
-        return solution, rule
-    _, slope = rule.mass_and_slope(solution, alpha.detach())
+        return solution, rule, panels
+    _, slope = equation(solution)
     partition = carry_gradient(
         lambda guess: fit_rule(interpolant, panels, guess, alpha).mass(guess, alpha), solution, slope
     )
-    return partition, fit_rule(interpolant, panels, partition, alpha)
+    return partition, fit_rule(interpolant, panels, partition, alpha), panels
 
 
 def _sample_weights(domain: Box) -> Float[Tensor, "n"]:

@@ -29,16 +29,11 @@ from contmax.prediction._normalizer import (
     bracket_of,
     carry_gradient,
     normalizer_at_best,
-    partition_on_nodes,
-    solve_partition,
+    normalizer_on_nodes,
+    solve_normalizer,
 )
 from contmax.prediction._prediction import LinePrediction, Prediction, log_exp
-from contmax.prediction._regularized_prediction import (
-    Score,
-    checked_alpha,
-    read_score,
-    register_prediction,
-)
+from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 
 # Nodes per segment, for expectations that have no closed form.
 _NODES = 20
@@ -85,7 +80,7 @@ class Segments:
         return cls(alpha, log_peak, drop, ratio, reach, falls, live, infinite)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Segments":
-        """The same segments after a change of the shape of all fields."""
+        """These segments with a function applied to every field, such as a change of shape."""
         return Segments(*(function(getattr(self, field.name)) for field in fields(self)))
 
     @property
@@ -153,16 +148,16 @@ def predict_on_knots(score: Score, domain: Knots, alpha: float | int | Tensor) -
     form = UnitMeasure.of(values, length, index)
     known = values > -torch.inf
     scaled = torch.where(known, form.scaled(values), -torch.inf)
-    return KnotsPrediction(alpha, form, knots, scaled, _partition(scaled, unit, index), dtype)
+    return KnotsPrediction(alpha, form, knots, scaled, _normalizer(scaled, unit, index), dtype)
 
 
-def _partition(scores: Float[Tensor, "*batch n"], unit: Float[Tensor, "n"], alpha: Tensor) -> Float[Tensor, "*batch"]:
+def _normalizer(scores: Float[Tensor, "*batch n"], unit: Float[Tensor, "n"], alpha: Tensor) -> Float[Tensor, "*batch"]:
     """Ã with its derivatives."""
     gaps, fixed, index, lengths = unit.diff(), scores.detach(), alpha.detach(), unit.detach().diff()
     weights = torch.nn.functional.pad(lengths, (1, 0)) / 2 + torch.nn.functional.pad(lengths, (0, 1)) / 2
     known = fixed > -torch.inf
     both = known[..., 1:] & known[..., :-1]
-    start = partition_on_nodes(fixed, weights, index)
+    start = normalizer_on_nodes(fixed, weights, index)
     bracket = bracket_of(
         torch.where(known, fixed, 0).amin(-1), torch.where(known, fixed, 0).amax(-1), (both * lengths).sum(-1), index
     )
@@ -171,7 +166,7 @@ def _partition(scores: Float[Tensor, "*batch n"], unit: Float[Tensor, "n"], alph
         segments = _segments(fixed, partition, lengths, index)
         return segments.mass.sum(-1), (segments.length * segments.mean_power(2 - segments.alpha)).sum(-1)
 
-    solution = solve_partition(mass_and_slope, start, bracket, index)
+    solution = solve_normalizer(mass_and_slope, start, bracket, index)
     if not carries_gradient(scores, unit, alpha):
         return solution
     _, slope = mass_and_slope(solution)

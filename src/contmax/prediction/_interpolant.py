@@ -67,12 +67,12 @@ class Interpolant:
         return self.alive.shape[: self.alive.dim() - self.axes]
 
     def expand(self, rows: torch.Size) -> "Interpolant":
-        """The same scores for more rows."""
-        table = self.table.expand(*rows, *self.table.shape[len(self.rows) :])
-        return Interpolant(table, self.alive.expand(*rows, *self.alive.shape[len(self.rows) :]), self.axes)
+        """These scores for more rows."""
+        table, alive = (part.expand(*rows, *part.shape[len(self.rows) :]) for part in (self.table, self.alive))
+        return Interpolant(table, alive, self.axes)
 
     def detach(self) -> "Interpolant":
-        """The same scores without gradient."""
+        """These scores without gradient."""
         return Interpolant(self.table.detach(), self.alive, self.axes)
 
     @property
@@ -165,7 +165,7 @@ def _contracted(table: Tensor, bases: list[Tensor]) -> Tensor:
 
 
 def negligible(partition: Float[Tensor, "..."], alpha: Tensor, axes: int) -> Float[Tensor, "..."]:
-    """The score at which the density is small enough to be left out; for α > 1 as good as the threshold."""
+    """The score at which the density is small enough to be left out; for α > 1 about the threshold."""
     return partition + log_beta(torch.full_like(partition, _NEGLIGIBLE[axes]), 2 - alpha)
 
 

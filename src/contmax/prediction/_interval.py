@@ -1,4 +1,4 @@
-"""The Ω_α-map of a score on an interval: ends of the support located, cdf and quantiles by the same polynomials."""
+"""The Ω_α-map of a score on an interval: ends of the support located, cdf and quantiles by piecewise polynomials."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,20 +13,9 @@ from contmax.deformed import exp_beta
 from contmax.domains import Interval
 from contmax.numerics import graded_rule, legendre_coefficients, legendre_slope, legendre_sum
 from contmax.prediction._live_parts import PART_NODES, Lines, live_parts, locate_quantile, mass_before, mass_slope
-from contmax.prediction._normalizer import (
-    UnitMeasure,
-    bracket_of,
-    carry_gradient,
-    no_density,
-    solve_partition,
-)
+from contmax.prediction._normalizer import UnitMeasure, bracket_of, carry_gradient, no_density, solve_normalizer
 from contmax.prediction._prediction import LinePrediction
-from contmax.prediction._regularized_prediction import (
-    Score,
-    checked_alpha,
-    read_score,
-    register_prediction,
-)
+from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 from contmax.prediction._resolution import Noise, View, no_mass, refined, report
 
 # Share of the domain below which cells are not halved, and a jump of the score is only known to lie somewhere.
@@ -37,9 +26,9 @@ _ADVICE = (
     "Cells are halved until there are 4096, or 65536 divided by the number of scores: raise resolution, predict fewer "
     "scores at a time, or pass contmax.domains.Nodes with your own quadrature rule."
 )
-# Mass that may lie where the density could have a pole (α < 1), on cells of so many roundings of points.
+# Mass allowed where the density could have a pole (α < 1): on cells no longer than this number of roundings of points.
 _DOUBTED, _ROUNDINGS = 1e-3, 256
-# Rounding of a cdf, and the density relative to the uniform one below which a quantile is as good as the end it is at.
+# Rounding of a cdf, and the density relative to the uniform one below which a quantile is the end of the support.
 _ROUNDING, _LEAST_DENSITY = 1e-14, 1e-9
 
 
@@ -55,8 +44,8 @@ def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Ten
     scaled = form.scaled(values).unflatten(-1, (cells, -1))
     scaled = torch.where(alive[..., None], scaled, 0)
     lines = Lines.over(legendre_coefficients(scaled), alive, edges.diff() / 2)
-    solve = partial(solve_partition, explain=partial(_no_mass, domain, misplaced), slack=misplaced or 0.0)
-    partition = _partition(lines, start, index, solve)
+    solve = partial(solve_normalizer, explain=partial(_no_mass, domain, misplaced), slack=misplaced or 0.0)
+    partition = _normalizer(lines, start, index, solve)
     if is_eager_cpu(partition, index) and bool((index < 1).any()):
         _require_no_pole(lines.detach(), partition.detach(), index.detach(), domain, misplaced)
     return IntervalPrediction(alpha, form, lines, partition, domain, dtype)
@@ -91,7 +80,7 @@ def _no_mass(domain: Interval, misplaced: float | None, mass: Tensor, alpha: Ten
     return no_density(mass, alpha) if fits else no_mass(mass, alpha, domain, _ADVICE)
 
 
-def _partition(
+def _normalizer(
     lines: Lines, start: Float[Tensor, "*batch"], alpha: Tensor, solve: Callable[..., Tensor]
 ) -> Float[Tensor, "*batch"]:
     """Ã with its derivatives."""

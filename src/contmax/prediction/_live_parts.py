@@ -59,7 +59,7 @@ class Lines:
 
     @classmethod
     def over(cls, coefficients: Tensor, alive: Tensor, half: Tensor) -> "Lines":
-        """Lines with their monotone pieces found."""
+        """Lines, with the extremum found that splits each cell into monotone pieces."""
         fixed = coefficients.detach()
         split, turns = _extremum(fixed)
         ends = torch.stack([-torch.ones_like(split), split, torch.ones_like(split)], -1)
@@ -97,7 +97,7 @@ class Parts:
     """Quadrature weight times density at each node."""
 
 
-def level_of(partition: Tensor, alpha: Tensor) -> Tensor:
+def threshold_of(partition: Tensor, alpha: Tensor) -> Tensor:
     """λ = A − 1/(α−1), at or below which the density is zero; −∞ for α ≤ 1, where it never is."""
     above = alpha > 1
     return torch.where(above, partition - 1 / torch.where(above, alpha - 1, 1), -torch.inf)
@@ -113,7 +113,7 @@ def live_parts(lines: Lines, partition: Tensor, alpha: Tensor, nodes: int, least
         nodes: quadrature nodes per part.
         least: a score, (*rows), at or below which the density may be left out where it is never zero (α ≤ 1).
     """
-    level = level_of(partition, alpha)
+    level = threshold_of(partition, alpha)
     level = level if least is None else torch.where(alpha > 1, level, least)
     start, stop, start_moves, stop_moves = _ends(lines, level[..., None, None])
     partition, alpha = partition[..., None, None], alpha[..., None, None]
@@ -160,20 +160,14 @@ def _root(coefficients: Tensor, level: Tensor, inside: Tensor, outside: Tensor, 
 
     A Newton step is exact to first order in a perturbation of the score, two of them to third order.
     """
-    both, height = _value_and_slope(coefficients.detach()), level.detach().expand(crossed.shape)
-    if is_eager_cpu(both):
-        # Few pieces are crossed; only those are worth iterating over.
-        each = both[..., None, :, :].expand(*crossed.shape, *both.shape[-2:])[crossed]
-        goal, near, far = (field[crossed][:, None] for field in (height, inside, outside))
-        x = inside.masked_scatter(crossed, _closed_root(each, goal, near, far, _MOST_ROOT_STEPS))
-        if not carries_gradient(coefficients, level):
-            return x
-    else:
-        x = torch.where(crossed, _closed_root(both, height, inside, outside, _ROOT_STEPS), inside)
+    both = _value_and_slope(coefficients.detach())
+    x = _roots(crossed, both, level.detach(), inside, outside, _ROOT_STEPS, _ROOT_TOLERANCE)
+    if is_eager_cpu(x) and not carries_gradient(coefficients, level):
+        return x
     coefficients, slope = coefficients[..., None, :], legendre_slope(coefficients)[..., None, :]
     for _ in range(2):
         excess = legendre_sum(coefficients, x) - level
-        # The value is as good as it gets; only the derivative is taken from the step.
+        # The value is exact to rounding; only the derivative is taken from the step.
         x = x - (excess - excess.detach()) * _reciprocal(legendre_sum(slope, x), crossed)
     return x
 
@@ -183,13 +177,25 @@ def _value_and_slope(coefficients: Float[Tensor, "... q"]) -> Float[Tensor, "...
     return legendre_to_chebyshev(torch.stack([coefficients, legendre_slope(coefficients)], -2))
 
 
-def _closed_root(
+def _roots(
+    where: Bool[Tensor, "... p"],
     value_and_slope: Float[Tensor, "... 2 q"],
-    level: Tensor | float,
+    level: Tensor,
     inside: Float[Tensor, "... p"],
     outside: Float[Tensor, "... p"],
     steps: int,
-    tolerance: float = _ROOT_TOLERANCE,
+    tolerance: float,
+) -> Float[Tensor, "... p"]:
+    """Roots between inside and outside at `where`, which holds at few places; elsewhere `inside`."""
+    if not is_eager_cpu(value_and_slope):
+        return torch.where(where, _closed_root(value_and_slope, level, inside, outside, steps, tolerance), inside)
+    each = value_and_slope[..., None, :, :].expand(*where.shape, *value_and_slope.shape[-2:])[where]
+    goal, near, far = (field.expand(where.shape)[where][:, None] for field in (level, inside, outside))
+    return inside.masked_scatter(where, _closed_root(each, goal, near, far, _MOST_ROOT_STEPS, tolerance))
+
+
+def _closed_root(
+    value_and_slope: Tensor, level: Tensor, inside: Tensor, outside: Tensor, steps: int, tolerance: float
 ) -> Float[Tensor, "... p"]:
     """Newton's method between two ends, one above the level and one not; bisection where it would leave them."""
     x = (inside + outside) / 2
@@ -223,17 +229,13 @@ def _extremum(coefficients: Tensor) -> tuple[Tensor, Tensor]:
     inside, outside = torch.where(rising, low, high), torch.where(rising, high, low)
     both = _value_and_slope(legendre_slope(coefficients))
     often = turns.sum(-1)
-    turned = often > 0
-    if is_eager_cpu(both):
-        ends = inside[turned], outside[turned]
-        found = _closed_root(both[turned], 0.0, *ends, _MOST_ROOT_STEPS, _EXTREMUM_TOLERANCE)
-        return torch.zeros_like(inside[..., 0]).masked_scatter(turned, found), often
-    found = _closed_root(both, 0.0, inside, outside, _EXTREMUM_STEPS)[..., 0]
-    return torch.where(turned, found, 0), often
+    turned = (often > 0)[..., None]
+    found = _roots(turned, both, inside.new_zeros(()), inside, outside, _EXTREMUM_STEPS, _EXTREMUM_TOLERANCE)
+    return torch.where(turned, found, 0)[..., 0], often
 
 
 def _reciprocal(value: Tensor, where: Tensor) -> Tensor:
-    """1/value where asked and possible, else 0."""
+    """1/value at `where`, 0 elsewhere and where the value is 0."""
     usable = where & (value != 0)
     return torch.where(usable, 1 / torch.where(usable, value, 1), 0)
 

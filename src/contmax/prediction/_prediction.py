@@ -327,10 +327,10 @@ def joined(
 
 
 def without_slivers(cells: Float[Tensor, "*rows M 2"], size: Tensor | float) -> Float[Tensor, "*rows m 2"]:
-    """The same intervals less gaps and intervals up to a size: a polynomial leaves such beside a jump of the score."""
+    """Intervals with gaps up to a size closed and shorter ones left out: a polynomial has such beside a jump."""
     if cells.shape[-2] < 2:
         return cells
     length = (cells[..., 1] - cells[..., 0]).detach().nan_to_num(-1)
-    kept = (length > size) | ((length == length.amax(-1, keepdim=True)) & (length >= 0))
-    cells = joined(cells[..., 0], cells[..., 1], kept)
+    long = (length > size) | ((length == length.amax(-1, keepdim=True)) & (length >= 0))
+    cells = joined(cells[..., 0], cells[..., 1], long)
     return joined(cells[..., 0], cells[..., 1], ~cells[..., 0].isnan(), size)

@@ -1,9 +1,9 @@
-r"""Whether a density tells the truth about its score: compared at points that were held out from the interpolation.
+r"""Whether the nodes resolve a score: cells are halved until they do, and points between the nodes check the rest.
 
 A score is known at nodes and interpolated between them. Steps, kinks and peaks narrower than a cell make the
-interpolant differ from the score. What that does to the density p is measured in mass, on a domain of measure one:
-:math:`\int |\exp_{2-\alpha}(f - A) - \exp_{2-\alpha}(f_{\text{interpolated}} - A)|`. More than the stated accuracy is
-said in a warning, more than a tenth is refused.
+interpolant differ from the score. The error of the density p is measured in mass, on a domain of measure one:
+:math:`\int |\exp_{2-\alpha}(f - A) - \exp_{2-\alpha}(f_{\text{interpolated}} - A)|`. An
+error beyond the stated accuracy gives a warning, one beyond a tenth of the mass an error.
 """
 
 import warnings
@@ -17,12 +17,12 @@ from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.maps._threshold import power_on_support
 from contmax.numerics import gauss_legendre, legendre_coefficients, legendre_slope, legendre_sum
-from contmax.prediction._live_parts import PART_NODES, Lines, level_of, live_parts
-from contmax.prediction._normalizer import UnitMeasure, partition_on_nodes
+from contmax.prediction._live_parts import PART_NODES, Lines, live_parts, threshold_of
+from contmax.prediction._normalizer import UnitMeasure, normalizer_on_nodes
 
 # The share of the mass from which on a density is refused.
 _REFUSED = 0.1
-# Rounding of scores in units of their precision, below which a difference means nothing.
+# Differences of scores below this number of roundings count as none.
 _ROUNDING = 64
 # Mass that one cell may misplace. Halving stops at 2⁻³⁶ of a cell, where even a jump misplaces less than this.
 _TOLERANCE = 1e-12
@@ -42,7 +42,7 @@ Read = Callable[[Float[Tensor, "n"]], Float[Tensor, "*batch n"]]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A score and its interpolant at the same points, both for the domain of measure one; −inf means no mass."""
+    """A score and its interpolant at points between the nodes, for the domain of measure one; −inf means no mass."""
 
     exact: Float[Tensor, "*batch n"]
     interpolated: Float[Tensor, "*batch n"]
@@ -68,14 +68,14 @@ class HeldOut:
         return (weights * (exact - interpolated).abs()).sum(-1)
 
     def misplaced_by_guess(self, partition: Float[Tensor, "*batch"], alpha: Tensor, weights: Tensor | float) -> Tensor:
-        """The same for a first guess of A, 0 where it says nothing."""
+        """:meth:`misplaced` for a first guess of A; 0 where its densities are infinite."""
         _, interpolated = self.densities(partition, alpha)
         # A guess that is too small makes all densities too large; for α < 1 it makes them infinite.
         mass = (weights * interpolated).sum(-1).clamp(min=1)
         return (self.misplaced(partition, alpha, weights) / mass).nan_to_num(0)
 
     def misplaced_of_own(self, partition: Float[Tensor, "*batch"], alpha: Tensor) -> Tensor:
-        """The same at points drawn from the interpolated density."""
+        """:meth:`misplaced`, estimated at points drawn from the interpolated density."""
         exact, interpolated = self.densities(partition, alpha)
         ratio = torch.where(interpolated > 0, exact / torch.where(interpolated > 0, interpolated, 1), 1)
         return (ratio - 1).abs().mean(-1)
@@ -140,7 +140,7 @@ def refined(
     """Edges on [0, 1] and values at the Gauss nodes of the cells between them, after halving what is too coarse.
 
     The third result is the mass that remains misplaced where the limit of cells was reached, and 0 elsewhere; the last
-    is Ã as the values at the nodes tell it.
+    is Ã of the values at the nodes.
 
     Args:
         read: points on [0, 1] ↦ scores, (n,) ↦ (*batch, n).
@@ -222,7 +222,7 @@ def _read_cells(read: Read, left: Tensor, right: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class View:
-    """What samples alone say about the density: Ã, and the integral of p^{2−α}, by which an error of scores weighs."""
+    """An estimate of the density from samples: Ã, and the integral of p^{2−α}, the weight of an error in the scores."""
 
     form: UnitMeasure
     partition: Float[Tensor, "*batch"]
@@ -237,7 +237,7 @@ class View:
         _, rule = gauss_legendre(values.shape[-1], values.device)
         weights = (length[:, None] * rule / 2).flatten()
         scores = form.scaled(values.flatten(-2)).masked_fill(values.flatten(-2) == -torch.inf, -torch.inf)
-        partition = partition_on_nodes(scores, weights, alpha)
+        partition = normalizer_on_nodes(scores, weights, alpha)
         return cls(form, partition, (weights * _escort(scores, partition, alpha)).sum(-1))
 
     def agrees_with(self, other: "View") -> bool:
@@ -262,14 +262,14 @@ def _too_coarse(
     right: Float[Tensor, "C"],
     view: View,
     noise: Noise,
-    asked: Bool[Tensor, "C"],
+    chosen: Bool[Tensor, "C"],
 ) -> Bool[Tensor, "c"]:
-    """Which of the cells asked about some score of the batch needs halved: for itself, its extrema, or its density."""
-    gap = _gaps(view.scaled(values), values == -torch.inf)[..., asked]
+    """Which of the cells in question to halve, because some score of the batch, its extrema or its density need it."""
+    gap = _gaps(view.scaled(values), values == -torch.inf)[..., chosen]
     values, left, right, alpha, partition = (
-        values[..., asked, :],
-        left[asked],
-        right[asked],
+        values[..., chosen, :],
+        left[chosen],
+        right[chosen],
         view.form.alpha,
         view.partition,
     )
@@ -289,7 +289,7 @@ def _too_coarse(
     size = torch.where(masked, 0, values).abs().amax(-1) * view.form.factor[..., None]
     floor = 8 * noise.scores * (size + reach * variation / length)
     allowed = max(_TOLERANCE, 8 * noise.scores)
-    may_live = highest + 2 * tail > level_of(partition, alpha)[..., None]
+    may_live = highest + 2 * tail > threshold_of(partition, alpha)[..., None]
     rough = (tail > floor) & (tail * escort > allowed)
     torn = (gap > _EXTRAPOLATION * floor) & (gap * escort > allowed)
     folded = (lines.turns > 1) & (variation > floor) & (variation * escort > allowed)
