@@ -32,17 +32,6 @@ ARTANH_EXCESS = (
     0.07469414242989923,
 )
 _ARTANH_OVER = (1.0, *ARTANH_EXCESS)
-# The same for float32, where seven terms do.
-_ARTANH_OVER_SINGLE = (
-    1.0,
-    0.33333333333549087,
-    0.1999999980990146,
-    0.1428574151703626,
-    0.11109655860158806,
-    0.0912765172439636,
-    0.07223047417690645,
-    0.09532894472904432,
-)
 _SINH_OVER = tuple(1.0 / math.factorial(2 * n + 1) for n in range(10))
 _SINH_OVER_SLOPE = tuple(n / math.factorial(2 * n + 1) for n in range(1, 11))
 
@@ -140,8 +129,7 @@ def near_log1p(y: Tensor) -> Tensor:
 def log1p_over_series(y: Tensor) -> Tensor:
     """log1p(y)/y = (1 − w)·artanh(w)/w with w = y/(2+y), for |w| ≤ 1/3."""
     w = y / (2 + y)
-    terms = _ARTANH_OVER if y.dtype == torch.float64 else _ARTANH_OVER_SINGLE
-    return (1 - w) * _polynomial(w * w, terms)
+    return (1 - w) * _polynomial(w * w, _ARTANH_OVER)
 
 
 def expm1_over_series(y: Tensor) -> Tensor:

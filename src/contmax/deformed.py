@@ -253,7 +253,7 @@ def _log_with_gap(u: Tensor, gap: Tensor) -> Tensor:
 
 
 def _bent(bent: Tensor, straight: Tensor, gap: Tensor) -> Tensor:
-    """A function of gap·straight divided by the gap, 1 − β; its limit, the argument, where β is as good as 1.
+    """A function of gap·straight divided by the gap, 1 − β; its limit, the argument, where β is 1 to rounding.
 
     Without a derivative in β nothing cancels in the quotient, and no series is needed.
     """

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from contmax._typing import Float
-from contmax.numerics._quadrature import kept_table
+from contmax.numerics._quadrature import device_table
 
 
 class Complex:
@@ -133,7 +133,7 @@ def hyperbola_nodes(rule: Hyperbola, device: torch.device) -> tuple[Float[Tensor
         >>> bool(torch.allclose(run * run - rise * rise, torch.ones(12).double()))
         True
     """
-    rise, run = (kept_table(f"{kind}_{rule.end}", rule.nodes, device) for kind in ("sinh", "cosh"))
+    rise, run = (device_table(f"{kind}_{rule.end}", rule.nodes, device) for kind in ("sinh", "cosh"))
     return rise, run
 
 

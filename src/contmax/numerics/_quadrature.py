@@ -26,12 +26,12 @@ def gauss_legendre(count: int, device: torch.device) -> tuple[Float[Tensor, "n"]
         >>> round(float((weights * nodes**4).sum()), 12)
         0.4
     """
-    return kept_table("nodes", count, device), kept_table("weights", count, device)
+    return device_table("nodes", count, device), device_table("weights", count, device)
 
 
 def unit_gauss_legendre(count: int, device: torch.device) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
-    """The same on [0, 1]."""
-    return kept_table("unit_nodes", count, device), kept_table("unit_weights", count, device)
+    """Nodes and weights of Gauss–Legendre quadrature on [0, 1], float64."""
+    return device_table("unit_nodes", count, device), device_table("unit_weights", count, device)
 
 
 def graded_rule(count: int, device: torch.device, power: int = 4) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
@@ -51,7 +51,7 @@ def graded_rule(count: int, device: torch.device, power: int = 4) -> tuple[Float
         >>> abs(float((weights * nodes.sqrt()).sum()) - 2 / 3) < 1e-14
         True
     """
-    return kept_table(f"graded_nodes_{power}", count, device), kept_table(f"graded_weights_{power}", count, device)
+    return device_table(f"graded_nodes_{power}", count, device), device_table(f"graded_weights_{power}", count, device)
 
 
 def grading(u: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -61,17 +61,17 @@ def grading(u: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 def legendre_coefficients(values: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
     """Coefficients c with Σ cₘ Pₘ(xᵢ) = valuesᵢ at the n Gauss nodes xᵢ."""
-    return values @ kept_table("transform", values.shape[-1], values.device)
+    return values @ device_table("transform", values.shape[-1], values.device)
 
 
 def legendre_slope(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
     """Coefficients of the derivative (the last one is 0)."""
-    return coefficients @ kept_table("slope", coefficients.shape[-1], coefficients.device)
+    return coefficients @ device_table("slope", coefficients.shape[-1], coefficients.device)
 
 
 def legendre_antiderivative(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... m"]:
     """Coefficients, one more, of the antiderivative that vanishes at −1."""
-    return coefficients @ kept_table("antiderivative", coefficients.shape[-1], coefficients.device)
+    return coefficients @ device_table("antiderivative", coefficients.shape[-1], coefficients.device)
 
 
 def legendre_to_chebyshev(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
@@ -81,12 +81,12 @@ def legendre_to_chebyshev(coefficients: Float[Tensor, "... n"]) -> Float[Tensor,
         >>> legendre_to_chebyshev(torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)).float().round(decimals=6)
         tensor([0.2500, 0.0000, 0.7500])
     """
-    return coefficients @ kept_table("chebyshev", coefficients.shape[-1], coefficients.device)
+    return coefficients @ device_table("chebyshev", coefficients.shape[-1], coefficients.device)
 
 
 def slope_on_grid(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... m"]:
     """The derivative at n + 1 equidistant points from −1 to 1."""
-    return coefficients @ kept_table("slope_on_grid", coefficients.shape[-1], coefficients.device)
+    return coefficients @ device_table("slope_on_grid", coefficients.shape[-1], coefficients.device)
 
 
 def legendre_sum(coefficients: Float[Tensor, "... n"], x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -130,10 +130,10 @@ def float64_of(value: Tensor | float, like: Tensor) -> Tensor:
     return torch.full((), value, dtype=torch.float64, device=like.device)
 
 
-def kept_table(kind: str, count: int, device: torch.device) -> Tensor:
+def device_table(kind: str, count: int, device: torch.device) -> Tensor:
     """A table as a tensor of float64, made once per device; a constant to tracers."""
     if is_exporting():
-        # Made of numbers, it is a constant of the exported program; a tensor kept from here would be a fake one.
+        # Numbers become a constant of the exported program; a cached tensor would be a fake one.
         return torch.tensor(_numbers(kind, count), dtype=torch.float64, device=device)
     if is_compiling():
         traced: Tensor = getattr(_Traced, _name_for_tracers(kind, count, device))

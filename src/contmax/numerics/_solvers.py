@@ -75,7 +75,7 @@ def _sections(residual: Residual, low: Tensor, high: Tensor) -> Tensor:
 
 
 def implicit_root(root: Float[Tensor, "..."], residual: Residual) -> Float[Tensor, "..."]:
-    """The same root, now a differentiable function of whatever ``residual`` depends on.
+    """The root as a differentiable function of whatever ``residual`` depends on.
 
     Each Newton step at a root doubles the number of derivatives that are right, so the two taken here give the first,
     the second and the third; none of them is a derivative through the search.

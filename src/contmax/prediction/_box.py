@@ -12,33 +12,28 @@ from contmax._eager import carries_gradient, is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.domains import Box
-from contmax.numerics import gauss_legendre, legendre_slope
+from contmax.numerics import gauss_legendre
 from contmax.prediction._box_rule import Panels, SupportRule, find_panels, fit_rule, with_more_nodes
-from contmax.prediction._interpolant import Interpolant, highest_point, live_box, negligible
-from contmax.prediction._live_parts import bucket, level_of, take
-from contmax.prediction._normalizer import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
-from contmax.prediction._prediction import ContinuousPrediction
-from contmax.prediction._regularized_prediction import (
-    Score,
-    broadcast_alpha,
-    checked_alpha,
-    read_score,
-    register_prediction,
+from contmax.prediction._interpolant import Interpolant, highest_point
+from contmax.prediction._live_parts import bucket, take
+from contmax.prediction._normalizer import (
+    UnitMeasure,
+    bracket_of,
+    carry_gradient,
+    normalizer_on_nodes,
+    solve_normalizer,
 )
-from contmax.prediction._resolution import HeldOut, no_mass, refuse_if_lost, report, rounding_noise, spread_points
+from contmax.prediction._prediction import ContinuousPrediction
+from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
+from contmax.prediction._resolution import HeldOut, no_mass, report, rounding_noise, spread_points
 
 # Mass misplaced from which on a warning is given, by the dimension of the box: ten times what smooth scores have.
 _WARNED = {1: 1e-8, 2: 1e-4, 3: 1e-2}
 # Points at which the score is read again: all over the box, and where the density is.
 _ALL_OVER, _OWN = 4096, 2048
-# The rule is fitted to the support, the equation solved, and again: the first guess is good to a few digits. Each time
-# so many steps are taken where values cannot be looked at; where they can, a solution that has moved by less than this
-# would have the same rule to all digits that count.
+# Fitting the rule to the support and solving for A alternate, since the first guess is good to a few digits only. These
+# are Newton steps per fit where values cannot be read; where they can, fits end when A moves by less than _FITTED.
 _FITS, _FITTED = (4, 4, 12), 1e-7
-# How far from the edge of a cell its score there is read, as a share of the cell.
-_INSET = 1e-9
-# Cells of the fine grid per axis, over the part of the box that holds the mass.
-_FINE_CELLS = {1: 256, 2: 64, 3: 24}
 
 
 @dataclass(frozen=True)
@@ -58,10 +53,10 @@ class BoxCheck:
             exact, points = self._read(score, spread_points(_ALL_OVER, self.domain.dimension, self.domain.low.device))
         return self._beside(exact, points.reshape(len(points), *(1,) * len(rows), -1).expand(-1, *rows, -1))
 
-    def refuse_if_lost(self, between: HeldOut, partition: Float[Tensor, "*batch"]) -> None:
-        """Refuses a score for which even the first guess of A shows that its interpolant means nothing."""
+    def report_guess(self, between: HeldOut, partition: Float[Tensor, "*batch"]) -> None:
+        """Refuses a score whose interpolant misplaces more than a tenth of the mass already at the first guess of A."""
         misplaced = between.misplaced_by_guess(partition, self.form.alpha, 1 / _ALL_OVER)
-        refuse_if_lost(misplaced, self.domain, self._advice)
+        report(misplaced, torch.inf, self.domain, self._advice)
 
     def report(
         self,
@@ -71,7 +66,7 @@ class BoxCheck:
         panels: list[Panels],
         partition: Float[Tensor, "*batch"],
     ) -> None:
-        """Warns of a density that is less accurate than stated, and refuses one that means nothing.
+        """Warns of a density that is less accurate than stated, and refuses one with a tenth of its mass misplaced.
 
         Args:
             score: f, to be read where the density is.
@@ -90,7 +85,6 @@ class BoxCheck:
             (finer - 1).abs(),
         ]
         worst = torch.where(self.form.empty, 0, torch.stack(errors).nan_to_num(torch.inf).amax(0))
-        refuse_if_lost(worst, self.domain, self._advice)
         report(worst, _WARNED[self.domain.dimension], self.domain, self._advice)
 
     def no_mass(self, mass: Tensor, alpha: Tensor) -> ValueError:
@@ -125,15 +119,14 @@ class BoxCheck:
         """Scores at points of the unit box, and these points as they were after rounding."""
         low, length = self.domain.low.double(), (self.domain.high - self.domain.low).double()
         points = (low + length * unit).to(self.dtype)
-        values = broadcast_alpha(read_score(score, points, self.domain)[0], self.form.alpha)
-        return values, self._unit(points.double())
+        return read_score(score, points, self.domain, self.form.alpha)[0], self._unit(points.double())
 
     def _beside(self, values: Float[Tensor, "*batch n"], points: Float[Tensor, "n *batch N"]) -> HeldOut:
-        """Scores as read beside those of the interpolant at the same points."""
+        """These scores and those of the interpolant at these points."""
         score, alive = self.interpolant.score(points)
-        slopes = [self.interpolant.slope(axis).score(points)[0].abs() for axis in range(self.interpolant.axes)]
+        _, slopes, _ = self.interpolant.derivatives(points)
         reach = torch.maximum(self.domain.low.abs(), self.domain.high.abs()) / (self.domain.high - self.domain.low)
-        slope = (torch.stack(slopes, -1) * reach.clamp(min=1)).sum(-1).movedim(0, -1)
+        slope = (torch.stack(slopes, -1).abs() * reach.clamp(min=1)).sum(-1).movedim(0, -1)
         dead = values == -torch.inf
         size = self.form.factor[..., None] * (torch.where(dead, 0, values).abs() + self.form.top.abs()[..., None])
         exact = self.form.scaled(values).masked_fill(dead, -torch.inf)
@@ -145,66 +138,54 @@ class BoxCheck:
 def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "BoxPrediction":
     """The prediction; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.low.device)
-    values, dtype = read_score(score, domain.nodes, domain)
-    values = broadcast_alpha(values, index)
+    values, dtype = read_score(score, domain.nodes, domain, index)
     form = UnitMeasure.of(values, domain.volume.double(), index)
     alive = values != -torch.inf
     scaled = form.scaled(values)
     interpolant = Interpolant.through(scaled, alive, domain.dimension, domain.nodes_per_cell)
     weights = _sample_weights(domain)
-    start = partition_on_nodes(scaled.detach().masked_fill(~alive, -torch.inf), weights, index.detach())
+    start = normalizer_on_nodes(scaled.detach().masked_fill(~alive, -torch.inf), weights, index.detach())
     check = BoxCheck(domain, form.detach(), interpolant.detach(), dtype)
     looked_at = not isinstance(score, Tensor) and is_eager_cpu(values, index)
     between = check.read_all_over(score) if looked_at else None
     if between is not None:
-        check.refuse_if_lost(between, start)
-    panels, found, solution = _fitted(interpolant.detach(), start, check)
-    partition, rule = _partition(interpolant, panels, found, solution, index)
+        check.report_guess(between, start)
+    partition, rule, panels = _solved(interpolant, start, index, check)
     prediction = BoxPrediction(alpha, form, interpolant, partition, rule, domain, dtype)
     if between is not None:
-        check.report(score, between, (prediction._nodes, prediction._masses), panels, solution)
+        check.report(score, between, (prediction._nodes, prediction._masses), panels, partition.detach())
     return prediction
 
 
-def _fitted(
-    interpolant: Interpolant, start: Float[Tensor, "*batch"], check: BoxCheck
-) -> tuple[list[Panels], SupportRule, Float[Tensor, "*batch"]]:
-    """Panels fitted to the support, the rule on them, and Ã, all without gradient."""
-    alpha = check.form.alpha
-    bracket = bracket_of(*interpolant.bounds(), interpolant.measure, alpha)
-    solution = start
-    for steps in _FITS if interpolant.axes > 1 else _FITS[-1:]:
+def _solved(
+    interpolant: Interpolant, start: Float[Tensor, "*batch"], alpha: Tensor, check: BoxCheck
+) -> tuple[Float[Tensor, "*batch"], SupportRule, list[Panels]]:
+    """Ã and the rule fitted to its support, both with derivatives, and the panels of the rule."""
+    fixed, index, solution = interpolant.detach(), alpha.detach(), start
+    low, high = (bound.flatten(len(fixed.rows)) for bound in fixed.cell_bounds())
+    bracket = bracket_of(low.amin(-1), high.amax(-1), fixed.measure, index)
+    for steps in _FITS if fixed.axes > 1 else _FITS[-1:]:
         guess = solution
-        panels = find_panels(interpolant, guess, alpha)
-        rule = fit_rule(interpolant, panels, guess, alpha)
-        equation = partial(rule.mass_and_slope, alpha=alpha)
-        solution = solve_partition(equation, guess, bracket, alpha, check.no_mass, steps=steps)
+        panels = find_panels(fixed, guess, index)
+        rule = fit_rule(fixed, panels, guess, index)
+        equation = partial(rule.mass_and_slope, alpha=index)
+        solution = solve_normalizer(equation, guess, bracket, index, check.no_mass, steps=steps)
         if is_eager_cpu(solution) and not bool(((solution - guess).abs() > _FITTED).any()):
             break
-    return panels, rule, solution
-
-
-def _partition(
-    interpolant: Interpolant, panels: list[Panels], rule: SupportRule, solution: Float[Tensor, "*batch"], alpha: Tensor
-) -> tuple[Float[Tensor, "*batch"], SupportRule]:
-    """Ã with its derivatives, and the rule fitted to its support, which was found without."""
     if not carries_gradient(interpolant.table, alpha):
-        return solution, rule
-    _, slope = rule.mass_and_slope(solution, alpha.detach())
+        return solution, rule, panels
+    _, slope = equation(solution)
     partition = carry_gradient(
         lambda guess: fit_rule(interpolant, panels, guess, alpha).mass(guess, alpha), solution, slope
     )
-    return partition, fit_rule(interpolant, panels, partition, alpha)
+    return partition, fit_rule(interpolant, panels, partition, alpha), panels
 
 
 def _sample_weights(domain: Box) -> Float[Tensor, "n"]:
     """Gauss weights of the domain's nodes, of total one."""
     _, rule = gauss_legendre(domain.nodes_per_cell, domain.low.device)
     axis = (rule / (2 * domain.resolution)).repeat(domain.resolution)
-    total = axis
-    for _ in range(domain.dimension - 1):
-        total = (total[:, None] * axis).flatten()
-    return total
+    return torch.cartesian_prod(*[axis] * domain.dimension).reshape(-1, domain.dimension).prod(-1)
 
 
 class BoxPrediction(ContinuousPrediction):
@@ -265,128 +246,56 @@ class BoxPrediction(ContinuousPrediction):
     @property
     def live_cells(self) -> Bool[Tensor, "..."]:
         """Which cells of the domain, ``resolution`` along each axis, reach into the support: (*batch, C, …, C)."""
-        interpolant = self._interpolant.detach()
-        # Edges are looked at from within: on them the next cell would answer.
-        inner = torch.linspace(
-            _INSET, 1 - _INSET, interpolant.nodes + 2, dtype=torch.float64, device=interpolant.table.device
-        )
-        grid = ((torch.arange(interpolant.cells, device=inner.device)[:, None] + inner) / interpolant.cells).flatten()
-        grid = grid.reshape((-1,) + (1,) * len(interpolant.rows)).expand(-1, *interpolant.rows)
-        values = interpolant.on_grid([grid] * interpolant.axes)
-        live = values > level_of(self._partition.detach(), self._index.detach())
-        for _ in range(interpolant.axes):
-            # The last axis comes first; each turn moves one behind the batch and reduces it to cells.
-            live = (
-                live.unflatten(0, (interpolant.cells, -1))
-                .any(1)
-                .movedim(0, len(interpolant.rows) + interpolant.axes - 1)
-            )
-        live = live.permute(*range(len(interpolant.rows)), *reversed(range(len(interpolant.rows), live.dim())))
-        return live | self._cells_with_mass(interpolant.cells)
-
-    def _cells_with_mass(self, cells: int) -> Bool[Tensor, "..."]:
-        """Which cells hold nodes of the rule, which was fitted to the support however small it is."""
-        place = ((self._nodes.detach() - self._low) / self._lengths * cells).long().clamp(0, cells - 1)
-        index = place[..., 0]
-        for axis in range(1, place.shape[-1]):
-            index = index * cells + place[..., axis]
-        held = torch.zeros(*self.batch_shape, cells ** place.shape[-1], dtype=torch.float64, device=index.device)
-        held = held.scatter_add(-1, index, self._masses.detach())
-        return held.reshape(*self.batch_shape, *[cells] * place.shape[-1]) > 0
+        interpolant, batch = self._interpolant, len(self.batch_shape)
+        alive = interpolant.alive.flatten(batch)
+        place = ((self._nodes.detach() - self._low) / self._lengths * interpolant.cells).long()
+        index = torch.zeros_like(place[..., 0])
+        for along in place.clamp(0, interpolant.cells - 1).unbind(-1):
+            index = index * interpolant.cells + along
+        # The nodes of the rule were fitted to the support, however small it is.
+        mass = torch.zeros_like(alive, dtype=torch.float64).scatter_add(-1, index, self._masses.detach())
+        live: Tensor = (mass > 0) | (alive & (self._index.detach()[..., None] <= 1))
+        return live.reshape(interpolant.alive.shape)
 
     @torch.no_grad()
     def sample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008
         """Exact draws from the interpolated density, without gradient; shape ``sample_shape + batch_shape + (N,)``."""
         shape = self._extended_shape(Size(sample_shape))
         count = Size(sample_shape).numel()
-        unit = draw(self._interpolant.detach(), self._partition.detach(), self._index.detach(), count)
+        unit = _draw(self._interpolant.detach(), self._partition.detach(), self._index.detach(), count)
         return self._round(self._low + self._lengths * unit.reshape(shape))
 
 
-@dataclass(frozen=True)
-class Envelope:
-    """An upper bound of the density, constant on each cell of a fine grid over the mass."""
-
-    low: Float[Tensor, "*batch N"]
-    step: Float[Tensor, "*batch N"]
-    bound: Float[Tensor, "*batch M"]
-    """M = Gᴺ cells, the first axis fastest."""
-
-    @classmethod
-    def over(cls, interpolant: Interpolant, partition: Float[Tensor, "*batch"], alpha: Tensor) -> "Envelope":
-        """From values at cell centres and bounds on the slopes of the polynomials around them."""
-        count = _FINE_CELLS[interpolant.axes]
-        ranges = live_box(interpolant, negligible(partition, alpha, interpolant.axes), interpolant.axes)
-        low, step = torch.stack([a for a, _ in ranges], -1), torch.stack([(b - a) / count for a, b in ranges], -1)
-        centre = torch.arange(count, dtype=torch.float64, device=low.device) + 0.5
-        centre = centre.reshape((-1,) + (1,) * (low.dim() - 1))
-        grids = [low[..., axis] + centre * step[..., axis] for axis in range(interpolant.axes)]
-        height = interpolant.on_grid(grids)
-        top, _ = interpolant.score(highest_point(interpolant))
-        peak = torch.maximum(height.flatten(0, interpolant.axes - 1).amax(0), top)
-        for axis in range(interpolant.axes):
-            slope = _around(_slope_bound(interpolant, axis), interpolant.axes)
-            height = height + _constant(slope, interpolant).on_grid(grids) * step[..., axis] / 2
-        # Beside a dead cell a centre says nothing about its surroundings; the highest value there is does.
-        beside = _constant(_around(interpolant.alive.double(), interpolant.axes), interpolant).on_grid(grids) > 0
-        height = torch.where((height == -torch.inf) & beside, peak, torch.minimum(height, peak))
-        bound = exp_beta(height - partition, 2 - alpha)
-        return cls(low, step, bound.flatten(0, interpolant.axes - 1).movedim(0, -1))
-
-    def propose(self, count: int) -> tuple[Float[Tensor, "S *batch N"], Float[Tensor, "S *batch"]]:
-        """Points drawn from the envelope, and the bound at each."""
-        *batch, axes = self.low.shape
-        reached = self.bound.cumsum(-1).reshape(-1, self.bound.shape[-1])
-        level = torch.rand(len(reached), count, dtype=torch.float64, device=reached.device) * reached[:, -1:]
-        cell = torch.searchsorted(reached, level, right=True).clamp(max=reached.shape[-1] - 1).T.reshape(count, *batch)
-        bound, coordinates = take(self.bound, cell, self.low.shape[:-1]), []
-        for _ in range(axes):
-            coordinates.append(cell % _FINE_CELLS[axes])
-            cell = cell // _FINE_CELLS[axes]
-        place = torch.stack(coordinates, -1)
-        return self.low + self.step * (place + torch.rand(place.shape, dtype=torch.float64, device=place.device)), bound
+def density_bounds(
+    interpolant: Interpolant, partition: Float[Tensor, "*batch"], alpha: Tensor
+) -> Float[Tensor, "*batch M"]:
+    """Upper bounds of exp_{2−α}(f − A) on the M = Cᴺ cells, row-major: coefficients bound a Legendre series."""
+    rows = len(interpolant.rows)
+    _, high = interpolant.cell_bounds()
+    top, _ = interpolant.score(highest_point(interpolant))
+    height = torch.minimum(high.flatten(rows), top[..., None])
+    bound = exp_beta(height - partition[..., None], 2 - alpha[..., None])
+    return torch.where(interpolant.alive.flatten(rows), bound, 0)
 
 
-def draw(
+def _draw(
     interpolant: Interpolant, partition: Float[Tensor, "*batch"], alpha: Tensor, count: int
 ) -> Float[Tensor, "S *batch N"]:
-    """Points of the unit box with density exp_{2−α}(f − A); NaN where there is no mass to draw from."""
-    envelope = Envelope.over(interpolant, partition, alpha)
-    empty = envelope.bound.sum(-1) == 0
-    points, bound = envelope.propose(count)
-    waiting = _rejected(points, bound, interpolant, partition, alpha) & ~empty
+    """Points of the unit box with density exp_{2−α}(f − A), by rejection; NaN where there is no mass to draw from."""
+    rows, axes, cells = interpolant.rows, interpolant.axes, interpolant.cells
+    bound = density_bounds(interpolant, partition, alpha)
+    total = bound.sum(-1)
+    points = torch.full((count, *rows, axes), torch.nan, dtype=torch.float64, device=bound.device)
+    waiting = (total > 0).repeat(count, *(1 for _ in rows))
     while bool(waiting.any()):
         # All members of the batch propose as long as one of them waits; each keeps its own first success.
-        again = waiting.flatten(1).any(1).nonzero()[:, 0] if waiting.dim() > 1 else waiting.nonzero()[:, 0]
-        points_again, bound_again = envelope.propose(len(again))
-        failed = _rejected(points_again, bound_again, interpolant, partition, alpha)
-        chosen = waiting[again] & ~failed
-        points[again] = torch.where(chosen[..., None], points_again, points[again])
-        waiting[again] = waiting[again] & failed
-    return points.masked_fill(empty[..., None], torch.nan)
-
-
-def _rejected(points: Tensor, bound: Tensor, interpolant: Interpolant, partition: Tensor, alpha: Tensor) -> Tensor:
-    score, alive = interpolant.score(points)
-    density = torch.where(alive, exp_beta(score - partition, 2 - alpha), 0)
-    return torch.rand(bound.shape, dtype=torch.float64, device=bound.device) * bound >= density
-
-
-def _slope_bound(interpolant: Interpolant, axis: int) -> Tensor:
-    """Largest derivative along an axis in each cell, (*rows, C, …, C): coefficients bound a Legendre series."""
-    table = legendre_slope(interpolant.table.movedim(axis - interpolant.axes, -1))
-    return 2 * interpolant.cells * table.flatten(-interpolant.axes).abs().sum(-1)
-
-
-def _around(field: Tensor, axes: int) -> Tensor:
-    """Largest value in each cell and its neighbours."""
-    pool = (torch.nn.functional.max_pool1d, torch.nn.functional.max_pool2d, torch.nn.functional.max_pool3d)[axes - 1]
-    flat = field.reshape(-1, 1, *field.shape[field.dim() - axes :])
-    return pool(flat, kernel_size=3, stride=1, padding=1).reshape(field.shape)
-
-
-def _constant(field: Tensor, interpolant: Interpolant) -> Interpolant:
-    """An interpolant with one value per cell."""
-    return Interpolant(
-        field.reshape(field.shape + (1,) * interpolant.axes), torch.ones_like(interpolant.alive), interpolant.axes
-    )
+        again = waiting.reshape(count, -1).any(1).nonzero()[:, 0]
+        share, height = torch.rand(2, len(again), *rows, dtype=torch.float64, device=bound.device)
+        cell = bucket(bound, share * total)
+        place = torch.stack(torch.unravel_index(cell, (cells,) * axes), -1)
+        proposed = (place + torch.rand(place.shape, dtype=torch.float64, device=bound.device)) / cells
+        score, alive = interpolant.score(proposed)
+        accepted = waiting[again] & alive & (height * take(bound, cell, rows) < exp_beta(score - partition, 2 - alpha))
+        points[again] = torch.where(accepted[..., None], proposed, points[again])
+        waiting[again] = waiting[again] & ~accepted
+    return points

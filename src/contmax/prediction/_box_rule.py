@@ -153,7 +153,7 @@ class SupportRule:
         return self.total(self.parts(partition, alpha).mass.flatten(-3).sum(-1))
 
     def mass_and_slope(self, partition: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, and −d/dA of it."""
+        """∫ exp_{2−α}(f − A), and −d/dA of it."""
         parts = self.parts(partition, alpha)
         return self.total(parts.mass.flatten(-3).sum(-1)), self.total(mass_slope(self.lines, parts, alpha))
 
@@ -183,9 +183,9 @@ def fit_rule(
 def with_more_nodes(
     interpolant: Interpolant, panels: list[Panels], partition: Float[Tensor, "*batch"], alpha: Tensor
 ) -> SupportRule:
-    """The same rule with half as many nodes again along the last two axes, by which the error of the other is known.
+    """A rule on these panels with half as many nodes again along the last two axes: the difference estimates the error.
 
-    (Panels of a second axis belong to the nodes of the first, which stay.)
+    The first of three axes keeps its nodes, because the panels of the second belong to them.
     """
     last = [replace(each, nodes=3 * each.nodes // 2) for each in panels[-1:]]
     rule = fit_rule(interpolant, [*panels[:-1], *last], partition, alpha)

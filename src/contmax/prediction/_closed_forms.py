@@ -19,20 +19,21 @@ from torch.types import _size
 
 from contmax._eager import carries_gradient
 from contmax._typing import Bool, Float
-from contmax.deformed import expm1_over, log1p_over, log_beta
+from contmax.deformed import expm1_over, log1p_over
 from contmax.domains import Knots, Nodes
 from contmax.maps._entmax import entmax_map
 from contmax.numerics import graded_rule
-from contmax.prediction._live_parts import bucket, take
-from contmax.prediction._normalizer import UnitMeasure, bracket_of, carry_gradient, partition_on_nodes, solve_partition
-from contmax.prediction._prediction import LinePrediction, Prediction, joined, log_exp
-from contmax.prediction._regularized_prediction import (
-    Score,
-    broadcast_alpha,
-    checked_alpha,
-    read_score,
-    register_prediction,
+from contmax.prediction._live_parts import bucket
+from contmax.prediction._normalizer import (
+    UnitMeasure,
+    bracket_of,
+    carry_gradient,
+    normalizer_at_best,
+    normalizer_on_nodes,
+    solve_normalizer,
 )
+from contmax.prediction._prediction import LinePrediction, Prediction, log_exp
+from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 
 # Nodes per segment, for expectations that have no closed form.
 _NODES = 20
@@ -79,7 +80,7 @@ class Segments:
         return cls(alpha, log_peak, drop, ratio, reach, falls, live, infinite)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Segments":
-        """The same segments after a change of the shape of all fields."""
+        """These segments with a function applied to every field, such as a change of shape."""
         return Segments(*(function(getattr(self, field.name)) for field in fields(self)))
 
     @property
@@ -140,24 +141,23 @@ class Segments:
 def predict_on_knots(score: Score, domain: Knots, alpha: float | int | Tensor) -> "KnotsPrediction":
     """The prediction; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.points.device)
-    values, dtype = read_score(score, domain.points, domain)
-    values = broadcast_alpha(values, index)
+    values, dtype = read_score(score, domain.points, domain, index)
     knots = domain.points.double()
     length = knots[-1] - knots[0]
     unit = (knots - knots[0]) / length
     form = UnitMeasure.of(values, length, index)
     known = values > -torch.inf
     scaled = torch.where(known, form.scaled(values), -torch.inf)
-    return KnotsPrediction(alpha, form, knots, scaled, _partition(scaled, unit, index), dtype)
+    return KnotsPrediction(alpha, form, knots, scaled, _normalizer(scaled, unit, index), dtype)
 
 
-def _partition(scores: Float[Tensor, "*batch n"], unit: Float[Tensor, "n"], alpha: Tensor) -> Float[Tensor, "*batch"]:
+def _normalizer(scores: Float[Tensor, "*batch n"], unit: Float[Tensor, "n"], alpha: Tensor) -> Float[Tensor, "*batch"]:
     """Ã with its derivatives."""
     gaps, fixed, index, lengths = unit.diff(), scores.detach(), alpha.detach(), unit.detach().diff()
     weights = torch.nn.functional.pad(lengths, (1, 0)) / 2 + torch.nn.functional.pad(lengths, (0, 1)) / 2
     known = fixed > -torch.inf
     both = known[..., 1:] & known[..., :-1]
-    start = partition_on_nodes(fixed, weights, index)
+    start = normalizer_on_nodes(fixed, weights, index)
     bracket = bracket_of(
         torch.where(known, fixed, 0).amin(-1), torch.where(known, fixed, 0).amax(-1), (both * lengths).sum(-1), index
     )
@@ -166,7 +166,7 @@ def _partition(scores: Float[Tensor, "*batch n"], unit: Float[Tensor, "n"], alph
         segments = _segments(fixed, partition, lengths, index)
         return segments.mass.sum(-1), (segments.length * segments.mean_power(2 - segments.alpha)).sum(-1)
 
-    solution = solve_partition(mass_and_slope, start, bracket, index)
+    solution = solve_normalizer(mass_and_slope, start, bracket, index)
     if not carries_gradient(scores, unit, alpha):
         return solution
     _, slope = mass_and_slope(solution)
@@ -181,7 +181,6 @@ def _segments(scores: Tensor, partition: Tensor, gaps: Tensor, alpha: Tensor) ->
 class KnotsPrediction(LinePrediction):
     """A prediction for a piecewise-linear score, see :class:`Prediction`; density and cdf are closed forms."""
 
-    has_rsample = True
     _batched: ClassVar = {**LinePrediction._batched, "_scores": 1}
 
     def __init__(
@@ -221,13 +220,10 @@ class KnotsPrediction(LinePrediction):
     def _place(self, unit: Tensor) -> Tensor:
         return self._knots[0] + self._length * unit
 
-    def _take(self, field: Tensor, index: Tensor) -> Tensor:
-        return take(field, index, self.batch_shape)
-
     def _locate(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Segment of each point, its excess f − A there (−inf on dead segments), and its unit coordinate."""
         unit = (points - self._knots[0]) / self._length
-        unit = unit.expand(torch.broadcast_shapes(unit.shape, self.batch_shape))
+        unit = self._spread(unit)
         segment = torch.searchsorted(self._unit[1:-1].detach(), unit.detach().contiguous(), right=True)
         left, right = self._take(self._scores, segment), self._take(self._scores, segment + 1)
         known = (left > -torch.inf) & (right > -torch.inf)
@@ -254,10 +250,7 @@ class KnotsPrediction(LinePrediction):
         """Mass to the left of each segment."""
         return self._segments.mass.cumsum(-1) - self._segments.mass
 
-    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The quantile of a probability in [0, 1] in closed form, NaN elsewhere."""
-        level = self._points(value)
-        level = level.expand(torch.broadcast_shapes(level.shape, self.batch_shape))
+    def _quantile(self, level: Tensor) -> Tensor:
         mass = self._segments.mass
         segment = bucket(mass, level)
         chosen = self._segments.map(lambda field: self._take(field.expand(mass.shape), segment))
@@ -267,23 +260,15 @@ class KnotsPrediction(LinePrediction):
         share = torch.where(level == 1, 1, share)
         depth, _ = chosen.descend(torch.where(chosen.falls, share, 1 - share), self._index)
         points = self._place(chosen.position(depth, self._unit[segment], self._unit[segment + 1]))
-        return torch.where((level >= 0) & (level <= 1) & (own > 0), points, torch.nan).to(self._result_dtype(value))
-
-    def rsample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008
-        """Draws by the inverse cdf, with gradients to the score and α; shape ``sample_shape + batch_shape``."""
-        shape = self._extended_shape(Size(sample_shape))
-        return self._round(self.icdf(torch.rand(shape, dtype=torch.float64, device=self._partition.device)))
+        return torch.where((level >= 0) & (level <= 1) & (own > 0), points, torch.nan)
 
     @property
     def mode(self) -> Float[Tensor, "*batch"]:
         """The knot of highest score; the leftmost of several."""
         return self._round(self._knots[self._scores.argmax(-1)])
 
-    @property
-    def live_cells(self) -> Float[Tensor, "*batch M 2"]:
-        """The disjoint intervals of the support, left to right; shorter lists of a batch are padded with NaN."""
-        start, stop = self._pieces()
-        return self._round(joined(start, stop, self._segments.live))
+    def _live(self) -> Bool[Tensor, "*batch P"]:
+        return self._segments.live
 
     def _bends(self) -> Float[Tensor, "m"]:
         return self._knots
@@ -300,16 +285,10 @@ class KnotsPrediction(LinePrediction):
 def predict_on_nodes(score: Score, domain: Nodes, alpha: float | int | Tensor) -> "NodesPrediction":
     """The prediction; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.points.device)
-    values, dtype = read_score(score, domain.points, domain)
-    values = broadcast_alpha(values, index)
+    values, dtype = read_score(score, domain.points, domain, index)
     weights = domain.weights.double()
     density = entmax_map(values, index[..., None] if isinstance(alpha, Tensor) else float(alpha), -1, weights)
-    best = density.detach().argmax(-1, keepdim=True)
-    height, top = density.gather(-1, best)[..., 0], values.gather(-1, best)[..., 0]
-    some = height > 0
-    normalizer = torch.where(
-        some, torch.where(some, top, 0) - log_beta(torch.where(some, height, 1), 2 - index), -torch.inf
-    )
+    normalizer = torch.where(density.amax(-1) > 0, normalizer_at_best(values, density, index), -torch.inf)
     return NodesPrediction(alpha, index, domain, values, normalizer, density, dtype)
 
 

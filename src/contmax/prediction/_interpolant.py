@@ -67,12 +67,12 @@ class Interpolant:
         return self.alive.shape[: self.alive.dim() - self.axes]
 
     def expand(self, rows: torch.Size) -> "Interpolant":
-        """The same scores for more rows."""
-        table = self.table.expand(*rows, *self.table.shape[len(self.rows) :])
-        return Interpolant(table, self.alive.expand(*rows, *self.alive.shape[len(self.rows) :]), self.axes)
+        """These scores for more rows."""
+        table, alive = (part.expand(*rows, *part.shape[len(self.rows) :]) for part in (self.table, self.alive))
+        return Interpolant(table, alive, self.axes)
 
     def detach(self) -> "Interpolant":
-        """The same scores without gradient."""
+        """These scores without gradient."""
         return Interpolant(self.table.detach(), self.alive, self.axes)
 
     @property
@@ -80,18 +80,11 @@ class Interpolant:
         """Share (*rows) of the box that has a score."""
         return self.alive.double().flatten(len(self.rows)).mean(-1)
 
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds (*rows) of the scores: a Legendre polynomial is nowhere larger than one."""
+    def cell_bounds(self) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds (*rows, C, …, C) of the scores: a Legendre polynomial is nowhere larger than one."""
         table = self.table.flatten(-self.axes)
         mean, reach = table[..., 0], table[..., 1:].abs().sum(-1)
-        low, high = ((mean + side * reach).flatten(len(self.rows)) for side in (-1, 1))
-        return low.amin(-1), high.amax(-1)
-
-    def slope(self, axis: int) -> "Interpolant":
-        """The derivative along an axis."""
-        place = axis - self.axes
-        table = 2 * self.cells * legendre_slope(self.table.movedim(place, -1)).movedim(-1, place)
-        return Interpolant(table, self.alive, self.axes)
+        return mean - reach, mean + reach
 
     def at(self, x: Float[Tensor, "..."]) -> "Interpolant":
         """The slice at a first coordinate x (*more, *rows): an interpolant with these rows and one axis less.
@@ -172,7 +165,7 @@ def _contracted(table: Tensor, bases: list[Tensor]) -> Tensor:
 
 
 def negligible(partition: Float[Tensor, "..."], alpha: Tensor, axes: int) -> Float[Tensor, "..."]:
-    """The score at which the density is small enough to be left out; for α > 1 as good as the threshold."""
+    """The score at which the density is small enough to be left out; for α > 1 about the threshold."""
     return partition + log_beta(torch.full_like(partition, _NEGLIGIBLE[axes]), 2 - alpha)
 
 

@@ -1,4 +1,4 @@
-"""The Ω_α-map of a score on an interval: ends of the support located, cdf and quantiles by the same polynomials."""
+"""The Ω_α-map of a score on an interval: ends of the support located, cdf and quantiles by piecewise polynomials."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,28 +8,15 @@ from torch import Size, Tensor
 from torch.types import _size
 
 from contmax._eager import carries_gradient, is_eager_cpu
-from contmax._typing import Float
+from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.domains import Interval
-from contmax.numerics import gauss_legendre, graded_rule, legendre_coefficients, legendre_slope, legendre_sum
-from contmax.prediction._live_parts import PART_NODES, Lines, live_parts, locate_quantile, mass_before, mass_slope, take
-from contmax.prediction._normalizer import (
-    UnitMeasure,
-    bracket_of,
-    carry_gradient,
-    no_density,
-    partition_on_nodes,
-    solve_partition,
-)
-from contmax.prediction._prediction import LinePrediction, joined, without_slivers
-from contmax.prediction._regularized_prediction import (
-    Score,
-    broadcast_alpha,
-    checked_alpha,
-    read_score,
-    register_prediction,
-)
-from contmax.prediction._resolution import Noise, no_mass, refined, refuse_if_lost, report
+from contmax.numerics import graded_rule, legendre_coefficients, legendre_slope, legendre_sum
+from contmax.prediction._live_parts import PART_NODES, Lines, live_parts, locate_quantile, mass_before, mass_slope
+from contmax.prediction._normalizer import UnitMeasure, bracket_of, carry_gradient, no_density, solve_normalizer
+from contmax.prediction._prediction import LinePrediction
+from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
+from contmax.prediction._resolution import Noise, View, no_mass, refined, report
 
 # Share of the domain below which cells are not halved, and a jump of the score is only known to lie somewhere.
 _SLIVER = 2.0**-36
@@ -39,9 +26,9 @@ _ADVICE = (
     "Cells are halved until there are 4096, or 65536 divided by the number of scores: raise resolution, predict fewer "
     "scores at a time, or pass contmax.domains.Nodes with your own quadrature rule."
 )
-# Mass that may lie where the density could have a pole (α < 1), on cells of so many roundings of points.
+# Mass allowed where the density could have a pole (α < 1): on cells no longer than this number of roundings of points.
 _DOUBTED, _ROUNDINGS = 1e-3, 256
-# Rounding of a cdf, and the density relative to the uniform one below which a quantile is as good as the end it is at.
+# Rounding of a cdf, and the density relative to the uniform one below which a quantile is the end of the support.
 _ROUNDING, _LEAST_DENSITY = 1e-14, 1e-9
 
 
@@ -51,40 +38,38 @@ def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Ten
     index = checked_alpha(alpha, domain.low.device)
     edges, values, dtype, misplaced, start = _sampled(score, domain, index)
     cells = values.shape[-2]
-    values = broadcast_alpha(values.flatten(-2), index)
+    values = values.flatten(-2)
     form = UnitMeasure.of(values, domain.volume.double(), index)
     alive = (values != -torch.inf).unflatten(-1, (cells, -1)).all(-1)
     scaled = form.scaled(values).unflatten(-1, (cells, -1))
     scaled = torch.where(alive[..., None], scaled, 0)
     lines = Lines.over(legendre_coefficients(scaled), alive, edges.diff() / 2)
-    solve = partial(solve_partition, explain=partial(_no_mass, domain, misplaced), slack=misplaced or 0.0)
-    start = _first_guess(lines, scaled.detach(), index.detach()) if start is None else start
-    partition = _partition(lines, start, index, solve)
+    solve = partial(solve_normalizer, explain=partial(_no_mass, domain, misplaced), slack=misplaced or 0.0)
+    partition = _normalizer(lines, start, index, solve)
     if is_eager_cpu(partition, index) and bool((index < 1).any()):
         _require_no_pole(lines.detach(), partition.detach(), index.detach(), domain, misplaced)
     return IntervalPrediction(alpha, form, lines, partition, domain, dtype)
 
 
-def _sampled(
-    score: Score, domain: Interval, alpha: Tensor
-) -> tuple[Tensor, Tensor, torch.dtype, float | None, Tensor | None]:
-    """Edges on [0, 1], values (*batch, C, q), the dtype of the result, the mass misplaced for want of cells, and Ã.
+def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Tensor, torch.dtype, float | None, Tensor]:
+    """Edges on [0, 1], values (*batch, C, q), the dtype of the result, the mass misplaced, and a first guess of Ã.
 
-    That mass and Ã, as the values alone tell it, are None where cells could not be fitted to the score.
+    The mass is misplaced for want of cells; it is None where cells could not be fitted to the score.
     """
     edges = torch.arange(domain.resolution + 1, dtype=torch.float64, device=domain.low.device) / domain.resolution
     low, high, count = domain.low.double(), domain.high.double(), domain.nodes_per_cell
 
     def at(unit: Tensor) -> Tensor:
-        return broadcast_alpha(read_score(score, (low + (high - low) * unit).to(dtype), domain)[0], alpha)
+        return read_score(score, (low + (high - low) * unit).to(dtype), domain, alpha)[0]
 
-    values, dtype = read_score(score, domain.nodes, domain)
-    broadcast_alpha(values, alpha)
+    values, dtype = read_score(score, domain.nodes, domain, alpha)
+    volume = domain.volume.double().detach()
     if isinstance(score, Tensor) or not is_eager_cpu(values, alpha):
-        return edges, values.unflatten(-1, (-1, count)), dtype, None, None
-    noise, volume = Noise(torch.finfo(dtype).eps, float(low / (high - low))), domain.volume.double().detach()
+        values = values.unflatten(-1, (-1, count))
+        view = View.of(values.detach(), edges.diff(), volume, alpha.detach())
+        return edges, values, dtype, None, view.partition
+    noise = Noise(torch.finfo(dtype).eps, float(low / (high - low)))
     edges, values, misplaced, start = refined(at, edges, count, volume, alpha.detach(), noise)
-    refuse_if_lost(misplaced, domain, _ADVICE)
     report(misplaced, _WARNED, domain, _ADVICE)
     return edges, values, dtype, float(misplaced.max()) if misplaced.numel() else 0.0, start
 
@@ -95,15 +80,7 @@ def _no_mass(domain: Interval, misplaced: float | None, mass: Tensor, alpha: Ten
     return no_density(mass, alpha) if fits else no_mass(mass, alpha, domain, _ADVICE)
 
 
-def _first_guess(lines: Lines, samples: Float[Tensor, "*batch C q"], alpha: Tensor) -> Float[Tensor, "*batch"]:
-    """Ã as the samples alone tell it."""
-    _, rule = gauss_legendre(samples.shape[-1], samples.device)
-    weights = (lines.half[:, None] * rule).flatten()
-    known = samples.masked_fill(~lines.alive[..., None], -torch.inf)
-    return partition_on_nodes(known.flatten(-2), weights, alpha)
-
-
-def _partition(
+def _normalizer(
     lines: Lines, start: Float[Tensor, "*batch"], alpha: Tensor, solve: Callable[..., Tensor]
 ) -> Float[Tensor, "*batch"]:
     """Ã with its derivatives."""
@@ -152,8 +129,6 @@ class IntervalPrediction(LinePrediction):
     The density is that of the piecewise-polynomial interpolant of the score through its values at the nodes.
     """
 
-    has_rsample = True
-
     def __init__(
         self,
         alpha: float | int | Tensor,
@@ -165,6 +140,7 @@ class IntervalPrediction(LinePrediction):
     ) -> None:
         super().__init__(alpha, form, partition, Size(), dtype)
         self._low, self._length = domain.low.double(), domain.volume.double()
+        self._sliver = _SLIVER * self._length
         self._lines = lines
         self._rebind()
         points = self._at(torch.arange(len(lines.half), device=lines.half.device)[:, None, None], self._parts.local)
@@ -192,17 +168,10 @@ class IntervalPrediction(LinePrediction):
         local = (unit - self._left[cell]) / self._lines.half[cell] - 1
         return cell, local.clamp(-1, 1), (unit >= 0) & (unit <= 1)
 
-    def _spread(self, points: Tensor) -> Tensor:
-        """The points, one for each member of the batch."""
-        return points.expand(torch.broadcast_shapes(points.shape, self.batch_shape))
-
     def _excess(self, points: Tensor) -> tuple[Tensor, Tensor]:
         cell, local, inside = self._locate(self._spread(points))
         inside = inside & self._take(self._lines.alive, cell)
         return legendre_sum(self._take(self._lines.coefficients, cell), local) - self._partition, inside
-
-    def _take(self, field: Tensor, index: Tensor) -> Tensor:
-        return take(field, index, self.batch_shape)
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """P(T ≤ t), to the accuracy of the prediction; arguments as ``log_prob``."""
@@ -225,10 +194,8 @@ class IntervalPrediction(LinePrediction):
             -1
         )
 
-    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The quantile of a probability in [0, 1], NaN elsewhere; differentiable in it, in the score and in α."""
-        level = self._spread(self._points(value))
-        points = self._quantile(level)
+    def _quantile(self, level: Tensor) -> Tensor:
+        points = self._rough_quantile(level)
         for _ in range(2):
             # Newton's method on the cdf: from so close two steps are exact, in value and to second order beyond it.
             # At an end of the support there is nothing to divide by; elsewhere rounding of the cdf is not worth a step.
@@ -237,17 +204,18 @@ class IntervalPrediction(LinePrediction):
             excess = self._cdf(points) - level
             settled = excess.detach().abs() < _ROUNDING
             points = points - (excess - torch.where(settled, excess.detach(), 0)) / density
-        return torch.where((level >= 0) & (level <= 1), points, torch.nan).to(self._result_dtype(value))
+        return torch.where((level >= 0) & (level <= 1), points, torch.nan)
 
-    def _quantile(self, level: Tensor) -> Tensor:
+    def _rough_quantile(self, level: Tensor) -> Tensor:
         """Quantiles to about 1e-9 of their cells, without gradient."""
-        found = self._at(*locate_quantile(self._parts, level.clamp(0, 1))).detach()
-        return torch.where(self._masses.detach().sum(-1) > 0, found, torch.nan)
+        points = self._at(*locate_quantile(self._parts, level.clamp(0, 1))).detach()
+        return torch.where(self._masses.detach().sum(-1) > 0, points, torch.nan)
 
-    def rsample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008
-        """Draws by the inverse cdf, with gradients to the score and α; shape ``sample_shape + batch_shape``."""
-        level = torch.rand(self._extended_shape(Size(sample_shape)), dtype=torch.float64, device=self._partition.device)
-        return self._round(self.icdf(level) if torch.is_grad_enabled() else self._quantile(level))
+    @torch.no_grad()
+    def sample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008
+        """Draws by the inverse cdf, without gradient; shape ``sample_shape + batch_shape``."""
+        shape = self._extended_shape(Size(sample_shape))
+        return self._round(self._rough_quantile(torch.rand(shape, dtype=torch.float64, device=self._low.device)))
 
     @property
     def mode(self) -> Float[Tensor, "*batch"]:
@@ -267,12 +235,8 @@ class IntervalPrediction(LinePrediction):
             local = local - torch.where(interior, shift, 0)
         return self._round(self._at(cell, local))
 
-    @property
-    def live_cells(self) -> Float[Tensor, "*batch M 2"]:
-        """The disjoint intervals of the support, left to right; shorter lists of a batch are padded with NaN."""
-        start, stop = self._pieces()
-        cells = joined(start, stop, self._parts.mass.detach().sum(-1).flatten(-2) > 0)
-        return self._round(without_slivers(cells, _SLIVER * self._length))
+    def _live(self) -> Bool[Tensor, "*batch P"]:
+        return self._parts.mass.detach().sum(-1).flatten(-2) > 0
 
     def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
         cells = torch.arange(len(self._lines.half), device=self._lines.half.device)[:, None]

@@ -8,7 +8,7 @@ as often as the integrals, also at α = 2 (where the second derivative lives on 
 :math:`p^{2-\alpha}` is unbounded).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -59,7 +59,7 @@ class Lines:
 
     @classmethod
     def over(cls, coefficients: Tensor, alive: Tensor, half: Tensor) -> "Lines":
-        """Lines with their monotone pieces found."""
+        """Lines, with the extremum found that splits each cell into monotone pieces."""
         fixed = coefficients.detach()
         split, turns = _extremum(fixed)
         ends = torch.stack([-torch.ones_like(split), split, torch.ones_like(split)], -1)
@@ -71,17 +71,14 @@ class Lines:
         return (mean - reach).amin(-1), (mean + reach).amax(-1)
 
     def expand(self, rows: torch.Size) -> "Lines":
-        """The same lines for more rows."""
-        fields = (self.coefficients, self.alive, self.split, self.heights, self.turns)
-        coefficients, alive, split, heights, turns = (
-            field.expand(*rows, *field.shape[field.dim() - rest :])
-            for field, rest in zip(fields, (2, 1, 1, 2, 1), strict=True)
-        )
-        return Lines(coefficients, alive, self.half, split, heights, turns)
+        """These lines for more rows."""
+        names, own = ("coefficients", "alive", "split", "heights", "turns"), self.alive.dim() - 1
+        fields = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: field.expand(*rows, *field.shape[own:]) for name, field in fields.items()})
 
     def detach(self) -> "Lines":
-        """The same lines without gradient."""
-        return Lines(self.coefficients.detach(), self.alive, self.half, self.split, self.heights, self.turns)
+        """These lines without gradient."""
+        return replace(self, coefficients=self.coefficients.detach())
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ class Parts:
     """Quadrature weight times density at each node."""
 
 
-def level_of(partition: Tensor, alpha: Tensor) -> Tensor:
+def threshold_of(partition: Tensor, alpha: Tensor) -> Tensor:
     """λ = A − 1/(α−1), at or below which the density is zero; −∞ for α ≤ 1, where it never is."""
     above = alpha > 1
     return torch.where(above, partition - 1 / torch.where(above, alpha - 1, 1), -torch.inf)
@@ -116,24 +113,9 @@ def live_parts(lines: Lines, partition: Tensor, alpha: Tensor, nodes: int, least
         nodes: quadrature nodes per part.
         least: a score, (*rows), at or below which the density may be left out where it is never zero (α ≤ 1).
     """
-    level = level_of(partition, alpha)
+    level = threshold_of(partition, alpha)
     level = level if least is None else torch.where(alpha > 1, level, least)
-    return _between(_ends(lines, level[..., None, None]), lines, partition, alpha, nodes)
-
-
-def live_masses(
-    lines: Lines, partition: Tensor, alpha: Tensor, nodes: tuple[int, ...]
-) -> list[Float[Tensor, "*rows C"]]:
-    """Mass of each cell by rules with different numbers of nodes, whose ends are looked for once."""
-    ends = _ends(lines, level_of(partition, alpha)[..., None, None])
-    return [_between(ends, lines, partition, alpha, count).mass.flatten(-2).sum(-1) for count in nodes]
-
-
-def _between(
-    ends: tuple[Tensor, Tensor, Tensor, Tensor], lines: Lines, partition: Tensor, alpha: Tensor, nodes: int
-) -> Parts:
-    """The parts between these ends."""
-    start, stop, start_moves, stop_moves = ends
+    start, stop, start_moves, stop_moves = _ends(lines, level[..., None, None])
     partition, alpha = partition[..., None, None], alpha[..., None, None]
     unit, weight = graded_rule(nodes, lines.half.device)
     length = (stop - start)[..., None]
@@ -178,20 +160,14 @@ def _root(coefficients: Tensor, level: Tensor, inside: Tensor, outside: Tensor, 
 
     A Newton step is exact to first order in a perturbation of the score, two of them to third order.
     """
-    both, height = _value_and_slope(coefficients.detach()), level.detach().expand(crossed.shape)
-    if is_eager_cpu(both):
-        # Few pieces are crossed; only those are worth iterating over.
-        each = both[..., None, :, :].expand(*crossed.shape, *both.shape[-2:])[crossed]
-        goal, near, far = (field[crossed][:, None] for field in (height, inside, outside))
-        x = inside.masked_scatter(crossed, _closed_root(each, goal, near, far, _MOST_ROOT_STEPS))
-        if not carries_gradient(coefficients, level):
-            return x
-    else:
-        x = torch.where(crossed, _closed_root(both, height, inside, outside, _ROOT_STEPS), inside)
+    both = _value_and_slope(coefficients.detach())
+    x = _roots(crossed, both, level.detach(), inside, outside, _ROOT_STEPS, _ROOT_TOLERANCE)
+    if is_eager_cpu(x) and not carries_gradient(coefficients, level):
+        return x
     coefficients, slope = coefficients[..., None, :], legendre_slope(coefficients)[..., None, :]
     for _ in range(2):
         excess = legendre_sum(coefficients, x) - level
-        # The value is as good as it gets; only the derivative is taken from the step.
+        # The value is exact to rounding; only the derivative is taken from the step.
         x = x - (excess - excess.detach()) * _reciprocal(legendre_sum(slope, x), crossed)
     return x
 
@@ -201,13 +177,25 @@ def _value_and_slope(coefficients: Float[Tensor, "... q"]) -> Float[Tensor, "...
     return legendre_to_chebyshev(torch.stack([coefficients, legendre_slope(coefficients)], -2))
 
 
-def _closed_root(
+def _roots(
+    where: Bool[Tensor, "... p"],
     value_and_slope: Float[Tensor, "... 2 q"],
-    level: Tensor | float,
+    level: Tensor,
     inside: Float[Tensor, "... p"],
     outside: Float[Tensor, "... p"],
     steps: int,
-    tolerance: float = _ROOT_TOLERANCE,
+    tolerance: float,
+) -> Float[Tensor, "... p"]:
+    """Roots between inside and outside at `where`, which holds at few places; elsewhere `inside`."""
+    if not is_eager_cpu(value_and_slope):
+        return torch.where(where, _closed_root(value_and_slope, level, inside, outside, steps, tolerance), inside)
+    each = value_and_slope[..., None, :, :].expand(*where.shape, *value_and_slope.shape[-2:])[where]
+    goal, near, far = (field.expand(where.shape)[where][:, None] for field in (level, inside, outside))
+    return inside.masked_scatter(where, _closed_root(each, goal, near, far, _MOST_ROOT_STEPS, tolerance))
+
+
+def _closed_root(
+    value_and_slope: Tensor, level: Tensor, inside: Tensor, outside: Tensor, steps: int, tolerance: float
 ) -> Float[Tensor, "... p"]:
     """Newton's method between two ends, one above the level and one not; bisection where it would leave them."""
     x = (inside + outside) / 2
@@ -241,17 +229,13 @@ def _extremum(coefficients: Tensor) -> tuple[Tensor, Tensor]:
     inside, outside = torch.where(rising, low, high), torch.where(rising, high, low)
     both = _value_and_slope(legendre_slope(coefficients))
     often = turns.sum(-1)
-    turned = often > 0
-    if is_eager_cpu(both):
-        ends = inside[turned], outside[turned]
-        found = _closed_root(both[turned], 0.0, *ends, _MOST_ROOT_STEPS, _EXTREMUM_TOLERANCE)
-        return torch.zeros_like(inside[..., 0]).masked_scatter(turned, found), often
-    found = _closed_root(both, 0.0, inside, outside, _EXTREMUM_STEPS)[..., 0]
-    return torch.where(turned, found, 0), often
+    turned = (often > 0)[..., None]
+    found = _roots(turned, both, inside.new_zeros(()), inside, outside, _EXTREMUM_STEPS, _EXTREMUM_TOLERANCE)
+    return torch.where(turned, found, 0)[..., 0], often
 
 
 def _reciprocal(value: Tensor, where: Tensor) -> Tensor:
-    """1/value where asked and possible, else 0."""
+    """1/value at `where`, 0 elsewhere and where the value is 0."""
     usable = where & (value != 0)
     return torch.where(usable, 1 / torch.where(usable, value, 1), 0)
 
@@ -286,30 +270,18 @@ def mass_before(parts: Parts) -> Float[Tensor, "*rows P"]:
 
 
 def locate_quantile(parts: Parts, level: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
-    """Cell (*sample, *rows) and local coordinate at which the share `level` of each row's mass lies to the left."""
-    rows = parts.mass.shape[:-3]
-    piece, u = locate_share(parts.mass.flatten(-3, -2), level)
-    start, stop = (take(end.detach().flatten(-2), piece, rows) for end in (parts.start, parts.stop))
-    return piece // 2, start + (stop - start) * grading(u)
-
-
-def locate_share(masses: Float[Tensor, "*rows P n"], level: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
-    """Piece, and position u in [0, 1] of it, up to which a share of the mass lies; both (*sample, *rows).
+    """Cell and local coordinate, both (*sample, *rows), left of which lies the share `level` of each row's mass.
 
     Nothing is differentiated here.
-
-    Args:
-        masses: masses at the Gauss nodes in u of consecutive pieces.
-        level: shares in [0, 1], (*sample, *rows).
     """
-    rows, masses = masses.shape[:-2], masses.detach()
-    piece_masses = masses.sum(-1)
-    target = level.detach() * piece_masses.sum(-1)
-    piece = bucket(piece_masses, target)
-    before = take(piece_masses.cumsum(-1) - piece_masses, piece, rows)
-    share = _share_of_piece(take(masses, piece, rows), target - before)
+    rows, masses = parts.mass.shape[:-3], parts.mass.detach().flatten(-3, -2)
+    target = level.detach() * masses.flatten(-2).sum(-1)
+    piece = bucket(masses.sum(-1), target)
+    share = _share_of_piece(take(masses, piece, rows), target - take(mass_before(parts).detach(), piece, rows))
     # Where the density vanishes at the ends, rounding would keep their own probabilities away from them.
-    return piece, torch.where(level <= 0, 0, torch.where(level >= 1, 1, share))
+    share = torch.where(level <= 0, 0, torch.where(level >= 1, 1, share))
+    start, stop = (take(end.detach().flatten(-2), piece, rows) for end in (parts.start, parts.stop))
+    return piece // 2, start + (stop - start) * grading(share)
 
 
 def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -328,10 +300,7 @@ def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]
     for _ in range(_STEPS):
         excess = legendre_sum(value, u) - target
         low, high = torch.where(excess < 0, u, low), torch.where(excess > 0, u, high)
-        newton = u - excess / _or_one(legendre_sum(slope, u))
+        density = legendre_sum(slope, u)
+        newton = u - excess / torch.where(density > 0, density, 1)
         u = torch.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
     return (u + 1) / 2
-
-
-def _or_one(value: Tensor) -> Tensor:
-    return torch.where(value > 0, value, 1)

@@ -37,13 +37,7 @@ def no_density(mass: Tensor, alpha: Tensor) -> ValueError:
     )
 
 
-def farthest_from_one(mass: Tensor) -> float:
-    """The mass of the member of a batch that is worst off."""
-    worst = (mass - 1).abs().nan_to_num(torch.inf).argmax()
-    return float(mass.flatten()[worst])
-
-
-def solve_partition(
+def solve_normalizer(
     mass_and_slope: MassAndSlope,
     start: Float[Tensor, "*batch"],
     bracket: tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]],
@@ -88,7 +82,7 @@ def solve_partition(
         partition = proposed
         if eager and not bool(moved.any()):
             break
-    # The mass before the last step, which was as good as none, tells whether there is a solution.
+    # The last step was negligible, so the mass before it tells whether there is a solution.
     if eager and _misses_one(mass, slack):
         mass, _ = mass_and_slope(partition)
         if _misses_one(mass, slack):
@@ -117,23 +111,27 @@ def carry_gradient(
     return partition
 
 
-def partition_on_nodes(
+def normalizer_on_nodes(
     scores: Float[Tensor, "*batch n"], weights: Float[Tensor, "*#batch n"], alpha: Float[Tensor, "..."]
 ) -> Float[Tensor, "*batch"]:
     """A of the weighted point set, read off at its best point: a first guess for the integral it samples."""
-    p = entmax_map(scores, alpha[..., None], -1, weights)
-    best = p.argmax(-1, keepdim=True)
-    height = torch.where(scores == -torch.inf, 0, scores).gather(-1, best)[..., 0]
-    probability = p.gather(-1, best)[..., 0]
-    return height - log_beta(torch.where(probability > 0, probability, 1), 2 - alpha)
+    return normalizer_at_best(scores, entmax_map(scores, alpha[..., None], -1, weights), alpha)
+
+
+def normalizer_at_best(scores: Tensor, density: Tensor, alpha: Tensor) -> Float[Tensor, "*batch"]:
+    """A = f − log_{2−α} p at the point of highest density; meaningless where no point has a density."""
+    best = density.detach().argmax(-1, keepdim=True)
+    score = torch.where(scores == -torch.inf, 0, scores).gather(-1, best)[..., 0]
+    height = density.gather(-1, best)[..., 0]
+    return score - log_beta(torch.where(height > 0, height, 1), 2 - alpha)
 
 
 def bracket_of(
     lowest: Float[Tensor, "*batch"], highest: Float[Tensor, "*batch"], measure: Tensor, alpha: Tensor
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """A lies between where a constant score would put it; widened, since scores between samples may exceed them.
+    """Bounds of A: the values of A for constant scores at both extremes, and a margin for scores between samples.
 
-    Where there is nothing to normalise, no A is worth looking for.
+    The bracket is empty where there is nothing to normalise.
     """
     shift = -log_beta(1 / torch.where(measure > 0, measure, 1), 2 - alpha)
     margin = torch.where(measure > 0, 1e-3 + 0.1 * (highest - lowest), 0)
@@ -160,7 +158,7 @@ class UnitMeasure:
         return cls(torch.where(empty, 0, top), volume.log(), alpha, empty)
 
     def detach(self) -> "UnitMeasure":
-        """The same change without gradient."""
+        """This change without gradient."""
         return UnitMeasure(self.top, self.log_volume.detach(), self.alpha.detach(), self.empty)
 
     @property

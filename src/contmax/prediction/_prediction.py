@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Size, Tensor
 from torch.distributions import constraints
+from torch.types import _size
 
 from contmax._eager import is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.deformed import log1p_over, log_beta
 from contmax.densities import Density, Landmarks
 from contmax.densities._region import Intervals
+from contmax.prediction._live_parts import take
 from contmax.prediction._normalizer import UnitMeasure
 
 
@@ -88,9 +90,7 @@ class Prediction(Density):
                 f"the function must return one value, or one vector, per point: shape {tuple(shape)} or "
                 f"{(*shape, 'K')}; got {tuple(values.shape)}."
             )
-        extra = values.dim() - len(shape)
-        total = (self._masses.reshape(shape + (1,) * extra) * values).sum(len(shape) - 1)
-        return total.to(torch.promote_types(self._dtype, values.dtype))
+        return self._moment(values).to(torch.promote_types(self._dtype, values.dtype))
 
     def _moment(self, values: Tensor) -> Tensor:
         """Σ mass·values over the nodes; values (*batch, n, *rest)."""
@@ -121,7 +121,7 @@ class Prediction(Density):
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats."""
-        return self._round(-self._moment(_log_or_zero(self._heights)))
+        return self._round(-self._moment(torch.where(self._heights > 0, self._heights, 1).log()))
 
     def tsallis_negentropy(self) -> Float[Tensor, "*batch"]:
         r"""Ω_α(p) = E_p[log_{2−α} p]/α, of the prediction's own α."""
@@ -210,9 +210,17 @@ class ContinuousPrediction(Prediction):
 class LinePrediction(ContinuousPrediction):
     """A prediction on the line, in intervals in which density and score are smooth."""
 
+    has_rsample = True
+    _sliver: Tensor | float = 0.0
+    """Gaps and intervals of the support up to this length come from a jump of the score that lies somewhere there."""
+
     @abstractmethod
     def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
         """Where the intervals begin and end in which the density is positive and smooth, left to right."""
+
+    @abstractmethod
+    def _live(self) -> Bool[Tensor, "*batch P"]:
+        """Which of these intervals have mass."""
 
     @abstractmethod
     def _bends(self) -> Float[Tensor, "m"]:
@@ -222,6 +230,32 @@ class LinePrediction(ContinuousPrediction):
     def pieces(self) -> Float[Tensor, "*batch P 2"]:
         """Intervals, left to right, inside of which the density is positive and smooth; some have no length."""
         return self._round(torch.stack(self._pieces(), -1))
+
+    @property
+    def live_cells(self) -> Float[Tensor, "*batch M 2"]:
+        """The disjoint intervals of the support, left to right; shorter lists of a batch are padded with NaN."""
+        return self._round(without_slivers(joined(*self._pieces(), self._live()), self._sliver))
+
+    def rsample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008
+        """Draws by the inverse cdf, with gradients to the score and α; shape ``sample_shape + batch_shape``."""
+        shape = self._extended_shape(Size(sample_shape))
+        return self._round(self._quantile(torch.rand(shape, dtype=torch.float64, device=self._partition.device)))
+
+    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The quantile of a probability in [0, 1], NaN elsewhere; differentiable in it, in the score and in α."""
+        return self._quantile(self._spread(self._points(value))).to(self._result_dtype(value))
+
+    @abstractmethod
+    def _quantile(self, level: Tensor) -> Tensor:
+        """:meth:`icdf` in float64."""
+
+    def _spread(self, points: Tensor) -> Tensor:
+        """The points, one for each member of the batch."""
+        return points.expand(torch.broadcast_shapes(points.shape, self.batch_shape))
+
+    def _take(self, field: Tensor, index: Tensor) -> Tensor:
+        """Entry `index` (*sample, *batch) of each member's field (*batch, C, *rest)."""
+        return take(field, index, self.batch_shape)
 
     def _region(self) -> Intervals:
         return Intervals(*self._pieces())
@@ -271,10 +305,6 @@ def log_exp(u: Float[Tensor, "..."], alpha: Float[Tensor, "..."]) -> Float[Tenso
     return torch.where(inside, safe * log1p_over((alpha - 1) * safe), -torch.inf)
 
 
-def _log_or_zero(values: Tensor) -> Tensor:
-    return torch.where(values > 0, values, 1).log()
-
-
 def joined(
     start: Float[Tensor, "*rows P"],
     stop: Float[Tensor, "*rows P"],
@@ -296,11 +326,11 @@ def joined(
     return torch.stack(ends, -1)
 
 
-def without_slivers(cells: Float[Tensor, "*rows M 2"], size: Tensor) -> Float[Tensor, "*rows m 2"]:
-    """The same intervals less gaps and intervals up to a size: a polynomial leaves such beside a jump of the score."""
+def without_slivers(cells: Float[Tensor, "*rows M 2"], size: Tensor | float) -> Float[Tensor, "*rows m 2"]:
+    """Intervals with gaps up to a size closed and shorter ones left out: a polynomial has such beside a jump."""
     if cells.shape[-2] < 2:
         return cells
     length = (cells[..., 1] - cells[..., 0]).detach().nan_to_num(-1)
-    kept = (length > size) | ((length == length.amax(-1, keepdim=True)) & (length >= 0))
-    cells = joined(cells[..., 0], cells[..., 1], kept)
+    long = (length > size) | ((length == length.amax(-1, keepdim=True)) & (length >= 0))
+    cells = joined(cells[..., 0], cells[..., 1], long)
     return joined(cells[..., 0], cells[..., 1], ~cells[..., 0].isnan(), size)

@@ -16,8 +16,10 @@ Rule = Callable[[Any, Any, Any], Prediction]
 _RULES: dict[type, Rule] = {}
 
 
-def read_score(score: Score, points: Tensor, domain: object) -> tuple[Float[Tensor, "*batch n"], torch.dtype]:
-    """Values at the points in float64, and the dtype results are to have.
+def read_score(
+    score: Score, points: Tensor, domain: object, alpha: Float[Tensor, "..."]
+) -> tuple[Float[Tensor, "*batch n"], torch.dtype]:
+    """Values at the points in float64, over the common batch of scores and α; and the dtype results are to have.
 
     A callable is called with the points in their own dtype, and once more in the dtype of its answer if that is wider:
     a score with float64 parameters is read at float64 points wherever the domain came from.
@@ -26,6 +28,7 @@ def read_score(score: Score, points: Tensor, domain: object) -> tuple[Float[Tens
         score: t ↦ values with the points along the last dimension, or those values.
         points: (n,) or (n, N).
         domain: where they lie, for messages.
+        alpha: α, a float64 tensor.
     """
     if isinstance(score, Tensor):
         values = score
@@ -40,7 +43,7 @@ def read_score(score: Score, points: Tensor, domain: object) -> tuple[Float[Tens
             "Pass a function of t, or its values at domain.nodes."
         )
     _check_values(values, points, domain)
-    return values.double(), torch.promote_types(values.dtype, points.dtype)
+    return _over_batch(values, alpha).double(), torch.promote_types(values.dtype, points.dtype)
 
 
 def checked_alpha(alpha: float | int | Tensor, device: torch.device) -> Float[Tensor, "..."]:
@@ -60,7 +63,7 @@ def checked_alpha(alpha: float | int | Tensor, device: torch.device) -> Float[Te
     return torch.full((), alpha, dtype=torch.float64, device=device)
 
 
-def broadcast_alpha(values: Tensor, alpha: Tensor) -> Tensor:
+def _over_batch(values: Tensor, alpha: Tensor) -> Tensor:
     """Values expanded over the common batch of scores and α."""
     if not alpha.shape:
         return values

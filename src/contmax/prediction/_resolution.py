@@ -1,9 +1,9 @@
-r"""Whether a density tells the truth about its score: compared at points that were held out from the interpolation.
+r"""Whether the nodes resolve a score: cells are halved until they do, and points between the nodes check the rest.
 
 A score is known at nodes and interpolated between them. Steps, kinks and peaks narrower than a cell make the
-interpolant differ from the score. What that does to the density p is measured in mass, on a domain of measure one:
-:math:`\int |\exp_{2-\alpha}(f - A) - \exp_{2-\alpha}(f_{\text{interpolated}} - A)|`. More than the stated accuracy is
-said in a warning, more than a tenth is refused.
+interpolant differ from the score. The error of the density p is measured in mass, on a domain of measure one:
+:math:`\int |\exp_{2-\alpha}(f - A) - \exp_{2-\alpha}(f_{\text{interpolated}} - A)|`. An
+error beyond the stated accuracy gives a warning, one beyond a tenth of the mass an error.
 """
 
 import warnings
@@ -17,12 +17,12 @@ from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.maps._threshold import power_on_support
 from contmax.numerics import gauss_legendre, legendre_coefficients, legendre_slope, legendre_sum
-from contmax.prediction._live_parts import PART_NODES, Lines, level_of, live_masses
-from contmax.prediction._normalizer import UnitMeasure, farthest_from_one, partition_on_nodes
+from contmax.prediction._live_parts import PART_NODES, Lines, live_parts, threshold_of
+from contmax.prediction._normalizer import UnitMeasure, normalizer_on_nodes
 
 # The share of the mass from which on a density is refused.
 _REFUSED = 0.1
-# Rounding of scores in units of their precision, below which a difference means nothing.
+# Differences of scores below this number of roundings count as none.
 _ROUNDING = 64
 # Mass that one cell may misplace. Halving stops at 2⁻³⁶ of a cell, where even a jump misplaces less than this.
 _TOLERANCE = 1e-12
@@ -31,7 +31,7 @@ _MOST_HALVINGS = 36
 _MOST_CELLS, _MOST_CELLS_OF_BATCH = 4096, 2**16
 # Points per cell at which the score is read again when the limit was reached.
 _HELD_OUT = 2
-# A change of Ã that is too small to tell live cells from others.
+# A change of Ã that does not change which cells are live.
 _SETTLED = 1e-4
 # By how much noise at the nodes may grow on the way to the edge of a cell.
 _EXTRAPOLATION = 16
@@ -42,7 +42,7 @@ Read = Callable[[Float[Tensor, "n"]], Float[Tensor, "*batch n"]]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A score and its interpolant at the same points, both for the domain of measure one; −inf means no mass."""
+    """A score and its interpolant at points between the nodes, for the domain of measure one; −inf means no mass."""
 
     exact: Float[Tensor, "*batch n"]
     interpolated: Float[Tensor, "*batch n"]
@@ -68,14 +68,14 @@ class HeldOut:
         return (weights * (exact - interpolated).abs()).sum(-1)
 
     def misplaced_by_guess(self, partition: Float[Tensor, "*batch"], alpha: Tensor, weights: Tensor | float) -> Tensor:
-        """The same for a first guess of A, 0 where it says nothing."""
+        """:meth:`misplaced` for a first guess of A; 0 where its densities are infinite."""
         _, interpolated = self.densities(partition, alpha)
         # A guess that is too small makes all densities too large; for α < 1 it makes them infinite.
         mass = (weights * interpolated).sum(-1).clamp(min=1)
         return (self.misplaced(partition, alpha, weights) / mass).nan_to_num(0)
 
     def misplaced_of_own(self, partition: Float[Tensor, "*batch"], alpha: Tensor) -> Tensor:
-        """The same at points drawn from the interpolated density."""
+        """:meth:`misplaced`, estimated at points drawn from the interpolated density."""
         exact, interpolated = self.densities(partition, alpha)
         ratio = torch.where(interpolated > 0, exact / torch.where(interpolated > 0, interpolated, 1), 1)
         return (ratio - 1).abs().mean(-1)
@@ -92,36 +92,23 @@ def spread_points(count: int, axes: int, device: torch.device) -> Float[Tensor, 
     return (0.5 + index * step) % 1
 
 
-def refuse_if_lost(misplaced: Float[Tensor, "*batch"], domain: object, advice: str) -> None:
-    """An error where more than a tenth of the mass is misplaced."""
-    worst = _worst(misplaced)
+def report(misplaced: Float[Tensor, "*batch"], expected: float, domain: object, advice: str) -> None:
+    """A warning where more mass is misplaced than expected of smooth scores; an error where more than a tenth is."""
+    worst = float(misplaced.max()) if misplaced.numel() else 0.0
     if worst > _REFUSED:
         share = f"{100 * worst:.0f} %" if worst < 1 else "all"
-        raise unresolved(f"{share} of its mass would be misplaced", domain, advice)
-
-
-def report(misplaced: Float[Tensor, "*batch"], expected: float, domain: object, advice: str) -> None:
-    """A warning where more mass is misplaced than a score that is smooth on every cell would have."""
-    worst = _worst(misplaced)
+        raise ValueError(f"{_subject(domain)}: {share} of its mass would be misplaced. {advice}")
     if worst > expected:
         found = f"about {100 * worst:.1g} % of its mass is misplaced"
         warnings.warn(f"{_subject(domain)}: {found}. {advice}", RuntimeWarning, stacklevel=5)
 
 
-def _worst(misplaced: Tensor) -> float:
-    return float(misplaced.max()) if misplaced.numel() else 0.0
-
-
 def no_mass(mass: Tensor, alpha: Tensor, domain: object, advice: str) -> ValueError:
     """The error where no A gives the interpolated density the mass one."""
-    found = f"the interpolated density has mass {farthest_from_one(mass):.3g} instead of 1"
+    worst = float(mass.flatten()[(mass - 1).abs().nan_to_num(torch.inf).argmax()])
     below = " With alpha < 1 a peak can also be so sharp that no density exists; then pass a larger alpha."
-    return unresolved(found, domain, advice + (below if bool((alpha < 1).any()) else ""))
-
-
-def unresolved(found: str, domain: object, advice: str) -> ValueError:
-    """The error for a score that was not resolved."""
-    return ValueError(f"{_subject(domain)}: {found}. {advice}")
+    advice = advice + (below if bool((alpha < 1).any()) else "")
+    return ValueError(f"{_subject(domain)}: the interpolated density has mass {worst:.3g} instead of 1. {advice}")
 
 
 def _subject(domain: object) -> str:
@@ -153,7 +140,7 @@ def refined(
     """Edges on [0, 1] and values at the Gauss nodes of the cells between them, after halving what is too coarse.
 
     The third result is the mass that remains misplaced where the limit of cells was reached, and 0 elsewhere; the last
-    is Ã as the values at the nodes tell it.
+    is Ã of the values at the nodes.
 
     Args:
         read: points on [0, 1] ↦ scores, (n,) ↦ (*batch, n).
@@ -168,16 +155,15 @@ def refined(
     most = min(_MOST_CELLS, _MOST_CELLS_OF_BATCH // max(1, values.shape[:-2].numel()))
     shortest = (right - left).min() * 2.0**-_MOST_HALVINGS
     new = torch.ones_like(left, dtype=torch.bool)
-    view, stale, settled = View.of(values.detach(), right - left, volume, alpha), False, False
+    view, settled = View.of(values.detach(), right - left, volume, alpha), False
     while len(left) <= most:
         coarse = new & (right - left > shortest)
         coarse[coarse.clone()] = _too_coarse(values.detach(), left, right, view, noise, coarse)
         if not bool(coarse.any()):
             if bool(new.all()):
                 break
-            # Older cells were judged by what was known then; a last look at all of them.
-            new = torch.ones_like(new)
-            view, stale = View.of(values.detach(), right - left, volume, alpha) if stale else view, False
+            # Older cells were judged by an older view of the density; judge all of them by the last one.
+            new, view = torch.ones_like(new), View.of(values.detach(), right - left, volume, alpha)
             continue
         middle = (left + right)[coarse] / 2
         new_left, new_right = torch.cat([left[coarse], middle]), torch.cat([middle, right[coarse]])
@@ -186,14 +172,13 @@ def refined(
         new = torch.arange(len(left), device=left.device) >= len(left) - len(new_left)
         order = left.argsort()
         left, right, values, new = left[order], right[order], values[..., order, :], new[order]
-        # Once halving no longer changes what is known about the density, it is enough to ask again at the end.
-        stale = settled
+        # Once halving no longer changes the view of the density, it is enough to update it at the end.
         if not settled:
             last, view = view, View.of(values.detach(), right - left, volume, alpha)
             settled = view.agrees_with(last)
-    misplaced = torch.zeros_like(values[..., 0, 0])
+    misplaced = torch.zeros_like(view.partition)
     if len(left) > most:
-        view = View.of(values.detach(), right - left, volume, alpha) if stale else view
+        view = View.of(values.detach(), right - left, volume, alpha)
         misplaced = _misplaced(read, values.detach(), left, right, view, alpha, noise)
     return torch.cat([left, right[-1:]]), values, misplaced, view.partition
 
@@ -219,7 +204,7 @@ def _misplaced(
     weights = (length[:, None] / _HELD_OUT).expand(local.shape).flatten()
     between = held_out.misplaced_by_guess(view.partition, alpha, weights)
     lines = Lines.over(coefficients, ~(values == -torch.inf).any(-1), length / 2)
-    (by_parts,) = live_masses(lines, view.partition, alpha, (PART_NODES,))
+    by_parts = live_parts(lines, view.partition, alpha, PART_NODES).mass.flatten(-2).sum(-1)
     _, rule = gauss_legendre(values.shape[-1], values.device)
     density = exp_beta(view.scaled(values) - view.partition[..., None, None], 2 - alpha[..., None, None])
     by_nodes = torch.where(lines.alive, length * (rule / 2 * density).sum(-1), 0)
@@ -237,7 +222,7 @@ def _read_cells(read: Read, left: Tensor, right: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class View:
-    """What samples alone say about the density: Ã, and the integral of p^{2−α}, by which an error of scores weighs."""
+    """An estimate of the density from samples: Ã, and the integral of p^{2−α}, the weight of an error in the scores."""
 
     form: UnitMeasure
     partition: Float[Tensor, "*batch"]
@@ -252,11 +237,11 @@ class View:
         _, rule = gauss_legendre(values.shape[-1], values.device)
         weights = (length[:, None] * rule / 2).flatten()
         scores = form.scaled(values.flatten(-2)).masked_fill(values.flatten(-2) == -torch.inf, -torch.inf)
-        partition = partition_on_nodes(scores, weights, alpha)
+        partition = normalizer_on_nodes(scores, weights, alpha)
         return cls(form, partition, (weights * _escort(scores, partition, alpha)).sum(-1))
 
     def agrees_with(self, other: "View") -> bool:
-        """Whether both tell the same cells to be live; never for α < 1, where the least change moves a pole."""
+        """Whether both views find the same cells live; never for α < 1, where the least change moves a pole."""
         shift = (self.form.top - other.form.top) * self.form.factor + self.partition - other.partition
         return bool(((shift.abs() < _SETTLED) & (self.form.alpha >= 1)).all())
 
@@ -277,14 +262,14 @@ def _too_coarse(
     right: Float[Tensor, "C"],
     view: View,
     noise: Noise,
-    asked: Bool[Tensor, "C"],
+    chosen: Bool[Tensor, "C"],
 ) -> Bool[Tensor, "c"]:
-    """Which of the cells asked about some score of the batch needs halved: for itself, its extrema, or its density."""
-    gap = _gaps(view.scaled(values), values == -torch.inf)[..., asked]
+    """Which of the cells in question to halve, because some score of the batch, its extrema or its density need it."""
+    gap = _gaps(view.scaled(values), values == -torch.inf)[..., chosen]
     values, left, right, alpha, partition = (
-        values[..., asked, :],
-        left[asked],
-        right[asked],
+        values[..., chosen, :],
+        left[chosen],
+        right[chosen],
         view.form.alpha,
         view.partition,
     )
@@ -304,21 +289,17 @@ def _too_coarse(
     size = torch.where(masked, 0, values).abs().amax(-1) * view.form.factor[..., None]
     floor = 8 * noise.scores * (size + reach * variation / length)
     allowed = max(_TOLERANCE, 8 * noise.scores)
-    may_live = highest + 2 * tail > level_of(partition, alpha)[..., None]
+    may_live = highest + 2 * tail > threshold_of(partition, alpha)[..., None]
     rough = (tail > floor) & (tail * escort > allowed)
     torn = (gap > _EXTRAPOLATION * floor) & (gap * escort > allowed)
     folded = (lines.turns > 1) & (variation > floor) & (variation * escort > allowed)
+    by_rules = [live_parts(lines, partition, alpha, nodes).mass for nodes in (PART_NODES, 2 * PART_NODES)]
+    few, many = (mass.flatten(-2).sum(-1) for mass in by_rules)
     # A density that overflows beside nodes that missed its peak has an error that is not a number.
-    peaked = ~(_rule_error(lines, partition, alpha) <= allowed)
+    peaked = ~((few - many).abs() <= allowed)
     edge = ~masked.all(-1) & (length > noise.scores * reach)
     split = torch.where(masked.any(-1), edge, may_live & (rough | torn | folded) | peaked)
     return split.flatten(0, -2).any(0) if split.dim() > 1 else split
-
-
-def _rule_error(lines: Lines, partition: Tensor, alpha: Tensor) -> Float[Tensor, "*batch C"]:
-    """How much mass the rule for live parts misplaces in each cell, against a rule with more nodes."""
-    few, many = live_masses(lines, partition, alpha, (PART_NODES, 2 * PART_NODES))
-    return (few - many).abs()
 
 
 def _gaps(scores: Float[Tensor, "*batch C q"], masked: Bool[Tensor, "*batch C q"]) -> Float[Tensor, "*batch C"]:
