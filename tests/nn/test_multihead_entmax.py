@@ -93,7 +93,8 @@ def test_queries_scale_with_the_logarithm_of_what_they_meet():
         mask = torch.zeros(6, dtype=torch.bool)
         mask[torch.tensor([0, 2, 3, 1])[:count]] = True
         query, key, value = (
-            attend._heads(getattr(attend, f"{name}_projection")(x)) for name in ("query", "key", "value")
+            getattr(attend, f"{name}_projection")(x).unflatten(-1, (2, 4)).transpose(1, 2)
+            for name in ("query", "key", "value")
         )
         delta, beta, gamma = attend.length_scale.detach().T[:, :, None, None]
         query = query[:, :, 3:4] * (delta + beta * torch.log(n[i].double()) ** gamma)

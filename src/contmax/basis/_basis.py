@@ -265,7 +265,7 @@ def floating(value: object, name: str) -> Tensor:
 
 
 def device_for(value: object) -> torch.device:
-    """Where a constant is to be kept: a tensor where it is, numbers on the default device (that may be meta)."""
+    """The device for a constant: that of a tensor, or for numbers the default device (which may be meta)."""
     return value.device if isinstance(value, Tensor) else torch.get_default_device()
 
 
@@ -290,9 +290,9 @@ def listed(scale: float | Sequence[float]) -> list[float]:
 
 
 def evenly(num: int, widths: int, low: float, high: float, dtype: torch.dtype | None = None) -> list[float]:
-    """`num` centres shared by `widths` widths, linearly spaced in [low, high]; a single one stands in the middle.
+    """`num` centres shared by `widths` widths, linearly spaced in [low, high]; a single one lies in the middle.
 
-    Warns where the dtype of the positions, or else the default dtype, is too coarse to tell them apart.
+    It warns if the dtype of the positions, or else the default dtype, is too coarse for their differences.
     """
     if num < 1 or num % widths:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""α of a module: a number, a tensor, or learned inside (1, 2); kept, saved, moved and shown in one way."""
+"""α of a module: a number, a tensor, or learned inside (1, 2); saved, moved and shown in one way."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,21 @@ from contmax._precision import wide_dtype
 _MARGIN = 1e-4
 
 
-class AlphaModule(torch.nn.Module):
+class ShownModule(torch.nn.Module):
+    """A module whose `repr` shows the attributes in `_shown`."""
+
+    _shown: tuple[str, ...] = ()
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses."""
+        return ", ".join(f"{name}={self._show(name)}" for name in self._shown)
+
+    def _show(self, name: str) -> str:
+        value = getattr(self, name)
+        return f"{value:g}" if isinstance(value, float) else repr(value)
+
+
+class AlphaModule(ShownModule):
     r"""A module with an α, given or learned.
 
     .. math:: \alpha = 1 + \varepsilon + (1 - 2\varepsilon)\,\mathrm{sigmoid}(a), \qquad \varepsilon = 10^{-4}
@@ -33,27 +47,31 @@ class AlphaModule(torch.nn.Module):
         if num_heads is not None and shape not in ((), (num_heads,)):
             raise ValueError(f"alpha must have shape () or ({num_heads},), one per head; got {shape}.")
         self.register_parameter("alpha_logit", None)
-        # The numbers α starts with: `to_empty` loses those of a parameter or a buffer.
-        self._start = _numbers(alpha)
+        # `to_empty` loses the values of a parameter or a buffer. α on the meta device has none.
+        meta = isinstance(alpha, Tensor) and alpha.is_meta
+        start = None if meta else torch.as_tensor(alpha, dtype=torch.float64, device="cpu").detach().clone()
         if learnable:
-            start = self._start
             if start is None or not 1 + _MARGIN < start.min().item() <= start.max().item() < 2 - _MARGIN:
                 raise ValueError(f"a learned alpha must start inside (1, 2); got {alpha}. Pass alpha=1.5.")
-            self._start = _to_logit(start if num_heads is None else start.expand(num_heads))
-            self.alpha_logit = torch.nn.Parameter(_on_default_device(self._start))
+            start = torch.logit((start - 1 - _MARGIN) / (1 - 2 * _MARGIN))
+            start = start if num_heads is None else start.expand(num_heads)
+            self.alpha_logit = torch.nn.Parameter(_on_default_device(start))
         elif isinstance(alpha, Sequence):
             self.register_buffer("given_alpha", _on_default_device(torch.tensor(alpha, device="cpu")))
         elif isinstance(alpha, Tensor) and not isinstance(alpha, torch.nn.Parameter):
             self.register_buffer("given_alpha", alpha)
         else:
             self.given_alpha = alpha
+        self._start = start
 
     @property
     def alpha(self) -> float | Tensor:
         """The current α."""
-        if self.alpha_logit is not None:
-            return _from_logit(self.alpha_logit)
-        return self.given_alpha
+        if self.alpha_logit is None:
+            return self.given_alpha
+        # In half precision 1.0001 is 1.
+        wide = self.alpha_logit.to(wide_dtype(self.alpha_logit.dtype))
+        return 1 + _MARGIN + (1 - 2 * _MARGIN) * torch.sigmoid(wide)
 
     @alpha.setter
     def alpha(self, value: float | Tensor) -> None:
@@ -69,15 +87,15 @@ class AlphaModule(torch.nn.Module):
         Raises:
             RuntimeError: if that value is not known: it was a tensor on the meta device.
         """
-        kept = self.given_alpha if self.alpha_logit is None else self.alpha_logit
-        if not isinstance(kept, Tensor):
+        stored = self.given_alpha if self.alpha_logit is None else self.alpha_logit
+        if not isinstance(stored, Tensor):
             return
         if self._start is None:
             raise RuntimeError(
                 "alpha was given as a tensor on the meta device, so its value is not known. Load a state dict."
             )
         with torch.no_grad():
-            kept.copy_(self._start)
+            stored.copy_(self._start)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         # State dicts of earlier versions have a given α under these names.
@@ -86,11 +104,10 @@ class AlphaModule(torch.nn.Module):
                 state_dict[prefix + "given_alpha"] = state_dict.pop(prefix + old)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
-    def _shown_alpha(self) -> str:
-        """α as `repr` shows it."""
+    def _show(self, name: str) -> str:
         alpha = self.alpha
-        if not isinstance(alpha, Tensor):
-            return f"{alpha:g}"
+        if name != "alpha" or not isinstance(alpha, Tensor):
+            return super()._show(name)
         learned = self.alpha_logit is not None or isinstance(alpha, torch.nn.Parameter)
         kind = "learnable" if learned else "tensor"
         if alpha.is_meta or alpha.numel() > 8:
@@ -98,22 +115,5 @@ class AlphaModule(torch.nn.Module):
         return f"{kind}({', '.join(f'{a:.4g}' for a in alpha.detach().reshape(-1).tolist())})"
 
 
-def _numbers(alpha: float | Sequence[float] | Tensor) -> Tensor | None:
-    """α as float64 on the CPU; None if it is on the meta device and has no value."""
-    if isinstance(alpha, Tensor) and alpha.is_meta:
-        return None
-    return torch.as_tensor(alpha, dtype=torch.float64, device="cpu").detach().clone()
-
-
 def _on_default_device(numbers: Tensor) -> Tensor:
     return numbers.to(torch.get_default_device(), torch.get_default_dtype(), copy=True)
-
-
-def _from_logit(logit: Tensor) -> Tensor:
-    """α in at least float32: in half precision 1.0001 is 1."""
-    wide = logit.to(wide_dtype(logit.dtype))
-    return 1 + _MARGIN + (1 - 2 * _MARGIN) * torch.sigmoid(wide)
-
-
-def _to_logit(alpha: Tensor) -> Tensor:
-    return torch.logit((alpha - 1 - _MARGIN) / (1 - 2 * _MARGIN))

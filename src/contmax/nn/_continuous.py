@@ -8,17 +8,18 @@ from torch.distributions import Distribution
 
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
-from contmax.nn._alpha import AlphaModule
+from contmax.nn._alpha import AlphaModule, ShownModule
 from contmax.nn._gates import GateHead
 from contmax.nn._parameters import (
     Matching,
-    basis_stands,
+    basis_is_argument,
     check_keys,
     checked_grid,
     checked_matching,
+    density_of_moments,
     density_of_scale,
-    density_of_weights,
     grid_of_call,
+    moments_of_weights,
     weighted_mean,
 )
 from contmax.nn._place import Place
@@ -65,7 +66,9 @@ class ContinuousAttention(AlphaModule):
     Reference: Martins et al. 2020, Sec. 3.
     """
 
-    @basis_stands(at=0)
+    _shown = ("alpha", "penalty")
+
+    @basis_is_argument(at=0)
     def __init__(
         self,
         basis: Basis,
@@ -119,13 +122,15 @@ class ContinuousAttention(AlphaModule):
         if density is None:
             check_keys(keys, values)
             looked_at = values if keys is None else keys
-            density = self._asked(looked_at, alpha=self.alpha, query=query, positions=positions, grid=grid, mask=mask)
+            density = self._from_head(
+                looked_at, alpha=self.alpha, query=query, positions=positions, grid=grid, mask=mask
+            )
         elif isinstance(density, tuple):
             if positions is None and mask is None:
                 context = context_of_pair(values, density, self.alpha, self.basis, grid, self.penalty)
                 if context is not None:
-                    return context, self._given(density) if need_density else None
-            density = self._given(density)
+                    return context, self._from_pair(density) if need_density else None
+            density = self._from_pair(density)
         elif not isinstance(density, Distribution):
             raise TypeError(f"density must be a Distribution or a pair of tensors (loc, scale); got {type(density)}.")
         context = continuous_attention(
@@ -133,14 +138,14 @@ class ContinuousAttention(AlphaModule):
         )
         return context, density if need_density else None
 
-    def _given(self, pair: tuple[Tensor, ...]) -> Distribution:
+    def _from_pair(self, pair: tuple[Tensor, ...]) -> Distribution:
         """The density of a pair (loc, scale)."""
         if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
             kinds = ", ".join(type(part).__name__ for part in pair)
             raise TypeError(f"density must be a Distribution or a pair of tensors (loc, scale); got ({kinds}).")
         return density_of_scale(pair[0], pair[1], self.alpha, self.basis.event_dim)
 
-    def _asked(self, values: Tensor, **context: Any) -> Distribution:
+    def _from_head(self, values: Tensor, **context: Any) -> Distribution:
         """The density that the head returns."""
         if self.head is None:
             raise ValueError(
@@ -154,11 +159,10 @@ class ContinuousAttention(AlphaModule):
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
-        grid = "" if self.grid is None else f", grid={self.grid}"
-        return f"alpha={self._shown_alpha()}, penalty={self.penalty:g}{grid}"
+        return super().extra_repr() + ("" if self.grid is None else f", grid={self.grid}")
 
 
-class CombinedAttention(torch.nn.Module):
+class CombinedAttention(ShownModule):
     r"""A discrete attention and a continuous one; their contexts are added.
 
     .. math:: c = \sum_\ell p_\ell h_\ell + E_{\hat p}[V(t)], \qquad
@@ -194,7 +198,9 @@ class CombinedAttention(torch.nn.Module):
     Reference: Martins et al. 2020, combined attention.
     """
 
-    @basis_stands(at=1)
+    _shown = ("matching",)
+
+    @basis_is_argument(at=1)
     def __init__(
         self,
         discrete: torch.nn.Module | None,
@@ -269,11 +275,8 @@ class CombinedAttention(torch.nn.Module):
             return place
         context, weights = self.discrete(looked_at, query, mask=where["mask"])
         if attend.head is None:
-            density = density_of_weights(weights, attend.alpha, attend.basis.event_dim, self.matching, **where)
+            dim = attend.basis.event_dim
+            density = density_of_moments(*moments_of_weights(weights, dim, **where), attend.alpha, dim, self.matching)
         else:
             density = attend.head(looked_at, alpha=attend.alpha, query=query, **where)
         return Place(density, weights, context)
-
-    def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
-        return f"matching={self.matching!r}"

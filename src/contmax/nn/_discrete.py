@@ -10,7 +10,7 @@ from contmax._mask import has_shape, require_boolean
 from contmax._typing import Bool, Float
 from contmax.maps import entmax
 from contmax.nn._alpha import AlphaModule
-from contmax.nn._parameters import check_query, check_values, weighted_mean
+from contmax.nn._parameters import check_query, check_values, weighted_mean, with_queries
 
 Score = Literal["additive", "dot"]
 
@@ -47,6 +47,7 @@ class DiscreteAttention(AlphaModule):
     References: Bahdanau et al. 2015; Martins et al. 2020, discrete attention.
     """
 
+    _shown = ("embed_dim", "query_dim", "alpha", "score")
     constant_query: torch.nn.Parameter
 
     def __init__(
@@ -103,36 +104,23 @@ class DiscreteAttention(AlphaModule):
         return weighted_mean(weights, seen), weights
 
     def _scores(self, values: Tensor, query: Tensor | None) -> Tensor:
-        asked = None if query is None or self.query is None else self.query(query)
-        return self._products(values, asked) if self.score == "dot" else self._energies(values, asked)
-
-    def _products(self, values: Tensor, asked: Tensor | None) -> Tensor:
-        scaled: Tensor = (self.constant_query if asked is None else asked) / math.sqrt(self.embed_dim)
+        queries = None if query is None or self.query is None else self.query(query)
+        if self.score == "additive":
+            energies: Tensor = self.energy(torch.tanh(with_queries(self.key(values), queries))).squeeze(-1)
+            return energies
+        scaled: Tensor = (self.constant_query if queries is None else queries) / math.sqrt(self.embed_dim)
         return scaled @ values.mT if scaled.dim() == 3 else (values @ scaled.unsqueeze(-1)).squeeze(-1)
 
-    def _energies(self, values: Tensor, asked: Tensor | None) -> Tensor:
-        keys = self.key(values)
-        if asked is not None:
-            keys = keys + asked.unsqueeze(1) if asked.dim() == 2 else keys.unsqueeze(1) + asked.unsqueeze(2)
-        energies: Tensor = self.energy(torch.tanh(keys)).squeeze(-1)
-        return energies
 
-    def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
-        return (
-            f"embed_dim={self.embed_dim}, query_dim={self.query_dim}, alpha={self._shown_alpha()}, score={self.score!r}"
-        )
-
-
-def _check(values: Tensor, asking: Tensor | None, scores: Tensor | None, mask: Tensor | None) -> None:
-    """Scores and a mask that fit the values; `asking` has an axis of queries if it has three axes."""
+def _check(values: Tensor, per_query: Tensor | None, scores: Tensor | None, mask: Tensor | None) -> None:
+    """Refuse scores and masks that do not fit the values; `per_query` has an axis of queries if it has three axes."""
     require_boolean(mask)
     batch, length = values.shape[:2]
     if scores is not None and (scores.dim() not in (2, 3) or scores.shape[0] != batch or scores.shape[-1] != length):
         raise ValueError(
             f"scores must have shape (B, L) or (B, Q, L) with B = {batch} and L = {length}; got {tuple(scores.shape)}."
         )
-    pairs = () if asking is None or asking.dim() != 3 else ((batch, asking.shape[1], length),)
+    pairs = () if per_query is None or per_query.dim() != 3 else ((batch, per_query.shape[1], length),)
     if mask is not None and not has_shape(mask, (length,), (1, length), (batch, length), *pairs):
         raise ValueError(
             f"mask must have shape (L,), (B, L) or that of the scores, B = {batch} and L = {length}; got "
@@ -141,7 +129,7 @@ def _check(values: Tensor, asking: Tensor | None, scores: Tensor | None, mask: T
 
 
 def _with_zeros(values: Tensor, scores: Tensor | None, mask: Tensor | None) -> Tensor:
-    """Values with zeros where no query may look: what stands there may be anything, NaN too."""
+    """Values with zeros where no query may look: masked values may be anything, NaN too."""
     allowed = mask
     if scores is not None:
         finite = scores.detach() != -torch.inf

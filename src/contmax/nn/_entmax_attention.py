@@ -11,9 +11,7 @@ from contmax._typing import Bool, Float, Int
 from contmax.attention import entmax_attention
 from contmax.attention._arguments import checked_lengths
 from contmax.nn._alpha import AlphaModule
-from contmax.nn._parameters import check_values
-
-__all__ = ["EntmaxAttention"]
+from contmax.nn._parameters import check_values, split_heads
 
 
 class EntmaxAttention(AlphaModule):
@@ -59,6 +57,7 @@ class EntmaxAttention(AlphaModule):
     (ASEntmax: scales that grow with the length, positions for half of the heads).
     """
 
+    _shown = ("embed_dim", "num_heads", "alpha", "kdim", "vdim", "dropout", "is_causal", "alibi")
     slopes: Tensor | None
 
     def __init__(
@@ -76,7 +75,12 @@ class EntmaxAttention(AlphaModule):
         alibi: Literal["half"] | None = None,
         length_scale: bool | None = None,
     ) -> None:
-        _check_construction(embed_dim, num_heads, dropout, alibi)
+        if num_heads < 1 or embed_dim % num_heads:
+            raise ValueError(f"embed_dim must be a multiple of num_heads; got {embed_dim} for {num_heads} heads.")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout is the share of weights that is dropped, in [0, 1); got {dropout}.")
+        if alibi not in (None, "half"):
+            raise ValueError(f'alibi must be "half" or None; got {alibi!r}.')
         super().__init__(alpha, learnable=learnable, num_heads=num_heads)
         self.embed_dim, self.num_heads, self.is_causal, self.alibi = embed_dim, num_heads, is_causal, alibi
         self.kdim = embed_dim if kdim is None else kdim
@@ -130,16 +134,16 @@ class EntmaxAttention(AlphaModule):
         mask = _mask_of_heads(mask, (*query.shape[:2], compared.shape[1]))
         seen = self._seen_keys(query, compared.shape[1], mask, lengths)
         if seen is not None:
-            # Before they are projected: else 0 · NaN would reach the gradients of the projections.
+            # Masked keys may be NaN: zeroing them after the projections would give these gradients of 0 · NaN.
             compared = torch.where(seen, compared, 0)
             averaged = compared if value is None else torch.where(seen, value, 0)
-        asked = self._heads(self.query_projection(query))
+        heads = split_heads(self.query_projection(query), self.num_heads)
         if self.length_scale is not None:
-            asked = asked * self._scale(query.shape[1], compared.shape[1], mask, lengths).to(asked.dtype)
+            heads = heads * self._scale(query.shape[1], compared.shape[1], mask, lengths).to(heads.dtype)
         attended = entmax_attention(
-            asked,
-            self._heads(self.key_projection(compared)),
-            self._heads(self.value_projection(averaged)),
+            heads,
+            split_heads(self.key_projection(compared), self.num_heads),
+            split_heads(self.value_projection(averaged), self.num_heads),
             alpha=self.alpha,
             mask=mask,
             bias=self._penalty(query.shape[1], compared.shape[1]),
@@ -164,10 +168,6 @@ class EntmaxAttention(AlphaModule):
             mask = exists if mask is None else mask & exists
         return None if mask is None else mask.unsqueeze(-1)
 
-    def _heads(self, x: Tensor) -> Tensor:
-        """(B, n, E) → (B, H, n, d)."""
-        return x.reshape(*x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads).transpose(1, 2)
-
     def _penalty(self, queries: int, keys: int) -> Tensor | None:
         """−m_h |i − j| for each distance, (H, 1, Q + L − 1); the last query stands at the last key."""
         if self.slopes is None:
@@ -180,13 +180,13 @@ class EntmaxAttention(AlphaModule):
         assert self.length_scale is not None
         delta, beta, gamma = (x[:, None, None] for x in self.length_scale.unbind(-1))
         log_n = torch.log(self._met_keys(queries, keys, mask, lengths).clamp(min=1).to(delta.dtype))
-        # The slope of 0^γ in γ is 0 too, which torch does not find.
+        # 0^γ has slope 0 in γ, where torch gives NaN.
         some = log_n > 0
         power = torch.where(some, torch.where(some, log_n, 1) ** gamma, 0)
         return delta + beta * power
 
     def _met_keys(self, queries: int, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
-        """How many keys each query may attend, broadcastable to (B, H, Q, 1)."""
+        """Numbers of keys that the queries may attend, broadcastable to (B, H, Q, 1)."""
         device = self.query_projection.weight.device
         own = torch.arange(keys - queries, keys, device=device).unsqueeze(-1) + 1
         exists = own.new_full((1,), keys) if lengths is None else lengths[:, None, None, None]
@@ -197,20 +197,7 @@ class EntmaxAttention(AlphaModule):
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
-        return (
-            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, alpha={self._shown_alpha()}, kdim={self.kdim}, "
-            f"vdim={self.vdim}, dropout={self.dropout:g}, is_causal={self.is_causal}, alibi={self.alibi!r}, "
-            f"length_scale={self.length_scale is not None}"
-        )
-
-
-def _check_construction(embed_dim: int, num_heads: int, dropout: float, alibi: str | None) -> None:
-    if num_heads < 1 or embed_dim % num_heads:
-        raise ValueError(f"embed_dim must be a multiple of num_heads; got {embed_dim} for {num_heads} heads.")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout is the share of weights that is dropped, in [0, 1); got {dropout}.")
-    if alibi not in (None, "half"):
-        raise ValueError(f'alibi must be "half" or None; got {alibi!r}.')
+        return f"{super().extra_repr()}, length_scale={self.length_scale is not None}"
 
 
 def _slopes(num_heads: int) -> Tensor:

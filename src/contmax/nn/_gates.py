@@ -17,6 +17,7 @@ from contmax.nn._parameters import (
     density_of_moments,
     weighted_mean,
     wide_linear,
+    with_queries,
 )
 from contmax.nn._place import Cells, Place, PlacingHead, observed_cells
 
@@ -147,7 +148,7 @@ class GateHead(PlacingHead):
         check_values(values, self.embed_dim, "values")
         check_query(query, self.query_dim, values)
         check_mask(mask, values)
-        # What may not be attended may be anything, NaN too.
+        # Masked values may be anything, NaN too.
         seen = values if mask is None else torch.where(mask.unsqueeze(-1), values, 0)
         logits = self._logits(seen, query)
         noise = torch.rand_like(logits) if self.training else None
@@ -173,11 +174,8 @@ class GateHead(PlacingHead):
 
     def _logits(self, values: Tensor, query: Tensor | None) -> Tensor:
         """Logits of the gates without their start, (B, L) or (B, Q, L), in at least float32."""
-        hidden = self.key(values)
-        if query is not None and self.query is not None:
-            asked = self.query(query)
-            hidden = hidden + asked.unsqueeze(1) if asked.dim() == 2 else hidden.unsqueeze(1) + asked.unsqueeze(2)
-        return wide_linear(self.energy, torch.tanh(hidden)).squeeze(-1)
+        queries = None if query is None or self.query is None else self.query(query)
+        return wide_linear(self.energy, torch.tanh(with_queries(self.key(values), queries))).squeeze(-1)
 
     def _density_in_space(
         self, weights: Tensor, cells: Cells, first: Tensor, least: float, alpha: float | Tensor

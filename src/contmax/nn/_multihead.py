@@ -17,22 +17,25 @@ from contmax.expectations import expectation
 from contmax.maps import moments
 from contmax.nn._alpha import AlphaModule
 from contmax.nn._parameters import (
-    basis_stands,
+    basis_is_argument,
     check_values,
     checked_grid,
     density_of_moments,
     grid_of_call,
+    split_heads,
     wide_linear,
 )
-from contmax.nn._starts import PreferredPlaces
 from contmax.signal import fit_signal, observation_positions
+
+# Preferences are no narrower than this share of an axis, however many there are: content must be able to win.
+_NARROWEST = 1 / 4
 
 
 class Anchors(torch.nn.Module):
     """Where a continuous attention reads the signal to compare it with queries: cells of a regular grid over a box.
 
-    The box is that in which the basis stood when the module was made, and is in the state dict: it stays where it is
-    while a basis is learned.
+    The box is the one that the basis covered when the module was made. It is in the state dict and does not move while
+    a basis is learned.
     """
 
     low: Tensor
@@ -45,16 +48,15 @@ class Anchors(torch.nn.Module):
         dim = basis.event_dim
         self.per_axis = max(2, math.ceil(basis.num_functions ** (1 / dim) - 1e-9))
         self.grid = None if dim == 1 else (self.per_axis,) * dim
-        low, high = (corner.detach().reshape(dim).clone() for corner in basis.bounds)
-        self.register_buffer("low", low)
-        self.register_buffer("size", high - low)
+        for name, corner in zip(("low", "size"), basis.bounds, strict=True):
+            self.register_buffer(name, torch.empty_like(corner).reshape(dim))
         self.span(basis)
 
     def span(self, basis: Basis) -> None:
-        """Take the box in which a basis stands now; its functions say how many anchors there are along each axis."""
+        """Take the box that the functions of a basis cover now."""
         low, high = (corner.detach().reshape(-1) for corner in basis.bounds)
         size = high - low
-        # A single function, or all at one place along an axis, span no box: the volume tells what it stands for.
+        # Functions that share a coordinate span no box along that axis: the volume of the basis gives its side.
         flat = size <= 0
         rest = torch.as_tensor(basis.volume, device=size.device).detach() / torch.where(flat, 1, size).prod()
         side = (rest ** (1 / flat.sum().clamp(min=1))).to(size.dtype)
@@ -81,14 +83,14 @@ class Anchors(torch.nn.Module):
 
     def _box(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Corner and sides, () on the line, (N,) in N > 1 dimensions."""
-        # Far from 0 for its size, a box has the dtype of the basis: float32 would round its corner.
+        # float32 would round the corner of a box that is far from 0 for its size.
         dtype = common_dtype(self.low.dtype, like.dtype)
         low, size = in_dtype(self.low, dtype), in_dtype(self.size, dtype)
         return (low[0], size[0]) if self.grid is None else (low, size)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *arguments: Any) -> None:
         if (metadata.get("version") or 1) < 2:
-            # State dicts of earlier versions hold no anchors: they stay where the basis put them.
+            # State dicts of earlier versions hold no anchors: those of the basis remain.
             state_dict.setdefault(prefix + "low", self.low)
             state_dict.setdefault(prefix + "size", self.size)
         super()._load_from_state_dict(state_dict, prefix, metadata, *arguments)
@@ -96,6 +98,55 @@ class Anchors(torch.nn.Module):
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
         return f"per_axis={self.per_axis}, dim={len(self.low)}"
+
+
+class PreferredPlaces(torch.nn.Module):
+    r"""A term of the scores that begins by sending every head and component to another part of the unit cube.
+
+    .. math:: -\tfrac12\,\kappa_{hm}\,\|u - c_{hm}\|^2
+
+    Without it all of them begin with one density, that of the whole domain. c and κ are learned; a state dict of an
+    earlier version has neither, and gives κ = 0.
+
+    Args:
+        num_heads: H.
+        num_components: M.
+        dim: N.
+    """
+
+    def __init__(self, num_heads: int, num_components: int, dim: int) -> None:
+        super().__init__()
+        self.centers = torch.nn.Parameter(torch.empty(num_heads, num_components, dim))
+        self.closeness = torch.nn.Parameter(torch.empty(num_heads, num_components))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Spread the places evenly over the cube, those of one head at a distance from each other."""
+        heads, components, dim = self.centers.shape
+        places = _spread_over_cube(heads * components, dim).reshape(components, heads, dim).transpose(0, 1)
+        sharpness = min((heads * components) ** (1 / dim), 1 / _NARROWEST)
+        with torch.no_grad():
+            self.centers.copy_(places)
+            # A single place has sharpness 1, and thus no preference.
+            self.closeness.fill_(sharpness**2 - 1)
+
+    def forward(self, points: Tensor) -> Tensor:
+        """The term −½κ‖u − c‖² at points u of the unit cube, (A,) or (A, N): (H, M, A)."""
+        centers, closeness = in_dtype(self.centers, points.dtype), in_dtype(self.closeness, points.dtype)
+        points = points if points.dim() == 2 else points.unsqueeze(-1)
+        distances = (points - centers.unsqueeze(-2)).square().sum(-1)
+        return -0.5 * closeness.unsqueeze(-1) * distances
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *arguments: Any) -> None:
+        if metadata.get("version") is None:
+            state_dict.setdefault(prefix + "centers", self.centers.detach())
+            state_dict.setdefault(prefix + "closeness", torch.zeros_like(self.closeness))
+        super()._load_from_state_dict(state_dict, prefix, metadata, *arguments)
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses."""
+        heads, components, dim = self.centers.shape
+        return f"num_heads={heads}, num_components={components}, dim={dim}"
 
 
 class MultiheadContinuousAttention(AlphaModule):
@@ -143,7 +194,9 @@ class MultiheadContinuousAttention(AlphaModule):
     References: Martins et al. 2020, conclusions (mixtures, heads, sequential steps); Martins et al. 2022, ∞-former.
     """
 
-    @basis_stands(at=2)
+    _shown = ("embed_dim", "num_heads", "alpha", "num_components", "kdim", "vdim", "penalty", "num_steps")
+
+    @basis_is_argument(at=2)
     def __init__(
         self,
         embed_dim: int,
@@ -218,21 +271,17 @@ class MultiheadContinuousAttention(AlphaModule):
         grid = grid_of_call(grid, self.grid, positions)
         signal = fit_signal(values, self.basis, positions=positions, grid=grid, mask=mask, penalty=self.penalty)
         signal = signal.materialize()
-        keys = self._heads(self.key_projection(signal(self.anchors.points(signal.coefficients))))
-        contents = self._heads(wide_linear(self.value_projection, signal.coefficients))
-        asked = query
+        keys = split_heads(self.key_projection(signal(self.anchors.points(signal.coefficients))), self.num_heads)
+        contents = split_heads(wide_linear(self.value_projection, signal.coefficients), self.num_heads)
+        queries = query
         for step in range(self.num_steps):
-            density = self._density(asked, keys)
+            density = self._density(queries, keys)
             output = self._output(expectation(density, self.basis), contents, query.dtype)
             if mask is not None:
                 output = torch.where(mask.any(-1)[..., None, None], output, 0)
             if step + 1 < self.num_steps:
-                asked = asked + output
+                queries = queries + output
         return output, density if need_density else None
-
-    def _heads(self, x: Tensor) -> Tensor:
-        """(B, n, H·d) → (B, H, n, d)."""
-        return x.reshape(*x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads).transpose(1, 2)
 
     def _output(self, r: Tensor, contents: Tensor, dtype: torch.dtype) -> Tensor:
         """E_p[V] of all heads, projected; coefficients cancel, so they are mixed in full precision."""
@@ -243,10 +292,10 @@ class MultiheadContinuousAttention(AlphaModule):
 
     def _density(self, query: Tensor, keys: Tensor) -> Distribution:
         """Densities of batch shape (B, H, Q) for queries (B, Q, E) and keys at the anchors (B, H, A, d)."""
-        asked = self.query_projection(query).unflatten(-1, (self.num_components, self.num_heads, -1))
+        queries = self.query_projection(query).unflatten(-1, (self.num_components, self.num_heads, -1))
         wide = wide_dtype(keys.dtype)
         with without_autocast(query):
-            products = torch.einsum("bqmhd,bhad->bhqma", in_dtype(asked, wide), in_dtype(keys, wide))
+            products = torch.einsum("bqmhd,bhad->bhqma", in_dtype(queries, wide), in_dtype(keys, wide))
             scores = products / math.sqrt(keys.shape[-1])
             scores = scores + self.places(self.anchors.cells(scores)).unsqueeze(1)
         mean, covariance = self.anchors.moments(torch.softmax(scores, -1))
@@ -263,18 +312,27 @@ class MultiheadContinuousAttention(AlphaModule):
 
     def extra_repr(self) -> str:
         """What `repr` shows between the parentheses."""
-        return (
-            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, alpha={self._shown_alpha()}, "
-            f"num_components={self.num_components}, kdim={self.kdim}, vdim={self.vdim}, penalty={self.penalty:g}, "
-            f"num_steps={self.num_steps}" + ("" if self.grid is None else f", grid={self.grid}")
-        )
+        return super().extra_repr() + ("" if self.grid is None else f", grid={self.grid}")
 
 
 def _renamed(values: Tensor | None, value: Tensor | None) -> Tensor:
-    """`values`, which were once called `value`."""
+    """The values, by their present or by their former name."""
     if value is not None and values is None:
         warnings.warn("value= is now called values=, as in the other modules.", DeprecationWarning, stacklevel=3)
         return value
     if values is None or value is not None:
         raise TypeError("forward() takes the values once, by position or as values=….")
     return values
+
+
+def _spread_over_cube(count: int, dim: int) -> Tensor:
+    """Points (count, N), even over the unit cube: midpoints on the line, a sequence of low discrepancy beyond."""
+    index = torch.arange(count, dtype=torch.float64, device="cpu")
+    if dim == 1:
+        return ((index + 0.5) / count).unsqueeze(-1)
+    # Roberts' generalised golden ratio: the root of x^(N+1) = x + 1.
+    ratio = 1.5
+    for _ in range(50):
+        ratio = (1 + ratio) ** (1 / (dim + 1))
+    steps = torch.tensor([ratio**-axis for axis in range(1, dim + 1)], dtype=torch.float64, device="cpu")
+    return (0.5 + index.unsqueeze(-1) * steps) % 1

@@ -1,8 +1,8 @@
-"""From numbers that a network produced to the density they mean; nothing here looks at values."""
+"""Checks of arguments by their shapes, and densities made from numbers that a network produced."""
 
 import functools
 from collections.abc import Callable
-from typing import Literal, ParamSpec
+from typing import Literal, ParamSpec, get_args
 
 import torch
 from torch import Tensor
@@ -20,11 +20,10 @@ from contmax.signal._arguments import as_grid
 
 _P = ParamSpec("_P")
 Matching = Literal["exact", "paper"]
-MATCHINGS = ("exact", "paper")
 
 
-def basis_stands(at: int) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
-    """A decorator of constructors: what stands elsewhere than its place among the arguments is told in words.
+def basis_is_argument(at: int) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
+    """A decorator of constructors that refuses arguments in another order, with the right one in the message.
 
     Args:
         at: the place of the basis among positional arguments, the last that may be one.
@@ -67,21 +66,6 @@ def density_of_moments(
     return MultivariateBetaGaussian.from_moments(mean, covariance, alpha, validate_args=False)
 
 
-def density_of_weights(
-    weights: Tensor,
-    alpha: float | Tensor,
-    dim: int,
-    matching: Matching,
-    *,
-    positions: Tensor | None,
-    grid: tuple[int, ...] | None,
-    mask: Tensor | None,
-) -> Distribution:
-    """The β-Gaussian with the moments of weights (B, L) or (B, Q, L) over the positions of L observations."""
-    mean, covariance = moments_of_weights(weights, dim, positions=positions, grid=grid, mask=mask)
-    return density_of_moments(mean, covariance, alpha, dim, matching)
-
-
 def moments_of_weights(
     weights: Tensor, dim: int, *, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
@@ -95,7 +79,7 @@ def moments_of_weights(
         where = where.unsqueeze(1) if where.dim() == (2 if dim == 1 else 3) else where
         mask = mask.unsqueeze(1) if mask is not None and mask.dim() == 2 else mask
     if dim > 1:
-        # One set of points for all, or one for each; never to be mistaken for positions on the line.
+        # Expanded, points (L, N) cannot be mistaken for positions (B, L) on the line.
         where = where.expand(*weights.shape, dim)
     return moments(wide, where, grid=grid, mask=mask)
 
@@ -103,7 +87,7 @@ def moments_of_weights(
 def _moments_at(
     weights: Tensor, dim: int, positions: Tensor, grid: tuple[int, ...] | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The same for positions that are given, in their unit."""
+    """Moments in the unit of given positions."""
     shape = (weights.shape[0], weights.shape[-1])
     cells = observed_cells(shape, dim, positions=positions, grid=grid, mask=mask, like=weights)
     (where, sides), first = cells.from_first(mask)
@@ -118,7 +102,7 @@ def _moments_at(
 
 
 def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> None:
-    """A query if one was announced, and of the announced channels.
+    """Refuse a missing or unexpected query, or one of other channels.
 
     Raises:
         ValueError: if not.
@@ -136,7 +120,7 @@ def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> 
 
 
 def check_least_half_width(least: float | None) -> None:
-    """A least half-width, where one is given.
+    """Refuse a negative least half-width.
 
     Raises:
         ValueError: if it is negative or NaN.
@@ -146,7 +130,7 @@ def check_least_half_width(least: float | None) -> None:
 
 
 def check_mask(mask: Tensor | None, values: Tensor) -> None:
-    """A mask that says one thing about each position of each sequence.
+    """Refuse a mask that is not one boolean for each position of each sequence.
 
     Raises:
         ValueError: if its shape is another.
@@ -162,7 +146,7 @@ def check_mask(mask: Tensor | None, values: Tensor) -> None:
 
 
 def check_keys(keys: Tensor | None, values: Tensor) -> None:
-    """Keys for the same positions as the values, in channels of their own.
+    """Refuse keys for other positions than those of the values; their channels may differ.
 
     Raises:
         ValueError: if not.
@@ -175,7 +159,7 @@ def check_keys(keys: Tensor | None, values: Tensor) -> None:
 
 
 def checked_grid(grid: tuple[int, ...] | None, dim: int) -> tuple[int, ...] | None:
-    """The grid itself, if it has a size for each axis of the domain.
+    """A grid with a size for each axis of the domain.
 
     Raises:
         ValueError: if not.
@@ -188,19 +172,19 @@ def checked_grid(grid: tuple[int, ...] | None, dim: int) -> tuple[int, ...] | No
 
 
 def grid_of_call(
-    grid: tuple[int, ...] | None, told: tuple[int, ...] | None, positions: Tensor | None
+    grid: tuple[int, ...] | None, default: tuple[int, ...] | None, positions: Tensor | None
 ) -> tuple[int, ...] | None:
-    """The grid that a call names; or else that which the module was made with, unless the call has positions."""
-    return told if grid is None and positions is None else grid
+    """The grid of a call, or without grid and positions the grid of the module."""
+    return default if grid is None and positions is None else grid
 
 
 def check_values(values: Tensor, channels: int, name: str) -> None:
-    """Values as announced.
+    """Refuse values of another shape than (B, L, channels).
 
     Raises:
-        ValueError: if not.
+        ValueError: if the shape differs.
     """
-    # A tracer's sizes are tensors, which fit no size.
+    # torch.jit.trace gives sizes as tensors, which equal no number of channels.
     refuse_tracing()
     if values.dim() != 3 or values.shape[-1] != channels:
         raise ValueError(
@@ -209,8 +193,8 @@ def check_values(values: Tensor, channels: int, name: str) -> None:
 
 
 def checked_matching(matching: Matching) -> Matching:
-    """The matching itself, if it is one."""
-    if matching not in MATCHINGS:
+    """A matching of the two that there are."""
+    if matching not in get_args(Matching):
         raise ValueError(f'matching must be "exact" or "paper"; got {matching!r}.')
     return matching
 
@@ -219,6 +203,18 @@ def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
     """Σ p_ℓ h_ℓ: (B, D) for weights (B, L), (B, Q, D) for weights (B, Q, L)."""
     mixed = in_dtype(weights.unsqueeze(1) if weights.dim() == 2 else weights, values.dtype) @ values
     return mixed.squeeze(1) if weights.dim() == 2 else mixed
+
+
+def with_queries(keys: Tensor, queries: Tensor | None) -> Tensor:
+    """Keys (B, L, d) plus queries: (B, L, d) for queries (B, d), (B, Q, L, d) for queries (B, Q, d)."""
+    if queries is None:
+        return keys
+    return keys + queries.unsqueeze(1) if queries.dim() == 2 else keys.unsqueeze(1) + queries.unsqueeze(2)
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """(B, n, H·d) → (B, H, n, d)."""
+    return x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads).transpose(1, 2)
 
 
 def wide_linear(linear: torch.nn.Linear, x: Tensor) -> Tensor:

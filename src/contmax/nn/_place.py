@@ -1,4 +1,4 @@
-"""What a head says, and where the observations stand that it looks at."""
+"""What a head returns, and the positions of observations as cells of the domain."""
 
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from torch.distributions import Distribution
 from contmax._mask import has_shape
 from contmax._precision import common_dtype, in_dtype
 from contmax._typing import Bool, Float
+from contmax.nn._alpha import ShownModule
 from contmax.signal import observation_positions
 
 
@@ -26,8 +27,8 @@ class Place(NamedTuple):
     context: Tensor | None
 
 
-class PlacingHead(torch.nn.Module):
-    """A head that knows the weights behind its density: a subclass defines ``attend``, a call gives the density."""
+class PlacingHead(ShownModule):
+    """A head with discrete weights behind its density: a subclass defines ``_attend``, a call gives the density."""
 
     def attend(
         self,
@@ -40,6 +41,9 @@ class PlacingHead(torch.nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Place:
         """The density, the weights of the positions, and the mean of the values under them."""
+        return self._attend(values, alpha, query, positions=positions, grid=grid, mask=mask)
+
+    def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, **where: Any) -> Place:
         raise NotImplementedError
 
     def forward(self, values: Float[Tensor, "B L D"], **where: Any) -> Distribution:
@@ -59,9 +63,9 @@ class Cells(NamedTuple):
     sides: Tensor
 
     def from_first(self, mask: Tensor | None) -> tuple["Cells", Tensor]:
-        """The cells as seen from the lowest centre along each axis, and this centre, (B, N).
+        """The cells relative to the lowest centre along each axis, and this centre, (B, N).
 
-        Weights sum to one up to rounding only: a mean of positions that are far from 0 would lose what sets them apart.
+        Weights sum to one only up to rounding, which a mean of positions far from 0 would multiply by their size.
         """
         first = self.box(mask).first.detach()
         return Cells(self.centers - first.unsqueeze(-2), self.sides), first
@@ -143,7 +147,7 @@ def observed_cells(
     where = in_dtype(observation_positions(shape[1], positions, grid, mask, like), like.dtype)
     centers = (where.unsqueeze(-1) if dim == 1 else where).expand(*shape, dim)
     if grid is not None:
-        # Filled on the device: a tensor made of a list would be copied there, and the host would wait.
+        # Sizes are filled in on the device: a tensor made of a list would be copied there, and the host would wait.
         return Cells(centers, torch.stack([like.new_full((), 1 / n) for n in grid]).expand(shape[0], dim))
     if positions is None and mask is None:
         return Cells(centers, like.new_full((1, 1), 1 / shape[1]).expand(shape[0], 1))
@@ -155,7 +159,7 @@ def observed_cells(
     span = torch.where(may, centers, -torch.inf).amax(-2) - torch.where(may, centers, torch.inf).amin(-2)
     apart = (count ** (1 / dim) - 1).clamp(min=1)
     sides = torch.where(span > 0, span, span.amax(-1, keepdim=True).clamp(min=0)) / apart
-    # Observations that coincide still are a density: its Σ, of the order of side^(N+2), must not vanish.
+    # Observations that coincide need a density too: its Σ, of the order of side^(N+2), must not vanish.
     sides = sides.clamp(min=torch.finfo(like.dtype).tiny ** (1 / (dim + 2)))
     return Cells(torch.where(may, centers, 0), sides)
 

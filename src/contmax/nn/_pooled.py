@@ -11,6 +11,7 @@ from torch.nn.functional import softplus
 from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.densities import MultivariateBetaGaussian
+from contmax.nn._alpha import ShownModule
 from contmax.nn._parameters import (
     check_mask,
     check_query,
@@ -19,7 +20,7 @@ from contmax.nn._parameters import (
     density_of_scale,
     wide_linear,
 )
-from contmax.nn._place import Box, Cells, observed_cells
+from contmax.nn._place import Box, observed_cells
 
 # The least shape parameter σ² of a head, so that a saturated softplus still is a density; and the least half-width.
 _LEAST = 1e-12
@@ -30,7 +31,7 @@ _HALF_WIDTH = 0.2
 _CONVOLUTIONS: dict[int, type[torch.nn.Module]] = {1: torch.nn.Conv1d, 2: torch.nn.Conv2d, 3: torch.nn.Conv3d}
 
 
-class PooledHead(torch.nn.Module):
+class PooledHead(ShownModule):
     r"""Decides where to look from a summary of the values: convolution, maximum over positions, affine maps.
 
     .. math:: v = \max_\ell\, \mathrm{relu}(\mathrm{conv}([H, t]))_\ell, \qquad
@@ -67,6 +68,8 @@ class PooledHead(torch.nn.Module):
 
     Reference: Martins et al. 2020, document classification.
     """
+
+    _shown = ("embed_dim", "dim", "query_dim", "position_channels", "init_half_width")
 
     def __init__(
         self,
@@ -111,7 +114,10 @@ class PooledHead(torch.nn.Module):
         check_values(values, self.embed_dim, "values")
         check_query(query, self.query_dim, values)
         self._check_grid(grid)
-        cells = self._cells(values, positions, grid, mask)
+        check_mask(mask, values)
+        like = values.new_empty(0, dtype=wide_dtype(values.dtype))
+        shape = (values.shape[0], values.shape[1])
+        cells = observed_cells(shape, self.dim, positions=positions, grid=grid, mask=mask, like=like)
         box = None if positions is None else cells.box(mask)
         centers = cells.centers if box is None else box.shares(cells.centers)
         summary = self._summary(values, centers, grid, mask)
@@ -132,7 +138,7 @@ class PooledHead(torch.nn.Module):
         tril = _lower_triangular(half_width, spread[..., self.dim :])
         with without_autocast(tril):
             support = tril @ tril.mT
-        # Even a very thin ellipsoid stays positive definite when rounded.
+        # The margin keeps a very thin ellipsoid positive definite in spite of rounding.
         support = support + _LEAST_SHARE * torch.diag_embed(support.diagonal(dim1=-2, dim2=-1))
         return density_of_moments(loc, support / (self.dim + 4), alpha, self.dim, "exact")
 
@@ -165,43 +171,18 @@ class PooledHead(torch.nn.Module):
         channels_first = seen.mT if grid is None else seen.mT.unflatten(-1, grid)
         features = torch.relu(self.convolution(channels_first)).flatten(2)
         if may is not None:
-            # After relu nothing is below zero: a zero never wins over an attended position.
+            # After relu a zero never exceeds the value of an attended position.
             features = torch.where(may.unsqueeze(1), features, 0)
         return features.amax(-1)
 
-    def _cells(
-        self, values: Tensor, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
-    ) -> Cells:
-        """The cells of the observations, in at least float32."""
-        check_mask(mask, values)
-        like = values.new_empty(0, dtype=wide_dtype(values.dtype))
-        shape = (values.shape[0], values.shape[1])
-        return observed_cells(shape, self.dim, positions=positions, grid=grid, mask=mask, like=like)
-
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        metadata: Any,
-        strict: bool,
-        missing: Any,
-        unexpected: Any,
-        errors: Any,
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         weight = state_dict.get(prefix + "convolution.weight")
         if self.position_channels and weight is not None and weight.shape[1] == self.embed_dim:
-            errors.append(
+            arguments[-1].append(
                 "The state dict is that of a head without position channels, as in the paper: make the head with "
                 "position_channels=False."
             )
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
-
-    def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
-        return (
-            f"embed_dim={self.embed_dim}, dim={self.dim}, query_dim={self.query_dim}, "
-            f"position_channels={self.position_channels}, init_half_width={self.init_half_width}"
-        )
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 class _Spread(torch.nn.Linear):
@@ -221,7 +202,7 @@ class _Spread(torch.nn.Linear):
         with torch.no_grad():
             self.weight.zero_()
             self.bias.zero_()
-            # softplus of it is the start.
+            # The inverse of softplus.
             self.bias[: self.dim] = self.start + math.log(-math.expm1(-self.start))
 
 

@@ -75,8 +75,8 @@ def checked_weights(
 
     Args:
         weights: a tensor, an array or nested lists, ``(*batch, *shape)``, or None.
-        shape: wanted; −1 stands for any length above zero.
-        meaning: what the shape stands for, such as "one weight for each of 5 tokens".
+        shape: the wanted shape; −1 is any length above zero.
+        meaning: the shape in words, such as "one weight for each of 5 tokens".
         index: into the batch; what remains of it must have one member.
 
     Raises:

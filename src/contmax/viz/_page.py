@@ -14,7 +14,7 @@ from torch import Tensor
 from contmax.viz._arguments import scaled, visible
 from contmax.viz._theme import page_colours
 
-#: Strengths of shading that are told apart; 0 is no attention at all.
+#: Number of strengths of shading; strength 0 is no attention at all.
 LEVELS = 9
 # The fullest shade still leaves the contrast of text on it above 4.5.
 _FULLEST = 0.5
@@ -183,7 +183,7 @@ def shaded(first: int, second: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share for people: exact zeros are told from small numbers.
+    """A share in per cent with three digits; "0" is an exact zero.
 
     Example:
         >>> percent(0.1234), percent(0.0), percent(1e-7)

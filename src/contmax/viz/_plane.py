@@ -25,7 +25,7 @@ class MassEllipse:
     Attributes:
         share: of the mass, 1 for the support.
         centre: in the order of the coordinates of the density.
-        axis: the unit vector of the longer half axis, in the same order.
+        axis: the unit vector of the longer half axis, in that order too.
         half_axes: their lengths, the longer first.
         weight: of the mixture's component that it shows, relative to the largest.
     """
@@ -114,7 +114,7 @@ def _profile_of(density: Any, place: int) -> tuple[float, float, float]:
 def radius_of_share(share: float, alpha: float, radius: float, threshold: float) -> float:
     r"""The Mahalanobis radius r within which a β-Gaussian in the plane has a share q of its mass.
 
-    In the plane what lies outside of radius r is :math:`(p(r)/p(0))^\alpha`, whatever α, hence
+    In the plane the mass outside of radius r is :math:`(p(r)/p(0))^\alpha` for every α, hence
 
     .. math:: r^2 = -2\lambda\,\big(1 - (1-q)^{(\alpha-1)/\alpha}\big), \qquad
               r^2 = -2\ln(1-q) \text{ for } \alpha = 1, \qquad r^2 = R^2 q \text{ for } \alpha = \infty

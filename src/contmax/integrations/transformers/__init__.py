@@ -11,9 +11,9 @@
 head learn its own.
 """
 
+from contmax.integrations.transformers._alpha import AlphaSchedule as AlphaSchedule
 from contmax.integrations.transformers._alpha import make_alpha_learnable as make_alpha_learnable
 from contmax.integrations.transformers._alpha import set_alpha as set_alpha
-from contmax.integrations.transformers._logits import EntmaxLogitsProcessor as EntmaxLogitsProcessor
-from contmax.integrations.transformers._pooling import ContinuousPooling as ContinuousPooling
-from contmax.integrations.transformers._register import register as register
-from contmax.integrations.transformers._schedule import AlphaSchedule as AlphaSchedule
+from contmax.integrations.transformers._attention import register as register
+from contmax.integrations.transformers._outputs import ContinuousPooling as ContinuousPooling
+from contmax.integrations.transformers._outputs import EntmaxLogitsProcessor as EntmaxLogitsProcessor

@@ -1,17 +1,21 @@
-"""The attention layers of a model: which they are, their number in the stack, and which would not listen to us."""
+"""The inside of `transformers` that this integration relies on: its private names, and the attention layers of a model.
+
+Every private name of `transformers` that the integration reads is in this file; the methods that it extends are in
+`EXTENDED` of `_attention.py`. `tests/integrations/test_transformers_names.py` checks both lists and `_OWN_SOFTMAX`.
+"""
 
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator
-from types import CodeType
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from torch.nn import Module
 from transformers import PreTrainedModel
+from transformers.utils.output_capturing import _active_collector
 
 NAME = "entmax"
-# What layers ask for that changes the weights and that entmax has no counterpart of, by the names of the arguments.
+# Arguments of layers that change the weights and have no counterpart in entmax attention.
 REFUSED = {
     "softcap": "soft-capped scores",
     "s_aux": "attention sinks",
@@ -19,14 +23,57 @@ REFUSED = {
     "indices": "keys chosen by an indexer",
     "block_indices": "blocks of keys chosen by an indexer",
 }
-# Attributes of layers from which it is known, before any call, that they will ask for it.
-_ASKS_FOR = {"attn_logit_softcapping": "softcap", "sinks": "s_aux"}
+# Attributes of layers that will pass such an argument, so that they are refused before any call.
+_PASSES = {"attn_logit_softcapping": "softcap", "sinks": "s_aux"}
+# Endings of the names of attention classes that compute a softmax themselves, in models whose other attention follows
+# the interface of transformers. Models without any such layer are refused by transformers' own check.
+_OWN_SOFTMAX = (
+    "BigBirdPegasusBlockSparseAttention",
+    "BigBirdPegasusSelfAttention",
+    "ClapAudioSelfAttention",
+    "EsmFold2RowAttentionPooling",
+    "EsmFoldInvariantPointAttention",
+    "EsmFoldSelfAttention",
+    "EvollaSequenceCompressorAttention",
+    "Gemma3nAudioAttention",
+    "Gemma4AudioAttention",
+    "GitSelfAttention",
+    "InformerProbSparseAttention",
+    "LongT5LocalAttention",
+    "LongT5TransientGlobalAttention",
+    "MHAttentionMap",
+    "MultiscaleDeformableAttention",
+    "PPFormulaNetVisionAttention",
+    "PegasusXGlobalLocalAttention",
+    "SamHQVisionAttention",
+    "SamVisionAttention",
+)
+
+
+def uses_entmax(part: Any) -> bool:
+    """Whether the configuration of a model or a layer names entmax attention."""
+    return bool(part.config._attn_implementation == NAME)
+
+
+def is_initialised(part: Any) -> bool:
+    """Whether transformers has loaded or made the values of a tensor, or of all tensors of a module."""
+    return getattr(part, "is_meta", False) or getattr(part, "_is_hf_initialized", False)
+
+
+def mark_initialised(module: Any) -> None:
+    """Keep transformers from initialising a module once more when an outer constructor ends."""
+    module._is_hf_initialized = True
+
+
+def collects_attentions() -> bool:
+    """Whether the call of a model collects attentions: some models do not pass `output_attentions` to their layers."""
+    return any(name.endswith("attentions") for name in _active_collector.get() or {})
 
 
 def attention_layers(model: Module) -> Iterator[tuple[str, Any]]:
     """Names and layers that look attention up under the name in their configuration, `layer.config`."""
     for name, module in model.named_modules():
-        if _looks_attention_up(module):
+        if _looks_attention_up(type(module)):
             yield name, module
 
 
@@ -36,7 +83,7 @@ def entmax_layers(model: Module) -> list[Any]:
     Raises:
         ValueError: if there are none.
     """
-    layers = [layer for _, layer in attention_layers(model) if layer.config._attn_implementation == NAME]
+    layers = [layer for _, layer in attention_layers(model) if uses_entmax(layer)]
     if not layers:
         raise ValueError(
             f'{type(model).__name__} has no entmax attention. Call model.set_attn_implementation("{NAME}") first.'
@@ -45,7 +92,7 @@ def entmax_layers(model: Module) -> list[Any]:
 
 
 def number_layers(model: Module) -> None:
-    """Tell each attention layer its place in the stack, as `entmax_layer`: many have no `layer_idx`."""
+    """Set `entmax_layer` of each attention layer to its number in the stack: many have no `layer_idx`."""
     for name, layer in attention_layers(model):
         found = re.search(r"\.(\d+)\.", f".{name}.")
         number = getattr(layer, "layer_idx", None)
@@ -53,7 +100,7 @@ def number_layers(model: Module) -> None:
 
 
 def heads_of(layer: Any) -> int:
-    """How many heads the queries of an attention layer have.
+    """The number of heads of the queries of an attention layer.
 
     Raises:
         ValueError: if neither the layer nor its configuration says so.
@@ -67,7 +114,7 @@ def heads_of(layer: Any) -> int:
 
 
 def refuse(layer: Module, name: str) -> NoReturn:
-    """Say that a layer asks for what entmax does not have."""
+    """Refuse a layer that passes an argument of `REFUSED`."""
     raise ValueError(
         f"{type(layer).__name__} uses {REFUSED[name]} ({name}), which entmax attention does not support. Pass another "
         "model, or leave out attn_implementation."
@@ -75,7 +122,7 @@ def refuse(layer: Module, name: str) -> NoReturn:
 
 
 def require_settable(model: PreTrainedModel) -> None:
-    """Refuse a class of models that computes attention by itself; some look the name up while they are made.
+    """Refuse a class of models that computes attention by itself, before its constructor looks the name up.
 
     Raises:
         ValueError: if it does.
@@ -101,19 +148,17 @@ def require_attention(model: Module) -> None:
 
 
 def require_interface(model: PreTrainedModel) -> None:
-    """Refuse a model that computes attention by itself, or in a way that entmax does not have.
-
-    It would silently go on with softmax, or fail in the first call.
+    """Refuse a model that would go on with softmax, or fail in its first call.
 
     Raises:
-        ValueError: if it does, in the model itself; models within it are asked by themselves.
+        ValueError: if one of its modules does, those of inner models excepted.
     """
     require_settable(model)
     for module in _own_modules(model):
-        for attribute, name in _ASKS_FOR.items():
-            if _looks_attention_up(module) and getattr(module, attribute, None) is not None:
+        for attribute, name in _PASSES.items():
+            if _looks_attention_up(type(module)) and getattr(module, attribute, None) is not None:
                 refuse(module, name)
-        if _computes_softmax_by_itself(type(module)):
+        if any(kind.__name__.endswith(_OWN_SOFTMAX) for kind in type(module).__mro__):
             raise ValueError(
                 f"{type(module).__name__} of {type(model).__name__} computes its attention by itself and would ignore "
                 f'attn_implementation="{NAME}". For the other parts of a composite model, pass '
@@ -121,9 +166,11 @@ def require_interface(model: PreTrainedModel) -> None:
             )
 
 
-def _looks_attention_up(module: Module) -> bool:
-    kind: type = type(module)
-    return not issubclass(kind, PreTrainedModel) and _mentions(kind, "ALL_ATTENTION_FUNCTIONS")
+@functools.cache
+def _looks_attention_up(kind: type[Module]) -> bool:
+    # `forward` of such a layer calls ALL_ATTENTION_FUNCTIONS.get_interface; nothing else marks these layers.
+    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names and not issubclass(kind, PreTrainedModel)
 
 
 def _own_modules(module: Module) -> Iterator[Module]:
@@ -132,30 +179,3 @@ def _own_modules(module: Module) -> Iterator[Module]:
         if not isinstance(child, PreTrainedModel):
             yield child
             yield from _own_modules(child)
-
-
-def _computes_softmax_by_itself(kind: type) -> bool:
-    return (
-        "Attention" in kind.__name__
-        and kind.__module__.partition(".")[0] != "torch"
-        and _mentions(kind, "softmax")
-        and not _mentions(kind, "ALL_ATTENTION_FUNCTIONS")
-    )
-
-
-@functools.cache
-def _mentions(kind: type[Any], name: str) -> bool:
-    """Whether a method of a class of modules, or of one that it inherits from, uses a name."""
-    kinds = kind.__mro__[: kind.__mro__.index(Module)]
-    methods = (value for each in kinds for value in vars(each).values() if inspect.isfunction(value))
-    return any(_names_in(method, name) for method in methods)
-
-
-def _names_in(method: Callable[..., object], name: str) -> bool:
-    codes: list[CodeType] = [inspect.unwrap(method).__code__]
-    while codes:
-        code = codes.pop()
-        if name in code.co_names:
-            return True
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return False

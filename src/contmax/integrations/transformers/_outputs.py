@@ -1,0 +1,123 @@
+"""Layers on the outputs of a model: continuous attention pools hidden states, entmax samples words from logits."""
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from torch import Tensor
+from torch.distributions import Distribution
+from transformers import LogitsProcessor
+
+from contmax.basis import GaussianBasis
+from contmax.maps import entmax
+from contmax.nn import ContinuousAttention
+
+_CARD = """
+---
+{{ card_data }}
+---
+
+A pooling layer on the hidden states of an encoder: attention to an interval of the text, by continuous attention
+([Martins et al. 2020](https://arxiv.org/abs/2006.07214)).
+
+```python
+from contmax.integrations.transformers import ContinuousPooling
+
+pooling = ContinuousPooling.from_pretrained("this/repository")
+pooled = pooling(encoder(**batch).last_hidden_state, batch["attention_mask"])
+```
+"""
+
+
+class ContinuousPooling(
+    torch.nn.Module,
+    PyTorchModelHubMixin,
+    library_name="contmax",
+    license="mit",
+    tags=["continuous-attention", "pooling"],
+    paper_url="https://arxiv.org/abs/2006.07214",
+    model_card_template=_CARD,
+):
+    r"""One vector for a sequence of hidden states: the mean over the interval that the layer looks at.
+
+    .. math:: c = E_p[V(t)], \qquad V \text{ the signal that the hidden states are observations of}
+
+    :class:`contmax.nn.ContinuousAttention` with a head that learns where to look. `save_pretrained`, `from_pretrained`
+    and `push_to_hub` come from `huggingface_hub.PyTorchModelHubMixin`; they store the arguments, the weights and a
+    model card.
+
+    Args:
+        embed_dim: E, channels of the hidden states: ``model.config.hidden_size``.
+        num_basis: K, number of basis functions of the signal; they resolve waves of 3/(K − 1) of the sequence or
+            longer.
+        alpha: α of the density: 1 is a Gaussian, 2 a parabola with bounded support.
+        penalty: λ of the ridge fit.
+
+    Shape:
+        hidden_states (B, L, E), attention_mask (B, L), output (B, E).
+
+    Example:
+        >>> import torch
+        >>> pooling = ContinuousPooling(16)
+        >>> pooling(torch.randn(2, 30, 16), torch.ones(2, 30, dtype=torch.long)).shape
+        torch.Size([2, 16])
+        >>> _, density = pooling(torch.randn(2, 30, 16), need_density=True)
+        >>> density.half_width.shape
+        torch.Size([2])
+    """
+
+    def __init__(self, embed_dim: int, num_basis: int = 32, alpha: float = 2.0, penalty: float = 0.01) -> None:
+        super().__init__()
+        basis = GaussianBasis.covering(num_basis)
+        self.attention = ContinuousAttention(basis, embed_dim=embed_dim, alpha=alpha, penalty=penalty)
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, *, need_density: bool = False
+    ) -> Tensor | tuple[Tensor, Distribution]:
+        """The pooled states, or with `need_density` also the density over the sequence, from 0 to 1.
+
+        Args:
+            hidden_states: ``outputs.last_hidden_state``.
+            attention_mask: as a tokenizer makes it, 1 or True = a word, 0 or False = padding.
+            need_density: whether to return where the layer looks.
+        """
+        mask = None if attention_mask is None else attention_mask.bool()
+        context, density = self.attention(hidden_states, mask=mask)
+        return (context, density) if need_density else context
+
+
+class EntmaxLogitsProcessor(LogitsProcessor):
+    r"""Lets `generate` sample from exactly the words to which α-entmax gives a positive probability.
+
+    .. math:: z \mapsto \ln\,\alpha\text{-entmax}(z)
+
+    Words of probability zero get −∞, and the softmax of the result is the entmax of the logits. It comes before
+    ``temperature``, ``top_k`` and ``top_p``: pass ``top_k=0``, since `generate` has 50 by default.
+
+    Args:
+        alpha: α > 0; 1 is softmax, larger values keep fewer words.
+
+    Raises:
+        ValueError: if α is not positive.
+
+    Example:
+        >>> import torch
+        >>> EntmaxLogitsProcessor(2.0)(None, torch.tensor([[1.0, 0.5, -1.0]])).exp()
+        tensor([[0.7500, 0.2500, 0.0000]])
+
+    With a model: ``model.generate(**inputs, do_sample=True, top_k=0, logits_processor=[EntmaxLogitsProcessor(1.5)])``.
+
+    Reference: Martins, Marinho & Martins 2020 (Sparse text generation).
+    """
+
+    def __init__(self, alpha: float = 1.5) -> None:
+        if not 0 < alpha < float("inf"):
+            raise ValueError(f"α must be positive; got {alpha}. 1 is softmax; 1.5 is a good choice.")
+        self.alpha = float(alpha)
+
+    def __call__(self, input_ids: torch.LongTensor | None, scores: torch.Tensor) -> torch.Tensor:
+        """Logarithms of the probabilities, (B, V).
+
+        Args:
+            input_ids: the words so far, which do not matter.
+            scores: logits of the next word, (B, V).
+        """
+        return entmax(scores, self.alpha).log()
