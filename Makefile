@@ -29,7 +29,7 @@ demo: setup
 	$(BIN)/contmax demo
 
 # Compiled kernels are kept on disk; made here once, no two processes of the tests make them at the same time.
-.venv/.kernels: .venv/.stamp $(wildcard src/contmax/kernels/cpu/*.py)
+.venv/.kernels: .venv/.stamp $(wildcard src/contmax/kernels/*/_cpu*.py src/contmax/kernels/cpu/*.py)
 	OMP_NUM_THREADS=1 $(BIN)/python -m contmax.kernels.cpu
 	touch $@
 

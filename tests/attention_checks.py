@@ -7,7 +7,7 @@ import torch
 
 from contmax import entmax_attention, sparsemax
 from contmax.attention import _fused
-from contmax.kernels.triton import _attention_tuning
+from contmax.kernels.attention import _gpu_tuning as _attention_tuning
 
 F64, F32, F16 = torch.float64, torch.float32, torch.float16
 

@@ -7,8 +7,8 @@ import torch
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
-from contmax.kernels.triton import _kept
-from contmax.kernels.triton._kept import Launch
+from contmax.kernels.gpu import _kept
+from contmax.kernels.gpu._kept import Launch
 
 
 class Compiled(CompiledKernel):

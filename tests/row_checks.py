@@ -20,7 +20,11 @@ def reference(function, *arguments):
 @contextlib.contextmanager
 def short_rows_by_lists(longest, chunk, in_slices, short):
     """A context in which rows of more than `longest` scores are listed, by chunks and slices (scores, slots)."""
-    from contmax.kernels.triton import _class_losses, _launch, _maps, _plain_rows, _soft_losses
+    from contmax.kernels.gpu import _launch
+    from contmax.kernels.losses import _gpu_class_losses as _class_losses
+    from contmax.kernels.losses import _gpu_soft_losses as _soft_losses
+    from contmax.kernels.rows import _gpu_maps as _maps
+    from contmax.kernels.rows import _gpu_plain_rows as _plain_rows
 
     # Launches are kept by shape, and know the limits.
     kept = [_plain_rows.plain_rows_like, _maps.backward_of_rows]

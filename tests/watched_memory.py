@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder
 
-from contmax.kernels.triton._kept import Launch
+from contmax.kernels.gpu._kept import Launch
 
 
 @contextlib.contextmanager

@@ -96,7 +96,7 @@ def _installed_version(package: str) -> str:
 
 
 # Both bounds are those of the extras in pyproject.toml, where it says what was tried.
-NUMBA = _Compiler("numba", "contmax.kernels.cpu", "CPU", "cpu", (0, 62))
+NUMBA = _Compiler("numba", "contmax.kernels.numba", "CPU", "cpu", (0, 62))
 TRITON = _Compiler("triton", "contmax.kernels.triton", "CUDA", "gpu", (3, 6))
 # Where triton's kernels run. Tests in triton's interpreter add the CPU.
 TRITON_DEVICES = {"cuda"}

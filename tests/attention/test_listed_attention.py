@@ -5,7 +5,7 @@ import torch
 
 from contmax import entmax_attention
 from contmax.attention import _blocked, _listed
-from contmax.kernels import cpu
+from contmax.kernels import numba as cpu
 
 F64 = torch.float64
 

@@ -7,7 +7,7 @@ import torch
 
 from contmax import entmax_attention
 from contmax.attention import _blocked
-from contmax.kernels.triton import _attention as triton_attention
+from contmax.kernels.attention import _gpu_attention as triton_attention
 from masked_checks import ALL, FILLERS, assert_never_matters, filled
 
 HEADS, QUERIES, KEYS, WIDTH = 2, 5, 9, 6
@@ -104,7 +104,7 @@ def _few_queries_too(monkeypatch):
 @pytest.fixture
 def _few_keys_are_listed(monkeypatch):
     pytest.importorskip("triton", reason="Triton's kernels need triton: pip install 'contmax[gpu]'")
-    monkeypatch.setattr("contmax.kernels.triton._attention_tuning._FEW_KEYS", 0)
+    monkeypatch.setattr("contmax.kernels.attention._gpu_tuning._FEW_KEYS", 0)
 
 
 @pytest.mark.parametrize("filler", FILLERS)

@@ -4,8 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from contmax.kernels.triton._lists import largest_of_threads
-from contmax.kernels.triton._solve import sums
+from contmax.kernels.rows._gpu_lists import largest_of_threads
+from contmax.kernels.rows._gpu_solve import sums
 
 
 @triton.jit

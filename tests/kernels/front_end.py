@@ -24,7 +24,7 @@ from triton.runtime.jit import JITFunction, KernelParam
 import contmax
 from contmax import _backend, losses, nn
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
-from contmax.kernels.triton import _kept
+from contmax.kernels.gpu import _kept
 
 HOPPER = make_backend(GPUTarget("cuda", 90, 32))
 TYPES = {

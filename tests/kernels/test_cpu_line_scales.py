@@ -13,7 +13,7 @@ from contmax.densities import BetaGaussian
 
 numba = pytest.importorskip("numba", reason="numba is not installed: pip install 'contmax[cpu]'")
 
-from contmax.kernels.cpu._angles import angle, sin_cos  # noqa: E402
+from contmax.kernels.means._cpu_angles import angle, sin_cos  # noqa: E402
 
 F64 = torch.float64
 RULE = (40.0, 3.9, 1.4, 0.85, 0.9)

@@ -9,7 +9,7 @@ import torch
 
 import contmax
 from contmax import _backend
-from contmax.kernels import _dispatch
+from contmax.kernels.rows import _dispatch
 
 pytest.importorskip("numba", reason="numba is not installed: pip install 'contmax[cpu]'")
 

@@ -9,8 +9,8 @@ import torch
 
 numba = pytest.importorskip("numba", reason="numba is not installed: pip install 'contmax[cpu]'")
 
-from contmax.kernels import cpu  # noqa: E402
-from contmax.kernels.cpu import _kernels  # noqa: E402
+from contmax.kernels import _numba_kernels as _kernels  # noqa: E402
+from contmax.kernels import numba as cpu  # noqa: E402
 
 FILES = sorted(path.name for path in Path(_kernels.__file__).parent.glob("*.py"))
 

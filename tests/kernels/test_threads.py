@@ -132,7 +132,7 @@ import sys
 import torch, contmax
 print(*(name in sys.modules for name in ("numba", "matplotlib", "torch._dynamo")))
 contmax.entmax(torch.randn(4, 33, requires_grad=True), 1.5).sum().backward()
-from contmax.kernels.cpu._kernels import backward_kernel, forward_kernel
+from contmax.kernels._numba_kernels import backward_kernel, forward_kernel
 for kernel in (forward_kernel, backward_kernel):
     print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
 """
@@ -146,7 +146,8 @@ def test_what_is_slow_to_import_waits_and_another_process_finds_the_compiled_cod
 
 
 def test_kernels_can_be_compiled_ahead(tmp_path, monkeypatch):
-    from contmax.kernels.cpu import _ahead, _kernels
+    from contmax.kernels import _numba_ahead as _ahead
+    from contmax.kernels import _numba_kernels as _kernels
 
     monkeypatch.setattr(_ahead, "ProcessPoolExecutor", lambda mp_context: ThreadPoolExecutor(1))
     _ahead.compile_all()

@@ -109,7 +109,7 @@ def test_odd_sizes_and_strides(count, functions, monkeypatch):
 
 
 def test_many_densities_share_the_gradients_of_the_basis(monkeypatch):
-    from contmax.kernels.triton import _line_any
+    from contmax.kernels.means import _gpu_line_any as _line_any
 
     inputs, alpha = drawn(5, 5), torch.linspace(0.9, 1.6, 5)
     expected = value_and_gradients(alpha, *inputs)

@@ -17,7 +17,9 @@ from attention_checks import (
     drawn,
 )
 from contmax import entmax_attention
-from contmax.kernels.triton import _attention_call, _attention_dense, _attention_tuning
+from contmax.kernels.attention import _gpu_call as _attention_call
+from contmax.kernels.attention import _gpu_dense as _attention_dense
+from contmax.kernels.attention import _gpu_tuning as _attention_tuning
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 

@@ -14,9 +14,10 @@ from attention_checks import (
     drawn,
 )
 from contmax import entmax_attention
-from contmax.kernels.triton import _attention_call, _attention_tuning
-from contmax.kernels.triton._attention_tops import tile_tops
-from contmax.kernels.triton._kept import Launch
+from contmax.kernels.attention import _gpu_call as _attention_call
+from contmax.kernels.attention import _gpu_tuning as _attention_tuning
+from contmax.kernels.attention._gpu_tops import tile_tops
+from contmax.kernels.gpu._kept import Launch
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 

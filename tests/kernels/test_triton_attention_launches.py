@@ -5,8 +5,10 @@ import torch
 
 from attention_checks import F16, F32, _as_if_long, apart, assert_same, compared, drawn  # noqa: F401 a fixture
 from contmax import entmax_attention
-from contmax.kernels.triton import _attention_call, _attention_launches, _attention_tuning
-from contmax.kernels.triton._kept import Launch
+from contmax.kernels.attention import _gpu_call as _attention_call
+from contmax.kernels.attention import _gpu_launches as _attention_launches
+from contmax.kernels.attention import _gpu_tuning as _attention_tuning
+from contmax.kernels.gpu._kept import Launch
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 MEMORIES = ("listing", "listed_means", "dense_means", "dense_gradients", "listed_gradients")

@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 
 from attention_checks import F16, _as_if_long, assert_same, drawn  # noqa: F401 a fixture
-from contmax.kernels.triton import _attention_call
-from contmax.kernels.triton._attention_order import block_and_head
+from contmax.kernels.attention import _gpu_call as _attention_call
+from contmax.kernels.attention._gpu_order import block_and_head
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 

@@ -8,8 +8,8 @@ from triton import knobs
 from triton.backends.nvidia.driver import CudaLauncher
 from triton.compiler import CompiledKernel
 
-from contmax.kernels.triton import _kept
-from contmax.kernels.triton._kept import Launch, ReadyLaunch
+from contmax.kernels.gpu import _kept
+from contmax.kernels.gpu._kept import Launch, ReadyLaunch
 from launch_checks import Compiled, launch, noted_kernel  # noqa: F401 a fixture
 
 

@@ -13,8 +13,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import JITFunction
 
-from contmax.kernels.triton import _kept
-from contmax.kernels.triton._kept import Launch, known_of_number
+from contmax.kernels.gpu import _kept
+from contmax.kernels.gpu._kept import Launch, known_of_number
 from launch_checks import launch, noted_kernel  # noqa: F401 a fixture
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import contmax
-from contmax.kernels.triton import _long_rows, _maps
+from contmax.kernels.rows import _gpu_long_rows as _long_rows
+from contmax.kernels.rows import _gpu_maps as _maps
 from contmax.losses import entmax_loss
 from row_checks import check_rows_of_huge_scores, reference, short_rows_by_lists
 

@@ -5,6 +5,7 @@ import torch
 
 import contmax
 from contmax.kernels import LossOptions
+from contmax.kernels.gpu._kept import Launch
 from contmax.kernels.triton import (
     _launch,
     _plain_rows,
@@ -16,7 +17,6 @@ from contmax.kernels.triton import (
     soft_row_losses,
     soft_row_losses_backward,
 )
-from contmax.kernels.triton._kept import Launch
 from contmax.losses import entmax_loss, linear_entmax_loss
 from row_checks import short_rows_by_lists
 

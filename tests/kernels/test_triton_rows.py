@@ -208,7 +208,7 @@ def test_cotangents_that_losses_share(shape, length):
 
 def test_many_rows_with_alpha_on_both_sides_of_two(monkeypatch):
     # No other test has this shape, for which launches are kept.
-    monkeypatch.setattr("contmax.kernels.triton._maps._MANY_ROWS", 2)  # a program looks after sixteen of them
+    monkeypatch.setattr("contmax.kernels.rows._gpu_maps._MANY_ROWS", 2)  # a program looks after sixteen of them
     x, alpha, g = 0.1 * torch.randn(19, 3), torch.full((19, 1), 1.5), torch.randn(19, 3)
     alpha[[0, 15, 18]] = torch.tensor([[3.0], [2.5], [4.0]])
     assert_as_float64(contmax.entmax, g, x, alpha, tolerance=1e-5)

@@ -11,7 +11,7 @@ from contmax.losses import linear_entmax_loss
 from watched_memory import watched_memory
 
 TOLERANCE = {F32: 1e-5, F16: 3e-3, BF16: 2e-2}
-SUMS, LONG = "contmax.kernels.triton._support_sums", "contmax.kernels.triton._long_tokens"
+SUMS, LONG = "contmax.kernels.losses._gpu_support_sums", "contmax.kernels.losses._gpu_long_tokens"
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def _small_tiles(monkeypatch, triton_takes_cpu_tensors):
 
 @pytest.fixture
 def short_lists(monkeypatch):
-    monkeypatch.setattr("contmax.kernels._linear_dispatch._LONGEST_LIST", 4)
+    monkeypatch.setattr("contmax.kernels.losses._linear._LONGEST_LIST", 4)
 
 
 def support_sizes(hidden, weight, bias, alpha=1.5):
@@ -159,7 +159,7 @@ def test_tokens_that_count_nothing():
 
 @pytest.mark.parametrize("capacity", [4, 256])
 def test_classes_that_are_ruled_out(capacity, monkeypatch):
-    monkeypatch.setattr("contmax.kernels._linear_dispatch._LONGEST_LIST", capacity)
+    monkeypatch.setattr("contmax.kernels.losses._linear._LONGEST_LIST", capacity)
     hidden, weight, bias, target = mixed(6, 5, 40)
     with torch.no_grad():
         bias[::3] = -torch.inf

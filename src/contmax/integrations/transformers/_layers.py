@@ -4,7 +4,6 @@ Every private name of `transformers` that the integration reads is in this file;
 `EXTENDED` of `_attention.py`. `tests/integrations/test_transformers_names.py` checks both lists and `_OWN_SOFTMAX`.
 """
 
-import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -166,7 +165,6 @@ def require_interface(model: PreTrainedModel) -> None:
             )
 
 
-@functools.cache
 def _looks_attention_up(kind: type[Module]) -> bool:
     # `forward` of such a layer calls ALL_ATTENTION_FUNCTIONS.get_interface; nothing else marks these layers.
     code = getattr(inspect.unwrap(kind.forward), "__code__", None)

@@ -1,0 +1,69 @@
+"""Every kernel compiled ahead of its first use, several at a time."""
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+
+import torch
+from torch import Tensor
+
+from contmax.kernels import numba as cpu
+
+# Nodes, end, stretch, lean and curvature of some path of scales.
+_PATH = (4.0, 1.0, 1.0, 0.5, 0.5)
+
+
+def _rows_forward(dtype: torch.dtype) -> None:
+    cpu.regularized_max_rows(torch.zeros(2, 3, dtype=dtype), 1.5)
+
+
+def _rows_backward(dtype: torch.dtype) -> None:
+    p = torch.full((2, 2), 0.5, dtype=dtype)
+    cpu.pull_back_rows(p, p, 1.5, needs_alpha=True)
+
+
+def _window(dtype: torch.dtype) -> tuple[Tensor, Tensor, float, float, Tensor, Tensor, tuple[Tensor, Tensor]]:
+    one, two = torch.ones(2, 1, dtype=dtype), torch.ones(2, dtype=dtype)
+    return one, one, 1.0, 1.0, two, two, (two, two)
+
+
+def _window_values(dtype: torch.dtype) -> None:
+    cpu.window_values(*_window(dtype))
+
+
+def _window_slopes(dtype: torch.dtype) -> None:
+    cpu.window_values_and_slopes(*_window(dtype))
+
+
+def _plane(dtype: torch.dtype) -> None:
+    if dtype == torch.float32:
+        cpu.plane_means_cpu(torch.ones(5, 2), 2.0, _PATH)
+
+
+def _line_scales(dtype: torch.dtype) -> None:
+    two = torch.ones(2, dtype=dtype)
+    cpu.line_scale_means(two, two, 1.5, two, two, _PATH)
+
+
+def _lists(dtype: torch.dtype) -> None:
+    p = torch.eye(2, dtype=dtype).reshape(1, 2, 2)
+    lists = cpu.listed_weights(p, 2)
+    assert lists is not None
+    cpu.listed_means(*lists, p)
+    slopes = cpu.listed_products(*lists, p, p)
+    cpu.add_listed_gradients(p.clone(), p.clone(), (*lists, slopes), p, p, p)
+
+
+_KERNELS = (_rows_forward, _rows_backward, _window_values, _window_slopes, _plane, _line_scales, _lists)
+
+
+def _compile(use: Callable[[torch.dtype], None]) -> None:
+    """Both precisions one after the other: numba keeps one index per kernel, which two processes would overwrite."""
+    for dtype in (torch.float32, torch.float64):
+        use(dtype)
+
+
+def compile_all() -> None:
+    """Compile what is not yet kept on disk."""
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(_compile, _KERNELS))

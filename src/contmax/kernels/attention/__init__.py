@@ -1,0 +1,1 @@
+"""Entmax attention of queries to keys."""

@@ -1,0 +1,234 @@
+"""Gradients of attention of dense blocks of rows (`_attention_dense`), of whole tiles too."""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.attention._gpu_columns import entries_of
+from contmax.kernels.attention._gpu_dense_scores import (
+    by_lane,
+    by_lane_of_products,
+    dense_scores,
+    fewest_keys,
+    first_and_end,
+    probabilities,
+    unit_of_scores,
+)
+from contmax.kernels.attention._gpu_lists import DENSE_ROWS
+from contmax.kernels.attention._gpu_order import block_and_head
+from contmax.kernels.attention._gpu_tops import (
+    ANY_POWER,
+    ANY_SIZE,
+    LANES,
+    PRECISION,
+    end_of,
+    epsilon_of_heads,
+    has_power,
+    keys_of,
+    start_of,
+)
+from contmax.kernels.gpu._instructions import quick_log2
+from contmax.kernels.rows._gpu_rows import curvature, saturated, unbiased
+
+
+@triton.jit
+def _next_where(wanted, places, start, other):
+    """The first place from `start` on that is wanted, or else the other."""
+    return tl.min(tl.where(wanted & (places >= start), places, other), 0)
+
+
+@triton.jit
+def _state_of(STATES, at_row, inside):
+    """The state of rows; those outside get probabilities too, but their cotangents are 0."""
+    first = tl.load(STATES + at_row * 4, mask=inside, other=0.0)
+    second = tl.load(STATES + at_row * 4 + 1, mask=inside, other=1.0)
+    factor = tl.load(STATES + at_row * 4 + 2, mask=inside, other=0.0)
+    factor_escort = tl.load(STATES + at_row * 4 + 3, mask=inside, other=0.0)
+    return first, second, factor, factor_escort
+
+
+@triton.jit
+def _rates(p, u, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
+    """`curvature` of p in units of `_unit_of_rates`, (R, n), any number where p is 0.
+
+    In half precision, where α is far from one, it is made of u = p^ε.
+    """
+    if ROUGH and K != ANY_POWER:
+        return tl.fma(u, tl.fma(tl.maximum(quick_log2(u), -150.0), 0.69314718, -1.0), 1.0)
+    else:
+        return curvature(tl.where(p > 0.0, p, 1.0), epsilon, ROUGH)
+
+
+@triton.jit
+def _unit_of_rates(epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
+    """What `_rates` are multiples of, (R,): so the sums are multiplied, not every score."""
+    if ROUGH and K != ANY_POWER:
+        return 1.0 / (epsilon * epsilon)
+    else:
+        return epsilon * 0.0 + 1.0
+
+
+@triton.jit(do_not_specialize=ANY_SIZE)
+def dense_queries_backward(
+    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, SHIFTS, MARKS, MEANS, DQ, DA,
+    abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
+    ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_ALPHA: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    HAS_LISTS: tl.constexpr,
+):  # fmt: skip
+    """DQ (heads, queries, D) of dense blocks, and the gradient of α for each row.
+
+    ALONG (heads, queries) are the products of the cotangents and the means by p^{2−α}.
+    """
+    ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
+    turn, head = block_and_head(abreast)
+    b, h = head // heads, head % heads
+    block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
+    at_block = head * tl.num_programs(0) + block
+    has_mark = tl.load(DENSE + at_block) != 0
+    for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
+        if has_mark & has_power(A, h, POWER, PER_HEAD):
+            first_row = block * DENSE_ROWS
+            rows = first_row + tl.arange(0, DENSE_ROWS)
+            inside = rows < queries
+            at_row = head * queries + rows
+            d, c, columns = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
+            far = rows.to(tl.int64)[:, None]
+            q = tl.load(Q + b * qb + h * qh + far * qi + d[None, :], mask=inside[:, None] & (d < D)[None, :], other=0.0)
+            wanted = inside[:, None] & (c < C)[None, :]
+            g = tl.load(G + b * gb + h * gh + far * gi + c[None, :], mask=wanted, other=0.0)
+            mean = tl.load(MEANS + at_row[:, None] * C + c[None, :], mask=wanted, other=0.0)
+            along_mean = tl.sum(g.to(tl.float32) * mean, 1)
+            tl.store(ALONG + at_row, along_mean, mask=inside)
+            state = _state_of(STATES, at_row, inside)
+            K += b * kb + (h // group) * kh
+            V += b * vb + (h // group) * vh
+            exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            ends = end_of(rows, exist, diagonal, CAUSAL)
+            mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
+            fewest = fewest_keys(first_row, queries, exist, diagonal, mark, CAUSAL, HAS_MASK, HAS_BIAS)
+            epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
+            unit = unit_of_scores(scale, HAS_BIAS)
+            dq = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
+            turns, rests = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
+            rates, masses = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
+            low, high = first_and_end(DENSE, at_block, True)
+            at_key, at_value = columns[None, :] * kj + d[:, None], columns[None, :] * vj + c[:, None]
+            for n in range(low * COLUMNS, high * COLUMNS, COLUMNS):
+                j = n + columns
+                k = tl.load(K + start_of(n, kj) + at_key, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+                x = dense_scores(
+                    q, k, fewest, SHIFTS, at_row, M, B, rows, n, ends, inside, b, h, scale,
+                    mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS, not HAS_LISTS,
+                )  # fmt: skip
+                p, escort, u = probabilities(x, state, epsilon, unit, POWER, ROUGH)
+                v = tl.load(V + start_of(n, vj) + at_value, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
+                along = tl.dot(g, v, input_precision=PRECISION)
+                slope = escort * (along - along_mean[:, None])
+                dq = tl.dot(saturated(slope, K).to(k.dtype), tl.trans(k), dq, input_precision=PRECISION)
+                if NEEDS_ALPHA:
+                    rate = _rates(p, u, epsilon, POWER, ROUGH)
+                    turns += by_lane_of_products(slope, rate)
+                    rests += by_lane(slope)
+                    rates += by_lane_of_products(escort, rate)
+                    masses += by_lane(escort)
+            broken = (state[0] + state[1]) * 0.0  # NaN stays NaN
+            dq = saturated(dq * scale + broken[:, None], DQ)
+            at = at_row[:, None] * D + d[None, :]
+            tl.store(DQ + at, dq.to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
+            if NEEDS_ALPHA:
+                slope = unbiased(tl.sum(turns, 1), tl.sum(rests, 1), tl.sum(rates, 1), tl.sum(masses, 1))
+                tl.store(DA + at_row, broken - slope * _unit_of_rates(epsilon, POWER, ROUGH), mask=inside)
+
+
+@triton.jit(do_not_specialize=ANY_SIZE)
+def dense_keys_backward(
+    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, SHIFTS, MARKS, OFFSETS, DENSE_DK, DENSE_DV, DK, DV,
+    abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
+    ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    BLOCKS: tl.constexpr, KEY_BLOCK: tl.constexpr, HAS_LISTS: tl.constexpr,
+):  # fmt: skip
+    """DK (key heads, keys, D) and DV (key heads, keys, C) of blocks of keys for which there are no entries of lists.
+
+    For the others, what dense blocks of rows contribute to both, before it is scaled: DENSE_DK and DENSE_DV.
+    """
+    ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
+    block, key_head = block_and_head(abreast)
+    mark = tl.load(MARKS + key_head)
+    if (mark != 0) | (HAS_LISTS == 0):
+        groups = heads // group
+        b = key_head // groups
+        n = block * COLUMNS
+        j = n + tl.arange(0, COLUMNS)
+        exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+        d, c = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
+        far = j.to(tl.int64)
+        at_k = b * kb + (key_head % groups) * kh + far[None, :] * kj + d[:, None]
+        at_v = b * vb + (key_head % groups) * vh + far[None, :] * vj + c[:, None]
+        k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
+        v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
+        dk = tl.zeros([COLUMNS, WIDTH], tl.float32)
+        dv = tl.zeros([COLUMNS, VALUE_WIDTH], tl.float32)
+        row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
+        unit = unit_of_scores(scale, HAS_BIAS)
+        has_shifts = 0 if HAS_LISTS else mark
+        blocks, in_block = tl.arange(0, BLOCKS), tl.arange(0, DENSE_ROWS)
+        at_query, at_cotangent = in_block[:, None] * qi + d[None, :], in_block[:, None] * gi + c[None, :]
+        for h_in_group in range(0, group):
+            h = (key_head % groups) * group + h_in_group
+            head = b * heads + h
+            epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
+            # Runs of blocks of rows that have mass here: in one the next rows are on their way while these are used.
+            low, high = first_and_end(DENSE, head * row_blocks + blocks, blocks < row_blocks)
+            has_mass = (low <= n // COLUMNS) & (n // COLUMNS < high)
+            for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
+                if has_power(A, h, POWER, PER_HEAD):
+                    start = _next_where(has_mass, blocks, 0, row_blocks)
+                    while start < row_blocks:
+                        end = _next_where(has_mass == 0, blocks, start, row_blocks)
+                        for row_block in range(start, end):
+                            first_row = tl.full([], DENSE_ROWS, tl.int32) * row_block
+                            rows = first_row + in_block
+                            inside = rows < queries
+                            first = head * queries + first_row
+                            ends = end_of(rows, exist, diagonal, CAUSAL)
+                            # A query of a sequence without keys may be anything, NaN too.
+                            asks = inside & (ends > 0) if HAS_LENGTHS else inside
+                            here = Q + (b * qb + h * qh + start_of(first_row, qi))
+                            q = tl.load(here + at_query, mask=asks[:, None] & (d < D)[None, :], other=0.0)
+                            fewest = fewest_keys(
+                                first_row, queries, exist, diagonal, has_shifts, CAUSAL, HAS_MASK, HAS_BIAS
+                            )  # fmt: skip
+                            state = _state_of(STATES + first * 4, in_block, inside)
+                            here = G + (b * gb + h * gh + start_of(first_row, gi))
+                            g = tl.load(here + at_cotangent, mask=inside[:, None] & (c < C)[None, :], other=0.0)
+                            along_mean = tl.load(ALONG + first + in_block, mask=inside, other=0.0)
+                            x = dense_scores(
+                                q, k, fewest, SHIFTS + first, in_block, M, B, rows, n, ends, inside, b, h, scale,
+                                mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS, not HAS_LISTS,
+                            )  # fmt: skip
+                            p, escort, _ = probabilities(x, state, epsilon, unit, POWER, ROUGH)
+                            dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=PRECISION)
+                            along = tl.dot(g, v, input_precision=PRECISION)
+                            slope = escort * (along - along_mean[:, None])
+                            dk = tl.dot(tl.trans(saturated(slope, Q).to(q.dtype)), q, dk, input_precision=PRECISION)
+                        start = _next_where(has_mass, blocks, end, row_blocks)
+        at = key_head * keys + j
+        at_k, wanted_k = at[:, None] * D + d[None, :], (j < keys)[:, None] & (d < D)[None, :]
+        at_v, wanted_v = at[:, None] * C + c[None, :], (j < keys)[:, None] & (c < C)[None, :]
+        is_listed = tl.full([], False, tl.int1)
+        if HAS_LISTS:
+            tl.static_assert(KEY_BLOCK % COLUMNS == 0)
+            key_blocks = (keys + KEY_BLOCK - 1) // KEY_BLOCK
+            listed, end_of_listed = entries_of(OFFSETS, key_head, n // KEY_BLOCK, key_blocks, group * row_blocks)
+            is_listed = listed < end_of_listed
+        if is_listed:
+            tl.store(DENSE_DK + at_k, dk, mask=wanted_k)
+            tl.store(DENSE_DV + at_v, dv, mask=wanted_v)
+        else:
+            tl.store(DK + at_k, saturated(dk * scale, DK).to(DK.dtype.element_ty), mask=wanted_k)
+            tl.store(DV + at_v, saturated(dv, DV).to(DV.dtype.element_ty), mask=wanted_v)

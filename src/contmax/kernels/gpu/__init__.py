@@ -1,0 +1,1 @@
+"""What kernels written in Triton share: how they are launched, and instructions."""

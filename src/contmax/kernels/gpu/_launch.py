@@ -1,0 +1,206 @@
+"""How tensors become rows, and how many rows and warps a program gets."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from contmax.kernels.gpu._counting import blocks_of, power_of_two
+from contmax.kernels.gpu._kept import LAUNCHES
+
+
+class Rows(NamedTuple):
+    """How tensors of one shape (*batch, n) lie: as rows under three leading axes (a, b, c)."""
+
+    total: int
+    columns: int
+    places: tuple[int, ...]  # as kernels take them: sizes of b and c, then strides of a, b and c in each tensor
+
+
+def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
+    """Tensors of one shape and their rows, copied only where more than three axes would be needed to reach them."""
+    tensors = tuple([resolved(x) for x in tensors])
+    rows = rows_of(tensors[0].shape, tuple([x.stride() for x in tensors]))
+    return as_rows(*(x.contiguous() for x in tensors)) if rows is None else (tensors, rows)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def rows_of(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Rows | None:
+    """The rows of tensors with these strides, None where three axes do not reach them."""
+    none = (0,) * len(strides)
+    merged: list[tuple[int, tuple[int, ...]]] = []  # size, and the stride in each tensor
+    for size, *steps in zip(shape[:-1], *strides, strict=False):
+        if size == 1:
+            continue
+        if merged and merged[-1][1] == tuple(size * step for step in steps):
+            # One axis in the memory of every tensor.
+            merged[-1] = (merged[-1][0] * size, tuple(steps))
+        else:
+            merged.append((size, tuple(steps)))
+    if len(merged) > 3:
+        return None
+    (size_a, a), (size_b, b), (size_c, c) = [(1, none)] * (3 - len(merged)) + merged
+    places = (size_b, size_c, *(stride for each in zip(a, b, c, strict=True) for stride in each))
+    return Rows(size_a * size_b * size_c, shape[-1], places)
+
+
+# Kernels number rows, slices of long rows and up to five sums of each slice in 32 bits; a grid has fewer programs too.
+MOST_SLICES = 2**28
+
+
+def fit_one_launch(rows: int, columns: int) -> bool:
+    """Whether kernels can number so many rows of this length."""
+    return rows <= _most_rows(columns)
+
+
+def _most_rows(columns: int) -> int:
+    return max(1, MOST_SLICES // blocks_of(columns, _SLICES_OF_FEW[0]))
+
+
+def in_parts(launch: Callable[..., None], tensors: Sequence[Any], *others: Any) -> None:
+    """``launch(*tensors, *others)``, for parts of the rows one after the other if there are too many for one launch.
+
+    Args:
+        launch: what takes the tensors.
+        tensors: the first is (*batch, n), the others are (*batch, …) or no tensors. Parts of contiguous ones are
+            contiguous.
+        others: what all parts share.
+    """
+    x = tensors[0]
+    columns = x.shape[-1]
+    rows = x.numel() // columns
+    if fit_one_launch(rows, columns):
+        launch(*tensors, *others)
+        return
+    length = x.shape[0]
+    each = _most_rows(columns) // (rows // length)
+    # Where one place of the first axis has too many rows, its own axes are divided.
+    for part in range(length) if each == 0 else [slice(at, at + each) for at in range(0, length, each)]:
+        in_parts(launch, [y[part] if isinstance(y, Tensor) else y for y in tensors], *others)
+
+
+def resolved(x: Tensor) -> Tensor:
+    """x, or a copy where torch has put off a negation (`x.is_neg()`): kernels read the memory as it is."""
+    return x.resolve_neg() if x.is_neg() else x
+
+
+def laid_out(x: Tensor) -> Tensor:
+    """x as kernels read it: contiguous, and negated now."""
+    return x if x.is_contiguous() and not x.is_neg() else x.resolve_neg().contiguous()
+
+
+def side_by_side(x: Tensor) -> Tensor:
+    """x with the elements of each row next to each other."""
+    x = resolved(x)
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+class Block(NamedTuple):
+    """What one program takes."""
+
+    rows: int
+    columns: int
+    warps: int
+
+    def programs(self, rows: int) -> tuple[int]:
+        """The grid."""
+        return (blocks_of(rows, self.rows),)
+
+
+# Columns that a warp takes at a time.
+CHUNK = 512
+# Columns of a slice and how many of them its list holds: measured on an H200 for few rows and for many.
+_SLICES_OF_FEW, _SLICES_OF_MANY = (8192, 256), (32768, 512)
+# Slots that are enough for most lists, where some are longer.
+_SHORT = 128
+# Where rows have an α of their own, some may be next to 1, and have a larger support than others: lists are longer.
+_LONGER = 4
+_MANY = 2048
+
+
+class Sizes(NamedTuple):
+    """Slices of long rows and their lists."""
+
+    slices: int  # of a row
+    columns: int  # of a slice
+    capacity: int  # of a list
+    vector: int  # how many numbers a thread reads at once
+    varied: bool  # whether rows have an α of their own
+
+    @property
+    def when_listing(self) -> dict[str, int]:
+        """What kernels that list are told, a warp each."""
+        return {"SLICE": self.columns, "CHUNK": CHUNK, "CAPACITY": self.capacity, "VECTOR": self.vector}
+
+    @property
+    def when_solving(self) -> dict[str, int]:
+        """What kernels that read the lists are told, with powers of two that hold the slices and the slots."""
+        powers = {"SLICES": power_of_two(self.slices), "SLOTS": power_of_two(self.capacity)}
+        powers["SHORT"] = _SHORT if powers["SLOTS"] > 2 * _SHORT else powers["SLOTS"]
+        # Of rows with an α of their own a few are read whole again, while the rest is done: by many threads at a time.
+        chunk = (16 if self.varied else 4) * CHUNK
+        return {"SLICE": self.columns, "CHUNK": chunk, "CAPACITY": self.capacity, **powers}
+
+    @property
+    def warps_when_solving(self) -> int:
+        """Of a program that reads the lists of a row."""
+        return 16 if self.varied else 8
+
+
+class Lists(NamedTuple):
+    """Memory for what is listed: a few hundredths of the scores."""
+
+    sizes: Sizes
+    values: Tensor  # of the dtype of what is listed, so that nothing is rounded
+    places: Tensor
+    counts: Tensor
+
+    @property
+    def slices(self) -> int:
+        """Of a row."""
+        return self.sizes.slices
+
+
+def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool, varied: bool = False) -> Lists:
+    """Lists for rows of x, with an α of their own where `varied`; maps must know the places of what is listed."""
+    columns, capacity = _SLICES_OF_MANY if rows.total >= _MANY else _SLICES_OF_FEW
+    capacity *= _LONGER if varied else 1
+    slices = blocks_of(rows.columns, columns)
+    sizes = Sizes(slices, columns, capacity, min(16 // x.element_size(), CHUNK // 32), varied)
+    count = rows.total * slices
+    values = x.new_empty(count * capacity)
+    places = x.new_empty(count * capacity if keeps_places else 0, dtype=torch.int16)
+    return Lists(sizes, values, places, x.new_empty(count, dtype=torch.int32))
+
+
+def forward_block(columns: int, order: int) -> Block:
+    """Rows together and warps for rows of this length, and for this order of powers: measured on an H200."""
+    width = max(power_of_two(columns), 16)
+    if width <= 512:
+        return Block(max(1, (512 if order > 0 else 256) // width), width, 1)
+    if order > 0:
+        return Block(1, width, {1024: 1, 2048: 2, 4096: 4, 8192: 8}.get(width, 16))
+    return Block(1, width, {1024: 2, 2048: 4, 4096: 8, 8192: 16}.get(width, 32))
+
+
+def backward_block(columns: int) -> Block:
+    """The same for the backward pass, which has more to hold at a time."""
+    width = max(power_of_two(columns), 16)
+    if width <= 512:
+        return Block(max(1, 512 // width), width, 1)
+    return Block(1, width, {1024: 2, 2048: 4, 4096: 8, 8192: 16}.get(width, 32))
+
+
+def order_of(alpha: float) -> int:
+    """K as kernels take it (`_solve`): k = 1/(α−1) where powers are products, 0 for other α, −1 where it may be 1."""
+    if abs(alpha - 1) < 0.1:
+        return -1
+    k = round(1 / (alpha - 1))
+    return k if 1 <= k <= 4 and abs(1 / (alpha - 1) - k) < 1e-12 else 0
+
+
+def byte_mask(mask: Tensor | None, like: Tensor) -> Tensor:
+    """A boolean mask as bytes of the shape of the scores, or an unused pointer."""
+    return like if mask is None else side_by_side(mask.expand(like.shape)).view(torch.uint8)

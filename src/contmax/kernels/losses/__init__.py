@@ -1,0 +1,1 @@
+"""Fenchel–Young losses over rows of logits, and of a linear layer over a large vocabulary."""

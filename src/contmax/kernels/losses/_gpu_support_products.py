@@ -1,0 +1,176 @@
+"""(p̂ − q) W for rows of logits: the gradient of a loss by what a linear layer was given.
+
+p̂ of most rows has mass on a few classes only. Those are listed, and their rows of the weight are read and added up in
+float32. A row with more classes than a list holds is multiplied as a whole, by programs that end at once where there is
+no such row: nobody has to ask the device how many there are.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from contmax.kernels.gpu._counting import blocks_of
+from contmax.kernels.gpu._kept import Launch
+from contmax.kernels.gpu._launch import CHUNK, order_of, side_by_side
+from contmax.kernels.losses._gpu_class_losses import row_losses_backward
+from contmax.kernels.losses._options import LossOptions
+from contmax.kernels.rows._gpu_row_loss import chunk_has_mass
+from contmax.kernels.rows._gpu_solve import NOTHING, relative_weights
+
+_CHANNELS = 512
+# Rows and channels of a tile of the dense product.
+_TILE_ROWS, _TILE_CHANNELS = 128, 128
+
+
+def list_supports(z: Tensor, alpha: float, cut: Tensor, places: Tensor, masses: Tensor, counts: Tensor) -> None:
+    """Write where rows have mass, and how much.
+
+    Args:
+        z: logits (T, C), contiguous.
+        alpha: α in (1, 2].
+        cut: of the rows, (T, 4 or more), from `row_losses` without a mask.
+        places: class ids in ascending order, (T, CAPACITY), int32.
+        masses: p̂ there, float32.
+        counts: the number of classes with mass, (T,), int32, which may be larger than the capacity.
+    """
+    tokens, classes = z.shape
+    kinds = {"K": order_of(alpha), "HAS_TOPS": cut.shape[1] > 4, "CHUNK": CHUNK, "CAPACITY": places.shape[1]}
+    list_them = Launch(_list_support, (tokens,), (classes, alpha - 1, cut.stride(0)), kinds, 1)
+    list_them(z, cut, places, masses, counts)
+
+
+def support_products(
+    z: Tensor,
+    target: Tensor,
+    alpha: float,
+    smoothing: float,
+    cut: Tensor,
+    places: Tensor,
+    masses: Tensor,
+    counts: Tensor,
+    weight: Tensor,
+    mean_row: Tensor | None,
+) -> Tensor:
+    """(p̂ − q) W in float32, (T, D), q = (1−s)·e_y + s·(uniform).
+
+    Args:
+        z: logits (T, C), contiguous; they are overwritten.
+        target: class ids (T,).
+        alpha: α in (1, 2].
+        smoothing: s.
+        cut: of the rows, (T, 4 or more), from `row_losses` without a mask.
+        places: from `list_supports`, as the next two.
+        masses: likewise.
+        counts: likewise.
+        weight: W, (C, D).
+        mean_row: the mean of W over the classes, (D,) in float32; None if nothing is smoothed.
+    """
+    (tokens, classes), channels, capacity = z.shape, weight.shape[1], places.shape[1]
+    products = z.new_empty((tokens, channels), dtype=torch.float32)
+    weight, target = side_by_side(weight), target.contiguous()
+    add = Launch(
+        _add_listed_rows,
+        (tokens, blocks_of(channels, _CHANNELS)),
+        (classes, channels, weight.stride(0), cut.stride(0), smoothing),
+        {"SMOOTHS": mean_row is not None, "CAPACITY": capacity, "ROWS": 8, "BLOCK": _CHANNELS},
+    )
+    add(places, masses, counts, target, cut, weight, products if mean_row is None else mean_row, products)
+    options = LossOptions(alpha, None, smoothing)
+    residual = row_losses_backward(z, target, options, cut, (counts > capacity).float(), out=z)
+    chunk = 32 if z.dtype == torch.float32 else 64
+    multiply = Launch(
+        _multiply_long_rows,
+        (blocks_of(tokens, _TILE_ROWS), blocks_of(channels, _TILE_CHANNELS)),
+        (tokens, classes, channels, weight.stride(0)),
+        {"CAPACITY": capacity, "ROWS": _TILE_ROWS, "BLOCK": _TILE_CHANNELS, "CHUNK": chunk},
+        8,
+        stages=3,
+    )
+    multiply(residual, counts, weight, products)
+    return products
+
+
+@triton.jit
+def _list_support(
+    X, CUT, PLACES, MASSES, COUNTS, n, epsilon, cut_stride,
+    K: tl.constexpr, HAS_TOPS: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr,
+):  # fmt: skip
+    """Where a row has mass, and how much; the count goes on where the list is full. Not all chunks need be read."""
+    r = tl.program_id(0).to(tl.int64)
+    cut = CUT + r * cut_stride + tl.arange(0, 1)
+    top, t, inverse = tl.load(cut), tl.load(cut + 1), tl.load(cut + 2)
+    top = tl.where(top == -float("inf"), 0.0, top)
+    epsilons = tl.zeros([1], tl.float32) + epsilon
+    count = 0
+    for start in range(0, n, CHUNK):
+        has_mass = True
+        if HAS_TOPS:
+            has_mass = chunk_has_mass(tl.load(cut + 4 + start // CHUNK), top, t, epsilons)
+        if has_mass:
+            columns = start + tl.arange(0, CHUNK)
+            x = tl.load(X + r * n + columns, mask=columns < n, other=-float("inf")).to(tl.float32)
+            y = x[None, :] - top[:, None]
+            weight, _ = relative_weights(tl.where(y < NOTHING, NOTHING, y), t, epsilons, K)
+            p = tl.sum(weight * inverse[:, None], 0)
+            keep = p > 0.0
+            place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
+            listed = keep & (place < CAPACITY)
+            tl.store(PLACES + r * CAPACITY + place, columns, mask=listed)
+            tl.store(MASSES + r * CAPACITY + place, p, mask=listed)
+            count += tl.sum(keep.to(tl.int32), 0)
+    tl.store(COUNTS + r, count)
+
+
+@triton.jit
+def _add_listed_rows(
+    PLACES, MASSES, COUNTS, Y, CUT, W, MEAN, OUT, n, channels, w_stride, cut_stride, smoothing,
+    SMOOTHS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Some channels of one row of the product, from its list; of no use where that is too short, and not read then."""
+    r = tl.program_id(0).to(tl.int64)
+    d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = d < channels
+    y = tl.load(Y + r).to(tl.int64)
+    known = inside & (y >= 0) & (y < n)
+    # A row with NaN has a NaN threshold, and nothing in its list.
+    total = tl.zeros([BLOCK], tl.float32) + tl.load(CUT + r * cut_stride + 1) * 0.0
+    total -= (1.0 - smoothing) * tl.load(W + y * w_stride + d, mask=known, other=0.0).to(tl.float32)
+    if SMOOTHS:
+        total -= smoothing * tl.load(MEAN + d, mask=inside, other=0.0)
+    count = tl.load(COUNTS + r)
+    count = tl.where(count > CAPACITY, 0, count)
+    for start in range(0, count, ROWS):
+        j = start + tl.arange(0, ROWS)
+        place = tl.load(PLACES + r * CAPACITY + j, mask=j < count, other=0).to(tl.int64)
+        mass = tl.load(MASSES + r * CAPACITY + j, mask=j < count, other=0.0)
+        wanted = (j < count)[:, None] & inside[None, :]
+        rows = tl.load(W + place[:, None] * w_stride + d[None, :], mask=wanted, other=0.0).to(tl.float32)
+        total += tl.sum(mass[:, None] * rows, 0)
+    tl.store(OUT + r * channels + d, total, mask=inside)
+
+
+@triton.jit
+def _multiply_long_rows(
+    RESIDUAL, COUNTS, W, OUT, tokens, n, channels, w_stride,
+    CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Rows of the product whose lists are too short, in full."""
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    counts = tl.load(COUNTS + r, mask=r < tokens, other=0)
+    if tl.max(counts, 0) > CAPACITY:
+        at = r.to(tl.int64)[:, None]
+        c = tl.arange(0, CHUNK)
+        residual = RESIDUAL + at * n + c[None, :]
+        rows = W + c[:, None] * w_stride + d[None, :]
+        total = tl.zeros([ROWS, BLOCK], tl.float32)
+        for start in range(0, n, CHUNK):
+            exists = c < n - start
+            a = tl.load(residual, mask=(r < tokens)[:, None] & exists[None, :], other=0.0)
+            b = tl.load(rows, mask=exists[:, None] & (d < channels)[None, :], other=0.0)
+            total = tl.dot(a, b, total, input_precision="ieee")
+            residual += CHUNK
+            rows += CHUNK * w_stride
+        wanted = (counts > CAPACITY)[:, None] & (d < channels)[None, :]
+        tl.store(OUT + at * channels + d[None, :], total, mask=wanted)

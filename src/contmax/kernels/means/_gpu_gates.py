@@ -1,0 +1,187 @@
+"""Gates on the positions of a line: from their logits to weights, and to the moments of the density they mean.
+
+One program per row. The references are in contmax.nn._gate_moments.
+"""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from contmax.kernels.gpu._counting import power_of_two
+from contmax.kernels.gpu._kept import LAUNCHES, Launch
+from contmax.kernels.gpu._launch import laid_out, resolved
+
+
+@triton.jit
+def _place(may_ptr, row, queries, length, columns, inside, HAS_MASK: tl.constexpr):
+    """What may be attended, the centres of the cells, and the side of one, as float32."""
+    if HAS_MASK:
+        may = tl.load(may_ptr + (row // queries) * length + columns, mask=inside, other=0) != 0
+        counted = may.to(tl.int32)
+        rank = (tl.cumsum(counted, axis=0) - counted).to(tl.float32)
+        count = tl.maximum(tl.sum(counted, axis=0), 1).to(tl.float32)
+    else:
+        may = inside
+        rank = columns.to(tl.float32)
+        count = tl.sum(inside.to(tl.int32), axis=0).to(tl.float32)
+    return may, (rank + 0.5) / count, 1.0 / count
+
+
+@triton.jit
+def _excess(offset, side):
+    near = tl.minimum(tl.maximum(offset, -0.5 * side), 0.5 * side)
+    return near * near / side + tl.maximum(tl.abs(offset) - 0.5 * side, 0.0)
+
+
+@triton.jit
+def gate_moments_fwd_kernel(
+    logits_ptr,
+    may_ptr,
+    noise_ptr,
+    drop_ptr,
+    weights_ptr,
+    mean_ptr,
+    variance_ptr,
+    queries,
+    length,
+    shift,
+    least,
+    HAS_MASK: tl.constexpr,
+    DROPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < length
+    may, centre, side = _place(may_ptr, row, queries, length, columns, inside, HAS_MASK)
+    kept = may
+    if DROPS:
+        noise = tl.load(noise_ptr + row * length + columns, mask=inside, other=0.0)
+        drawn = may & (noise >= tl.load(drop_ptr))
+        # All that may be attended if none would be left.
+        none = tl.max(drawn.to(tl.int32), axis=0) == 0
+        kept = drawn | (may & none)
+    logit = tl.load(logits_ptr + row * length + columns, mask=inside, other=0.0) + shift
+    log_gate = tl.minimum(logit, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(logit)))
+    log_gate = tl.where(kept, log_gate, -float("inf"))
+    top = tl.max(log_gate, axis=0)
+    top = tl.where(top == -float("inf"), 0.0, top)
+    mass = tl.where(kept, tl.exp(log_gate - top), 0.0)
+    total = tl.sum(mass, axis=0)
+    p = mass / tl.where(total > 0, total, 1.0)
+    mean = tl.sum(p * centre, axis=0)
+    half_width = 0.5 * side + 2.0 * tl.sum(p * _excess(centre - mean, side), axis=0)
+    tl.store(weights_ptr + row * length + columns, p, mask=inside)
+    tl.store(mean_ptr + row, mean)
+    tl.store(variance_ptr + row, (half_width * half_width + least) / 5.0)
+
+
+@triton.jit
+def gate_moments_bwd_kernel(
+    logits_ptr,
+    may_ptr,
+    weights_ptr,
+    mean_ptr,
+    by_weights_ptr,
+    by_mean_ptr,
+    by_variance_ptr,
+    grad_ptr,
+    queries,
+    length,
+    shift,
+    HAS_MASK: tl.constexpr,
+    HAS_WEIGHTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < length
+    _, centre, side = _place(may_ptr, row, queries, length, columns, inside, HAS_MASK)
+    p = tl.load(weights_ptr + row * length + columns, mask=inside, other=0.0)
+    offset = centre - tl.load(mean_ptr + row)
+    excess = _excess(offset, side)
+    half_width = 0.5 * side + 2.0 * tl.sum(p * excess, axis=0)
+    by_half_width = tl.load(by_variance_ptr + row) * 0.4 * half_width
+    sign = tl.where(offset > 0, 1.0, -1.0)
+    slope = tl.where(tl.abs(offset) < 0.5 * side, 2.0 * offset / side, sign)
+    by_mean = tl.load(by_mean_ptr + row) - 2.0 * by_half_width * tl.sum(p * slope, axis=0)
+    by_p = by_mean * centre + 2.0 * by_half_width * excess
+    if HAS_WEIGHTS:
+        by_p += tl.load(by_weights_ptr + row * length + columns, mask=inside, other=0.0)
+    # A cotangent may be anything where there is no weight.
+    by_p = tl.where(p > 0, by_p, 0.0)
+    by_log_gate = p * (by_p - tl.sum(p * by_p, axis=0))
+    logit = tl.load(logits_ptr + row * length + columns, mask=inside, other=0.0) + shift
+    # 1 − sigmoid without overflow on either side.
+    small = tl.exp(-tl.abs(logit))
+    shut = tl.where(logit > 0, small, 1.0) / (1.0 + small)
+    tl.store(grad_ptr + row * length + columns, by_log_gate * shut, mask=inside)
+
+
+def gate_moments(
+    logits: Tensor, may: Tensor | None, noise: Tensor | None, drop: Tensor, shift: float, least: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights (*rows, L), means and variances (*rows) of gates sigmoid(logits + shift) at the default positions.
+
+    Args:
+        logits: (B, L) or (B, Q, L), float32, contiguous.
+        may: what may be attended, (B, L), boolean, contiguous; or None.
+        noise: uniform, of the shape of the logits; gates with less than `drop` are shut. None to shut none.
+        drop: (), float32.
+        shift: added to the logits.
+        least: added to the square of the half-width.
+    """
+    logits = resolved(logits)
+    length, weights = logits.shape[-1], torch.empty_like(logits)
+    mean, variance = (logits.new_empty(logits.shape[:-1]) for _ in range(2))
+    rows = mean.numel()
+    numbers = (rows // logits.shape[0], length, shift, least)
+    moments = _moments(rows, numbers, may is not None, noise is not None)
+    moments(logits, _bytes(may), noise, drop, weights, mean, variance)
+    return weights, mean, variance
+
+
+def gate_moments_backward(
+    logits: Tensor,
+    may: Tensor | None,
+    weights: Tensor,
+    mean: Tensor,
+    cotangents: tuple[Tensor | None, Tensor, Tensor],
+    shift: float,
+) -> Tensor:
+    """The gradient of the logits from those of weights, or None, means and variances; arguments as above."""
+    logits = resolved(logits)
+    length, gradient = logits.shape[-1], torch.empty_like(logits)
+    by_weights, by_mean, by_variance = (None if c is None else laid_out(c) for c in cotangents)
+    rows = mean.numel()
+    numbers = (rows // logits.shape[0], length, shift)
+    pull_back = _pull_back(rows, numbers, may is not None, by_weights is not None)
+    pull_back(logits, _bytes(may), weights, mean, by_weights, by_mean, by_variance, gradient)
+    return gradient
+
+
+def _bytes(may: Tensor | None) -> Tensor | None:
+    return None if may is None else may.view(torch.uint8)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _moments(rows: int, numbers: tuple[int, int, float, float], has_mask: bool, drops: bool) -> Launch:
+    block, warps = _block(numbers[1])
+    kinds = {"HAS_MASK": has_mask, "DROPS": drops, "BLOCK": block}
+    return Launch(gate_moments_fwd_kernel, (rows,), numbers, kinds, warps, contracts=True)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _pull_back(rows: int, numbers: tuple[int, int, float], has_mask: bool, has_weights: bool) -> Launch:
+    block, warps = _block(numbers[1])
+    kinds = {"HAS_MASK": has_mask, "HAS_WEIGHTS": has_weights, "BLOCK": block}
+    return Launch(gate_moments_bwd_kernel, (rows,), numbers, kinds, warps, contracts=True)
+
+
+def _block(length: int) -> tuple[int, int]:
+    """Columns and warps of one program."""
+    block = power_of_two(length)
+    return block, min(max(block // 256, 1), 16)

@@ -1,0 +1,300 @@
+"""E_p[ψ] on the line and its gradients: a block of densities against a block of basis functions in each program.
+
+The rules are those of `contmax.expectations._line_normal` (α = 1, here k = ∞) and `contmax.expectations._line_window`
+(k = 1/(α−1) = 0, …, 4), which see. All is in float32; nothing of the size of pairs times nodes is stored.
+"""
+
+import functools
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from contmax._caches import DeviceCache
+from contmax.kernels.gpu._counting import blocks_of, power_of_two
+from contmax.kernels.gpu._kept import LAUNCHES, Launch
+from contmax.kernels.gpu._launch import laid_out, resolved
+from contmax.kernels.means._gpu_lengths import bounded, distance, length_in_range, nan_from
+from contmax.kernels.means._gpu_line_window import ROOT, half_width, sum_of_values, sums_and_slopes, window
+from contmax.numerics import unit_gauss_legendre
+
+# Polynomials of a low degree need fewer nodes for an error below 2e-7 of the largest r.
+_MOST_NODES, _NODES_UP_TO_SQUARES = 20, 18
+_INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
+
+
+@triton.jit
+def _gaussian(mu, sigma, centre, width):
+    """r, z and 1/s of N(μ; μ_j, s²), s² = σ² + σ_j², whose squares may be out of range."""
+    larger = tl.maximum(sigma, width)
+    ratio = tl.minimum(sigma, width) / larger
+    inverse = 1.0 / (larger * tl.sqrt(1.0 + ratio * ratio))
+    z = distance(mu, centre) * inverse
+    u = z * ROOT
+    return tl.exp2(u * (u * -1.0)) * (inverse * _INVERSE_SQRT_2PI), z, inverse
+
+
+@triton.jit
+def line_fwd_kernel(
+    r_ptr,
+    loc_ptr,
+    scale_ptr,
+    centre_ptr,
+    width_ptr,
+    rule_ptr,
+    rows,
+    columns,
+    stretch,
+    constant,
+    K: tl.constexpr,
+    RAISED: tl.constexpr,
+    SLOPES: tl.constexpr,
+    PAIRS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """r of a block of densities against a block of functions; with SLOPES also ∂r/∂(μ, σ), as (rows, 3, columns).
+
+    K < 0 stands for k = ∞.
+    """
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
+    centre = tl.load(centre_ptr + column, column < columns, other=0.0)
+    width = tl.load(width_ptr + column, column < columns, other=1.0)
+    lost = nan_from(mu, scale)[:, None] + nan_from(centre, width)[None, :]
+    half = half_width(scale, stretch, K) if RAISED else scale
+    a = length_in_range(half)
+    width = length_in_range(width)
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    place = r_ptr + row[:, None] * ((3 if SLOPES else 1) * columns) + column[None, :]
+    if SLOPES:
+        r, by_loc, by_half, _by_width = _values_and_slopes(
+            mu[:, None], a[:, None], (1.0 / a)[:, None], centre[None, :], width[None, :], rule_ptr, constant, K, PAIRS
+        )
+        if RAISED:
+            by_half *= _half_by_scale(half, scale, K)[:, None]
+        tl.store(place + columns, by_loc + lost, inside)
+        tl.store(place + 2 * columns, by_half + lost, inside)
+    elif K < 0:
+        r, _z, _inverse = _gaussian(mu[:, None], a[:, None], centre[None, :], width[None, :])
+    else:
+        inverse_a, inverse_width = (1.0 / a)[:, None], (1.0 / width)[None, :]
+        wide_from = 2.0 if K == 0 else 2.0 * ((2 * K + 3) / 5) ** 0.5
+        z, dz, left, right, span, _narrow = window(
+            mu[:, None], a[:, None], inverse_a, centre[None, :], width[None, :], inverse_width, wide_from
+        )
+        total = sum_of_values(z, dz, left, right, span, rule_ptr, K, PAIRS)
+        r = span * total * (inverse_width * constant)
+    tl.store(place, r + lost, inside)
+
+
+@triton.jit
+def _half_by_scale(half, scale, K: tl.constexpr):
+    """da/dσ of the half-width."""
+    return half / scale * (2 * K / (2 * K + 1))
+
+
+@triton.jit
+def _values_and_slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.constexpr, PAIRS: tl.constexpr):
+    """r and ∂r/∂(μ, a, σ_j); E[ψ′] forms for a narrow density or k = 0, escort forms else; a is σ where k = ∞."""
+    if K < 0:
+        r, z, inverse = _gaussian(mu, a, centre, width)
+        share = r * inverse
+        # Where r has underflown z² may be out of range.
+        moved = share * z
+        bend = (moved * z - share) * inverse
+        by_loc, by_half, by_width = moved * -1.0, bend * a, bend * width
+    else:
+        inverse_width = 1.0 / width
+        wide_from = 2.0 if K == 0 else 2.0 * ((2 * K + 3) / 5) ** 0.5
+        z, dz, left, right, span, narrow = window(mu, a, inverse_a, centre, width, inverse_width, wide_from)
+        total, by_loc, by_half, by_width, wide_loc, wide_half = sums_and_slopes(
+            z, dz, left, right, span, rule, K, PAIRS
+        )
+        r, size = span * total * (inverse_width * constant), span * (inverse_width * constant)
+        by_width = by_width * size * inverse_width
+        share = inverse_width * -1.0
+        if K > 0:
+            by_loc = tl.where(narrow, by_loc, 2 * K * wide_loc)
+            by_half = tl.where(narrow, by_half, wide_half)
+            share = tl.where(narrow, share, inverse_a)
+        by_loc, by_half = by_loc * size * share, by_half * size * share
+    return r, bounded(by_loc), bounded(by_half), bounded(by_width)
+
+
+@triton.jit
+def line_bwd_kernel(
+    by_loc_ptr,
+    by_scale_ptr,
+    by_basis_ptr,
+    cotangent_ptr,
+    loc_ptr,
+    scale_ptr,
+    centre_ptr,
+    width_ptr,
+    rule_ptr,
+    rows,
+    columns,
+    row_stride,
+    column_stride,
+    stretch,
+    constant,
+    K: tl.constexpr,
+    RAISED: tl.constexpr,
+    BASIS: tl.constexpr,
+    PAIRS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """The gradients of a block of densities; with BASIS also its share in those of all functions, (blocks, 2, K)."""
+    block = tl.program_id(0)
+    row = block.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
+    half = half_width(scale, stretch, K) if RAISED else scale
+    a = length_in_range(half)
+    inverse_a, lost_row = (1.0 / a)[:, None], nan_from(mu, scale)[:, None]
+    by_loc, by_half = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
+    for first in range(0, columns, COLUMNS):
+        column = first + tl.arange(0, COLUMNS)
+        centre = tl.load(centre_ptr + column, column < columns, other=0.0)
+        width = tl.load(width_ptr + column, column < columns, other=1.0)
+        inside = (row < rows)[:, None] & (column < columns)[None, :]
+        offsets = row[:, None] * row_stride + column[None, :].to(tl.int64) * column_stride
+        # NaN from NaN, in all slopes.
+        cotangent = tl.load(cotangent_ptr + offsets, inside, other=0.0)
+        cotangent += tl.where(inside, lost_row + nan_from(centre, width)[None, :], 0.0)
+        _r, slope, slope_half, slope_width = _values_and_slopes(
+            mu[:, None],
+            a[:, None],
+            inverse_a,
+            centre[None, :],
+            length_in_range(width)[None, :],
+            rule_ptr,
+            constant,
+            K,
+            PAIRS,
+        )
+        by_loc += tl.sum(cotangent * slope, 1)
+        by_half += tl.sum(cotangent * slope_half, 1)
+        if BASIS:
+            share = by_basis_ptr + block.to(tl.int64) * 2 * columns + column
+            tl.store(share, -tl.sum(cotangent * slope, 0), column < columns)
+            tl.store(share + columns, tl.sum(cotangent * slope_width, 0), column < columns)
+    if RAISED:
+        by_half *= _half_by_scale(half, scale, K)
+    tl.store(by_loc_ptr + row, by_loc, row < rows)
+    tl.store(by_scale_ptr + row, by_half, row < rows)
+
+
+def line_values(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: float, raised: bool) -> Tensor:
+    """r, (*batch, K), of densities (*batch) against K functions.
+
+    Args:
+        loc: μ, float32 as all others.
+        scale: σ if `raised` or k = ∞, else the half-width a of the support.
+        centre: μ_j, (K,).
+        width: σ_j, (K,).
+        k: 1/(α−1), one of 0, …, 4 and ∞.
+        raised: whether the half-width is to be found from σ.
+    """
+    r = loc.new_empty(*loc.shape, centre.shape[0])
+    if r.numel() == 0:
+        return r
+    values = launch_of_values(loc.numel(), centre.shape[0], k, raised)
+    values(r, laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width), rule_of(k, loc.device))
+    return r
+
+
+def line_gradients(
+    cotangent: Tensor,
+    loc: Tensor,
+    scale: Tensor,
+    centre: Tensor,
+    width: Tensor,
+    k: float,
+    raised: bool,
+    needs_basis: bool,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of loc and scale, (*batch), and of centre and width, (K,), None where not needed.
+
+    Args:
+        cotangent: that of r, (*batch, K).
+        loc: as of :func:`line_values`, and so the others.
+        scale: likewise.
+        centre: likewise.
+        width: likewise.
+        k: likewise.
+        raised: likewise.
+        needs_basis: whether the gradients of centre and width are needed.
+    """
+    rows, columns = loc.numel(), centre.shape[0]
+    parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width))
+    by_loc, by_scale = torch.empty_like(parameters[0]), torch.empty_like(parameters[1])
+    shares = None
+    if needs_basis:
+        shares = loc.new_empty(blocks_of(rows, _block(rows, columns)[0]), 2, columns)
+    cotangent = resolved(cotangent)
+    matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
+    if rows:
+        gradients = _launch_of_gradients(rows, columns, matrix.stride(), k, raised, needs_basis)
+        gradients(by_loc, by_scale, shares, matrix, *parameters, rule_of(k, loc.device))
+    if shares is None:
+        return by_loc, by_scale, None, None
+    return by_loc, by_scale, shares[:, 0].sum(0), shares[:, 1].sum(0)
+
+
+@DeviceCache
+def rule_of(k: float, device: torch.device) -> Tensor:
+    """Nodes on [0, 1], then log₂ of their weights, in float32."""
+    nodes, weights = unit_gauss_legendre(_nodes(k), device)
+    return torch.cat([nodes, weights.log2()]).float()
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def launch_of_values(rows: int, columns: int, k: float, raised: bool, slopes: bool = False) -> Launch:
+    """What makes r of so many densities and functions, and its slopes; for the others see :func:`line_values`."""
+    block_rows, block_columns, warps = _block(rows, columns)
+    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
+    law, kinds = _law(k, raised)
+    kinds |= {"SLOPES": slopes, "ROWS": block_rows, "COLUMNS": block_columns}
+    return Launch(line_fwd_kernel, grid, (rows, columns, *law), kinds, warps, contracts=True)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _launch_of_gradients(
+    rows: int, columns: int, strides: tuple[int, ...], k: float, raised: bool, needs_basis: bool
+) -> Launch:
+    """The same for the gradients; cotangents have these strides."""
+    block_rows, block_columns, warps = _block(rows, columns)
+    law, kinds = _law(k, raised)
+    kinds |= {"BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns}
+    grid = (blocks_of(rows, block_rows),)
+    return Launch(line_bwd_kernel, grid, (rows, columns, *strides, *law), kinds, warps, contracts=True)
+
+
+def _law(k: float, raised: bool) -> tuple[tuple[float, float], dict[str, int]]:
+    """What the kernels know besides tensors and blocks: stretch and constant, and for which k they are compiled.
+
+    With C_k the constant of (1 − y²)ᵏ on [−1, 1] the half-width is a = F σ^{2k/(2k+1)}, F = (C_k (2k)ᵏ)^{1/(2k+1)}.
+    """
+    if math.isinf(k):
+        return (1.0, 1.0), {"K": -1, "RAISED": False, "PAIRS": _nodes(k) // 2}
+    norm = math.gamma(k + 1.5) / (math.sqrt(math.pi) * math.gamma(k + 1))
+    stretch = (norm * (2 * k) ** k) ** (1 / (2 * k + 1))
+    return (stretch, norm / math.sqrt(2 * math.pi)), {"K": int(k), "RAISED": raised, "PAIRS": _nodes(k) // 2}
+
+
+def _nodes(k: float) -> int:
+    return _NODES_UP_TO_SQUARES if k <= 2 else _MOST_NODES
+
+
+def _block(rows: int, columns: int) -> tuple[int, int, int]:
+    """Densities, functions and warps of one program: few pairs where there are few in all, so that all work."""
+    many = rows * columns >= 2**17
+    block_columns = min(power_of_two(columns), 512)
+    block_rows = max(1, min((512 if many else 128) // block_columns, power_of_two(rows)))
+    # Eight pairs for each thread share what it loads of the rule.
+    return block_rows, block_columns, 2 if many else 4

@@ -1,0 +1,114 @@
+"""Windows of β-Gaussians on the line, in float32: where the integrand of a pair is, and its sums there.
+
+The rules are those of `contmax.expectations._line_window`, k = 1/(α−1) = 0, …, 4, which see.
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.means._gpu_lengths import distance
+
+# How far a window reaches, in standard deviations.
+REACH, INVERSE_REACH = tl.constexpr(5.6), tl.constexpr(1 / 5.6)
+# exp(−z²/2) = 2^{−(z·ROOT)²}.
+ROOT, INVERSE_ROOT = tl.constexpr(0.8493218002880191), tl.constexpr(1.1774100225154747)
+
+
+@triton.jit
+def half_width(scale, stretch, K: tl.constexpr):
+    """a = F σ^{2k/(2k+1)}: σ times a root of 1/σ, which a step of Newton's method makes exact to rounding."""
+    if K == 0:
+        half = scale * 0.0 + stretch
+    else:
+        inverse = tl.exp2(-tl.log2(scale) / (2 * K + 1))
+        one = scale
+        for _ in tl.static_range(2 * K + 1):
+            one *= inverse
+        inverse += inverse * (1.0 - one) / (2 * K + 1)
+        half = stretch * (scale * inverse)
+    return half
+
+
+@triton.jit
+def window(mu, a, inverse_a, centre, width, inverse_width, wide_from):
+    """Where the integrand of each pair is: z = z₀ + dz·x, 1 + y = left + span·x, 1 − y = right + span·(1 − x).
+
+    z is in units of √(2/ln 2), for exp2. Also whether the density is the narrower: a/σ_j ≤ `wide_from`.
+    """
+    offset, ratio, inverse_ratio = distance(centre, mu), width * inverse_a, a * inverse_width
+    narrow = inverse_ratio <= wide_from
+    # In units of the support its ends are ±1; in units of the basis function they are (±a − δ)/σ_j.
+    end = tl.where(narrow, 1.0, (a - offset) * inverse_width)
+    start = tl.where(narrow, -1.0, (a + offset) * (inverse_width * -1.0))
+    middle = tl.where(narrow, offset * inverse_a, 0.0)
+    reach = tl.where(narrow, ratio, 1.0) * REACH
+    nearest = tl.minimum(tl.maximum(middle, start), end)
+    far = tl.abs(middle - nearest) * (tl.where(narrow, inverse_ratio, 1.0) * INVERSE_REACH)
+    extent = reach / (tl.sqrt(far * far + 1.0) + far)
+    low, high = tl.maximum(nearest - extent, start), tl.minimum(nearest + extent, end)
+    length = high - low
+    z = tl.where(narrow, (low * a - offset) * inverse_width, low)
+    dz = length * tl.where(narrow, inverse_ratio, 1.0)
+    # The ends must agree on y: an error of y hardly moves (1 − y²)ᵏ, one of either factor is raised to the power k.
+    left = 1.0 + tl.where(narrow, low, (offset + width * low) * inverse_a)
+    right = 1.0 - tl.where(narrow, high, (offset + width * high) * inverse_a)
+    span = length * tl.where(narrow, 1.0, ratio)
+    span = tl.where(span > 1.0, 2.0 - (left + right), span)
+    return z * ROOT, dz * ROOT, left, right, span, narrow
+
+
+@triton.jit
+def _at(z, dz, left, right, span, x, rest, log_weight, K: tl.constexpr):
+    """At the node x = 1 − rest: z, 2y, 1 − y², and w (1 − y²)^{k−1} exp(−z²/2), of k = 1 where k = 0."""
+    u, low, high = z + dz * x, left + span * x, right + span * rest
+    room = low * high
+    escort = tl.exp2(log_weight - u * u)
+    for _ in tl.static_range(K - 1):
+        escort *= room
+    return u, low - high, room, escort
+
+
+@triton.jit
+def node(rule, n, mirrored: tl.constexpr, PAIRS: tl.constexpr):
+    """x, 1 − x and log₂ w of node n, or of its mirror image in the middle of the window."""
+    x, rest = tl.load(rule + n), tl.load(rule + 2 * PAIRS - 1 - n)
+    log_weight = tl.load(rule + 2 * PAIRS + n)
+    if mirrored:
+        x, rest = rest, x
+    return x, rest, log_weight
+
+
+@triton.jit
+def sum_of_values(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
+    total = tl.zeros_like(z)
+    for n in tl.static_range(PAIRS):
+        for mirrored in tl.static_range(2):
+            x, rest, log_weight = node(rule, n, mirrored, PAIRS)
+            _u, _y, room, escort = _at(z, dz, left, right, span, x, rest, log_weight, K)
+            total += escort if K == 0 else escort * room
+    return total
+
+
+@triton.jit
+def sums_and_slopes(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
+    """Sums of mass, and for slopes of mass·z, mass·z·y and mass·(z² − 1), of escort·y and escort·((2k+1)y² − 1)."""
+    by_loc, by_half, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
+    wide_loc, masses, squares = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
+    for n in tl.static_range(PAIRS):
+        for mirrored in tl.static_range(2):
+            x, rest, log_weight = node(rule, n, mirrored, PAIRS)
+            u, twice, room, escort = _at(z, dz, left, right, span, x, rest, log_weight, K)
+            mass = escort if K == 0 else escort * room
+            moved = mass * u
+            by_loc += moved
+            by_half += moved * twice
+            by_width += moved * u
+            masses += mass
+            if K > 0:
+                tilted = escort * twice
+                wide_loc += tilted
+                squares += tilted * twice
+    by_loc, by_half = by_loc * INVERSE_ROOT, by_half * (0.5 * INVERSE_ROOT)
+    by_width = by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses
+    # (2k+1)y² − 1 = 2k y² − (1 − y²). With y² = 1 − (1 − y²) sums 4k + 1 times as large as the result would cancel.
+    return masses, by_loc, by_half, by_width, 0.5 * wide_loc, (0.5 * K) * squares - masses

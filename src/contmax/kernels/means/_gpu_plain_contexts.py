@@ -1,0 +1,303 @@
+"""The contexts of the commonest continuous attention, a density for each sequence, and their gradients.
+
+A density has few parameters, n of its location and n² of its scale. So the context changes along few directions: they
+are found with it, from one look at the values. Then a gradient is a product of these with the cotangent, and the
+backward pass need not read the values again. As for the commonest maps (`_plain_rows`), what is known of a kind of
+tensors is asked once, and kept.
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from contmax.kernels.gpu._counting import blocks_of, power_of_two
+from contmax.kernels.gpu._kept import LAUNCHES, Launch, ReadyLaunch
+from contmax.kernels.gpu._launch import laid_out
+from contmax.kernels.means import _gpu_line as _line
+from contmax.kernels.means import _gpu_plane as _plane
+
+# All measured on an H200. Contexts with so many numbers keep the device busy by small programs; up to so many slopes
+# leave registers for more observations at a time.
+_MANY, _FEW_SLOPES = 2**16, 2
+# After so many turns sequences are divided: into parts of at least so many, for so many programs.
+_MANY_TURNS, _TURNS_OF_A_PART, _PROGRAMS = 16, 4, 512
+# What a program of the backward pass writes, and how much of a cotangent one multiplies at a time.
+_WRITTEN, _MULTIPLIED = 4096, 512
+
+
+@triton.jit
+def contexts_kernel(
+    context_ptr,
+    slopes_ptr,
+    shares_ptr,
+    values_ptr,
+    length,
+    channels,
+    blocks,
+    example_stride,
+    length_stride,
+    channel_stride,
+    part_length,
+    SLOPES: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """Σ_ℓ s_ℓ h_ℓ over a part of one sequence, of a block of channels, for 1 + SLOPES rows of shares s.
+
+    Results are (parts, examples, …).
+    """
+    program, part = tl.program_id(0), tl.program_id(1)
+    example = (program // blocks).to(tl.int64)
+    column = program % blocks * COLUMNS + tl.arange(0, COLUMNS)
+    shares = shares_ptr + example * (1 + SLOPES) * length
+    values = values_ptr + example * example_stride + column[None, :].to(tl.int64) * channel_stride
+    # A thread adds up what it has read; threads that share a column meet at the end.
+    totals = ()
+    for _ in tl.static_range(1 + SLOPES):
+        totals += (tl.zeros([LANES, COLUMNS], tl.float32),)  # type: ignore[assignment]
+    first = part * part_length
+    last = tl.minimum(first + part_length, length)
+    for start in range(first, last, ROWS):
+        row = start + tl.arange(0, ROWS)
+        inside = (row < last)[:, None] & (column < channels)[None, :]
+        block = tl.load(values + row[:, None].to(tl.int64) * length_stride, inside, other=0.0)
+        more = ()
+        for n in tl.static_range(1 + SLOPES):
+            share = tl.load(shares + n * length + row, row < last, other=0.0)
+            products = tl.reshape(share[:, None] * block, [ROWS // LANES, LANES, COLUMNS])
+            more += (totals[n] + tl.sum(products, 0),)  # type: ignore[assignment]
+        totals = more
+    known, result = column < channels, part * (tl.num_programs(0) // blocks) + example
+    tl.store(context_ptr + result * channels + column, tl.sum(totals[0], 0), known)  # type: ignore[misc]
+    for n in tl.static_range(SLOPES):
+        tl.store(slopes_ptr + (result * SLOPES + n) * channels + column, tl.sum(totals[n + 1], 0), known)
+
+
+@triton.jit
+def contexts_bwd_kernel(
+    by_values_ptr,
+    by_loc_ptr,
+    by_scale_ptr,
+    shares_ptr,
+    slopes_ptr,
+    cotangent_ptr,
+    examples,
+    length,
+    channels,
+    row_blocks,
+    column_blocks,
+    SHARES: tl.constexpr,
+    PLACES: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    MULTIPLIED: tl.constexpr,
+):
+    """The first programs: gradients of a density, if there are any; the others: a block of those of the values.
+
+    A density has PLACES numbers of its location, and their square of its scale; shares have SHARES rows an example.
+    """
+    SCALES: tl.constexpr = PLACES * PLACES
+    first = examples if PLACES else 0
+    program = tl.program_id(0)
+    if program < first:
+        sequence = program.to(tl.int64)
+        slopes = slopes_ptr + sequence * (PLACES + SCALES) * channels
+        for n in tl.static_range(PLACES + SCALES):
+            total = tl.zeros([MULTIPLIED], tl.float32)
+            for start in range(0, channels, MULTIPLIED):
+                column = start + tl.arange(0, MULTIPLIED)
+                known = column < channels
+                cotangent = tl.load(cotangent_ptr + sequence * channels + column, known, other=0.0)
+                total += cotangent * tl.load(slopes + n * channels + column, known, other=0.0)
+            if n < PLACES:
+                tl.store(by_loc_ptr + sequence * PLACES + n, tl.sum(total))
+            else:
+                tl.store(by_scale_ptr + sequence * SCALES + (n - PLACES), tl.sum(total))
+    else:
+        block = program - first
+        example = (block // (row_blocks * column_blocks)).to(tl.int64)
+        row = block // column_blocks % row_blocks * ROWS + tl.arange(0, ROWS)
+        column = block % column_blocks * COLUMNS + tl.arange(0, COLUMNS)
+        share = tl.load(shares_ptr + example * SHARES * length + row, row < length, other=0.0)
+        cotangent = tl.load(cotangent_ptr + example * channels + column, column < channels, other=0.0)
+        place = (example * length + row)[:, None] * channels + column[None, :]
+        inside = (row < length)[:, None] & (column < channels)[None, :]
+        tl.store(by_values_ptr + place, share[:, None] * cotangent[None, :], inside)
+
+
+class PlainContexts:
+    """Contexts of values (B, L, D) of one layout, under densities of one kind; all is float32 and on one device.
+
+    Args:
+        shape: of the values.
+        strides: likewise.
+        functions: K, how many functions ψ there are; they are not learned.
+        dimension: n, 1 or 2.
+        k: 1/(α−1), as :func:`contmax.kernels.triton.line_values` and :func:`contmax.kernels.triton.plane_values` take.
+        is_matrix: whether Σ is given on the plane, not its factor.
+        device: of all tensors.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        strides: tuple[int, int, int],
+        functions: int,
+        dimension: int,
+        k: float,
+        is_matrix: bool,
+        device: torch.device,
+    ) -> None:
+        self._shape, self._functions, self._dimension = shape, functions, dimension
+        self._slopes = dimension + dimension**2
+        # That of a CPU, where the interpreter runs, has no number.
+        self._device = -1 if device.index is None else device.index
+        # Asked for at every call, since the stream may be another then.
+        if dimension == 1:
+            self._rule: Callable[[], tuple[Tensor, ...]] = lambda: (_line.rule_of(k, device),)
+            values = [_line.launch_of_values(shape[0], functions, k, True, slopes) for slopes in (False, True)]
+        else:
+            self._rule = functools.partial(_plane.nodes_on, device)
+            values = [_plane.launch_of_values(shape[0], functions, k, is_matrix, slopes) for slopes in (False, True)]
+        self._values = [self._ready(launch) for launch in values]
+        self._parts, contexts = _launches_of_contexts(shape, strides, self._slopes)
+        self._contexts = [self._ready(launch) for launch in contexts]
+        self._gradients: dict[tuple[bool, bool], ReadyLaunch] = {}
+
+    def contexts(
+        self,
+        values: Tensor,
+        loc: Tensor,
+        scale: Tensor,
+        weights: Tensor,
+        centre: Tensor,
+        width: Tensor,
+        *,
+        needs_slopes: bool,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """c, (B, D); the shares of the observations and how they change, (B, 1 + n + n², L); and how c changes.
+
+        The last is (B, n + n², D). Without a need for slopes it is None, and the shares are (B, 1, L).
+
+        Args:
+            values: H, (B, L, D), negated now if at all.
+            loc: μ, (B,) or (B, 2).
+            scale: σ, (B,), or Σ or its factor, (B, 2, 2).
+            weights: G of the ridge fit, (L, K).
+            centre: μ_j, (K,) or (K, 2).
+            width: σ_j, (K,), or L_j, (K, 2, 2).
+            needs_slopes: whether gradients of loc or scale will be asked for.
+        """
+        rows = self._shape[0] * (1 + self._slopes if needs_slopes else 1)
+        r = loc.new_empty((rows, self._functions))
+        parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width))
+        self._values[needs_slopes](r, *parameters, *self._rule())
+        shares = torch.mm(r, weights.mT)
+        (batch, _, channels), parts = self._shape, self._parts
+        context = loc.new_empty((parts * batch, channels))
+        by_context = loc.new_empty((parts * batch, self._slopes, channels)) if needs_slopes else None
+        launch = self._contexts[needs_slopes]
+        launch(context, context if by_context is None else by_context, shares, values)
+        if parts > 1:
+            context = context.unflatten(0, (parts, batch)).sum(0)
+            by_context = None if by_context is None else by_context.unflatten(0, (parts, batch)).sum(0)
+        return context, shares, by_context
+
+    def gradients(
+        self, cotangent: Tensor, shares: Tensor | None, slopes: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Those of values, if there are shares; then of loc and scale, if there are slopes: as `contexts` gave both."""
+        batch = self._shape[0]
+        for x in (cotangent, shares, slopes):
+            if x is not None and (x.dtype is not torch.float32 or x.get_device() != self._device):
+                return self._gradients_by_torch(cotangent, shares, slopes)  # hooks of users brought them back
+        by_values = by_loc = by_scale = None
+        if shares is not None:
+            shares, by_values = laid_out(shares), cotangent.new_empty(self._shape)
+        if slopes is not None:
+            slopes, n = laid_out(slopes), self._dimension
+            by_loc = cotangent.new_empty((batch,) if n == 1 else (batch, n))
+            by_scale = cotangent.new_empty((batch,) if n == 1 else (batch, n, n))
+        launch = self._gradients.get((shares is None, slopes is None))
+        if launch is None:
+            kinds = 0 if shares is None else shares.shape[0] // batch, self._dimension if slopes is not None else 0
+            launch = self._ready(_launch_of_gradients(self._shape, *kinds))
+            self._gradients[shares is None, slopes is None] = launch
+        cotangent = laid_out(cotangent)
+        # What a kernel does not touch may be any tensor.
+        tensors = (by_values, by_loc, by_scale, shares, slopes)
+        launch(*[cotangent if x is None else x for x in tensors], cotangent)
+        return by_values, by_loc, by_scale
+
+    def _gradients_by_torch(
+        self, cotangent: Tensor, shares: Tensor | None, slopes: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The same by torch, of whatever dtype and wherever they are."""
+        batch, n = self._shape[0], self._dimension
+        by_values = by_loc = by_scale = None
+        with torch.autocast(cotangent.device.type, enabled=False):
+            if shares is not None:
+                own = shares.view(batch, -1, self._shape[1])[:, :1].mT.to(cotangent)
+                by_values = torch.bmm(own, cotangent.unsqueeze(1))
+            if slopes is not None:
+                both = torch.bmm(slopes.to(cotangent), cotangent.unsqueeze(2)).squeeze(2)
+                by_loc, by_scale = both[:, :n], both[:, n:]
+                by_loc, by_scale = (by_loc[:, 0], by_scale[:, 0]) if n == 1 else (by_loc, by_scale.unflatten(1, (n, n)))
+        return by_values, by_loc, by_scale
+
+    def _ready(self, launch: Launch) -> ReadyLaunch:
+        return ReadyLaunch(launch, self._device)
+
+
+plain_contexts = functools.lru_cache(maxsize=LAUNCHES)(PlainContexts)
+"""What is kept for such values and densities."""
+
+
+def _launches_of_contexts(
+    shape: tuple[int, int, int], strides: tuple[int, int, int], slopes: int
+) -> tuple[int, list[Launch]]:
+    """Parts of a sequence, and what makes contexts without slopes, and with so many.
+
+    Where few programs would take many turns, each takes a part of a sequence, and their results are to be added.
+    """
+    batch, length, channels = shape
+    rows, columns, warps = _block(batch * channels, slopes)
+    columns = min(columns, max(power_of_two(channels), 8))
+    blocks, turns = blocks_of(channels, columns), blocks_of(length, rows)
+    parts = 1
+    if turns > _MANY_TURNS:
+        parts = max(1, min(_PROGRAMS // (batch * blocks), turns // _TURNS_OF_A_PART))
+    part_length = blocks_of(turns, parts) * rows
+    numbers = (length, channels, blocks, *strides, part_length)
+    # A warp reads 128 numbers at a time.
+    kinds = {"ROWS": rows, "COLUMNS": columns, "LANES": warps * 128 // columns}
+    grid = (batch * blocks, blocks_of(length, part_length))
+    launches = [
+        Launch(contexts_kernel, grid, numbers, {"SLOPES": n} | kinds, warps, contracts=True) for n in (0, slopes)
+    ]
+    return grid[1], launches
+
+
+def _block(numbers: int, slopes: int) -> tuple[int, int, int]:
+    """Observations and channels at a time, and warps, of a program for contexts of so many numbers in all."""
+    if numbers >= _MANY:
+        return (32, 64, 1) if slopes <= _FEW_SLOPES else (16, 128, 1)
+    return 64, 32, 4
+
+
+def _launch_of_gradients(shape: tuple[int, int, int], shares: int, dimension: int) -> Launch:
+    """With so many rows of shares, 0 where the values need no gradient; dimension 0 where densities need none."""
+    batch, length, channels = shape
+    columns = min(power_of_two(channels), 512)
+    rows = _WRITTEN // columns
+    row_blocks, column_blocks = blocks_of(length, rows), blocks_of(channels, columns)
+    programs = (batch if dimension else 0) + (batch * row_blocks * column_blocks if shares else 0)
+    kinds = {"SHARES": shares, "PLACES": dimension, "ROWS": rows, "COLUMNS": columns}
+    kinds["MULTIPLIED"] = min(power_of_two(channels), _MULTIPLIED)
+    numbers = (batch, length, channels, row_blocks, column_blocks)
+    return Launch(contexts_bwd_kernel, (programs,), numbers, kinds, contracts=True)

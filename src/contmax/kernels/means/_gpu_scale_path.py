@@ -1,0 +1,115 @@
+"""The mean of a Gaussian on the plane over the law of its scale, of every pair of a block, in float32.
+
+The arithmetic of `contmax.expectations._scale_law` and `contmax.expectations._plane_form`, which say what the numbers
+a, b, c, n, g of a pair mean and why the path is placed as it is.
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.means._gpu_angles import angle, sin_cos
+
+_NEWTON_STEPS = tl.constexpr(3)
+_SMALL, _FAR = tl.constexpr(1e-30), tl.constexpr(1e18)
+# Below this exponent a term is zero, whatever its phase.
+_LOWEST = tl.constexpr(-87.0)
+
+
+@triton.jit
+def _slopes(a, b, c, n, g, s):
+    """The first three derivatives of the exponent in ln s."""
+    x, z = a * s, c / s
+    inverse = 1.0 / (x + b + z)
+    x, y, z, n, g = x * inverse, b * inverse, z * inverse, n * s * inverse, g * inverse
+    volume = y + 2.0 * x
+    first = 0.5 * (volume + n * (y + 2.0 * z) + g * (z - x))
+    across = 3.0 * x * z
+    second = n * (x * y - z * z + across) - x + g * (y * z - x * x + across) + 0.5 * volume * volume
+    left, right = n * y - g * x, g * y - n * z
+    distance = x * x * (left + z * (4.0 * n + 6.0 * g)) + z * (right * (4.0 * x + y) - x * z * g)
+    return first, second, volume * (volume * volume - 3.0 * x) + 3.0 * distance
+
+
+@triton.jit
+def place(a, b, c, n, g, order, stretch, most, share):
+    """Vertex, size and bend of the path of each pair: through the saddle point, found by Newton's method in ln s."""
+    rest = order - 1.0
+    near = n / a
+    middle = tl.maximum((near * b - g) / a, 0.0)
+    # At the centre both products vanish, and the ratio is that of the widths.
+    spread = tl.minimum((near * c + b * _SMALL) / (g + a * _SMALL), _FAR)
+    part = (rest + a + 0.5 * b) / order
+    p = near / (2.0 * order) - spread + 2.0 * part
+    root = tl.sqrt(p * p + 8.0 * part * spread)
+    narrow = tl.where(p > 0.0, (p + root) * 0.25, 2.0 * part * spread / (root - p))
+    wide = 0.5 * part + tl.sqrt(0.25 * part * part + middle / (2.0 * order))
+    s = tl.where(narrow < wide, narrow, wide)
+    for _ in tl.static_range(_NEWTON_STEPS):
+        first, second, _third = _slopes(a, b, c, n, g, s)
+        total = rest + first
+        step = tl.log(total / (order * s)) * total / (rest + second)
+        s = tl.maximum(s * tl.exp(tl.minimum(tl.maximum(step, -2.0), 2.0)), rest / order)
+    _first, second, third = _slopes(a, b, c, n, g, s)
+    curvature = rest + second
+    root = tl.sqrt(curvature)
+    lean = (2.0 * rest + third) / (curvature * root) * (share * stretch / 3.0)
+    size = s / root * stretch
+    return s, size, size * tl.minimum(tl.maximum(lean, 0.0), most)
+
+
+@triton.jit
+def term(a, b, c, n, g, order, vertex, size, bend, rise, run, step):
+    """At one node: the term, s, 1/s, 1/e and q, each as two reals."""
+    power = 0.5 - order
+    s_re, s_im = vertex + bend * (1.0 - run), size * rise
+    squared = s_re * s_re + s_im * s_im
+    inverse = 1.0 / squared
+    v_re, v_im = s_re * inverse, -s_im * inverse
+    e_re, e_im = a * s_re + c * v_re + b, a * s_im + c * v_im
+    e_squared = e_re * e_re + e_im * e_im
+    inverse = 1.0 / e_squared
+    f_re, f_im = e_re * inverse, -e_im * inverse
+    near = n * s_re + g
+    q_re, q_im = near * f_re - n * s_im * f_im, near * f_im + n * s_im * f_re
+    height = order * (s_re - 1.0) + 0.5 * power * tl.log(squared) - 0.25 * tl.log(e_squared) - 0.5 * q_re
+    angles = power * angle(s_re, s_im, tl.sqrt(squared)) - 0.5 * angle(e_re, e_im, tl.sqrt(e_squared))
+    phase = order * s_im + angles - 0.5 * q_im
+    sine, cosine = sin_cos(tl.where(height > _LOWEST, phase, 0.0))
+    modulus = tl.exp(height) * (2.0 * step)
+    m_re = modulus * (cosine * size * run - sine * bend * rise)
+    m_im = modulus * (cosine * bend * rise + sine * size * run)
+    return m_re, m_im, s_re, s_im, v_re, v_im, f_re, f_im, q_re, q_im
+
+
+@triton.jit
+def mean(a, b, c, n, g, order, stretch, most, share, step, rises, runs, NODES: tl.constexpr):
+    """The mean of each pair, without the factor of its form and the normaliser of the law."""
+    vertex, size, bend = place(a, b, c, n, g, order, stretch, most, share)
+    value = tl.zeros_like(a)
+    for node in range(NODES):
+        rise, run = tl.load(rises + node).to(tl.float32), tl.load(runs + node).to(tl.float32)
+        m_re, _m, _s, _t, _v, _w, _f, _h, _q, _p = term(a, b, c, n, g, order, vertex, size, bend, rise, run, step)
+        value += m_re
+    return value
+
+
+@triton.jit
+def mean_and_slopes(a, b, c, n, g, order, stretch, most, share, step, rises, runs, NODES: tl.constexpr):
+    """The same with its slopes in a, b, c, n, g."""
+    vertex, size, bend = place(a, b, c, n, g, order, stretch, most, share)
+    value, by_a, by_b = tl.zeros_like(a), tl.zeros_like(a), tl.zeros_like(a)
+    by_c, by_n, by_g = tl.zeros_like(a), tl.zeros_like(a), tl.zeros_like(a)
+    for node in range(NODES):
+        rise, run = tl.load(rises + node).to(tl.float32), tl.load(runs + node).to(tl.float32)
+        m_re, m_im, s_re, s_im, v_re, v_im, f_re, f_im, q_re, q_im = term(
+            a, b, c, n, g, order, vertex, size, bend, rise, run, step
+        )
+        r_re, r_im = m_re * f_re - m_im * f_im, m_re * f_im + m_im * f_re
+        t_re, t_im = r_re - r_re * q_re + r_im * q_im, r_im - r_re * q_im - r_im * q_re
+        value += m_re
+        by_a += t_re * s_re - t_im * s_im
+        by_b += t_re
+        by_c += t_re * v_re - t_im * v_im
+        by_n += r_re * s_re - r_im * s_im
+        by_g += r_re
+    return value, -0.5 * by_a, -0.5 * by_b, -0.5 * by_c, -0.5 * by_n, -0.5 * by_g

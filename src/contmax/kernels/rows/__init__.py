@@ -1,0 +1,1 @@
+"""The α-entmax of rows of scores, and its gradient."""

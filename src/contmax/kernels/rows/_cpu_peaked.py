@@ -1,0 +1,191 @@
+r"""Rows whose gradient hangs on small probabilities: these to the last digit.
+
+Where one score has most of the mass, the gradient is as small as the other probabilities and shares their relative
+error. And for 3/2 < α < 2 it depends on p^{2−α}, which is steep where p is small. For v = x − max x, ε = α − 1 and the
+partition A, p = [1 + ε(v − A)]₊^{1/ε} = [ε(d − A)]₊^{1/ε} with d = v + 1/ε. Near the threshold these numbers cancel.
+Two things keep the digits: d is formed without rounding on the way, in float64, and A is solved for by itself. m scores
+that share the maximum have the mass m(1 − q), q = −expm1(log1p(−εA)/ε). So with S the mass of the others A solves
+
+    S(A) + (m − 1) − m q(A) = 0,
+
+of which Newton's method finds all digits from below, however small A is: the left side is convex and decreasing.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from contmax.kernels.cpu import _elementary as fast
+from contmax.kernels.cpu._lanes import wide_vectors
+from contmax.kernels.rows._cpu_evaluate import REDUCTION, ZERO, integer_power, sums, weights
+from contmax.kernels.rows._cpu_solve import integer_order, pad, partition
+
+# No score has half of the escort mass where A is larger than this.
+_LARGEST = 2.0
+# Where p^{2−α} is steep: u = p^{α−1} of a score that is near the threshold.
+_STEEP = 0.01
+# Below this ε the threshold 1/ε is so far from the maximum that no probability next to it is a number.
+_NEAR = 1 / 16
+_MOST_STEPS = 64
+_EPS = np.finfo(np.float64).eps
+_BLOCK = np.uint64(64)
+
+
+@njit(error_model="numpy")
+def is_delicate(v, j, row):  # type: ignore[no-untyped-def]
+    """Whether the largest score of row j has half of Σ p^{2−α} or more, or one is where p^{2−α} is steep or jumps."""
+    if not row.top > -np.inf:
+        return False
+    a = partition(row)
+    if row.epsilon > 0.5:
+        near = _STEEP if row.order == 0 else 32.0 * np.finfo(v.dtype).eps
+        if _nearest(v, j, row.n, v.dtype.type(a - row.k)) < near * row.k:
+            return True
+        if row.order == 1:
+            return False
+    return a < _LARGEST and _escort_of_largest(a, row) >= 0.5 * row.slope
+
+
+@njit(fastmath=REDUCTION | {"nnan"})
+def _nearest(v, j, n, threshold):  # type: ignore[no-untyped-def]
+    """The distance of the score that is nearest to a threshold."""
+    wide_vectors()
+    closeness = v.dtype.type(-np.inf)
+    for i in range(n):
+        closeness = fast.maximum(closeness, -abs(v[j, i] - threshold))
+    return -closeness
+
+
+@njit(error_model="numpy")
+def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no-untyped-def]
+    """Write the probabilities of a delicate row; returns Ω* less the maximum. The buffers hold one row each."""
+    kept = _list(x, r, _lowest(row, x), listed, places)
+    near, a = row.epsilon > _NEAR, partition(row)
+    row.constant = 0.0 if near else 1.0
+    row.order = integer_order(row.epsilon, _EPS)
+    maxima = _measure(listed, kept, row, near, distances)
+    row.n = pad(distances, ZERO, kept, -np.inf)
+    # A small A may be nothing but rounding: 0 is closer then.
+    rough = math.sqrt(np.finfo(x.dtype).eps)
+    # A step squares the error, except where Σ p^{2−α} is steep.
+    accuracy = 2.0 * _EPS if row.epsilon > 0.5 else 0.25 * rough
+    row.origin = _climb(distances, maxima, a if a > rough else 0.0, accuracy, row)
+    weights(distances, ZERO, row, shares)
+    largest = 1.0 - _missing(row.origin, row)
+    factor, tiny = 1.0 / (row.mass + maxima * largest), np.finfo(x.dtype).tiny
+    for i in range(np.uint64(x.shape[1])):
+        p[r, i] = 0
+    for i in range(kept):
+        share = factor * (largest if listed[i] == row.top else shares[ZERO, i])
+        p[r, places[i]] = share if share >= tiny else 0.0
+    product = row.product - (row.k * row.mass if near else 0.0)
+    return (row.epsilon * product + row.origin) / (row.epsilon + 1.0)
+
+
+@njit
+def _list(x, r, lowest, listed, places):  # type: ignore[no-untyped-def]
+    """The scores > lowest of row r and their places, without a look at each score of a block that has none."""
+    n, kept = np.uint64(x.shape[1]), ZERO
+    for start in range(ZERO, n, _BLOCK):
+        stop = min(n, start + _BLOCK)
+        if _largest(x, r, start, stop) > lowest:
+            for i in range(start, stop):
+                listed[kept], places[kept] = x[r, i], i
+                kept += np.uint64(x[r, i] > lowest)
+    return kept
+
+
+@njit(fastmath=REDUCTION | {"nnan"})
+def _largest(x, r, start, stop):  # type: ignore[no-untyped-def]
+    wide_vectors()
+    top = x[r, start]
+    for i in range(start, stop):
+        top = fast.maximum(top, x[r, i])
+    return top
+
+
+@njit
+def _lowest(row, x):  # type: ignore[no-untyped-def]
+    """A score that certainly has no mass, as none below it: what rounding may do to the threshold is left as room."""
+    if row.epsilon <= 0.0:
+        return x.dtype.type(-np.inf)
+    room = 64.0 * np.finfo(x.dtype).eps * (1.0 + row.k + abs(row.top))
+    return x.dtype.type(row.top + (partition(row) - row.k) - room)
+
+
+@njit(error_model="numpy")
+def _measure(listed, kept, row, near, distances):  # type: ignore[no-untyped-def]
+    """distances ← d of the listed scores, v where no threshold is near, −inf for the maxima; returns their number."""
+    top, maxima, rest_of_k = np.float64(row.top), 0, _rest_of_inverse(row.epsilon, row.k)
+    for i in range(kept):
+        x = np.float64(listed[i])
+        v = x - top
+        distances[ZERO, i] = v
+        if x == top:
+            maxima += 1
+            distances[ZERO, i] = -np.inf
+        elif near:
+            d = v + row.k
+            distances[ZERO, i] = d + (_rest_of_sum(v, row.k, d) + (_rest_of_sum(x, -top, v) + rest_of_k))
+    return maxima
+
+
+@njit
+def _rest_of_sum(a, b, total):  # type: ignore[no-untyped-def]
+    """What rounding took from a + b (Knuth)."""
+    other = total - a
+    return (a - (total - other)) + (b - other)
+
+
+@njit(error_model="numpy")
+def _rest_of_inverse(epsilon, k):  # type: ignore[no-untyped-def]
+    """1/ε − k, with the product of both to twice the digits (Dekker)."""
+    product = epsilon * k
+    high, high_k = _high_half(epsilon), _high_half(k)
+    low, low_k = epsilon - high, k - high_k
+    rest = ((high * high_k - product) + high * low_k + low * high_k) + low * low_k
+    return ((1.0 - product) - rest) / epsilon
+
+
+@njit
+def _high_half(a):  # type: ignore[no-untyped-def]
+    """The upper 26 binary digits of a number (Veltkamp)."""
+    scaled = 134217729.0 * a
+    return scaled - (scaled - a)
+
+
+@njit(error_model="numpy")
+def _log_largest(a, row):  # type: ignore[no-untyped-def]
+    """The logarithm of the largest probability, log1p(−εA)/ε; −A at ε = 0."""
+    return -a if row.epsilon == 0.0 else math.log1p(-row.epsilon * a) / row.epsilon
+
+
+@njit(error_model="numpy")
+def _missing(a, row):  # type: ignore[no-untyped-def]
+    """What the largest probability lacks to one, 1 − uᵏ = εA (1 + u + … + u^{k−1}) for u = 1 − εA and an integer k."""
+    if row.order == 0:
+        return -math.expm1(_log_largest(a, row))
+    u, total = 1.0 - row.epsilon * a, 1.0
+    for _ in range(1, row.order):
+        total = 1.0 + u * total
+    return row.epsilon * a * total
+
+
+@njit(error_model="numpy")
+def _escort_of_largest(a, row):  # type: ignore[no-untyped-def]
+    if row.order > 0:
+        return integer_power(1.0 - row.epsilon * a, row.order - 1)
+    return math.exp((1.0 - row.epsilon) * _log_largest(a, row))
+
+
+@njit(error_model="numpy")
+def _climb(distances, maxima, a, accuracy, row):  # type: ignore[no-untyped-def]
+    """A, by Newton's method: every step but the first begins at a lower bound."""
+    for _ in range(_MOST_STEPS):
+        mass, slope = sums(distances, ZERO, row.n, a, row.constant, row.epsilon, row.k, row.order)
+        step = (mass + (maxima - 1) - maxima * _missing(a, row)) / (slope + maxima * _escort_of_largest(a, row))
+        a = max(0.0, a + step)
+        if abs(step) <= accuracy * a:
+            break
+    return a

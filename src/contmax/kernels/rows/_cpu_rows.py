@@ -1,0 +1,236 @@
+"""Forward and backward of α-entmax over the rows of a matrix; each thread takes a range of rows."""
+
+import numpy as np
+from numba import njit
+
+from contmax.kernels.cpu import _elementary as fast
+from contmax.kernels.cpu._lanes import compress_with, expand_above, wide_vectors
+from contmax.kernels.rows._cpu_evaluate import CHUNK, REDUCTION, ZERO, weights
+from contmax.kernels.rows._cpu_peaked import is_delicate, sharpen
+from contmax.kernels.rows._cpu_solve import (
+    ROOM,
+    ROW,
+    begin,
+    bound,
+    climb,
+    flat_partitions,
+    integer_order,
+    narrow,
+    pad,
+    partition,
+)
+
+# Rows solved side by side: as many as keep their buffers in the first level of the cache, and at most these.
+_MOST_TOGETHER = 8
+_SCORES_TOGETHER = 2048
+
+
+@njit(error_model="numpy")
+def forward_rows(x, alpha, p, gain, start, stop):  # type: ignore[no-untyped-def]
+    """p̂ and Ω*_α − max x of rows start…stop; `alpha` has one entry per row, or one for all."""
+    wide_vectors()
+    columns = np.uint64(x.shape[1])
+    together = np.uint64(max(1, min(_MOST_TOGETHER, _SCORES_TOGETHER // x.shape[1])))
+    shape = (together, columns + ROOM)
+    scores, candidates, w = np.empty(shape, x.dtype), np.empty(shape, x.dtype), np.empty(shape, x.dtype)
+    rows, flat, eps = np.empty(together, ROW), flat_partitions(x.shape[1]), np.finfo(x.dtype).eps
+    listed, places = np.empty(shape[1], x.dtype), np.empty(shape[1], np.uint32)
+    distances, shares = np.empty((np.uint64(1), shape[1])), np.empty((np.uint64(1), shape[1]))
+    for first in range(np.uint64(start), np.uint64(stop), together):
+        count = min(together, np.uint64(stop) - first)
+        for j in range(count):
+            begin(x, first + j, _of_row(alpha, first + j) - 1.0, flat, scores, j, rows[j])
+        climb(scores, rows, count)
+        for j in range(count):
+            bound(flat, eps, rows[j])
+        for j in range(count):
+            narrow(scores, j, candidates, rows[j])
+        climb(candidates, rows, count)
+        for j in range(count):
+            solved = scores if rows[j].order > 0 else candidates
+            if is_delicate(solved, j, rows[j]):
+                gain[first + j] = sharpen(x, first + j, rows[j], listed, places, distances, shares, p)
+            else:
+                weights(solved, j, rows[j], w)
+                gain[first + j] = _finish(scores, j, rows[j], w, p, first + j)
+
+
+@njit
+def _of_row(alpha, r):  # type: ignore[no-untyped-def]
+    return alpha[r if alpha.shape[0] > 1 else ZERO]
+
+
+@njit(error_model="numpy")
+def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
+    """Write the probabilities of row r; returns Ω* less the maximum, which would swallow it where scores are large."""
+    columns, factor = np.uint64(p.shape[1]), p.dtype.type(1.0 / row.mass)
+    if not row.top > -np.inf:
+        _fill(p, r, p.dtype.type(np.nan if row.top != row.top else 0.0))
+        return row.top
+    if row.order > 0:
+        _write(w, j, columns, factor, p, r)
+    else:
+        cut = p.dtype.type(row.cut)
+        expand_above(scores, j * np.uint64(scores.shape[1]), columns, cut, w, j, factor, p, r * columns)
+    # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
+    return (row.epsilon * row.product / row.mass + partition(row)) / (row.epsilon + 1.0)
+
+
+@njit
+def _fill(p, r, value):  # type: ignore[no-untyped-def]
+    for i in range(np.uint64(p.shape[1])):
+        p[r, i] = value
+
+
+@njit
+def _write(w, j, n, factor, p, r):  # type: ignore[no-untyped-def]
+    """p[r] ← factor·w[j]."""
+    wide_vectors()
+    for i in range(n):
+        p[r, i] = w[j, i] * factor
+
+
+@njit(error_model="numpy")
+def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[no-untyped-def]
+    """s (g − ⟨s, g⟩/⟨s, 1⟩), s = p^{2−α}, for rows start…stop; with its α-derivative where `grad_alpha` has rows."""
+    wide_vectors()
+    columns, needs_alpha = np.uint64(p.shape[1]), grad_alpha.shape[0] > 0
+    zero, one = p.dtype.type(0), p.dtype.type(1)
+    # The support of one row: its p, g, s and D = ∂/∂α log_{2−α} p.
+    shape = (np.uint64(1), columns + ROOM)
+    weight, cotangent = np.empty(shape, p.dtype), np.empty(shape, p.dtype)
+    escort, curvature = np.empty(shape, p.dtype), np.empty(shape, p.dtype)
+    for r in range(np.uint64(start), np.uint64(stop)):
+        if p[r, ZERO] != p[r, ZERO]:
+            _fill(grad, r, p.dtype.type(np.nan))
+            if needs_alpha:
+                grad_alpha[r] = np.nan
+            continue
+        epsilon = _of_row(alpha, r) - 1.0
+        kept = compress_with(p, g, r * columns, columns, zero, weight, cotangent, ZERO)
+        pad(cotangent, ZERO, kept, zero)
+        n = pad(weight, ZERO, kept, zero)
+        if needs_alpha:
+            _escort_and_curvature(weight, n, epsilon, escort, curvature)
+        else:
+            _escort(weight, n, epsilon, escort)
+        anchor = _anchor(weight, cotangent, n)
+        _centre(cotangent, n, escort, anchor, _mean(escort, cotangent, n, anchor))
+        expand_above(p, r * columns, columns, zero, cotangent, ZERO, one, grad, r * columns)
+        if needs_alpha:
+            grad_alpha[r] = -_product(curvature, cotangent, n, _anchor(weight, curvature, n))
+
+
+@njit(error_model="numpy")
+def _escort(p, n, epsilon, s):  # type: ignore[no-untyped-def]
+    """s ← p^{2−α} on the support, 0 elsewhere."""
+    wide_vectors()
+    zero, one = p.dtype.type(0), p.dtype.type(1)
+    quarters, power = _quarters_and_rest(1.0 - epsilon, p)
+    order = integer_order(epsilon, np.finfo(np.float64).eps)
+    if order == 1:
+        for i in range(n):
+            s[ZERO, i] = one if p[ZERO, i] > zero else zero
+    elif order == 2:
+        for i in range(n):
+            s[ZERO, i] = np.sqrt(p[ZERO, i])
+    else:
+        for i in range(n):
+            inside = p[ZERO, i] > zero
+            w = fast.exp(power * fast.log(p[ZERO, i] if inside else one)) * _quarter_power(p[ZERO, i], quarters)
+            s[ZERO, i] = w if inside else zero
+
+
+@njit
+def _quarters_and_rest(power, p):  # type: ignore[no-untyped-def]
+    """How many quarters a power in [0, 2) is, and the rest: e^{power·ln p} would lose digits in the exponent."""
+    quarters = int(4.0 * power + 0.5)
+    return quarters, p.dtype.type(power - quarters / 4.0)
+
+
+@njit
+def _quarter_power(p, quarters):  # type: ignore[no-untyped-def]
+    """p^{quarters/4} by products and roots, for up to 8 quarters."""
+    power = type(p)(1)
+    if quarters & 1:
+        power = np.sqrt(np.sqrt(p))
+    if quarters & 2:
+        power *= np.sqrt(p)
+    if quarters >= 4:
+        power *= p
+    return power * p if quarters == 8 else power
+
+
+@njit(error_model="numpy", fastmath=fast.CONTRACT)
+def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
+    """s ← p^{2−α} and d ← ln²p ∫₀¹ u p^{εu} du = (y e^y − e^y + 1)/ε², y = ε ln p, on the support; s is 0 elsewhere."""
+    wide_vectors()
+    kind = p.dtype.type
+    quarters, rest = _quarters_and_rest(1.0 - epsilon, p)
+    zero, one, e, inverse_square = kind(0), kind(1), kind(epsilon), kind(1.0 / epsilon**2)
+    # Small y would cancel; there the series is exact to the precision of the dtype.
+    near = kind(1.0 if p.itemsize == 4 else 0.25)
+    c0, c1, c2, c3, c4 = kind(1 / 2), kind(1 / 3), kind(1 / 8), kind(1 / 30), kind(1 / 144)
+    c5, c6, c7, c8, c9 = kind(1 / 840), kind(1 / 5760), kind(1 / 45360), kind(1 / 403200), kind(1 / 3991680)
+    for i in range(n):
+        inside = p[ZERO, i] > zero
+        log_p = fast.log(p[ZERO, i] if inside else one)
+        y = e * log_p
+        w, power = fast.exp(rest * log_p) * _quarter_power(p[ZERO, i], quarters), fast.exp(y)
+        tail = c5 + y * (c6 + y * (c7 + y * (c8 + y * c9)))
+        series = log_p * log_p * (c0 + y * (c1 + y * (c2 + y * (c3 + y * (c4 + y * tail)))))
+        direct = (y * power - power + one) * inverse_square
+        s[ZERO, i] = w if inside else zero
+        # Where s is 0 nothing takes D, which may be more than the dtype holds.
+        d[ZERO, i] = (series if abs(y) < near else direct) if w > zero else zero
+
+
+@njit(fastmath=REDUCTION | {"nnan"})
+def _anchor(p, g, n):  # type: ignore[no-untyped-def]
+    """g at the largest p. If that has nearly all the mass, g less its mean cancels there."""
+    wide_vectors()
+    lowest = g.dtype.type(-np.inf)
+    top, anchor = p.dtype.type(0), lowest
+    for i in range(n):
+        top = fast.maximum(top, p[ZERO, i])
+    for i in range(n):
+        anchor = fast.maximum(anchor, g[ZERO, i] if p[ZERO, i] == top else lowest)
+    return anchor
+
+
+@njit(error_model="numpy", fastmath=REDUCTION)
+def _mean(s, g, n, anchor):  # type: ignore[no-untyped-def]
+    """⟨s, g − anchor⟩/⟨s, 1⟩; NaN, which nothing takes, for a row without a support."""
+    wide_vectors()
+    product, total = 0.0, 0.0
+    for start in range(ZERO, n, CHUNK):
+        product_part, total_part = s.dtype.type(0), s.dtype.type(0)
+        for i in range(start, min(n, start + CHUNK)):
+            product_part += s[ZERO, i] * (g[ZERO, i] - anchor)
+            total_part += s[ZERO, i]
+        product += product_part
+        total += total_part
+    return product / total
+
+
+@njit
+def _centre(g, n, s, anchor, mean):  # type: ignore[no-untyped-def]
+    """g ← s (g − anchor − mean)."""
+    wide_vectors()
+    high = g.dtype.type(mean)
+    low = g.dtype.type(mean - high)  # what the dtype drops would add up in sums over the row
+    for i in range(n):
+        g[ZERO, i] = s[ZERO, i] * (((g[ZERO, i] - anchor) - high) - low)
+
+
+@njit(fastmath=REDUCTION)
+def _product(a, b, n, anchor):  # type: ignore[no-untyped-def]
+    """⟨a − anchor, b⟩, which for a b of sum zero is ⟨a, b⟩ without its rounding."""
+    wide_vectors()
+    total = 0.0
+    for start in range(ZERO, n, CHUNK):
+        part = a.dtype.type(0)
+        for i in range(start, min(n, start + CHUNK)):
+            part += (a[ZERO, i] - anchor) * b[ZERO, i]
+        total += part
+    return total

@@ -1,0 +1,184 @@
+"""Rows of α-entmax, 0 < α ≤ 2: the scores that can carry mass, and the partition A that makes it one.
+
+Reference: `contmax.maps._threshold.newton_partition`. At α = 2, 3/2, 4/3 and 5/4 Newton's method takes a few
+multiplications per score. At any other α it takes logarithms; there one look at the next larger of these four gives a
+lower bound of A. Only scores above A − 1/(α−1) can carry mass: with the bound all others are dropped beforehand.
+
+A step of Newton's method waits for the one before, so a processor works best on several rows at a time, side by side.
+Indices are unsigned: a loop that starts at a signed number would not be vectorised.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from contmax.kernels.cpu import _elementary as fast
+from contmax.kernels.cpu._lanes import LANES, compress_above, wide_vectors
+from contmax.kernels.rows._cpu_evaluate import ZERO, integer_power, shifted, sums
+
+# What LLVM makes of one turn of a loop over logarithms; rows are padded to a multiple.
+_TURN = np.uint64(2) * LANES
+# What buffers have beyond the length of a row: the padding, or one vector.
+ROOM = _TURN
+_MOST_STEPS = 64
+_FAR, _SMALL = 0.2, 0.02
+
+# One row on its way to the partition A. `top` and `mean` are the maximum and the mean of its n scores, `epsilon` is
+# α − 1, `k` its inverse, `order` is k again if that is 1, 2, 3 or 4 (else 0). A lower bound of A is kept as `origin`:
+# u = 1 + ε(v − A) = constant + ε(v − origin), from the threshold A − k with constant 0, or from A itself with constant
+# 1 where the threshold is far away. Near the threshold v − origin is exact: small probabilities keep their digits.
+# `mass` and `slope` are Σ p and Σ p^{2−α} at the last look. Steps towards A end when `excess`, the distance of the
+# mass from 1, is within `tolerance`. No score up to `cut` carries mass. In the end `product` is Σ v p.
+_STEP = ("origin", "constant", "mass", "slope", "excess", "tolerance")
+_FIELDS = ("top", "mean", "epsilon", "k", *_STEP, "cut", "product")
+ROW = np.dtype([(name, "f8") for name in _FIELDS] + [("n", "u8"), ("order", "i8")])
+
+
+@njit
+def pad(values, j, n, filler):  # type: ignore[no-untyped-def]
+    """Fill row j up to whole turns, so that no loop has a remainder; returns the new length."""
+    wide_vectors()
+    for i in range(_TURN):
+        values[j, n + i] = filler
+    return (n + _TURN - np.uint64(1)) // _TURN * _TURN
+
+
+@njit
+def integer_order(epsilon, eps):  # type: ignore[no-untyped-def]
+    """k = 1/ε if it is 1, 2, 3 or 4 to the precision of the dtype (no logarithms are needed then), else 0."""
+    if epsilon <= _FAR:
+        return 0
+    k = 1.0 / epsilon
+    nearest = int(k + 0.5)
+    return nearest if abs(k - nearest) < 8 * eps else 0
+
+
+@njit(error_model="numpy")
+def begin(x, r, epsilon, flat, scores, j, row):  # type: ignore[no-untyped-def]
+    """scores[j] ← x[r] less its maximum; set up the row for a climb at integer orders, take a first look at others.
+
+    The maximum is −inf in a row with nothing to attend, NaN in one with a NaN or +inf.
+    """
+    columns, eps = np.uint64(x.shape[1]), np.finfo(x.dtype).eps
+    top, total = shifted(x, r, scores, j)
+    row.top, row.mean = top if total == total else np.nan, total / columns
+    padded = pad(scores, j, columns, -np.inf)
+    row.n = padded if row.top > -np.inf else ZERO  # nothing to look at
+    row.epsilon, row.k, row.order = epsilon, 1.0 / epsilon, integer_order(epsilon, eps)
+    row.tolerance = np.inf
+    if row.order > 0 and row.top > -np.inf:
+        row.tolerance = _tolerance(epsilon, row.order, eps)
+        _start_at(row, max(0.0, row.mean + flat[row.order]))
+    elif epsilon > 0.0 and row.top > -np.inf:
+        m = int(min(4.0, row.k))
+        row.origin = x.dtype.type(max(0.0, row.mean + flat[m]) - m)
+        row.mass, row.slope = sums(scores, j, row.n, x.dtype.type(row.origin), 0.0, 1.0 / m, float(m), m)
+
+
+@njit(error_model="numpy")
+def bound(flat, eps, row):  # type: ignore[no-untyped-def]
+    r"""Start a row that is not of integer order from a lower bound of A; no score up to `cut` can then carry mass.
+
+    `begin` looked at the next larger α = 1 + 1/m, m ≤ 4, at some a, and found S and T. If α were that, the bound would
+    be a step of Newton's method. In general, with u = [1 + (v − a)/m]₊, s = u^{m−1} and k = 1/ε ≥ m,
+
+        (Σ p)^ε = ‖[1 + ε(v − A)]₊‖_k ≥ Σ s (1 + ε(v − A)) / ‖s‖_{k/(k−1)},    ‖s‖_{k/(k−1)} ≤ S^{(m−1)ε} T^{1−mε}
+
+    by Hölder and Lyapunov. So Σ p ≥ 1 where the right side is 1: at A = ⟨s, v⟩/T + (1 − N^{−ε})/ε, N = Tᵐ/S^{m−1},
+    as if there were N scores that all equal ⟨s, v⟩/T. For α ≤ 1 the bound is Jensen's, and all scores carry mass.
+    """
+    row.tolerance, row.cut = np.inf, -np.inf
+    if row.order > 0 or not row.top > -np.inf:
+        return
+    row.tolerance = _tolerance(row.epsilon, 0, eps)
+    if row.epsilon > 0.0:
+        m = int(min(4.0, row.k))
+        ratio = row.slope / row.mass
+        a = row.origin + m / ratio + _shrunk(row.slope * integer_power(ratio, m - 1), row.epsilon, row.k)
+        # Rounding may carry it past the root by a few units in the last place: step back by more than that.
+        _start_at(row, a - 64.0 * eps * (1.0 + a))
+        row.cut = partition(row) - row.k
+    else:
+        _start_at(row, max(0.0, row.mean + _shrunk(flat[0], row.epsilon, row.k)))
+
+
+@njit
+def narrow(scores, j, candidates, row):  # type: ignore[no-untyped-def]
+    """candidates[j] ← the scores that can carry mass; not at integer orders."""
+    if row.order == 0 and row.top > -np.inf:
+        kept = compress_above(scores, j * np.uint64(scores.shape[1]), row.n, scores.dtype.type(row.cut), candidates, j)
+        row.n = pad(candidates, j, kept, -np.inf)
+
+
+@njit(error_model="numpy")
+def climb(v, rows, count):  # type: ignore[no-untyped-def]
+    """Newton's method for `count` rows side by side: it takes lower bounds of A to better ones, up to rounding."""
+    for j in range(count):
+        rows[j].excess = np.inf
+    for _ in range(_MOST_STEPS):
+        active = False
+        for j in range(count):
+            row = rows[j]
+            if row.excess > row.tolerance:
+                at = v.dtype.type(row.origin)
+                row.mass, row.slope = sums(v, j, row.n, at, row.constant, row.epsilon, row.k, row.order)
+                row.excess = _excess(row.mass, row.epsilon)
+                row.origin = at + row.mass / row.slope * row.excess
+                active = True
+        if not active:
+            break
+
+
+@njit
+def partition(row):  # type: ignore[no-untyped-def]
+    """A, or the bound of it."""
+    return row.origin if row.constant == 1.0 else row.origin + row.k
+
+
+@njit
+def _start_at(row, a):  # type: ignore[no-untyped-def]
+    row.origin, row.constant = (a - row.k, 0.0) if row.epsilon > _FAR else (a, 1.0)
+
+
+@njit(error_model="numpy")
+def _shrunk(count, epsilon, k):  # type: ignore[no-untyped-def]
+    """(1 − N^{−ε})/ε; ln N at ε = 0."""
+    if epsilon > _SMALL:
+        return (1.0 - fast.exp(-epsilon * fast.log(count))) * k
+    return math.log(count) if epsilon == 0.0 else -math.expm1(-epsilon * math.log(count)) * k
+
+
+@njit(error_model="numpy")
+def _excess(mass, epsilon):  # type: ignore[no-untyped-def]
+    """(1 − S^{−ε})/ε, or ln S at ε = 0; below 4 by a Padé approximant, exact at ε = 1 and never too large."""
+    if mass < 4.0 and epsilon != 0.0:
+        x = mass - 1.0
+        return 2.0 * x / (2.0 + (1.0 + epsilon) * x)
+    if epsilon == 0.5:
+        return 2.0 - 2.0 / math.sqrt(mass)
+    log_mass = math.log(mass)
+    return log_mass if epsilon == 0.0 else -math.expm1(-epsilon * log_mass) / epsilon
+
+
+@njit(error_model="numpy")
+def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
+    """A step leaves an error of order excess^min(k, 2), Σ p^{2−α} being Hölder of order k − 1; eps is small enough."""
+    if epsilon == 0.0:
+        return np.finfo(np.float64).max  # one step is exact
+    if epsilon <= 0.5:
+        return math.sqrt(eps)
+    return 4 * eps if order == 1 else max(4 * eps, np.float64(fast.exp(np.float32(epsilon * math.log(eps)))))
+
+
+@njit
+def flat_partitions(n):  # type: ignore[no-untyped-def]
+    """n, and A of n scores that are all 0 at α = 1 + 1/m, m = 1 … 4.
+
+    With the mean of any n scores added it is a lower bound of their A, by Jensen's inequality: exp_{2−α} is convex.
+    """
+    partitions = np.empty(5)
+    partitions[0] = n
+    for m in range(1, 5):
+        partitions[m] = m - m * n ** (-1.0 / m)
+    return partitions

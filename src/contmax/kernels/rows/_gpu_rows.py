@@ -1,0 +1,185 @@
+"""α-entmax over rows that fit on the chip: forward and backward, each with one reading of its arguments.
+
+Rows are addressed by three leading axes (a, b, c) with their own strides, so that slices, transposed heads and masks
+that are broadcast need no copy; along the row elements lie side by side.
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.gpu._instructions import quick_log2
+from contmax.kernels.rows._gpu_solve import (
+    NOTHING,
+    log,
+    newton_step,
+    solved_weights,
+    solved_weights_of_rows,
+    sums,
+)
+
+# Columns of rows whose cotangents are all read.
+_NARROW = tl.constexpr(128)
+
+
+@triton.jit
+def row_offsets(r, size_b, size_c, stride_a, stride_b, stride_c):
+    """Where rows r begin."""
+    c, rest = r % size_c, r // size_c
+    b, a = rest % size_b, rest // size_b
+    return a.to(tl.int64) * stride_a + b.to(tl.int64) * stride_b + c.to(tl.int64) * stride_c
+
+
+@triton.jit
+def load_rows(X, M, at, mask_at, inside, columns, HAS_MASK: tl.constexpr):
+    """Scores (R, B) in float32, −inf where masked or outside."""
+    if HAS_MASK:
+        inside = inside & (tl.load(M + mask_at[:, None] + columns[None, :], mask=inside, other=0) != 0)
+    return tl.load(X + at[:, None] + columns[None, :], mask=inside, other=-float("inf")).to(tl.float32)
+
+
+@triton.jit
+def below_maximum(x):
+    """Scores less their row's maximum, masked ones NOTHING, and the maximum; NaN where a row has one or +inf."""
+    top = tl.max(x, 1)
+    y = x - tl.where(top == -float("inf"), 0.0, top)[:, None]
+    return tl.where(y < NOTHING, NOTHING, y), top
+
+
+@triton.jit
+def epsilon_of_rows(A, epsilon, r, inside, PER_ROW: tl.constexpr, R: tl.constexpr):
+    """ε = α − 1 of rows r, (R,): one number each, or one for all; 1 where α is more than 2 (`_beyond_two`)."""
+    if PER_ROW:
+        alpha = tl.load(A + r, mask=inside, other=1.5).to(tl.float32)
+        return tl.where(alpha > 2.0, 1.0, alpha - 1.0)
+    else:
+        return tl.zeros([R], tl.float32) + epsilon
+
+
+@triton.jit
+def forward_rows(
+    X, P, M, A, OMEGA, rows, n, fixed_epsilon,
+    size_b, size_c, xa, xb, xc, ma, mb, mc,
+    K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, NEEDS_OMEGA: tl.constexpr,
+    R: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """p of rows, and Ω* less the maximum of the scores where asked for."""
+    r = tl.program_id(0) * R + tl.arange(0, R)
+    columns = tl.arange(0, B)
+    exists = r < rows
+    inside = exists[:, None] & (columns < n)[None, :]
+    at = row_offsets(r, size_b, size_c, xa, xb, xc)
+    mask_at = row_offsets(r, size_b, size_c, ma, mb, mc)
+    y, top = below_maximum(load_rows(X, M, at, mask_at, inside, columns, HAS_MASK))
+    epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
+    ROUGH: tl.constexpr = (P.dtype.element_ty.primitive_bitwidth == 16) and not NEEDS_OMEGA
+    if PER_ROW:
+        partition, t, weight, total, slope = solved_weights_of_rows(y, epsilon, ROUGH, B)
+    else:
+        partition, t, weight, total, slope = solved_weights(y, epsilon, K, ROUGH, B)
+    # An empty row has no mass, and keeps none; a row with NaN has a NaN threshold, but weights without.
+    p = tl.fma(weight, (1.0 / tl.where(total > 0.0, total, 1.0))[:, None], (t * 0.0)[:, None])
+    tl.store(P + r.to(tl.int64)[:, None] * n + columns[None, :], p.to(P.dtype.element_ty), mask=inside)
+    if NEEDS_OMEGA:
+        # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
+        partition += newton_step(total, slope, partition, t, epsilon, K)
+        product = tl.sum(tl.where(p > 0.0, p * y, 0.0), 1)
+        gain = (epsilon * product + partition) / (1.0 + epsilon)
+        # A maximum that is not a number makes NaN of its difference from itself.
+        gain = tl.where(top == -float("inf"), top, gain + (top - top))
+        tl.store(OMEGA + r, gain.to(tl.float64), mask=exists)
+
+
+@triton.jit
+def inverse_cube_root(p, ROUGH: tl.constexpr):
+    """p^{−1/3} for p > 0 by Newton's method, to four digits where ROUGH."""
+    root = (0x54A21D2A - p.to(tl.int32, bitcast=True) // 3).to(tl.float32, bitcast=True)  # off by 3.5 % at most
+    third = p * 0.33333333
+    root = root * tl.fma(-third * root, root * root, 1.3333333)
+    root = root * tl.fma(-third * root, root * root, 1.3333333)
+    if ROUGH:
+        return root
+    else:
+        return tl.fma(root, tl.fma(-third * root, root * root, 0.33333333), root)
+
+
+@triton.jit
+def escort_of(p, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
+    """p^{2−α} where p > 0, else 0, to four digits where ROUGH; ε is (R,)."""
+    if K == 1:
+        return tl.where(p > 0.0, 1.0, 0.0)
+    elif K == 2:
+        return tl.sqrt(tl.where(p > 0.0, p, 0.0))
+    elif K == 3:
+        return tl.where(p > 0.0, p * inverse_cube_root(p, ROUGH), 0.0)
+    elif K == 4:
+        root = tl.sqrt(tl.where(p > 0.0, p, 0.0))
+        return root * tl.sqrt(root)
+    else:
+        positive = tl.where(p > 0.0, p, 1.0)
+        if ROUGH:
+            log2_s = (1.0 - epsilon)[:, None] * quick_log2(tl.maximum(positive, 1e-37))
+        else:
+            log2_s = (1.4426950 - 1.4426950 * epsilon)[:, None] * log(positive)
+        return tl.where(p > 0.0, tl.exp2(log2_s), 0.0)
+
+
+@triton.jit
+def curvature(p, epsilon, ROUGH: tl.constexpr = False):
+    r"""D = ∂/∂α log_{2−α} p = ln²p ∫₀¹ u p^{εu} du, for p > 0, to four digits where ROUGH; ε is (R,)."""
+    log_p = quick_log2(tl.maximum(p, 1e-37)) * 0.69314718 if ROUGH else log(p)
+    x = log_p * epsilon[:, None]
+    series = tl.fma(x, tl.fma(x, 0.0011904762, 0.0069444444), 0.033333333)
+    series = tl.fma(x, tl.fma(x, tl.fma(x, series, 0.125), 0.33333333), 0.5)
+    # Away from x = 0, (1 − (1 − x) eˣ)/x² with x² = ε² ln²p.
+    inverse = 1.0 / tl.where(epsilon == 0.0, 1.0, epsilon)
+    wide = tl.fma(x - 1.0, tl.exp(x), 1.0) * (inverse * inverse)[:, None]
+    return tl.where(tl.abs(x) > 0.3, wide, log_p * log_p * series)
+
+
+@triton.jit
+def unbiased(along, rest, rates, mass):
+    """Σ s D (g − ⟨g⟩) less what rounding left in ⟨g⟩, which D makes larger: `rest` is Σ s (g − ⟨g⟩), else 0."""
+    return along - rest * (rates / tl.where(mass > 0.0, mass, 1.0))
+
+
+@triton.jit
+def backward_rows(
+    P, G, DX, A, DA, rows, n, fixed_epsilon, size_b, size_c, ga, gb, gc, gn,
+    K: tl.constexpr, PER_ROW: tl.constexpr, NEEDS_ALPHA: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """s (g − ⟨g⟩), s = p^{2−α}, ⟨g⟩ its mean under s; and −Σ s D (g − ⟨g⟩) for α.
+
+    Cotangents of wide rows are read where p > 0.
+    """
+    r = tl.program_id(0) * R + tl.arange(0, R)
+    columns = tl.arange(0, B)
+    exists = r < rows
+    inside = exists[:, None] & (columns < n)[None, :]
+    here = r.to(tl.int64)[:, None] * n + columns[None, :]
+    p = tl.load(P + here, mask=inside, other=0.0).to(tl.float32)
+    at = row_offsets(r, size_b, size_c, ga, gb, gc)[:, None] + columns[None, :] * gn
+    # Narrow rows take less time to read than to wait for p.
+    wanted = inside if B <= _NARROW else inside & (p > 0.0)
+    g = tl.load(G + at, mask=wanted, other=0.0).to(tl.float32)
+    epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
+    s = escort_of(p, epsilon, K, P.dtype.element_ty.primitive_bitwidth == 16)
+    # Relative to the point of largest weight: where that has nearly all the mass, g − ⟨g⟩ would cancel.
+    anchor = tl.max(tl.where(p == tl.max(p, 1)[:, None], g, -float("inf")), 1)
+    centred = tl.where(p > 0.0, g - anchor[:, None], 0.0)
+    mass, moment = sums(s, s * centred)
+    deviation = centred - (moment / tl.where(mass > 0.0, mass, 1.0))[:, None]
+    broken = tl.where(tl.max((p != p).to(tl.int32), 1) > 0, float("nan"), 0.0)
+    tl.store(DX + here, saturated(s * deviation, DX) + broken[:, None], mask=inside)
+    if NEEDS_ALPHA:
+        rate = curvature(tl.where(p > 0.0, p, 1.0), epsilon, P.dtype.element_ty.primitive_bitwidth == 16)
+        along, rest = sums(s * deviation * rate, s * deviation)
+        tl.store(DA + r, broken - unbiased(along, rest, tl.sum(s * rate, 1), mass), mask=exists)
+
+
+@triton.jit
+def saturated(x, OUT):
+    """x, no larger than the dtype of the output can hold; NaN stays NaN."""
+    if OUT.dtype.element_ty == tl.float16:
+        return tl.where(x == x, tl.minimum(tl.maximum(x, -65504.0), 65504.0), x)
+    else:
+        return x

@@ -1,0 +1,342 @@
+r"""Where to cut a row, and how much mass each score gets, for scores that are on the chip.
+
+With ε = α − 1, k = 1/ε and scores y ≤ 0 less their maximum, p = [1 + ε(y − A)]₊ᵏ = [t + εy]₊ᵏ, t = 1 − εA = p_max^ε.
+Near α = 1 the digits would be lost in t, and p relative to the largest keeps them:
+
+    p / p_max = [1 + c y]₊ᵏ,      c = ε/t.
+
+Either way the weights are divided by their sum, and need no exact A. It is found by Newton's method on the power mean,
+as in `contmax.maps._threshold`.
+
+Rows lie along the first axis of a block, (R, B). K is k where that is a small integer, and powers are products. Any
+other α in (0, 2] takes one logarithm and one exponential per score: K = 0 where it is not next to 1, K = −1 where it
+may be. ROUGH weights, good to four digits, cost half as much: enough for bounds, and for half precision.
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.gpu._instructions import quick_log2, quick_power
+
+# Scores at or below it are masked ones.
+NOTHING = tl.constexpr(-1.0e30)
+_MOST_STEPS = tl.constexpr(40)
+# Newton's next error is about the square of the last; at α = 2, where the steps end all of a sudden, it need not be.
+_LAST_STEP = tl.constexpr(3e-4)
+_LAST_STEP_ROUGH = tl.constexpr(3e-3)
+_LAST_STEP_LINEAR = tl.constexpr(3e-7)
+# What Σ p may exceed 1 by before the last step, and in float32 after it.
+_LAST_MASS_ROUGH = tl.constexpr(2e-2)
+_LAST_MASS = tl.constexpr(4e-6)
+# Roots up to this share of the largest are 0 but for rounding. At α = 2 the gradient jumps where the threshold meets a
+# score, as it does in rows of tied scores: there a score that rounding leaves above the threshold would take part.
+AT_THRESHOLD = tl.constexpr(4e-7)
+
+
+@triton.jit
+def log(u):
+    """ln u for u from 1e-37 on, to an ulp: without the special cases, which cost as much as the rest."""
+    bits = u.to(tl.int32, bitcast=True)
+    exponent = (bits - 0x3F2AAAAB) & -0x800000  # u = 2^e m, m in [2/3, 4/3)
+    f = (bits - exponent).to(tl.float32, bitcast=True) - 1.0
+    square = f * f
+    r = tl.fma(tl.fma(f, -0.130187988, 0.140889585), square, tl.fma(f, -0.121489584, 0.139809534))
+    r = tl.fma(tl.fma(tl.fma(tl.fma(r, f, -0.166845024), f, 0.200121149), f, -0.249996364), f, 0.333331943)
+    r = tl.fma(tl.fma(r, f, -0.5), square, f)
+    return tl.fma(exponent.to(tl.float32), 0.693147182 / 8388608, r)
+
+
+@triton.jit
+def rough_log(u):
+    """ln u for u from 1e-37 on, to four digits of it also next to u = 1."""
+    bits = u.to(tl.int32, bitcast=True)
+    exponent = (bits - 0x3F2AAAAB) & -0x800000
+    f = (bits - exponent).to(tl.float32, bitcast=True) - 1.0
+    r = tl.fma(tl.fma(tl.fma(f, 0.22171589, -0.27525285), f, 0.33271671), f, -0.4992835)
+    return tl.fma(exponent.to(tl.float32), 0.693147182 / 8388608, tl.fma(r * f, f, f))
+
+
+@triton.jit
+def log1p(w):
+    """ln(1 + w) for w ≥ −1; of no use at −1 itself."""
+    u = 1.0 + w
+    lost = tl.where(tl.abs(w) < 0.5, w - (u - 1.0), 0.0)  # what rounding took from 1 + w
+    return tl.fma(lost, 2.0 - u, log(tl.maximum(u, 1e-37)))
+
+
+@triton.jit
+def expm1_ratio(x):
+    """(eˣ − 1)/x, 1 at 0; to a few digits only."""
+    small = tl.abs(x) < 0.02
+    return tl.where(small, 1.0 + x * (0.5 + x * 0.16666667), (tl.exp(x) - 1.0) / tl.where(small, 1.0, x))
+
+
+@triton.jit
+def log1p_series(w):
+    """ln(1 + w)/w = 1 − w/2 + w²/3 − …"""
+    return tl.fma(-w, tl.fma(w, -0.33333333, 0.5), 1.0)
+
+
+@triton.jit
+def log1p_ratio(w, epsilon, v):
+    """ln(1 + w)/ε, where w = ε v; v at ε = 0."""
+    small = tl.abs(epsilon) < 1e-5
+    curved = log1p(w) * (1.0 / tl.where(small, 1.0, epsilon))
+    return tl.where(small, v * log1p_series(w), curved)
+
+
+@triton.jit
+def rough_escort(w, v, epsilon):
+    """(1 + w)^{1/ε−1} to four digits, where w = ε v ≥ −1; ε is (R,)."""
+    log_u = rough_log(tl.maximum(1.0 + w, 1e-37))
+    small = tl.abs(epsilon) < 1e-3
+    curved = log_u * (1.0 / tl.where(small, 1.0, epsilon))[:, None]
+    ratio = tl.where(small[:, None], v * log1p_series(w), curved)
+    return tl.exp2((ratio - log_u) * 1.4426950)
+
+
+@triton.jit
+def powers_of_roots(u, epsilon, K: tl.constexpr):
+    """u^k and u^{k−1} of roots u ≥ 0, (R, B); K is not −1, and where it is 0 they are good to four digits."""
+    if K == 1:
+        return u, tl.where(u > 0.0, 1.0, 0.0)
+    elif K == 2:
+        return u * u, u
+    elif K == 3:
+        return u * u * u, u * u
+    elif K == 4:
+        square = u * u
+        return square * square, square * u
+    else:
+        escort = quick_power(u, (1.0 / epsilon - 1.0)[:, None])
+        return escort * u, escort
+
+
+@triton.jit
+def powers_of_pairs(u, K: tl.constexpr):
+    """u^k and u^{k−1} of roots u ≥ 0, (R, B), added up for neighbours, (R, B/2) each; K is 2, 3 or 4.
+
+    Half of the products are contracted into sums here. The compiler may not do so.
+    """
+    left, right = tl.split(tl.reshape(u, [u.shape[0], u.shape[1] // 2, 2]))
+    if K == 2:
+        return tl.fma(left, left, right * right), left + right
+    else:
+        left_square, right_square = left * left, right * right
+        cubes = tl.fma(left_square, left, right_square * right)
+        if K == 3:
+            return cubes, left_square + right_square
+        else:
+            return tl.fma(left_square, left_square, right_square * right_square), cubes
+
+
+@triton.jit
+def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
+    """p and p^{2−α} of scores (R, B), up to a factor each: those of the largest where K ≤ 0; t and ε are (R,)."""
+    if K == 1:
+        u = tl.fma(y, epsilon[:, None], t[:, None])
+        return powers_of_roots(tl.where(u > (t * AT_THRESHOLD)[:, None], u, 0.0), epsilon, K)
+    elif K > 0:
+        return powers_of_roots(tl.maximum(tl.fma(y, epsilon[:, None], t[:, None]), 0.0), epsilon, K)
+    elif K == 0 and ROUGH:
+        # What is masked has no mass: where ε > 0 its root is 0, else 1e20 or more, of which powers below −2 are 0.
+        return powers_of_roots(tl.maximum(tl.fma(y, (epsilon / t)[:, None], 1.0), 0.0), epsilon, K)
+    else:
+        v = y * (1.0 / t)[:, None]
+        w = v * epsilon[:, None]
+        u = 1.0 + w
+        inside = (u > AT_THRESHOLD) & (y > NOTHING)
+        if ROUGH:
+            escort = rough_escort(w, v, epsilon)
+        elif K == 0:
+            escort = tl.exp(log1p(w) * (1.0 / epsilon - 1.0)[:, None])
+        else:
+            escort = tl.exp(log1p_ratio(w, epsilon[:, None], v) - log1p(w))
+        escort = tl.where(inside, escort, 0.0)
+        return escort * u, escort
+
+
+@triton.jit
+def sums(weight, escort):
+    """Sums over rows of two blocks (R, B), each (R,), in one reduction: threads wait for each other once."""
+    return tl.split(tl.sum(tl.join(weight, escort), 1))
+
+
+@triton.jit
+def sums_of_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
+    """Sums over rows of the `relative_weights` of scores (R, B), each (R,)."""
+    if K > 1:
+        weight, escort = powers_of_pairs(tl.maximum(tl.fma(y, epsilon[:, None], t[:, None]), 0.0), K)
+        return sums(weight, escort)
+    else:
+        weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
+        return sums(weight, escort)
+
+
+@triton.jit
+def shrinking(total, K: tl.constexpr):
+    """1 − S^{−1/K}, by as few instructions as there are: a short row has no work to hide them behind.
+
+    It may be off by 2e-7. The sum of the weights is known after every step, and it is what they are divided by.
+    """
+    some = tl.maximum(total, 1e-37)
+    if K == 1:
+        return 1.0 - 1.0 / some
+    elif K == 2:
+        return 1.0 - tl.rsqrt(some)
+    elif K == 3:
+        return 1.0 - quick_power(some, -0.33333333)
+    else:
+        return 1.0 - tl.rsqrt(tl.sqrt(some))
+
+
+@triton.jit
+def log_mass(total, partition, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
+    """The logarithm of Σ p, (R,), from the sum of `relative_weights`; to four digits where ROUGH and it costs less."""
+    if K == 0 and ROUGH:
+        return (quick_log2(tl.maximum(total, 1e-37)) + quick_log2(tl.maximum(t, 1e-37)) / epsilon) * 0.69314718
+    log_total = log(tl.maximum(total, 1e-37))
+    if K > 0:
+        return log_total
+    far = log(tl.maximum(t, 1e-37)) / tl.where(epsilon == 0.0, 1.0, epsilon)
+    if K == 0:
+        return log_total + far
+    else:
+        # Near α = 1 the digits are in A, in flat rows at larger α in t.
+        near = log1p_ratio(-epsilon * partition, epsilon, -partition)
+        return log_total + tl.where(tl.abs(epsilon) < 0.1, near, far)
+
+
+@triton.jit
+def newton_step(total, slope, partition, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
+    """How much A must grow, from the sums of `relative_weights`, each (R,); to four digits where ROUGH."""
+    ratio = total / tl.maximum(slope, 1e-37)
+    if K > 0:
+        return ratio * shrinking(total, K) * K
+    else:
+        if K == 0:
+            # p_max = 1/Σ p/p_max, and t is to be its power.
+            some = tl.maximum(total, 1e-37)
+            next_t = quick_power(some, -epsilon) if ROUGH else tl.exp(-epsilon * log(some))
+            return ratio * (t - next_t) / epsilon
+        else:
+            log_total = log_mass(total, partition, t, epsilon, K)
+            return t * ratio * log_total * expm1_ratio(-epsilon * log_total)
+
+
+@triton.jit
+def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_END: tl.constexpr = False):
+    """Whether another step can change what counts, or anything. NaN never climbs; the last steps may be negative."""
+    if K == 1 or TO_THE_END:
+        return step > t * _LAST_STEP_LINEAR
+    elif ROUGH:
+        return step > t * _LAST_STEP_ROUGH
+    else:
+        return step > t * _LAST_STEP
+
+
+@triton.jit
+def exceeds(total, partition, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
+    """Whether Σ p, from the sum of `relative_weights`, exceeds 1 by more than one step can mend where ROUGH, or by more
+    than rounding, (R,).
+
+    The size of a step does not tell: where many scores are next to the threshold it is small, and much mass is left.
+    """
+    most: tl.constexpr = _LAST_MASS_ROUGH if ROUGH else _LAST_MASS
+    if K > 0:
+        return total > 1.0 + most
+    else:
+        return log_mass(total, partition, t, epsilon, K, ROUGH) > most
+
+
+@triton.jit
+def floor_of_scores(epsilon):
+    """Scores y below −1/ε have no mass: raised to that they still have none. 0 where ε is too small to be of use."""
+    reaches = epsilon > 1e-3
+    return tl.where(reaches, -1.0 / tl.where(reaches, epsilon, 1.0), 0.0)
+
+
+@triton.jit
+def bound_of_mean(mean, count, epsilon):
+    """A lower bound of A and its t, each (R,), from the mean of this many scores: p is convex, so 1/count ≥ p there."""
+    reaches = epsilon > 1e-3  # else the bound is worth little
+    t = tl.where(reaches, tl.exp(-epsilon * tl.log(count * 1.0)) - epsilon * mean, 1.0 + 0.0 * mean)
+    t = tl.where(t > 1.0, 1.0, t)
+    return (1.0 - t) / tl.where(reaches, epsilon, 1.0), t
+
+
+@triton.jit
+def first_bound(y, epsilon, B: tl.constexpr):
+    """A lower bound of A and its t, each (R,), from the mean of the scores; NaN if there is one among the scores."""
+    lowest = floor_of_scores(epsilon)[:, None]
+    return bound_of_mean(tl.sum(tl.where(y < lowest, lowest, y), 1) / B, B, epsilon)
+
+
+@triton.jit
+def climb(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr, TO_THE_END: tl.constexpr = False):
+    """Newton's method on rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,); NaN stays NaN."""
+    steps = 0
+    climbing = True
+    while climbing:
+        total, slope = sums_of_weights(y, t, epsilon, K, ROUGH)
+        step = newton_step(total, slope, partition, t, epsilon, K, ROUGH)
+        moves = is_climbing(step, t, K, ROUGH, TO_THE_END)
+        if ROUGH and K != 1:
+            moves = moves | exceeds(total, partition, t, epsilon, K, ROUGH)
+        partition += step
+        t -= epsilon * step
+        steps += 1
+        climbing = (tl.max(moves.to(tl.int32), 0) > 0) & (steps < _MOST_STEPS)
+    return partition, t
+
+
+@triton.jit
+def close_bound(y, epsilon, partition, t, K: tl.constexpr, GROUP: tl.constexpr):
+    """A better lower bound of A and its t: those of the largest of every GROUP scores.
+
+    The threshold of a part is a lower bound of that of the whole, and this part has nearly all of the mass.
+    """
+    largest = tl.max(tl.reshape(y, [y.shape[0], y.shape[1] // GROUP, GROUP]), 2)
+    return climb(largest, epsilon, partition, t, K, True)
+
+
+@triton.jit
+def solve(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr):
+    """A and t of rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,); for few rows a closer bound comes first,
+    where steps are dear: few are left for the whole row.
+    """
+    if y.shape[1] >= (4096 if K > 0 else 512):
+        partition, t = close_bound(y, epsilon, partition, t, K, 4)
+    return climb(y, epsilon, partition, t, K, ROUGH)
+
+
+@triton.jit
+def solved_from(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr):
+    """The same, with the weights of the scores, and the sums of these and of their escorts."""
+    partition, t = solve(y, epsilon, partition, t, K, ROUGH)
+    weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
+    total, slope = sums(weight, escort)
+    # Whether a small step has left mass is known only now. Where p is a higher power than the square hardly any is.
+    if not ROUGH and K != 1 and K <= 2:  # noqa: SIM102, the compiler answers this one
+        if tl.max(exceeds(total, partition, t, epsilon, K, ROUGH).to(tl.int32), 0) > 0:
+            partition, t = climb(y, epsilon, partition, t, K, False, True)
+            weight, escort = relative_weights(y, t, epsilon, K)
+            total, slope = sums(weight, escort)
+    return partition, t, weight, total, slope
+
+
+@triton.jit
+def solved_weights(y, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, B: tl.constexpr):
+    """The same from the first bound."""
+    partition, t = first_bound(y, epsilon, B)
+    return solved_from(y, epsilon, partition, t, K, ROUGH)
+
+
+@triton.jit
+def solved_weights_of_rows(y, epsilon, ROUGH: tl.constexpr, B: tl.constexpr):
+    """The same for rows with an α of their own: where none is next to 1, by the arithmetic that costs less."""
+    if tl.min(tl.abs(epsilon), 0) >= 0.1:
+        partition, t, weight, total, slope = solved_weights(y, epsilon, 0, ROUGH, B)
+    else:
+        partition, t, weight, total, slope = solved_weights(y, epsilon, -1, ROUGH, B)
+    return partition, t, weight, total, slope
