@@ -22,8 +22,8 @@ from torch import Tensor
 
 from contmax._autograd import apply
 from contmax._eager import is_one_node
+from contmax._operator import operator
 from contmax._typing import Float
-from contmax._vmapped import Places, batch_first
 from contmax.deformed import expm1_over, log1p_over, mean_u_exp
 from contmax.numerics._gamma_ratio import log_gamma_ratio
 from contmax.numerics._solvers import implicit_root
@@ -300,21 +300,9 @@ def _shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, 
     return torch.where(is_lower, share, 1 - share), torch.where(is_lower, 1 - share, share)
 
 
-@torch.library.custom_op("contmax::half_line_shares", mutates_args=())
-def _shares_op(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
-    """`_shares` as one opaque node."""
-    lower, upper = _shares(y, a, c, log_total)
-    return lower.contiguous(), upper.contiguous()
-
-
-@_shares_op.register_fake
-def _(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
-    return y.new_empty(y.shape), y.new_empty(y.shape)
-
-
-@_shares_op.register_vmap
-def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
-    return _shares_op(*batch_first(info, in_dims, arguments)), (0, 0)
+_shares_op = operator("half_line_shares", like=lambda y, a, c, log_total: (torch.empty_like(y), torch.empty_like(y)))(
+    _shares
+)
 
 
 def _slopes(
