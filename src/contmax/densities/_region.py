@@ -16,7 +16,6 @@ these it is monotone, and each root is found by dividing intervals, and one step
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,12 +23,12 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
 from contmax._typing import Bool, Float
-from contmax.numerics import gauss_legendre, principal_axes
+from contmax.numerics import gauss_legendre, principal_axes, sign_change
 
 # Sections of a body: the first number finds the range of the overlap, the second integrates over it.
 _LOOK, _SECTIONS = 32, 48
 # Twelve divisions into five parts: from a quarter of the circle to 6e-9, where one step of Newton's method suffices.
-_INNER, _ROUNDS = 4, 12
+_PARTS, _ROUNDS = 5, 12
 # Boundaries that coincide up to this, in units of their size, are counted once, as that of the first set.
 _COINCIDENT = 1e-11
 # A share of the disk up to this is rounding.
@@ -360,11 +359,13 @@ def _arcs_inside(axes: Float[Tensor, "*batch 2"], center: Float[Tensor, "*batch 
         return bend * x * y + pull[..., :1] * y - pull[..., 1:] * x
 
     ends = _between_extrema(pull)
-    extrema = _sign_change(slope, ends[..., :-1], ends[..., 1:])
+    start, stop = ends[..., :-1], ends[..., 1:]
+    extrema = sign_change(slope, start, stop, slope(start) < 0, parts=_PARTS, rounds=_ROUNDS)
     ends = torch.cat([ends, extrema], -1).sort(-1).values
     start, stop = ends[..., :-1], ends[..., 1:]
-    in_first, in_last = excess(start) <= 0, excess(stop) <= 0
-    root = _sign_change(excess, start, stop)
+    before = excess(start)
+    in_first, in_last = before <= 0, excess(stop) <= 0
+    root = sign_change(excess, start, stop, before < 0, parts=_PARTS, rounds=_ROUNDS)
     # A step of Newton's method, unless it is longer than the interval that the search has left.
     steepness = 2 * slope(root) / axes.amin(-1, keepdim=True).square()
     step = excess(root) / torch.where(steepness == 0, 1.0, steepness)
@@ -383,18 +384,3 @@ def _between_extrema(pull: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 7
     quarters = torch.arange(5, dtype=pull.dtype, device=pull.device) * (math.pi / 2)
     quarters = quarters.expand(*pull.shape[:-1], 5)
     return torch.cat([quarters, bend.unsqueeze(-1), bend.unsqueeze(-1) + math.pi], -1).sort(-1).values
-
-
-def _sign_change(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """Where a function changes its sign in an interval, if it does so once; else a point of the interval.
-
-    The interval is divided a fixed number of times: nothing waits for a device, and a traced program stays short.
-    """
-    part = torch.arange(1, _INNER + 1, dtype=low.dtype, device=low.device) / (_INNER + 1)
-    part = part.reshape(_INNER, *(1 for _ in low.shape))
-    negative = function(low) < 0
-    for _ in range(_ROUNDS):
-        width = high - low
-        unchanged = ((function(low + width * part) < 0) == negative).to(low.dtype).cumprod(0).sum(0)
-        low, high = low + width * (unchanged / (_INNER + 1)), low + width * ((unchanged + 1) / (_INNER + 1))
-    return 0.5 * (low + high)

@@ -12,8 +12,6 @@ Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 # Newton needs about 8 steps; a function on which every step fails is bisected to float64 in these.
 _STEPS = 60
-# Eight sections into 17 parts shrink a bracket by 7e9; the two Newton steps of implicit_root do the rest.
-_SECTIONS, _CUTS = 8, 16
 # Jacobi's method converges quadratically: for a few dimensions five or six sweeps reach working precision.
 _SWEEPS = 8
 
@@ -23,9 +21,8 @@ def monotone_root(
 ) -> Float[Tensor, "..."]:
     """The root of an increasing function in a bracket, to about nine digits; :func:`implicit_root` adds the others.
 
-    Where values can be looked at, Newton steps that may not leave the bracket, until none is longer than the
-    tolerance. Elsewhere (on a device, under torch.compile or torch.func) the bracket is cut into many parts at once, a
-    fixed number of times: nothing waits, and the traced program stays short.
+    On eager CPU tensors Newton steps that may not leave the bracket, until none is longer than the tolerance. Elsewhere
+    (on a device, under torch.compile or torch.func) :func:`sign_change`.
 
     Args:
         residual: x ↦ (f(x), f′(x)), element by element, f increasing; x may come with a further leading dimension.
@@ -44,7 +41,7 @@ def monotone_root(
         low, high = torch.broadcast_tensors(low.detach(), high.detach())
         if is_eager_cpu(low + high):
             return _newton(residual, low, high, tolerance)
-        return _sections(residual, low, high)
+        return sign_change(lambda x: residual(x)[0], low, high, True)
 
 
 def _newton(residual: Residual, low: Tensor, high: Tensor, tolerance: float) -> Tensor:
@@ -63,14 +60,42 @@ def _newton(residual: Residual, low: Tensor, high: Tensor, tolerance: float) -> 
     return x
 
 
-def _sections(residual: Residual, low: Tensor, high: Tensor) -> Tensor:
-    """Evaluate at equidistant points, keep the part where the sign changes."""
-    shape = (_CUTS, *([1] * low.ndim))
-    part = (torch.arange(1, _CUTS + 1, dtype=low.dtype, device=low.device) / (_CUTS + 1)).reshape(shape)
-    for _ in range(_SECTIONS):
+def sign_change(
+    function: Callable[[Tensor], Tensor],
+    low: Tensor,
+    high: Tensor,
+    begins_negative: Tensor | bool,
+    *,
+    parts: int = 17,
+    rounds: int = 8,
+) -> Tensor:
+    """Where a function first changes its sign in an interval; the upper end if it does not.
+
+    Each round divides the interval into equal parts and keeps the first in which the sign changes. The number of rounds
+    is fixed: nothing waits for a device, and a traced program stays short. By default they shrink the interval by 7e9;
+    the two Newton steps of :func:`implicit_root` do the rest.
+
+    Args:
+        function: element by element; its argument has a further leading dimension.
+        low: lower end.
+        high: upper end.
+        begins_negative: whether the function is negative at the lower end.
+        parts: parts of an interval.
+        rounds: how often to divide.
+
+    Returns:
+        The middle of the last interval, without gradient.
+
+    Example:
+        >>> sign_change(lambda x: x**2 - 2, torch.tensor(0.0), torch.tensor(2.0), True)
+        tensor(1.4142)
+    """
+    share = torch.arange(1, parts, dtype=low.dtype, device=low.device) / parts
+    share = share.reshape(-1, *(1 for _ in low.shape))
+    for _ in range(rounds):
         width = high - low
-        below = (residual(low + width * part)[0] < 0).sum(0)
-        low, high = low + width * (below / (_CUTS + 1)), low + width * ((below + 1) / (_CUTS + 1))
+        before = ((function(low + width * share) < 0) == begins_negative).to(low.dtype).cumprod(0).sum(0)
+        low, high = low + width * (before / parts), low + width * ((before + 1) / parts)
     return 0.5 * (low + high)
 
 
