@@ -193,13 +193,10 @@ class BetaGaussian(Elliptical, LineDensity):
             >>> BetaGaussian.from_support(-1.0, 3.0).loc
             tensor(1.)
         """
-        low, high = as_parameters(low=low, high=high)
-        half_width = 0.5 * (cls._wide(high) - cls._wide(low))
-        require_positive("high - low", half_width, "Pass low < high.", validate_args)
+        middle, half_width = cls._middle_and_half_width(low, high, validate_args)
         profile = adjustable_profile(alpha, 1, "support", validate_args)
-        half_log = profile.half_log_det_of_support(half_width.log())
-        middle = (cls._wide(low) + half_width).to(low.dtype)
-        return cls._made(middle, half_log.exp().to(low.dtype), alpha, validate_args=validate_args)
+        scale = in_dtype(profile.half_log_det_of_support(half_width.log()).exp(), middle.dtype)
+        return cls._made(middle, scale, alpha, validate_args=validate_args)
 
     @classmethod
     def fit(cls, samples: Samples, alpha: float | Tensor | None = 2.0, *, weights: Tensor | None = None) -> Self:

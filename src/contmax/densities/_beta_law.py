@@ -160,21 +160,6 @@ def draw_offsets(profile: Profile, half_log_det: Tensor, shape: torch.Size) -> t
     return normal, (0.5 * profile.log_rho(half_log_det)).exp()
 
 
-def draw_indices(weights: Tensor, shape: torch.Size) -> Tensor:
-    """Numbers k drawn with probability wₖ; weights ``(*batch, K)``, numbers ``(*shape, *batch)``."""
-    if 0 in (*shape, *weights.shape[:-1]):
-        # Torch refuses to draw nothing.
-        return torch.zeros(shape + weights.shape[:-1], dtype=torch.int64, device=weights.device)
-    index: Tensor = torch.distributions.Categorical(weights, validate_args=False).sample(shape)
-    return index
-
-
-def picked(table: Tensor, index: Tensor, event_dims: int) -> Tensor:
-    """The entry of each row that an index names: table ``(*shape, K, *event)``, index ``(*shape)``."""
-    where = index.reshape(index.shape + (1,) * (1 + event_dims))
-    return table.gather(index.ndim, where.expand(*index.shape, 1, *table.shape[index.ndim + 1 :])).squeeze(index.ndim)
-
-
 def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
     """Draws from the standard β-Gaussian for a tensor α, whose entries may lie on both sides of 1."""
     gap = alpha.double() - 1

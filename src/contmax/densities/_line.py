@@ -120,6 +120,16 @@ class LineDensity(Density):
         self.loc, self.scale = expanded(loc, batch), expanded(scale, batch)
         Density.__init__(self, batch)
 
+    @classmethod
+    def _middle_and_half_width(
+        cls, low: float | Tensor, high: float | Tensor, validate_args: bool | None
+    ) -> tuple[Tensor, Tensor]:
+        """The middle of an interval, in the dtype of its ends, and half its length in the working dtype."""
+        low, high = as_parameters(low=low, high=high)
+        half_width = 0.5 * (cls._wide(high) - cls._wide(low))
+        require_positive("high - low", half_width, "Pass low < high.", validate_args)
+        return (cls._wide(low) + half_width).to(low.dtype), half_width
+
     @abstractmethod
     def law(self) -> LineLaw:
         """The law of (t−μ)/unit."""
