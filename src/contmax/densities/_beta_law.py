@@ -1,7 +1,7 @@
-r"""The law of a β-Gaussian: its distribution function by the cheapest exact route that α allows, and exact draws.
+r"""The law of a β-Gaussian: its distribution function by the cheapest exact route for each α, and exact draws.
 
 A law on the line measures distances in its own unit: √ρ·σ, or the half-width a where the law is a polynomial. Draws do
-not invert a distribution function. With z standard normal in N dimensions and g an independent gamma variable,
+not invert the distribution function. With z standard normal in N dimensions and g an independent gamma variable,
 
 .. math:: t = \mu + \frac{R\,Lz}{\sqrt{\|z\|^2 + 2g}}, \quad g \sim \Gamma(k+1) \quad (\alpha > 1); \qquad
           t = \mu + \frac{c\,Lz}{\sqrt{2g}}, \quad g \sim \Gamma(\tfrac\nu2) \quad (\alpha < 1)
@@ -27,7 +27,7 @@ _ERLANG_MAX = 6.0
 
 
 class BetaLaw(LineLaw):
-    """The law of a β-Gaussian, in units of √ρ·σ unless a law says otherwise."""
+    """The law of a β-Gaussian, by default in units of √ρ·σ."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -41,7 +41,7 @@ class NormalLaw(BetaLaw):
     """α = 1, where ρ = 1."""
 
     def tail(self, depth: Tensor) -> Tensor:
-        # Not ndtr: torch computes it from erf, which is −1 to the last digit in the tail.
+        # torch computes ndtr from erf, which is −1 to the last digit in the tail.
         return 0.5 * torch.erfc(depth * math.sqrt(0.5))
 
     def depth(self, tail: Tensor) -> Tensor:

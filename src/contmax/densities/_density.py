@@ -111,13 +111,7 @@ class Density(Distribution):
     def _score(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The score at points of the working dtype, unrounded."""
         alpha = self.required_alpha()
-        log_p = self._log_density(points)
-        inside = log_p > -math.inf
-        scores = log_beta(torch.where(inside, log_p, 0.0).exp(), 2 - alpha)
-        if not isinstance(alpha, Tensor):
-            return torch.where(inside, scores, -1 / (alpha - 1) if alpha > 1 else -math.inf)
-        sparse = alpha > 1
-        return torch.where(inside, scores, torch.where(sparse, -1 / torch.where(sparse, alpha - 1, 1.0), -math.inf))
+        return log_beta(self._log_density(points).exp(), 2 - alpha)
 
     def conjugate(self) -> Float[Tensor, "*batch"]:
         """Ω_α*(f) = E_p[f] − Ω_α(p) of the score."""

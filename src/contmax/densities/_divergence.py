@@ -55,7 +55,7 @@ def kl_line(p: Distribution, q: Distribution) -> Tensor:
     p, q = (unchecked(d.expand(shape), torch.float64) for d in (p, q))
     inner, outer = landmarks_of(p), landmarks_of(q)
     low, high = inner.low, inner.high
-    # Ends that differ by rounding count as equal, as long as most of the density lies inside.
+    # Ends that differ by rounding count as equal, unless the density is not much wider than that.
     slack = torch.minimum(8 * torch.finfo(dtype).eps * (high - low + p.mean.abs()), _SLACK_MAX * (high - low))
     slack = torch.where(torch.isfinite(slack), slack, 0.0)
     nested = (low >= outer.low - slack) & (high <= outer.high + slack)
@@ -76,7 +76,7 @@ def gaussian(distribution: Normal | MultivariateNormal | LowRankMultivariateNorm
 
 
 def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
-    """∫p ln(p/q): of Gaussians in closed form, of others on the line by quadrature, in space only where it is +∞."""
+    """∫p ln(p/q): for Gaussians in closed form, for others on the line by quadrature, in space only if it is +∞."""
     p, q = (gaussian(x) if isinstance(x, MultivariateNormal) else x for x in (p, q))
     if p.event_shape != q.event_shape:
         raise ValueError(
@@ -105,7 +105,7 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
 def _leaves(p: Any, q: Any) -> bool:
     """Whether the support of p provably leaves that of q, in every batch element.
 
-    Maximises the distance from the centre of q over the ellipsoid of p, in coordinates where that of q is a ball.
+    Maximises the distance from the centre of q over the ellipsoid of p, in coordinates in which q has a unit ball.
 
     Raises:
         NotImplementedError: on an accelerator or in a trace, where values cannot be read.

@@ -218,7 +218,7 @@ class NamedGenerator:
         return torch.full((), self._reach, dtype=torch.float64, device=device)
 
     def __reduce__(self) -> tuple[type["NamedGenerator"], tuple[str]]:
-        # The functions of the table have no name by which pickle could find them.
+        # pickle finds functions by name, and those in the table have none.
         return NamedGenerator, (self.name,)
 
 
@@ -254,7 +254,7 @@ class CallableGenerator:
         return a * self.slope(a) - self.value(a) + self.value(torch.zeros_like(a)) - 0.5, a * bend
 
     def _search(self, device: torch.device) -> Tensor:
-        # All powers of two at once: values beyond the first that is too large, even infinite ones, are not used.
+        # All powers of two at once; values beyond the first power that is too large may be infinite and are not used.
         powers = 2.0 ** torch.arange(_FIRST_POWER, _LAST_POWER, dtype=torch.float64, device=device)
         value = self._residual(powers)[0]
         short = (value < 0).to(torch.int64).cumprod(0).sum()

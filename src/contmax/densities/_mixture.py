@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
@@ -104,9 +104,17 @@ class Mixture(_WeightedSum):
         (tensor([0.3750, 0.0000]), tensor(6.))
     """
 
+    _batched: ClassVar[dict[str, int]] = {"_logits": 1}
+
     def __init__(self, mixture_distribution: Categorical, component_distribution: Distribution) -> None:
-        _require("mixture_distribution", mixture_distribution, Categorical)
-        _require("component_distribution", component_distribution, Distribution)
+        for name, value, kind in (
+            ("mixture_distribution", mixture_distribution, Categorical),
+            ("component_distribution", component_distribution, Distribution),
+        ):
+            if not isinstance(value, kind):
+                raise TypeError(
+                    f"{name} must be a {kind.__name__}; got {type(value).__name__}. Pass one of torch.distributions."
+                )
         shape = component_distribution.batch_shape
         if not shape or shape[-1] != mixture_distribution.param_shape[-1]:
             raise ValueError(
@@ -153,25 +161,20 @@ class Mixture(_WeightedSum):
             f"Union({support})", lambda points: support.check(self._spread(points)).any(-1), len(self.event_shape)
         )
 
-    def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
-        """The same mixture with a larger batch shape, without copying its parameters."""
-        new: Self = self._get_checked_instance(type(self), _instance)
-        shape = torch.Size(batch_shape)
-        new._mixture = self._mixture.expand(shape)
-        new._logits = self._logits.expand(shape + self._logits.shape[-1:])
-        new._component = self._component.expand(shape + self._component.batch_shape[-1:])
-        Density.__init__(new, shape, self.event_shape)
-        return new
+    def _rebind(self) -> None:
+        if self._mixture.batch_shape != self.batch_shape:
+            self._mixture = self._mixture.expand(self.batch_shape)
+            self._component = self._component.expand(self.batch_shape + self._component.batch_shape[-1:])
 
     def _log_weights(self) -> Tensor:
-        """ln w, normalised in the working dtype: in half precision weights add up to one only roughly."""
+        """ln w, normalised in the working dtype: in half precision the sum of weights is only roughly one."""
         return torch.log_softmax(self._wide(self._logits), -1)
 
     def _weights(self) -> Tensor:
         return self._log_weights().exp()
 
     def _components(self) -> Distribution:
-        """The components in at least float32, so that no result is rounded to half precision on the way."""
+        """The components in at least float32: nothing is rounded to half precision before the result."""
         return widened(self._component)
 
     def _log_density(self, points: Tensor) -> Tensor:
@@ -219,7 +222,7 @@ class Mixture(_WeightedSum):
         return torch.where(valid, t, math.nan).to(self._result_dtype(value))
 
     def _residual(self, share: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """t ↦ P(T ≤ t) − q and its derivative, infinite where the density vanishes: a step from there has no length."""
+        """t ↦ P(T ≤ t) − q and its derivative, infinite where the density is zero, so that Newton stops there."""
 
         def residual(t: Tensor) -> tuple[Tensor, Tensor]:
             slope = self._log_density(t).exp()
@@ -383,13 +386,6 @@ def _picked(table: Tensor, index: Tensor, event_dims: int) -> Tensor:
     """The entry of each row that an index names: table ``(*shape, K, *event)``, index ``(*shape)``."""
     where = index.reshape(index.shape + (1,) * (1 + event_dims))
     return table.gather(index.ndim, where.expand(*index.shape, 1, *table.shape[index.ndim + 1 :])).squeeze(index.ndim)
-
-
-def _require(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(
-            f"{name} must be a {kind.__name__}; got {type(value).__name__}. Pass one of torch.distributions."
-        )
 
 
 def _logits_of(weights: Categorical) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from contmax._precision import wide_dtype, without_autocast
 from contmax._smooth import ARTANH_EXCESS
 from contmax._typing import Float
-from contmax.densities._validation import require_finite, require_positive
+from contmax.densities._validation import checks_values, require_finite, require_positive
 from contmax.numerics import factored
 
 # Up to this dimension forward substitution, an operation for each entry of L, is faster than LAPACK and cuBLAS.
@@ -138,44 +138,40 @@ def given_scale(given: dict[str, Tensor | None]) -> tuple[str, Tensor]:
     return found[0]
 
 
-def common_dim(loc: Tensor, name: str, scale: Tensor) -> int:
-    """N, after the check that location and scale agree on it."""
+def scale_of(loc: Tensor, name: str, raw: Tensor, validate_args: bool | None, *, kind: str | None = None) -> Scale:
+    """The scale of a density at a location, from the value of an argument.
+
+    Args:
+        loc: location, ``(*batch, N)``.
+        name: how messages call the argument.
+        raw: its value. Where values are not checked, one that is no scale gives NaN.
+        validate_args: as for the density.
+        kind: ``scale_diag``, ``scale_tril`` or ``precision_matrix``; another name means Σ. By default the name.
+    """
     if loc.ndim < 1 or not loc.shape[-1]:
         raise ValueError(f"loc must be at least one-dimensional; got shape {tuple(loc.shape)}. Pass shape (..., N).")
     dim = loc.shape[-1]
     wanted = (dim,) if name == "scale_diag" else (dim, dim)
-    if tuple(scale.shape[-len(wanted) :]) != wanted:
+    if tuple(raw.shape[-len(wanted) :]) != wanted:
         raise ValueError(
-            f"{name} must end in {wanted} to match loc of shape {tuple(loc.shape)}; got shape {tuple(scale.shape)}."
+            f"{name} must end in {wanted} to match loc of shape {tuple(loc.shape)}; got shape {tuple(raw.shape)}."
         )
-    return dim
-
-
-def scale_of(name: str, raw: Tensor, validate: bool) -> Scale:
-    """The scale given under a name; every name but ``scale_diag``, ``scale_tril`` and ``precision_matrix`` means Σ.
-
-    With ``validate`` values that are no scale raise an error, without they give NaN.
-    """
+    kind, validate = kind or name, checks_values(validate_args, loc, raw)
     wide = raw.to(wide_dtype(raw.dtype))
-    if name == "scale_diag":
+    if kind == "scale_diag":
         require_positive(name, raw, "Pass softplus(x) or the square roots of the diagonal of Σ.", validate)
         return DiagonalScale(wide)
-    if name == "scale_tril":
+    if kind == "scale_tril":
         require_finite(name, raw, validate)
         hint = "Pass torch.linalg.cholesky(Σ), or a triangular matrix with softplus on its diagonal."
         require_positive(f"the diagonal of {name}", raw.diagonal(dim1=-2, dim2=-1), hint, validate)
         return Scale(wide.tril())
-    if name == "precision_matrix":
-        return scale_of_precision(name, wide, validate)
+    if kind == "precision_matrix":
+        # With reversed axes, the inverse of a Cholesky factor is one again.
+        upper = _cholesky(name, wide.flip((-2, -1)), validate).flip((-2, -1)).mT
+        identity = torch.eye(dim, dtype=wide.dtype, device=wide.device)
+        return Scale(torch.linalg.solve_triangular(upper, identity, upper=False))
     return Scale(_cholesky(name, wide, validate))
-
-
-def scale_of_precision(name: str, precision: Float[Tensor, "*batch N N"], validate: bool) -> Scale:
-    """The scale whose inverse is given: with reversed axes, the inverse of a Cholesky factor is one again."""
-    wide = precision.to(wide_dtype(precision.dtype))
-    upper = _cholesky(name, wide.flip((-2, -1)), validate).flip((-2, -1)).mT
-    identity = torch.eye(wide.shape[-1], dtype=wide.dtype, device=wide.device)
-    return Scale(torch.linalg.solve_triangular(upper, identity, upper=False))
 
 
 def _cholesky(name: str, matrix: Float[Tensor, "*batch N N"], validate: bool) -> Float[Tensor, "*batch N N"]:
