@@ -187,9 +187,9 @@ def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
 
     def residual(at: Tensor) -> tuple[Tensor, Tensor]:
         below, beyond = radial_shares(at, gap, dim, log_gamma=log_gamma)
-        slope = radial_density(at, gap, dim, log_gamma=log_gamma)
         # The smaller of the two shares keeps its digits.
-        return torch.where(nearer_centre, below - inner, outer - beyond), torch.where(slope > 0, slope, math.inf)
+        excess = torch.where(nearer_centre, below - inner, outer - beyond)
+        return excess, radial_density(at, gap, dim, log_gamma=log_gamma)
 
     return (implicit_root(fixed, residual) / fixed).to(radius.dtype)
 

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
@@ -66,8 +66,7 @@ class LineLaw(ABC):
                 high = torch.where(self.tail(high) > target, 2 * high, high)
 
         def residual(depth: Tensor) -> tuple[Tensor, Tensor]:
-            slope = self.log_density(depth).exp()
-            return tail - self.tail(depth), torch.where(slope > 0, slope, math.inf)
+            return tail - self.tail(depth), self.log_density(depth).exp()
 
         return implicit_root(monotone_root(residual, torch.zeros_like(target), high, tolerance=1e-10), residual)
 
@@ -181,20 +180,28 @@ class LineDensity(Density):
         return self._round(self._normalizer())
 
     def _normalizer(self) -> Tensor:
-        wide = unchecked(self, torch.float64)
-        return wide.score(wide.loc) - log_beta(wide.density(wide.loc), 2 - self._index())
+        peak, log_density = self._peak()
+        return peak - log_beta(log_density.exp(), 2 - self._index())
+
+    def _peak(self) -> tuple[Tensor, Tensor]:
+        """Score and logarithm of the density at the centre, in float64."""
+        wide = self._in_float64()
+        return wide.score(wide.loc), wide.log_prob(wide.loc)
 
     @property
     def threshold(self) -> Float[Tensor, "*batch"]:
-        """λ = A − 1/(α−1): for α > 1 the support is where f > λ; −∞ at α = 1."""
+        """λ = f − p^{α−1}/(α−1), from the centre: for α > 1 the support is where f > λ; −∞ at α = 1."""
         gap = self._index() - 1
-        gaussian = gap == 0
-        threshold = self._normalizer() - 1 / torch.where(gaussian, 1.0, gap)
+        gaussian, (peak, log_density) = gap == 0, self._peak()
+        threshold = peak - (gap * log_density).exp() / torch.where(gaussian, 1.0, gap)
         return self._round(torch.where(gaussian, -math.inf, threshold))
 
     def conjugate(self) -> Float[Tensor, "*batch"]:
         """Ω_α*(f) of the score, (α−1)Ω_α(p) + A."""
         return self._round((self._index() - 1) * self._negentropy() + self._normalizer())
+
+    def _in_float64(self) -> Self:
+        return cast(Self, unchecked(self, torch.float64))
 
     def _index(self) -> Tensor:
         """α in float64."""
@@ -203,7 +210,7 @@ class LineDensity(Density):
 
     def _expectation(self, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """E_p of a function of t − μ and ln p(t), in float64. Moved to μ = 0, a narrow density keeps its digits."""
-        centred = unchecked(self, torch.float64)
+        centred = self._in_float64()
         centred.loc = torch.zeros_like(centred.loc)
         return line_expectation(centred, function)
 

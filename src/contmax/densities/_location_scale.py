@@ -10,7 +10,6 @@ from typing import Self
 
 import torch
 from torch import Tensor
-from torch.types import _size
 
 from contmax._precision import in_dtype
 from contmax._typing import Float
@@ -88,11 +87,6 @@ class Triangular(LineDensity):
 
     def _score(self, points: Tensor) -> Tensor:
         return -(points - self._wide(self.loc)).abs() / self._wide(self.scale)
-
-    @property
-    def threshold(self) -> Float[Tensor, "*batch"]:
-        """λ = −1/√b, with p = [f − λ]₊."""
-        return self._round(-1 / self._half_width())
 
     @property
     def variance(self) -> Float[Tensor, "*batch"]:
@@ -197,13 +191,6 @@ class Triangular(LineDensity):
         median = wide.median(dim=0).values
         deviation = (wide - median).abs().mean(0)
         return cls(median.to(samples.dtype), (9 * deviation.square()).to(samples.dtype))
-
-    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
-        """Exact draws with gradients, from the sum of two uniform variables; shape ``(*sample_shape, *batch)``."""
-        width = self._half_width()
-        shape = torch.Size(sample_shape) + self.batch_shape
-        first, second = (torch.rand(shape, dtype=width.dtype, device=width.device) for _ in range(2))
-        return self._draws(width * (first + second - 1) * (1 - 8 * torch.finfo(width.dtype).eps))
 
 
 class NamedGenerator:

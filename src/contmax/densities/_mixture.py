@@ -222,13 +222,8 @@ class Mixture(_WeightedSum):
         return torch.where(valid, t, math.nan).to(self._result_dtype(value))
 
     def _residual(self, share: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """t ↦ P(T ≤ t) − q and its derivative, infinite where the density is zero, so that Newton stops there."""
-
-        def residual(t: Tensor) -> tuple[Tensor, Tensor]:
-            slope = self._log_density(t).exp()
-            return self._cdf(t) - share, torch.where(slope > 0, slope, math.inf)
-
-        return residual
+        """t ↦ P(T ≤ t) − q and its derivative."""
+        return lambda t: (self._cdf(t) - share, self._log_density(t).exp())
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats, on the line, by quadrature."""

@@ -220,10 +220,12 @@ class UniformProfile(Profile):
     negentropy = entropy = log_peak
 
     def log_power_integral(self, gamma: Scalar, half_log_det: Tensor) -> Tensor:
-        """ln ∫1 = 0. A uniform density is also its own escort: ln m = 0."""
+        """ln ∫1 = 0."""
         return torch.zeros_like(half_log_det)
 
-    log_escort_stretch = log_power_integral
+    def log_escort_stretch(self, beta: float, half_log_det: Tensor) -> Tensor:
+        """ln 1: a uniform density is its own escort."""
+        return torch.zeros_like(half_log_det)
 
     def radius(self, half_log_det: Tensor) -> Tensor:
         """R, from the unit volume."""

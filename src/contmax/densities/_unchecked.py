@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Iterator
-from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -12,10 +11,8 @@ from contmax.densities._density import Density
 
 _HALF = frozenset((torch.float16, torch.bfloat16))
 
-_AnyDistribution = TypeVar("_AnyDistribution", bound=Distribution)
 
-
-def unchecked(distribution: _AnyDistribution, dtype: torch.dtype | None = None) -> _AnyDistribution:
+def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> Distribution:
     """A deep copy whose log-probability off the support is −inf instead of an error.
 
     It computes in ``dtype`` unless its parameters are in a wider one. In float64 the ends of its support do not suffer
@@ -31,8 +28,7 @@ def unchecked(distribution: _AnyDistribution, dtype: torch.dtype | None = None) 
     if dtype is not None and isinstance(distribution, Categorical):
         # The constructor normalises again: the sum of weights in half precision is one only to a few digits.
         logits = distribution.logits
-        wide = Categorical(logits=logits.to(torch.promote_types(logits.dtype, dtype)), validate_args=False)
-        return cast("_AnyDistribution", wide)
+        return Categorical(logits=logits.to(torch.promote_types(logits.dtype, dtype)), validate_args=False)
     new = copy.copy(distribution)
     for name, value in vars(distribution).items():
         if isinstance(value, Distribution):

@@ -1,4 +1,4 @@
-"""Checks of the parameters and samples of a density: of shapes always, of values only where reading them costs nothing."""
+"""Checks of the parameters and samples of a density: always of shapes, of values only where reading them is free."""
 
 import math
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ Samples = Tensor | np.ndarray | Sequence[Any]
 def checks_values(validate_args: bool | None, *parameters: Tensor) -> bool:
     """Whether to read the values of the parameters.
 
-    An explicit ``validate_args`` decides. By default values are read on eager CPU tensors only: on other devices reading
-    would wait, and a tracer cannot follow it. Torch's own default does not count: a single ``torch.compile`` switches it
-    off for the whole process.
+    An explicit ``validate_args`` decides. By default values are read on eager CPU tensors only: on other devices
+    reading would wait, and a tracer cannot follow it. Torch's own default does not count: a single ``torch.compile``
+    switches it off for the whole process.
     """
     if validate_args is not None:
         return validate_args

@@ -10,7 +10,7 @@ from contmax._typing import Float
 
 Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-# Newton needs about 8 steps; a function on which every step fails is bisected to float64 in these.
+# Newton needs about 8 steps; a function on which every Newton step fails is bisected to float64 in 60.
 _STEPS = 60
 # Jacobi's method converges quadratically: for a few dimensions five or six sweeps reach working precision.
 _SWEEPS = 8
@@ -51,7 +51,7 @@ def _newton(residual: Residual, low: Tensor, high: Tensor, tolerance: float) -> 
     for _ in range(_STEPS):
         value, slope = residual(x)
         low, high = torch.where(value < 0, x, low), torch.where(value < 0, high, x)
-        newton = x - value / slope
+        newton = x - _step(value, slope)
         trusted = (newton > low) & (newton < high) & (2 * (newton - x).abs() <= step.abs())
         new = torch.where(value == 0, x, torch.where(trusted, newton, 0.5 * (low + high)))
         step, x = new - x, new
@@ -119,9 +119,13 @@ def implicit_root(root: Float[Tensor, "..."], residual: Residual) -> Float[Tenso
     """
     x = root.detach()
     for _ in range(2):
-        value, slope = residual(x)
-        x = x - value / slope
+        x = x - _step(*residual(x))
     return x
+
+
+def _step(value: Tensor, slope: Tensor) -> Tensor:
+    """Newton's step; of length 0 where the slope is 0, such as at a quantile that rounds to the edge of a support."""
+    return value / torch.where(slope > 0, slope, torch.inf)
 
 
 def eliminated(matrix: Tensor, right: Tensor) -> Tensor:
@@ -146,7 +150,7 @@ def eliminated(matrix: Tensor, right: Tensor) -> Tensor:
     unit = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
     for row in range(size):
         normed = system[..., row : row + 1, :] / system[..., row : row + 1, row : row + 1]
-        # Less one in its own row, which the update then leaves normed instead of zero.
+        # Subtract one in the pivot's row: the update then leaves the normed row instead of zero.
         column = system[..., :, row : row + 1] - unit[:, row : row + 1]
         system = system - column * normed
     return system[..., size:] * scale
@@ -212,7 +216,7 @@ def _rotation(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine that make two columns orthogonal, by the smaller of the two angles that do."""
     overlap = (left * right).sum(-1, keepdim=True)
     difference = left.square().sum(-1, keepdim=True) - right.square().sum(-1, keepdim=True)
-    # With two columns turning by half the polar angle would do; the form with a tangent keeps small angles exact.
+    # Half the polar angle would do too; the formula with a tangent keeps small angles exact.
     reach = difference.abs() + torch.hypot(difference, 2 * overlap)
     tangent = torch.where(reach > 0, 2 * overlap / torch.where(reach > 0, reach, 1.0), 0.0)
     tangent = torch.where(difference < 0, -tangent, tangent)
