@@ -78,7 +78,7 @@ class BetaGaussian(Elliptical, LineDensity):
         return offset_in(self._wide(self.scale), points - self._wide(self.loc)).square()
 
     def _delta_in_units(self, points: Tensor, log_unit: Tensor) -> Tensor:
-        # σ is measured before the square is taken, which may be out of range although the quotient is not.
+        # Divide before squaring: the square of the distance may overflow although the quotient does not.
         return offset_in(self._wide(self.scale) * log_unit.exp(), points - self._wide(self.loc)).square()
 
     @property
@@ -260,7 +260,7 @@ class BetaGaussian(Elliptical, LineDensity):
 
     @classmethod
     def _made(cls, loc: Tensor, scale: Tensor, alpha: float | Tensor, *, validate_args: bool | None) -> Self:
-        """The density of these parameters; the constructor of a family with one α does not take it."""
+        """The density of these parameters. It accepts α in all families; the constructor of a parabola does not."""
         new = cls.__new__(cls)
         BetaGaussian.__init__(new, loc, scale, alpha, validate_args=validate_args)
         return new

@@ -87,7 +87,7 @@ class PolynomialLaw(BetaLaw):
         return (2 * n + 1) * math.comb(2 * n, n) * (z * (1 - z)) ** n
 
     def _search(self, tail: Tensor) -> Tensor:
-        """Newton's method on ln tail in ln z: concave, and started to the left of the root, hence monotone."""
+        """Newton's method on ln tail as a concave function of ln z: from a start left of the root it is monotone."""
         n = self._degree
         z = (tail / math.comb(2 * n + 1, n + 1)) ** (1 / (n + 1))
         for _ in range(_NEWTON_STEPS):
@@ -175,7 +175,7 @@ def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
-    """1, with the derivative of ln r in α at a fixed share of the law inside the radius r.
+    """A factor 1 whose derivative in α is that of ln r, for a radius r that contains a fixed share of the law.
 
     A derivative through the gamma variable would be right on average, but its variance grows without bound as α → 1.
     """

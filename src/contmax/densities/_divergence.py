@@ -84,7 +84,7 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
             f"{q.event_shape[0]}. Pass densities of the same dimension."
         )
     dtype = common_dtype(p.dtype, q.dtype)
-    if _is_gaussian(p) and _is_gaussian(q):
+    if _index(p) == _index(q) == 1:
         scale, offset = q._sigma.to(torch.float64), p.loc.double() - q.loc.double()
         excess = relative_excess(scale, p._sigma.to(torch.float64))[0]
         distance = scale.mahalanobis_sq(offset if p.event_shape else offset.unsqueeze(-1))
@@ -93,7 +93,8 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
     if not p.event_shape:
         return kl_line(p, q)
     wide = [unchecked(x, wide_dtype(dtype)) for x in (p, q)]
-    if not _is_endless(q) and (_is_endless(p) or _leaves(*wide)):
+    # NaN stands for an unknown index: its support may be bounded.
+    if not _index(q) <= 1 and (_index(p) <= 1 or _leaves(*wide)):
         shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
         return torch.full(shape, math.inf, dtype=dtype, device=p.loc.device)
     raise NotImplementedError(
@@ -126,7 +127,7 @@ def _leaves(p: Any, q: Any) -> bool:
     axes = torch.linalg.solve_triangular(factor, p.scale_tril.expand(*shape, -1, -1), upper=False)
     axes = axes * (inner / outer)[..., None, None]
     centre = torch.linalg.solve_triangular(factor, (p.loc - q.loc).unsqueeze(-1), upper=False) / outer[..., None, None]
-    # Every right singular vector, in the direction of the centre, is a start of a monotone ascent.
+    # Every right singular vector, turned towards the centre, starts a monotone ascent.
     u = torch.linalg.svd(axes).Vh.mT
     u = u * torch.where((axes @ u * centre).sum(-2, keepdim=True) < 0, -1.0, 1.0)
     for _ in range(_ASCENT_STEPS):
@@ -136,13 +137,9 @@ def _leaves(p: Any, q: Any) -> bool:
     return bool((farthest > 1 + 64 * torch.finfo(u.dtype).eps).all())
 
 
-def _is_endless(density: Elliptical) -> bool:
-    """Whether the support is known to be all of space."""
-    return not isinstance(density.alpha, Tensor) and density.alpha <= 1
-
-
-def _is_gaussian(density: Elliptical) -> bool:
-    return not isinstance(density.alpha, Tensor) and density.alpha == 1
+def _index(density: Elliptical) -> float:
+    """α, or NaN if it is a tensor, whose values are not read."""
+    return math.nan if isinstance(density.alpha, Tensor) else density.alpha
 
 
 _OURS, _THEIRS = (LineDensity, Mixture), (Normal, Laplace, StudentT, Uniform)

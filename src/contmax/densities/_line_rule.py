@@ -23,7 +23,7 @@ from contmax.numerics import float64_of, graded_rule
 _STEPS = (-16.0, -8.0, -4.0, -2.0, -1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 # A transform may stretch the ends of a bounded base without limit, so there are breakpoints close to them.
 _MARGINS = tuple(10.0**-k for k in range(1, 13))
-# Nodes in all, and the fewest in each piece.
+# Nodes of a whole rule, and the least number in each piece.
 _NODES, _NODES_IN_PIECE = 256, 32
 # Densities below the exponential of this count as zero.
 _LOG_TINY = -690.0
@@ -144,7 +144,7 @@ def _transformed_landmarks(density: TransformedDistribution) -> Landmarks:
 
 
 def _first_finite(density: Distribution, names: Sequence[str], otherwise: float) -> Tensor:
-    """The first of these properties that is finite, entry by entry."""
+    """For each entry of the batch the first of these properties that is finite."""
     known = _known(density, names)
     if not known:
         raise NotImplementedError(
@@ -238,7 +238,7 @@ class LineRule:
         with torch.no_grad():
             inside = (self._seen > self._low) & (self._seen < self._high)
             alive = inside & (density.log_prob(torch.where(inside, self._seen, self._inner)) > _LOG_TINY)
-        # Where a density vanishes its logarithm may have no derivative, so it is evaluated elsewhere.
+        # Where a density is zero its logarithm may have no derivative: evaluate it at the centre instead.
         log_p = density.log_prob(torch.where(alive, self._seen, self._inner)).double()
         return torch.where(alive, log_p, _LOG_TINY), alive
 

@@ -213,7 +213,7 @@ class Mixture(_WeightedSum):
         quantiles = self._components().icdf(self._spread(torch.where(valid, q, 0.5)))
         low, high = quantiles.amin(-1), quantiles.amax(-1)
         end = (q <= 0) | (q >= 1) | (low == high)
-        # Ends of the support may be infinite; they are known, and the search leaves them out.
+        # At q = 0 and 1 the quantiles are the ends of the support, which may be infinite: no search there.
         bracket = torch.where(end, 0.0, low.detach()), torch.where(end, 1.0, high.detach())
 
         residual = self._residual(q)

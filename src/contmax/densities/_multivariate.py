@@ -91,7 +91,7 @@ class MultivariateBetaGaussian(Elliptical):
         self._assemble(loc, scale_of(loc, name, raw, validate_args), alpha, validate_args)
 
     def _assemble(self, loc: Tensor, scale: Scale, alpha: float | Tensor, validate_args: bool | None) -> None:
-        """Check location and index, and set the attributes."""
+        """Set the attributes, after checks of location and index."""
         require_finite("loc", loc, validate_args)
         batch = broadcast_batch(loc=loc.shape[:-1], scale=scale.batch_shape)
         self.loc, self._scale = expanded(loc, (*batch, scale.dim)), scale
@@ -302,15 +302,7 @@ class MultivariateBetaGaussian(Elliptical):
         validate_args: bool | None,
         **given: Tensor,
     ) -> Self:
-        """The density with Σ proportional to a matrix T, given as the second of two named parameters.
-
-        Args:
-            adjusted: the property that T stands for.
-            size: from ½ln|T| to ½ln|Σ|.
-            alpha: entropic index α.
-            validate_args: as for the class.
-            given: centre and T.
-        """
+        """The density with Σ proportional to T, for ``given`` centre and T; ``size`` leads from ½ln|T| to ½ln|Σ|."""
         (center, matrix), (_, name) = as_parameters(**given), given
         shape = scale_of(center, name, matrix, validate_args)
         profile = adjustable_profile(alpha, shape.dim, adjusted, validate_args)
