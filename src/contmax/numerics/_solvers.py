@@ -71,20 +71,17 @@ def sign_change(
 ) -> Tensor:
     """Where a function first changes its sign in an interval; the upper end if it does not.
 
-    Each round divides the interval into equal parts and keeps the first in which the sign changes. The number of rounds
-    is fixed: nothing waits for a device, and a traced program stays short. By default they shrink the interval by 7e9;
-    the two Newton steps of :func:`implicit_root` do the rest.
+    Each of a fixed number of rounds divides the interval into equal parts and keeps the first in which the sign
+    changes: nothing waits for a device, and a traced program stays short. By default the interval shrinks by 7e9; the
+    two Newton steps of :func:`implicit_root` do the rest.
 
     Args:
         function: element by element; its argument has a further leading dimension.
         low: lower end.
         high: upper end.
         begins_negative: whether the function is negative at the lower end.
-        parts: parts of an interval.
-        rounds: how often to divide.
-
-    Returns:
-        The middle of the last interval, without gradient.
+        parts: the number of parts.
+        rounds: the number of rounds.
 
     Example:
         >>> sign_change(lambda x: x**2 - 2, torch.tensor(0.0), torch.tensor(2.0), True)
