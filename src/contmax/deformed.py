@@ -60,13 +60,13 @@ def exp_beta(u: Float[Tensor, "..."], beta: float | int | Tensor) -> Float[Tenso
     gap = _distance_from_one(beta, u)
     y = gap * u
     if not carries_gradient(u, gap):
-        return _bent(y.clamp(min=-1).log1p(), u, gap).exp().to(dtype)
+        return _over_gap(y.clamp(min=-1).log1p(), u, gap).exp().to(dtype)
     outside = torch.isinf(u) | torch.isinf(y) | (y <= -1)
     inner = torch.where(outside, 0.0, u)
     y = gap * inner
     lowest, highest = exponent_range(u.dtype)
     if isinstance(beta, Tensor) and carries_gradient(beta):
-        # Near zero u·log1p(y)/y is smooth in β; further out log1p(y)/(1−β) has the simpler, exact derivative in u.
+        # Near y = 0 u·log1p(y)/y is smooth in β; elsewhere log1p(y)/(1−β) has the simpler, exact derivative in u.
         near = near_log1p(y)
         exponent = torch.where(
             near,
@@ -77,10 +77,10 @@ def exp_beta(u: Float[Tensor, "..."], beta: float | int | Tensor) -> Float[Tenso
         tangent = exponent.detach() + (inner - inner.detach()) / (1 + y.detach())
         exponent = torch.where(exponent > highest - 2 * math.log(highest) - 4, tangent, exponent)
     else:
-        exponent = _bent(torch.log1p(y), inner, gap)
+        exponent = _over_gap(torch.log1p(y), inner, gap)
     outside = outside | (exponent < lowest) | (exponent > highest)
     value = torch.exp(torch.where(outside, 0.0, exponent))
-    # The exponent has the sign of u, so that sign alone tells +∞ from 0.
+    # The exponent has the sign of u, so the sign of u tells +∞ from 0.
     value = torch.where(outside & (u > 0), math.inf, value)
     return torch.where(outside & (u < 0), 0.0, value).to(dtype)
 
@@ -165,7 +165,7 @@ def tsallis_negentropy(
     mass = _weighted_sum(p, measure, axis)
     stable = _weighted_sum(torch.where(zero, 0.0, inner * _log_with_gap(inner, gap)), measure, axis) / order
 
-    # Beyond ε^¼ of α = 1 the rounding of the mass is amplified by less than ε^-¼, and the definition is used as is.
+    # Where |α − 1| > ε^¼ the definition amplifies the rounding of the mass by less than ε^-¼.
     normalised = (mass.detach() - 1).abs() <= 16 * torch.finfo(given.dtype).eps
     use_stable = (gap == 0) | (normalised & (gap.abs() < torch.finfo(p.dtype).eps ** 0.25))
     power = torch.where(zero, 0.0, inner**order)
@@ -216,7 +216,7 @@ def escort(
 
     zero = p <= 0
     inner = torch.log(torch.where(zero, 1.0, _without_subnormal_slope(p)).clamp(max=torch.finfo(p.dtype).max))
-    # p^β is scaled by its largest counted entry, so that it can neither overflow nor vanish as a whole.
+    # p^β is divided by its largest counted entry, so that it neither overflows nor vanishes everywhere.
     ignored = zero if not measure else zero | (measure[0] <= 0)
     fixed = inner.detach()
     top = torch.where(ignored, -math.inf, fixed).amax(axis, keepdim=True)
@@ -230,16 +230,16 @@ def escort(
 
 
 def _log_with_gap(u: Tensor, gap: Tensor) -> Tensor:
-    """log_β(u) from gap = 1 − β, which a β close to 1 would have rounded away."""
+    """log_β(u) from gap = 1 − β: rounding β itself would lose the digits of a small gap."""
     if not carries_gradient(u, gap):
         log = torch.log(u)
-        return torch.where(u < 0, -math.inf, _bent(torch.expm1(gap * log), log, gap))
+        return torch.where(u < 0, -math.inf, _over_gap(torch.expm1(gap * log), log, gap))
     edge = (u <= 0) | (u == math.inf)
     log = torch.log(torch.where(edge, 1.0, _without_subnormal_slope(u)))
     y = gap * log
     near, far, over = split_exp(y)
     far = torch.where(far < exponent_range(u.dtype)[0], far.detach(), far)
-    # exp − 1 and not expm1, as in expm1_over.
+    # exp − 1: the derivative of expm1, expm1 + 1, would cancel.
     value = torch.where(
         near,
         log * expm1_over_series(torch.where(near, y, 0.0)),
@@ -252,17 +252,17 @@ def _log_with_gap(u: Tensor, gap: Tensor) -> Tensor:
     return torch.where(bounded, -1 / torch.where(bounded, gap, 1.0), value)
 
 
-def _bent(bent: Tensor, straight: Tensor, gap: Tensor) -> Tensor:
-    """A function of gap·straight divided by the gap, 1 − β; its limit, the argument, where β is 1 to rounding.
+def _over_gap(value: Tensor, limit: Tensor, gap: Tensor) -> Tensor:
+    """value/gap, or its limit where the gap 1 − β is zero to rounding.
 
-    Without a derivative in β nothing cancels in the quotient, and no series is needed.
+    This needs no series: without a derivative in β nothing cancels in the quotient.
     """
-    none = gap.abs() < torch.finfo(gap.dtype).tiny / torch.finfo(gap.dtype).eps
-    return torch.where(none, straight, bent / torch.where(none, 1.0, gap))
+    zero = gap.abs() < torch.finfo(gap.dtype).tiny / torch.finfo(gap.dtype).eps
+    return torch.where(zero, limit, value / torch.where(zero, 1.0, gap))
 
 
 def _without_subnormal_slope(u: Tensor) -> Tensor:
-    """``u`` as it is, but a constant where it is subnormal: there 1/u, the slope of the logarithm, overflows."""
+    """``u``, detached where it is subnormal: there 1/u, the slope of the logarithm, overflows."""
     return torch.where(u < torch.finfo(u.dtype).tiny, u.detach(), u)
 
 
@@ -283,14 +283,14 @@ def _index(index: float | int | Tensor, like: Tensor) -> Tensor:
 
 
 def _distance_from_one(index: float | int | Tensor, like: Tensor) -> Tensor:
-    """1 − index, subtracted in the precision the index came in."""
+    """1 − index, subtracted in the precision of the given index."""
     if isinstance(index, Tensor):
         return (1 - index.to(wide_dtype(index.dtype))).to(like.dtype)
     return _index(1 - index, like)
 
 
 def _axis(p: Tensor, dim: int, index: float | int | Tensor) -> int:
-    """``dim`` counted from the end, where it survives broadcasting with the index."""
+    """``dim`` counted from the end, so that it stays valid after broadcasting with the index."""
     axis = dim if dim < 0 else dim - p.ndim
     if isinstance(index, Tensor) and index.ndim >= -axis and index.shape[axis] != 1:
         shape = tuple(index.shape)
@@ -301,7 +301,7 @@ def _axis(p: Tensor, dim: int, index: float | int | Tensor) -> int:
 
 
 def _require_positive(alpha: float | int | Tensor) -> None:
-    """0 < α < ∞, read from a tensor only where that is free: on the CPU, outside of tracing and transforms."""
+    """Refuse α outside of 0 < α < ∞; the values of a tensor are read only on an eager CPU."""
     if not isinstance(alpha, Tensor):
         bad = [] if 0 < alpha < math.inf else [float(alpha)]
     elif is_eager_cpu(alpha):

@@ -23,7 +23,60 @@ _NODES_PER_CELL = {1: 16, 2: 8, 3: 6}
 _CELLS_PER_AXIS = {1: 32, 2: 16, 3: 8}
 
 
-class Box:
+class _Lebesgue:
+    """A box or an interval with Lebesgue measure: its two corners, and how finely a score is read."""
+
+    low: Tensor
+    high: Tensor
+    resolution: int
+
+    def _set_resolution(self, resolution: int | None) -> None:
+        """Check the corners on eager CPU tensors, check the number of cells, and set it."""
+        if is_eager_cpu(self.low, self.high):
+            length, owner = self.high - self.low, type(self).__name__
+            got = f"got low {self.low.tolist()} and high {self.high.tolist()}"
+            if not bool(length.isfinite().all()):
+                raise ValueError(
+                    f"{owner} must be bounded; {got}. Predictions on the whole line need a closed form "
+                    "(contmax.densities); else pass ends beyond which the density is negligible."
+                )
+            if not bool((length > 0).all()):
+                raise ValueError(f"{owner} must have low < high; {got}.")
+        default = _CELLS_PER_AXIS[self.dimension]
+        resolution = default if resolution is None else resolution
+        if isinstance(resolution, bool) or not isinstance(resolution, int):
+            raise TypeError(f"resolution must be an integer number of cells; got {type(resolution).__name__}.")
+        if resolution < 1:
+            raise ValueError(f"resolution must be at least one cell; got {resolution}. The default is {default}.")
+        self.resolution = resolution
+
+    @property
+    def dimension(self) -> int:
+        """N, the number of axes."""
+        return self.low.numel()
+
+    @property
+    def volume(self) -> Float[Tensor, ""]:
+        """Length, area or volume."""
+        return (self.high - self.low).prod()
+
+    @property
+    def nodes_per_cell(self) -> int:
+        """Gauss nodes along each axis of a cell."""
+        return _NODES_PER_CELL[self.dimension]
+
+    @property
+    def nodes(self) -> Float[Tensor, "n *N"]:
+        """The points at which a score is read; its values there may be passed in place of a callable."""
+        local, _ = gauss_legendre(self.nodes_per_cell, self.low.device)
+        edges = torch.arange(self.resolution + 1, dtype=torch.float64, device=self.low.device) / self.resolution
+        middle, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
+        axis = (middle[:, None] + half[:, None] * local).reshape(-1)
+        unit = torch.cartesian_prod(*[axis] * self.dimension).reshape(-1, *self.low.shape)
+        return self.low + (self.high - self.low) * unit.to(self.low.dtype)
+
+
+class Box(_Lebesgue):
     r"""The box :math:`[l_1, h_1] \times \dots \times [l_N, h_N]` with Lebesgue measure, N ≤ 3.
 
     Args:
@@ -54,36 +107,13 @@ class Box:
                 f"Box takes two corners with one to three coordinates; got shapes {tuple(self.low.shape)} and "
                 f"{tuple(self.high.shape)}. In more dimensions pass Nodes with your own quadrature rule."
             )
-        _require_bounded("Box", self.low, self.high)
-        self.resolution = _checked_resolution(resolution, len(self.low))
-
-    @property
-    def dimension(self) -> int:
-        """N, the number of axes."""
-        return len(self.low)
-
-    @property
-    def volume(self) -> Float[Tensor, ""]:
-        """Length, area or volume."""
-        return (self.high - self.low).prod()
-
-    @property
-    def nodes_per_cell(self) -> int:
-        """Gauss nodes along each axis of a cell."""
-        return _NODES_PER_CELL[self.dimension]
-
-    @property
-    def nodes(self) -> Float[Tensor, "n N"]:
-        """The points at which a score is read; its values there may be passed in place of a callable."""
-        axes = [_axis_nodes(_unit_edges(self.resolution, self.low.device), self.nodes_per_cell)] * self.dimension
-        unit = torch.cartesian_prod(*axes).reshape(-1, self.dimension).to(self.low.dtype)
-        return self.low + (self.high - self.low) * unit
+        self._set_resolution(resolution)
 
     def __repr__(self) -> str:
         return f"Box(low={self.low.tolist()}, high={self.high.tolist()}, resolution={self.resolution})"
 
 
-class Interval:
+class Interval(_Lebesgue):
     r"""The interval [low, high] with Lebesgue measure.
 
     For a callable score on eager CPU tensors, cells in which 16 Gauss nodes do not resolve the score or its density are
@@ -115,24 +145,7 @@ class Interval:
                 f"Interval takes two numbers; got shapes {tuple(self.low.shape)} and {tuple(self.high.shape)}. "
                 "One interval serves a whole batch of scores; in several dimensions pass Box."
             )
-        _require_bounded("Interval", self.low, self.high)
-        self.resolution = _checked_resolution(resolution, 1)
-
-    @property
-    def volume(self) -> Float[Tensor, ""]:
-        """Length."""
-        return self.high - self.low
-
-    @property
-    def nodes_per_cell(self) -> int:
-        """Gauss nodes in a cell."""
-        return _NODES_PER_CELL[1]
-
-    @property
-    def nodes(self) -> Float[Tensor, "n"]:
-        """The points at which a score is read; its values there may be passed in place of a callable."""
-        unit = _axis_nodes(_unit_edges(self.resolution, self.low.device), self.nodes_per_cell).to(self.low.dtype)
-        return self.low + (self.high - self.low) * unit
+        self._set_resolution(resolution)
 
     def __repr__(self) -> str:
         return f"Interval(low={self.low.item():g}, high={self.high.item():g}, resolution={self.resolution})"
@@ -226,18 +239,6 @@ class Knots:
         return f"Knots({len(self.points)} knots from {self.points[0].item():g} to {self.points[-1].item():g})"
 
 
-def _unit_edges(cells: int, device: torch.device) -> Float[Tensor, "edges"]:
-    """Edges of equal cells on [0, 1]."""
-    return torch.arange(cells + 1, dtype=torch.float64, device=device) / cells
-
-
-def _axis_nodes(edges: Float[Tensor, "edges"], count: int) -> Float[Tensor, "n"]:
-    """Gauss nodes of all cells between the edges, left to right."""
-    local, _ = gauss_legendre(count, edges.device)
-    middle, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
-    return (middle[:, None] + half[:, None] * local).reshape(-1)
-
-
 def _as_floats(owner: str, **given: object) -> list[Tensor]:
     """Tensors of one real dtype and device; numbers join those of the tensors."""
     tensors = [value for value in given.values() if isinstance(value, Tensor)]
@@ -260,28 +261,3 @@ def _as_floats(owner: str, **given: object) -> list[Tensor]:
 def _require_finite(owner: str, name: str, value: Tensor) -> None:
     if is_eager_cpu(value) and not bool(value.isfinite().all()):
         raise ValueError(f"{name} of {owner} must be finite; got NaN or infinity in shape {tuple(value.shape)}.")
-
-
-def _require_bounded(owner: str, low: Tensor, high: Tensor) -> None:
-    if not (is_eager_cpu(low) and is_eager_cpu(high)):
-        return
-    length = high - low
-    if not bool(length.isfinite().all()):
-        raise ValueError(
-            f"{owner} must be bounded; got low {low.tolist()} and high {high.tolist()}. Predictions on the whole line "
-            "need a closed form (contmax.densities); else pass ends beyond which the density is negligible."
-        )
-    if not bool((length > 0).all()):
-        raise ValueError(f"{owner} must have low < high; got low {low.tolist()} and high {high.tolist()}.")
-
-
-def _checked_resolution(resolution: int | None, dimension: int) -> int:
-    if resolution is None:
-        return _CELLS_PER_AXIS[dimension]
-    if isinstance(resolution, bool) or not isinstance(resolution, int):
-        raise TypeError(f"resolution must be an integer number of cells; got {type(resolution).__name__}.")
-    if resolution < 1:
-        raise ValueError(
-            f"resolution must be at least one cell; got {resolution}. The default is {_CELLS_PER_AXIS[dimension]}."
-        )
-    return resolution

@@ -23,15 +23,15 @@ from contmax.densities import _divergence as _divergence
 from contmax.densities._beta_gaussian import BetaGaussian as BetaGaussian
 from contmax.densities._beta_gaussian import TruncatedParabola as TruncatedParabola
 from contmax.densities._density import Density as Density
-from contmax.densities._empirical import Empirical as Empirical
 from contmax.densities._line import LineDensity as LineDensity
 from contmax.densities._line import LineLaw as LineLaw
 from contmax.densities._line_rule import Landmarks as Landmarks
 from contmax.densities._location_scale import LocationScale as LocationScale
+from contmax.densities._location_scale import Triangular as Triangular
+from contmax.densities._mixture import Empirical as Empirical
 from contmax.densities._mixture import Mixture as Mixture
 from contmax.densities._multivariate import MultivariateBetaGaussian as MultivariateBetaGaussian
 from contmax.densities._multivariate import TruncatedParaboloid as TruncatedParaboloid
-from contmax.densities._triangular import Triangular as Triangular
 
 if TYPE_CHECKING:
     from contmax.densities import stats as stats

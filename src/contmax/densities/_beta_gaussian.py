@@ -1,4 +1,4 @@
-r"""β-Gaussians on the real line: the Ω_α-map of a quadratic score."""
+"""β-Gaussians on the real line: the Ω_α-map of a quadratic score."""
 
 import dataclasses
 import math
@@ -11,13 +11,7 @@ from torch.types import _size
 from contmax._precision import in_dtype
 from contmax._typing import Float
 from contmax.densities._beta_law import BetaLaw, draw_offsets, line_law
-from contmax.densities._elliptical import (
-    Elliptical,
-    adjustable_profile,
-    escort_index,
-    index_of_moments,
-    weighted_moments,
-)
+from contmax.densities._elliptical import Elliptical, adjustable_profile, index_of_moments, weighted_moments
 from contmax.densities._line import LineDensity, offset_in
 from contmax.densities._line_rule import Landmarks
 from contmax.densities._scale import DiagonalScale
@@ -28,8 +22,6 @@ from contmax.densities._validation import (
     require_positive,
     require_spread,
 )
-
-_SCALE_HINT = "Pass softplus(x) or a standard deviation."
 
 
 class BetaGaussian(Elliptical, LineDensity):
@@ -86,7 +78,7 @@ class BetaGaussian(Elliptical, LineDensity):
         return offset_in(self._wide(self.scale), points - self._wide(self.loc)).square()
 
     def _delta_in_units(self, points: Tensor, log_unit: Tensor) -> Tensor:
-        # σ is measured before the square is taken, which may be out of range although the quotient is not.
+        # Divide before squaring: the square of the distance may overflow although the quotient does not.
         return offset_in(self._wide(self.scale) * log_unit.exp(), points - self._wide(self.loc)).square()
 
     @property
@@ -193,13 +185,10 @@ class BetaGaussian(Elliptical, LineDensity):
             >>> BetaGaussian.from_support(-1.0, 3.0).loc
             tensor(1.)
         """
-        low, high = as_parameters(low=low, high=high)
-        half_width = 0.5 * (cls._wide(high) - cls._wide(low))
-        require_positive("high - low", half_width, "Pass low < high.", validate_args)
+        middle, half_width = cls._middle_and_half_width(low, high, validate_args)
         profile = adjustable_profile(alpha, 1, "support", validate_args)
-        half_log = profile.half_log_det_of_support(half_width.log())
-        middle = (cls._wide(low) + half_width).to(low.dtype)
-        return cls._made(middle, half_log.exp().to(low.dtype), alpha, validate_args=validate_args)
+        scale = in_dtype(profile.half_log_det_of_support(half_width.log()).exp(), middle.dtype)
+        return cls._made(middle, scale, alpha, validate_args=validate_args)
 
     @classmethod
     def fit(cls, samples: Samples, alpha: float | Tensor | None = 2.0, *, weights: Tensor | None = None) -> Self:
@@ -236,26 +225,8 @@ class BetaGaussian(Elliptical, LineDensity):
         mean, variance = weighted_moments(samples.unsqueeze(-1), weights)
         return cls.from_moments(mean.squeeze(-1), variance[..., 0, 0], alpha)
 
-    def escort(self, beta: float) -> "BetaGaussian":
-        r"""The β-escort :math:`p^\beta / \int p^\beta`: another β-Gaussian, with the same support.
-
-        Args:
-            beta: order β > 0. With β = 2 − α (1 < α < 2) it is the density under which gradients of the Ω_α-map
-                average, and its index is 1/(2−α).
-
-        Returns:
-            The β-Gaussian of index 1 + (α−1)/β.
-
-        Raises:
-            ValueError: if ``beta`` is not positive.
-
-        Example:
-            >>> BetaGaussian(0.0, 1.0, alpha=1.5).escort(0.5).alpha
-            2.0
-        """
-        alpha = escort_index(self.alpha, beta)
-        log_stretch = self._profile.log_escort_stretch(float(beta), self._half_log_det())
-        return BetaGaussian(self.loc, self._round((0.5 * log_stretch).exp() * self._wide(self.scale)), alpha)
+    def _stretched(self, factor: Tensor, alpha: float | Tensor) -> "BetaGaussian":
+        return BetaGaussian(self.loc, self._round(factor * self._wide(self.scale)), alpha)
 
     def law(self) -> BetaLaw:
         """The law of (t−μ)/unit, by the cheapest exact route that α allows."""
@@ -289,7 +260,7 @@ class BetaGaussian(Elliptical, LineDensity):
 
     @classmethod
     def _made(cls, loc: Tensor, scale: Tensor, alpha: float | Tensor, *, validate_args: bool | None) -> Self:
-        """The density of these parameters; the constructor of a family with one α does not take it."""
+        """The density of these parameters. It accepts α in all families; the constructor of a parabola does not."""
         new = cls.__new__(cls)
         BetaGaussian.__init__(new, loc, scale, alpha, validate_args=validate_args)
         return new

@@ -1,7 +1,7 @@
-r"""The law of a β-Gaussian: its distribution function by the cheapest exact route that α allows, and exact draws.
+r"""The law of a β-Gaussian: its distribution function by the cheapest exact route for each α, and exact draws.
 
 A law on the line measures distances in its own unit: √ρ·σ, or the half-width a where the law is a polynomial. Draws do
-not invert a distribution function. With z standard normal in N dimensions and g an independent gamma variable,
+not invert the distribution function. With z standard normal in N dimensions and g an independent gamma variable,
 
 .. math:: t = \mu + \frac{R\,Lz}{\sqrt{\|z\|^2 + 2g}}, \quad g \sim \Gamma(k+1) \quad (\alpha > 1); \qquad
           t = \mu + \frac{c\,Lz}{\sqrt{2g}}, \quad g \sim \Gamma(\tfrac\nu2) \quad (\alpha < 1)
@@ -27,7 +27,7 @@ _ERLANG_MAX = 6.0
 
 
 class BetaLaw(LineLaw):
-    """The law of a β-Gaussian, in units of √ρ·σ unless a law says otherwise."""
+    """The law of a β-Gaussian, by default in units of √ρ·σ."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -41,7 +41,7 @@ class NormalLaw(BetaLaw):
     """α = 1, where ρ = 1."""
 
     def tail(self, depth: Tensor) -> Tensor:
-        # Not ndtr: torch computes it from erf, which is −1 to the last digit in the tail.
+        # torch computes ndtr from erf, which is −1 to the last digit in the tail.
         return 0.5 * torch.erfc(depth * math.sqrt(0.5))
 
     def depth(self, tail: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class PolynomialLaw(BetaLaw):
         return (2 * n + 1) * math.comb(2 * n, n) * (z * (1 - z)) ** n
 
     def _search(self, tail: Tensor) -> Tensor:
-        """Newton's method on ln tail in ln z: concave, and started to the left of the root, hence monotone."""
+        """Newton's method on ln tail as a concave function of ln z: from a start left of the root it is monotone."""
         n = self._degree
         z = (tail / math.comb(2 * n + 1, n + 1)) ** (1 / (n + 1))
         for _ in range(_NEWTON_STEPS):
@@ -160,21 +160,6 @@ def draw_offsets(profile: Profile, half_log_det: Tensor, shape: torch.Size) -> t
     return normal, (0.5 * profile.log_rho(half_log_det)).exp()
 
 
-def draw_indices(weights: Tensor, shape: torch.Size) -> Tensor:
-    """Numbers k drawn with probability wₖ; weights ``(*batch, K)``, numbers ``(*shape, *batch)``."""
-    if 0 in (*shape, *weights.shape[:-1]):
-        # Torch refuses to draw nothing.
-        return torch.zeros(shape + weights.shape[:-1], dtype=torch.int64, device=weights.device)
-    index: Tensor = torch.distributions.Categorical(weights, validate_args=False).sample(shape)
-    return index
-
-
-def picked(table: Tensor, index: Tensor, event_dims: int) -> Tensor:
-    """The entry of each row that an index names: table ``(*shape, K, *event)``, index ``(*shape)``."""
-    where = index.reshape(index.shape + (1,) * (1 + event_dims))
-    return table.gather(index.ndim, where.expand(*index.shape, 1, *table.shape[index.ndim + 1 :])).squeeze(index.ndim)
-
-
 def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
     """Draws from the standard β-Gaussian for a tensor α, whose entries may lie on both sides of 1."""
     gap = alpha.double() - 1
@@ -190,7 +175,7 @@ def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
-    """1, with the derivative of ln r in α at a fixed share of the law inside the radius r.
+    """A factor 1 whose derivative in α is that of ln r, for a radius r that contains a fixed share of the law.
 
     A derivative through the gamma variable would be right on average, but its variance grows without bound as α → 1.
     """
@@ -202,9 +187,9 @@ def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
 
     def residual(at: Tensor) -> tuple[Tensor, Tensor]:
         below, beyond = radial_shares(at, gap, dim, log_gamma=log_gamma)
-        slope = radial_density(at, gap, dim, log_gamma=log_gamma)
         # The smaller of the two shares keeps its digits.
-        return torch.where(nearer_centre, below - inner, outer - beyond), torch.where(slope > 0, slope, math.inf)
+        excess = torch.where(nearer_centre, below - inner, outer - beyond)
+        return excess, radial_density(at, gap, dim, log_gamma=log_gamma)
 
     return (implicit_root(fixed, residual) / fixed).to(radius.dtype)
 

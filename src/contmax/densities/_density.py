@@ -56,7 +56,7 @@ class Density(Distribution):
     """The index α: the density is the Ω_α-map of its score. A mixture or a set of samples has none."""
 
     def __init__(self, batch_shape: Size, event_shape: Size = torch.Size()) -> None:  # noqa: B008
-        # Torch's checks would enforce the support on every point, so they stay off whatever the global default is.
+        # Torch's checks would refuse points off the support, so they stay off whatever the global default is.
         super().__init__(batch_shape, event_shape, validate_args=False)
 
     @abstractmethod
@@ -82,7 +82,7 @@ class Density(Distribution):
         return self._log_density_at(self._points(value)).exp().to(self._result_dtype(value))
 
     def _log_density_at(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """As :meth:`_log_density`, and −inf with zero gradient at infinite points, where formulas meet ∞·0."""
+        """ln p, also at infinite points: there it is −inf with zero gradient, where formulas would give ∞·0."""
         endless = torch.isinf(points)
         log_density = self._log_density(torch.where(endless, 0.0, points))
         return torch.where(endless.any(-1) if self.event_shape else endless, -math.inf, log_density)
@@ -111,13 +111,7 @@ class Density(Distribution):
     def _score(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The score at points of the working dtype, unrounded."""
         alpha = self.required_alpha()
-        log_p = self._log_density(points)
-        inside = log_p > -math.inf
-        scores = log_beta(torch.where(inside, log_p, 0.0).exp(), 2 - alpha)
-        if not isinstance(alpha, Tensor):
-            return torch.where(inside, scores, -1 / (alpha - 1) if alpha > 1 else -math.inf)
-        sparse = alpha > 1
-        return torch.where(inside, scores, torch.where(sparse, -1 / torch.where(sparse, alpha - 1, 1.0), -math.inf))
+        return log_beta(self._log_density(points).exp(), 2 - alpha)
 
     def conjugate(self) -> Float[Tensor, "*batch"]:
         """Ω_α*(f) = E_p[f] − Ω_α(p) of the score."""
@@ -290,7 +284,7 @@ def _dimension(region: Region) -> int:
 
 
 def _require_bounded(owner: object, region: Region) -> None:
-    """Refuse an unbounded support, as far as it is known without waiting for a device."""
+    """Refuse a support that is known to be unbounded without waiting for a device."""
     support = owner.support if isinstance(owner, Density) else None
     endless = support is constraints.real or support is constraints.real_vector
     if endless or (is_eager_cpu(region.bounded) and not bool(region.bounded.all())):

@@ -55,7 +55,7 @@ def kl_line(p: Distribution, q: Distribution) -> Tensor:
     p, q = (unchecked(d.expand(shape), torch.float64) for d in (p, q))
     inner, outer = landmarks_of(p), landmarks_of(q)
     low, high = inner.low, inner.high
-    # Ends that differ by rounding count as equal, as long as most of the density lies inside.
+    # Ends that differ by rounding count as equal, unless the density is not much wider than that.
     slack = torch.minimum(8 * torch.finfo(dtype).eps * (high - low + p.mean.abs()), _SLACK_MAX * (high - low))
     slack = torch.where(torch.isfinite(slack), slack, 0.0)
     nested = (low >= outer.low - slack) & (high <= outer.high + slack)
@@ -76,7 +76,7 @@ def gaussian(distribution: Normal | MultivariateNormal | LowRankMultivariateNorm
 
 
 def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
-    """∫p ln(p/q): of Gaussians in closed form, of others on the line by quadrature, in space only where it is +∞."""
+    """∫p ln(p/q): for Gaussians in closed form, for others on the line by quadrature, in space only if it is +∞."""
     p, q = (gaussian(x) if isinstance(x, MultivariateNormal) else x for x in (p, q))
     if p.event_shape != q.event_shape:
         raise ValueError(
@@ -84,7 +84,7 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
             f"{q.event_shape[0]}. Pass densities of the same dimension."
         )
     dtype = common_dtype(p.dtype, q.dtype)
-    if _is_gaussian(p) and _is_gaussian(q):
+    if _index(p) == _index(q) == 1:
         scale, offset = q._sigma.to(torch.float64), p.loc.double() - q.loc.double()
         excess = relative_excess(scale, p._sigma.to(torch.float64))[0]
         distance = scale.mahalanobis_sq(offset if p.event_shape else offset.unsqueeze(-1))
@@ -93,7 +93,8 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
     if not p.event_shape:
         return kl_line(p, q)
     wide = [unchecked(x, wide_dtype(dtype)) for x in (p, q)]
-    if not _is_endless(q) and (_is_endless(p) or _leaves(*wide)):
+    # NaN stands for an unknown index: its support may be bounded.
+    if not _index(q) <= 1 and (_index(p) <= 1 or _leaves(*wide)):
         shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
         return torch.full(shape, math.inf, dtype=dtype, device=p.loc.device)
     raise NotImplementedError(
@@ -105,7 +106,7 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
 def _leaves(p: Any, q: Any) -> bool:
     """Whether the support of p provably leaves that of q, in every batch element.
 
-    Maximises the distance from the centre of q over the ellipsoid of p, in coordinates where that of q is a ball.
+    Maximises the distance from the centre of q over the ellipsoid of p, in coordinates in which q has a unit ball.
 
     Raises:
         NotImplementedError: on an accelerator or in a trace, where values cannot be read.
@@ -126,7 +127,7 @@ def _leaves(p: Any, q: Any) -> bool:
     axes = torch.linalg.solve_triangular(factor, p.scale_tril.expand(*shape, -1, -1), upper=False)
     axes = axes * (inner / outer)[..., None, None]
     centre = torch.linalg.solve_triangular(factor, (p.loc - q.loc).unsqueeze(-1), upper=False) / outer[..., None, None]
-    # Every right singular vector, in the direction of the centre, is a start of a monotone ascent.
+    # Every right singular vector, turned towards the centre, starts a monotone ascent.
     u = torch.linalg.svd(axes).Vh.mT
     u = u * torch.where((axes @ u * centre).sum(-2, keepdim=True) < 0, -1.0, 1.0)
     for _ in range(_ASCENT_STEPS):
@@ -136,13 +137,9 @@ def _leaves(p: Any, q: Any) -> bool:
     return bool((farthest > 1 + 64 * torch.finfo(u.dtype).eps).all())
 
 
-def _is_endless(density: Elliptical) -> bool:
-    """Whether the support is known to be all of space."""
-    return not isinstance(density.alpha, Tensor) and density.alpha <= 1
-
-
-def _is_gaussian(density: Elliptical) -> bool:
-    return not isinstance(density.alpha, Tensor) and density.alpha == 1
+def _index(density: Elliptical) -> float:
+    """α, or NaN if it is a tensor, whose values are not read."""
+    return math.nan if isinstance(density.alpha, Tensor) else density.alpha
 
 
 _OURS, _THEIRS = (LineDensity, Mixture), (Normal, Laplace, StudentT, Uniform)

@@ -1,8 +1,8 @@
-"""β-Gaussians in one and in several dimensions: everything that follows from the profile and ½ ln|Σ|."""
+"""β-Gaussians in any dimension: everything that follows from the profile and ½ ln|Σ|."""
 
 import math
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from contmax.densities._profile import Profile, profile_of
 from contmax.densities._scale import Scale
 from contmax.densities._validation import as_index, broadcast_batch, checks_values, expanded
 
-# The largest α − 1 of a fit: densities of larger α are uniform but for a hundredth of their width.
+# The largest α − 1 of a fit: beyond it a density differs from a uniform one by a hundredth of its width.
 _LARGEST_GAP = 100.0
 
 
@@ -64,7 +64,7 @@ class Elliptical(Density):
         return self._profile.log_density(square, half_log_det)
 
     def _delta_in_units(self, points: Tensor, log_unit: Tensor) -> Tensor:
-        """Δ/unit². Neither factor may be infinite: 0·∞ is NaN, at the centre and in a zero gradient far out."""
+        """Δ/unit². Both factors are clamped to finite numbers: 0·∞ would give NaN at the centre and in gradients."""
         largest = torch.finfo(log_unit.dtype).max
         return self._delta(points).clamp(max=largest) * torch.exp(-2 * log_unit).clamp(max=largest)
 
@@ -134,8 +134,38 @@ class Elliptical(Density):
         """
         return self._of_batch(self._profile.log_power_integral(gamma, self._half_log_det()).exp())
 
+    def escort(self, beta: float) -> Any:
+        r"""The β-escort :math:`p^\beta / \int p^\beta`: another β-Gaussian, with the same support.
+
+        Args:
+            beta: order β > 0. With β = 2 − α (1 < α < 2) it is the density under which gradients of the Ω_α-map
+                average, and its index is 1/(2−α).
+
+        Returns:
+            The β-Gaussian of index 1 + (α−1)/β.
+
+        Raises:
+            ValueError: if ``beta`` is not positive.
+
+        Example:
+            >>> from contmax.densities import BetaGaussian
+            >>> BetaGaussian(0.0, 1.0, alpha=1.5).escort(0.5).alpha
+            2.0
+        """
+        if not (isinstance(beta, float | int) and math.isfinite(beta) and beta > 0):
+            raise ValueError(
+                f"beta must be a positive number; got {beta}: the escort of order zero is uniform on the support and a "
+                "negative order grows towards its edge; neither is a β-Gaussian. Pass beta > 0, e.g. 2 - alpha."
+            )
+        log_stretch = self._profile.log_escort_stretch(float(beta), self._half_log_det())
+        return self._stretched((0.5 * log_stretch).exp(), 1 + (self.alpha - 1) / float(beta))
+
+    @abstractmethod
+    def _stretched(self, factor: Tensor, alpha: float | Tensor) -> Any:
+        """The β-Gaussian of index α with the scale factor²·Σ."""
+
     def _of_batch(self, value: Tensor, event_dims: int = 0) -> Tensor:
-        """Rounded and expanded: a parameter may have had fewer batch dimensions than the density."""
+        """The value rounded, and expanded where the scale has fewer batch dimensions than the density."""
         batch = value.shape[: value.ndim - event_dims]
         shape = torch.broadcast_shapes(batch, self.batch_shape) + value.shape[value.ndim - event_dims :]
         return expanded(self._round(value), shape)
@@ -144,18 +174,8 @@ class Elliptical(Density):
         return [] if self._only_alpha or isinstance(self.alpha, Tensor) else [f"alpha: {self.alpha:.6g}"]
 
 
-def escort_index(alpha: float | Tensor, beta: float) -> float | Tensor:
-    """α' = 1 + (α−1)/β, the index of the β-escort."""
-    if not (isinstance(beta, float | int) and math.isfinite(beta) and beta > 0):
-        raise ValueError(
-            f"beta must be a positive number; got {beta}: the escort of order zero is uniform on the support and a "
-            "negative order grows towards its edge; neither is a β-Gaussian. Pass beta > 0, e.g. 2 - alpha."
-        )
-    return 1 + (alpha - 1) / float(beta)
-
-
 def adjustable_profile(alpha: float | Tensor, dim: int, of: str, validate_args: bool | None) -> Profile:
-    """The profile for an α whose members have every width: not α = ∞, and α > 1 where the support is given."""
+    """The profile of an α whose family contains every width: not α = ∞, and α > 1 where the support is given."""
     index = as_index(alpha, dim, validate_args)
     if not isinstance(index, Tensor):
         low = index

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from contmax.densities._validation import (
 )
 from contmax.numerics import implicit_root, monotone_root
 
-# How often a bracket is doubled in search of a quantile: enough for tails as heavy as those of a Cauchy density.
+# Doublings of a bracket in search of a quantile: enough for tails as heavy as those of a Cauchy density.
 _DOUBLINGS = 64
 # The tail probability of a Gaussian at one standard deviation.
 _ONE_DEVIATION = 0.15865525393145705
@@ -35,7 +35,7 @@ class LineLaw(ABC):
     """The law of a standard variable on the line, symmetric about 0.
 
     By symmetry everything follows from the tail P(T < −d) ∈ [0, ½] for d ≥ 0, which keeps small probabilities accurate.
-    A law has to define :meth:`tail` only; closed forms of the other methods make it faster.
+    A law must define :meth:`tail`; closed forms of the other methods make it faster.
     """
 
     reach: float | Tensor = math.inf
@@ -43,7 +43,7 @@ class LineLaw(ABC):
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether the support is the whole line, as far as that is known without looking at tensors."""
+        """Whether the support is known to be the whole line without reading the values of tensors."""
         return not isinstance(self.reach, Tensor) and self.reach == math.inf
 
     @abstractmethod
@@ -66,8 +66,7 @@ class LineLaw(ABC):
                 high = torch.where(self.tail(high) > target, 2 * high, high)
 
         def residual(depth: Tensor) -> tuple[Tensor, Tensor]:
-            slope = self.log_density(depth).exp()
-            return tail - self.tail(depth), torch.where(slope > 0, slope, math.inf)
+            return tail - self.tail(depth), self.log_density(depth).exp()
 
         return implicit_root(monotone_root(residual, torch.zeros_like(target), high, tolerance=1e-10), residual)
 
@@ -120,6 +119,16 @@ class LineDensity(Density):
         self.loc, self.scale = expanded(loc, batch), expanded(scale, batch)
         Density.__init__(self, batch)
 
+    @classmethod
+    def _middle_and_half_width(
+        cls, low: float | Tensor, high: float | Tensor, validate_args: bool | None
+    ) -> tuple[Tensor, Tensor]:
+        """The middle of an interval, in the dtype of its ends, and half its length in the working dtype."""
+        low, high = as_parameters(low=low, high=high)
+        half_width = 0.5 * (cls._wide(high) - cls._wide(low))
+        require_positive("high - low", half_width, "Pass low < high.", validate_args)
+        return (cls._wide(low) + half_width).to(low.dtype), half_width
+
     @abstractmethod
     def law(self) -> LineLaw:
         """The law of (t−μ)/unit."""
@@ -171,20 +180,28 @@ class LineDensity(Density):
         return self._round(self._normalizer())
 
     def _normalizer(self) -> Tensor:
-        wide = cast(LineDensity, unchecked(self, torch.float64))
-        return wide.score(wide.loc) - log_beta(wide.density(wide.loc), 2 - self._index())
+        peak, log_density = self._peak()
+        return peak - log_beta(log_density.exp(), 2 - self._index())
+
+    def _peak(self) -> tuple[Tensor, Tensor]:
+        """Score and logarithm of the density at the centre, in float64."""
+        wide = self._in_float64()
+        return wide.score(wide.loc), wide.log_prob(wide.loc)
 
     @property
     def threshold(self) -> Float[Tensor, "*batch"]:
-        """λ = A − 1/(α−1): for α > 1 the support is where f > λ; −∞ at α = 1."""
+        """λ = f − p^{α−1}/(α−1), from the centre: for α > 1 the support is where f > λ; −∞ at α = 1."""
         gap = self._index() - 1
-        gaussian = gap == 0
-        threshold = self._normalizer() - 1 / torch.where(gaussian, 1.0, gap)
+        gaussian, (peak, log_density) = gap == 0, self._peak()
+        threshold = peak - (gap * log_density).exp() / torch.where(gaussian, 1.0, gap)
         return self._round(torch.where(gaussian, -math.inf, threshold))
 
     def conjugate(self) -> Float[Tensor, "*batch"]:
         """Ω_α*(f) of the score, (α−1)Ω_α(p) + A."""
         return self._round((self._index() - 1) * self._negentropy() + self._normalizer())
+
+    def _in_float64(self) -> Self:
+        return cast(Self, unchecked(self, torch.float64))
 
     def _index(self) -> Tensor:
         """α in float64."""
@@ -192,8 +209,8 @@ class LineDensity(Density):
         return alpha.double() if isinstance(alpha, Tensor) else torch.full_like(self.loc, alpha, dtype=torch.float64)
 
     def _expectation(self, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """E_p of a function of t − μ and ln p(t), in float64; at μ = 0, where a narrow density keeps its digits."""
-        centred = cast(LineDensity, unchecked(self, torch.float64))
+        """E_p of a function of t − μ and ln p(t), in float64. Moved to μ = 0, a narrow density keeps its digits."""
+        centred = self._in_float64()
         centred.loc = torch.zeros_like(centred.loc)
         return line_expectation(centred, function)
 
@@ -210,7 +227,7 @@ class LineDensity(Density):
         return stepped(low, high, loc, deviation.double(), [loc], ends)
 
     def _is_bounded(self) -> bool:
-        """Whether the support is known to be bounded without looking at tensors."""
+        """Whether the support is known to be bounded without reading the values of tensors."""
         return not self.law().is_unbounded
 
     def _region(self) -> Intervals:
@@ -262,7 +279,7 @@ class LineDensity(Density):
         endless = torch.isinf(points)
         offset = offset_in(self.unit(), torch.where(endless, 0.0, points) - self._wide(self.loc))
         below = offset < 0
-        # Not abs: its derivative at 0 is 0, and there the distribution function is steepest.
+        # abs would not do: its derivative at 0 is 0, where the distribution function is steepest.
         tail = self.law().tail(torch.where(below, -offset, offset))
         share = torch.where(below, tail, 1 - tail)
         return torch.where(endless, (points > 0).to(share.dtype), share).to(self._result_dtype(value))
@@ -290,15 +307,15 @@ class LineDensity(Density):
         shape = torch.Size(sample_shape) + self.batch_shape
         q = torch.rand(shape, dtype=unit.dtype, device=unit.device)
         below = q < 0.5
-        # In (0, ½]: the ends of the support themselves are never drawn.
+        # Shares in (0, ½]: a draw is never an end of the support.
         tail = torch.where(below, 0.5 - q, 1 - q)
         depth = self.law().depth(tail) * (1 - 8 * torch.finfo(unit.dtype).eps)
         return self._draws(unit * torch.where(below, -depth, depth))
 
     def _draws(self, offset: Tensor) -> Tensor:
-        """μ + offset in the dtype of the parameters, for offsets inside the support; its gradient is that of the sum.
+        """μ + offset in the dtype of the parameters, with the gradient of the sum, for offsets inside the support.
 
-        A sum that rounds across an end of the support, where the density is zero, goes to the next number inside.
+        A sum that rounds across an end of the support, where the density is zero, becomes the next number inside.
         """
         loc = self._wide(self.loc)
         draws = loc + offset
@@ -311,7 +328,7 @@ class LineDensity(Density):
 
 
 def offset_in(unit: Tensor, distance: Tensor) -> Tensor:
-    """distance/unit, without a gradient where a point is so far out that the derivative in the unit overflows."""
+    """distance/unit, without a gradient at points so far out that the derivative in the unit overflows."""
     value = (distance / unit).detach()
     far = torch.isinf(value / unit.detach())
     return torch.where(far, value, torch.where(far, 0.0, distance) / torch.where(far, 1.0, unit))

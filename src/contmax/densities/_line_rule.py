@@ -5,10 +5,11 @@ mapped to a bounded piece. Breakpoints move with the parameters they come from, 
 the integral, to any order.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,14 +18,14 @@ from torch.distributions import Distribution, LogNormal, TransformedDistribution
 from contmax._typing import Bool, Float
 from contmax.numerics import float64_of, graded_rule
 
-# With 32 graded nodes in each piece these steps resolve Gaussian, exponential and algebraic tails to 1e-14; what lies
-# beyond the last of them is mapped to a bounded piece.
+# With 32 graded nodes in each piece these steps resolve Gaussian, exponential and algebraic tails to 1e-14; the tail
+# beyond the last step is mapped to a bounded piece.
 _STEPS = (-16.0, -8.0, -4.0, -2.0, -1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 # A transform may stretch the ends of a bounded base without limit, so there are breakpoints close to them.
 _MARGINS = tuple(10.0**-k for k in range(1, 13))
-# Nodes in all, and the fewest in each piece.
+# Nodes of a whole rule, and the least number in each piece.
 _NODES, _NODES_IN_PIECE = 256, 32
-# A density below the exponential of this is taken to be zero.
+# Densities below the exponential of this count as zero.
 _LOG_TINY = -690.0
 # Breakpoints on the way from those of the density to a bend beyond them, as shares of the logarithm of the distance.
 _SHARES = (0.25, 0.5, 0.75)
@@ -45,7 +46,7 @@ class Landmarks:
         width: how far from the centre the density changes, without gradient, ``(*batch)``.
         bends: points at which the score is not smooth, ``(m, *batch)``; m may be 0.
         cuts: points between which the density is smooth and of one scale, in any order, ``(n, *batch)``.
-        bounded: whether both ends are known to be finite without looking at them, so that no rule plans for tails.
+        bounded: whether both ends are finite for certain, without reading their values: a rule then has no tails.
     """
 
     low: Float[Tensor, "*batch"]
@@ -63,42 +64,44 @@ def landmarks_of(density: Distribution) -> Landmarks:
     Raises:
         NotImplementedError: if the distribution is discrete, or tells neither its moments nor a location and a scale.
     """
-    support: Any = density.support
-    if support is not None and support.is_discrete:
+    source: Any = density
+    if source.support is not None and source.support.is_discrete:
         raise NotImplementedError(
             f"{type(density).__name__} is discrete, so it has no density. Pass Empirical(points, weights)."
         )
-    own: Any = getattr(density, "landmarks", None)
-    if callable(own):
-        landmarks: Landmarks = own()
+    if callable(getattr(source, "landmarks", None)):
+        landmarks: Landmarks = source.landmarks()
         return landmarks
-    component: Any = getattr(density, "component_distribution", None)
-    if component is not None:
-        return union(landmarks_of(component))
-    if _is_transformed(density):
-        return _transformed_landmarks(density)
+    if getattr(source, "component_distribution", None) is not None:
+        return union(landmarks_of(source.component_distribution))
+    # Torch's other transformed distributions transform the interval (0, 1), which does not tell where the mass lies.
+    if type(density) in (TransformedDistribution, LogNormal):
+        return _transformed_landmarks(source)
     return general_landmarks(density)
 
 
 def general_landmarks(density: Distribution) -> Landmarks:
     """From the ends of the support, mean and variance (or location and scale), and the mode."""
-    low, high = _ends(density)
     centre = _first_finite(density, ("mean", "loc"), 0.0)
     with torch.no_grad():
         width = _first_finite(density, ("stddev", "scale"), 1.0)
-    mode = _attribute(density, "mode")
-    extra = []
-    if mode is not None:
-        usable = torch.isfinite(mode) & (mode != centre)
-        extra.append(torch.where(usable, mode.detach(), centre))
-    bends = [torch.where(torch.isfinite(end), end, centre) for end in (low, high)]
-    return stepped(low, high, centre, width, [centre, *bends], extra)
+    support: Any = density.support
+    low, high = (
+        float64_of(getattr(support, end, otherwise), centre).expand(density.batch_shape)
+        for end, otherwise in (("lower_bound", -math.inf), ("upper_bound", math.inf))
+    )
+    modes = [
+        torch.where(torch.isfinite(mode) & (mode != centre), mode.detach(), centre)
+        for mode in _known(density, ("mode",))
+    ]
+    ends = [torch.where(torch.isfinite(end), end, centre) for end in (low, high)]
+    return stepped(low, high, centre, width, [centre, *ends], modes)
 
 
 def stepped(
     low: Tensor, high: Tensor, centre: Tensor, width: Tensor, bends: Sequence[Tensor], extra: Sequence[Tensor] = ()
 ) -> Landmarks:
-    """Landmarks with breakpoints at the bends, at further points, and at steps of the width around the centre."""
+    """Landmarks with breakpoints at the bends, at the extra points, and at steps of the width around the centre."""
     points = [*bends, *extra, centre, *(centre.detach() + step * width.detach() for step in _STEPS)]
     shape = torch.broadcast_shapes(*(point.shape for point in (low, high, *points)))
     cuts = torch.stack([torch.minimum(torch.maximum(point.expand(shape), low), high) for point in points])
@@ -120,29 +123,29 @@ def union(components: Landmarks) -> Landmarks:
 
 
 def _transformed_landmarks(density: TransformedDistribution) -> Landmarks:
-    """The landmarks of the base, moved, and more between them: a steep transform changes the scale of a piece."""
+    """The landmarks of the base, transformed, and more between them: a steep transform changes the scale of a piece."""
     base = landmarks_of(density.base_dist)
-    ends = torch.stack([_moved(density, end) for end in (base.low, base.high)])
-    cuts = _moved(density, torch.cat([base.cuts, *_quarters(base.cuts), _margins(base.low, base.high)]))
-    finite = torch.where(torch.isfinite(cuts), cuts, _moved(density, base.centre))
-    width = 0.5 * (finite.amax(0) - finite.amin(0)).detach()
-    return Landmarks(
-        ends.amin(0), ends.amax(0), _moved(density, base.centre), width, _moved(density, base.bends), finite
-    )
+    ordered, length = base.cuts.detach().sort(0).values, (base.high - base.low).detach()
+    bounded = torch.isfinite(length)
+    start, span = torch.where(bounded, base.low.detach(), 0.0), torch.where(bounded, length, 0.0)
+    quarters = [ordered[:-1] + share * ordered.diff(dim=0) for share in (0.25, 0.5, 0.75)]
+    margins = torch.stack([start + span * share for margin in _MARGINS for share in (margin, 1 - margin)])
 
+    def moved(points: Tensor) -> Tensor:
+        for transform in density.transforms:
+            points = transform(points)
+        return points
 
-def _ends(density: Distribution) -> tuple[Tensor, Tensor]:
-    """The ends of the support, ∓∞ where it has none."""
-    support: Any = density.support
-    known = (_attribute(density, name) for name in ("mean", "loc"))
-    like = next((value for value in known if value is not None), torch.zeros(()))
-    low, high = getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
-    return float64_of(low, like).expand(density.batch_shape), float64_of(high, like).expand(density.batch_shape)
+    ends, centre = moved(torch.stack([base.low, base.high])), moved(base.centre)
+    cuts = moved(torch.cat([base.cuts, *quarters, margins]))
+    cuts = torch.where(torch.isfinite(cuts), cuts, centre)
+    width = 0.5 * (cuts.amax(0) - cuts.amin(0)).detach()
+    return Landmarks(ends.amin(0), ends.amax(0), centre, width, moved(base.bends), cuts)
 
 
 def _first_finite(density: Distribution, names: Sequence[str], otherwise: float) -> Tensor:
-    """The first of some properties that is finite, entry by entry."""
-    known = [value for value in (_attribute(density, name) for name in names) if value is not None]
+    """For each entry of the batch the first of these properties that is finite."""
+    known = _known(density, names)
     if not known:
         raise NotImplementedError(
             f"{type(density).__name__} has neither mean and variance nor loc and scale, so its mass cannot be located. "
@@ -154,38 +157,14 @@ def _first_finite(density: Distribution, names: Sequence[str], otherwise: float)
     return result
 
 
-def _attribute(density: Distribution, name: str) -> Tensor | None:
-    """A property in float64, or None where the distribution does not know it."""
-    try:
-        value = getattr(density, name, None)
-    except NotImplementedError:
-        return None
-    return value.double() if isinstance(value, Tensor) else None
-
-
-def _quarters(points: Float[Tensor, "m *batch"]) -> list[Float[Tensor, "n *batch"]]:
-    """Points that divide every piece between the given ones into four."""
-    ordered = points.detach().sort(0).values
-    return [ordered[:-1] + share * ordered.diff(dim=0) for share in (0.25, 0.5, 0.75)]
-
-
-def _margins(low: Tensor, high: Tensor) -> Tensor:
-    """Points ever closer to both ends of a bounded support."""
-    length = high - low
-    bounded = torch.isfinite(length)
-    start, span = torch.where(bounded, low, 0.0).detach(), torch.where(bounded, length, 0.0).detach()
-    return torch.stack([start + span * share for margin in _MARGINS for share in (margin, 1 - margin)])
-
-
-def _is_transformed(density: Distribution) -> TypeGuard[TransformedDistribution]:
-    """Whether the base says where the mass lies; torch's other subclasses transform the interval (0, 1)."""
-    return type(density) in (TransformedDistribution, LogNormal)
-
-
-def _moved(density: TransformedDistribution, points: Tensor) -> Tensor:
-    for transform in density.transforms:
-        points = transform(points)
-    return points
+def _known(density: Distribution, names: Sequence[str]) -> list[Tensor]:
+    """The properties that the distribution has, in float64."""
+    known = []
+    for name in names:
+        with contextlib.suppress(NotImplementedError):
+            value = getattr(density, name, None)
+            known += [value.double()] if isinstance(value, Tensor) else []
+    return known
 
 
 class LineRule:
@@ -201,7 +180,7 @@ class LineRule:
     Attributes:
         points: t, ``(n, *shape)``.
         shares: weights of dt, of the same shape, zero where there is nothing to integrate.
-        beside_bends: the points, those in an empty piece moved off the bend that they lie on, to the side of the piece.
+        beside_bends: the points; those in an empty piece, which lie on a bend, are moved off it, towards the piece.
     """
 
     def __init__(
@@ -226,17 +205,17 @@ class LineRule:
             # Where a bend and a breakpoint coincide the bend comes first, and the empty piece lies beyond the bend.
             at = torch.cat([bends, at, *way]).sort(dim=0, stable=True).values
         self._count = count or max(_NODES // (len(density.cuts) + 1), _NODES_IN_PIECE)
-        self._tails = 0 if density.bounded else 2
+        self._has_tails = not density.bounded
         nodes, weights = graded_rule(self._count, at.device)
         self._ratio = (nodes[1] / nodes[0]).log()
         x, w = (table.reshape(-1, *(1 for _ in shape)) for table in (nodes, weights))
         length = at[1:] - at[:-1]
-        points, shares = _pieces(at[:-1, None], length[:, None], x, w, window)
+        points, shares = _piece(at[:-1, None], length[:, None], x, w, window)
         # An empty piece ends at a kink of the density, if there is one, and is evaluated just before it.
         nudge = 1e-10 * self._reach + 1e-15 * torch.maximum(at[0].abs(), at[-1].abs()).detach()
         nudge = torch.where(length.detach() == 0, nudge, 0.0)[:, None]
         parts = [[x.flatten(0, 1) for x in (points, shares, points - nudge, points + nudge)]]
-        if self._tails:
+        if self._has_tails:
             reaches = (torch.maximum(side, density.width) for side in (middle - at[0], at[-1] - middle))
             for cut, end, reach, sign in zip((at[0], at[-1]), (self._low, self._high), reaches, (-1, 1), strict=True):
                 t, share = _tail(cut, sign, reach.detach(), x, w, window)
@@ -259,7 +238,7 @@ class LineRule:
         with torch.no_grad():
             inside = (self._seen > self._low) & (self._seen < self._high)
             alive = inside & (density.log_prob(torch.where(inside, self._seen, self._inner)) > _LOG_TINY)
-        # Where a density vanishes its logarithm may have no derivative, so it is evaluated elsewhere.
+        # Where a density is zero its logarithm may have no derivative: evaluate it at the centre instead.
         log_p = density.log_prob(torch.where(alive, self._seen, self._inner)).double()
         return torch.where(alive, log_p, _LOG_TINY), alive
 
@@ -269,16 +248,16 @@ class LineRule:
         return torch.where(alive, self.shares * log_p.exp(), 0.0)
 
     def diverges(self, values: Float[Tensor, "n *shape"]) -> Bool[Tensor, "*shape"]:
-        """Whether the integral of these values diverges in a tail: whether in x they grow like 1/x or faster."""
+        """Whether the integral of these values diverges: whether in a tail, in x, they grow like 1/x or faster."""
         with torch.no_grad():
-            if not self._tails:
+            if not self._has_tails:
                 return torch.zeros_like(self._reach, dtype=torch.bool)
             last = values[-2 * self._count :].unflatten(0, (2, -1)).abs().log()
             steep: Tensor = last[:, 1] - last[:, 0] <= (1 + 1e-6) * self._ratio
             return torch.any(steep & (last[:, 0] > -torch.inf), 0)
 
     def growth(self, density: Distribution) -> Float[Tensor, "*shape"]:
-        """The largest s for which the density grows like x⁻ˢ in the distance x from a finite end of its support."""
+        """The largest s such that the density grows like x⁻ˢ, with x the distance from a finite end of the support."""
         with torch.no_grad():
             slopes = [torch.zeros_like(self._reach)]
             for end, sign in ((self._low, 1.0), (self._high, -1.0)):
@@ -302,17 +281,17 @@ def line_expectation(density: Distribution, function: Callable[[Tensor, Tensor],
     return (masses * function(rule.points, torch.where(alive, log_p, 0.0))).sum(0)
 
 
-def _pieces(
+def _piece(
     start: Tensor, length: Tensor, x: Tensor, w: Tensor, window: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor]:
     """Nodes t and weights of dt on pieces, or on the part of each that lies in a window."""
-    if window is None:
-        return start + length * x, length * w
-    with torch.no_grad():
-        # As shares of the piece: what moves with the density is its ends, not the window.
-        size = length.clamp(min=torch.finfo(length.dtype).tiny)
-        first, last = (((end - start) / size).clamp(0, 1) for end in window)
-    return start + length * (first + (last - first) * x), length * (last - first) * w
+    if window is not None:
+        with torch.no_grad():
+            # The window as shares of the piece: the ends of the piece move with the density, the window does not.
+            size = length.clamp(min=torch.finfo(length.dtype).tiny)
+            first, last = (((end - start) / size).clamp(0, 1) for end in window)
+        x, w = first + (last - first) * x, (last - first) * w
+    return start + length * x, length * w
 
 
 def _tail(
@@ -328,6 +307,6 @@ def _tail(
 
 
 def _aligned(points: Float[Tensor, "m ..."], shape: torch.Size) -> Float[Tensor, "m *shape"]:
-    """Points for every member of a batch that the batch of the points broadcasts to."""
+    """Points whose batch is expanded to a shape that it broadcasts to."""
     lead = (points.shape[0],) + (1,) * (len(shape) + 1 - points.ndim) + points.shape[1:]
     return points.reshape(lead).expand(points.shape[0], *shape)

@@ -1,7 +1,7 @@
-r"""Location–scale families of index two: the Ω₂-map of a score given by any convex function g.
+r"""Densities of index two on the line: the triangular one, and location–scale families of any convex function g.
 
-The density :math:`[g'(a) - g'(|x|)]_+` integrates to one iff :math:`a\,g'(a) - g(a) + g(0) = \tfrac12`, which defines
-the half-width a of the standard member.
+The standard density :math:`[g'(a) - g'(|x|)]_+` integrates to one iff :math:`a\,g'(a) - g(a) + g(0) = \tfrac12`,
+which defines its half-width a.
 """
 
 import math
@@ -11,15 +11,21 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from contmax._precision import in_dtype
 from contmax._typing import Float
 from contmax.densities._line import LineDensity, LineLaw
-from contmax.densities._validation import as_parameters, checks_values, require_positive
+from contmax.densities._validation import (
+    Samples,
+    as_parameters,
+    as_samples,
+    checks_values,
+    require_positive,
+    require_spread,
+)
 from contmax.numerics import implicit_root, monotone_root
 
 Function = Callable[[Tensor], Tensor]
 _FIRST_POWER, _LAST_POWER = -64, 64
-
-
 #: g, g' and a of the built-in families.
 _NAMED: dict[str, tuple[Function, Function, float]] = {
     "cube": (lambda x: x**3 / 6, lambda x: x**2 / 2, 1.5 ** (1 / 3)),
@@ -28,6 +34,163 @@ _NAMED: dict[str, tuple[Function, Function, float]] = {
     "quartic": (lambda x: x**4 / 12 + x**2, lambda x: x**3 / 3 + 2 * x, math.sqrt(math.sqrt(6) - 2)),
     "exp": (torch.exp, torch.exp, 0.76803904701346556526),
 }
+
+
+class _TriangularLaw(LineLaw):
+    """In units of the half-width."""
+
+    reach = 1.0
+
+    def log_density(self, depth: Tensor) -> Tensor:
+        outside = depth >= 1
+        return torch.where(outside, -math.inf, torch.log1p(-torch.where(outside, 0.0, depth)))
+
+    def tail(self, depth: Tensor) -> Tensor:
+        return 0.5 * (1 - depth).clamp(min=0).square()
+
+    def depth(self, tail: Tensor) -> Tensor:
+        return 1 - (2 * tail).sqrt()
+
+
+class Triangular(LineDensity):
+    r"""Triangular density; its half-width is √b, not ``scale``: see :meth:`from_support`, :meth:`from_moments`.
+
+    .. math:: p(t) = \Big[-\lambda - \frac{|t-\mu|}{b}\Big]_+, \qquad \lambda = -\frac1{\sqrt b}, \qquad a = \sqrt b
+
+    the maximiser of :math:`E_p[f] - \Omega_2(p)` for the score :math:`f(t) = -|t-\mu|/b` of the Laplace density.
+
+    Args:
+        loc: location μ, shape broadcastable to ``(*batch)``.
+        scale: shape parameter b > 0, shape broadcastable to ``(*batch)``.
+        validate_args: check values; by default on eager CPU tensors only.
+
+    Raises:
+        ValueError: if a value is NaN, ``scale`` is not positive, or shapes do not broadcast.
+
+    Example:
+        >>> Triangular(0.0, 4.0).density(torch.tensor([0.0, 1.0, 3.0]))
+        tensor([0.5000, 0.2500, 0.0000])
+
+    References:
+        Martins et al. 2020, Eq. (triangular).
+    """
+
+    alpha = 2.0
+
+    def law(self) -> LineLaw:
+        """The law of (t−μ)/√b."""
+        return _TriangularLaw()
+
+    def unit(self) -> Tensor:
+        """The half-width √b."""
+        return self._wide(self.scale).sqrt()
+
+    def _score(self, points: Tensor) -> Tensor:
+        return -(points - self._wide(self.loc)).abs() / self._wide(self.scale)
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch"]:
+        """b/6."""
+        return self._round(self._wide(self.scale) / 6)
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """Shannon entropy in nats, ½ + ½ ln b."""
+        return self._round(0.5 + 0.5 * self._wide(self.scale).log())
+
+    def tsallis_negentropy(self) -> Float[Tensor, "*batch"]:
+        """Ω₂(p) = −½ + 1/(3√b)."""
+        return self._round(1 / (3 * self._half_width()) - 0.5)
+
+    def conjugate(self) -> Float[Tensor, "*batch"]:
+        """Ω₂* of the centred score, ½ − 2/(3√b)."""
+        return self._round(0.5 - 2 / (3 * self._half_width()))
+
+    @property
+    def canonical(self) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """(μ, θ) with θ = −1/b, the coefficient of |t−μ| in the score: a family for each location."""
+        return self.loc, self._round(-1 / self._wide(self.scale))
+
+    @classmethod
+    def from_canonical(cls, loc: float | Tensor, slope: float | Tensor, *, validate_args: bool | None = None) -> Self:
+        """The density of the score θ·|t−μ|.
+
+        Args:
+            loc: μ.
+            slope: θ < 0.
+            validate_args: as for the class.
+
+        Example:
+            >>> Triangular.from_canonical(0.0, -0.25).scale
+            tensor(4.)
+        """
+        loc, slope = as_parameters(loc=loc, slope=slope)
+        require_positive("-slope", -slope, "Pass theta = -1/b < 0.", validate_args)
+        return cls(loc, -1 / slope, validate_args=validate_args)
+
+    @classmethod
+    def from_moments(cls, mean: float | Tensor, variance: float | Tensor, *, validate_args: bool | None = None) -> Self:
+        """The member with this mean and variance: b = 6·variance.
+
+        Args:
+            mean: mean, shape broadcastable to ``(*batch)``.
+            variance: variance > 0, shape broadcastable to ``(*batch)``.
+            validate_args: as for the class.
+
+        Example:
+            >>> Triangular.from_moments(0.0, 1.5).half_width
+            tensor(3.)
+        """
+        mean, variance = as_parameters(mean=mean, variance=variance)
+        return cls(mean, 6 * variance, validate_args=validate_args)
+
+    @classmethod
+    def from_support(cls, low: float | Tensor, high: float | Tensor, *, validate_args: bool | None = None) -> Self:
+        """The member whose support is the interval [low, high].
+
+        Args:
+            low: lower end, shape broadcastable to ``(*batch)``.
+            high: upper end, greater than ``low``.
+            validate_args: as for the class.
+
+        Raises:
+            ValueError: if ``high`` is not above ``low``.
+
+        Example:
+            >>> Triangular.from_support(-1.0, 3.0).scale
+            tensor(4.)
+        """
+        middle, half_width = cls._middle_and_half_width(low, high, validate_args)
+        return cls(middle, in_dtype(half_width.square(), middle.dtype), validate_args=validate_args)
+
+    @classmethod
+    def fit(cls, samples: Samples) -> Self:
+        r"""The minimiser of the Fenchel–Young loss: the median, and b = 9·(mean absolute deviation from it)².
+
+        Samples may lie outside of its support, where their density is 0.
+
+        Args:
+            samples: observations along the first dimension, ``(n, *batch)``: a tensor, an array of numpy, or numbers.
+
+        Returns:
+            The density, with batch shape ``(*batch)``.
+
+        Raises:
+            ValueError: if the samples are all equal, or not finite.
+
+        Example:
+            >>> Triangular.fit(torch.tensor([-3.0, 0.0, 3.0])).scale
+            tensor(36.)
+
+        References:
+            Martins et al. 2020, App. on Fenchel–Young losses: the derivative of
+            :math:`\tfrac12 - 2/(3\sqrt b) + E|t-\mu|/b`.
+        """
+        samples = as_samples(samples)
+        require_spread(samples)
+        wide = cls._wide(samples)
+        median = wide.median(dim=0).values
+        deviation = (wide - median).abs().mean(0)
+        return cls(median.to(samples.dtype), (9 * deviation.square()).to(samples.dtype))
 
 
 class NamedGenerator:
@@ -42,7 +205,7 @@ class NamedGenerator:
         return torch.full((), self._reach, dtype=torch.float64, device=device)
 
     def __reduce__(self) -> tuple[type["NamedGenerator"], tuple[str]]:
-        # The functions of the table have no name by which pickle could find them.
+        # pickle finds functions by name, and those in the table have none.
         return NamedGenerator, (self.name,)
 
 
@@ -78,7 +241,7 @@ class CallableGenerator:
         return a * self.slope(a) - self.value(a) + self.value(torch.zeros_like(a)) - 0.5, a * bend
 
     def _search(self, device: torch.device) -> Tensor:
-        # All powers of two at once: values beyond the first that is too large, even infinite ones, are not used.
+        # All powers of two at once; values beyond the first power that is too large may be infinite and are not used.
         powers = 2.0 ** torch.arange(_FIRST_POWER, _LAST_POWER, dtype=torch.float64, device=device)
         value = self._residual(powers)[0]
         short = (value < 0).to(torch.int64).cumprod(0).sum()
@@ -101,17 +264,6 @@ class CallableGenerator:
 
 
 Generator = NamedGenerator | CallableGenerator
-
-
-def as_generator(g: str | Function, device: torch.device, validate: bool) -> Generator:
-    """A name or a callable as a generator."""
-    if callable(g):
-        return CallableGenerator(g, device, validate)
-    if not isinstance(g, str):
-        raise TypeError(f"g must be a name or a callable; got {type(g).__name__}.")
-    if g not in _NAMED:
-        raise ValueError(f"g must be one of {', '.join(_NAMED)} or a callable; got {g!r}.")
-    return NamedGenerator(g)
 
 
 class _GeneratedLaw(LineLaw):
@@ -178,7 +330,12 @@ class LocationScale(LineDensity):
         validate_args: bool | None = None,
     ) -> None:
         super().__init__(loc, scale, validate_args=validate_args)
-        self._g = as_generator(g, self.loc.device, checks_values(validate_args, self.loc, self.scale))
+        if not isinstance(g, str) and not callable(g):
+            raise TypeError(f"g must be a name or a callable; got {type(g).__name__}.")
+        if isinstance(g, str) and g not in _NAMED:
+            raise ValueError(f"g must be one of {', '.join(_NAMED)} or a callable; got {g!r}.")
+        checked = checks_values(validate_args, self.loc, self.scale)
+        self._g = NamedGenerator(g) if isinstance(g, str) else CallableGenerator(g, self.loc.device, checked)
 
     def law(self) -> LineLaw:
         """The law of (t−μ)/σ."""
@@ -216,8 +373,8 @@ class LocationScale(LineDensity):
         """
         mean, variance = as_parameters(mean=mean, variance=variance)
         require_positive("variance", variance, "Pass the square of a standard deviation.", validate_args)
-        unit = cls(torch.zeros_like(variance), torch.ones_like(variance), g, validate_args=validate_args)
-        return cls(mean, (variance / unit.variance).sqrt(), g, validate_args=validate_args)
+        standard = cls(variance.new_zeros(()), variance.new_ones(()), g, validate_args=validate_args)
+        return cls(mean, (variance / standard.variance).sqrt(), g, validate_args=validate_args)
 
     @classmethod
     def from_support(
@@ -240,11 +397,10 @@ class LocationScale(LineDensity):
             >>> LocationScale.from_support(-1.0, 3.0, "square").scale
             tensor(2.)
         """
-        low, high = as_parameters(low=low, high=high)
-        half_width = 0.5 * (high - low)
-        require_positive("high - low", half_width, "Pass low < high.", validate_args)
-        unit = cls(torch.zeros_like(half_width), torch.ones_like(half_width), g, validate_args=validate_args)
-        return cls(low + half_width, half_width / unit.half_width, g, validate_args=validate_args)
+        middle, half_width = cls._middle_and_half_width(low, high, validate_args)
+        standard = cls(middle.new_zeros(()), middle.new_ones(()), g, validate_args=validate_args)
+        scale = in_dtype(half_width / standard._half_width(), middle.dtype)
+        return cls(middle, scale, g, validate_args=validate_args)
 
     def _extra_repr(self) -> list[str]:
         return [f"g: {self._g.name}"]

@@ -1,24 +1,88 @@
-"""Mixtures of densities whose supports may differ."""
+"""Weighted sums Σ wₖPₖ of probability measures: mixtures of densities, and samples, each of which is a point mass."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributions import Categorical, Distribution, constraints
+from torch.nn.functional import pad
 from torch.types import _size
 
 from contmax._typing import Float
-from contmax.densities._beta_law import draw_indices, picked
 from contmax.densities._density import Condition, Density
 from contmax.densities._line_rule import Landmarks, landmarks_of, line_expectation, union
 from contmax.densities._region import Intervals, Region, given_region
 from contmax.densities._unchecked import unchecked, widened
+from contmax.densities._validation import checks_values, require_finite
 from contmax.numerics import implicit_root, monotone_root
 
 
-class Mixture(Density):
+class _WeightedSum(Density):
+    """Σ wₖPₖ: moments and draws follow from the weights and from the moments and draws of the parts Pₖ."""
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    @abstractmethod
+    def _weights(self) -> Tensor:
+        """w in the working dtype, ``(*batch, K)``."""
+
+    @abstractmethod
+    def _moment_of_parts(self, name: str) -> Tensor | float:
+        """The mean, variance or covariance matrix of each part, in the working dtype."""
+
+    @abstractmethod
+    def _draws_of_parts(self, sample_shape: Size) -> Tensor:
+        """Draws from each part, ``(*sample_shape, *batch, K)`` or ``(*sample_shape, *batch, K, N)``."""
+
+    def _spread(self, points: Tensor) -> Tensor:
+        """Points with a dimension for the parts."""
+        return points.unsqueeze(-1 - len(self.event_shape))
+
+    def _average(self, values: Any, event_dims: int) -> Tensor:
+        """Σ wₖxₖ of values with this number of event dimensions."""
+        weights = self._weights()
+        average: Tensor = (weights.reshape(weights.shape + (1,) * event_dims) * values).sum(-1 - event_dims)
+        return average
+
+    def _mean(self) -> Tensor:
+        return self._average(self._moment_of_parts("mean"), len(self.event_shape))
+
+    @property
+    def mean(self) -> Tensor:
+        """Σ wₖμₖ."""
+        return self._round(self._mean())
+
+    @property
+    def variance(self) -> Tensor:
+        """Σ wₖ(σₖ² + (μₖ−μ)²) for each coordinate."""
+        offset = self._moment_of_parts("mean") - self._spread(self._mean())
+        return self._round(self._average(self._moment_of_parts("variance") + offset.square(), len(self.event_shape)))
+
+    @property
+    def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
+        """Σ wₖ(Σₖ + (μₖ−μ)(μₖ−μ)ᵀ)."""
+        if not self.event_shape:
+            return super().covariance_matrix
+        offset = self._moment_of_parts("mean") - self._spread(self._mean())
+        outer = offset.unsqueeze(-1) * offset.unsqueeze(-2)
+        return self._round(self._average(self._moment_of_parts("covariance_matrix") + outer, 2))
+
+    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
+        """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""
+        with torch.no_grad():
+            shape, weights = torch.Size(sample_shape), self._weights()
+            draws = self._draws_of_parts(shape)
+            if 0 in (*shape, *self.batch_shape):
+                # Categorical refuses to draw nothing.
+                return draws.new_empty(shape + self.batch_shape + self.event_shape)
+            index = Categorical(weights, validate_args=False).sample(shape)
+            return _picked(draws, index, len(self.event_shape))
+
+
+class Mixture(_WeightedSum):
     r"""Mixture of densities of one family; its support is the union of their supports.
 
     .. math:: p(t) = \sum_k w_k\, p_k(t)
@@ -40,15 +104,17 @@ class Mixture(Density):
         (tensor([0.3750, 0.0000]), tensor(6.))
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+    _batched: ClassVar[dict[str, int]] = {"_logits": 1}
 
-    def __init__(
-        self,
-        mixture_distribution: Categorical,
-        component_distribution: Distribution,
-    ) -> None:
-        _require("mixture_distribution", mixture_distribution, Categorical)
-        _require("component_distribution", component_distribution, Distribution)
+    def __init__(self, mixture_distribution: Categorical, component_distribution: Distribution) -> None:
+        for name, value, kind in (
+            ("mixture_distribution", mixture_distribution, Categorical),
+            ("component_distribution", component_distribution, Distribution),
+        ):
+            if not isinstance(value, kind):
+                raise TypeError(
+                    f"{name} must be a {kind.__name__}; got {type(value).__name__}. Pass one of torch.distributions."
+                )
         shape = component_distribution.batch_shape
         if not shape or shape[-1] != mixture_distribution.param_shape[-1]:
             raise ValueError(
@@ -95,34 +161,20 @@ class Mixture(Density):
             f"Union({support})", lambda points: support.check(self._spread(points)).any(-1), len(self.event_shape)
         )
 
-    def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
-        """The same mixture with a larger batch shape, without copying its parameters."""
-        new: Self = self._get_checked_instance(type(self), _instance)
-        shape = torch.Size(batch_shape)
-        new._mixture = self._mixture.expand(shape)
-        new._logits = self._logits.expand(shape + self._logits.shape[-1:])
-        new._component = self._component.expand(shape + self._component.batch_shape[-1:])
-        Density.__init__(new, shape, self.event_shape)
-        return new
-
-    def _spread(self, points: Tensor) -> Tensor:
-        """Points with a dimension for the components."""
-        return points.unsqueeze(-1 - len(self.event_shape))
+    def _rebind(self) -> None:
+        if self._mixture.batch_shape != self.batch_shape:
+            self._mixture = self._mixture.expand(self.batch_shape)
+            self._component = self._component.expand(self.batch_shape + self._component.batch_shape[-1:])
 
     def _log_weights(self) -> Tensor:
-        """ln w, normalised in the working dtype: in half precision weights add up to one only roughly."""
+        """ln w, normalised in the working dtype: in half precision the sum of weights is only roughly one."""
         return torch.log_softmax(self._wide(self._logits), -1)
 
     def _weights(self) -> Tensor:
         return self._log_weights().exp()
 
-    def _average(self, values: Tensor, event_dims: int) -> Tensor:
-        """Σ wₖ xₖ of values with this number of event dimensions."""
-        weights = self._weights()
-        return (weights.reshape(weights.shape + (1,) * event_dims) * values).sum(-1 - event_dims)
-
     def _components(self) -> Distribution:
-        """The components in at least float32, so that no result is rounded to half precision on the way."""
+        """The components in at least float32: nothing is rounded to half precision before the result."""
         return widened(self._component)
 
     def _log_density(self, points: Tensor) -> Tensor:
@@ -134,30 +186,12 @@ class Mixture(Density):
         dead = total == 0
         return torch.where(dead, -math.inf, torch.log(torch.where(dead, 1.0, total)) + largest.squeeze(-1))
 
-    def _mean(self) -> Tensor:
-        return self._average(self._components().mean, len(self.event_shape))
+    def _moment_of_parts(self, name: str) -> Tensor:
+        moment: Tensor = getattr(self._components(), name)
+        return moment
 
-    @property
-    def mean(self) -> Tensor:
-        """Σ wₖ μₖ."""
-        return self._round(self._mean())
-
-    @property
-    def variance(self) -> Tensor:
-        """Σ wₖ (σₖ² + (μₖ−μ)²) for each coordinate."""
-        components = self._components()
-        offset = components.mean - self._spread(self._mean())
-        return self._round(self._average(components.variance + offset.square(), len(self.event_shape)))
-
-    @property
-    def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
-        """Σ wₖ (Σₖ + (μₖ−μ)(μₖ−μ)ᵀ)."""
-        if not self.event_shape:
-            return self.variance[..., None, None]
-        components: Any = self._components()
-        offset = components.mean - self._spread(self._mean())
-        second = components.covariance_matrix + offset.unsqueeze(-1) * offset.unsqueeze(-2)
-        return self._round(self._average(second, 2))
+    def _draws_of_parts(self, sample_shape: Size) -> Tensor:
+        return self._component.sample(sample_shape)
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """P(T ≤ t) on the line, Σ wₖ Fₖ(t); arguments as ``log_prob``."""
@@ -179,7 +213,7 @@ class Mixture(Density):
         quantiles = self._components().icdf(self._spread(torch.where(valid, q, 0.5)))
         low, high = quantiles.amin(-1), quantiles.amax(-1)
         end = (q <= 0) | (q >= 1) | (low == high)
-        # Ends of the support may be infinite; they are known, and the search leaves them out.
+        # At q = 0 and 1 the quantiles are the ends of the support, which may be infinite: no search there.
         bracket = torch.where(end, 0.0, low.detach()), torch.where(end, 1.0, high.detach())
 
         residual = self._residual(q)
@@ -188,13 +222,8 @@ class Mixture(Density):
         return torch.where(valid, t, math.nan).to(self._result_dtype(value))
 
     def _residual(self, share: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """t ↦ P(T ≤ t) − q and its derivative, infinite where the density vanishes: a step from there has no length."""
-
-        def residual(t: Tensor) -> tuple[Tensor, Tensor]:
-            slope = self._log_density(t).exp()
-            return self._cdf(t) - share, torch.where(slope > 0, slope, math.inf)
-
-        return residual
+        """t ↦ P(T ≤ t) − q and its derivative."""
+        return lambda t: (self._cdf(t) - share, self._log_density(t).exp())
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats, on the line, by quadrature."""
@@ -221,13 +250,6 @@ class Mixture(Density):
         """The landmarks of all components."""
         return union(landmarks_of(self._component))
 
-    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
-        """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""
-        with torch.no_grad():
-            shape = torch.Size(sample_shape)
-            index = draw_indices(self._weights(), shape)
-            return picked(self._component.sample(shape), index, len(self.event_shape))
-
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Draws on the line; gradients come from the distribution function, whose value at each draw is held fixed."""
         if self.event_shape:
@@ -239,11 +261,126 @@ class Mixture(Density):
         return f"Mixture({self._mixture}, {self._component})"
 
 
-def _require(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(
-            f"{name} must be a {kind.__name__}; got {type(value).__name__}. Pass one of torch.distributions."
+class Empirical(_WeightedSum):
+    r"""Weighted samples: the measure :math:`\sum_i w_i\,\delta_{t_i}`, which has moments but no density.
+
+    Args:
+        samples: observations t. One-dimensional: n numbers. Otherwise ``(*batch, n, N)``: points in N dimensions; for a
+            batch of numbers ``(*batch, n)`` pass ``event_dim=0``.
+        weights: w ≥ 0, ``(*batch, n)``, normalised here; equal by default.
+        event_dim: 0 if samples are numbers, 1 if they are vectors; by default 1 unless ``samples`` is one-dimensional.
+        validate_args: check values; by default on eager CPU tensors only.
+
+    Raises:
+        ValueError: if there are no samples, a value is NaN, weights are negative or all zero, or shapes do not fit.
+
+    Example:
+        >>> p = Empirical(torch.tensor([0.0, 1.0, 5.0]), weights=torch.tensor([1.0, 1.0, 2.0]))
+        >>> p.mean, p.cdf(torch.tensor(1.0)), p.icdf(torch.tensor(0.3))
+        (tensor(2.7500), tensor(0.5000), tensor(1.))
+    """
+
+    has_rsample = False
+
+    def __init__(
+        self,
+        samples: Tensor,
+        weights: Tensor | None = None,
+        *,
+        event_dim: int | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if not samples.is_floating_point():
+            raise TypeError(f"samples must be floating point; got {samples.dtype}. Pass samples.float().")
+        event_dim = min(samples.ndim - 1, 1) if event_dim is None else event_dim
+        if event_dim not in (0, 1) or samples.ndim < 1 + event_dim or not samples.shape[samples.ndim - 1 - event_dim]:
+            raise ValueError(
+                f"samples must have shape (..., n) or (..., n, N) with n > 0; got {tuple(samples.shape)} "
+                f"with event_dim {event_dim}."
+            )
+        shape = samples.shape[: samples.ndim - event_dim]
+        share = samples.new_ones(()) if weights is None else weights.to(samples.dtype)
+        try:
+            share = share.expand(shape)
+        except RuntimeError:
+            raise ValueError(
+                f"weights must broadcast to one number per sample, {tuple(shape)}; got {tuple(share.shape)}."
+            ) from None
+        if checks_values(validate_args, samples, share):
+            require_finite("samples", samples)
+            require_finite("weights", share)
+            if bool((share < 0).any()) or bool((share.sum(-1) <= 0).any()):
+                raise ValueError(f"weights must be non-negative with a positive sum; got min {float(share.min()):.4g}.")
+        wide = self._wide(share)
+        self.samples = samples
+        self.weights = (wide / wide.sum(-1, keepdim=True)).to(samples.dtype)
+        super().__init__(shape[:-1], samples.shape[samples.ndim - event_dim :])
+        self._batched = {"samples": 1 + event_dim, "weights": 1}  # type: ignore[misc]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of results."""
+        return self.samples.dtype
+
+    @constraints.dependent_property(is_discrete=False)
+    def support(self) -> constraints.Constraint:
+        """All of ℝ or ℝᴺ: the samples stand for an unknown distribution."""
+        return constraints.real_vector if self.event_shape else constraints.real
+
+    def _log_density(self, points: Tensor) -> Tensor:
+        raise NotImplementedError("an empirical measure has no density; use its moments, cdf or icdf.")
+
+    def _weights(self) -> Tensor:
+        return self._wide(self.weights)
+
+    def _moment_of_parts(self, name: str) -> Tensor | float:
+        return self._wide(self.samples) if name == "mean" else 0.0
+
+    def _draws_of_parts(self, sample_shape: Size) -> Tensor:
+        return self.samples.expand(sample_shape + self.samples.shape)
+
+    def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The share of the samples that do not exceed t, on the line; no gradient to t."""
+        points = self._points(value)
+        ordered, reached = self._steps()
+        count = (ordered <= points.unsqueeze(-1)).sum(-1)
+        share = self._pick(pad(reached, (1, 0)), count)
+        return torch.where(points.isnan(), math.nan, share).to(self._result_dtype(value))
+
+    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The smallest sample whose cdf reaches q, on the line; NaN for q outside [0, 1]."""
+        q = self._points(value)
+        ordered, reached = self._steps()
+        last = ordered.shape[-1] - 1
+        index = (reached < q.unsqueeze(-1)).sum(-1).clamp(max=last)
+        # A q between two values of the cdf may be one of them, rounded differently: 0.8 and eight times 0.1.
+        lenient = (reached < q.unsqueeze(-1) * (1 - 4 * torch.finfo(q.dtype).eps)).sum(-1).clamp(max=last)
+        index = torch.where(self._pick(reached, index) == q, index, lenient)
+        return torch.where((q >= 0) & (q <= 1), self._pick(ordered, index), math.nan).to(self._result_dtype(value))
+
+    def _steps(self) -> tuple[Tensor, Tensor]:
+        """The samples in increasing order, and the cdf at each."""
+        ordered, order = self._wide(self.samples).sort(-1)
+        reached = self._wide(self.weights).gather(-1, order).cumsum(-1)
+        # Rounding must not leave the last sample short of 1.
+        return ordered, reached / reached[..., -1:]
+
+    def _pick(self, table: Tensor, index: Tensor) -> Tensor:
+        """The entry of each row at the index."""
+        shape = torch.broadcast_shapes(index.shape, self.batch_shape)
+        return _picked(table.expand(*shape, -1), index.expand(shape), 0)
+
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
+        """Not defined: a draw is one of the samples and does not depend smoothly on the weights."""
+        raise NotImplementedError(
+            "a draw is one of the samples and does not depend smoothly on the weights; use sample()."
         )
+
+
+def _picked(table: Tensor, index: Tensor, event_dims: int) -> Tensor:
+    """The entry of each row that an index names: table ``(*shape, K, *event)``, index ``(*shape)``."""
+    where = index.reshape(index.shape + (1,) * (1 + event_dims))
+    return table.gather(index.ndim, where.expand(*index.shape, 1, *table.shape[index.ndim + 1 :])).squeeze(index.ndim)
 
 
 def _logits_of(weights: Categorical) -> Tensor:

@@ -1,5 +1,6 @@
-r"""β-Gaussians in N dimensions: the Ω_α-map of a quadratic score."""
+"""β-Gaussians in N dimensions: the Ω_α-map of a quadratic score."""
 
+from collections.abc import Callable
 from typing import ClassVar, Self
 
 import torch
@@ -10,20 +11,15 @@ from torch.types import _size
 from contmax._typing import Float
 from contmax.densities._beta_law import draw_offsets, radial_cdf
 from contmax.densities._density import Condition
-from contmax.densities._elliptical import (
-    Elliptical,
-    adjustable_profile,
-    escort_index,
-    weighted_moments,
-)
+from contmax.densities._elliptical import Elliptical, adjustable_profile, weighted_moments
+from contmax.densities._profile import Profile
 from contmax.densities._region import EllipsoidRegion
-from contmax.densities._scale import Scale, common_dim, given_scale, scale_of, scale_of_precision
+from contmax.densities._scale import Scale, given_scale, scale_of
 from contmax.densities._validation import (
     Samples,
     as_parameters,
     as_samples,
     broadcast_batch,
-    checks_values,
     expanded,
     require_broadcastable,
     require_finite,
@@ -92,11 +88,10 @@ class MultivariateBetaGaussian(Elliptical):
         }
         name, raw = given_scale(given)
         loc, raw = as_parameters(loc=loc, **{name: raw})
-        common_dim(loc, name, raw)
-        self._assemble(loc, scale_of(name, raw, checks_values(validate_args, loc, raw)), alpha, validate_args)
+        self._assemble(loc, scale_of(loc, name, raw, validate_args), alpha, validate_args)
 
     def _assemble(self, loc: Tensor, scale: Scale, alpha: float | Tensor, validate_args: bool | None) -> None:
-        """Check location and index, and set the attributes."""
+        """Set the attributes, after checks of location and index."""
         require_finite("loc", loc, validate_args)
         batch = broadcast_batch(loc=loc.shape[:-1], scale=scale.batch_shape)
         self.loc, self._scale = expanded(loc, (*batch, scale.dim)), scale
@@ -120,7 +115,7 @@ class MultivariateBetaGaussian(Elliptical):
 
     @property
     def _sigma(self) -> Scale:
-        """Σ as it is held."""
+        """Σ."""
         return self._scale
 
     def _half_log_det(self) -> Tensor:
@@ -185,10 +180,9 @@ class MultivariateBetaGaussian(Elliptical):
             tensor([1., 1.])
         """
         linear, quadratic = as_parameters(linear=linear, quadratic=quadratic)
-        common_dim(linear, "quadratic", quadratic)
-        scale = scale_of_precision("-2 * quadratic", -2 * quadratic, checks_values(validate_args, quadratic))
+        scale = scale_of(linear, "-2 * quadratic", -2 * quadratic, validate_args, kind="precision_matrix")
         loc = (scale.matrix() * linear.unsqueeze(-2)).sum(-1)
-        return cls._of_scale(loc.to(linear.dtype), scale, alpha, validate_args=validate_args)
+        return cls._of_scale(loc.to(linear.dtype), scale, alpha, validate_args)
 
     @classmethod
     def from_moments(
@@ -212,13 +206,8 @@ class MultivariateBetaGaussian(Elliptical):
             >>> MultivariateBetaGaussian.from_moments(torch.zeros(2), 3 * torch.eye(2)).variance.round(decimals=4)
             tensor([3., 3.])
         """
-        mean, covariance = as_parameters(mean=mean, covariance=covariance)
-        dim = common_dim(mean, "covariance", covariance)
-        profile = adjustable_profile(alpha, dim, "covariance", validate_args)
-        shape = scale_of("covariance", covariance, checks_values(validate_args, covariance))
-        return cls._of_shape(
-            mean, shape, profile.half_log_det_of_covariance(shape.half_log_det()), alpha, validate_args
-        )
+        size = Profile.half_log_det_of_covariance
+        return cls._proportional("covariance", size, alpha, validate_args, mean=mean, covariance=covariance)
 
     @classmethod
     def from_support(
@@ -243,11 +232,8 @@ class MultivariateBetaGaussian(Elliptical):
             >>> p.support.check(torch.tensor([[1.99, 0.0], [0.0, 1.01]]))
             tensor([ True, False])
         """
-        center, shape_matrix = as_parameters(center=center, shape_matrix=shape_matrix)
-        dim = common_dim(center, "shape_matrix", shape_matrix)
-        profile = adjustable_profile(alpha, dim, "support", validate_args)
-        shape = scale_of("shape_matrix", shape_matrix, checks_values(validate_args, shape_matrix))
-        return cls._of_shape(center, shape, profile.half_log_det_of_support(shape.half_log_det()), alpha, validate_args)
+        size = Profile.half_log_det_of_support
+        return cls._proportional("support", size, alpha, validate_args, center=center, shape_matrix=shape_matrix)
 
     @classmethod
     def fit(cls, samples: Samples, alpha: float | Tensor = 2.0, *, weights: Tensor | None = None) -> Self:
@@ -273,27 +259,8 @@ class MultivariateBetaGaussian(Elliptical):
         """
         return cls.from_moments(*weighted_moments(as_samples(samples), weights), alpha)
 
-    def escort(self, beta: float) -> "MultivariateBetaGaussian":
-        r"""The β-escort :math:`p^\beta / \int p^\beta`: another β-Gaussian, with the same support.
-
-        Args:
-            beta: order β > 0. With β = 2 − α (1 < α < 2) it is the density under which gradients of the Ω_α-map
-                average, and its index is 1/(2−α).
-
-        Returns:
-            The β-Gaussian of index 1 + (α−1)/β.
-
-        Raises:
-            ValueError: if ``beta`` is not positive.
-
-        Example:
-            >>> MultivariateBetaGaussian(torch.zeros(2), torch.eye(2), alpha=1.5).escort(0.5).alpha
-            2.0
-        """
-        alpha = escort_index(self.alpha, beta)
-        log_stretch = self._profile.log_escort_stretch(float(beta), self._half_log_det())
-        stretched = self._scale.stretched((0.5 * log_stretch).exp())
-        return MultivariateBetaGaussian._of_scale(self.loc, stretched, alpha)
+    def _stretched(self, factor: Tensor, alpha: float | Tensor) -> "MultivariateBetaGaussian":
+        return MultivariateBetaGaussian._of_scale(self.loc, self._scale.stretched(factor), alpha)
 
     def radial_cdf(self, radius: float | Tensor) -> Float[Tensor, "..."]:
         r"""P(√Δ ≤ r): the mass inside the ellipsoid of Mahalanobis radius r.
@@ -320,19 +287,28 @@ class MultivariateBetaGaussian(Elliptical):
         return self._round(self._wide(self.loc) + self._scale.stretched(factor).apply(offsets))
 
     @classmethod
-    def _of_scale(cls, loc: Tensor, scale: Scale, alpha: float | Tensor, *, validate_args: bool | None = None) -> Self:
-        """The density with this scale, as it is."""
+    def _of_scale(cls, loc: Tensor, scale: Scale, alpha: float | Tensor, validate_args: bool | None = None) -> Self:
+        """The density with this scale; the constructor takes the arguments of a scale instead."""
         new = cls.__new__(cls)
         new._assemble(loc, scale, alpha, validate_args)
         return new
 
     @classmethod
-    def _of_shape(
-        cls, loc: Tensor, shape: Scale, half_log_det: Tensor, alpha: float | Tensor, validate_args: bool | None
+    def _proportional(
+        cls,
+        adjusted: str,
+        size: Callable[[Profile, Tensor], Tensor],
+        alpha: float | Tensor,
+        validate_args: bool | None,
+        **given: Tensor,
     ) -> Self:
-        """The density with Σ proportional to ``shape`` and this ½ln|Σ|."""
-        factor = ((half_log_det - shape.half_log_det()) / shape.dim).exp()
-        return cls._of_scale(loc, shape.stretched(factor), alpha, validate_args=validate_args)
+        """The density with Σ proportional to T, for ``given`` centre and T; ``size`` leads from ½ln|T| to ½ln|Σ|."""
+        (center, matrix), (_, name) = as_parameters(**given), given
+        shape = scale_of(center, name, matrix, validate_args)
+        profile = adjustable_profile(alpha, shape.dim, adjusted, validate_args)
+        own = shape.half_log_det()
+        factor = ((size(profile, own) - own) / shape.dim).exp()
+        return cls._of_scale(center, shape.stretched(factor), alpha, validate_args)
 
 
 class TruncatedParaboloid(MultivariateBetaGaussian):

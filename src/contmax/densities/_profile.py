@@ -59,7 +59,7 @@ class Profile:
     def _margin(self) -> Scalar:
         """1 + ε(s+1) = (s+1)α − s, zero where the variance becomes infinite: exact to the last digit of α."""
         alpha = self.alpha.double() if isinstance(self.alpha, Tensor) else self.alpha
-        # The upper half of the digits, whose product with s + 1 needs no rounding (Dekker's splitting).
+        # Dekker's splitting: the product of the upper half of the digits with s + 1 needs no rounding.
         carried = 134217729.0 * alpha
         upper = carried - (carried - alpha)
         return ((self.half + 1) * upper - self.half) + (self.half + 1) * (alpha - upper)
@@ -214,7 +214,7 @@ class UniformProfile(Profile):
         self._log_unit_radius_sq = (math.lgamma(1 + self.half) - self.half * math.log(math.pi)) / self.half
 
     def log_peak(self, half_log_det: Tensor) -> Tensor:
-        """0, as are the negentropy and the entropy."""
+        """0, as are negentropy and entropy."""
         return torch.zeros_like(half_log_det)
 
     negentropy = entropy = log_peak
@@ -224,7 +224,7 @@ class UniformProfile(Profile):
         return torch.zeros_like(half_log_det)
 
     def log_escort_stretch(self, beta: float, half_log_det: Tensor) -> Tensor:
-        """ln 1: every escort of a uniform density is that density."""
+        """ln 1: a uniform density is its own escort."""
         return torch.zeros_like(half_log_det)
 
     def radius(self, half_log_det: Tensor) -> Tensor:
@@ -237,17 +237,15 @@ class UniformProfile(Profile):
 
     def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:
         """0 on the ellipsoid, −inf outside, with zero gradient."""
-        # Zero, but still a function of the parameters: a backward pass finds zero gradients, not a missing graph.
+        # Zero as a function of the parameters: a backward pass then finds zero gradients instead of no graph.
         zero = 0.0 * (square.clamp(max=torch.finfo(square.dtype).max) + half_log_det)
         return torch.where(square >= 1, -math.inf, zero)
 
     def threshold(self, half_log_det: Tensor) -> Tensor:
-        """λ = −R²/2."""
+        """λ = −R²/2, which is A too, since 1/ε = 0."""
         return -0.5 * self.radius(half_log_det).square()
 
-    def normalizer(self, half_log_det: Tensor) -> Tensor:
-        """A = λ, since 1/ε = 0."""
-        return self.threshold(half_log_det)
+    normalizer = threshold
 
     def variance_factor(self, half_log_det: Tensor) -> Tensor:
         """R²/(N+2)."""

@@ -16,7 +16,6 @@ these it is monotone, and each root is found by dividing intervals, and one step
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,15 +23,15 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
 from contmax._typing import Bool, Float
-from contmax.numerics import gauss_legendre, principal_axes
+from contmax.numerics import gauss_legendre, principal_axes, sign_change
 
-# Sections of a body: the first number finds the range of the overlap, the second integrates over it.
+# Plane sections of a body: the first number finds the range of the overlap, the second integrates over it.
 _LOOK, _SECTIONS = 32, 48
-# Twelve divisions into five parts: from a quarter of the circle to 6e-9, where one step of Newton's method suffices.
-_INNER, _ROUNDS = 4, 12
-# Boundaries that coincide up to this, in units of their size, are counted once, as that of the first set.
+# Twelve divisions into five parts lead from a quarter of the circle to 6e-9; then one step of Newton's method suffices.
+_PARTS, _ROUNDS = 5, 12
+# Boundaries closer than this, relative to their size, count once, as the boundary of the first set.
 _COINCIDENT = 1e-11
-# A share of the disk up to this is rounding.
+# Shares of the disk up to this are rounding errors.
 _ROUNDING = 1e-15
 
 
@@ -41,8 +40,8 @@ class Intervals:
     """A union of intervals on the line; one that does not end after it begins is empty.
 
     Attributes:
-        low: where they begin, ``(*batch, M)``.
-        high: where they end, ``(*batch, M)``; +∞ of an unbounded one.
+        low: lower ends, ``(*batch, M)``; −∞ of an unbounded interval.
+        high: upper ends, ``(*batch, M)``; +∞ of an unbounded interval.
     """
 
     low: Float[Tensor, "*batch M"]
@@ -55,16 +54,12 @@ class Intervals:
 
     def volume(self) -> Float[Tensor, "*batch"]:
         """The length of the union; +∞ where it is unbounded."""
-        bounded = self.bounded
-        finite = self.finite()
-        points = torch.cat([finite.low, finite.high], -1).sort(-1).values
-        length = (points.diff(dim=-1) * finite.holds(points)).sum(-1)
-        return torch.where(bounded, length, math.inf)
+        return torch.where(self.bounded, _lengths(self, self)[1], math.inf)
 
-    def holds(self, points: Float[Tensor, "... P"]) -> Bool[Tensor, "... P-1"]:
-        """Which gaps between sorted points belong to the union; all ends of the intervals are among the points."""
-        middle = (0.5 * (points[..., 1:] + points[..., :-1])).unsqueeze(-2)
-        inside: Tensor = (self.low.unsqueeze(-1) <= middle) & (middle <= self.high.unsqueeze(-1))
+    def holds(self, points: Float[Tensor, "... P"]) -> Bool[Tensor, "... P"]:
+        """Which points belong to the union."""
+        at = points.unsqueeze(-2)
+        inside: Tensor = (self.low.unsqueeze(-1) <= at) & (at <= self.high.unsqueeze(-1))
         return inside.any(-2)
 
     def finite(self) -> "Intervals":
@@ -79,8 +74,8 @@ class EllipsoidRegion:
 
     Attributes:
         center: c, ``(*batch, N)``.
-        factor: F, lower triangular, ``(*batch, N, N)``; any where unbounded.
-        bounded: where it is one, ``(*batch)``; elsewhere it is all of space.
+        factor: F, lower triangular, ``(*batch, N, N)``; arbitrary where unbounded.
+        bounded: false where the region is all of space, ``(*batch)``.
     """
 
     center: Float[Tensor, "*#batch N"]
@@ -158,7 +153,7 @@ def given_region(other: object) -> Region | None:
     if not isinstance(low, Tensor) or not isinstance(high, Tensor):
         return None
     low, high = torch.broadcast_tensors(low.double(), high.double())
-    # A domain holds no batch: one dimension is that of the coordinates.
+    # The corners of a domain have no batch: their only dimension is that of the coordinates.
     if low.dim() and (event_dims or not isinstance(other, Distribution)):
         return BoxRegion(0.5 * (low + high), 0.5 * (high - low))
     return Intervals(low.unsqueeze(-1), high.unsqueeze(-1))
@@ -173,7 +168,7 @@ def intersection_over_union(first: Region, second: Region) -> Float[Tensor, "...
     """
     first, second = _on_the_line_if_one(first), _on_the_line_if_one(second)
     if isinstance(first, Intervals) and isinstance(second, Intervals):
-        shared, union = _on_the_line(first, second)
+        shared, union = _lengths(first, second)
     elif isinstance(first, EllipsoidRegion) and not isinstance(second, Intervals):
         with torch.no_grad():
             shared = _shared_volume(first, second)
@@ -193,13 +188,14 @@ def _on_the_line_if_one(region: Region) -> Region:
     return Intervals(region.center - reach, region.center + reach)
 
 
-def _on_the_line(first: Intervals, second: Intervals) -> tuple[Tensor, Tensor]:
-    """Lengths of intersection and union, exactly, with their gradients."""
+def _lengths(first: Intervals, second: Intervals) -> tuple[Tensor, Tensor]:
+    """Lengths of intersection and union, exactly, with their gradients; without unbounded intervals."""
     first, second = first.finite(), second.finite()
     batch = torch.broadcast_shapes(first.low.shape[:-1], second.low.shape[:-1])
     ends = [side.expand(*batch, -1) for side in (first.low, first.high, second.low, second.high)]
     points = torch.cat(ends, -1).sort(-1).values
-    steps, in_first, in_second = points.diff(dim=-1), first.holds(points), second.holds(points)
+    middle = 0.5 * (points[..., 1:] + points[..., :-1])
+    steps, in_first, in_second = points.diff(dim=-1), first.holds(middle), second.holds(middle)
     return (steps * (in_first & in_second)).sum(-1), (steps * (in_first | in_second)).sum(-1)
 
 
@@ -219,39 +215,28 @@ def _shared_volume(first: EllipsoidRegion, second: EllipsoidRegion | BoxRegion) 
     low = torch.maximum(-first.reach, second.center[..., 0] - second.reach)
     high = torch.maximum(low, torch.minimum(first.reach, second.center[..., 0] + second.reach))
     step = (torch.arange(_LOOK, dtype=low.dtype, device=low.device) + 0.5) / _LOOK
-    found = _section_overlap(first, second, low.unsqueeze(-1) + (high - low).unsqueeze(-1) * step) > 0
+    at = low.unsqueeze(-1) + (high - low).unsqueeze(-1) * step
+    found = _plane_overlap(first.sections(at), second.sections(at)) > 0
     # The intersection is convex: it ends less than one step beyond the last section that meets it.
     start = (torch.where(found, step, 1.0).amin(-1) - 1 / _LOOK).clamp(0, 1)
     stop = (torch.where(found, step, 0.0).amax(-1) + 1 / _LOOK).clamp(0, 1)
     span = (high - low) * (stop - start).clamp(min=0)
     nodes, weights = gauss_legendre(_SECTIONS, low.device)
     at = (low + (high - low) * start).unsqueeze(-1) + span.unsqueeze(-1) * (0.5 + 0.5 * nodes)
-    return 0.5 * span * (weights * _section_overlap(first, second, at)).sum(-1)
-
-
-def _section_overlap(first: EllipsoidRegion, second: EllipsoidRegion | BoxRegion, at: Tensor) -> Tensor:
-    """Areas of the intersection in planes across the first coordinate, ``(*batch, n)``."""
-    return _plane_overlap(first.sections(at), second.sections(at))
+    return 0.5 * span * (weights * _plane_overlap(first.sections(at), second.sections(at))).sum(-1)
 
 
 def _plane_overlap(ellipse: EllipsoidRegion, other: EllipsoidRegion | BoxRegion) -> Float[Tensor, "*batch"]:
-    """The area of the intersection, to about 1e-10 of the larger of the two areas; without gradient.
-
-    Args:
-        ellipse: bounded, in the plane.
-        other: bounded; its batch broadcasts.
-    """
-    with torch.no_grad():
-        area, other_area = ellipse.volume(), other.volume()
-        empty = (area <= 0) | (other_area <= 0)
-        ellipse = _or_disk(ellipse, empty)
-        if isinstance(other, BoxRegion):
-            share = _disk_and_box(ellipse, other)
-        else:
-            share = _disk_and_ellipse(ellipse, _or_disk(other, empty))
-        share = torch.where(share > _ROUNDING, share / math.pi, 0.0).clamp(max=1)
-        shared = torch.minimum(area * share, other_area)
-        return torch.where(empty, 0.0, shared)
+    """The area of the intersection, to about 1e-10 of the larger of the two areas, for bounded sets."""
+    area, other_area = ellipse.volume(), other.volume()
+    empty = (area <= 0) | (other_area <= 0)
+    ellipse = _or_disk(ellipse, empty)
+    if isinstance(other, BoxRegion):
+        share = _disk_and_box(ellipse, other)
+    else:
+        share = _disk_and_ellipse(ellipse, _or_disk(other, empty))
+    share = torch.where(share > _ROUNDING, share / math.pi, 0.0).clamp(max=1)
+    return torch.where(empty, 0.0, torch.minimum(area * share, other_area))
 
 
 def _or_disk(ellipse: EllipsoidRegion, empty: Tensor) -> EllipsoidRegion:
@@ -269,7 +254,7 @@ def _whitened(ellipse: EllipsoidRegion, offset: Float[Tensor, "... 2"]) -> Float
 
 
 def _disk_and_box(ellipse: EllipsoidRegion, box: BoxRegion) -> Tensor:
-    """The area of the overlap in units in which that of the disk is π."""
+    """The area of the overlap, in units in which the ellipse is the unit disk."""
     offset, half = box.center - ellipse.center, box.half.clamp(min=0)
     corners = [torch.stack([x * half[..., 0], y * half[..., 1]], -1) for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
     white = [_whitened(ellipse, offset + corner) for corner in corners]
@@ -289,7 +274,7 @@ def _edge(start: Tensor, stop: Tensor) -> Tensor:
     length, shift = along.square().sum(-1), (start * along).sum(-1)
     alive = length > 0
     length = torch.where(alive, length, 1.0)
-    # Squared distance of the line from the origin: with a cross product, which does not cancel.
+    # Squared distance of the line from the origin; no digits cancel in a cross product.
     distance = _cross(start, stop).square() / length
     root = (length * (1 - distance)).clamp(min=0).sqrt()
     enter, leave = ((-shift + sign * root) / length for sign in (-1, 1))
@@ -308,7 +293,7 @@ def _sector(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _disk_and_ellipse(disk: EllipsoidRegion, other: EllipsoidRegion) -> Tensor:
-    """The area of the overlap in units in which that of the disk is π."""
+    """The area of the overlap, in units in which the first ellipse is the unit disk."""
     factor = torch.stack([_whitened(disk, column) for column in other.factor.unbind(-1)], -1)
     offset = _whitened(disk, other.center - disk.center)
     turned = factor @ principal_axes(factor)
@@ -322,7 +307,7 @@ def _disk_and_ellipse(disk: EllipsoidRegion, other: EllipsoidRegion) -> Tensor:
         for i in (0, 1)
     )
     width = torch.cat([circle, ellipse], -1)
-    # Triangles with a corner in the middle of the overlap: ends of arcs that should meet miss each other slightly.
+    # Triangles get a corner in the middle of the overlap: ends of arcs that should meet miss each other slightly.
     total = width.sum(-1)[..., None, None]
     middle = (width.unsqueeze(-1) * 0.5 * (start + stop)).sum(-2, keepdim=True) / torch.where(total > 0, total, 1.0)
     product = axes.prod(-1)
@@ -345,8 +330,8 @@ def _less_sine(angle: Tensor) -> Tensor:
 
 
 def _arcs_inside(axes: Float[Tensor, "*batch 2"], center: Float[Tensor, "*batch 2"], slack: float) -> list[Tensor]:
-    """Arcs of the unit circle with g ≤ slack, from start to stop, ``(*batch, 12)`` each; some have no length."""
-    # Divided by the larger of 1/a² and 1/b², whose squares might overflow.
+    """Arcs of the unit circle with g ≤ slack: starts and stops, ``(*batch, 12)`` each; some arcs have no length."""
+    # Weights relative to the larger of 1/a² and 1/b², whose squares might overflow.
     weight = (axes.amin(-1, keepdim=True) / axes).square()
     pull = weight * center
 
@@ -360,11 +345,13 @@ def _arcs_inside(axes: Float[Tensor, "*batch 2"], center: Float[Tensor, "*batch 
         return bend * x * y + pull[..., :1] * y - pull[..., 1:] * x
 
     ends = _between_extrema(pull)
-    extrema = _sign_change(slope, ends[..., :-1], ends[..., 1:])
+    start, stop = ends[..., :-1], ends[..., 1:]
+    extrema = sign_change(slope, start, stop, slope(start) < 0, parts=_PARTS, rounds=_ROUNDS)
     ends = torch.cat([ends, extrema], -1).sort(-1).values
     start, stop = ends[..., :-1], ends[..., 1:]
-    in_first, in_last = excess(start) <= 0, excess(stop) <= 0
-    root = _sign_change(excess, start, stop)
+    before = excess(start)
+    in_first, in_last = before <= 0, excess(stop) <= 0
+    root = sign_change(excess, start, stop, before < 0, parts=_PARTS, rounds=_ROUNDS)
     # A step of Newton's method, unless it is longer than the interval that the search has left.
     steepness = 2 * slope(root) / axes.amin(-1, keepdim=True).square()
     step = excess(root) / torch.where(steepness == 0, 1.0, steepness)
@@ -383,18 +370,3 @@ def _between_extrema(pull: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 7
     quarters = torch.arange(5, dtype=pull.dtype, device=pull.device) * (math.pi / 2)
     quarters = quarters.expand(*pull.shape[:-1], 5)
     return torch.cat([quarters, bend.unsqueeze(-1), bend.unsqueeze(-1) + math.pi], -1).sort(-1).values
-
-
-def _sign_change(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """Where a function changes its sign in an interval, if it does so once; else a point of the interval.
-
-    The interval is divided a fixed number of times: nothing waits for a device, and a traced program stays short.
-    """
-    part = torch.arange(1, _INNER + 1, dtype=low.dtype, device=low.device) / (_INNER + 1)
-    part = part.reshape(_INNER, *(1 for _ in low.shape))
-    negative = function(low) < 0
-    for _ in range(_ROUNDS):
-        width = high - low
-        unchanged = ((function(low + width * part) < 0) == negative).to(low.dtype).cumprod(0).sum(0)
-        low, high = low + width * (unchanged / (_INNER + 1)), low + width * ((unchanged + 1) / (_INNER + 1))
-    return 0.5 * (low + high)

@@ -1,4 +1,6 @@
-"""The scale matrix Σ of a multivariate density, held as a triangular factor or as a diagonal."""
+"""The scale matrix Σ of a multivariate density, given by a triangular factor or by a diagonal."""
+
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -6,87 +8,45 @@ from torch import Tensor
 from contmax._precision import wide_dtype, without_autocast
 from contmax._smooth import ARTANH_EXCESS
 from contmax._typing import Float
-from contmax.densities._validation import require_finite, require_positive
+from contmax.densities._validation import checks_values, require_finite, require_positive
 from contmax.numerics import factored
 
-# Forward substitution by hand is one fused multiply-add per entry of L; LAPACK and cuBLAS win for larger systems.
+# Up to this dimension forward substitution, an operation for each entry of L, is faster than LAPACK and cuBLAS.
 _SUBSTITUTION_MAX = 4
 
 
-class DiagonalScale:
-    """Σ = diag(σ₁², …, σ_N²), materialised by ``matrix``, ``tril`` and ``precision`` only.
+class Scale:
+    """Σ = LLᵀ, from L as a lower triangular matrix. Batches broadcast with those of vectors.
 
     Args:
-        scale_diag: σ, ``(*batch, N)``; its batch broadcasts with that of the density.
+        factor: L, with a positive diagonal.
     """
 
-    def __init__(self, scale_diag: Float[Tensor, "*batch N"]) -> None:
-        self.deviations = scale_diag
-        self.batch_shape, self.dim = scale_diag.shape[:-1], scale_diag.shape[-1]
+    #: Event dimensions of the factor.
+    _axes = 2
+
+    def __init__(self, factor: Float[Tensor, "..."]) -> None:
+        self._factor = factor
+        self.batch_shape, self.dim = factor.shape[: factor.ndim - self._axes], factor.shape[-1]
+
+    @property
+    def pivots(self) -> Float[Tensor, "*batch N"]:
+        """The diagonal of L."""
+        return self._factor.diagonal(dim1=-2, dim2=-1)
 
     def half_log_det(self) -> Float[Tensor, "*batch"]:
         """½ ln|Σ|."""
-        return self.deviations.log().sum(-1)
+        return self.pivots.log().sum(-1)
 
     def mahalanobis_sq(self, offset: Float[Tensor, "*shape N"]) -> Float[Tensor, "..."]:
         """dᵀΣ⁻¹d for offsets d."""
-        return (offset / self.deviations).square().sum(-1)
-
-    def apply(self, white: Float[Tensor, "*shape N"]) -> Float[Tensor, "... N"]:
-        """Lz for whitened vectors z, with LLᵀ = Σ."""
-        return self.deviations * white
-
-    def matrix(self) -> Float[Tensor, "*batch N N"]:
-        """Σ."""
-        return torch.diag_embed(self.diagonal())
-
-    def tril(self) -> Float[Tensor, "*batch N N"]:
-        """L."""
-        return torch.diag_embed(self.deviations)
-
-    def precision(self) -> Float[Tensor, "*batch N N"]:
-        """Σ⁻¹."""
-        return torch.diag_embed(1 / self.diagonal())
-
-    def diagonal(self) -> Float[Tensor, "*batch N"]:
-        """The diagonal of Σ."""
-        return self.deviations.square()
-
-    def solve(self, vector: Float[Tensor, "*shape N"]) -> Float[Tensor, "... N"]:
-        """Σ⁻¹b."""
-        return vector / self.diagonal()
-
-    def stretched(self, factor: Float[Tensor, "*batch"]) -> "DiagonalScale":
-        """The scale of factor²·Σ."""
-        return DiagonalScale(factor.unsqueeze(-1) * self.deviations)
-
-    def to(self, dtype: torch.dtype) -> "DiagonalScale":
-        """The scale in another dtype."""
-        return DiagonalScale(self.deviations.to(dtype))
-
-
-class TriangularScale:
-    """Σ = LLᵀ, with the methods of :class:`DiagonalScale`.
-
-    Args:
-        scale_tril: L, lower triangular with positive diagonal, ``(*batch, N, N)``.
-    """
-
-    def __init__(self, scale_tril: Float[Tensor, "*batch N N"]) -> None:
-        self._tril = scale_tril
-        self.batch_shape, self.dim = scale_tril.shape[:-2], scale_tril.shape[-1]
-
-    def half_log_det(self) -> Tensor:
-        return self._tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-    def mahalanobis_sq(self, offset: Tensor) -> Tensor:
         if self.dim <= _SUBSTITUTION_MAX:
             return self._substitute(offset)
         # The points that share a factor become its columns, so that no copy of L is made for each of them.
         batch = torch.broadcast_shapes(offset.shape[:-1], self.batch_shape)
         ndim = len(batch) - len(self.batch_shape)
         columns = offset.expand(*batch, self.dim).flatten(0, ndim - 1) if ndim else offset.expand(1, *batch, self.dim)
-        white: Tensor = torch.linalg.solve_triangular(self._tril, columns.movedim(0, -1), upper=False)
+        white: Tensor = torch.linalg.solve_triangular(self._factor, columns.movedim(0, -1), upper=False)
         return white.square().sum(-2).movedim(-1, 0).reshape(batch)
 
     def _substitute(self, offset: Tensor) -> Tensor:
@@ -96,41 +56,77 @@ class TriangularScale:
         for i in range(self.dim):
             rest = offset[..., i]
             for j, y in enumerate(white):
-                rest = rest - self._tril[..., i, j] * y
-            white.append(rest / self._tril[..., i, i])
+                rest = rest - self._factor[..., i, j] * y
+            white.append(rest / self._factor[..., i, i])
             total = total + white[-1].square()
         return total
 
-    def apply(self, white: Tensor) -> Tensor:
+    def apply(self, white: Float[Tensor, "*shape N"]) -> Float[Tensor, "... N"]:
+        """Lz for whitened vectors z."""
         with without_autocast(white):
-            if self._tril.ndim == 2:
-                return white @ self._tril.mT
-            return (self._tril @ white.unsqueeze(-1)).squeeze(-1)
+            if self._factor.ndim == 2:
+                return white @ self._factor.mT
+            return (self._factor @ white.unsqueeze(-1)).squeeze(-1)
+
+    def matrix(self) -> Float[Tensor, "*batch N N"]:
+        """Σ."""
+        with without_autocast(self._factor):
+            return self._factor @ self._factor.mT
+
+    def tril(self) -> Float[Tensor, "*batch N N"]:
+        """L."""
+        return self._factor
+
+    def precision(self) -> Float[Tensor, "*batch N N"]:
+        """Σ⁻¹."""
+        return torch.cholesky_inverse(self._factor)
+
+    def diagonal(self) -> Float[Tensor, "*batch N"]:
+        """The diagonal of Σ."""
+        return self._factor.square().sum(-1)
+
+    def solve(self, vector: Float[Tensor, "*shape N"]) -> Float[Tensor, "... N"]:
+        """Σ⁻¹b."""
+        return torch.cholesky_solve(vector.unsqueeze(-1), self._factor).squeeze(-1)
+
+    def stretched(self, factor: Float[Tensor, "*batch"]) -> Self:
+        """The scale of factor²·Σ."""
+        return type(self)(factor.reshape(factor.shape + (1,) * self._axes) * self._factor)
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """The scale in another dtype."""
+        return type(self)(self._factor.to(dtype))
+
+
+class DiagonalScale(Scale):
+    """Σ = diag(σ₁², …, σ_N²), from σ; only ``matrix``, ``tril`` and ``precision`` make matrices."""
+
+    _axes = 1
+
+    @property
+    def pivots(self) -> Tensor:
+        return self._factor
+
+    def mahalanobis_sq(self, offset: Tensor) -> Tensor:
+        return (offset / self._factor).square().sum(-1)
+
+    def apply(self, white: Tensor) -> Tensor:
+        return self._factor * white
 
     def matrix(self) -> Tensor:
-        with without_autocast(self._tril):
-            return self._tril @ self._tril.mT
+        return torch.diag_embed(self.diagonal())
 
     def tril(self) -> Tensor:
-        return self._tril
+        return torch.diag_embed(self._factor)
 
     def precision(self) -> Tensor:
-        return torch.cholesky_inverse(self._tril)
+        return torch.diag_embed(1 / self.diagonal())
 
     def diagonal(self) -> Tensor:
-        return self._tril.square().sum(-1)
+        return self._factor.square()
 
     def solve(self, vector: Tensor) -> Tensor:
-        return torch.cholesky_solve(vector.unsqueeze(-1), self._tril).squeeze(-1)
-
-    def stretched(self, factor: Tensor) -> "TriangularScale":
-        return TriangularScale(factor[..., None, None] * self._tril)
-
-    def to(self, dtype: torch.dtype) -> "TriangularScale":
-        return TriangularScale(self._tril.to(dtype))
-
-
-Scale = DiagonalScale | TriangularScale
+        return vector / self.diagonal()
 
 
 def given_scale(given: dict[str, Tensor | None]) -> tuple[str, Tensor]:
@@ -142,44 +138,40 @@ def given_scale(given: dict[str, Tensor | None]) -> tuple[str, Tensor]:
     return found[0]
 
 
-def common_dim(loc: Tensor, name: str, scale: Tensor) -> int:
-    """N, after the check that location and scale agree on it."""
+def scale_of(loc: Tensor, name: str, raw: Tensor, validate_args: bool | None, *, kind: str | None = None) -> Scale:
+    """The scale of a density at a location, from the value of an argument.
+
+    Args:
+        loc: location, ``(*batch, N)``.
+        name: how messages call the argument.
+        raw: its value. Where values are not checked, one that is no scale gives NaN.
+        validate_args: as for the density.
+        kind: ``scale_diag``, ``scale_tril`` or ``precision_matrix``; another name means Σ. By default the name.
+    """
     if loc.ndim < 1 or not loc.shape[-1]:
         raise ValueError(f"loc must be at least one-dimensional; got shape {tuple(loc.shape)}. Pass shape (..., N).")
     dim = loc.shape[-1]
     wanted = (dim,) if name == "scale_diag" else (dim, dim)
-    if tuple(scale.shape[-len(wanted) :]) != wanted:
+    if tuple(raw.shape[-len(wanted) :]) != wanted:
         raise ValueError(
-            f"{name} must end in {wanted} to match loc of shape {tuple(loc.shape)}; got shape {tuple(scale.shape)}."
+            f"{name} must end in {wanted} to match loc of shape {tuple(loc.shape)}; got shape {tuple(raw.shape)}."
         )
-    return dim
-
-
-def scale_of(name: str, raw: Tensor, validate: bool) -> Scale:
-    """The scale given under a name; with ``validate`` values that are no scale are refused, else they give NaN.
-
-    A name other than ``scale_diag``, ``scale_tril`` and ``precision_matrix`` is that of a matrix Σ.
-    """
+    kind, validate = kind or name, checks_values(validate_args, loc, raw)
     wide = raw.to(wide_dtype(raw.dtype))
-    if name == "scale_diag":
+    if kind == "scale_diag":
         require_positive(name, raw, "Pass softplus(x) or the square roots of the diagonal of Σ.", validate)
         return DiagonalScale(wide)
-    if name == "scale_tril":
+    if kind == "scale_tril":
         require_finite(name, raw, validate)
         hint = "Pass torch.linalg.cholesky(Σ), or a triangular matrix with softplus on its diagonal."
         require_positive(f"the diagonal of {name}", raw.diagonal(dim1=-2, dim2=-1), hint, validate)
-        return TriangularScale(wide.tril())
-    if name == "precision_matrix":
-        return scale_of_precision(name, wide, validate)
-    return TriangularScale(_cholesky(name, wide, validate))
-
-
-def scale_of_precision(name: str, precision: Float[Tensor, "*batch N N"], validate: bool) -> TriangularScale:
-    """The scale whose inverse is given: with reversed axes, the inverse of a Cholesky factor is one again."""
-    wide = precision.to(wide_dtype(precision.dtype))
-    upper = _cholesky(name, wide.flip((-2, -1)), validate).flip((-2, -1)).mT
-    identity = torch.eye(wide.shape[-1], dtype=wide.dtype, device=wide.device)
-    return TriangularScale(torch.linalg.solve_triangular(upper, identity, upper=False))
+        return Scale(wide.tril())
+    if kind == "precision_matrix":
+        # With reversed axes, the inverse of a Cholesky factor is one again.
+        upper = _cholesky(name, wide.flip((-2, -1)), validate).flip((-2, -1)).mT
+        identity = torch.eye(dim, dtype=wide.dtype, device=wide.device)
+        return Scale(torch.linalg.solve_triangular(upper, identity, upper=False))
+    return Scale(_cholesky(name, wide, validate))
 
 
 def _cholesky(name: str, matrix: Float[Tensor, "*batch N N"], validate: bool) -> Float[Tensor, "*batch N N"]:
@@ -228,13 +220,11 @@ def relative_excess(scale: Scale, other: Scale) -> tuple[Tensor, Tensor]:
         other: Σ', in float64.
     """
     if isinstance(scale, DiagonalScale) and isinstance(other, DiagonalScale):
-        own, diagonal = scale.deviations, other.deviations
-        squares = ((diagonal - own) / own).square().sum(-1)
+        squares = scale.mahalanobis_sq(other.pivots - scale.pivots)
     else:
         tril, other_tril = scale.tril(), other.tril()
         squares = torch.linalg.solve_triangular(tril, other_tril - tril, upper=False).square().sum((-2, -1))
-        own, diagonal = (factor.diagonal(dim1=-2, dim2=-1) for factor in (tril, other_tril))
-    log_ratio, excess = _log_ratio_and_excess(diagonal, own)
+    log_ratio, excess = _log_ratio_and_excess(other.pivots, scale.pivots)
     return squares + 2 * excess.sum(-1), 2 * log_ratio.sum(-1)
 
 

@@ -1,4 +1,4 @@
-"""Copies of distributions that answer everywhere, off their support too, and in a dtype of choice."""
+"""Copies of distributions that are defined off their support too, and compute in a dtype of choice."""
 
 import copy
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _HALF = frozenset((torch.float16, torch.bfloat16))
 
 
 def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> Distribution:
-    """A copy, down to the distributions it is made of, with log-probability −inf off its support instead of an error.
+    """A deep copy whose log-probability off the support is −inf instead of an error.
 
     It computes in ``dtype`` unless its parameters are in a wider one. In float64 the ends of its support do not suffer
     from the rounding of a narrower dtype.
@@ -26,7 +26,7 @@ def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> D
     if dtype is None and isinstance(distribution, Density):
         return distribution
     if dtype is not None and isinstance(distribution, Categorical):
-        # Normalised again: weights in half precision add up to one only to its few digits.
+        # The constructor normalises again: the sum of weights in half precision is one only to a few digits.
         logits = distribution.logits
         return Categorical(logits=logits.to(torch.promote_types(logits.dtype, dtype)), validate_args=False)
     new = copy.copy(distribution)

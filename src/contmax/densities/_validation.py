@@ -1,4 +1,4 @@
-"""Checks of the parameters and samples of a density: of shapes always, of values only where reading them is free."""
+"""Checks of the parameters and samples of a density: always of shapes, of values only where reading them is free."""
 
 import math
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ Samples = Tensor | np.ndarray | Sequence[Any]
 
 
 def checks_values(validate_args: bool | None, *parameters: Tensor) -> bool:
-    """Whether to look at the values of the parameters.
+    """Whether to read the values of the parameters.
 
-    An explicit ``validate_args`` decides. Without it, values are read on eager CPU tensors only: anywhere else reading
-    them would wait for the device, or cannot be traced. Torch's own default is not used, since one ``torch.compile``
-    anywhere in the process switches it off.
+    An explicit ``validate_args`` decides. By default values are read on eager CPU tensors only: on other devices
+    reading would wait, and a tracer cannot follow it. Torch's own default does not count: a single ``torch.compile``
+    switches it off for the whole process.
     """
     if validate_args is not None:
         return validate_args
@@ -51,12 +51,12 @@ def as_parameters(**given: float | int | Tensor) -> list[Tensor]:
 
 
 def expanded(parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The parameter in this shape; without a view, which gradients would have to pass, if it has it already."""
+    """The parameter in this shape. One that has it already is returned itself: a view costs time in backward passes."""
     return parameter if parameter.shape == shape else parameter.expand(shape)
 
 
 def broadcast_batch(**shapes: tuple[int, ...]) -> torch.Size:
-    """The common batch shape of parameters whose batch shapes are named here."""
+    """The common batch shape of parameters; keywords are their names and batch shapes."""
     first, *others = shapes.values()
     if all(shape == first for shape in others):
         return torch.Size(first)
@@ -68,7 +68,7 @@ def broadcast_batch(**shapes: tuple[int, ...]) -> torch.Size:
 
 
 def require_finite(name: str, value: Tensor, validate_args: bool | None = True) -> None:
-    """No NaN and no infinity, where values are read: see :func:`checks_values`."""
+    """Refuse NaN and infinity if :func:`checks_values` lets values be read."""
     if checks_values(validate_args, value) and value.numel() and not bool(torch.isfinite(value).all()):
         bad = int((~torch.isfinite(value)).sum())
         raise ValueError(
@@ -78,7 +78,7 @@ def require_finite(name: str, value: Tensor, validate_args: bool | None = True) 
 
 
 def require_positive(name: str, value: Tensor, hint: str, validate_args: bool | None = True) -> None:
-    """Finite and greater than zero, where values are read, with a hint at what to pass instead."""
+    """Refuse values that are not finite and positive; the hint says what to pass instead."""
     require_finite(name, value, validate_args)
     if checks_values(validate_args, value) and value.numel() and not bool((value > 0).all()):
         low = float(value.detach().min())
@@ -88,7 +88,7 @@ def require_positive(name: str, value: Tensor, hint: str, validate_args: bool | 
 
 
 def require_broadcastable(name: str, shape: tuple[int, ...], batch_shape: torch.Size) -> None:
-    """Points, without their event dimensions, must broadcast with the batch of the density."""
+    """Refuse points whose shape, without event dimensions, does not broadcast with the batch of the density."""
     if shape[len(shape) - len(batch_shape) :] == batch_shape:
         return  # the usual case
     try:
@@ -120,7 +120,7 @@ def as_index(alpha: float | int | Tensor, dim: int, validate_args: bool | None) 
         return alpha
     if isinstance(alpha, bool) or not isinstance(alpha, float | int):
         raise TypeError(f"alpha must be a number or a tensor; got {type(alpha).__name__}. Pass for example alpha=2.0.")
-    # α chooses formulas, so a compiled program holds it as a constant: ldexp does not trace, it takes the value.
+    # α chooses formulas, so a compiled program must hold it as a constant: math.ldexp makes the tracer read its value.
     value = math.ldexp(alpha, 0)
     _require_above_bound(value, "", dim)
     return value
@@ -139,7 +139,7 @@ def _require_above_bound(alpha: float, which: str, dim: int) -> None:
 
 
 def as_samples(samples: Samples) -> Tensor:
-    """Observations along the first dimension as a floating-point tensor, not empty and finite."""
+    """Observations along the first dimension as a floating-point tensor; refuses empty and infinite ones."""
     tensor = torch.as_tensor(samples)
     tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
     if tensor.ndim < 1 or not tensor.shape[0]:
@@ -151,7 +151,7 @@ def as_samples(samples: Samples) -> Tensor:
 
 
 def require_spread(samples: Tensor) -> None:
-    """Refuse the samples of a density that are all equal, to which rounding may give a variance."""
+    """Refuse samples that are all equal: their variance is zero, or rounding."""
     if checks_values(None, samples):
         equal = (samples == samples[:1]).all(0)
         if bool(equal.any()):

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from contmax.densities._beta_gaussian import BetaGaussian, TruncatedParabola
-from contmax.densities._location_scale import LocationScale
-from contmax.densities._triangular import Triangular
+from contmax.densities._location_scale import LocationScale, Triangular
 
 Numbers = float | Sequence[Any] | np.ndarray
 Array = np.ndarray | np.float64

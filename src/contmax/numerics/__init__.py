@@ -29,3 +29,4 @@ from contmax.numerics._solvers import factored as factored
 from contmax.numerics._solvers import implicit_root as implicit_root
 from contmax.numerics._solvers import monotone_root as monotone_root
 from contmax.numerics._solvers import principal_axes as principal_axes
+from contmax.numerics._solvers import sign_change as sign_change

@@ -118,7 +118,7 @@ class Hyperbola(NamedTuple):
     curvature: float = 0.9
 
 
-# Found by a search over β-Gaussians against Gaussians in dimensions 2 and 4, k from 0 to 1000, scale ratios from 1e-3
+# From a search over β-Gaussians against Gaussians in dimensions 2 and 4, k from 0 to 1000, scale ratios from 1e-3
 # to 1e2, places inside, on and outside the edge of the support. The largest error relative to the largest value is 1e-7
 # (5e-7 at k = 0) for the first, 1e-13 for the second; of first derivatives 2e-7 (8e-7 at k = 0) and 2e-13.
 SINGLE = Hyperbola(12, 2.9, 1.6)
@@ -147,7 +147,7 @@ class SaddlePath(NamedTuple):
     def nodes(self, rule: Hyperbola) -> tuple[Complex, Complex]:
         r"""Nodes s on the upper half, and weights for :math:`\frac1i\int e^{h}\,ds = \sum \mathrm{Re}(w e^{h(s)})`.
 
-        Both have a first dimension of the number of nodes. The lower half of the path is in the weights.
+        The first dimension of both runs over the nodes. The weights count the lower half of the path too.
         """
         step = rule.end / rule.nodes
         u = (torch.arange(rule.nodes, dtype=self.vertex.dtype, device=self.vertex.device) + 0.5) * step

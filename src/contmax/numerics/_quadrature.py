@@ -1,7 +1,7 @@
 """Gauss–Legendre rules and the Legendre polynomials they belong to: sampling, differentiating and integrating.
 
-A function is known by its values at Gauss nodes; its Legendre coefficients then give values anywhere, derivatives
-and antiderivatives by small constant matrices, all of them differentiable. Rules are computed once per device.
+From the values of a function at Gauss nodes, small constant matrices compute its Legendre coefficients, and from these
+values anywhere, derivatives and antiderivatives, all of them differentiable. Tables are computed once per device.
 """
 
 from typing import Any
@@ -102,7 +102,7 @@ def legendre_sum(coefficients: Float[Tensor, "... n"], x: Float[Tensor, "..."]) 
     last = len(columns) - 2
     ahead, value = columns[-1], torch.addcmul(columns[last], x, columns[-1], value=(2 * last + 1) / (last + 1))
     for m in range(last - 1, -1, -1):
-        # Fused, a step is two operations; there is nothing else in a prediction that takes as long.
+        # Two fused operations per step: this loop takes most of the time of a prediction.
         rest = torch.sub(columns[m], ahead, alpha=(m + 1) / (m + 2))
         ahead, value = value, torch.addcmul(rest, x, value, value=(2 * m + 1) / (m + 1))
     return value
@@ -119,7 +119,7 @@ def legendre_basis(x: Float[Tensor, "..."], count: int) -> Float[Tensor, "... n"
 def float64_of(value: Tensor | float, like: Tensor) -> Tensor:
     """A tensor in float64, or a number as one of shape () where `like` is.
 
-    A full tensor is filled on its device; one made of a number by ``torch.tensor`` is copied to it and waited for.
+    ``torch.full`` fills on the device; ``torch.tensor`` would copy the number to it and wait.
 
     Example:
         >>> float64_of(0.5, torch.zeros(3))
@@ -131,9 +131,9 @@ def float64_of(value: Tensor | float, like: Tensor) -> Tensor:
 
 
 def device_table(kind: str, count: int, device: torch.device) -> Tensor:
-    """A table as a tensor of float64, made once per device; a constant to tracers."""
+    """A table of float64, made once per device; in a trace a constant or an input of the graph."""
     if is_exporting():
-        # Numbers become a constant of the exported program; a cached tensor would be a fake one.
+        # The exported program holds the numbers as a constant; in this trace the cache would make a fake tensor.
         return torch.tensor(_numbers(kind, count), dtype=torch.float64, device=device)
     if is_compiling():
         traced: Tensor = getattr(_Traced, _name_for_tracers(kind, count, device))
@@ -149,12 +149,12 @@ def _tables(kind: str, count: int, device: torch.device) -> Tensor:
 
 
 class _Traced:
-    """Tables by name, as attributes: a tracer reads an attribute when it meets it, and takes it for an input."""
+    """Tables as attributes: torch.compile makes a tensor that it reads from an attribute an input of the graph."""
 
 
 @constant_to_tracers
 def _name_for_tracers(kind: str, count: int, device: torch.device) -> str:
-    """The attribute that is this table from now on. A tracer calls this function, and does not look inside."""
+    """Make the table an attribute, and return its name. A tracer calls this function without tracing it."""
     name = f"{kind}_{count}_{device.type}_{device.index}"
     if not hasattr(_Traced, name):
         setattr(_Traced, name, _tables.finished(kind, count, device))
@@ -190,7 +190,7 @@ def _table(kind: str, count: int) -> Any:
         # Orthogonality under the rule itself: cₘ = (m + ½) Σ w f Pₘ.
         return (legendre.legvander(nodes, count - 1) * weights[:, None]) * (np.arange(count) + 0.5)
     if kind == "chebyshev":
-        # By values at the zeros of a Chebyshev polynomial, where cosines are orthogonal.
+        # From values at the zeros of a Chebyshev polynomial, where cosines are orthogonal.
         order = np.arange(count)
         angles = (order + 0.5) * (np.pi / count)
         cosines = np.cos(np.outer(angles, order)) * np.where(order == 0, 1, 2) / count

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from contmax._autograd import apply
 from contmax._eager import is_one_node
+from contmax._operator import operator
 from contmax._typing import Float
-from contmax._vmapped import Places, batch_first
 from contmax.deformed import expm1_over, log1p_over, mean_u_exp
 from contmax.numerics._gamma_ratio import log_gamma_ratio
 from contmax.numerics._solvers import implicit_root
@@ -116,10 +116,8 @@ def radial_quantile(tail: Float[Tensor, "..."], gap: Float[Tensor, "..."]) -> Fl
         start = _quantile_without_gradient(tail.detach(), gap.detach(), log_gamma.detach())
 
     def residual(radius: Tensor) -> tuple[Tensor, Tensor]:
-        slope = radial_density(radius, gap, 1, log_gamma=log_gamma)
         outer = radial_shares(radius, gap, 1, log_gamma=log_gamma)[1]
-        # A quantile that rounds to the edge of the support, where the density is zero, stays there.
-        return tail - outer, torch.where(slope > 0, slope, math.inf)
+        return tail - outer, radial_density(radius, gap, 1, log_gamma=log_gamma)
 
     return implicit_root(start, residual)
 
@@ -172,7 +170,7 @@ def _log_ratio(y: Tensor, c: Tensor) -> Tensor:
 
 
 def _log_ratio_value(y: Tensor, c: Tensor) -> Tensor:
-    """The value of :func:`_log_ratio` in two thirds of its time; its derivatives at x = 0 are not right."""
+    """The value of :func:`_log_ratio` in two thirds of its time, without the right derivatives at x = 0."""
     x = c * y
     size = x.abs() + _TAIL_MIN
     return torch.log(torch.expm1(-size) / -size) - x.clamp(max=0)
@@ -192,8 +190,8 @@ def _smaller_tail(
         y: end of the interval, y > 0, float64.
         a: exponent a > 0.
         c: curvature c, with c(a−1) > −1.
-        ratio: how to compute :func:`_log_ratio`.
-        factor: a function of node and c to weigh the integrand with; 1 by default.
+        ratio: computes :func:`_log_ratio`.
+        factor: a function of node and c, multiplied with the integrand; 1 by default.
 
     Returns:
         Both of the shape of y; the integral is differentiable in y and c.
@@ -219,7 +217,7 @@ def _smaller_tail(
 def _extent(y: Tensor, a: float, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Whether the lower tail is the smaller one, the width of the integrand near y, and the last node relative to y.
 
-    The value of an integral does not depend on its nodes, so derivatives never pass through their placement.
+    The value of an integral does not depend on its nodes, so their placement needs no derivative.
     """
     x = (c * y).clamp(-_EXPONENT_MAX, _EXPONENT_MAX)
     ratio = torch.where(x == 0, 1.0, x / torch.expm1(x))
@@ -227,7 +225,7 @@ def _extent(y: Tensor, a: float, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     bend = (y - (a - 1) * ratio * (1 - x - ratio)).abs().sqrt()
     is_lower = slope > 0
     rate = torch.maximum(slope.abs(), bend)
-    # To the left of y the decay settles at rate a, however fast it began.
+    # To the left of y the rate of decay tends to a.
     width = 1 / torch.where(is_lower, rate.clamp(max=a), rate)
     # Where c < 0 the parts of the integrand overflow long after it has vanished: no node lies beyond that.
     last = torch.where(c < 0, _EXPONENT_MAX / c.abs().clamp(min=_EXPONENT_MAX / _Y_MAX), _Y_MAX)
@@ -246,7 +244,7 @@ def _half_line_shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tupl
     """The shares of the integral below and above y, each accurate where it is the smaller one.
 
     Args:
-        y: where to cut, y > 0, float64.
+        y: where the integral is divided, y > 0, float64.
         a: exponent a > 0.
         c: curvature c, with c(a−1) > −1.
         log_total: logarithm of the integral from 0 to ∞.
@@ -256,10 +254,10 @@ def _half_line_shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tupl
         it claims to be.
     """
     if a == 1:
-        # The integrand is e^{−y} whatever c is, and its integral is one: so it is on every plane.
+        # In the plane the integrand is e^{−y} for every c, and its integral is one.
         y = y.expand(torch.broadcast_shapes(y.shape, c.shape, log_total.shape))
         above = torch.exp(-y)
-        # The slope of expm1 is torch's expm1 + 1, which has no digits left where it is small.
+        # For large y torch's derivative of expm1, expm1 + 1, has no digits left.
         return torch.where(y > 0.5, 1 - above, -torch.expm1(-y)), above
     y, c, log_total = torch.broadcast_tensors(y, c, log_total)
     lower, upper = apply(_Shares, y, a, c, log_total)
@@ -300,21 +298,9 @@ def _shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, 
     return torch.where(is_lower, share, 1 - share), torch.where(is_lower, 1 - share, share)
 
 
-@torch.library.custom_op("contmax::half_line_shares", mutates_args=())
-def _shares_op(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
-    """`_shares` as one opaque node."""
-    lower, upper = _shares(y, a, c, log_total)
-    return lower.contiguous(), upper.contiguous()
-
-
-@_shares_op.register_fake
-def _(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
-    return y.new_empty(y.shape), y.new_empty(y.shape)
-
-
-@_shares_op.register_vmap
-def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
-    return _shares_op(*batch_first(info, in_dims, arguments)), (0, 0)
+_shares_op = operator("half_line_shares", like=lambda y, a, c, log_total: (torch.empty_like(y), torch.empty_like(y)))(
+    _shares
+)
 
 
 def _slopes(

@@ -10,10 +10,8 @@ from contmax._typing import Float
 
 Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-# Newton needs about 8 steps; a function on which every step fails is bisected to float64 in these.
+# Newton needs about 8 steps; a function on which every Newton step fails is bisected to float64 in 60.
 _STEPS = 60
-# Eight sections into 17 parts shrink a bracket by 7e9; the two Newton steps of implicit_root do the rest.
-_SECTIONS, _CUTS = 8, 16
 # Jacobi's method converges quadratically: for a few dimensions five or six sweeps reach working precision.
 _SWEEPS = 8
 
@@ -23,9 +21,8 @@ def monotone_root(
 ) -> Float[Tensor, "..."]:
     """The root of an increasing function in a bracket, to about nine digits; :func:`implicit_root` adds the others.
 
-    Where values can be looked at, Newton steps that may not leave the bracket, until none is longer than the
-    tolerance. Elsewhere (on a device, under torch.compile or torch.func) the bracket is cut into many parts at once, a
-    fixed number of times: nothing waits, and the traced program stays short.
+    On eager CPU tensors Newton steps that may not leave the bracket, until none is longer than the tolerance. Elsewhere
+    (on a device, under torch.compile or torch.func) :func:`sign_change`.
 
     Args:
         residual: x ↦ (f(x), f′(x)), element by element, f increasing; x may come with a further leading dimension.
@@ -44,7 +41,7 @@ def monotone_root(
         low, high = torch.broadcast_tensors(low.detach(), high.detach())
         if is_eager_cpu(low + high):
             return _newton(residual, low, high, tolerance)
-        return _sections(residual, low, high)
+        return sign_change(lambda x: residual(x)[0], low, high, True)
 
 
 def _newton(residual: Residual, low: Tensor, high: Tensor, tolerance: float) -> Tensor:
@@ -54,7 +51,7 @@ def _newton(residual: Residual, low: Tensor, high: Tensor, tolerance: float) -> 
     for _ in range(_STEPS):
         value, slope = residual(x)
         low, high = torch.where(value < 0, x, low), torch.where(value < 0, high, x)
-        newton = x - value / slope
+        newton = x - _step(value, slope)
         trusted = (newton > low) & (newton < high) & (2 * (newton - x).abs() <= step.abs())
         new = torch.where(value == 0, x, torch.where(trusted, newton, 0.5 * (low + high)))
         step, x = new - x, new
@@ -63,14 +60,39 @@ def _newton(residual: Residual, low: Tensor, high: Tensor, tolerance: float) -> 
     return x
 
 
-def _sections(residual: Residual, low: Tensor, high: Tensor) -> Tensor:
-    """Evaluate at equidistant points, keep the part where the sign changes."""
-    shape = (_CUTS, *([1] * low.ndim))
-    part = (torch.arange(1, _CUTS + 1, dtype=low.dtype, device=low.device) / (_CUTS + 1)).reshape(shape)
-    for _ in range(_SECTIONS):
+def sign_change(
+    function: Callable[[Tensor], Tensor],
+    low: Tensor,
+    high: Tensor,
+    begins_negative: Tensor | bool,
+    *,
+    parts: int = 17,
+    rounds: int = 8,
+) -> Tensor:
+    """Where a function first changes its sign in an interval; the upper end if it does not.
+
+    Each of a fixed number of rounds divides the interval into equal parts and keeps the first in which the sign
+    changes: nothing waits for a device, and a traced program stays short. By default the interval shrinks by 7e9; the
+    two Newton steps of :func:`implicit_root` do the rest.
+
+    Args:
+        function: element by element; its argument has a further leading dimension.
+        low: lower end.
+        high: upper end.
+        begins_negative: whether the function is negative at the lower end.
+        parts: the number of parts.
+        rounds: the number of rounds.
+
+    Example:
+        >>> sign_change(lambda x: x**2 - 2, torch.tensor(0.0), torch.tensor(2.0), True)
+        tensor(1.4142)
+    """
+    share = torch.arange(1, parts, dtype=low.dtype, device=low.device) / parts
+    share = share.reshape(-1, *(1 for _ in low.shape))
+    for _ in range(rounds):
         width = high - low
-        below = (residual(low + width * part)[0] < 0).sum(0)
-        low, high = low + width * (below / (_CUTS + 1)), low + width * ((below + 1) / (_CUTS + 1))
+        before = ((function(low + width * share) < 0) == begins_negative).to(low.dtype).cumprod(0).sum(0)
+        low, high = low + width * (before / parts), low + width * ((before + 1) / parts)
     return 0.5 * (low + high)
 
 
@@ -94,9 +116,13 @@ def implicit_root(root: Float[Tensor, "..."], residual: Residual) -> Float[Tenso
     """
     x = root.detach()
     for _ in range(2):
-        value, slope = residual(x)
-        x = x - value / slope
+        x = x - _step(*residual(x))
     return x
+
+
+def _step(value: Tensor, slope: Tensor) -> Tensor:
+    """Newton's step; of length 0 where the slope is 0, such as at a quantile that rounds to the edge of a support."""
+    return value / torch.where(slope > 0, slope, torch.inf)
 
 
 def eliminated(matrix: Tensor, right: Tensor) -> Tensor:
@@ -121,7 +147,7 @@ def eliminated(matrix: Tensor, right: Tensor) -> Tensor:
     unit = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
     for row in range(size):
         normed = system[..., row : row + 1, :] / system[..., row : row + 1, row : row + 1]
-        # Less one in its own row, which the update then leaves normed instead of zero.
+        # Subtract one in the pivot's row: the update then leaves the normed row instead of zero.
         column = system[..., :, row : row + 1] - unit[:, row : row + 1]
         system = system - column * normed
     return system[..., size:] * scale
@@ -187,7 +213,7 @@ def _rotation(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine that make two columns orthogonal, by the smaller of the two angles that do."""
     overlap = (left * right).sum(-1, keepdim=True)
     difference = left.square().sum(-1, keepdim=True) - right.square().sum(-1, keepdim=True)
-    # With two columns turning by half the polar angle would do; the form with a tangent keeps small angles exact.
+    # Half the polar angle would do too; the formula with a tangent keeps small angles exact.
     reach = difference.abs() + torch.hypot(difference, 2 * overlap)
     tangent = torch.where(reach > 0, 2 * overlap / torch.where(reach > 0, reach, 1.0), 0.0)
     tangent = torch.where(difference < 0, -tangent, tangent)
