@@ -30,9 +30,9 @@ from contmax.densities._unchecked import unchecked
 from contmax.losses._fenchel_young import loss_between, register_fenchel_young
 from contmax.losses._pairs._negentropy import HEIGHT_SLACK, not_negative, tsallis_rate
 
-# The integral of a density that was resolved is this close to one, also if it computes its logarithm in float32.
+# The integral of a density that the rule resolves is this close to one, even if its logarithm is in float32.
 _MASS_SLACK = 1e-5
-# The accuracy of a power that is measured at two points close to where it begins.
+# The accuracy of the power by which a density grows at an end of its support, measured at two points.
 _GROWTH_SLACK = 1e-6
 # The logarithm of the size from which a score counts as −∞, because its derivatives might be infinite.
 _LOG_SCORE_MAX = 345.0
@@ -99,9 +99,9 @@ def _is_infinite(alpha: float | Tensor) -> bool:
 
 
 def _require_mass(target: Distribution, mass: Tensor, blur: Tensor) -> None:
-    """Refuse a target whose integral is not one: it is not normalised or not resolved. Read where reading is free.
+    """Refuse, on eager CPU tensors, a target whose integral is not one: it is not normalised, or not resolved.
 
-    The rounding of points far from zero moves them across a narrow density; ``blur`` allows for that.
+    Rounding moves points that are far from zero across a narrow density; ``blur`` allows for that.
     """
     slack = _MASS_SLACK + 8 * torch.finfo(mass.dtype).eps * blur
     if is_eager_cpu(mass) and bool(((mass - 1).abs() > slack).any()):
@@ -179,31 +179,6 @@ def triangular_loss(prediction: Triangular, target: Triangular) -> Float[Tensor,
     return (misplaced + misshapen) / b
 
 
-@register_fenchel_young(Normal, Distribution)
-@register_fenchel_young(Normal, Tensor)
-@register_fenchel_young(MultivariateNormal, Distribution)
-@register_fenchel_young(MultivariateNormal, Tensor)
-@register_fenchel_young(LowRankMultivariateNormal, Distribution)
-@register_fenchel_young(LowRankMultivariateNormal, Tensor)
-def normal_loss(prediction: Normal | MultivariateNormal | LowRankMultivariateNormal, target: Any) -> Tensor:
-    """The loss of the β-Gaussian that the normal density is."""
-    return loss_between(gaussian(prediction), target)
-
-
-@register_fenchel_young(Independent, Distribution)
-@register_fenchel_young(Independent, Tensor)
-def independent_loss(prediction: Independent, target: Any) -> Tensor:
-    """Independent normal coordinates: a diagonal scale. For α ≠ 1 a product is not the map of a sum of scores."""
-    base = prediction.base_dist
-    if not isinstance(base, Normal) or prediction.reinterpreted_batch_ndims != 1:
-        raise NotImplementedError(
-            f"Independent({type(base).__name__}, {prediction.reinterpreted_batch_ndims}) is not the prediction of a "
-            "score. Pass MultivariateBetaGaussian(loc, scale_diag=...)."
-        )
-    ours = MultivariateBetaGaussian(base.loc, scale_diag=base.scale, alpha=1.0, validate_args=False)
-    return loss_between(ours, target)
-
-
 class _LaplaceLaw(LineLaw):
     def tail(self, depth: Tensor) -> Tensor:
         return 0.5 * torch.exp(-depth)
@@ -231,8 +206,24 @@ class _Laplace(LineDensity):
         return self._round(torch.log(2 * self._wide(self.scale)))
 
 
-@register_fenchel_young(Laplace, Distribution)
-@register_fenchel_young(Laplace, Tensor)
-def laplace_loss(prediction: Laplace, target: Any) -> Tensor:
-    """The loss of the density of index one that the Laplace density is."""
-    return loss_between(_Laplace(prediction.loc, prediction.scale, validate_args=False), target)
+def torch_loss(prediction: Any, target: Any) -> Tensor:
+    """The loss of a normal or Laplace density of torch, as a density with a score of index one."""
+    if isinstance(prediction, Laplace):
+        prediction = _Laplace(prediction.loc, prediction.scale, validate_args=False)
+    elif isinstance(prediction, Independent):
+        base = prediction.base_dist
+        # For α ≠ 1 a product is not the map of a sum of scores.
+        if not isinstance(base, Normal) or prediction.reinterpreted_batch_ndims != 1:
+            raise NotImplementedError(
+                f"Independent({type(base).__name__}, {prediction.reinterpreted_batch_ndims}) is not the prediction of "
+                "a score. Pass MultivariateBetaGaussian(loc, scale_diag=...)."
+            )
+        prediction = MultivariateBetaGaussian(base.loc, scale_diag=base.scale, alpha=1.0, validate_args=False)
+    else:
+        prediction = gaussian(prediction)
+    return loss_between(prediction, target)
+
+
+for _family in (Normal, MultivariateNormal, LowRankMultivariateNormal, Independent, Laplace):
+    for _target in (Distribution, Tensor):
+        register_fenchel_young(_family, _target)(torch_loss)
