@@ -17,14 +17,9 @@ from contmax.densities._unchecked import parameter_dtypes
 
 Loss = Callable[[Any, Any], Tensor]
 
-#: Parameters for which nothing overflows, by family.
-_HARMLESS: dict[type, dict[str, float]] = {
-    Uniform: {"low": 0.0, "high": 1.0},
-    Normal: {"loc": 0.0, "scale": 1.0},
-    Laplace: {"loc": 0.0, "scale": 1.0},
-    StudentT: {"loc": 0.0, "scale": 1.0, "df": 3.0},
-    LineDensity: {"loc": 0.0, "scale": 1.0},
-}
+# Parameters for which nothing overflows, and the families that have no others.
+_HARMLESS = {"low": 0.0, "high": 1.0, "loc": 0.0, "scale": 1.0, "df": 3.0}
+_HARMLESS_FAMILIES = (Uniform, Normal, Laplace, StudentT, LineDensity)
 
 _LOSSES = PairRegistry(
     "Fenchel–Young loss",
@@ -277,11 +272,10 @@ def _harmless_where_unlabelled(target: Distribution | Tensor, labelled: Tensor, 
         samples = torch.where(known.unsqueeze(-1) if target.event_shape else known, target.samples, 0.0)
         weights = torch.where(known, target.weights, 1.0)
         return Empirical(samples, weights, event_dim=len(target.event_shape), validate_args=False)
-    values = next((values for kind, values in _HARMLESS.items() if isinstance(target, kind)), None)
-    if values is None:
+    if not isinstance(target, _HARMLESS_FAMILIES):
         return target
     shape = torch.broadcast_shapes(target.batch_shape, labelled.shape)
     new: Any = copy.copy(target if target.batch_shape == shape else target.expand(shape))
-    for name, value in values.items():
-        setattr(new, name, torch.where(labelled, getattr(new, name), value))
+    for name in _HARMLESS.keys() & vars(new).keys():
+        setattr(new, name, torch.where(labelled, getattr(new, name), _HARMLESS[name]))
     return new

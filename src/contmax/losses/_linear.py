@@ -1,6 +1,6 @@
 """The entmax loss of a linear layer whose logits are never all in memory."""
 
-from collections.abc import Sequence
+import functools
 from typing import Any
 
 import torch
@@ -127,21 +127,14 @@ class _LinearLosses(torch.autograd.Function):
         needed, others = ctx.needs_input_grad[:3], (None,) * 6
         if g is None:
             return None, None, None, *others
-        *layer, statistics, slopes, places, masses, counts = ctx.saved_tensors
+        hidden, weight, bias, ids, statistics, slopes, places, masses, counts = ctx.saved_tensors
         if refused_by_kernels(g):
-            return *_differentiable_gradients(ctx, layer, g), *others
-        loss, supports = LinearLoss(*layer, ctx.alpha, ctx.smoothing), Supports(places, masses, counts)
+            reference = functools.partial(_two_step_losses, ids=ids, alpha=ctx.alpha, smoothing=ctx.smoothing)
+            return *gradients_by_reference(reference, (hidden, weight, bias), needed, g), *others
+        loss = LinearLoss(hidden, weight, bias, ids, ctx.alpha, ctx.smoothing)
+        supports = Supports(places, masses, counts)
         grads = linear_losses_backward(loss, ctx.fused, statistics, slopes, supports, g, needed[1] or needed[2])
         return *(x if need else None for x, need in zip(grads, needed, strict=True)), *others
-
-
-def _differentiable_gradients(ctx: Any, layer: Sequence[Any], g: Tensor) -> list[Tensor | None]:
-    """Gradients of hidden, weight and bias, by operations that can be differentiated."""
-
-    def reference(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return _two_step_losses(hidden, weight, bias, layer[3], ctx.alpha, ctx.smoothing)
-
-    return gradients_by_reference(reference, layer[:3], ctx.needs_input_grad[:3], g)
 
 
 def _two_step_losses(

@@ -4,6 +4,7 @@ Torch's operations take any α, and keep one copy of the logits for the backward
 itself. Where the backward may be differentiated again, it is rebuilt from the logits by differentiable operations.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -113,32 +114,28 @@ class _FusedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         z, target, mask, statistics = ctx.saved_tensors
+        options = (mask, ctx.alpha, ctx.smoothing)
         needed = ctx.needs_input_grad[:2]
         if needs_reference(cotangent):
-            gradients = gradients_by_reference(_reference(ctx, mask), (z, target), needed, cotangent)
-            return *gradients, None, None, None
-        grad, grad_target = row_losses_backward(
-            z, target, mask, ctx.alpha, ctx.smoothing, statistics, cotangent, needed[1]
-        )
+            reference = functools.partial(_reference, mask=mask, alpha=ctx.alpha, smoothing=ctx.smoothing)
+            return *gradients_by_reference(reference, (z, target), needed, cotangent), None, None, None
+        grad, grad_target = row_losses_backward(z, target, *options, statistics, cotangent, needed[1])
         return grad, grad_target if needed[1] else None, None, None, None
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
         z, target, mask, _ = ctx.saved_tensors
-        return tangent_by_reference(_reference(ctx, mask), (z, target), tangents[:2]), None
+        reference = functools.partial(_reference, mask=mask, alpha=ctx.alpha, smoothing=ctx.smoothing)
+        return tangent_by_reference(reference, (z, target), tangents[:2]), None
 
 
-def _reference(ctx: Any, mask: Tensor | None) -> Any:
-    """The losses by differentiable operations."""
-
-    def losses(z: Tensor, target: Tensor) -> Tensor:
-        z = widened_scores(z)
-        z = z if mask is None else z.masked_fill(~mask, -torch.inf)
-        if target.is_floating_point():
-            return soft_losses(z, widened_scores(target), ctx.alpha, mask, ctx.smoothing, -1)
-        return class_losses(z, target, ctx.alpha, mask, ctx.smoothing, -1)
-
-    return losses
+def _reference(z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smoothing: float) -> Tensor:
+    """The losses of `_FusedLoss` by differentiable operations."""
+    z = widened_scores(z)
+    z = z if mask is None else z.masked_fill(~mask, -torch.inf)
+    if target.is_floating_point():
+        return soft_losses(z, widened_scores(target), alpha, mask, smoothing, -1)
+    return class_losses(z, target, alpha, mask, smoothing, -1)
 
 
 class _ClassLoss(torch.autograd.Function):
@@ -234,6 +231,9 @@ def _less_target(
 
 def _where_it_counts(cotangent: Tensor, slope: Tensor) -> Tensor:
     """Their product: 0 where the cotangent is 0, even if the slope is NaN."""
+    if may_be_differentiated():
+        # The derivative in the cotangent is the slope, also at 0.
+        return cotangent * torch.where((cotangent == 0) & slope.isnan(), 0, slope)
     return torch.where(cotangent == 0, 0, cotangent * slope)
 
 

@@ -1,4 +1,4 @@
-"""Fenchel–Young losses over rows of logits, and of a linear layer over a large vocabulary: `README.md`."""
+"""Fenchel–Young losses over rows of logits, and of a linear layer over a large vocabulary: see README.md."""
 
 from contmax.kernels.losses._operators import LinearLoss as LinearLoss
 from contmax.kernels.losses._operators import Supports as Supports

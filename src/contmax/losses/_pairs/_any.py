@@ -183,9 +183,6 @@ class _LaplaceLaw(LineLaw):
     def tail(self, depth: Tensor) -> Tensor:
         return 0.5 * torch.exp(-depth)
 
-    def log_density(self, depth: Tensor) -> Tensor:
-        return -depth - math.log(2.0)
-
     def depth(self, tail: Tensor) -> Tensor:
         return -torch.log(2 * tail)
 
