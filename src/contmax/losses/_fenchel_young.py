@@ -1,4 +1,4 @@
-"""Continuous Fenchel–Young losses: what it costs to predict one density where another is the truth."""
+"""Continuous Fenchel–Young losses: the cost of predicting one density where another is the truth."""
 
 import copy
 import functools
@@ -14,6 +14,7 @@ from contmax._registry import PairRegistry
 from contmax._typing import Bool, Float
 from contmax.densities import Empirical, LineDensity, MultivariateBetaGaussian
 from contmax.densities._unchecked import parameter_dtypes
+from contmax.losses._finite import reduced, weighted
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -121,15 +122,10 @@ def fenchel_young(
     dtype = functools.reduce(torch.promote_types, dtypes) if dtypes else losses.dtype
     # A loss that overflows there becomes infinite with zero gradient.
     losses = torch.where(losses.abs() > torch.finfo(dtype).max, losses.detach(), losses).to(dtype)
-    count: int | Tensor = max(losses.numel(), 1)
-    if weight is not None:
-        weight = weight.to(losses.dtype).expand(losses.shape)
-        # A weight of 0 removes even an infinite loss.
-        losses, total = torch.where(weight > 0, weight * losses, 0.0), weight.sum()
-        count = torch.where(total > 0, total, 1.0)
-    if reduction == "none":
-        return losses
-    return losses.sum() if reduction == "sum" else losses.sum() / count
+    if weight is None:
+        return reduced(losses, losses.new_ones(()).expand(losses.shape), reduction)
+    weight = weight.to(losses.dtype).expand(losses.shape)
+    return reduced(weighted(losses, weight), weight, reduction)
 
 
 def register_fenchel_young(prediction_type: type, target_type: type) -> Callable[[Loss], Loss]:

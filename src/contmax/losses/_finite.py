@@ -131,7 +131,7 @@ def _weighted_class_losses(
     """Loss of each example times its weight, and that weight; ignored ones have weight 0."""
     shape = z.shape[: dim % z.dim()] + z.shape[dim % z.dim() + 1 :]
     if target.shape != shape:
-        # Language models have their classes last, which is not torch's order.
+        # Language models put classes last, torch puts them second: say how to pass dim.
         last = f"dim=-1 if the classes stand last, as in {tuple(z.shape)}, or " if target.shape == z.shape[:-1] else ""
         raise ValueError(
             f"class ids of shape {tuple(target.shape)} do not fit scores of shape {tuple(z.shape)} with classes along "

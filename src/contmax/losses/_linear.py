@@ -39,7 +39,7 @@ def linear_entmax_loss(
 
     The same numbers as ``entmax_loss(F.linear(hidden, weight, bias), target, alpha, dim=-1)`` up to rounding, with the
     same gradients, each rounded once, also in half precision. With many tokens and classes about a twentieth of the
-    logits is in memory at a time; what is kept for the backward pass has the size of `hidden`, in float32.
+    logits is in memory at a time; the backward pass needs memory of the size of `hidden`, in float32.
 
     The logits are computed twice, so there are four matrix products instead of three. On a GPU, for 1.25 ≤ α ≤ 2, there
     is one: both gradients are sums over the few classes with a positive probability. Tokens with more than a few
@@ -86,7 +86,7 @@ def linear_entmax_loss(
     layer = (hidden.reshape(-1, hidden.shape[-1]), weight, bias, torch.where(counted, ids, IGNORED).reshape(-1))
     fused = backend_of(hidden) is Backend.TRITON
     if isinstance(index, float) and index <= 2:
-        # Inside an autograd.Function nobody knows whether there will be a backward pass.
+        # The forward pass of an autograd.Function cannot see which inputs need a gradient.
         live = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in layer[:3]]
         losses: Tensor = _LinearLosses.apply(*layer, index, label_smoothing, fused, live[0], live[1] or live[2])[0]
     else:
@@ -163,8 +163,8 @@ def _checkpointed_losses(
 ) -> Tensor:
     """Losses (T,) for any α: by blocks of tokens, whose logits the backward pass makes again.
 
-    For α > 2 a probability may change by more than its logit, so that the backward pass needs the very logits of the
-    forward pass: those of the same block.
+    For α > 2 a probability may change by more than its logit, so the backward pass must make the logits of the forward
+    pass bit by bit, in blocks of equal size.
     """
     # Blocks add their gradients up in the dtype of their arguments.
     weight = weight.to(wide_dtype(weight.dtype))

@@ -112,7 +112,7 @@ def linear_losses(
 
 
 def _losses_and_statistics(logits: Tensor, loss: LinearLoss, fused: bool) -> tuple[Tensor, Tensor]:
-    """Losses (T,) and statistics (T, 4) of tokens with all their classes; kernels may add columns for their own use."""
+    """Losses (T,) and statistics of tokens with all their classes: four numbers each, and by kernels tile maxima."""
     if fused:
         return row_losses(logits, loss.target, None, loss.alpha, loss.smoothing)
     z = logits.to(wide_dtype(logits.dtype))
@@ -124,7 +124,7 @@ def _losses_and_statistics(logits: Tensor, loss: LinearLoss, fused: bool) -> tup
 
 
 def _residual(logits: Tensor, ids: Tensor, loss: LinearLoss, statistics: Tensor, g: Tensor, fused: bool) -> Tensor:
-    """g (p̂ − q) of some classes, in the dtype of their logits, maybe over them; ids count from the first of them."""
+    """g (p̂ − q) of some classes, in the dtype of their logits, maybe in their memory; ids count from the first."""
     if fused:
         from contmax.kernels.losses._gpu_losses import write_gradients
 
@@ -208,7 +208,7 @@ def _write_dense_sums(
 ) -> None:
     """Write Σ_t g_t (p̂_t − q_t) h_tᵀ and Σ_t g_t (p̂_t − q_t), from logits that are made again."""
     hidden, weight, bias, target = loss[:4]
-    # The vector of an ignored token may be NaN, which times its residual of 0 is NaN.
+    # The vector of an ignored token may be NaN, and NaN times its residual of 0 is NaN.
     hidden = hidden.masked_fill((target == IGNORED).unsqueeze(-1), 0)
     for columns in _class_blocks(len(weight), fused):
         logits = F.linear(hidden, weight[columns], None if bias is None else bias[columns])

@@ -5,7 +5,7 @@ targets are in `rows._gpu_soft_rows`. The forward pass stores a few statistics p
 computes p̂ again:
 
 * the maximum, t = 1 − εA, 1/Σ weights, and the share that smoothing gives to each allowed class;
-* the maxima of the tiles of CHUNK logits, for rows of several tiles: tiles without mass are not read again;
+* the maxima of tiles of CHUNK logits, for rows of several tiles: tiles without mass are not read again;
 * the factor of the targets, if they are soft.
 """
 
@@ -39,9 +39,9 @@ from contmax.kernels.rows._gpu_rows import below_maximum, load_rows, row_offsets
 from contmax.kernels.rows._gpu_soft_rows import soft_gradient, soft_loss_rows
 from contmax.kernels.rows._gpu_solve import NOTHING, newton_step, relative_weights, solved_weights
 
-# Longer rows are read in slices, and the few logits that may have mass are listed.
+# Longer rows are read in slices, which list the few logits that may have mass.
 LONGEST_ON_CHIP = 4096
-# Registers of a thread that lists: with more, too few warps are there to read.
+# Registers of a thread that lists: with more, too few warps fit to hide the latency of reading.
 _REGISTERS, _REGISTERS_WITH_SOFT_TARGETS = 80, 96
 # Sums over the targets of a slice: `list_scores`.
 _SUMS_OF_SLICE = 5
@@ -50,7 +50,7 @@ _TILES_OF_GRADIENT = 32
 
 
 class Kind(NamedTuple):
-    """What launches depend on beside shapes."""
+    """The properties of a loss, beside shapes, that select its kernels."""
 
     alpha: float
     smoothing: float
@@ -64,7 +64,7 @@ class Kind(NamedTuple):
 
 
 def statistics_width(columns: int, is_soft: bool) -> int:
-    """How many statistics a row of this length has."""
+    """The number of statistics of a row of this length."""
     return 4 + (blocks_of(columns, CHUNK) if columns > CHUNK else 0) + is_soft
 
 
@@ -152,7 +152,7 @@ def _short_losses(rows: Rows, kind: Kind) -> Launch:
 
 @functools.lru_cache(maxsize=LAUNCHES)
 def _long_losses(rows: Rows, sizes: Sizes, kind: Kind) -> tuple[Launch, Launch]:
-    """List what may have mass, and solve the lists."""
+    """List the logits that may have mass, and solve the lists."""
     epsilon, width = kind.alpha - 1, statistics_width(rows.columns, kind.is_soft)
     first = {"K": kind.constants["K"], "PER_ROW": False, "HAS_MASK": kind.has_mask}
     maps = {"IS_MAP": False, "IS_SOFT": kind.is_soft}
@@ -177,7 +177,7 @@ def _long_losses(rows: Rows, sizes: Sizes, kind: Kind) -> tuple[Launch, Launch]:
 
 @functools.lru_cache(maxsize=LAUNCHES)
 def _gradient(rows: Rows, kind: Kind, width: int, step: int, needs_target: bool) -> Launch:
-    """Rows with `width` statistics; cotangents of neighbouring rows lie `step` apart."""
+    """Rows with `width` statistics; `step` is the stride of the cotangents, 0 if all rows share one."""
     chunk = min(CHUNK, max(power_of_two(rows.columns), 16))
     constants = kind.constants | ({"NEEDS_TARGET": needs_target} if kind.is_soft else {})
     constants |= {"HAS_TOPS": width > 4 + kind.is_soft, "CHUNKS": _TILES_OF_GRADIENT, "CHUNK": chunk}

@@ -100,7 +100,7 @@ def _add_listed_rows(
     PLACES, MASSES, COUNTS, Y, STATISTICS, W, MEAN, OUT, n, channels, w_stride, stat_stride, smoothing,
     SMOOTHS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Some channels of one row of the product, from its list; rows of overflowing lists get no use of it."""
+    """Some channels of one row of the product, from its list; `_multiply_long_rows` overwrites rows of full lists."""
     r = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = d < channels

@@ -21,11 +21,11 @@ from contmax.kernels.losses._operators import LinearLoss, Supports
 from contmax.kernels.rows._gpu_rows import saturated
 from contmax.kernels.rows._gpu_solve import NOTHING, relative_weights
 
-# Classes and channels of a program, and how far ahead it loads: tokens first, then their hidden vectors.
+# Classes and channels of a program, and the stages of its pipeline: it loads tokens, then their hidden vectors.
 _CLASSES, _CHANNELS, _STAGES = 128, 128, 6
 # Long tokens have the residuals of this part of the classes in memory at once.
 _BLOCKS_OF_CLASSES = 32
-# Tokens and classes of a tile of residuals; tiles of tokens that use the same rows of the weight one after the other.
+# Tokens and classes of a tile of residuals. Tiles in a group run one after the other, and share rows of the weight.
 _TILE_TOKENS, _TILE_CLASSES, _TILES_IN_GROUP = 128, 128, 16
 # Hidden vectors that are in memory in float32 at once.
 _WIDE_TOKENS = 1024
@@ -60,7 +60,7 @@ def write_weight_gradients(
 def _write_sums(
     loss: LinearLoss, statistics: Tensor, supports: Supports, g: Tensor, grad_weight: Tensor, grad_bias: Tensor
 ) -> None:
-    """The gradients of as many tokens as can be sorted at once."""
+    """`write_weight_gradients` for few enough pairs to be sorted at once."""
     hidden, (classes, channels) = loss.hidden, loss.weight.shape
     every = _every_class(hidden, statistics, g, loss.smoothing / classes)
     is_long = (supports.counts > supports.places.shape[1]) & (g != 0)

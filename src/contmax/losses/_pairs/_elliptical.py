@@ -46,7 +46,9 @@ from contmax.losses._pairs._negentropy import (
     HEIGHT_SLACK,
     Number,
     expm1_excess_over,
+    is_infinite,
     not_negative,
+    order_of,
     tsallis_rate,
 )
 
@@ -78,8 +80,7 @@ def elliptical_loss(prediction: Elliptical, target: Distribution) -> Float[Tenso
     summary = summary_of(target)
     scale = prediction._sigma.to(torch.float64)
     misplaced = scale.mahalanobis_sq(summary.mean - points_of(prediction, prediction.loc))
-    is_uniform = isinstance(prediction.alpha, float) and math.isinf(prediction.alpha)
-    misshapen = _misshapen_uniform if is_uniform else _misshapen
+    misshapen = _misshapen_uniform if is_infinite(order_of(prediction.alpha)) else _misshapen
     loss = 0.5 * misplaced + misshapen(prediction, scale, summary)
     return loss if summary.finite is None else torch.where(summary.finite, loss, math.inf)
 
@@ -193,14 +194,12 @@ def points_of(density: Distribution, value: Tensor) -> Tensor:
 
 def _of_elliptical(target: Elliptical) -> Summary:
     scale, profile, dim = target._sigma.to(torch.float64), target._profile, target._dim
-    log_spread = profile.variance_factor(scale.half_log_det()).log()
-    if isinstance(target.alpha, float) and math.isinf(target.alpha):
-        constant = _negentropy.uniform_ball(dim)
-        return Summary(points_of(target, target.loc), scale, log_spread, lambda order: constant)
-    gap = target.alpha.double() - 1 if isinstance(target.alpha, Tensor) else target.alpha - 1
-    return Summary(
-        points_of(target, target.loc), scale, log_spread, lambda order: _negentropy.beta_gaussian(gap, order, dim)
-    )
+    log_spread, gap = profile.variance_factor(scale.half_log_det()).log(), order_of(target.alpha)
+
+    def shape(order: Number) -> Number:
+        return _negentropy.uniform_ball(dim) if is_infinite(gap) else _negentropy.beta_gaussian(gap, order, dim)
+
+    return Summary(points_of(target, target.loc), scale, log_spread, shape)
 
 
 def _of_student(target: StudentT) -> Summary:
@@ -233,9 +232,9 @@ def _of_independent(target: Independent) -> Summary:
 
     def shape(order: Number) -> Number:
         each = base.shape(order.unsqueeze(-1) if isinstance(order, Tensor) else order)
-        return (
-            each.expand(torch.broadcast_shapes(each.shape, (dim,))).sum(-1) if isinstance(each, Tensor) else dim * each
-        )
+        if not isinstance(each, Tensor):
+            return dim * each
+        return each.expand(torch.broadcast_shapes(each.shape, (dim,))).sum(-1)
 
     finite = None if base.finite is None else base.finite.expand((*target.batch_shape, dim)).all(-1)
     return Summary(base.mean.squeeze(-1), DiagonalScale(deviation), deviation.new_zeros(()), shape, finite)
