@@ -21,21 +21,20 @@ def reference(function, *arguments):
 def short_rows_by_lists(longest, chunk, in_slices, short):
     """A context in which rows of more than `longest` scores are listed, by chunks and slices (scores, slots)."""
     from contmax.kernels.gpu import _launch
-    from contmax.kernels.losses import _gpu_class_losses as _class_losses
-    from contmax.kernels.losses import _gpu_soft_losses as _soft_losses
+    from contmax.kernels.losses import _gpu_losses as _losses
     from contmax.kernels.rows import _gpu_maps as _maps
     from contmax.kernels.rows import _gpu_plain_rows as _plain_rows
 
     # Launches are kept by shape, and know the limits.
     kept = [_plain_rows.plain_rows_like, _maps.backward_of_rows]
-    kept += [_class_losses._losses, _class_losses._gradient, _soft_losses._losses, _soft_losses._gradient]
+    kept += [_losses._short_losses, _losses._gradient]
     for launches in kept:
         launches.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         for limit in ("LONGEST_ON_CHIP", "LONGEST_WITH_LOGARITHMS", "LONGEST_BACKWARD"):
             patch.setattr(_maps, limit, longest)
-        patch.setattr(_class_losses, "LONGEST_ON_CHIP", longest)
-        for module in (_launch, _class_losses, _soft_losses):
+        patch.setattr(_losses, "LONGEST_ON_CHIP", longest)
+        for module in (_launch, _losses):
             patch.setattr(module, "CHUNK", chunk)
         patch.setattr(_launch, "_SLICES_OF_FEW", in_slices)
         patch.setattr(_launch, "_SHORT", short)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import contmax
-from contmax.kernels import LossOptions, triton_kernels
+from contmax.kernels import triton_kernels
+from contmax.kernels.losses import row_losses, row_losses_backward
 from contmax.losses import entmax_loss
 from cuda_checks import BF16, DEVICE, F64, ON_GPU, torch_path
 
@@ -69,21 +70,15 @@ def test_maps(alpha):
 @pytest.mark.parametrize("soft", [False, True])
 def test_losses(soft):
     require(100)
-    kernels, options = triton_kernels(), LossOptions(1.5, None, 0.0)
     ids = torch.tensor([0, 1, 0, 1, 1, 0, 1])
     targets = torch.nn.functional.one_hot(ids, 2).to(BF16) * 0.5 + 0.25
     z, g = rows_with(scores()), torch.ones((), dtype=F64, device=DEVICE).expand(ROWS)
     exact = scores().double().requires_grad_()
     with torch_path():
         expected = entmax_loss(exact, targets.double() if soft else ids, 1.5, reduction="none")
-    if soft:
-        target = rows_with(targets, fill=0.5)
-        losses, cut = kernels.soft_row_losses(z, target, options)
-        grad, _ = kernels.soft_row_losses_backward(z, target, options, cut, g, needs_target=False)
-    else:
-        target = rows_with(ids.to(torch.int32), fill=0)
-        losses, cut = kernels.row_losses(z, target, options)
-        grad = kernels.row_losses_backward(z, target, options, cut, g)
+    target = rows_with(targets, fill=0.5) if soft else rows_with(ids.to(torch.int32), fill=0)
+    losses, statistics = row_losses(z, target, None, 1.5, 0.0)
+    grad, _ = row_losses_backward(z, target, None, 1.5, 0.0, statistics, g, False)
     assert_close(looked_at(losses), expected.detach(), 1e-3)
     assert_close(looked_at(grad), torch.autograd.grad(expected.sum(), exact)[0])
     assert (losses[-1000:-10] == losses[-1000]).all()

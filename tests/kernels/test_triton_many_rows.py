@@ -4,19 +4,11 @@ import pytest
 import torch
 
 import contmax
-from contmax.kernels import LossOptions
+from contmax.kernels.gpu import _launch
 from contmax.kernels.gpu._kept import Launch
-from contmax.kernels.triton import (
-    _launch,
-    _plain_rows,
-    _support_sums,
-    entmax_rows,
-    entmax_rows_backward,
-    row_losses,
-    row_losses_backward,
-    soft_row_losses,
-    soft_row_losses_backward,
-)
+from contmax.kernels.losses import _gpu_weight_gradients, row_losses, row_losses_backward
+from contmax.kernels.rows import _gpu_plain_rows as _plain_rows
+from contmax.kernels.rows._gpu_maps import entmax_rows, entmax_rows_backward
 from contmax.losses import entmax_loss, linear_entmax_loss
 from row_checks import short_rows_by_lists
 
@@ -61,19 +53,14 @@ def test_launches_of_maps_number_their_rows_in_32_bits(name, alpha, launches):
 def test_launches_of_losses_number_their_rows_in_32_bits(name, launches):
     z = nowhere(*SHAPES[name])
     ids, g = nowhere(*z.shape[:-1], dtype=torch.int32), nowhere(1).expand(z.shape[:-1])
-    options = LossOptions(1.5, None, 0.1)
-    losses, cut = row_losses(z, ids, options)
-    assert losses.shape == z.shape[:-1]
-    assert_numbered(launches, z)
-    launches.clear()
-    row_losses_backward(z, ids, options, cut, g)
-    assert_numbered(launches, z)
-    launches.clear()
-    losses, cut = soft_row_losses(z, z, options)
-    assert_numbered(launches, z)
-    launches.clear()
-    soft_row_losses_backward(z, z, options, cut, g, needs_target=True)
-    assert_numbered(launches, z)
+    for target in (ids, z):
+        losses, statistics = row_losses(z, target, None, 1.5, 0.1)
+        assert losses.shape == z.shape[:-1]
+        assert_numbered(launches, z)
+        launches.clear()
+        row_losses_backward(z, target, None, 1.5, 0.1, statistics, g, target is z)
+        assert_numbered(launches, z)
+        launches.clear()
 
 
 def assert_numbered(launches, x):
@@ -155,6 +142,6 @@ def test_more_pairs_of_tokens_and_classes_than_torch_sorts(biased, monkeypatch):
         return torch.autograd.grad(linear_entmax_loss(hidden, weight, ids, 1.5, bias=bias), live)
 
     whole = gradients()
-    monkeypatch.setattr(_support_sums, "_MOST_PAIRS", 4 * 257 + 1)  # those of four tokens
+    monkeypatch.setattr(_gpu_weight_gradients, "_MOST_PAIRS", 4 * 257 + 1)  # those of four tokens
     for ours, expected in zip(gradients(), whole, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)

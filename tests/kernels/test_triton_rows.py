@@ -296,6 +296,22 @@ def test_soft_targets_under_vmap():
             assert torch.allclose(ours, theirs, atol=1e-6)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_class_losses_have_second_and_forward_derivatives(masked):
+    z, dz, y = torch.randn(3, 5), torch.randn(3, 5), torch.tensor([1, 4, 0])
+    mask = torch.arange(5) != 2 if masked else None
+
+    def loss(z):
+        return entmax_loss(z, y, 1.3, mask=mask, label_smoothing=0.2)
+
+    def curvature(z):
+        return torch.func.vjp(torch.func.grad(loss), z)[1](dz.to(z.dtype))
+
+    for f in (curvature, lambda z: torch.func.jvp(loss, (z,), (dz.to(z.dtype),))):
+        for ours, truth in zip(f(z), reference(f, z), strict=True):
+            assert torch.allclose(ours.double(), truth, atol=1e-5)
+
+
 def test_soft_targets_have_second_and_forward_derivatives():
     z, soft = torch.randn(2, 5), torch.randn(2, 5).softmax(-1)
     dz, dq = torch.randn(2, 5), torch.randn(2, 5)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from contmax import entmax
 from contmax.losses import entmax_loss
 
 F64 = torch.float64
@@ -66,3 +67,16 @@ def test_a_target_whose_sum_is_off_by_a_rounding(alpha):
     torch.testing.assert_close(entmax_loss(z, y, alpha), exact, rtol=0, atol=1e-4 if alpha > 1 + 1e-6 else 1e-6)
     off = y * (1 + 2e-8)
     torch.testing.assert_close(entmax_loss(z, off, alpha), entmax_loss(z, y, alpha), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 3.0])
+def test_the_gradient_changes_with_the_weight_of_an_example_that_counts_nothing_yet(alpha):
+    """By p̂ − y, as for examples of any other weight."""
+    logits = torch.randn(3, 5, dtype=F64, requires_grad=True)
+    target, weight = torch.tensor([1, 4, 0]), torch.tensor([0.0, 1.0, 0.0], dtype=F64, requires_grad=True)
+    losses = entmax_loss(logits, target, alpha, reduction="none")
+    (gradient,) = torch.autograd.grad((weight * losses).sum(), logits, create_graph=True)
+    direction = torch.randn(3, 5, dtype=F64)
+    (found,) = torch.autograd.grad((gradient * direction).sum(), weight)
+    residual = entmax(logits, alpha) - F.one_hot(target, 5)
+    torch.testing.assert_close(found, (residual * direction).sum(1).detach())

@@ -11,7 +11,7 @@ from contmax.losses import linear_entmax_loss
 from watched_memory import watched_memory
 
 TOLERANCE = {F32: 1e-5, F16: 3e-3, BF16: 2e-2}
-SUMS, LONG = "contmax.kernels.losses._gpu_support_sums", "contmax.kernels.losses._gpu_long_tokens"
+SUMS = "contmax.kernels.losses._gpu_weight_gradients"
 
 
 @pytest.fixture(autouse=True)
@@ -28,23 +28,23 @@ def _small_tiles(monkeypatch, triton_takes_cpu_tensors):
 
     wide_dot = lambda builder, a, b, *rest: dot(builder, widened(a), widened(b), *rest)  # noqa: E731
     monkeypatch.setattr(InterpreterBuilder, "create_dot", wide_dot)
-    monkeypatch.setattr("contmax.losses._linear_blocks._FEWEST_TOKENS", 4)
-    monkeypatch.setattr("contmax.losses._linear_blocks._FEWEST_CLASSES", 9)
-    for module, name, value in (
-        (SUMS, "_CLASSES", 16),
-        (SUMS, "_CHANNELS", 16),
-        (SUMS, "_BLOCKS_OF_CLASSES", 3),
-        (SUMS, "_TOKENS", 3),
-        (LONG, "_TOKENS", 2),
-        (LONG, "_CLASSES", 8),
-        (LONG, "_GROUP", 2),
+    monkeypatch.setattr("contmax.losses._linear_operators._FEWEST_TOKENS", 4)
+    monkeypatch.setattr("contmax.losses._linear_operators._FEWEST_CLASSES", 9)
+    for name, value in (
+        ("_CLASSES", 16),
+        ("_CHANNELS", 16),
+        ("_BLOCKS_OF_CLASSES", 3),
+        ("_WIDE_TOKENS", 3),
+        ("_TILE_TOKENS", 2),
+        ("_TILE_CLASSES", 8),
+        ("_TILES_IN_GROUP", 2),
     ):
-        monkeypatch.setattr(f"{module}.{name}", value)
+        monkeypatch.setattr(f"{SUMS}.{name}", value)
 
 
 @pytest.fixture
 def short_lists(monkeypatch):
-    monkeypatch.setattr("contmax.kernels.losses._linear._LONGEST_LIST", 4)
+    monkeypatch.setattr("contmax.kernels.losses._operators._LONGEST_LIST", 4)
 
 
 def support_sizes(hidden, weight, bias, alpha=1.5):
@@ -159,7 +159,7 @@ def test_tokens_that_count_nothing():
 
 @pytest.mark.parametrize("capacity", [4, 256])
 def test_classes_that_are_ruled_out(capacity, monkeypatch):
-    monkeypatch.setattr("contmax.kernels.losses._linear._LONGEST_LIST", capacity)
+    monkeypatch.setattr("contmax.kernels.losses._operators._LONGEST_LIST", capacity)
     hidden, weight, bias, target = mixed(6, 5, 40)
     with torch.no_grad():
         bias[::3] = -torch.inf

@@ -18,16 +18,6 @@ from contmax.kernels.attention._operators import attention_fused_backward as att
 from contmax.kernels.attention._operators import attention_is_fused as attention_is_fused
 from contmax.kernels.attention._options import AttentionOptions as AttentionOptions
 from contmax.kernels.attention._options import is_by_distance as is_by_distance
-from contmax.kernels.losses._linear import Supports as Supports
-from contmax.kernels.losses._linear import class_loss_gradient_in_place as class_loss_gradient_in_place
-from contmax.kernels.losses._linear import empty_supports as empty_supports
-from contmax.kernels.losses._linear import list_supports as list_supports
-from contmax.kernels.losses._linear import support_products as support_products
-from contmax.kernels.losses._linear import support_sums as support_sums
-from contmax.kernels.losses._linear import supports_are_listed as supports_are_listed
-from contmax.kernels.losses._options import LossOptions as LossOptions
-from contmax.kernels.losses._soft_operators import soft_loss_fused as soft_loss_fused
-from contmax.kernels.losses._soft_operators import soft_loss_fused_backward as soft_loss_fused_backward
 from contmax.kernels.means._cpu_dispatch import line_scale_means as line_scale_means
 from contmax.kernels.means._cpu_dispatch import line_scales_are_one_node as line_scales_are_one_node
 from contmax.kernels.means._cpu_dispatch import plane_means_compiled as plane_means_compiled
@@ -51,8 +41,6 @@ from contmax.kernels.rows._dispatch import pull_back_compiled as pull_back_compi
 from contmax.kernels.rows._dispatch import regularized_max_compiled as regularized_max_compiled
 from contmax.kernels.rows._dispatch import rows_are_compiled as rows_are_compiled
 from contmax.kernels.rows._dispatch import rows_are_fused as rows_are_fused
-from contmax.kernels.rows._operators import class_loss_fused as class_loss_fused
-from contmax.kernels.rows._operators import class_loss_fused_backward as class_loss_fused_backward
 from contmax.kernels.rows._operators import entmax_fused as entmax_fused
 from contmax.kernels.rows._operators import entmax_fused_backward as entmax_fused_backward
 from contmax.kernels.rows._operators import plain_rows_like as plain_rows_like

@@ -10,15 +10,6 @@ from contmax.kernels.attention._gpu_memory import LIST_CAPACITY as LIST_CAPACITY
 from contmax.kernels.attention._gpu_memory import AttentionLists as AttentionLists
 from contmax.kernels.attention._gpu_memory import empty_attention_lists as empty_attention_lists
 from contmax.kernels.attention._gpu_tuning import widest_head as widest_head
-from contmax.kernels.losses._gpu_class_losses import cut_width as cut_width
-from contmax.kernels.losses._gpu_class_losses import row_losses as row_losses
-from contmax.kernels.losses._gpu_class_losses import row_losses_backward as row_losses_backward
-from contmax.kernels.losses._gpu_soft_losses import soft_cut_width as soft_cut_width
-from contmax.kernels.losses._gpu_soft_losses import soft_row_losses as soft_row_losses
-from contmax.kernels.losses._gpu_soft_losses import soft_row_losses_backward as soft_row_losses_backward
-from contmax.kernels.losses._gpu_support_products import list_supports as list_supports
-from contmax.kernels.losses._gpu_support_products import support_products as support_products
-from contmax.kernels.losses._gpu_support_sums import support_sums as support_sums
 from contmax.kernels.means._gpu_gates import gate_moments as gate_moments
 from contmax.kernels.means._gpu_gates import gate_moments_backward as gate_moments_backward
 from contmax.kernels.means._gpu_line import line_gradients as line_gradients

@@ -1,20 +1,26 @@
-"""Continuous Fenchel–Young losses: what it costs to predict one density where another is the truth."""
+"""Continuous Fenchel–Young losses: the cost of predicting one density where another is the truth."""
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Independent, Laplace, MultivariateNormal, Normal, StudentT, Uniform
 
 from contmax._eager import is_eager_cpu
 from contmax._registry import PairRegistry
 from contmax._typing import Bool, Float
+from contmax.densities import Empirical, LineDensity, MultivariateBetaGaussian
 from contmax.densities._unchecked import parameter_dtypes
-from contmax.losses._unlabelled import harmless_where_unlabelled
+from contmax.losses._finite import reduced, weighted
 
 Loss = Callable[[Any, Any], Tensor]
+
+# Parameters for which nothing overflows, and the families that have no others.
+_HARMLESS = {"low": 0.0, "high": 1.0, "loc": 0.0, "scale": 1.0, "df": 3.0}
+_HARMLESS_FAMILIES = (Uniform, Normal, Laplace, StudentT, LineDensity)
 
 _LOSSES = PairRegistry(
     "Fenchel–Young loss",
@@ -102,17 +108,24 @@ def fenchel_young(
     shape = _checked_shape(prediction, target)
     weight = _checked_weight(mask, weight, shape)
     if weight is not None:
-        target = harmless_where_unlabelled(target, weight > 0, len(prediction.event_shape))
-    _require_finite_observations(target)
+        target = _harmless_where_unlabelled(target, weight > 0, len(prediction.event_shape))
+    if isinstance(target, Tensor) and is_eager_cpu(target) and not bool(torch.isfinite(target).all()):
+        bad = int((~torch.isfinite(target)).sum())
+        raise ValueError(
+            f"observations must be finite; got {bad} NaN or infinite of {target.numel()} entries. "
+            "Leave missing observations out, or pass mask=target.isfinite()."
+        )
     losses = loss_between(prediction, target)
     losses = losses.expand(torch.broadcast_shapes(shape, losses.shape))
-    losses = _rounded(losses, _common_dtype(losses, prediction, target))
+    # Losses are computed in float64 and rounded once, to the common dtype of all parameters.
+    dtypes = [*parameter_dtypes(prediction), *parameter_dtypes(target)]
+    dtype = functools.reduce(torch.promote_types, dtypes) if dtypes else losses.dtype
+    # A loss that overflows there becomes infinite with zero gradient.
+    losses = torch.where(losses.abs() > torch.finfo(dtype).max, losses.detach(), losses).to(dtype)
     if weight is None:
-        return _reduced(losses, max(losses.numel(), 1), reduction)
+        return reduced(losses, losses.new_ones(()).expand(losses.shape), reduction)
     weight = weight.to(losses.dtype).expand(losses.shape)
-    total = weight.sum()
-    # A weight of zero removes a loss, also one that is infinite.
-    return _reduced(torch.where(weight > 0, weight * losses, 0.0), torch.where(total > 0, total, 1.0), reduction)
+    return reduced(weighted(losses, weight), weight, reduction)
 
 
 def register_fenchel_young(prediction_type: type, target_type: type) -> Callable[[Loss], Loss]:
@@ -164,7 +177,10 @@ def _checked_weight(mask: Tensor | None, weight: Tensor | None, shape: torch.Siz
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(f"mask must be boolean, True = labelled; got {mask.dtype}. Pass mask.bool().")
     for name, given in (("mask", mask), ("weight", weight)):
-        if given is not None and not _broadcasts_to(shape, given):
+        if given is None:
+            continue
+        fits = all(n in (1, m) for n, m in zip(given.shape[::-1], shape[::-1], strict=False))
+        if given.dim() > len(shape) or not fits:
             raise ValueError(
                 f"{name} must broadcast to the losses, of shape {tuple(shape)}; got shape {tuple(given.shape)}. "
                 "Pass one entry per example."
@@ -178,19 +194,6 @@ def _checked_weight(mask: Tensor | None, weight: Tensor | None, shape: torch.Siz
             "Pass 0 for an example that does not count."
         )
     return weight
-
-
-def _broadcasts_to(shape: torch.Size, tensor: Tensor) -> bool:
-    try:
-        return bool(torch.broadcast_shapes(shape, tensor.shape) == shape)
-    except RuntimeError:
-        return False
-
-
-def _reduced(losses: Tensor, count: int | Tensor, reduction: str) -> Tensor:
-    if reduction == "none":
-        return losses
-    return losses.sum() if reduction == "sum" else losses.sum() / count
 
 
 def _checked_shape(prediction: Distribution, target: Distribution | Tensor) -> torch.Size:
@@ -235,21 +238,40 @@ def _batch_of_observations(target: Tensor, event: torch.Size) -> torch.Size:
     return target.shape[: target.ndim - len(event)]
 
 
-def _require_finite_observations(target: Distribution | Tensor) -> None:
-    if isinstance(target, Tensor) and is_eager_cpu(target) and not bool(torch.isfinite(target).all()):
-        bad = int((~torch.isfinite(target)).sum())
-        raise ValueError(
-            f"observations must be finite; got {bad} NaN or infinite of {target.numel()} entries. "
-            "Leave missing observations out, or pass mask=target.isfinite()."
-        )
+def _harmless_where_unlabelled(target: Distribution | Tensor, labelled: Tensor, event_dims: int) -> Any:
+    """The target with harmless parameters where it is unlabelled, with zero gradient; its batch is broadcast.
 
+    There it may hold anything: NaN, or an interval that ends where it begins. Leaving its loss out afterwards is too
+    late, since zero times an infinite derivative is NaN. Families without known harmless parameters stay as they are.
 
-def _rounded(losses: Tensor, dtype: torch.dtype) -> Tensor:
-    """In another dtype; a loss that overflows there becomes infinite with zero gradient."""
-    return torch.where(losses.abs() > torch.finfo(dtype).max, losses.detach(), losses).to(dtype)
-
-
-def _common_dtype(losses: Tensor, *arguments: Distribution | Tensor) -> torch.dtype:
-    """The common dtype of all parameters: losses are computed in float64 and rounded once."""
-    dtypes = [dtype for argument in arguments for dtype in parameter_dtypes(argument)]
-    return functools.reduce(torch.promote_types, dtypes) if dtypes else losses.dtype
+    Example:
+        >>> spans = Uniform(torch.tensor([0.2, float("nan")]), torch.tensor([0.6, 0.0]), validate_args=False)
+        >>> _harmless_where_unlabelled(spans, torch.tensor([True, False]), 0).high
+        tensor([0.6000, 1.0000])
+    """
+    if isinstance(target, Tensor):
+        return torch.where(labelled.reshape(labelled.shape + (1,) * event_dims), target, 0.0)
+    if isinstance(target, Independent):
+        axes = target.reinterpreted_batch_ndims
+        labelled = labelled.reshape(labelled.shape + (1,) * axes)
+        return Independent(_harmless_where_unlabelled(target.base_dist, labelled, 0), axes, validate_args=False)
+    if isinstance(target, MultivariateBetaGaussian | MultivariateNormal):
+        given: Tensor = target.scale_tril
+        eye = torch.eye(given.shape[-1], dtype=given.dtype, device=given.device)
+        loc = torch.where(labelled[..., None], target.loc, 0.0)
+        tril = torch.where(labelled[..., None, None], given, eye)
+        if isinstance(target, MultivariateNormal):
+            return MultivariateNormal(loc, scale_tril=tril, validate_args=False)
+        return MultivariateBetaGaussian(loc, scale_tril=tril, alpha=target.alpha, validate_args=False)
+    if isinstance(target, Empirical):
+        known = labelled.unsqueeze(-1)
+        samples = torch.where(known.unsqueeze(-1) if target.event_shape else known, target.samples, 0.0)
+        weights = torch.where(known, target.weights, 1.0)
+        return Empirical(samples, weights, event_dim=len(target.event_shape), validate_args=False)
+    if not isinstance(target, _HARMLESS_FAMILIES):
+        return target
+    shape = torch.broadcast_shapes(target.batch_shape, labelled.shape)
+    new: Any = copy.copy(target if target.batch_shape == shape else target.expand(shape))
+    for name in _HARMLESS.keys() & vars(new).keys():
+        setattr(new, name, torch.where(labelled, getattr(new, name), _HARMLESS[name]))
+    return new

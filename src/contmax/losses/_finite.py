@@ -3,14 +3,12 @@
 import torch
 from torch import Tensor
 
-from contmax._autograd import apply
+from contmax._backend import Backend, backend_of
 from contmax._eager import is_eager_cpu
 from contmax._mask import require_mask
 from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float, Shaped
-from contmax.losses._conjugate import ClassLoss
-from contmax.losses._fused import fused_losses, is_fused
-from contmax.losses._soft import below_maximum, conjugate_of, fused_soft_losses, soft_losses
+from contmax.losses._row_losses import class_losses, fused_losses, losses_of_every_class, soft_losses
 from contmax.maps._arguments import check_scores, checked_alpha, output_dtype
 from contmax.maps._half_precision import widened_scores
 from contmax.maps._threshold import or_one
@@ -66,15 +64,20 @@ def entmax_loss(
     index = checked_alpha(alpha, scores, axis)
     check_options(weight, label_smoothing, reduction, scores.shape[axis])
     require_mask(mask, scores.shape)
-    if is_fused(scores, index) and (target.is_floating_point() or weight is None or label_smoothing == 0):
+    is_soft = target.is_floating_point()
+    # For α > 2, a tensor of α, and the loss of every class, Triton's kernels compute the map only.
+    fused = isinstance(index, float) and index <= 2 and (is_soft or weight is None or label_smoothing == 0)
+    fused = fused and backend_of(scores) is Backend.TRITON
+    if fused:
         z = scores
     else:
         z = widened_scores(scores)
         z = z if mask is None else z.masked_fill(~mask, -torch.inf)
-    if target.is_floating_point():
-        losses, sample_weight = _soft_losses(z, target, index, mask, weight, label_smoothing, axis)
+    options = (index, mask, weight, label_smoothing, axis, fused)
+    if is_soft:
+        losses, sample_weight = _weighted_soft_losses(z, target, *options)
     else:
-        losses, sample_weight = _class_losses(z, target, index, mask, weight, label_smoothing, axis, ignore_index)
+        losses, sample_weight = _weighted_class_losses(z, target, *options, ignore_index)
     return reduced(losses, sample_weight, reduction).to(output_dtype(scores))
 
 
@@ -114,12 +117,7 @@ def sparsemax_loss(
     )
 
 
-def _advice(ids: torch.Size, scores: torch.Size) -> str:
-    """What to pass where the classes stand last, as in the logits of language models, which is not torch's order."""
-    return f"dim=-1 if the classes stand last, as in {tuple(scores)}, or " if ids == scores[:-1] else ""
-
-
-def _class_losses(
+def _weighted_class_losses(
     z: Tensor,
     target: Tensor,
     alpha: float | Tensor,
@@ -127,48 +125,47 @@ def _class_losses(
     weight: Tensor | None,
     smoothing: float,
     dim: int,
+    fused: bool,
     ignore_index: int,
 ) -> tuple[Tensor, Tensor]:
     """Loss of each example times its weight, and that weight; ignored ones have weight 0."""
     shape = z.shape[: dim % z.dim()] + z.shape[dim % z.dim() + 1 :]
     if target.shape != shape:
+        # Language models put classes last, torch puts them second: say how to pass dim.
+        last = f"dim=-1 if the classes stand last, as in {tuple(z.shape)}, or " if target.shape == z.shape[:-1] else ""
         raise ValueError(
             f"class ids of shape {tuple(target.shape)} do not fit scores of shape {tuple(z.shape)} with classes along "
-            f"dim={dim}: pass {_advice(target.shape, z.shape)}ids of shape {tuple(shape)}, or probabilities of the "
-            "shape of the scores."
+            f"dim={dim}: pass {last}ids of shape {tuple(shape)}, or probabilities of the shape of the scores."
         )
-    kept, ids = class_ids(target, ignore_index, z.shape[dim])
+    counted, ids = class_ids(target, ignore_index, z.shape[dim])
     wide = wide_dtype(z.dtype)
-    sample_weight = kept.to(wide) if weight is None else kept * weight.to(wide)[ids]
+    sample_weight = counted.to(wide) if weight is None else counted * weight.to(wide)[ids]
     if weight is None or smoothing == 0:
-        if isinstance(alpha, float) and is_fused(z, alpha):
-            losses = fused_losses(z, ids, alpha, mask, smoothing, dim)
-        else:
-            losses, _ = apply(ClassLoss, z, alpha, ids.unsqueeze(dim), mask, smoothing, dim)
-        # A loss that counts nothing is removed, also one that is infinite.
-        counted = torch.where(kept, losses, 0) if weight is None else weighted(losses, sample_weight)
-        return counted, sample_weight
-    every = _loss_of_every_class(torch.where(kept.unsqueeze(dim), z, 0), alpha, dim)
+        losses_of = fused_losses if fused else class_losses
+        losses = losses_of(z, ids, alpha, mask, smoothing, dim)  # type: ignore[arg-type]
+        # The loss of an ignored example is removed, even if it is infinite.
+        return torch.where(counted, losses, 0) if weight is None else weighted(losses, sample_weight), sample_weight
+    every = losses_of_every_class(torch.where(counted.unsqueeze(dim), z, 0), alpha, dim)
     hard = weighted(every.gather(dim, ids.unsqueeze(dim)).squeeze(dim), sample_weight)
     allowed = torch.ones_like(z, dtype=torch.bool) if mask is None else mask.expand_as(z)
     share = torch.where(allowed, _along(weight.to(z.dtype), z, dim), 0) / allowed.sum(dim, keepdim=True).clamp(min=1)
     spread = weighted(every, share).sum(dim)
-    return (1 - smoothing) * hard + smoothing * torch.where(kept, spread, 0), sample_weight
+    return (1 - smoothing) * hard + smoothing * torch.where(counted, spread, 0), sample_weight
 
 
 def class_ids(target: Tensor, ignore_index: int, classes: int) -> tuple[Tensor, Tensor]:
-    """Where a class id counts, and the ids, with 0 for those that do not."""
-    kept = target != ignore_index
-    ids = torch.where(kept, target, 0).long()
+    """Where a class id counts, and the ids, with 0 in place of ignored ones."""
+    counted = target != ignore_index
+    ids = torch.where(counted, target, 0).long()
     if is_eager_cpu(ids) and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < classes:
         raise ValueError(
             f"class ids must be in [0, {classes - 1}] or ignore_index = {ignore_index}; "
             f"got min {int(ids.min())}, max {int(ids.max())}."
         )
-    return kept, ids
+    return counted, ids
 
 
-def _soft_losses(
+def _weighted_soft_losses(
     z: Tensor,
     target: Tensor,
     alpha: float | Tensor,
@@ -176,6 +173,7 @@ def _soft_losses(
     weight: Tensor | None,
     smoothing: float,
     dim: int,
+    fused: bool,
 ) -> tuple[Tensor, Tensor]:
     """Loss of each example times its weight, and that weight, for probabilities y."""
     if target.shape != z.shape:
@@ -184,10 +182,10 @@ def _soft_losses(
             "pass the same shape, or integer class ids."
         )
     _check_simplex(target, dim)
-    if isinstance(alpha, float) and is_fused(z, alpha):
-        losses = fused_soft_losses(z, target, alpha, mask, smoothing, dim)
+    if fused:
+        losses = fused_losses(z, target, alpha, mask, smoothing, dim)  # type: ignore[arg-type]
     else:
-        # For α < 1 the negentropy of many classes is large, and by how much it exceeds −Ω* is all that counts.
+        # For α < 1 the loss is a small difference of Ω* and the negentropy of many classes, which are both large.
         wide = torch.float64 if isinstance(alpha, float) and alpha < 1 else z.dtype
         losses = soft_losses(z.to(wide), target.to(wide), alpha, mask, smoothing, dim)
     if weight is None:
@@ -198,27 +196,18 @@ def _soft_losses(
     return weighted(losses, sample_weight), sample_weight
 
 
-def _loss_of_every_class(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
-    """Ω*(z) − z_c for each class c; +inf with a finite gradient where z_c = −inf."""
-    z = below_maximum(z, dim)
-    conjugate = conjugate_of(z, alpha, dim)
-    losses = conjugate.unsqueeze(dim) - torch.where(z == -torch.inf, 0, z)
-    losses = losses + (losses.detach().clamp(min=0) - losses.detach()).nan_to_num()
-    return torch.where(z == -torch.inf, torch.inf, losses)
-
-
 def _along(weight: Tensor, z: Tensor, dim: int) -> Tensor:
     """One weight per class, shaped to broadcast with the logits."""
     return weight.view([-1 if d == dim % z.dim() else 1 for d in range(z.dim())])
 
 
 def weighted(losses: Tensor, weight: Tensor) -> Tensor:
-    """A weight of zero removes a loss, also one that is infinite."""
+    """Losses times their weights; a weight of 0 removes even an infinite loss."""
     return torch.where(weight == 0, 0, losses * weight)
 
 
 def reduced(losses: Tensor, sample_weight: Tensor, reduction: str) -> Tensor:
-    """Weighted losses as they are, their sum, or their sum over that of the weights."""
+    """Weighted losses, their sum, or the sum over the sum of the weights."""
     if reduction == "none":
         return losses
     return losses.sum() if reduction == "sum" else losses.sum() / or_one(sample_weight.sum())

@@ -1,5 +1,6 @@
 """The entmax loss of a linear layer whose logits are never all in memory."""
 
+import functools
 from typing import Any
 
 import torch
@@ -7,16 +8,16 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from contmax._autograd import apply
+from contmax._backend import Backend, backend_of
 from contmax._by_reference import gradients_by_reference, refused_by_kernels
 from contmax._eager import all_hold_numbers, is_exporting
 from contmax._precision import wide_dtype
 from contmax._torch_private import forward_mode_is_on
 from contmax._typing import Float, Shaped
-from contmax.losses._conjugate import ClassLoss
+from contmax.kernels.losses import LinearLoss, Supports
 from contmax.losses._finite import check_options, class_ids, entmax_loss, reduced, weighted
-from contmax.losses._linear_blocks import token_blocks
-from contmax.losses._linear_operators import IGNORED, linear_losses, linear_losses_backward
+from contmax.losses._linear_operators import IGNORED, linear_losses, linear_losses_backward, token_blocks
+from contmax.losses._row_losses import class_losses
 from contmax.maps._arguments import checked_alpha, output_dtype
 from contmax.maps._half_precision import widened_scores
 
@@ -38,7 +39,7 @@ def linear_entmax_loss(
 
     The same numbers as ``entmax_loss(F.linear(hidden, weight, bias), target, alpha, dim=-1)`` up to rounding, with the
     same gradients, each rounded once, also in half precision. With many tokens and classes about a twentieth of the
-    logits is in memory at a time; what is kept for the backward pass has the size of `hidden`, in float32.
+    logits is in memory at a time; the backward pass needs memory of the size of `hidden`, in float32.
 
     The logits are computed twice, so there are four matrix products instead of three. On a GPU, for 1.25 ≤ α ≤ 2, there
     is one: both gradients are sums over the few classes with a positive probability. Tokens with more than a few
@@ -78,29 +79,22 @@ def linear_entmax_loss(
         logits = F.linear(_zero_where_ignored(hidden, target != ignore_index), weight, bias)
         options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
         return entmax_loss(logits, target, alpha, dim=-1, reduction=reduction, **options)
-    # Stands for the logits where only their shape and dtype matter.
+    # This tensor has the shape and dtype of the logits, without their memory.
     logits = hidden.detach().new_empty(1).expand(*target.shape, weight.shape[0])
     index = checked_alpha(alpha, logits, -1)
-    kept, ids = class_ids(target, ignore_index, weight.shape[0])
-    layer = (hidden.reshape(-1, hidden.shape[-1]), weight, bias)
-    ids = torch.where(kept, ids, IGNORED)
+    counted, ids = class_ids(target, ignore_index, weight.shape[0])
+    layer = (hidden.reshape(-1, hidden.shape[-1]), weight, bias, torch.where(counted, ids, IGNORED).reshape(-1))
+    fused = backend_of(hidden) is Backend.TRITON
     if isinstance(index, float) and index <= 2:
-        losses = _losses(*layer, ids.reshape(-1), index, label_smoothing)
+        # The forward pass of an autograd.Function cannot see which inputs need a gradient.
+        live = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in layer[:3]]
+        losses: Tensor = _LinearLosses.apply(*layer, index, label_smoothing, fused, live[0], live[1] or live[2])[0]
     else:
         if isinstance(index, Tensor):
             index = index.expand(*target.shape, 1).reshape(-1, 1)
-        losses = _checkpointed_losses(*layer, ids.reshape(-1), index, label_smoothing)
-    counts = kept.to(losses.dtype)
+        losses = _checkpointed_losses(*layer, index, label_smoothing, fused)
+    counts = counted.to(losses.dtype)
     return reduced(weighted(losses.reshape(target.shape), counts), counts, reduction).to(output_dtype(logits))
-
-
-def _losses(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, alpha: float, smoothing: float) -> Tensor:
-    """Losses (T,) for a fixed α ≤ 2."""
-    needs_hidden = torch.is_grad_enabled() and hidden.requires_grad
-    has_live_bias = bias is not None and bias.requires_grad
-    needs_weight = torch.is_grad_enabled() and (weight.requires_grad or has_live_bias)
-    losses: Tensor = _LinearLosses.apply(hidden, weight, bias, ids, alpha, smoothing, needs_hidden, needs_weight)[0]
-    return losses
 
 
 class _LinearLosses(torch.autograd.Function):
@@ -114,76 +108,69 @@ class _LinearLosses(torch.autograd.Function):
         ids: Tensor,
         alpha: float,
         smoothing: float,
+        fused: bool,
         needs_hidden: bool,
         needs_weight: bool,
     ) -> tuple[Tensor, ...]:
-        result: tuple[Tensor, ...] = linear_losses(
-            hidden, weight, bias, ids, alpha, smoothing, needs_hidden, needs_weight
-        )
-        return result
+        loss = LinearLoss(hidden, weight, bias, ids, alpha, smoothing)
+        return linear_losses(loss, fused, needs_hidden, needs_weight)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        hidden, weight, bias, ids, ctx.alpha, ctx.smoothing, _, _ = inputs
+        *layer, ctx.alpha, ctx.smoothing, ctx.fused, _, _ = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden, weight, bias, ids, *output[1:])
+        ctx.save_for_backward(*layer, *output[1:])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        _, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        others = (None, None, None, None, None)
+        needed, others = ctx.needs_input_grad[:3], (None,) * 6
         if g is None:
             return None, None, None, *others
+        hidden, weight, bias, ids, statistics, slopes, places, masses, counts = ctx.saved_tensors
         if refused_by_kernels(g):
-            return *_differentiable_gradients(ctx, g), *others
-        hidden, weight, bias, ids, *kept = ctx.saved_tensors
-        fixed = (ctx.alpha, ctx.smoothing)
-        grads = linear_losses_backward(
-            hidden, weight, bias, ids, *fixed, *kept, g, needs_weight=needs_weight or needs_bias
-        )
-        return *(x if needed else None for x, needed in zip(grads, ctx.needs_input_grad, strict=False)), *others
-
-
-def _differentiable_gradients(ctx: Any, g: Tensor) -> list[Tensor | None]:
-    """Gradients of hidden, weight and bias, by operations that can be differentiated."""
-    *layer, ids = ctx.saved_tensors[:4]
-
-    def reference(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return _two_step_losses(hidden, weight, bias, ids, ctx.alpha, ctx.smoothing)
-
-    return gradients_by_reference(reference, layer, ctx.needs_input_grad[:3], g)
+            reference = functools.partial(_two_step_losses, ids=ids, alpha=ctx.alpha, smoothing=ctx.smoothing)
+            return *gradients_by_reference(reference, (hidden, weight, bias), needed, g), *others
+        loss = LinearLoss(hidden, weight, bias, ids, ctx.alpha, ctx.smoothing)
+        supports = Supports(places, masses, counts)
+        grads = linear_losses_backward(loss, ctx.fused, statistics, slopes, supports, g, needed[1] or needed[2])
+        return *(x if need else None for x, need in zip(grads, needed, strict=True)), *others
 
 
 def _two_step_losses(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, alpha: float | Tensor, smoothing: float
 ) -> Tensor:
     """Losses (T,) of logits that are all in memory. The layer computes in the dtype of `hidden`."""
-    dtype, kept = hidden.dtype, ids != IGNORED
-    hidden, ids = _zero_where_ignored(hidden, kept), torch.where(kept, ids, 0)
+    dtype, counted = hidden.dtype, ids != IGNORED
+    hidden, ids = _zero_where_ignored(hidden, counted), torch.where(counted, ids, 0)
     z = widened_scores(F.linear(hidden, weight.to(dtype), None if bias is None else bias.to(dtype)))
-    losses: Tensor = apply(ClassLoss, z, alpha, ids.unsqueeze(-1), None, smoothing, -1)[0]
-    return losses
+    return class_losses(z, ids, alpha, None, smoothing, -1)
 
 
-def _zero_where_ignored(hidden: Tensor, kept: Tensor) -> Tensor:
+def _zero_where_ignored(hidden: Tensor, counted: Tensor) -> Tensor:
     """Zeros for the vectors of ignored tokens: NaN would meet their residual of 0 in the gradient of the weight."""
-    return torch.where(kept.unsqueeze(-1), hidden, 0)
+    return torch.where(counted.unsqueeze(-1), hidden, 0)
 
 
 def _checkpointed_losses(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, alpha: float | Tensor, smoothing: float
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    ids: Tensor,
+    alpha: float | Tensor,
+    smoothing: float,
+    fused: bool,
 ) -> Tensor:
     """Losses (T,) for any α: by blocks of tokens, whose logits the backward pass makes again.
 
-    For α > 2 a probability may change by more than its logit, so that the backward pass needs the very logits of the
-    forward pass: those of the same block.
+    For α > 2 a probability may change by more than its logit, so the backward pass must make the logits of the forward
+    pass bit by bit, in blocks of equal size.
     """
-    # Blocks add their gradients up in the dtype of what they were given.
+    # Blocks add their gradients up in the dtype of their arguments.
     weight = weight.to(wide_dtype(weight.dtype))
     bias = None if bias is None else bias.to(wide_dtype(bias.dtype))
     losses = [hidden.new_empty(0, dtype=weight.dtype)]
-    for rows in token_blocks(hidden):
+    for rows in token_blocks(len(hidden), fused):
         index = alpha[rows] if isinstance(alpha, Tensor) else alpha
         arguments = (hidden[rows], weight, bias, ids[rows], index, smoothing)
         losses.append(checkpoint(_two_step_losses, *arguments, use_reentrant=False, preserve_rng_state=False))

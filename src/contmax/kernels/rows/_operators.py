@@ -1,4 +1,4 @@
-"""Maps and losses over rows by triton's kernels: called as they are, or as opaque operators in a trace or under vmap.
+"""Maps over rows by triton's kernels: called as they are, or as opaque operators in a trace or under vmap.
 
 Rows lie along the last axis. α is a number, or a tensor (*batch, 1); operators take it as a tensor, or, where that is
 None, as the number after it.
@@ -12,7 +12,6 @@ from torch import Tensor
 from contmax._backend import triton_kernels
 from contmax._eager import all_eager
 from contmax._vmapped import Places, batch_first
-from contmax.kernels.losses._options import LossOptions
 
 if TYPE_CHECKING:
     from contmax.kernels.triton import PlainRows
@@ -36,25 +35,6 @@ def entmax_fused_backward(
     return grad, grad_alpha if needs_alpha else None
 
 
-def class_loss_fused(z: Tensor, target: Tensor | None, options: LossOptions) -> tuple[Tensor, Tensor]:
-    """Ω*(z) − ⟨z, q⟩ of logits (*batch, n), or Ω*(z) without a target, in float64; and what the backward needs of it.
-
-    q = (1−s)·e_y + s·(uniform on what the mask allows).
-    """
-    if all_eager(z, target, options.mask):
-        return _class_loss(z, target, options)
-    result: tuple[Tensor, Tensor] = class_loss_op(z, target, *options)
-    return result
-
-
-def class_loss_fused_backward(z: Tensor, target: Tensor | None, options: LossOptions, cut: Tensor, g: Tensor) -> Tensor:
-    """The gradient of the logits from that of the losses, (*batch)."""
-    if all_eager(z, target, options.mask, cut, g):
-        return _class_loss_backward(z, target, options, cut, g)
-    result: Tensor = class_loss_backward_op(z, target, *options, cut, g)
-    return result
-
-
 def plain_rows_like(x: Tensor, alpha: float, dtype: torch.dtype) -> "PlainRows | None":
     """Maps of scores like these, which hold numbers now, to p in a dtype, without a mask; None where it takes more."""
     like: PlainRows | None = triton_kernels().plain_rows_like(
@@ -74,16 +54,6 @@ def _entmax_backward(
     result: tuple[Tensor, Tensor | None] = triton_kernels().entmax_rows_backward(
         p, cotangent, alpha, dtype, needs_alpha
     )
-    return result
-
-
-def _class_loss(z: Tensor, target: Tensor | None, options: LossOptions) -> tuple[Tensor, Tensor]:
-    result: tuple[Tensor, Tensor] = triton_kernels().row_losses(z, target, options)
-    return result
-
-
-def _class_loss_backward(z: Tensor, target: Tensor | None, options: LossOptions, cut: Tensor, g: Tensor) -> Tensor:
-    result: Tensor = triton_kernels().row_losses_backward(z, target, options, cut, g)
     return result
 
 
@@ -125,43 +95,6 @@ def _(
 def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
     results = entmax_backward_op(*batch_first(info, in_dims, arguments))
     return results, (0, 0 if arguments[-1] else None)
-
-
-@torch.library.custom_op("contmax::class_loss", mutates_args=())
-def class_loss_op(
-    z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float
-) -> tuple[Tensor, Tensor]:
-    """`class_loss_fused` as one opaque node."""
-    return _class_loss(z, target, LossOptions(alpha, mask, smoothing))
-
-
-@class_loss_op.register_fake
-def _(z: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    batch, width = z.shape[:-1], triton_kernels().cut_width(z.shape[-1])
-    return z.new_empty(batch, dtype=torch.float64), z.new_empty((*batch, width), dtype=torch.float32)
-
-
-@class_loss_op.register_vmap
-def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
-    return class_loss_op(*batch_first(info, in_dims, arguments)), (0, 0)
-
-
-@torch.library.custom_op("contmax::class_loss_backward", mutates_args=())
-def class_loss_backward_op(
-    z: Tensor, target: Tensor | None, alpha: float, mask: Tensor | None, smoothing: float, cut: Tensor, g: Tensor
-) -> Tensor:
-    """`class_loss_fused_backward` as one opaque node."""
-    return _class_loss_backward(z, target, LossOptions(alpha, mask, smoothing), cut, g)
-
-
-@class_loss_backward_op.register_fake
-def _(z: Tensor, *rest: Any) -> Tensor:
-    return z.new_empty(z.shape)
-
-
-@class_loss_backward_op.register_vmap
-def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
-    return class_loss_backward_op(*batch_first(info, in_dims, arguments)), 0
 
 
 def tensor_or_number(alpha: float | Tensor) -> tuple[Tensor | None, float]:

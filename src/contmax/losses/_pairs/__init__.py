@@ -1,4 +1,4 @@
 """The pairs of prediction and target that :func:`contmax.losses.fenchel_young` knows; importing them registers them."""
 
-from contmax.losses._pairs import _any as _any
 from contmax.losses._pairs import _elliptical as _elliptical
+from contmax.losses._pairs import _quadrature as _quadrature

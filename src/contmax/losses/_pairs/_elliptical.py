@@ -46,7 +46,9 @@ from contmax.losses._pairs._negentropy import (
     HEIGHT_SLACK,
     Number,
     expm1_excess_over,
+    is_infinite,
     not_negative,
+    order_of,
     tsallis_rate,
 )
 
@@ -78,8 +80,7 @@ def elliptical_loss(prediction: Elliptical, target: Distribution) -> Float[Tenso
     summary = summary_of(target)
     scale = prediction._sigma.to(torch.float64)
     misplaced = scale.mahalanobis_sq(summary.mean - points_of(prediction, prediction.loc))
-    is_uniform = isinstance(prediction.alpha, float) and math.isinf(prediction.alpha)
-    misshapen = _misshapen_uniform if is_uniform else _misshapen
+    misshapen = _misshapen_uniform if is_infinite(order_of(prediction.alpha)) else _misshapen
     loss = 0.5 * misplaced + misshapen(prediction, scale, summary)
     return loss if summary.finite is None else torch.where(summary.finite, loss, math.inf)
 
@@ -90,10 +91,10 @@ def _misshapen(prediction: Elliptical, scale: Scale, target: Summary) -> Tensor:
     half_log_det = target.factor.half_log_det()
     gap, _, weight = profile.coefficients(half_log_det)
     shape = target.shape(gap)
-    # The arithmetic of both is that of numbers or that of tensors, so that equals differ by exactly zero.
+    # Compute both with numbers or both with tensors, so that equal ones differ by exactly zero.
     like = torch.full_like(shape, gap) if isinstance(shape, Tensor) and not isinstance(gap, Tensor) else gap
     own = _negentropy.beta_gaussian(like, gap, dim)
-    # Σ_q = τFFᵀ. The difference is exactly zero where the target is of the same index.
+    # Σ_q = τFFᵀ. The difference is exactly zero for a target with the index of the prediction.
     log_stretch = (target.log_spread - profile.variance_factor(half_log_det).log()) / weight
     if not isinstance(shape, Tensor) and not isinstance(own, Tensor) and shape == own:
         return _member_part(gap, scale, target, log_stretch)
@@ -101,7 +102,7 @@ def _misshapen(prediction: Elliptical, scale: Scale, target: Summary) -> Tensor:
     far = log_stretch.abs() > _STRETCH_MAX
     near_part = _member_part(gap, scale, target, torch.where(far, 0.0, log_stretch))
     near_part = near_part + _shape_part(gap, shape - own, torch.where(far, 0.0, own - half_log_cov))
-    # Where no member of the family is like the target, the terms of the definition do not cancel.
+    # Where the target is far from every member of the family, the terms of the definition do not cancel.
     excess, log_det = relative_excess(scale, target.factor)
     scatter = 0.5 * (excess + log_det + dim) * target.log_spread.exp()
     direct = profile.conjugate(scale.half_log_det()) + scatter + tsallis_rate(shape - half_log_cov, gap)
@@ -122,7 +123,7 @@ def _shape_part(gap: Number, delta: Number, log_peak: Tensor) -> Tensor:
     +∞ with zero gradient where it overflows.
     """
     delta = not_negative(delta if isinstance(delta, Tensor) else torch.full_like(log_peak, delta))
-    # Only the product of the two factors has to be in range: a large e^{εδ} goes with the first.
+    # Only the product of the two factors has to be in range: multiply a large e^{εδ} into the first.
     grows = gap * delta > 0
     exponent = gap * log_peak + torch.where(grows, gap * delta, 0.0)
     over = exponent > EXPONENT_MAX
@@ -136,7 +137,7 @@ def _misshapen_uniform(prediction: Elliptical, scale: Scale, target: Summary) ->
     dim = scale.dim
     half_log_det = target.factor.half_log_det()
     excess, log_det = relative_excess(scale, target.factor)
-    # N·ln of the ratio of variances that is due to the volume of the target, exactly zero for a member.
+    # The volume of the target changes variances by this, N·ln of their ratio; exactly zero for a member.
     swelling = dim * (target.log_spread - prediction._profile.variance_factor(half_log_det).log())
     shrinking = (log_det - swelling) / dim
     excess = excess + swelling - dim * shrinking.square() * expm1_excess_over(shrinking)
@@ -193,31 +194,12 @@ def points_of(density: Distribution, value: Tensor) -> Tensor:
 
 def _of_elliptical(target: Elliptical) -> Summary:
     scale, profile, dim = target._sigma.to(torch.float64), target._profile, target._dim
-    log_spread = profile.variance_factor(scale.half_log_det()).log()
-    if isinstance(target.alpha, float) and math.isinf(target.alpha):
-        constant = _negentropy.uniform_ball(dim)
-        return Summary(points_of(target, target.loc), scale, log_spread, lambda order: constant)
-    gap = target.alpha.double() - 1 if isinstance(target.alpha, Tensor) else target.alpha - 1
-    return Summary(
-        points_of(target, target.loc), scale, log_spread, lambda order: _negentropy.beta_gaussian(gap, order, dim)
-    )
+    log_spread, gap = profile.variance_factor(scale.half_log_det()).log(), order_of(target.alpha)
 
+    def shape(order: Number) -> Number:
+        return _negentropy.uniform_ball(dim) if is_infinite(gap) else _negentropy.beta_gaussian(gap, order, dim)
 
-def _of_normal(target: Normal | MultivariateNormal | LowRankMultivariateNormal) -> Summary:
-    return _of_elliptical(gaussian(target))
-
-
-def _of_uniform(target: Uniform) -> Summary:
-    low, high = target.low.double(), target.high.double()
-    return _of_line(0.5 * (low + high), (high - low) / math.sqrt(12.0), lambda order: _negentropy.UNIFORM)
-
-
-def _of_triangular(target: Triangular) -> Summary:
-    return _of_line(target.loc.double(), (target.scale.double() / 6).sqrt(), _negentropy.triangular)
-
-
-def _of_laplace(target: Laplace) -> Summary:
-    return _of_line(target.loc.double(), math.sqrt(2.0) * target.scale.double(), _negentropy.laplace)
+    return Summary(points_of(target, target.loc), scale, log_spread, shape)
 
 
 def _of_student(target: StudentT) -> Summary:
@@ -250,9 +232,9 @@ def _of_independent(target: Independent) -> Summary:
 
     def shape(order: Number) -> Number:
         each = base.shape(order.unsqueeze(-1) if isinstance(order, Tensor) else order)
-        return (
-            each.expand(torch.broadcast_shapes(each.shape, (dim,))).sum(-1) if isinstance(each, Tensor) else dim * each
-        )
+        if not isinstance(each, Tensor):
+            return dim * each
+        return each.expand(torch.broadcast_shapes(each.shape, (dim,))).sum(-1)
 
     finite = None if base.finite is None else base.finite.expand((*target.batch_shape, dim)).all(-1)
     return Summary(base.mean.squeeze(-1), DiagonalScale(deviation), deviation.new_zeros(()), shape, finite)
@@ -261,12 +243,16 @@ def _of_independent(target: Independent) -> Summary:
 #: The targets with a summary in closed form.
 _SUMMARIES: dict[type, Callable[[Any], Summary]] = {
     Elliptical: _of_elliptical,
-    Normal: _of_normal,
-    MultivariateNormal: _of_normal,
-    LowRankMultivariateNormal: _of_normal,
-    Uniform: _of_uniform,
-    Triangular: _of_triangular,
-    Laplace: _of_laplace,
+    Normal: lambda p: _of_elliptical(gaussian(p)),
+    MultivariateNormal: lambda p: _of_elliptical(gaussian(p)),
+    LowRankMultivariateNormal: lambda p: _of_elliptical(gaussian(p)),
+    Uniform: lambda p: _of_line(
+        0.5 * (p.low.double() + p.high.double()),
+        (p.high.double() - p.low.double()) / math.sqrt(12.0),
+        lambda order: _negentropy.UNIFORM,
+    ),
+    Triangular: lambda p: _of_line(p.loc.double(), (p.scale.double() / 6).sqrt(), _negentropy.triangular),
+    Laplace: lambda p: _of_line(p.loc.double(), math.sqrt(2.0) * p.scale.double(), _negentropy.laplace),
     StudentT: _of_student,
     Independent: _of_independent,
 }

@@ -22,9 +22,9 @@ from contmax.numerics import float64_of, log_gamma_ratio, log_gamma_ratio_slope
 
 Number = float | Tensor
 
-#: Beyond this an exponential counts as infinite: its derivatives multiply it by further factors.
+#: Larger exponents count as infinite: derivatives multiply the exponential by further factors.
 EXPONENT_MAX = 600.0
-#: A density counts as bounded by one up to this: its logarithm may be rounded.
+#: A density counts as bounded by 1 if its logarithm, which may be rounded, is at most this.
 HEIGHT_SLACK = 1e-6
 _LOG_2PI = math.log(2 * math.pi)
 # Below this order a difference quotient loses digits; eight Gauss nodes give the mean of the derivative instead.
@@ -32,6 +32,16 @@ _ORDER_NEAR = 0.02
 _GAUSS = tuple((0.5 + 0.5 * float(x), 0.5 * float(w)) for x, w in zip(*np.polynomial.legendre.leggauss(8), strict=True))
 
 UNIFORM = -0.5 * math.log(12.0)
+
+
+def order_of(alpha: float | Tensor) -> Number:
+    """ε = α − 1."""
+    return alpha.double() - 1 if isinstance(alpha, Tensor) else alpha - 1
+
+
+def is_infinite(order: Number) -> bool:
+    """Whether ε is the number ∞; tensors are finite."""
+    return not isinstance(order, Tensor) and math.isinf(order)
 
 
 def uniform_ball(dim: int) -> float:
@@ -65,7 +75,7 @@ def beta_gaussian(gap: Number, order: Number, dim: int) -> Number:
         A number for two numbers, else a tensor.
     """
     ratio = log_gamma_ratio(gap, dim)
-    if not isinstance(order, Tensor) and math.isinf(order):
+    if is_infinite(order):
         quotient: Number = 0.0
     elif isinstance(gap, Tensor) or isinstance(order, Tensor):
         like = next(x for x in (gap, order) if isinstance(x, Tensor))
@@ -125,12 +135,14 @@ def expm1_excess_over(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 def tsallis_rate(y: Float[Tensor, "..."], gap: float | Tensor) -> Float[Tensor, "..."]:
     """log_{2−α}(eʸ)/α = (e^{εy} − 1)/(αε), with ε = α − 1: Ω_α of the Rényi negentropy y; Ω_α(p) is its mean at ln p.
 
-    Overflow gives +∞ with zero gradient.
+    Overflow gives +∞ with zero gradient. The rate is 0 for α = ∞.
 
     Example:
         >>> tsallis_rate(torch.tensor([0.0, 1.0, 1e4]).double(), 1.0)
         tensor([0.0000, 0.8591,    inf], dtype=torch.float64)
     """
+    if is_infinite(gap):
+        return torch.zeros_like(y)
     over = gap * y > EXPONENT_MAX
     inner = torch.where(over, 0.0, y)
     return torch.where(over, torch.inf, inner * expm1_over(gap * inner) / (1 + gap))

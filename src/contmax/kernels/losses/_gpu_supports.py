@@ -1,8 +1,8 @@
-"""(p̂ − q) W for rows of logits: the gradient of a loss by what a linear layer was given.
+"""(p̂ − q) W for rows of logits: the gradient of a loss by the inputs of a linear layer.
 
 p̂ of most rows has mass on a few classes only. Those are listed, and their rows of the weight are read and added up in
 float32. A row with more classes than a list holds is multiplied as a whole, by programs that end at once where there is
-no such row: nobody has to ask the device how many there are.
+no such row, so that their number need not be known on the host.
 """
 
 import torch
@@ -13,8 +13,8 @@ from torch import Tensor
 from contmax.kernels.gpu._counting import blocks_of
 from contmax.kernels.gpu._kept import Launch
 from contmax.kernels.gpu._launch import CHUNK, order_of, side_by_side
-from contmax.kernels.losses._gpu_class_losses import row_losses_backward
-from contmax.kernels.losses._options import LossOptions
+from contmax.kernels.losses._gpu_losses import write_gradients
+from contmax.kernels.losses._operators import LinearLoss, Supports
 from contmax.kernels.rows._gpu_row_loss import chunk_has_mass
 from contmax.kernels.rows._gpu_solve import NOTHING, relative_weights
 
@@ -23,61 +23,34 @@ _CHANNELS = 512
 _TILE_ROWS, _TILE_CHANNELS = 128, 128
 
 
-def list_supports(z: Tensor, alpha: float, cut: Tensor, places: Tensor, masses: Tensor, counts: Tensor) -> None:
-    """Write where rows have mass, and how much.
-
-    Args:
-        z: logits (T, C), contiguous.
-        alpha: α in (1, 2].
-        cut: of the rows, (T, 4 or more), from `row_losses` without a mask.
-        places: class ids in ascending order, (T, CAPACITY), int32.
-        masses: p̂ there, float32.
-        counts: the number of classes with mass, (T,), int32, which may be larger than the capacity.
-    """
+def list_supports(z: Tensor, alpha: float, statistics: Tensor, supports: Supports) -> None:
+    """Write the supports of contiguous logits (T, C), for α > 1, from their statistics without a mask."""
     tokens, classes = z.shape
-    kinds = {"K": order_of(alpha), "HAS_TOPS": cut.shape[1] > 4, "CHUNK": CHUNK, "CAPACITY": places.shape[1]}
-    list_them = Launch(_list_support, (tokens,), (classes, alpha - 1, cut.stride(0)), kinds, 1)
-    list_them(z, cut, places, masses, counts)
+    kinds = {"K": order_of(alpha), "HAS_TOPS": statistics.shape[1] > 4, "CHUNK": CHUNK}
+    kinds["CAPACITY"] = supports.places.shape[1]
+    list_them = Launch(_list_support, (tokens,), (classes, alpha - 1, statistics.stride(0)), kinds, 1)
+    list_them(z, statistics, *supports)
 
 
 def support_products(
-    z: Tensor,
-    target: Tensor,
-    alpha: float,
-    smoothing: float,
-    cut: Tensor,
-    places: Tensor,
-    masses: Tensor,
-    counts: Tensor,
-    weight: Tensor,
-    mean_row: Tensor | None,
+    z: Tensor, loss: LinearLoss, statistics: Tensor, supports: Supports, mean_row: Tensor | None
 ) -> Tensor:
-    """(p̂ − q) W in float32, (T, D), q = (1−s)·e_y + s·(uniform).
+    """(p̂ − q) W in float32, (T, D), from contiguous logits (T, C), which are overwritten.
 
-    Args:
-        z: logits (T, C), contiguous; they are overwritten.
-        target: class ids (T,).
-        alpha: α in (1, 2].
-        smoothing: s.
-        cut: of the rows, (T, 4 or more), from `row_losses` without a mask.
-        places: from `list_supports`, as the next two.
-        masses: likewise.
-        counts: likewise.
-        weight: W, (C, D).
-        mean_row: the mean of W over the classes, (D,) in float32; None if nothing is smoothed.
+    `mean_row` is the mean of W over the classes, (D,) in float32; None if nothing is smoothed.
     """
-    (tokens, classes), channels, capacity = z.shape, weight.shape[1], places.shape[1]
+    (tokens, classes), channels, capacity = z.shape, loss.weight.shape[1], supports.places.shape[1]
     products = z.new_empty((tokens, channels), dtype=torch.float32)
-    weight, target = side_by_side(weight), target.contiguous()
+    weight, target = side_by_side(loss.weight), loss.target.contiguous()
     add = Launch(
         _add_listed_rows,
         (tokens, blocks_of(channels, _CHANNELS)),
-        (classes, channels, weight.stride(0), cut.stride(0), smoothing),
+        (classes, channels, weight.stride(0), statistics.stride(0), loss.smoothing),
         {"SMOOTHS": mean_row is not None, "CAPACITY": capacity, "ROWS": 8, "BLOCK": _CHANNELS},
     )
-    add(places, masses, counts, target, cut, weight, products if mean_row is None else mean_row, products)
-    options = LossOptions(alpha, None, smoothing)
-    residual = row_losses_backward(z, target, options, cut, (counts > capacity).float(), out=z)
+    add(*supports, target, statistics, weight, products if mean_row is None else mean_row, products)
+    is_long = (supports.counts > capacity).float()
+    write_gradients(z, target, None, loss.alpha, loss.smoothing, statistics, is_long, z)
     chunk = 32 if z.dtype == torch.float32 else 64
     multiply = Launch(
         _multiply_long_rows,
@@ -87,26 +60,26 @@ def support_products(
         8,
         stages=3,
     )
-    multiply(residual, counts, weight, products)
+    multiply(z, supports.counts, weight, products)
     return products
 
 
 @triton.jit
 def _list_support(
-    X, CUT, PLACES, MASSES, COUNTS, n, epsilon, cut_stride,
+    X, STATISTICS, PLACES, MASSES, COUNTS, n, epsilon, stat_stride,
     K: tl.constexpr, HAS_TOPS: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """Where a row has mass, and how much; the count goes on where the list is full. Not all chunks need be read."""
+    """The support of a row; the count goes on where the list is full. Tiles without mass are not read."""
     r = tl.program_id(0).to(tl.int64)
-    cut = CUT + r * cut_stride + tl.arange(0, 1)
-    top, t, inverse = tl.load(cut), tl.load(cut + 1), tl.load(cut + 2)
+    statistics = STATISTICS + r * stat_stride + tl.arange(0, 1)
+    top, t, inverse = tl.load(statistics), tl.load(statistics + 1), tl.load(statistics + 2)
     top = tl.where(top == -float("inf"), 0.0, top)
     epsilons = tl.zeros([1], tl.float32) + epsilon
     count = 0
     for start in range(0, n, CHUNK):
         has_mass = True
         if HAS_TOPS:
-            has_mass = chunk_has_mass(tl.load(cut + 4 + start // CHUNK), top, t, epsilons)
+            has_mass = chunk_has_mass(tl.load(statistics + 4 + start // CHUNK), top, t, epsilons)
         if has_mass:
             columns = start + tl.arange(0, CHUNK)
             x = tl.load(X + r * n + columns, mask=columns < n, other=-float("inf")).to(tl.float32)
@@ -124,17 +97,17 @@ def _list_support(
 
 @triton.jit
 def _add_listed_rows(
-    PLACES, MASSES, COUNTS, Y, CUT, W, MEAN, OUT, n, channels, w_stride, cut_stride, smoothing,
+    PLACES, MASSES, COUNTS, Y, STATISTICS, W, MEAN, OUT, n, channels, w_stride, stat_stride, smoothing,
     SMOOTHS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Some channels of one row of the product, from its list; of no use where that is too short, and not read then."""
+    """Some channels of one row of the product, from its list; `_multiply_long_rows` overwrites rows of full lists."""
     r = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = d < channels
     y = tl.load(Y + r).to(tl.int64)
     known = inside & (y >= 0) & (y < n)
     # A row with NaN has a NaN threshold, and nothing in its list.
-    total = tl.zeros([BLOCK], tl.float32) + tl.load(CUT + r * cut_stride + 1) * 0.0
+    total = tl.zeros([BLOCK], tl.float32) + tl.load(STATISTICS + r * stat_stride + 1) * 0.0
     total -= (1.0 - smoothing) * tl.load(W + y * w_stride + d, mask=known, other=0.0).to(tl.float32)
     if SMOOTHS:
         total -= smoothing * tl.load(MEAN + d, mask=inside, other=0.0)
@@ -155,7 +128,7 @@ def _multiply_long_rows(
     RESIDUAL, COUNTS, W, OUT, tokens, n, channels, w_stride,
     CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Rows of the product whose lists are too short, in full."""
+    """The rows of the product whose lists overflowed, as a dense product."""
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     counts = tl.load(COUNTS + r, mask=r < tokens, other=0)

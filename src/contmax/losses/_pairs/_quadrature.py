@@ -1,9 +1,9 @@
-r"""Every other pair: predictions that are no β-Gaussian, and targets without a closed form.
+r"""Pairs without a closed form, by quadrature and averages: predictions that are no β-Gaussian, and other targets.
 
 On the line the loss is :math:`\Omega_\alpha^*(f) + E_p[\log_{2-\alpha}(p)/\alpha - f]` by quadrature. The Ω_α of
 observations and samples is infinite for α ≥ 1 and does not depend on the prediction, so it is dropped: their loss is
-:math:`\Omega_\alpha^*(f) - E_p[f]`, with the same gradient, and may be negative. Torch's normal densities become
-β-Gaussians of index one.
+:math:`\Omega_\alpha^*(f) - E_p[f]`, with an equal gradient, and may be negative. Two triangular densities have a closed
+form, and predictions of torch become densities with a score.
 """
 
 import math
@@ -28,11 +28,11 @@ from contmax.densities._elliptical import Elliptical
 from contmax.densities._line_rule import LineRule, landmarks_of
 from contmax.densities._unchecked import unchecked
 from contmax.losses._fenchel_young import loss_between, register_fenchel_young
-from contmax.losses._pairs._negentropy import HEIGHT_SLACK, not_negative, tsallis_rate
+from contmax.losses._pairs._negentropy import HEIGHT_SLACK, is_infinite, not_negative, order_of, tsallis_rate
 
-# The integral of a density that was resolved is this close to one, also if it computes its logarithm in float32.
+# The integral of a density that the rule resolves is this close to one, even if its logarithm is in float32.
 _MASS_SLACK = 1e-5
-# The accuracy of a power that is measured at two points close to where it begins.
+# The accuracy of the power by which a density grows at an end of its support, measured at two points.
 _GROWTH_SLACK = 1e-6
 # The logarithm of the size from which a score counts as −∞, because its derivatives might be infinite.
 _LOG_SCORE_MAX = 345.0
@@ -42,6 +42,7 @@ _LOG_SCORE_MAX = 345.0
 def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batch"]:
     """The loss of any density with a score against any density on the line, in float64."""
     alpha = prediction.required_alpha()
+    order = order_of(alpha)
     if isinstance(prediction, Elliptical) and callable(getattr(target, "expectation", None)):
         return _averaged_loss(prediction, target)
     if target.event_shape:
@@ -56,12 +57,12 @@ def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batc
     log_p, alive = rule.log_density(target)
     value, counts = _finite_scores(wide, rule.beside_bends, alive)
     density = torch.where(alive, log_p.exp(), 0.0)
-    rate = _negentropy_rate(log_p, alpha)
+    rate = tsallis_rate(log_p, order)
     # An infinite score makes the loss infinite, unless the density there is small enough.
     overflown = (alive & ~counts & (rule.shares > 0) & (log_p > -_LOG_SCORE_MAX)) | (rate == math.inf)
     rate = torch.where(rate == math.inf, 0.0, rate)
     # ∫p^α of a density that grows like x⁻ˢ at an end of its support diverges from s = 1/α.
-    unbounded = log_p.amax(0) > HEIGHT_SLACK if _is_infinite(alpha) else rule.growth(target) * alpha > 1 - _GROWTH_SLACK
+    unbounded = log_p.amax(0) > HEIGHT_SLACK if is_infinite(order) else rule.growth(target) * alpha > 1 - _GROWTH_SLACK
     infinite = overflown.any(0) | rule.diverges(density * value) | unbounded
     # Next to a pole the rule does not resolve the density; the loss is infinite anyway.
     mass = torch.where(unbounded, 1.0, (rule.shares * density).sum(0))
@@ -72,7 +73,7 @@ def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batc
 
 def _averaged_loss(prediction: Elliptical, target: Any) -> Tensor:
     """The loss against a target that averages smooth functions by its own rule, in one or several dimensions."""
-    alpha, shape = prediction.alpha, torch.broadcast_shapes(prediction.batch_shape, target.batch_shape)
+    order, shape = order_of(prediction.alpha), torch.broadcast_shapes(prediction.batch_shape, target.batch_shape)
     target = target.expand(shape)
 
     def cost(points: Tensor) -> Tensor:
@@ -80,28 +81,17 @@ def _averaged_loss(prediction: Elliptical, target: Any) -> Tensor:
         points = points.movedim(len(shape), 0)
         log_p = target.log_prob(points).double()
         alive = log_p > -math.inf
-        observed = loss_between(prediction, points) + _negentropy_rate(torch.where(alive, log_p, 0.0), alpha)
+        observed = loss_between(prediction, points) + tsallis_rate(torch.where(alive, log_p, 0.0), order)
         return torch.where(alive, observed, 0.0).movedim(0, -1)
 
     loss = not_negative(target.expectation(cost).double())
-    return torch.where(target.log_prob(target.mode) > HEIGHT_SLACK, math.inf, loss) if _is_infinite(alpha) else loss
-
-
-def _negentropy_rate(log_p: Tensor, alpha: float | Tensor) -> Tensor:
-    """log_{2−α}(p)/α, whose mean is Ω_α(p); zero for α = ∞."""
-    if _is_infinite(alpha):
-        return torch.zeros_like(log_p)
-    return tsallis_rate(log_p, alpha.double() - 1 if isinstance(alpha, Tensor) else alpha - 1)
-
-
-def _is_infinite(alpha: float | Tensor) -> bool:
-    return isinstance(alpha, float) and math.isinf(alpha)
+    return torch.where(target.log_prob(target.mode) > HEIGHT_SLACK, math.inf, loss) if is_infinite(order) else loss
 
 
 def _require_mass(target: Distribution, mass: Tensor, blur: Tensor) -> None:
-    """Refuse a target whose integral is not one: it is not normalised or not resolved. Read where reading is free.
+    """Refuse, on eager CPU tensors, a target whose integral is not one: it is not normalised, or not resolved.
 
-    The rounding of points far from zero moves them across a narrow density; ``blur`` allows for that.
+    Rounding moves points that are far from zero across a narrow density; ``blur`` allows for that.
     """
     slack = _MASS_SLACK + 8 * torch.finfo(mass.dtype).eps * blur
     if is_eager_cpu(mass) and bool(((mass - 1).abs() > slack).any()):
@@ -179,37 +169,9 @@ def triangular_loss(prediction: Triangular, target: Triangular) -> Float[Tensor,
     return (misplaced + misshapen) / b
 
 
-@register_fenchel_young(Normal, Distribution)
-@register_fenchel_young(Normal, Tensor)
-@register_fenchel_young(MultivariateNormal, Distribution)
-@register_fenchel_young(MultivariateNormal, Tensor)
-@register_fenchel_young(LowRankMultivariateNormal, Distribution)
-@register_fenchel_young(LowRankMultivariateNormal, Tensor)
-def normal_loss(prediction: Normal | MultivariateNormal | LowRankMultivariateNormal, target: Any) -> Tensor:
-    """The loss of the β-Gaussian that the normal density is."""
-    return loss_between(gaussian(prediction), target)
-
-
-@register_fenchel_young(Independent, Distribution)
-@register_fenchel_young(Independent, Tensor)
-def independent_loss(prediction: Independent, target: Any) -> Tensor:
-    """Independent normal coordinates: a diagonal scale. For α ≠ 1 a product is not the map of a sum of scores."""
-    base = prediction.base_dist
-    if not isinstance(base, Normal) or prediction.reinterpreted_batch_ndims != 1:
-        raise NotImplementedError(
-            f"Independent({type(base).__name__}, {prediction.reinterpreted_batch_ndims}) is not the prediction of a "
-            "score. Pass MultivariateBetaGaussian(loc, scale_diag=...)."
-        )
-    ours = MultivariateBetaGaussian(base.loc, scale_diag=base.scale, alpha=1.0, validate_args=False)
-    return loss_between(ours, target)
-
-
 class _LaplaceLaw(LineLaw):
     def tail(self, depth: Tensor) -> Tensor:
         return 0.5 * torch.exp(-depth)
-
-    def log_density(self, depth: Tensor) -> Tensor:
-        return -depth - math.log(2.0)
 
     def depth(self, tail: Tensor) -> Tensor:
         return -torch.log(2 * tail)
@@ -231,8 +193,24 @@ class _Laplace(LineDensity):
         return self._round(torch.log(2 * self._wide(self.scale)))
 
 
-@register_fenchel_young(Laplace, Distribution)
-@register_fenchel_young(Laplace, Tensor)
-def laplace_loss(prediction: Laplace, target: Any) -> Tensor:
-    """The loss of the density of index one that the Laplace density is."""
-    return loss_between(_Laplace(prediction.loc, prediction.scale, validate_args=False), target)
+def torch_loss(prediction: Any, target: Any) -> Tensor:
+    """The loss of a normal or Laplace density of torch, as a density with a score of index one."""
+    if isinstance(prediction, Laplace):
+        prediction = _Laplace(prediction.loc, prediction.scale, validate_args=False)
+    elif isinstance(prediction, Independent):
+        base = prediction.base_dist
+        # For α ≠ 1 a product is not the map of a sum of scores.
+        if not isinstance(base, Normal) or prediction.reinterpreted_batch_ndims != 1:
+            raise NotImplementedError(
+                f"Independent({type(base).__name__}, {prediction.reinterpreted_batch_ndims}) is not the prediction of "
+                "a score. Pass MultivariateBetaGaussian(loc, scale_diag=...)."
+            )
+        prediction = MultivariateBetaGaussian(base.loc, scale_diag=base.scale, alpha=1.0, validate_args=False)
+    else:
+        prediction = gaussian(prediction)
+    return loss_between(prediction, target)
+
+
+for _family in (Normal, MultivariateNormal, LowRankMultivariateNormal, Independent, Laplace):
+    for _target in (Distribution, Tensor):
+        register_fenchel_young(_family, _target)(torch_loss)

@@ -1,0 +1,309 @@
+"""Σ_t g_t (p̂_t − q_t) h_tᵀ over tokens: the gradient of a loss by the weight of a linear layer, without the logits.
+
+Most tokens have mass on a few classes, which are listed. Their pairs (token, class) are sorted by class, so that the
+pairs of neighbouring classes lie side by side: a program adds the hidden vectors of these up in float32, by products
+with a matrix that has one entry per pair.
+
+Tokens with more classes than a list holds are long. Which they are is known to the device only, so they are put first:
+programs without a long token end at once, others make their logits again and multiply as a whole. Both parts of a row
+of the gradient are added before it is rounded.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from contmax.kernels.gpu._counting import blocks_of, power_of_two
+from contmax.kernels.gpu._kept import Launch
+from contmax.kernels.gpu._launch import laid_out, order_of, side_by_side
+from contmax.kernels.losses._operators import LinearLoss, Supports
+from contmax.kernels.rows._gpu_rows import saturated
+from contmax.kernels.rows._gpu_solve import NOTHING, relative_weights
+
+# Classes and channels of a program, and the stages of its pipeline: it loads tokens, then their hidden vectors.
+_CLASSES, _CHANNELS, _STAGES = 128, 128, 6
+# Long tokens have the residuals of this part of the classes in memory at once.
+_BLOCKS_OF_CLASSES = 32
+# Tokens and classes of a tile of residuals. Tiles in a group run one after the other, and share rows of the weight.
+_TILE_TOKENS, _TILE_CLASSES, _TILES_IN_GROUP = 128, 128, 16
+# Hidden vectors that are in memory in float32 at once.
+_WIDE_TOKENS = 1024
+# The length of an array that torch sorts on a GPU.
+_MOST_PAIRS = 2**31 - 1
+
+
+def write_weight_gradients(
+    loss: LinearLoss, statistics: Tensor, supports: Supports, g: Tensor, grad_weight: Tensor, grad_bias: Tensor
+) -> None:
+    """Write Σ_t g_t (p̂_t − q_t) h_tᵀ, (C, D), and Σ_t g_t (p̂_t − q_t), (C,), or empty without a bias.
+
+    Both are added up in float32. The statistics, (T, 4 or more), are without a mask, and α > 1.
+    """
+    hidden, weight, target = side_by_side(loss.hidden), side_by_side(loss.weight), loss.target.contiguous()
+    loss, g = loss._replace(hidden=hidden, weight=weight, target=target), laid_out(g)
+    most = _MOST_PAIRS // (supports.places.shape[1] + 1)
+    if hidden.shape[0] <= most:
+        _write_sums(loss, statistics, supports, g, grad_weight, grad_bias)
+        return
+    totals = [torch.zeros_like(x, dtype=torch.float32) for x in (grad_weight, grad_bias)]
+    parts = [torch.empty_like(x) for x in totals]
+    for start in range(0, hidden.shape[0], most):
+        tokens = slice(start, start + most)
+        _write_sums(loss.of(tokens), statistics[tokens], supports.of(tokens), g[tokens], parts[0], parts[1])
+        for total, part in zip(totals, parts, strict=True):
+            total.add_(part)
+    grad_weight.copy_(totals[0])
+    grad_bias.copy_(totals[1])
+
+
+def _write_sums(
+    loss: LinearLoss, statistics: Tensor, supports: Supports, g: Tensor, grad_weight: Tensor, grad_bias: Tensor
+) -> None:
+    """`write_weight_gradients` for few enough pairs to be sorted at once."""
+    hidden, (classes, channels) = loss.hidden, loss.weight.shape
+    every = _every_class(hidden, statistics, g, loss.smoothing / classes)
+    is_long = (supports.counts > supports.places.shape[1]) & (g != 0)
+    order, total = torch.argsort((~is_long).byte(), stable=True), is_long.sum(0, keepdim=True, dtype=torch.int32)
+    pairs = _sorted_pairs(loss, supports, g)
+    width = blocks_of(blocks_of(classes, _BLOCKS_OF_CLASSES), _CLASSES) * _CLASSES
+    residual = hidden.new_empty(hidden.shape[0], width)
+    for start in range(0, classes, width):
+        columns = slice(start, min(start + width, classes))
+        _write_residuals(residual, loss, statistics, g, order, total, columns)
+        sum_rows = Launch(
+            _sum_rows,
+            (blocks_of(columns.stop - start, _CLASSES), blocks_of(channels, _CHANNELS)),
+            (start, classes, channels, width, hidden.stride(0)),
+            {"CLASSES": _CLASSES, "CHANNELS": _CHANNELS, "ROWS": 32 if hidden.dtype == torch.float32 else 64},
+            8,
+            stages=_STAGES,
+        )
+        sum_rows(*pairs, residual, order, total, hidden, every, grad_weight)
+        if loss.bias is not None:
+            sum_coefficients = Launch(
+                _sum_coefficients,
+                (blocks_of(columns.stop - start, _CLASSES // 4),),
+                (start, classes, width),
+                {"TILE": _CLASSES, "CLASSES": _CLASSES // 4, "ROWS": 128},
+            )
+            sum_coefficients(*pairs, residual, total, every[channels:], grad_bias)
+
+
+def _write_residuals(
+    residual: Tensor, loss: LinearLoss, statistics: Tensor, g: Tensor, order: Tensor, total: Tensor, columns: slice
+) -> None:
+    """Write g (p̂ − (1−s) e_y) of some classes in the first rows, one for each long token; leave the others alone.
+
+    Args:
+        residual: (T, columns or more).
+        loss: the layer.
+        statistics: of all tokens.
+        g: the cotangents.
+        order: all tokens, the long ones first.
+        total: the number of long tokens, (1,).
+        columns: the classes.
+    """
+    hidden, weight = loss.hidden, loss.weight
+    tokens, channels = hidden.shape
+    tiles = blocks_of(tokens, _TILE_TOKENS) * blocks_of(columns.stop - columns.start, _TILE_CLASSES)
+    sizes = (tokens, columns.start, columns.stop, channels)
+    strides = (hidden.stride(0), weight.stride(0), statistics.stride(0), residual.stride(0))
+    kinds = {"K": order_of(loss.alpha), "HAS_BIAS": loss.bias is not None}
+    kinds |= {"ROWS": _TILE_TOKENS, "CLASSES": _TILE_CLASSES, "GROUP": _TILES_IN_GROUP}
+    kinds["DEPTH"] = 32 if hidden.dtype == torch.float32 else 64
+    make = Launch(_make_residuals, (tiles,), (*sizes, *strides, loss.alpha - 1, loss.smoothing), kinds, 8, stages=3)
+    bias = weight if loss.bias is None else loss.bias
+    make(hidden, weight, bias, loss.target, statistics, g, order, total, residual)
+
+
+def _every_class(hidden: Tensor, statistics: Tensor, g: Tensor, share: float) -> Tensor:
+    """The part of the sums that all classes share, (D + 1,) in float32, the last number for the bias.
+
+    Smoothing takes it from them. It is NaN where a cotangent is not finite, and where a token that counts has a NaN in
+    its logits, and so in its threshold.
+    """
+    broken = torch.where(g == 0, 0, (statistics[:, 1] + g) * 0).sum()
+    if share == 0:
+        return broken.expand(hidden.shape[1] + 1).contiguous()
+    spread = torch.zeros(hidden.shape[1], dtype=torch.float32, device=g.device)
+    for h, weights in zip(hidden.split(_WIDE_TOKENS), g.split(_WIDE_TOKENS), strict=True):
+        # The vector of a token without a cotangent may be NaN.
+        spread.addmv_(torch.where(weights.unsqueeze(-1) == 0, 0, h).mT.to(torch.float32), weights)
+    return torch.cat([spread, g.sum().unsqueeze(0)]).mul_(-share).add_(broken)
+
+
+def _sorted_pairs(loss: LinearLoss, supports: Supports, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Pairs of short lists by class: class, token, coefficient; and where the pairs of each _CLASSES classes begin.
+
+    The pairs of a token are those of its list, with g p̂, and that of its target, with −g (1−s). Their number is known
+    to the device only: slots without a pair have the class C, and come last.
+    """
+    (tokens, capacity), classes, device = supports.places.shape, loss.weight.shape[0], g.device
+    keys = supports.places.new_empty(tokens * (capacity + 1))
+    sizes = {"CAPACITY": capacity, "SLOTS": power_of_two(capacity)}
+    name = Launch(_name_pairs, (tokens,), (tokens * capacity, classes), sizes)
+    name(supports.places, supports.counts, loss.target, g, keys)
+    # Pairs of one class stay in the order of the tokens: sums have the same rounding every time.
+    keys, order = torch.sort(keys, stable=True)
+    names, coefficients = torch.empty_like(keys), torch.empty_like(keys, dtype=torch.float32)
+    block, numbers = 1024, (tokens * capacity, keys.numel(), classes, loss.smoothing)
+    kinds = {"CAPACITY": capacity, "BLOCK": block}
+    weigh = Launch(_weigh_pairs, (blocks_of(keys.numel(), block),), numbers, kinds)
+    weigh(keys, order, supports.masses, g, names, coefficients)
+    edges = torch.arange(0, classes + _CLASSES, _CLASSES, dtype=torch.int32, device=device).clamp_(max=classes)
+    return keys, names, coefficients, torch.searchsorted(keys, edges)
+
+
+@triton.jit
+def _name_pairs(PLACES, COUNTS, Y, G, KEYS, slots, n, CAPACITY: tl.constexpr, SLOTS: tl.constexpr):
+    """The classes of a token's pairs: (T, CAPACITY) of the lists, then (T,) of the targets; n for no pair."""
+    r = tl.program_id(0).to(tl.int64)
+    count = tl.load(COUNTS + r)
+    counts = (count <= CAPACITY) & (tl.load(G + r) != 0.0)
+    j = tl.arange(0, SLOTS)
+    listed = (j < count) & counts
+    place = tl.load(PLACES + r * CAPACITY + j, mask=listed & (j < CAPACITY), other=0)
+    tl.store(KEYS + r * CAPACITY + j, tl.where(listed, place, n), mask=j < CAPACITY)
+    y = tl.load(Y + r)
+    known = counts & (y >= 0) & (y < n)
+    tl.store(KEYS + slots + r, tl.where(known, y.to(tl.int32), n))
+
+
+@triton.jit
+def _weigh_pairs(
+    KEYS, ORDER, MASSES, G, NAMES, COEFFICIENTS, slots, size, n, smoothing,
+    CAPACITY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Tokens and coefficients of the sorted pairs, from their places before sorting."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    used = (i < size) & (tl.load(KEYS + i, mask=i < size, other=n) < n)
+    at = tl.load(ORDER + i, mask=used, other=0)
+    listed = at < slots
+    token = tl.where(listed, at // CAPACITY, at - slots)
+    mass = tl.load(MASSES + at, mask=used & listed, other=0.0)
+    coefficient = tl.load(G + token, mask=used, other=0.0) * tl.where(listed, mass, smoothing - 1.0)
+    tl.store(NAMES + i, token.to(tl.int32), mask=used)
+    tl.store(COEFFICIENTS + i, coefficient, mask=used)
+
+
+@triton.jit
+def _sum_rows(
+    KEYS, NAMES, COEFFICIENTS, EDGES, RESIDUAL, ORDER, LONG, HIDDEN, EVERY, GW,
+    first_class, n, channels, width, h_stride,
+    CLASSES: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Some channels of some rows of the gradient."""
+    tile = first_class // CLASSES + tl.program_id(0)
+    c = tile * CLASSES + tl.arange(0, CLASSES)
+    d = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    inside = d < channels
+    total = tl.zeros([CLASSES, CHANNELS], tl.float32)
+    begin, end = tl.load(EDGES + tile), tl.load(EDGES + tile + 1)
+    for start in range(begin, end, ROWS):
+        i = start + tl.arange(0, ROWS)
+        key = tl.load(KEYS + i, mask=i < end, other=-1)
+        token = tl.load(NAMES + i, mask=i < end, other=0).to(tl.int64)
+        coefficient = saturated(tl.load(COEFFICIENTS + i, mask=i < end, other=0.0), HIDDEN)
+        wanted = (i < end)[:, None] & inside[None, :]
+        h = tl.load(HIDDEN + token[:, None] * h_stride + d[None, :], mask=wanted, other=0.0)
+        a = tl.where(c[:, None] == key[None, :], coefficient[None, :], 0.0)
+        high = a.to(h.dtype)
+        total = tl.dot(high, h, total, input_precision="ieee")
+        if h.dtype != tl.float32:
+            # Add the rounding error of the coefficients.
+            total = tl.dot((a - high.to(tl.float32)).to(h.dtype), h, total)
+    long = tl.load(LONG)
+    columns = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
+    for start in range(0, long, ROWS):
+        i = start + tl.arange(0, ROWS)
+        token = tl.load(ORDER + i, mask=i < long, other=0)
+        here = i.to(tl.int64)[:, None] * width + columns[None, :]
+        # Columns behind the last class hold garbage, which is not stored.
+        b = tl.load(RESIDUAL + here, mask=(i < long)[:, None], other=0.0)
+        wanted = (i < long)[:, None] & inside[None, :]
+        h = tl.load(HIDDEN + token[:, None] * h_stride + d[None, :], mask=wanted, other=0.0)
+        total = tl.dot(tl.trans(b), h, total, input_precision="ieee")
+    total += tl.load(EVERY + d, mask=inside, other=0.0)[None, :]
+    here = c.to(tl.int64)[:, None] * channels + d[None, :]
+    tl.store(GW + here, total.to(GW.dtype.element_ty), mask=(c < n)[:, None] & inside[None, :])
+
+
+@triton.jit
+def _sum_coefficients(
+    KEYS, NAMES, COEFFICIENTS, EDGES, RESIDUAL, LONG, EVERY, GB, first_class, n, width,
+    TILE: tl.constexpr, CLASSES: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the bias for some classes, which all belong to one tile of the sorted pairs."""
+    column = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
+    c = first_class + column
+    tile = (first_class + tl.program_id(0) * CLASSES) // TILE
+    total = tl.zeros([CLASSES], tl.float32) + tl.load(EVERY)
+    begin, end = tl.load(EDGES + tile), tl.load(EDGES + tile + 1)
+    for start in range(begin, end, ROWS):
+        i = start + tl.arange(0, ROWS)
+        key = tl.load(KEYS + i, mask=i < end, other=-1)
+        coefficient = tl.load(COEFFICIENTS + i, mask=i < end, other=0.0)
+        total += tl.sum(tl.where(key[:, None] == c[None, :], coefficient[:, None], 0.0), 0)
+    long = tl.load(LONG)
+    for start in range(0, long, ROWS):
+        i = start + tl.arange(0, ROWS)
+        here = i.to(tl.int64)[:, None] * width + column[None, :]
+        total += tl.sum(tl.load(RESIDUAL + here, mask=(i < long)[:, None], other=0.0).to(tl.float32), 0)
+    tl.store(GB + c, total.to(GB.dtype.element_ty), mask=c < n)
+
+
+@triton.jit
+def _make_residuals(
+    HIDDEN, W, BIAS, Y, STATISTICS, G, ORDER, LONG, RESIDUAL,
+    tokens, begin, end, channels, h_stride, w_stride, stat_stride, width, epsilon, smoothing,
+    K: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, GROUP: tl.constexpr,
+    DEPTH: tl.constexpr,
+):  # fmt: skip
+    """One tile of residuals of long tokens, from their logits."""
+    height = tl.cdiv(tokens, ROWS)
+    tile, tile_of_classes = _in_groups(tl.program_id(0), height, tl.cdiv(end - begin, CLASSES), GROUP)
+    long = tl.load(LONG)
+    if tile * ROWS < long:
+        i = tile * ROWS + tl.arange(0, ROWS)
+        lives = i < long
+        token = tl.load(ORDER + i, mask=lives, other=0)
+        column = tile_of_classes * CLASSES + tl.arange(0, CLASSES)
+        c = begin + column
+        exists = c < end
+        logits = tl.zeros([ROWS, CLASSES], tl.float32)
+        for start in range(0, channels, DEPTH):
+            d = start + tl.arange(0, DEPTH)
+            inside = d < channels
+            h = tl.load(
+                HIDDEN + token[:, None] * h_stride + d[None, :], mask=lives[:, None] & inside[None, :], other=0.0
+            )
+            rows = W + c.to(tl.int64)[:, None] * w_stride + d[None, :]
+            w = tl.load(rows, mask=exists[:, None] & inside[None, :], other=0.0)
+            logits = tl.dot(h, tl.trans(w), logits, input_precision="ieee")
+        if HAS_BIAS:
+            logits += tl.load(BIAS + c, mask=exists, other=0.0).to(tl.float32)[None, :]
+        # Round the logits as the forward pass did.
+        x = logits.to(RESIDUAL.dtype.element_ty).to(tl.float32)
+        at = STATISTICS + token * stat_stride
+        top, t = tl.load(at, mask=lives, other=0.0), tl.load(at + 1, mask=lives, other=1.0)
+        inverse, g = tl.load(at + 2, mask=lives, other=0.0), tl.load(G + token, mask=lives, other=0.0)
+        y = x - tl.where(top == -float("inf"), 0.0, top)[:, None]
+        weights, _ = relative_weights(
+            tl.where(y < NOTHING, NOTHING, y), t, tl.zeros([ROWS], tl.float32) + epsilon, K
+        )  # fmt: skip
+        p = weights * inverse[:, None]
+        is_target = c[None, :] == tl.load(Y + token, mask=lives, other=-1)[:, None]
+        value = g[:, None] * (p - tl.where(is_target, 1.0 - smoothing, 0.0))
+        here = i.to(tl.int64)[:, None] * width + column[None, :]
+        value = saturated(value, RESIDUAL).to(RESIDUAL.dtype.element_ty)
+        tl.store(RESIDUAL + here, value, mask=lives[:, None] & exists[None, :])
+
+
+@triton.jit
+def _in_groups(program, height, width, GROUP: tl.constexpr):
+    """Row and column of the tile of a program: columns one after the other within groups of rows, for the cache."""
+    group = program // (GROUP * width)
+    rows = tl.minimum(height - group * GROUP, GROUP)
+    place = program - group * GROUP * width
+    return group * GROUP + place % rows, place // rows
