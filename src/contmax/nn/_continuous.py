@@ -24,7 +24,7 @@ from contmax.nn._parameters import (
 )
 from contmax.nn._place import Place
 from contmax.signal import continuous_attention
-from contmax.signal._plain_context import context_of_pair
+from contmax.signal._fused_context import fused_context
 
 
 class ContinuousAttention(AlphaModule):
@@ -127,7 +127,7 @@ class ContinuousAttention(AlphaModule):
             )
         elif isinstance(density, tuple):
             if positions is None and mask is None:
-                context = context_of_pair(values, density, self.alpha, self.basis, grid, self.penalty)
+                context = fused_context(values, density, self.basis, grid, self.penalty, self.alpha)
                 if context is not None:
                     return context, self._from_pair(density) if need_density else None
             density = self._from_pair(density)

@@ -16,7 +16,7 @@ from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.maps import moments
 from contmax.nn._place import observed_cells
 from contmax.signal import observation_positions
-from contmax.signal._arguments import as_grid
+from contmax.signal._observations import as_grid
 
 _P = ParamSpec("_P")
 Matching = Literal["exact", "paper"]
