@@ -33,7 +33,7 @@ _F32 = torch.float32
 
 
 class _Known(NamedTuple):
-    """What a call knows besides values and density.
+    """Arguments of the kernels besides values and density.
 
     Args:
         weights: G of the ridge fit, (L, K).

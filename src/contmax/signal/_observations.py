@@ -15,7 +15,7 @@ from torch import Tensor
 from contmax._eager import is_eager_cpu
 from contmax._mask import require_boolean
 from contmax.basis import Basis, SineBasis
-from contmax.basis._basis import rounding_message, rounds_away
+from contmax.basis._basis import rounding_warning
 
 # A basis gets each warning once.
 _warned_of_distance: "weakref.WeakSet[Basis]" = weakref.WeakSet()
@@ -226,9 +226,10 @@ def _warn_if_rounded(dtype: torch.dtype, basis: Basis) -> None:
         return
     each = max(1, round(basis.num_functions ** (1 / basis.event_dim)))
     for low, high in _sides_on_cpu(basis) or ():
-        if low < high and rounds_away(low, high, each, dtype):
+        message = rounding_warning(low, high, each, dtype) if low < high else None
+        if message is not None:
             _warned_of_rounding.add(basis)
-            warnings.warn(rounding_message(low, high, dtype), stacklevel=4)
+            warnings.warn(message, stacklevel=4)
             return
 
 

@@ -118,7 +118,7 @@ class Signal:
         if isinstance(weights, RidgeFit):
             return masked_product(weights.observed(_queries_in_one(r, batch)), values, self._mask)
         if weights.dim() == 2:
-            # All densities meet the same weights, in one product of matrices.
+            # One product of matrices serves all sequences.
             return masked_product(_queries_in_one(r @ weights.mT, batch), values, self._mask)
         return masked_product(_queries_in_one(r, batch) @ weights.mT, values, self._mask)
 
@@ -162,11 +162,11 @@ class Signal:
         return share.to(wide_dtype(self._dtype))
 
     def materialize(self) -> "Signal":
-        """The same signal with its coefficients computed and its observations dropped."""
+        """This signal with its coefficients computed and its observations dropped."""
         return Signal(self._basis, coefficients=self.coefficients, explained=self._explained, dtype=self._dtype)
 
     def to(self, *args: Any, **kwargs: Any) -> "Signal":
-        """The same signal with its tensors moved as by Tensor.to.
+        """This signal with its tensors moved as by Tensor.to.
 
         The basis is copied there, in at least float32. Gradients still reach the original basis, which stays where it
         is.
@@ -179,7 +179,7 @@ class Signal:
         return moved
 
     def detach(self) -> "Signal":
-        """The same signal, detached from the autograd graph."""
+        """This signal, detached from the autograd graph."""
         return self._mapped(torch.Tensor.detach, torch.Tensor.detach)
 
     def _mapped(self, change: Callable[[Tensor], Tensor], move: Callable[[Tensor], Tensor]) -> "Signal":
@@ -244,7 +244,7 @@ def fit_signal(
     V is the ``volume`` of the basis. Gaussians and rectangles are densities, whose heights depend on the unit of t; for
     them V is the length b − a (area, volume) of the box that the centres cover, so that 1 on [0, 1] and 3600 for an
     hour in seconds. Splines and waves have heights without a unit, and V = 1. So a signal over an hour in seconds is
-    that over [0, 1], with the same λ.
+    that over [0, 1], with this λ.
 
     Args:
         values: observations H, (*batch, L, D).

@@ -44,7 +44,7 @@ class _Sums(NamedTuple):
 class SignalAccumulator:
     r"""Sufficient statistics of a ridge fit, ΨΨᵀ and ΨHᵀ, accumulated over chunks or processes.
 
-    The signal is the same, up to rounding in float64, as that of :func:`fit_signal` on all observations at once.
+    The signal equals, up to rounding in float64, that of :func:`fit_signal` on all observations at once.
 
     Args:
         basis: ψ, K functions.
