@@ -26,7 +26,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list:
 def ordinary() -> Iterator[None]:
     """A context in which no call goes this way."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_fused_context, "_known", lambda *arguments, **options: None)
+        patch.setattr(_fused_context, "_given", lambda *arguments, **options: None)
         yield
 
 

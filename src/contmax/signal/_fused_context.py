@@ -32,7 +32,7 @@ from contmax.signal._ridge_cache import Even, cached_weights
 _F32 = torch.float32
 
 
-class _Known(NamedTuple):
+class _Given(NamedTuple):
     """Arguments of the kernels besides values and density.
 
     Args:
@@ -75,16 +75,16 @@ def fused_context(
         loc, scale, alpha, is_factor = density.loc, density.scale_tril, density.alpha, True
     else:
         return None
-    known = _known(values, loc, scale, kind, alpha, basis, grid, penalty, is_factor)
-    if known is None:
+    given = _given(values, loc, scale, kind, alpha, basis, grid, penalty, is_factor)
+    if given is None:
         return None
     if not torch.is_autocast_enabled(device_type(values)):
-        return _apply(values, loc, scale, known)  # type: ignore[no-any-return]
+        return _apply(values, loc, scale, given)  # type: ignore[no-any-return]
     with without_autocast(values):
-        return _apply(values, loc, scale, known)  # type: ignore[no-any-return]
+        return _apply(values, loc, scale, given)  # type: ignore[no-any-return]
 
 
-def _known(
+def _given(
     values: Any,
     loc: Any,
     scale: Any,
@@ -94,7 +94,7 @@ def _known(
     grid: tuple[int, ...] | None,
     penalty: Any,
     is_factor: bool,
-) -> _Known | None:
+) -> _Given | None:
     """All else that the kernels take; None for a call that they do not compute."""
     if type(alpha) is not float or not _are_float32_on_gpu(values, loc, scale):
         return None
@@ -120,7 +120,7 @@ def _known(
         return None
     # Inside of a function of autograd nobody can tell whether gradients are wanted at all.
     needs_slopes = (loc.requires_grad or scale.requires_grad) and torch.is_grad_enabled()
-    return _Known(weights, centre, spread, k, is_factor, needs_slopes)
+    return _Given(weights, centre, spread, k, is_factor, needs_slopes)
 
 
 def _are_float32_on_gpu(values: Any, loc: Any, scale: Any) -> bool:
@@ -147,8 +147,8 @@ class _FusedContext(torch.autograd.Function):
     """(E_p[ψ] Gᵀ) H, with G the ridge weights."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, loc: Tensor, scale: Tensor, known: _Known) -> Tensor:
-        weights, centre, width, k, is_factor, needs_slopes = known
+    def forward(ctx: Any, values: Tensor, loc: Tensor, scale: Tensor, given: _Given) -> Tensor:
+        weights, centre, width, k, is_factor, needs_slopes = given
         # Where torch has put off a negation this is a copy, which may have other strides.
         read = values.resolve_neg() if values.is_neg() else values
         plain = kernels.triton_kernels().plain_contexts(
