@@ -30,12 +30,7 @@ _NEGLIGIBLE = 1e-6
 
 
 def as_grid(grid: Any) -> tuple[int, ...] | None:
-    """The sizes of a grid.
-
-    Raises:
-        TypeError: if they are no whole numbers.
-        ValueError: if one is not positive.
-    """
+    """The sizes of a grid; raises TypeError or ValueError unless they are positive whole numbers."""
     if grid is None:
         return None
     sizes: tuple[Any, ...] = tuple(grid) if isinstance(grid, Iterable) else (grid,)
@@ -56,13 +51,7 @@ def check_fit(
     mask: Tensor | None,
     penalty: float,
 ) -> None:
-    """Refuse observations that :func:`contmax.fit_signal` cannot fit, by their shapes.
-
-    Raises:
-        ValueError: if shapes do not fit each other, there is no observation, or λ is negative or not finite.
-        TypeError: if the mask is not boolean.
-        NotImplementedError: on a device without float64.
-    """
+    """Raise the errors of :func:`contmax.fit_signal` for shapes, grid and penalty."""
     check_observations(values, basis, positions, mask)
     require_penalty(penalty)
     length = values.shape[-2]
@@ -82,13 +71,7 @@ def check_fit(
 
 
 def check_observations(values: Tensor, basis: Basis, positions: Tensor | None, mask: Tensor | None) -> None:
-    """Refuse values, positions and a mask that do not fit each other or the dimension of the basis.
-
-    Raises:
-        ValueError: if shapes or dtypes do not fit.
-        TypeError: if the mask is not boolean.
-        NotImplementedError: on a device without float64.
-    """
+    """Raise an error for values, positions and a mask that do not fit each other or the dimension of the basis."""
     if values.dim() < 2 or not values.is_floating_point():
         raise ValueError(
             f"values must be floating-point of shape (*batch, L, D); got {values.dtype}, {tuple(values.shape)}. "
@@ -115,21 +98,13 @@ def check_observations(values: Tensor, basis: Basis, positions: Tensor | None, m
 
 
 def require_penalty(penalty: float) -> None:
-    """Refuse a ridge penalty that is negative, infinite or NaN.
-
-    Raises:
-        ValueError: if it is.
-    """
+    """Raise ValueError for a ridge penalty that is negative, infinite or NaN."""
     if not 0 <= penalty < math.inf:
         raise ValueError(f"penalty must be finite and not negative; got {penalty}. 0.01 is a good start.")
 
 
 def require_float64(device: torch.device) -> None:
-    """Refuse a device that has no float64, in which every fit is computed.
-
-    Raises:
-        NotImplementedError: on Apple's GPUs.
-    """
+    """Raise NotImplementedError on Apple's GPUs, which lack the float64 of every fit."""
     if device.type == "mps":
         raise NotImplementedError(
             "A signal is fitted in float64, which mps devices do not have. Fit it on the CPU and move it: "

@@ -1,7 +1,7 @@
 """A continuous signal V(t) = Bᵀψ(t) through observations, immutable and lazy, and attention to it in one call."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from torch.distributions import Distribution
 
 
+class Sites(NamedTuple):
+    """Positions of observations, or the sizes of their grid; the default positions if both are None."""
+
+    positions: Tensor | None
+    grid: tuple[int, ...] | None
+
+
 class Signal:
     r"""A continuous signal V(t) = Σ_j b_j ψ_j(t) with D channels.
 
@@ -44,8 +51,7 @@ class Signal:
         values: Tensor | None = None,
         weights: Tensor | RidgeFit | None = None,
         mask: Tensor | None = None,
-        positions: Tensor | None = None,
-        grid: tuple[int, ...] | None = None,
+        sites: Sites | None = None,
         explained: Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -54,7 +60,7 @@ class Signal:
             raise ValueError("A signal needs coefficients, or values and weights. Call contmax.fit_signal to make one.")
         self._basis, self._coefficients, self._values, self._weights = basis, coefficients, values, weights
         # Masked values may be anything, NaN too.
-        self._mask, self._positions, self._grid, self._explained = mask, positions, grid, explained
+        self._mask, self._sites, self._explained = mask, sites or Sites(None, None), explained
         self._shape, self._dtype = source.shape, source.dtype if dtype is None else dtype
 
     @property
@@ -156,7 +162,7 @@ class Signal:
         values = self._unmasked(self._values).double()
         with without_autocast(values):
             like = values.new_empty(0)
-            where = observation_positions(values.shape[-2], self._positions, self._grid, self._mask, like)
+            where = observation_positions(values.shape[-2], *self._sites, self._mask, like)
             fitted = self._basis(where).double() @ self.coefficients.double()
             share = _explained_variance(values, fitted, self._mask)
         return share.to(wide_dtype(self._dtype))
@@ -191,9 +197,9 @@ class Signal:
         numbers = {"coefficients": self._coefficients, "values": self._values, "weights": weights}
         numbers["explained"] = self._explained
         changed: dict[str, Any] = {name: None if part is None else change(part) for name, part in numbers.items()}
-        for name, part in (("mask", self._mask), ("positions", self._positions)):
-            changed[name] = None if part is None else move(part)
-        return Signal(self._basis, **changed, grid=self._grid, dtype=self._dtype)
+        positions, mask = (None if part is None else move(part) for part in (self._sites.positions, self._mask))
+        sites = Sites(positions, self._sites.grid)
+        return Signal(self._basis, **changed, mask=mask, sites=sites, dtype=self._dtype)
 
     def _observed(self) -> tuple[Tensor, Tensor | RidgeFit]:
         """Values and weights."""
@@ -293,7 +299,7 @@ def fit_signal(
         weights = ridge_fit(batched, penalty, basis.volume)
     if batched.dim() > 2:
         values = values.expand(*torch.broadcast_shapes(values.shape[:-2], batched.shape[:-2]), -1, -1)
-    return Signal(basis, values=values, weights=weights, mask=mask, positions=positions, grid=grid)
+    return Signal(basis, values=values, weights=weights, mask=mask, sites=Sites(positions, grid))
 
 
 def continuous_attention(

@@ -20,14 +20,14 @@ class _Sums(NamedTuple):
     Args:
         gram: FᵀF, (*batch, K, K); one for the whole batch has shape (K, K).
         cross: FᵀH, (*batch, K, D).
-        count: the number of observations, (*batch).
+        number: the number of observations, (*batch).
         total: their sum, (*batch, D).
         squares: the sum of their squares, (*batch).
     """
 
     gram: Tensor
     cross: Tensor
-    count: Tensor
+    number: Tensor
     total: Tensor
     squares: Tensor
 
@@ -37,7 +37,7 @@ class _Sums(NamedTuple):
         .. math:: \sum\|h-V\|^2 = \sum\|h\|^2 - 2\langle B, F^\top H\rangle + \langle B, F^\top F B\rangle
         """
         missed = self.squares + (coefficients * (self.gram @ coefficients - 2 * self.cross)).sum((-2, -1))
-        variance = self.squares - self.total.square().sum(-1) / self.count.clamp(min=1)
+        variance = self.squares - self.total.square().sum(-1) / self.number.clamp(min=1)
         return explained_share(missed.clamp(min=0), variance, 64 * torch.finfo(torch.float64).eps * self.squares)
 
 
