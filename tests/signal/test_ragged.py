@@ -166,6 +166,21 @@ def test_a_learned_basis_gets_its_gradient():
     assert basis.loc.grad.abs().min() > 0
 
 
+def test_the_operator_of_a_graph_is_vmapped_over_masks_and_over_constants():
+    basis, mask = GaussianBasis.linspace(6, 0.2), torch.rand(3, 2, 9) > 0.4
+    fit = (9, None, 0.01, torch.float32, torch.device("cpu"), basis._id)
+    weights = torch.ops.contmax.default_weights
+    constants = tuple(basis.buffers())
+    expected = weights(constants, mask, *fit)
+    for axis in (0, 1):
+        got = torch.vmap(lambda m: weights(constants, m, *fit), in_dims=axis)(mask.movedim(0, axis))
+        torch.testing.assert_close(got, expected)
+    moved = [torch.stack([c, c + 0.05]) for c in constants]
+    got = torch.vmap(lambda *constants: weights(constants, mask, *fit))(*moved)
+    torch.testing.assert_close(got[0], expected)
+    assert not torch.allclose(got[1], expected)
+
+
 @pytest.mark.graph
 @pytest.mark.parametrize("ragged", [False, True])
 def test_a_compiled_graph_factorises_nothing(ragged):
