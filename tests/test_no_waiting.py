@@ -50,7 +50,7 @@ def accelerator(monkeypatch):
             monkeypatch.setattr(module, "is_eager_cpu", lambda *values: not any(torch.is_tensor(v) for v in values))
     monkeypatch.setattr("contmax.kernels.means._cpu_dispatch.numba_works", lambda: False)
     monkeypatch.setattr("contmax._backend.numba_works", lambda: False)
-    monkeypatch.setattr("contmax.signal._length_table._on_device", lambda n, device: torch.arange(n[0], n[-1] + 1))
+    monkeypatch.setattr("contmax.signal._ridge_cache._on_device", lambda n, device: torch.arange(n[0], n[-1] + 1))
     return NoLooking
 
 

@@ -140,7 +140,7 @@ def _vmap_rule(traced: Callable[..., Any], shared: Sequence[int]) -> Callable[..
     """The rule of torch.vmap for an operator with these shared arguments."""
 
     def rule(info: Any, places: Sequence[Any], *arguments: Any) -> Any:
-        if any(places[i] is not None for i in shared):
+        if any(_is_mapped(places[i]) for i in shared):
             slices = [_select(arguments, places, i) for i in range(info.batch_size)]
             results = [traced(*one) for one in slices]
             if isinstance(results[0], Tensor):
@@ -160,6 +160,11 @@ def _vmap_rule(traced: Callable[..., Any], shared: Sequence[int]) -> Callable[..
     return rule
 
 
+def _is_mapped(place: Any) -> bool:
+    """Whether vmap runs over a tensor, or over one of a list."""
+    return any(map(_is_mapped, place)) if isinstance(place, list | tuple) else place is not None
+
+
 def _batch_first(x: Any, place: Any, size: int) -> Any:
     """A tensor, or each of a list, with vmap's axis in front; one without that axis is expanded."""
     if isinstance(x, list | tuple):
@@ -172,4 +177,7 @@ def _batch_first(x: Any, place: Any, size: int) -> Any:
 
 def _select(arguments: Sequence[Any], places: Sequence[Any], i: int) -> list[Any]:
     """The arguments of one call at one place of vmap's axis."""
-    return [x if place is None else x.select(place, i) for x, place in zip(arguments, places, strict=True)]
+    return [
+        _select(x, place, i) if isinstance(place, list | tuple) else x if place is None else x.select(place, i)
+        for x, place in zip(arguments, places, strict=True)
+    ]

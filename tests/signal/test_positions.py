@@ -8,7 +8,7 @@ import torch
 
 import contmax
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis, SineBasis
-from contmax.signal._arguments import as_grid
+from contmax.signal._observations import as_grid
 
 F64 = torch.float64
 

@@ -1,5 +1,6 @@
 """Weights that are kept from one fit to the next: only for the same fit, whatever happens to the basis meanwhile."""
 
+import sys
 import threading
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 import contmax
 from contmax.basis import GaussianBasis
-from contmax.signal import _kept_weights, _ridge
+from contmax.signal import _observations, _ridge_cache
 
 F64 = torch.float64
 
@@ -59,7 +60,7 @@ def test_a_write_that_torch_does_not_count_is_seen_on_the_cpu():
 @pytest.mark.parametrize("change", ["written to", "replaced", "other data", "other data where some was", "moved on"])
 def test_changes_are_seen_where_values_are_not_compared(monkeypatch, change):
     """As on an accelerator: the same tensors, to which nothing was written, count as unchanged."""
-    monkeypatch.setattr(_kept_weights, "is_eager_cpu", lambda *values: False)
+    monkeypatch.setattr(_ridge_cache, "is_eager_cpu", lambda *values: False)
     basis, values = GaussianBasis.linspace(8, 0.1), torch.randn(30, 2)
     first = contmax.fit_signal(values, basis).coefficients
     assert torch.equal(contmax.fit_signal(values, basis).coefficients, first)
@@ -87,7 +88,7 @@ def test_changes_are_seen_where_values_are_not_compared(monkeypatch, change):
 
 
 def test_nothing_is_found_for_constants_that_are_vmapped(monkeypatch):
-    monkeypatch.setattr(_kept_weights, "is_eager_cpu", lambda *values: False)
+    monkeypatch.setattr(_ridge_cache, "is_eager_cpu", lambda *values: False)
 
     class Fit(torch.nn.Module):
         def __init__(self):
@@ -109,15 +110,15 @@ def test_nothing_is_found_for_constants_that_are_vmapped(monkeypatch):
 
 def test_weights_are_computed_once(monkeypatch):
     basis, values, calls = GaussianBasis.linspace(8, 0.1), torch.randn(30, 2), []
-    compute = _kept_weights.ridge_weights
-    monkeypatch.setattr(_kept_weights, "ridge_weights", lambda *arguments: calls.append(0) or compute(*arguments))
+    compute = _ridge_cache.ridge_weights
+    monkeypatch.setattr(_ridge_cache, "ridge_weights", lambda *arguments: calls.append(0) or compute(*arguments))
     for _ in range(3):
         contmax.fit_signal(values, basis)
     assert len(calls) == 1
     for length in range(1, 40):  # more than are kept
         contmax.fit_signal(torch.randn(length, 2), basis)
     contmax.fit_signal(values, basis)
-    assert len(_kept_weights._WEIGHTS.kept[basis]) == _kept_weights._WEIGHTS.places
+    assert len(_ridge_cache._WEIGHTS.entries[basis]) == _ridge_cache._WEIGHTS.maxsize
     assert len(calls) == 1 + 39
 
 
@@ -136,37 +137,23 @@ def test_threads_share_it():
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns within a look-up
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert failures == []
-
-
-def test_the_cache_is_only_touched_by_one_thread_at_a_time(monkeypatch):
-    """The lock is held at every look-up and every write."""
-    basis, held = GaussianBasis.linspace(4, 0.3), []
-
-    class Watched(dict):
-        def get(self, *arguments):
-            held.append(_kept_weights._lock.locked())
-            return super().get(*arguments)
-
-        def setdefault(self, *arguments):
-            held.append(_kept_weights._lock.locked())
-            return super().setdefault(*arguments)
-
-    monkeypatch.setattr(_kept_weights._WEIGHTS, "kept", Watched())
-    contmax.fit_signal(torch.randn(5, 1), basis)
-    assert held == [True, True]
-    assert not _kept_weights._lock.locked()
 
 
 def test_nothing_is_kept_of_tensors_without_values():
     basis = GaussianBasis.linspace(4, 0.3).to("meta")
     signal = contmax.fit_signal(torch.randn(2, 9, 3, device="meta"), basis)
     assert signal.coefficients.shape == (2, 4, 3)
-    assert basis not in _kept_weights._WEIGHTS.kept
+    assert basis not in _ridge_cache._WEIGHTS.entries
     attend = contmax.nn.MultiheadContinuousAttention(4, 2, basis).to("meta")
     values = torch.randn(2, 9, 4, device="meta")
     assert attend(values, values, mask=torch.ones(2, 9, dtype=torch.bool, device="meta"))[0].shape == (2, 9, 4)
@@ -174,5 +161,5 @@ def test_nothing_is_kept_of_tensors_without_values():
 
 def test_a_device_without_float64_is_named():
     with pytest.raises(NotImplementedError, match="float64, which mps devices do not have"):
-        _ridge.require_float64(torch.device("mps"))
-    _ridge.require_float64(torch.device("cpu"))
+        _observations.require_float64(torch.device("mps"))
+    _observations.require_float64(torch.device("cpu"))

@@ -172,12 +172,12 @@ def test_weights_are_cached_and_follow_the_basis():
     torch.testing.assert_close(
         moved, contmax.fit_signal(values, basis, positions=(torch.arange(6) + 0.5) / 6).coefficients
     )
-    from contmax.signal import _kept_weights
+    from contmax.signal import _ridge_cache
 
-    before = len(_kept_weights._WEIGHTS.kept)
+    before = len(_ridge_cache._WEIGHTS.entries)
     del basis
     gc.collect()
-    assert len(_kept_weights._WEIGHTS.kept) < before
+    assert len(_ridge_cache._WEIGHTS.entries) < before
 
 
 def test_chunks_give_the_signal_of_the_whole():

@@ -7,7 +7,7 @@ import torch
 
 import contmax
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
-from contmax.signal import _kept_weights, _plain_context
+from contmax.signal import _fused_context, _ridge_cache
 from cuda_checks import DEVICE, F32, F64, HALVES, ON_GPU, Captured, assert_accurate, drawn, no_waiting
 
 pytestmark = pytest.mark.gpu
@@ -126,20 +126,20 @@ def test_kept_weights_follow_writes_that_torch_counts():
 def test_a_graph_reads_what_was_kept_before(ragged, kept):
     psi, values = basis(), torch.randn(2, 40, 3, device=DEVICE)
     loc, mask = torch.rand(2, device=DEVICE), some()[1:].to(DEVICE) if ragged else None
-    shelves = _kept_weights._WEIGHTS, _kept_weights._TABLES
+    shelves = _ridge_cache._WEIGHTS, _ridge_cache._TABLES
 
     def context():
         if not kept:
             for shelf in shelves:
-                shelf.kept.clear()
+                shelf.entries.clear()
         return contmax.continuous_attention(values, parabola(loc), psi, mask=mask)
 
     expected = context()
     graph = Captured(context)
-    assert not ON_GPU or any(shelf.kept.get(psi) for shelf in shelves) == kept
+    assert not ON_GPU or any(shelf.entries.get(psi) for shelf in shelves) == kept
     # What the graph reads must not be dropped with what is kept.
     for shelf in shelves:
-        shelf.kept.clear()
+        shelf.entries.clear()
     torch.full((1000, 1000), torch.nan, device=DEVICE)
     torch.testing.assert_close(graph.replay(), expected, rtol=1e-4, atol=1e-5)
 
@@ -185,8 +185,8 @@ def test_the_way_of_the_commonest_calls(place, alpha, autocast, monkeypatch):
         scale = factor @ factor.mT + 0.02 * torch.eye(2)
     tensors = [x.to(DEVICE).requires_grad_() for x in (values, loc, scale)]
     cotangent = torch.randn(5, 9, generator=drawing).to(DEVICE)
-    calls, applied = [], _plain_context._apply
-    monkeypatch.setattr(_plain_context, "_apply", lambda *given: calls.append(0) or applied(*given))
+    calls, applied = [], _fused_context._apply
+    monkeypatch.setattr(_fused_context, "_apply", lambda *given: calls.append(0) or applied(*given))
 
     def derivatives():
         with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast):
@@ -204,7 +204,7 @@ def test_the_way_of_the_commonest_calls(place, alpha, autocast, monkeypatch):
     second = of_second_order()
     replayed = [x.clone() for x in Captured(derivatives).replay()]
     assert not ON_GPU or len(calls) == 7
-    monkeypatch.setattr(_plain_context, "_context", lambda *given, **options: None)
+    monkeypatch.setattr(_fused_context, "_given", lambda *given, **options: None)
     expected = derivatives()
     for ours, again, theirs in zip(found, replayed, expected, strict=True):
         size = 1 + theirs.abs().max().item()

@@ -34,6 +34,7 @@ class _CheckedWhenMade(ABCMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         basis = super().__call__(*args, **kwargs)
+        basis._read_constants()
         basis._check_functions()
         return basis
 
@@ -99,8 +100,7 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
     def bounds(self) -> tuple[Tensor, Tensor]:
         """Lowest and highest corner of the box that the functions cover, () for N = 1, (N,) for N > 1.
 
-        Where attention has to choose points itself, it chooses them in this box: [0, 1]ᴺ unless a subclass says
-        otherwise.
+        Attention chooses points in this box where it must choose them itself. The default is [0, 1]ᴺ.
         """
         shape = () if self.event_dim == 1 else (self.event_dim,)
         like = self._like()
@@ -110,9 +110,8 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
     def volume(self) -> Tensor | float:
         """Volume of the box that the functions cover, if their values are per unit of volume, as those of densities.
 
-        The ridge penalty of a fit is divided by its square: in another unit of t such functions have other heights,
-        and so the fit stays the same. It is 1 for functions whose values have no unit, such as splines and waves, and
-        for a subclass that does not say otherwise.
+        The ridge penalty of a fit is divided by its square, because such functions have other heights in another unit
+        of t. It is 1 for functions whose values have no unit, such as splines and waves, and by default.
         """
         return 1.0
 
@@ -135,6 +134,14 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
                 )
             with torch.no_grad():
                 getattr(self, name).copy_(start)
+        self._read_constants()
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._read_constants()
+
+    def _read_constants(self) -> None:
+        """Recompute attributes that depend on values of the constants, after these were made, reset or loaded."""
 
     def with_constants(self, constants: Sequence[Tensor]) -> Self:
         """A copy with these constants, its buffers and then its parameters in their order, all of them buffers."""
@@ -147,7 +154,7 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
         twin: Self = _changed(self, lambda t: t.to(device, dtype if t.is_floating_point() else None))
         return twin
 
-    def _keep(self, name: str, value: Tensor, learnable: bool, device: torch.device) -> None:
+    def _register(self, name: str, value: Tensor, learnable: bool, device: torch.device) -> None:
         """Register a constant on a device, as a parameter or as a buffer, and store its values for a reset."""
         self._start[name] = None if value.is_meta else value.detach().to("cpu", copy=True)
         placed = value.to(device)
@@ -162,7 +169,7 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
         return next((c.detach() for c in constants if c.is_floating_point()), torch.empty(0))
 
     def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
+        """The text of `repr` between the parentheses."""
         return f"num_functions={self.num_functions}"
 
     def _check_functions(self) -> None:
@@ -196,7 +203,7 @@ def constants_of(basis: Basis) -> tuple[Tensor, ...]:
 def _changed(module: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A copy of a module whose tensors, all of them buffers now, are those that `change` returns."""
     twin = copy.copy(module)
-    tensors = {**module._parameters, **module._buffers}
+    tensors = {**module._buffers, **module._parameters}
     twin._parameters = {}
     twin._buffers = {name: None if t is None else change(t) for name, t in tensors.items()}
     twin._modules = {name: _changed(child, change) for name, child in module._modules.items()}
@@ -212,6 +219,17 @@ class RadialBasis(Basis):
     loc: Tensor
     fixed_volume: Tensor
     learnable: bool
+
+    def _register_radial(
+        self, centres: Tensor, deviations: Tensor, widths: dict[str, Tensor], learnable: bool, device: torch.device
+    ) -> None:
+        """Register the centres and the widths by their names, as parameters or as buffers."""
+        self.num_functions, self.learnable = len(centres), learnable
+        for name, value in {"loc": centres, **widths}.items():
+            self._register(name, value, learnable, device)
+        if learnable:
+            # A penalty that followed the outermost centres would change while they are learned.
+            self._register("fixed_volume", volume_of(centres, deviations), False, device)
 
     @property
     def _deviations(self) -> Tensor:
@@ -231,11 +249,12 @@ class RadialBasis(Basis):
         """
         return self.fixed_volume if self.learnable else volume_of(self.loc, self._deviations)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        state_dict, prefix, *_ = arguments
         if self.learnable:
             # State dicts of earlier versions have no volume: the basis then keeps the volume it was made with.
             state_dict.setdefault(prefix + "fixed_volume", self.fixed_volume)
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        super()._load_from_state_dict(*arguments)
 
 
 def volume_of(centres: Tensor, deviations: Tensor) -> Tensor:
@@ -302,8 +321,9 @@ def evenly(num: int, widths: int, low: float, high: float, dtype: torch.dtype | 
     if not low < high:
         raise ValueError(f"low must be below high; got [{low}, {high}].")
     each = num // widths
-    if rounds_away(low, high, each, dtype or torch.get_default_dtype()):
-        warnings.warn(rounding_message(low, high, dtype or torch.get_default_dtype()), stacklevel=3)
+    coarse = rounding_warning(low, high, each, dtype or torch.get_default_dtype())
+    if coarse is not None:
+        warnings.warn(coarse, stacklevel=3)
     line = torch.linspace(low, high, each, dtype=torch.float64, device="cpu").tolist()
     return (line if each > 1 else [(low + high) / 2]) * widths
 
@@ -324,20 +344,16 @@ def least_exponent(dtype: torch.dtype) -> float:
     return -300.0 if dtype == torch.float64 else 0.99 * math.log(torch.finfo(wide_dtype(dtype)).tiny)
 
 
-def rounds_away(low: float, high: float, num: int, dtype: torch.dtype) -> bool:
-    """Whether a dtype rounds positions in [low, high] by more than 1 % of the spacing of `num` functions there."""
+def rounding_warning(low: float, high: float, num: int, dtype: torch.dtype) -> str | None:
+    """A warning with advice if a dtype rounds positions in [low, high] too coarsely for `num` functions there."""
     step = torch.finfo(dtype).eps * max(abs(low), abs(high))
-    return step > _ROUNDED_SPACING * (high - low) / max(num - 1, 1)
-
-
-def rounding_message(low: float, high: float, dtype: torch.dtype) -> str:
-    """A warning that positions in [low, high] lose their differences, with advice."""
-    name = str(dtype).removeprefix("torch.")
-    step = torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(max(abs(low), abs(high))))
+    if step <= _ROUNDED_SPACING * (high - low) / max(num - 1, 1):
+        return None
     return (
-        f"Positions between {low:.10g} and {high:.10g} are rounded to multiples of {step:g} in {name}, which is coarse "
-        "beside the basis functions: differences are lost. Pass float64 positions, such as Unix times as "
-        "torch.tensor(times, dtype=torch.float64), and make the basis from them with spanning; or subtract the first."
+        f"Positions between {low:.10g} and {high:.10g} are rounded to multiples of "
+        f"{_spacing(max(abs(low), abs(high)), dtype):g} in {_name(dtype)}, which is coarse beside the basis functions: "
+        "differences are lost. Pass float64 positions, such as Unix times as torch.tensor(times, dtype=torch.float64), "
+        "and make the basis from them with spanning; or subtract the first."
     )
 
 
@@ -371,8 +387,16 @@ def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float
 
 def _rounded_to(number: float, dtype: torch.dtype) -> str:
     """A note on the rounding of numbers of this size in a dtype; empty where it is finer than 0.001."""
-    step = 0.0 if number == 0 else torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(abs(number)))
+    step = 0.0 if number == 0 else _spacing(number, dtype)
     if step < 1e-3:
         return ""
-    name = str(dtype).removeprefix("torch.")
-    return f", and {name} rounds such numbers to multiples of {step:g}: pass float64, or subtract the first"
+    return f", and {_name(dtype)} rounds such numbers to multiples of {step:g}: pass float64, or subtract the first"
+
+
+def _spacing(number: float, dtype: torch.dtype) -> float:
+    """The distance between neighbouring numbers of a dtype at a number other than 0."""
+    return torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(abs(number)))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

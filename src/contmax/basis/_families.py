@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class SineBasis(Basis):
     """
 
     frequency: Tensor
+    _first = 1
 
     def __init__(self, frequency: Float[Tensor, " K"] | Sequence[float], *, learnable: bool = False) -> None:
         super().__init__()
@@ -35,12 +36,12 @@ class SineBasis(Basis):
                 "for the first harmonics of a period."
             )
         self.num_functions = values.shape[0]
-        self._keep("frequency", values, learnable, device_for(frequency))
+        self._register("frequency", values, learnable, device_for(frequency))
 
     @classmethod
-    def harmonics(cls, num: int, *, period: float = 1.0, learnable: bool = False) -> "SineBasis":
-        """The first `num` harmonics of a period: ω_j = 2πj/period, j = 1…K (cosines start at j = 0)."""
-        return cls([2 * math.pi / period * j for j in range(1, num + 1)], learnable=learnable)
+    def harmonics(cls, num: int, *, period: float = 1.0, learnable: bool = False) -> Self:
+        """The first `num` harmonics of a period: ω_j = 2πj/period, j = 1…K for sines, j = 0…K−1 for cosines."""
+        return cls([2 * math.pi / period * (cls._first + j) for j in range(num)], learnable=learnable)
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
@@ -64,10 +65,7 @@ class CosineBasis(SineBasis):
         tensor([[ 1., -1.]])
     """
 
-    @classmethod
-    def harmonics(cls, num: int, *, period: float = 1.0, learnable: bool = False) -> "CosineBasis":
-        """The first `num` harmonics of a period: ω_j = 2πj/period, j = 0…K−1."""
-        return cls([2 * math.pi / period * j for j in range(num)], learnable=learnable)
+    _first = 0
 
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
         """ψ(t): (…) → (…, K)."""
@@ -129,7 +127,7 @@ class RectangularBasis(Basis):
                 "torch.linspace(0, 1, num + 1)."
             )
         self.num_functions = values.shape[0] - 1
-        self._keep("edges", values, False, device_for(edges))
+        self._register("edges", values, False, device_for(edges))
 
     @property
     def breakpoints(self) -> Tensor:
@@ -183,10 +181,9 @@ class BSplineBasis(Basis):
             )
         self.degree = degree
         self.num_functions = values.shape[0] - degree - 1
-        self._keep("knots", values, False, device_for(knots))
-        self._find_distinct()
+        self._register("knots", values, False, device_for(knots))
 
-    def _find_distinct(self) -> None:
+    def _read_constants(self) -> None:
         """Find where runs of distinct knots begin and end; knots without values count as distinct.
 
         They are found in advance because their number decides the size of `breakpoints`.
@@ -197,15 +194,6 @@ class BSplineBasis(Basis):
         begins = [i for i, is_new in enumerate(new) if is_new and not (i and new[i - 1])]
         ends = [i + 1 for i, is_new in enumerate(new) if is_new and not (i + 1 < len(new) and new[i + 1])]
         self._distinct = list(zip(begins, ends, strict=True))
-
-    def reset_parameters(self) -> None:
-        """As :meth:`Basis.reset_parameters`; it also recomputes the distinct knots."""
-        super().reset_parameters()
-        self._find_distinct()
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        super()._load_from_state_dict(*arguments)
-        self._find_distinct()
 
     @classmethod
     def clamped(cls, num: int, degree: int = 3, *, low: float = 0.0, high: float = 1.0) -> "BSplineBasis":
@@ -241,7 +229,7 @@ class BSplineBasis(Basis):
         return torch.where(denominator > 0, numerator / torch.where(denominator > 0, denominator, 1), 0)
 
     def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
+        """The text of `repr` between the parentheses."""
         return f"num_functions={self.num_functions}, degree={self.degree}"
 
 

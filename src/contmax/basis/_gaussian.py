@@ -19,7 +19,6 @@ from contmax.basis._basis import (
     least_exponent,
     listed,
     require_positive,
-    volume_of,
 )
 
 
@@ -62,15 +61,8 @@ class GaussianBasis(RadialBasis):
             )
         device = device_for(loc)
         widths = widths.to("meta" if widths.is_meta else centres.device, centres.dtype).expand_as(centres).clone()
-        self.num_functions = centres.shape[0]
-        self.learnable = learnable
-        self._keep("loc", centres, learnable, device)
-        if learnable:
-            self._keep("log_scale", widths.log(), learnable, device)
-            # A penalty that followed the outermost centres would change while they are learned.
-            self._keep("fixed_volume", volume_of(centres, widths), False, device)
-        else:
-            self._keep("fixed_scale", widths, learnable, device)
+        constants = {"log_scale": widths.log()} if learnable else {"fixed_scale": widths}
+        self._register_radial(centres, widths, constants, learnable, device)
 
     @property
     def scale(self) -> Float[Tensor, " K"]:
@@ -152,7 +144,7 @@ class GaussianBasis(RadialBasis):
             A basis of the dtype and on the device of the positions.
 
         Raises:
-            ValueError: if the positions are all the same, not finite, or on the meta device.
+            ValueError: if all positions are equal, or they are not finite, or on the meta device.
 
         Example:
             >>> import torch, contmax
@@ -196,7 +188,7 @@ class GaussianBasis(RadialBasis):
         return (-0.5 * (offset / scale).square()).clamp(min=least).exp() / area
 
     def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
+        """The text of `repr` between the parentheses."""
         scales = [] if self.loc.is_meta else sorted({round(s, 4) for s in self.scale.detach().tolist()})
         shown = ", ".join(f"{s:g}" for s in scales[:4]) + (", …" if len(scales) > 4 else "")
         return f"num_functions={self.num_functions}, scale={{{shown}}}, learnable={self.learnable}"

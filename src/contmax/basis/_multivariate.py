@@ -21,7 +21,6 @@ from contmax.basis._basis import (
     least_exponent,
     listed,
     require_positive,
-    volume_of,
 )
 
 
@@ -73,37 +72,22 @@ class MultivariateGaussianBasis(RadialBasis):
                 f"loc must have shape (K, N) and covariance_matrix (K, N, N) or (N, N); got {tuple(centres.shape)} and "
                 f"{tuple(covariance.shape)}."
             )
-        self.num_functions, self.event_dim = centres.shape
-        self.learnable, self._axes = learnable, None
+        self.event_dim, self._axes = centres.shape[1], None
         # Kernels take row-major factors; LAPACK returns column-major ones, which every call would copy.
-        tril = _checked_cholesky(covariance.expand(self.num_functions, -1, -1)).contiguous()
-        device = device_for(loc)
-        self._keep("loc", centres, learnable, device)
+        covariance = covariance.expand(len(centres), -1, -1)
+        tril = _checked_cholesky(covariance).contiguous()
+        widths = {"fixed_tril": tril}
         if learnable:
-            self._keep("tril_below", tril.tril(-1), learnable, device)
-            self._keep("log_diagonal", tril.diagonal(dim1=-2, dim2=-1).log(), learnable, device)
-            # A penalty that followed the outermost centres would change while they are learned.
-            self._keep("fixed_volume", volume_of(centres, _deviations(tril)), False, device)
-        else:
-            self._keep("fixed_tril", tril, learnable, device)
-        self._find_structure(tril)
+            widths = {"tril_below": tril.tril(-1), "log_diagonal": tril.diagonal(dim1=-2, dim2=-1).log()}
+        self._register_radial(centres, covariance.diagonal(dim1=-2, dim2=-1).sqrt(), widths, learnable, device_for(loc))
 
-    def _find_structure(self, tril: Tensor) -> None:
+    def _read_constants(self) -> None:
         """Find out whether the factors are diagonal and isotropic; unknown or learned ones count as neither."""
+        tril = self.scale_tril.detach()
         known = not self.learnable and can_be_read(tril)
         diagonal = tril.diagonal(dim1=-2, dim2=-1)
         self.is_diagonal = known and bool((tril == torch.diag_embed(diagonal)).all())
         self.is_isotropic = self.is_diagonal and bool((diagonal == diagonal[:, :1]).all())
-
-    def reset_parameters(self) -> None:
-        """As :meth:`Basis.reset_parameters`; it also recomputes the structure."""
-        super().reset_parameters()
-        self._find_structure(self.scale_tril.detach())
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
-        # The loaded factors may have another structure.
-        self._find_structure(self.scale_tril.detach())
         if self._axes is not None and not self._is_product():
             self._axes = None
 
@@ -131,7 +115,7 @@ class MultivariateGaussianBasis(RadialBasis):
 
     @property
     def _deviations(self) -> Tensor:
-        return _deviations(self.scale_tril)
+        return self.scale_tril.detach().double().square().sum(-1).sqrt()
 
     @property
     def axes(self) -> tuple[tuple[Tensor, Tensor], ...] | None:
@@ -281,15 +265,10 @@ class MultivariateGaussianBasis(RadialBasis):
         return exponent.clamp(min=least_exponent(exponent.dtype)).exp()
 
     def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
+        """The text of `repr` between the parentheses."""
         kind = "isotropic" if self.is_isotropic else "diagonal" if self.is_diagonal else "full"
         grid = "" if self._axes is None else ", grid=" + "×".join(map(str, self._axes))
         return f"num_functions={self.num_functions}, dim={self.event_dim}, {kind}{grid}, learnable={self.learnable}"
-
-
-def _deviations(tril: Tensor) -> Tensor:
-    """Standard deviations along each axis, (K, N)."""
-    return tril.detach().double().square().sum(-1).sqrt()
 
 
 def _counts(num_per_axis: int | Sequence[int], dim: int) -> list[int]:

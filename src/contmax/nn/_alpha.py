@@ -13,13 +13,15 @@ _MARGIN = 1e-4
 
 
 class ShownModule(torch.nn.Module):
-    """A module whose `repr` shows the attributes in `_shown`."""
+    """A module whose `repr` shows the attributes in `_shown`, and a grid that it was made with."""
 
     _shown: tuple[str, ...] = ()
+    grid: tuple[int, ...] | None = None
 
     def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
-        return ", ".join(f"{name}={self._show(name)}" for name in self._shown)
+        """The text of `repr` between the parentheses."""
+        names = self._shown if self.grid is None else (*self._shown, "grid")
+        return ", ".join(f"{name}={self._show(name)}" for name in names)
 
     def _show(self, name: str) -> str:
         value = getattr(self, name)
@@ -43,9 +45,11 @@ class AlphaModule(ShownModule):
         self, alpha: float | Sequence[float] | Tensor, *, learnable: bool = False, num_heads: int | None = None
     ) -> None:
         super().__init__()
-        shape = tuple(alpha.shape if isinstance(alpha, Tensor) else torch.tensor(alpha, device="cpu").shape)
-        if num_heads is not None and shape not in ((), (num_heads,)):
-            raise ValueError(f"alpha must have shape () or ({num_heads},), one per head; got {shape}.")
+        if num_heads is not None and shape_of(alpha) not in ((), (num_heads,)):
+            raise ValueError(
+                f"alpha must have shape () or ({num_heads},), one per head; got {shape_of(alpha)}, and num_heads is "
+                f"{num_heads}."
+            )
         self.register_parameter("alpha_logit", None)
         # `to_empty` loses the values of a parameter or a buffer. α on the meta device has none.
         meta = isinstance(alpha, Tensor) and alpha.is_meta
@@ -113,6 +117,11 @@ class AlphaModule(ShownModule):
         if alpha.is_meta or alpha.numel() > 8:
             return f"{kind} of shape {tuple(alpha.shape)}"
         return f"{kind}({', '.join(f'{a:.4g}' for a in alpha.detach().reshape(-1).tolist())})"
+
+
+def shape_of(alpha: float | Sequence[float] | Tensor) -> tuple[int, ...]:
+    """The shape of an α."""
+    return tuple(alpha.shape if isinstance(alpha, Tensor) else torch.tensor(alpha, device="cpu").shape)
 
 
 def _on_default_device(numbers: Tensor) -> Tensor:

@@ -18,13 +18,11 @@ from contmax.nn._parameters import (
     checked_matching,
     density_of_moments,
     density_of_scale,
-    grid_of_call,
     moments_of_weights,
-    weighted_mean,
 )
-from contmax.nn._place import Place
+from contmax.nn._place import Place, unmasked, weighted_mean
 from contmax.signal import continuous_attention
-from contmax.signal._plain_context import context_of_pair
+from contmax.signal._fused_context import fused_context
 
 
 class ContinuousAttention(AlphaModule):
@@ -108,9 +106,9 @@ class ContinuousAttention(AlphaModule):
         Args:
             values: H.
             density: p, or (loc, scale): (μ, σ) on the line, (μ, Σ) in N > 1 dimensions; None to use the head.
-            keys: what the head looks at instead of the values, such as the states of a recurrent network. The context
-                is still a mean of the values: if each of them depends on its own surroundings only, then what lies
-                farther from the support than the width of a basis function hardly matters.
+            keys: read by the head instead of the values, such as the states of a recurrent network. The context is
+                still a mean of the values: if each of them depends on its own surroundings only, then positions
+                farther from the support than the width of a basis function hardly matter.
             query: queries for the head.
             positions: where the values are; see :func:`contmax.fit_signal`.
             grid: sizes of the grid, such as (height, width), if they differ from those the module was made with.
@@ -118,7 +116,7 @@ class ContinuousAttention(AlphaModule):
             need_density: whether to return the density. Pass False in an exported or vmapped function, which cannot
                 return a Distribution.
         """
-        grid = grid_of_call(grid, self.grid, positions)
+        grid = self.grid if grid is None and positions is None else grid
         if density is None:
             check_keys(keys, values)
             looked_at = values if keys is None else keys
@@ -127,7 +125,7 @@ class ContinuousAttention(AlphaModule):
             )
         elif isinstance(density, tuple):
             if positions is None and mask is None:
-                context = context_of_pair(values, density, self.alpha, self.basis, grid, self.penalty)
+                context = fused_context(values, density, self.basis, grid, self.penalty, self.alpha)
                 if context is not None:
                     return context, self._from_pair(density) if need_density else None
             density = self._from_pair(density)
@@ -157,10 +155,6 @@ class ContinuousAttention(AlphaModule):
             raise TypeError(f"A head must return a density; got {type(density).__name__} from {self.head}.")
         return density
 
-    def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
-        return super().extra_repr() + ("" if self.grid is None else f", grid={self.grid}")
-
 
 class CombinedAttention(ShownModule):
     r"""A discrete attention and a continuous one; their contexts are added.
@@ -181,7 +175,8 @@ class CombinedAttention(ShownModule):
             weights.
         grid: if the values are the cells of a grid, its sizes, such as (height, width); used in all calls without
             `positions`.
-        matching: how the moments are matched: "exact", or "paper" for σ² := variance of p, the same only for α = 1.
+        matching: how the moments are matched: "exact", or "paper" for σ² := variance of p,
+            which agrees with "exact" only for α = 1.
         penalty: λ of the ridge fit.
 
     Shape:
@@ -243,17 +238,12 @@ class CombinedAttention(ShownModule):
         """Context, and (weights, density) of the two attentions.
 
         Args:
-            values: H.
+            values: H; `positions`, `grid`, `mask` and `need_density` as in :class:`ContinuousAttention`.
             query: queries for both attentions.
-            keys: what both attentions score instead of the values; the contexts are still means of the values.
-            positions: where the values are; see :func:`contmax.fit_signal`.
-            grid: sizes of the grid, such as (height, width), if they differ from those the module was made with.
-            mask: True = may be attended.
-            need_density: whether to return the density. Pass False in an exported or vmapped function, which cannot
-                return a Distribution.
+            keys: scored by both attentions instead of the values; the contexts are still means of the values.
         """
         check_keys(keys, values)
-        grid = grid_of_call(grid, self.continuous.grid, positions)
+        grid = self.continuous.grid if grid is None and positions is None else grid
         where: dict[str, Any] = {"positions": positions, "grid": grid, "mask": mask}
         density, weights, first = self._place(values if keys is None else keys, query, where)
         if weights is None:
@@ -261,8 +251,7 @@ class CombinedAttention(ShownModule):
                 f"The head returned no weights and there is no discrete attention. Pass discrete=…; got {self}."
             )
         if first is None or keys is not None:
-            seen = values if mask is None else torch.where(mask.unsqueeze(-1), values, 0)
-            first = weighted_mean(weights, seen)
+            first = weighted_mean(weights, unmasked(values, mask))
         second, _ = self.continuous(values, density, **where, need_density=False)
         return first + second, (weights, density if need_density else None)
 

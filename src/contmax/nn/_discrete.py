@@ -10,7 +10,8 @@ from contmax._mask import has_shape, require_boolean
 from contmax._typing import Bool, Float
 from contmax.maps import entmax
 from contmax.nn._alpha import AlphaModule
-from contmax.nn._parameters import check_query, check_values, weighted_mean, with_queries
+from contmax.nn._parameters import check_query, check_values, with_queries
+from contmax.nn._place import weighted_mean
 
 Score = Literal["additive", "dot"]
 
@@ -129,7 +130,7 @@ def _check(values: Tensor, per_query: Tensor | None, scores: Tensor | None, mask
 
 
 def _with_zeros(values: Tensor, scores: Tensor | None, mask: Tensor | None) -> Tensor:
-    """Values with zeros where no query may look: masked values may be anything, NaN too."""
+    """Values with 0 at positions that are masked for all queries, where they may be NaN."""
     allowed = mask
     if scores is not None:
         finite = scores.detach() != -torch.inf

@@ -196,7 +196,7 @@ class EntmaxAttention(AlphaModule):
         return (mask & (torch.arange(keys, device=device) < upto)).sum(-1, keepdim=True)
 
     def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
+        """The text of `repr` between the parentheses."""
         return f"{super().extra_repr()}, length_scale={self.length_scale is not None}"
 
 

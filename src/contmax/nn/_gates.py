@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from contmax._precision import without_autocast
-from contmax._typing import Bool, Float
 from contmax.nn._gate_moments import default_gate_moments, gate_weights, line_moments
 from contmax.nn._parameters import (
     check_least_half_width,
@@ -15,11 +14,10 @@ from contmax.nn._parameters import (
     check_query,
     check_values,
     density_of_moments,
-    weighted_mean,
     wide_linear,
     with_queries,
 )
-from contmax.nn._place import Cells, Place, PlacingHead, observed_cells
+from contmax.nn._place import Cells, Place, PlacingHead, cells_of_weights, unmasked
 
 # Logit of the gates before they have learned anything: nearly shut they compete, as weights of a softmax do.
 _SHUT = -2.0
@@ -34,7 +32,7 @@ class GateHead(PlacingHead):
     On the line the half-width is :math:`a = 2\,E_p|t - \mu|`, in N > 1 dimensions the support is the ellipsoid of
     :math:`T = (N + 2)\,\mathrm{Cov}_p[t]`, where each position is spread over its cell. So gates that are open on an
     interval or an ellipsoid, and shut elsewhere, give exactly that support. This holds for α = 2; for other α the
-    density has the same mean and covariance.
+    density has this mean and covariance.
 
     Labels alone favour a narrow support, because one position that reveals the answer is enough. Therefore some gates
     are shut at random in training: the answer must then come from any of the positions that reveal it, and all of them
@@ -65,6 +63,7 @@ class GateHead(PlacingHead):
         (torch.Size([2]), True)
     """
 
+    _shown = ("embed_dim", "dim", "query_dim", "drop", "least_half_width")
     drop_rate: Tensor
 
     def __init__(
@@ -113,64 +112,25 @@ class GateHead(PlacingHead):
             else:
                 self.drop_rate.fill_(share)
 
-    def attend(
-        self,
-        values: Float[Tensor, "B L D"],
-        *,
-        alpha: float | Tensor,
-        query: Float[Tensor, "..."] | None = None,
-        positions: Float[Tensor, "..."] | None = None,
-        grid: tuple[int, ...] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
-    ) -> Place:
-        """The density, the weights p of the positions, and the mean of the values under them."""
-        density, weights, seen = self._looked(
-            values, alpha=alpha, query=query, positions=positions, grid=grid, mask=mask
-        )
-        weights = weights.to(values.dtype)
-        return Place(density, weights, weighted_mean(weights, seen))
-
-    def forward(self, values: Float[Tensor, "B L D"], **where: Any) -> Distribution:
-        """The density alone, without the mean of the values; takes the arguments of `attend`."""
-        return self._looked(values, **where)[0]
-
-    def _looked(
-        self,
-        values: Tensor,
-        *,
-        alpha: float | Tensor,
-        query: Tensor | None = None,
-        positions: Tensor | None = None,
-        grid: tuple[int, ...] | None = None,
-        mask: Tensor | None = None,
-    ) -> tuple[Distribution, Tensor, Tensor]:
-        """The density, the weights behind it, and the values with 0 where nothing may be attended."""
+    def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, **where: Any) -> Place:
+        positions, grid, mask = where["positions"], where["grid"], where["mask"]
         check_values(values, self.embed_dim, "values")
         check_query(query, self.query_dim, values)
         check_mask(mask, values)
-        # Masked values may be anything, NaN too.
-        seen = values if mask is None else torch.where(mask.unsqueeze(-1), values, 0)
-        logits = self._logits(seen, query)
+        logits = self._logits(unmasked(values, mask), query)
         noise = torch.rand_like(logits) if self.training else None
         least = 0.0 if self.least_half_width is None else self.least_half_width**2
         if self.dim == 1 and positions is None and grid is None:
             weights, mean, variance = default_gate_moments(logits, mask, noise, self.drop_rate, _SHUT, least)
-            return density_of_moments(mean, variance, alpha, 1, "exact"), weights, seen
-        shape = (values.shape[0], values.shape[1])
-        cells = observed_cells(shape, self.dim, positions=positions, grid=grid, mask=mask, like=logits)
-        may = mask if mask is None else mask.expand(shape)
-        first = cells.sides.new_zeros(1, self.dim)
-        if positions is not None:
-            cells, first = cells.from_first(may)
-        if logits.dim() == 3:
-            # Positions and mask belong to a sequence, and are shared by its queries.
-            cells, first = Cells(*(part.unsqueeze(1) for part in cells)), first.unsqueeze(1)
-            may = may if may is None else may.unsqueeze(1)
+            return Place(density_of_moments(mean, variance, alpha, 1, "exact"), weights, None)
+        cells, first = cells_of_weights(logits, self.dim, **where)
+        may = mask if mask is None else mask.expand(values.shape[:2])
+        may = may.unsqueeze(1) if may is not None and logits.dim() == 3 else may
         weights = gate_weights(logits + _SHUT, may, noise, self.drop_rate)
         if self.dim == 1:
             mean, variance = line_moments(weights, cells, least)
-            return density_of_moments(first.squeeze(-1) + mean, variance, alpha, 1, "exact"), weights, seen
-        return self._density_in_space(weights, cells, first, least, alpha), weights, seen
+            return Place(density_of_moments(first.squeeze(-1) + mean, variance, alpha, 1, "exact"), weights, None)
+        return Place(self._density_in_space(weights, cells, first, least, alpha), weights, None)
 
     def _logits(self, values: Tensor, query: Tensor | None) -> Tensor:
         """Logits of the gates without their start, (B, L) or (B, Q, L), in at least float32."""
@@ -190,10 +150,7 @@ class GateHead(PlacingHead):
         support = support + least * torch.eye(self.dim, dtype=mean.dtype, device=mean.device)
         return density_of_moments(first + mean, support / (self.dim + 4), alpha, self.dim, "exact")
 
-    def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
-        drop = "unknown" if self.drop_rate.is_meta else f"{self.drop_rate.item():.3g}"
-        return (
-            f"embed_dim={self.embed_dim}, dim={self.dim}, query_dim={self.query_dim}, drop={drop}, "
-            f"least_half_width={self.least_half_width}"
-        )
+    def _show(self, name: str) -> str:
+        if name != "drop":
+            return super()._show(name)
+        return "unknown" if self.drop_rate.is_meta else f"{self.drop_rate.item():.3g}"

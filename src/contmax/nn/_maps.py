@@ -3,13 +3,12 @@
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from contmax._typing import Bool, Float, Shaped
 from contmax.losses import entmax_loss
 from contmax.maps import entmax, sparsemax
-from contmax.nn._alpha import AlphaModule, ShownModule
+from contmax.nn._alpha import AlphaModule, ShownModule, shape_of
 
 
 class Sparsemax(ShownModule):
@@ -44,7 +43,7 @@ class Sparsemax(ShownModule):
 class Entmax(AlphaModule):
     r"""α-entmax over an axis, with α fixed or learned, one for all or one per head.
 
-    A learned α is 1 + sigmoid(a), kept inside (1, 2): from nearly softmax to nearly sparsemax, decided by the data.
+    A learned α is 1 + sigmoid(a), bounded inside (1, 2): from nearly softmax to nearly sparsemax, decided by the data.
     The parameter a is in the state dict; so are fixed α's given per head.
 
     Args:
@@ -75,10 +74,14 @@ class Entmax(AlphaModule):
         num_heads: int | None = None,
         head_dim: int | None = None,
     ) -> None:
-        _check_start(alpha, num_heads)
         if num_heads is not None and not learnable and isinstance(alpha, int | float):
             alpha = [alpha] * num_heads
         super().__init__(alpha, learnable=learnable, num_heads=num_heads)
+        shape, start = shape_of(alpha), self._start
+        if num_heads is None and shape:
+            raise ValueError(f"alpha has shape {shape} but num_heads is None. Pass one float, or one value per head.")
+        if not learnable and start is not None and not 0 < start.min().item() <= start.max().item() < math.inf:
+            raise ValueError(f"alpha must be positive and finite; got {alpha}. 1 is softmax, 2 is sparsemax.")
         self.dim, self.num_heads = dim, num_heads
         self.head_dim = 1 if head_dim is None else head_dim
 
@@ -107,7 +110,7 @@ class Entmax(AlphaModule):
             )
 
     def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
+        """The text of `repr` between the parentheses."""
         heads = "" if self.num_heads is None else f", num_heads={self.num_heads}, head_dim={self.head_dim}"
         return f"alpha={self._show('alpha')}, dim={self.dim}, learnable={self.alpha_logit is not None}{heads}"
 
@@ -166,13 +169,3 @@ class FenchelYoungLoss(AlphaModule):
             label_smoothing=self.label_smoothing,
             reduction=self.reduction,
         )
-
-
-def _check_start(alpha: float | Sequence[float] | Tensor, num_heads: int | None) -> None:
-    meta = isinstance(alpha, Tensor) and alpha.is_meta
-    start = alpha if isinstance(alpha, Tensor) else torch.as_tensor(alpha, dtype=torch.float64, device="cpu")
-    if start.dim() > (0 if num_heads is None else 1) or (start.dim() == 1 and start.shape[0] != num_heads):
-        heads = "num_heads is None" if num_heads is None else f"num_heads is {num_heads}"
-        raise ValueError(f"alpha has shape {tuple(start.shape)} but {heads}. Pass one float, or one value per head.")
-    if not meta and not 0 < start.min().item() <= start.max().item() < math.inf:
-        raise ValueError(f"alpha must be positive and finite; got {alpha}. 1 is softmax, 2 is sparsemax.")

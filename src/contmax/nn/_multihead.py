@@ -15,13 +15,12 @@ from contmax.basis import Basis
 from contmax.densities import Mixture
 from contmax.expectations import expectation
 from contmax.maps import moments
-from contmax.nn._alpha import AlphaModule
+from contmax.nn._alpha import AlphaModule, ShownModule
 from contmax.nn._parameters import (
     basis_is_argument,
     check_values,
     checked_grid,
     density_of_moments,
-    grid_of_call,
     split_heads,
     wide_linear,
 )
@@ -31,7 +30,7 @@ from contmax.signal import fit_signal, observation_positions
 _NARROWEST = 1 / 4
 
 
-class Anchors(torch.nn.Module):
+class Anchors(ShownModule):
     """Where a continuous attention reads the signal to compare it with queries: cells of a regular grid over a box.
 
     The box is the one that the basis covered when the module was made. It is in the state dict and does not move while
@@ -42,12 +41,13 @@ class Anchors(torch.nn.Module):
     size: Tensor
     """Corner and sides of the box, (N,)."""
     _version = 2
+    _shown = ("per_axis", "dim")
 
     def __init__(self, basis: Basis) -> None:
         super().__init__()
-        dim = basis.event_dim
+        self.dim = dim = basis.event_dim
         self.per_axis = max(2, math.ceil(basis.num_functions ** (1 / dim) - 1e-9))
-        self.grid = None if dim == 1 else (self.per_axis,) * dim
+        self.cell_grid = None if dim == 1 else (self.per_axis,) * dim
         for name, corner in zip(("low", "size"), basis.bounds, strict=True):
             self.register_buffer(name, torch.empty_like(corner).reshape(dim))
         self.span(basis)
@@ -73,20 +73,20 @@ class Anchors(torch.nn.Module):
         """Mean and (co)variance of weights (…, A) over the anchors, the spread of their cells included."""
         low, size = self._box(weights)
         mean, covariance = (
-            in_dtype(part, size.dtype) for part in moments(weights, self.cells(weights), grid=self.grid)
+            in_dtype(part, size.dtype) for part in moments(weights, self.cells(weights), grid=self.cell_grid)
         )
-        return low + size * mean, covariance * (size.square() if self.grid is None else size.unsqueeze(-1) * size)
+        return low + size * mean, covariance * (size.square() if self.cell_grid is None else size.unsqueeze(-1) * size)
 
     def cells(self, like: Tensor) -> Tensor:
         """Centres of the cells in the unit cube."""
-        return observation_positions(self.per_axis, None, self.grid, None, like)
+        return observation_positions(self.per_axis, None, self.cell_grid, None, like)
 
     def _box(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Corner and sides, () on the line, (N,) in N > 1 dimensions."""
         # float32 would round the corner of a box that is far from 0 for its size.
         dtype = common_dtype(self.low.dtype, like.dtype)
         low, size = in_dtype(self.low, dtype), in_dtype(self.size, dtype)
-        return (low[0], size[0]) if self.grid is None else (low, size)
+        return (low[0], size[0]) if self.cell_grid is None else (low, size)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *arguments: Any) -> None:
         if (metadata.get("version") or 1) < 2:
@@ -95,12 +95,8 @@ class Anchors(torch.nn.Module):
             state_dict.setdefault(prefix + "size", self.size)
         super()._load_from_state_dict(state_dict, prefix, metadata, *arguments)
 
-    def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
-        return f"per_axis={self.per_axis}, dim={len(self.low)}"
 
-
-class PreferredPlaces(torch.nn.Module):
+class PreferredPlaces(ShownModule):
     r"""A term of the scores that begins by sending every head and component to another part of the unit cube.
 
     .. math:: -\tfrac12\,\kappa_{hm}\,\|u - c_{hm}\|^2
@@ -114,19 +110,22 @@ class PreferredPlaces(torch.nn.Module):
         dim: N.
     """
 
+    _shown = ("num_heads", "num_components", "dim")
+
     def __init__(self, num_heads: int, num_components: int, dim: int) -> None:
         super().__init__()
+        self.num_heads, self.num_components, self.dim = num_heads, num_components, dim
         self.centers = torch.nn.Parameter(torch.empty(num_heads, num_components, dim))
         self.closeness = torch.nn.Parameter(torch.empty(num_heads, num_components))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Spread the places evenly over the cube, those of one head at a distance from each other."""
-        heads, components, dim = self.centers.shape
-        places = _spread_over_cube(heads * components, dim).reshape(components, heads, dim).transpose(0, 1)
-        sharpness = min((heads * components) ** (1 / dim), 1 / _NARROWEST)
+        count = self.num_heads * self.num_components
+        places = _spread_over_cube(count, self.dim).reshape(self.num_components, self.num_heads, self.dim)
+        sharpness = min(count ** (1 / self.dim), 1 / _NARROWEST)
         with torch.no_grad():
-            self.centers.copy_(places)
+            self.centers.copy_(places.transpose(0, 1))
             # A single place has sharpness 1, and thus no preference.
             self.closeness.fill_(sharpness**2 - 1)
 
@@ -142,11 +141,6 @@ class PreferredPlaces(torch.nn.Module):
             state_dict.setdefault(prefix + "centers", self.centers.detach())
             state_dict.setdefault(prefix + "closeness", torch.zeros_like(self.closeness))
         super()._load_from_state_dict(state_dict, prefix, metadata, *arguments)
-
-    def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
-        heads, components, dim = self.centers.shape
-        return f"num_heads={heads}, num_components={components}, dim={dim}"
 
 
 class MultiheadContinuousAttention(AlphaModule):
@@ -257,18 +251,13 @@ class MultiheadContinuousAttention(AlphaModule):
 
         Args:
             query: q.
-            values: H.
-            positions: where the values are; see :func:`contmax.fit_signal`.
-            grid: sizes of the grid, such as (height, width), if they differ from those the module was made with.
-            mask: True = may be attended.
-            need_density: whether to return the density. Pass False in an exported or vmapped function, which cannot
-                return a Distribution.
+            values: H; `positions`, `grid`, `mask` and `need_density` as in :class:`ContinuousAttention`.
             value: the former name of `values`.
         """
         values = _renamed(values, value)
         check_values(query, self.embed_dim, "query")
         check_values(values, self.vdim, "values")
-        grid = grid_of_call(grid, self.grid, positions)
+        grid = self.grid if grid is None and positions is None else grid
         signal = fit_signal(values, self.basis, positions=positions, grid=grid, mask=mask, penalty=self.penalty)
         signal = signal.materialize()
         keys = split_heads(self.key_projection(signal(self.anchors.points(signal.coefficients))), self.num_heads)
@@ -309,10 +298,6 @@ class MultiheadContinuousAttention(AlphaModule):
         parts = density_of_moments(mean, covariance, alpha, self.basis.event_dim, "exact")
         logits = wide_linear(self.component_logits, query).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         return Mixture(Categorical(logits=logits, validate_args=False), parts)
-
-    def extra_repr(self) -> str:
-        """What `repr` shows between the parentheses."""
-        return super().extra_repr() + ("" if self.grid is None else f", grid={self.grid}")
 
 
 def _renamed(values: Tensor | None, value: Tensor | None) -> Tensor:

@@ -14,9 +14,8 @@ from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax.basis import Basis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.maps import moments
-from contmax.nn._place import observed_cells
-from contmax.signal import observation_positions
-from contmax.signal._arguments import as_grid
+from contmax.nn._place import cells_of_weights
+from contmax.signal._observations import as_grid
 
 _P = ParamSpec("_P")
 Matching = Literal["exact", "paper"]
@@ -58,7 +57,7 @@ def density_of_scale(loc: Tensor, scale: Tensor, alpha: float | Tensor, dim: int
 def density_of_moments(
     mean: Tensor, covariance: Tensor, alpha: float | Tensor, dim: int, matching: Matching
 ) -> Distribution:
-    """The β-Gaussian with these moments; or, as the paper has it, with the covariance as its shape parameter."""
+    """The β-Gaussian with these moments; for the matching of the paper, with the covariance as its shape parameter."""
     if matching == "paper":
         return density_of_scale(mean, covariance.sqrt() if dim == 1 else covariance, alpha, dim)
     if dim == 1:
@@ -71,42 +70,18 @@ def moments_of_weights(
 ) -> tuple[Tensor, Tensor]:
     """Mean and (co)variance of the positions of L observations under weights (B, L) or (B, Q, L)."""
     wide = in_dtype(weights, wide_dtype(weights.dtype))
-    if positions is not None:
-        return _moments_at(wide, dim, positions, grid, mask)
-    where = observation_positions(weights.shape[-1], None, grid, mask, wide)
-    if weights.dim() == 3:
-        # Positions and mask belong to a sequence, and are shared by its queries.
-        where = where.unsqueeze(1) if where.dim() == (2 if dim == 1 else 3) else where
-        mask = mask.unsqueeze(1) if mask is not None and mask.dim() == 2 else mask
-    if dim > 1:
-        # Expanded, points (L, N) cannot be mistaken for positions (B, L) on the line.
-        where = where.expand(*weights.shape, dim)
-    return moments(wide, where, grid=grid, mask=mask)
-
-
-def _moments_at(
-    weights: Tensor, dim: int, positions: Tensor, grid: tuple[int, ...] | None, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Moments in the unit of given positions."""
-    shape = (weights.shape[0], weights.shape[-1])
-    cells = observed_cells(shape, dim, positions=positions, grid=grid, mask=mask, like=weights)
-    (where, sides), first = cells.from_first(mask)
-    if weights.dim() == 3:
-        where, sides, first = where.unsqueeze(1), sides.unsqueeze(1), first.unsqueeze(1)
+    (where, sides), first = cells_of_weights(wide, dim, positions=positions, grid=grid, mask=mask)
     if dim == 1:
         where, first = where.squeeze(-1), first.squeeze(-1)
     else:
+        # Expanded, points (L, N) cannot be mistaken for positions (B, L) on the line.
         where = where.expand(*weights.shape, dim)
-    mean, covariance = moments(weights, where, sides=sides)
+    mean, covariance = moments(wide, where, sides=sides)
     return first + mean, covariance
 
 
 def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> None:
-    """Refuse a missing or unexpected query, or one of other channels.
-
-    Raises:
-        ValueError: if not.
-    """
+    """Raise ValueError for a missing or unexpected query, or one of other channels."""
     if query is None and query_dim is None:
         return
     if query is None or query_dim is None:
@@ -120,22 +95,13 @@ def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> 
 
 
 def check_least_half_width(least: float | None) -> None:
-    """Refuse a negative least half-width.
-
-    Raises:
-        ValueError: if it is negative or NaN.
-    """
+    """Raise ValueError for a least half-width that is negative or NaN."""
     if least is not None and not least >= 0:
         raise ValueError(f"least_half_width must not be negative; got {least}. Pass a length in units of the domain.")
 
 
 def check_mask(mask: Tensor | None, values: Tensor) -> None:
-    """Refuse a mask that is not one boolean for each position of each sequence.
-
-    Raises:
-        ValueError: if its shape is another.
-        TypeError: if it is not boolean.
-    """
+    """Raise TypeError or ValueError for a mask that is not one boolean for each position of each sequence."""
     require_boolean(mask)
     batch, length = values.shape[:2]
     if mask is not None and not has_shape(mask, (length,), (1, length), (batch, length)):
@@ -146,11 +112,7 @@ def check_mask(mask: Tensor | None, values: Tensor) -> None:
 
 
 def check_keys(keys: Tensor | None, values: Tensor) -> None:
-    """Refuse keys for other positions than those of the values; their channels may differ.
-
-    Raises:
-        ValueError: if not.
-    """
+    """Raise ValueError for keys at other positions than those of the values; their channels may differ."""
     if keys is not None and (keys.dim() != 3 or keys.shape[:2] != values.shape[:2]):
         raise ValueError(
             f"keys must have shape (B, L, channels) with the B and L of the values, {tuple(values.shape[:2])}; got "
@@ -159,31 +121,15 @@ def check_keys(keys: Tensor | None, values: Tensor) -> None:
 
 
 def checked_grid(grid: tuple[int, ...] | None, dim: int) -> tuple[int, ...] | None:
-    """A grid with a size for each axis of the domain.
-
-    Raises:
-        ValueError: if not.
-        TypeError: if its sizes are no whole numbers.
-    """
+    """The grid, with one size for each axis of the domain; raises ValueError or TypeError for any other."""
     grid = as_grid(grid)
     if grid is not None and len(grid) != dim:
         raise ValueError(f"grid must have {dim} sizes, one for each axis of the basis; got {grid}.")
     return grid
 
 
-def grid_of_call(
-    grid: tuple[int, ...] | None, default: tuple[int, ...] | None, positions: Tensor | None
-) -> tuple[int, ...] | None:
-    """The grid of a call, or without grid and positions the grid of the module."""
-    return default if grid is None and positions is None else grid
-
-
 def check_values(values: Tensor, channels: int, name: str) -> None:
-    """Refuse values of another shape than (B, L, channels).
-
-    Raises:
-        ValueError: if the shape differs.
-    """
+    """Raise ValueError for values of another shape than (B, L, channels)."""
     # torch.jit.trace gives sizes as tensors, which equal no number of channels.
     refuse_tracing()
     if values.dim() != 3 or values.shape[-1] != channels:
@@ -193,16 +139,10 @@ def check_values(values: Tensor, channels: int, name: str) -> None:
 
 
 def checked_matching(matching: Matching) -> Matching:
-    """A matching of the two that there are."""
+    """The matching; raises ValueError for an unknown one."""
     if matching not in get_args(Matching):
         raise ValueError(f'matching must be "exact" or "paper"; got {matching!r}.')
     return matching
-
-
-def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
-    """Σ p_ℓ h_ℓ: (B, D) for weights (B, L), (B, Q, D) for weights (B, Q, L)."""
-    mixed = in_dtype(weights.unsqueeze(1) if weights.dim() == 2 else weights, values.dtype) @ values
-    return mixed.squeeze(1) if weights.dim() == 2 else mixed
 
 
 def with_queries(keys: Tensor, queries: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a head returns, and the positions of observations as cells of the domain."""
+"""The result of a head, and the positions of observations as cells of the domain."""
 
 from typing import Any, NamedTuple
 
@@ -28,7 +28,10 @@ class Place(NamedTuple):
 
 
 class PlacingHead(ShownModule):
-    """A head with discrete weights behind its density: a subclass defines ``_attend``, a call gives the density."""
+    """A head with discrete weights behind its density.
+
+    A subclass defines ``_attend``, whose place may lack the context: it is computed where it is wanted.
+    """
 
     def attend(
         self,
@@ -41,14 +44,27 @@ class PlacingHead(ShownModule):
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Place:
         """The density, the weights of the positions, and the mean of the values under them."""
-        return self._attend(values, alpha, query, positions=positions, grid=grid, mask=mask)
+        place = self._attend(values, alpha, query, positions=positions, grid=grid, mask=mask)
+        if place.context is not None or place.weights is None:
+            return place
+        weights = place.weights.to(values.dtype)
+        return Place(place.density, weights, weighted_mean(weights, unmasked(values, mask)))
 
     def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, **where: Any) -> Place:
         raise NotImplementedError
 
-    def forward(self, values: Float[Tensor, "B L D"], **where: Any) -> Distribution:
-        """The density to attend with; takes the arguments of `attend`."""
-        return self.attend(values, **where).density
+    def forward(
+        self,
+        values: Float[Tensor, "B L D"],
+        *,
+        alpha: float | Tensor,
+        query: Float[Tensor, "..."] | None = None,
+        positions: Float[Tensor, "..."] | None = None,
+        grid: tuple[int, ...] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Distribution:
+        """The density to attend with, without the mean of the values."""
+        return self._attend(values, alpha, query, positions=positions, grid=grid, mask=mask).density
 
 
 class Cells(NamedTuple):
@@ -127,8 +143,8 @@ def observed_cells(
     """The cells of L observations in each of B sequences.
 
     On a grid, and at default positions, these are the cells of the unit cube. Where positions are given a cell is as
-    wide as n of them are apart on average: (max t − min t)/(n^(1/N) − 1) along each axis, whatever the unit. Along an
-    axis on which all coincide a cell is as wide as along the widest; a single position has next to no width.
+    wide as the mean spacing of n positions: (max t − min t)/(n^(1/N) − 1) along each axis. Along an axis on which all
+    coincide a cell is as wide as along the widest axis; a single position has next to no width.
 
     Args:
         shape: (B, L).
@@ -157,11 +173,29 @@ def observed_cells(
         return Cells(centers, count.reciprocal())
     may = may.unsqueeze(-1)
     span = torch.where(may, centers, -torch.inf).amax(-2) - torch.where(may, centers, torch.inf).amin(-2)
-    apart = (count ** (1 / dim) - 1).clamp(min=1)
-    sides = torch.where(span > 0, span, span.amax(-1, keepdim=True).clamp(min=0)) / apart
+    spaces = (count ** (1 / dim) - 1).clamp(min=1)
+    sides = torch.where(span > 0, span, span.amax(-1, keepdim=True).clamp(min=0)) / spaces
     # Observations that coincide need a density too: its Σ, of the order of side^(N+2), must not vanish.
     sides = sides.clamp(min=torch.finfo(like.dtype).tiny ** (1 / (dim + 2)))
     return Cells(torch.where(may, centers, 0), sides)
+
+
+def cells_of_weights(
+    weights: Tensor, dim: int, *, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
+) -> tuple[Cells, Tensor]:
+    """The cells of L observations relative to a first centre, and this centre, for weights (B, L) or (B, Q, L).
+
+    At default positions the first centre counts as 0. Queries share the positions of their sequence: for (B, Q, L) the
+    cells have an axis of size 1 after the batch.
+    """
+    shape = (weights.shape[0], weights.shape[-1])
+    cells = observed_cells(shape, dim, positions=positions, grid=grid, mask=mask, like=weights)
+    first = cells.sides.new_zeros(1, dim)
+    if positions is not None:
+        cells, first = cells.from_first(mask)
+    if weights.dim() == 3:
+        cells, first = Cells(*(part.unsqueeze(1) for part in cells)), first.unsqueeze(1)
+    return cells, first
 
 
 def _check(shape: tuple[int, int], dim: int, positions: Tensor | None, grid: tuple[int, ...] | None) -> None:
@@ -186,3 +220,14 @@ def _check(shape: tuple[int, int], dim: int, positions: Tensor | None, grid: tup
         raise ValueError(
             f"positions must have shape ({axes},) or (B, {axes}), B = {batch}; got {tuple(positions.shape)}."
         )
+
+
+def unmasked(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Values (B, L, D) with 0 at masked positions, where they may be NaN."""
+    return values if mask is None else torch.where(mask.unsqueeze(-1), values, 0)
+
+
+def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
+    """Σ p_ℓ h_ℓ: (B, D) for weights (B, L), (B, Q, D) for weights (B, Q, L)."""
+    mixed = in_dtype(weights.unsqueeze(1) if weights.dim() == 2 else weights, values.dtype) @ values
+    return mixed.squeeze(1) if weights.dim() == 2 else mixed

@@ -1,7 +1,7 @@
 """V_B: from observations to a continuous signal."""
 
-from contmax.signal._attention import continuous_attention as continuous_attention
-from contmax.signal._positions import observation_positions as observation_positions
+from contmax.signal._observations import observation_positions as observation_positions
 from contmax.signal._signal import Signal as Signal
+from contmax.signal._signal import continuous_attention as continuous_attention
 from contmax.signal._signal import fit_signal as fit_signal
 from contmax.signal._streaming import SignalAccumulator as SignalAccumulator

@@ -9,19 +9,6 @@ from contmax._eager import is_eager_cpu
 from contmax.numerics import eliminated
 
 
-def require_float64(device: torch.device) -> None:
-    """Refuse a device that has no float64, in which every fit is computed.
-
-    Raises:
-        NotImplementedError: on Apple's GPUs.
-    """
-    if device.type == "mps":
-        raise NotImplementedError(
-            "A signal is fitted in float64, which mps devices do not have. Fit it on the CPU and move it: "
-            'fit_signal(values.cpu(), basis.cpu(), …).to("mps").'
-        )
-
-
 class RidgeFit(NamedTuple):
     r"""Ridge regression at given positions, factored: G = F (FᵀF + λ/V²·I)⁻¹ is not formed.
 
@@ -78,10 +65,30 @@ def solve_gram(gram: Tensor, right: Tensor, penalty: float, volume: Tensor | flo
     return _solved(_factored(gram, penalty, volume), right)
 
 
+def through_values(length: int, functions: int, channels: int, queries: int) -> bool:
+    """Whether for one sequence H·(G r) takes no more multiplications than (H G)·r.
+
+    Args:
+        length: L, observations.
+        functions: K, basis functions.
+        channels: D.
+        queries: densities of the sequence.
+    """
+    return queries * length * (functions + channels) <= functions * channels * (length + queries)
+
+
+def explained_share(missed: Tensor, total: Tensor, least: Tensor) -> Tensor:
+    """1 − missed/total, the share of a variance that a fit explains; 1 where the variance is at most `least`."""
+    varies = total > least
+    return torch.where(varies, 1 - missed / torch.where(varies, total, 1.0), 1.0)
+
+
 def _factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
     """The Cholesky factor of FᵀF + λ/V²·I; for ONNX, which has no factors, the matrix itself."""
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    matrix = gram + penalty / _square(volume) * eye
+    # In float64, because in space V² would overflow in float32.
+    volume = volume.double() if isinstance(volume, Tensor) else volume
+    matrix = gram + penalty / volume**2 * eye
     if torch.onnx.is_in_onnx_export():
         return matrix
     tril: Tensor
@@ -106,7 +113,7 @@ def _factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
 
 
 def _solved(tril: Tensor, right: Tensor) -> Tensor:
-    """(LLᵀ)⁻¹ right, from what `_factored` gives."""
+    """(LLᵀ)⁻¹ right, from the result of `_factored`."""
     if torch.onnx.is_in_onnx_export():
         return eliminated(tril, right)
     if tril.device.type == "cpu":
@@ -115,8 +122,3 @@ def _solved(tril: Tensor, right: Tensor) -> Tensor:
     half = torch.linalg.solve_triangular(tril, right, upper=False)
     solution: Tensor = torch.linalg.solve_triangular(tril.mT, half, upper=True)
     return solution
-
-
-def _square(volume: Tensor | float) -> Tensor | float:
-    """V² in float64: in space float32 would overflow."""
-    return (volume.double() if isinstance(volume, Tensor) else volume) ** 2

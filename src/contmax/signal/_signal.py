@@ -1,7 +1,7 @@
-"""A continuous signal V(t) = Bᵀψ(t) through observations, immutable and lazy."""
+"""A continuous signal V(t) = Bᵀψ(t) through observations, immutable and lazy, and attention to it in one call."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,23 +10,27 @@ from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.expectations import expectation
-from contmax.signal._arguments import as_grid, check_observations
-from contmax.signal._default_weights import default_weights
-from contmax.signal._explained_variance import explained_variance
-from contmax.signal._kept_weights import Even
+from contmax.signal._fused_context import fused_context
 from contmax.signal._masked_mean import masked_product
-from contmax.signal._order_of_products import through_values
-from contmax.signal._positions import (
-    Sites,
-    finite_where_masked,
-    warn_if_far_outside,
+from contmax.signal._observations import (
+    as_grid,
+    check_fit,
+    design_at,
+    observation_positions,
     warn_if_not_on_unit_cube,
-    warn_if_rounded,
 )
-from contmax.signal._ridge import RidgeFit, ridge_fit
+from contmax.signal._ridge import RidgeFit, explained_share, ridge_fit, through_values
+from contmax.signal._ridge_cache import Even, default_weights
 
 if TYPE_CHECKING:
     from torch.distributions import Distribution
+
+
+class Sites(NamedTuple):
+    """Positions of observations, or the sizes of their grid; the default positions if both are None."""
+
+    positions: Tensor | None
+    grid: tuple[int, ...] | None
 
 
 class Signal:
@@ -55,8 +59,8 @@ class Signal:
         if source is None or (coefficients is None and weights is None):
             raise ValueError("A signal needs coefficients, or values and weights. Call contmax.fit_signal to make one.")
         self._basis, self._coefficients, self._values, self._weights = basis, coefficients, values, weights
-        # Values are as they were given: what the mask hides may be anything.
-        self._mask, self._sites, self._explained = mask, sites, explained
+        # Masked values may be anything, NaN too.
+        self._mask, self._sites, self._explained = mask, sites or Sites(None, None), explained
         self._shape, self._dtype = source.shape, source.dtype if dtype is None else dtype
 
     @property
@@ -69,11 +73,11 @@ class Signal:
         """B = GᵀH, in at least float32: large terms of opposite sign cancel, for which half precision is too coarse."""
         if self._coefficients is not None:
             return self._coefficients
-        values, weights = self._given()
+        values, weights = self._observed()
         with without_autocast(values):
             if isinstance(weights, RidgeFit):
-                return weights.coefficients(self._seen(values)).to(wide_dtype(self._dtype))
-            return weights.mT @ in_dtype(self._seen(values), weights.dtype)
+                return weights.coefficients(self._unmasked(values)).to(wide_dtype(self._dtype))
+            return weights.mT @ in_dtype(self._unmasked(values), weights.dtype)
 
     def __call__(self, t: Float[Tensor, "..."]) -> Float[Tensor, "*batch T D"]:
         """V(t) at points t: (T,) or (*batch, T) for N = 1, (T, N) or (*batch, T, N) for N > 1."""
@@ -95,7 +99,8 @@ class Signal:
         if r.dim() == 1:
             r = r.expand(*batch, -1)
         first = r.shape[: len(batch)]
-        if r.dim() <= len(batch) or (first != batch and not _fit(first, batch)):
+        fits = first == batch or all(n == m or 1 in (n, m) for n, m in zip(first, batch, strict=False))
+        if r.dim() <= len(batch) or not fits:
             raise ValueError(
                 f"A density of batch shape {tuple(r.shape[:-1])} does not fit a signal of batch shape {tuple(batch)}: "
                 "pass one density per sequence, (*batch), many, (*batch, *Q), or one for all, ()."
@@ -111,7 +116,7 @@ class Signal:
         """(*batch, queries, D), all queries of a sequence along one axis."""
         if self._coefficients is not None:
             return _queries_in_one(r, batch) @ self._coefficients.to(r.dtype)
-        values, weights = self._given()
+        values, weights = self._observed()
         length, channels = values.shape[-2:]
         functions, queries = r.shape[-1], r.shape[batch:-1].numel()
         if not through_values(length, functions, channels, queries):
@@ -119,7 +124,7 @@ class Signal:
         if isinstance(weights, RidgeFit):
             return masked_product(weights.observed(_queries_in_one(r, batch)), values, self._mask)
         if weights.dim() == 2:
-            # All densities meet the same weights, in one product of matrices.
+            # One product of matrices serves all sequences.
             return masked_product(_queries_in_one(r @ weights.mT, batch), values, self._mask)
         return masked_product(_queries_in_one(r, batch) @ weights.mT, values, self._mask)
 
@@ -149,23 +154,25 @@ class Signal:
         """
         if self._explained is not None:
             return self._explained
-        if self._values is None or self._sites is None:
+        if self._values is None:
             raise ValueError(
                 "This signal no longer has its observations, so their variance is not known. Call explained_variance() "
                 "on the signal that fit_signal returned, before materialize()."
             )
-        values = self._seen(self._values).double()
+        values = self._unmasked(self._values).double()
         with without_autocast(values):
-            functions = self._basis(self._sites.points(values)).double()
-            share = explained_variance(values, functions @ self.coefficients.double(), self._sites.mask)
+            like = values.new_empty(0)
+            where = observation_positions(values.shape[-2], *self._sites, self._mask, like)
+            fitted = self._basis(where).double() @ self.coefficients.double()
+            share = _explained_variance(values, fitted, self._mask)
         return share.to(wide_dtype(self._dtype))
 
     def materialize(self) -> "Signal":
-        """The same signal with its coefficients computed and its observations dropped."""
+        """This signal with its coefficients computed and its observations dropped."""
         return Signal(self._basis, coefficients=self.coefficients, explained=self._explained, dtype=self._dtype)
 
     def to(self, *args: Any, **kwargs: Any) -> "Signal":
-        """The same signal with its tensors moved as by Tensor.to.
+        """This signal with its tensors moved as by Tensor.to.
 
         The basis is copied there, in at least float32. Gradients still reach the original basis, which stays where it
         is.
@@ -173,42 +180,34 @@ class Signal:
         source = self._values if self._coefficients is None else self._coefficients
         like = torch.empty(0, dtype=self._dtype, device=None if source is None else source.device).to(*args, **kwargs)
         wide = wide_dtype(like.dtype)
-        moved = self._mapped(lambda tensor: tensor.to(like.device, wide))
-        moved._sites = None if self._sites is None else self._sites.mapped(lambda tensor: tensor.to(like.device))
+        moved = self._mapped(lambda tensor: tensor.to(like.device, wide), lambda tensor: tensor.to(like.device))
         moved._basis, moved._dtype = self._basis.moved(like.device, wide), like.dtype
         return moved
 
     def detach(self) -> "Signal":
-        """The same signal, detached from the autograd graph."""
-        cut = self._mapped(torch.Tensor.detach)
-        cut._sites = None if self._sites is None else self._sites.mapped(torch.Tensor.detach)
-        return cut
+        """This signal, detached from the autograd graph."""
+        return self._mapped(torch.Tensor.detach, torch.Tensor.detach)
 
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Signal":
-        """The same with its numbers changed; it is not told where they were observed."""
+    def _mapped(self, change: Callable[[Tensor], Tensor], move: Callable[[Tensor], Tensor]) -> "Signal":
+        """A signal with its numbers changed, and its mask and positions, which stay in float64, moved."""
         weights = self._weights
         if isinstance(weights, RidgeFit):
             # The factors need float64, which not every device has.
             weights = weights.weights(wide_dtype(self._dtype))
-        parts = {
-            "coefficients": self._coefficients,
-            "values": self._values,
-            "weights": weights,
-            "explained": self._explained,
-        }
-        changed: dict[str, Any] = {name: None if part is None else change(part) for name, part in parts.items()}
-        mask = self._mask
-        if mask is not None and changed["values"] is not None:
-            mask = mask.to(changed["values"].device)
-        return Signal(self._basis, **changed, mask=mask, dtype=self._dtype)
+        numbers = {"coefficients": self._coefficients, "values": self._values, "weights": weights}
+        numbers["explained"] = self._explained
+        changed: dict[str, Any] = {name: None if part is None else change(part) for name, part in numbers.items()}
+        positions, mask = (None if part is None else move(part) for part in (self._sites.positions, self._mask))
+        sites = Sites(positions, self._sites.grid)
+        return Signal(self._basis, **changed, mask=mask, sites=sites, dtype=self._dtype)
 
-    def _given(self) -> tuple[Tensor, Tensor | RidgeFit]:
-        """Values and weights as they are."""
+    def _observed(self) -> tuple[Tensor, Tensor | RidgeFit]:
+        """Values and weights."""
         if self._values is None or self._weights is None:
             raise ValueError("The signal was materialized and no longer has its observations; use its coefficients.")
         return self._values, self._weights
 
-    def _seen(self, values: Tensor) -> Tensor:
+    def _unmasked(self, values: Tensor) -> Tensor:
         """Values with 0 where they are masked."""
         return values if self._mask is None else torch.where(self._mask.unsqueeze(-1), values, 0)
 
@@ -218,9 +217,15 @@ class Signal:
         return f"Signal(coefficients={shape}, {state}, basis={self._basis})"
 
 
-def _fit(first: torch.Size, batch: torch.Size) -> bool:
-    """Whether sizes agree or are 1."""
-    return all(n == m or 1 in (n, m) for n, m in zip(first, batch, strict=True))
+def _explained_variance(values: Tensor, fitted: Tensor, mask: Tensor | None) -> Tensor:
+    """1 − Σ‖h−V‖²/Σ‖h−h̄‖² of values h and fitted values V, (*batch, L, D), over unmasked positions and channels."""
+    counts = values.new_ones(()) if mask is None else mask.to(values.dtype)
+    counts = counts.expand(values.shape[:-1]).unsqueeze(-1)
+    mean = (counts * values).sum(-2, keepdim=True) / counts.sum(-2, keepdim=True).clamp(min=1)
+    missed = (counts * (values - fitted).square()).sum((-2, -1))
+    total = (counts * (values - mean).square()).sum((-2, -1))
+    # Equal observations have a variance of the size of rounding.
+    return explained_share(missed, total, (64 * torch.finfo(values.dtype).eps) ** 2 * values.square().sum((-2, -1)))
 
 
 def _queries_in_one(r: Tensor, batch: int) -> Tensor:
@@ -245,7 +250,7 @@ def fit_signal(
     V is the ``volume`` of the basis. Gaussians and rectangles are densities, whose heights depend on the unit of t; for
     them V is the length b − a (area, volume) of the box that the centres cover, so that 1 on [0, 1] and 3600 for an
     hour in seconds. Splines and waves have heights without a unit, and V = 1. So a signal over an hour in seconds is
-    that over [0, 1], with the same λ.
+    that over [0, 1], with this λ.
 
     Args:
         values: observations H, (*batch, L, D).
@@ -282,26 +287,60 @@ def fit_signal(
     Reference: Martins et al. 2020, Eq. B_regression.
     """
     grid = as_grid(grid)
-    check_observations(values, basis, positions, grid, mask, penalty)
+    check_fit(values, basis, positions, grid, mask, penalty)
     weights: Tensor | RidgeFit
     if positions is None:
-        wide = wide_dtype(values.dtype)
         warn_if_not_on_unit_cube(basis)
-        weights = default_weights(basis, Even(values.shape[-2], grid, penalty, wide, values.device), mask)
-        sites = Sites(None, grid, mask)
+        even = Even(values.shape[-2], grid, penalty, wide_dtype(values.dtype), values.device)
+        weights = batched = default_weights(basis, even, mask)
     else:
-        # Positions and functions are evaluated in float64, whatever the values are: see `ridge_weights`.
-        where = positions.double()
-        if mask is not None:
-            where = finite_where_masked(where, mask, basis.event_dim)
-        design = basis(where)
-        warn_if_rounded(positions.dtype, basis)
-        warn_if_far_outside(where, design, basis, mask)
-        if mask is not None:
-            design = torch.where(mask.unsqueeze(-1), design, 0)
-        weights = ridge_fit(design, penalty, basis.volume)
-        sites = Sites(where, None, mask)
-    batch = weights.design.shape[:-2] if isinstance(weights, RidgeFit) else weights.shape[:-2]
-    if batch:
-        values = values.expand(*torch.broadcast_shapes(values.shape[:-2], batch), -1, -1)
-    return Signal(basis, values=values, weights=weights, mask=mask, sites=sites)
+        # Positions and functions are evaluated in float64, whatever the values are: see `ridge_fit`.
+        positions, batched = design_at(positions, basis, mask)
+        weights = ridge_fit(batched, penalty, basis.volume)
+    if batched.dim() > 2:
+        values = values.expand(*torch.broadcast_shapes(values.shape[:-2], batched.shape[:-2]), -1, -1)
+    return Signal(basis, values=values, weights=weights, mask=mask, sites=Sites(positions, grid))
+
+
+def continuous_attention(
+    values: Float[Tensor, "..."],
+    density: "Distribution",
+    basis: Basis,
+    *,
+    positions: Float[Tensor, "..."] | None = None,
+    grid: tuple[int, ...] | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
+    penalty: float = 0.01,
+) -> Float[Tensor, "..."]:
+    r"""Attend to a sequence of observations with a density: the mean, under the density, of a signal fitted to them.
+
+    .. math:: c = E_p[V(t)] = B\,E_p[\psi(t)], \qquad V(t) = B\psi(t) \text{ the ridge fit of the values}
+
+    Args:
+        values: observations H, (*batch, L, D).
+        density: p, of batch shape (*batch, *Q): one query per sequence, or many.
+        basis: ψ, K functions.
+        positions: where the observations were made; see :func:`fit_signal`.
+        grid: if the observations are the cells of a regular grid, its sizes, such as (height, width); see
+            :func:`fit_signal`.
+        mask: boolean, (L,) or (*batch, L); True = may be attended. A sequence with nothing to attend gives zeros.
+        penalty: λ of the ridge fit.
+
+    Returns:
+        c, (*batch, *Q, D), in the dtype of the values.
+
+    Example:
+        >>> import torch, contmax
+        >>> basis = contmax.basis.GaussianBasis.linspace(16, scale=0.1)
+        >>> density = contmax.densities.TruncatedParabola(torch.tensor([0.2, 0.7]), 0.1)
+        >>> contmax.continuous_attention(torch.randn(2, 50, 8), density, basis).shape
+        torch.Size([2, 8])
+
+    Reference: Martins et al. 2020, Eq. attention_expectation and B_regression.
+    """
+    if positions is None and mask is None:
+        context = fused_context(values, density, basis, grid, penalty)
+        if context is not None:
+            return context
+    signal = fit_signal(values, basis, positions=positions, grid=grid, mask=mask, penalty=penalty)
+    return signal.expectation(density)

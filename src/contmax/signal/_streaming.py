@@ -1,5 +1,7 @@
 """One signal from a sequence that does not fit in memory, or that is spread over machines."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -7,17 +9,42 @@ from contmax._eager import is_eager_cpu
 from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
-from contmax.signal._arguments import check_places, require_penalty
-from contmax.signal._explained_variance import explained_variance_of_sums
-from contmax.signal._positions import finite_where_masked, warn_if_far_outside, warn_if_rounded
-from contmax.signal._ridge import solve_gram
+from contmax.signal._observations import check_observations, design_at, require_penalty
+from contmax.signal._ridge import explained_share, solve_gram
 from contmax.signal._signal import Signal
+
+
+class _Sums(NamedTuple):
+    """Sums over observations H with design F, in float64.
+
+    Args:
+        gram: FᵀF, (*batch, K, K); one for the whole batch has shape (K, K).
+        cross: FᵀH, (*batch, K, D).
+        number: the number of observations, (*batch).
+        total: their sum, (*batch, D).
+        squares: the sum of their squares, (*batch).
+    """
+
+    gram: Tensor
+    cross: Tensor
+    number: Tensor
+    total: Tensor
+    squares: Tensor
+
+    def explained_variance(self, coefficients: Tensor) -> Tensor:
+        r"""The share of the variance that coefficients B explain; inexact where the mean is large beside the spread.
+
+        .. math:: \sum\|h-V\|^2 = \sum\|h\|^2 - 2\langle B, F^\top H\rangle + \langle B, F^\top F B\rangle
+        """
+        missed = self.squares + (coefficients * (self.gram @ coefficients - 2 * self.cross)).sum((-2, -1))
+        variance = self.squares - self.total.square().sum(-1) / self.number.clamp(min=1)
+        return explained_share(missed.clamp(min=0), variance, 64 * torch.finfo(torch.float64).eps * self.squares)
 
 
 class SignalAccumulator:
     r"""Sufficient statistics of a ridge fit, ΨΨᵀ and ΨHᵀ, accumulated over chunks or processes.
 
-    The signal is the same, up to rounding in float64, as that of :func:`fit_signal` on all observations at once.
+    The signal equals, up to rounding in float64, that of :func:`fit_signal` on all observations at once.
 
     Args:
         basis: ψ, K functions.
@@ -37,10 +64,7 @@ class SignalAccumulator:
     def __init__(self, basis: Basis, penalty: float = 0.01) -> None:
         require_penalty(penalty)
         self.basis, self.penalty = basis, penalty
-        self._gram: Tensor | None = None
-        self._cross: Tensor | None = None
-        # The number of observations, their sum, and the sum of their squares.
-        self._sums: tuple[Tensor, Tensor, Tensor] | None = None
+        self._sums: _Sums | None = None
         self._dtype = torch.get_default_dtype()
 
     def update(
@@ -55,20 +79,13 @@ class SignalAccumulator:
             ValueError: if shapes do not fit each other, or batch or channels are not those of the observations so far.
             TypeError: if the mask is not boolean.
         """
-        check_places(values, self.basis, positions, mask)
-        where = positions.double()
+        check_observations(values, self.basis, positions, mask)
+        design, wide = design_at(positions, self.basis, mask)[1].double(), values.double()
         if mask is not None:
-            where = finite_where_masked(where, mask, self.basis.event_dim)
-        design = self.basis(where).double()
-        warn_if_rounded(positions.dtype, self.basis)
-        warn_if_far_outside(where, design, self.basis, mask)
-        wide = values.double()
-        if mask is not None:
-            design = torch.where(mask.unsqueeze(-1), design, 0)
             wide = torch.where(mask.unsqueeze(-1), wide, 0)
         counts = torch.ones_like(wide[..., 0]) if mask is None else mask.double().expand(wide.shape[:-1])
-        sums = counts.sum(-1), wide.sum(-2), wide.square().sum((-2, -1))
-        self._add(design.mT @ design, design.mT @ wide, sums, values.dtype)
+        observed = counts.sum(-1), wide.sum(-2), wide.square().sum((-2, -1))
+        self._add(_Sums(design.mT @ design, design.mT @ wide, *observed), values.dtype)
 
     def merge(self, other: "SignalAccumulator") -> None:
         """Add the observations of another accumulator over the same basis, or one with equal functions.
@@ -81,43 +98,38 @@ class SignalAccumulator:
                 f"Cannot merge an accumulator over {other.basis} into one over {self.basis}: their functions differ, "
                 "and both must use the same basis."
             )
-        if other._gram is not None and other._cross is not None and other._sums is not None:
-            self._add(other._gram, other._cross, other._sums, other._dtype)
+        if other._sums is not None:
+            self._add(other._sums, other._dtype)
 
     def all_reduce(self, group: "torch.distributed.ProcessGroup | None" = None) -> None:
         """Add up the statistics of all processes of a group; each then holds those of the whole sequence."""
-        gram, cross, sums = self._statistics()
-        gram, cross, count, first, second = (statistic.contiguous().clone() for statistic in (gram, cross, *sums))
-        for statistic in (gram, cross, count, first, second):
-            torch.distributed.all_reduce(statistic, group=group)
-        self._gram, self._cross, self._sums = gram, cross, (count, first, second)
+        sums = _Sums(*(part.contiguous().clone() for part in self._known_sums()))
+        for part in sums:
+            torch.distributed.all_reduce(part, group=group)
+        self._sums = sums
 
     def signal(self) -> Signal:
         """The signal through all observations so far."""
-        gram, cross, sums = self._statistics()
-        coefficients = solve_gram(gram, cross, self.penalty, self.basis.volume)
-        explained = explained_variance_of_sums(coefficients, gram, cross, sums)
-        wide = wide_dtype(self._dtype)
+        sums = self._known_sums()
+        coefficients = solve_gram(sums.gram, sums.cross, self.penalty, self.basis.volume)
+        explained, wide = sums.explained_variance(coefficients), wide_dtype(self._dtype)
         return Signal(self.basis, coefficients=coefficients.to(wide), explained=explained.to(wide), dtype=self._dtype)
 
-    def _add(self, gram: Tensor, cross: Tensor, sums: tuple[Tensor, Tensor, Tensor], dtype: torch.dtype) -> None:
-        if self._cross is not None and self._cross.shape != cross.shape:
-            (*batch, _, channels), (*others, _, more) = self._cross.shape, cross.shape
-            raise ValueError(
-                f"Observations of batch shape {tuple(others)} and {more} channels cannot be added to those of batch "
-                f"shape {tuple(batch)} and {channels} channels. Use one accumulator for each."
-            )
-        self._gram = gram if self._gram is None else self._gram + gram
-        self._cross = cross if self._cross is None else self._cross + cross
+    def _add(self, sums: _Sums, dtype: torch.dtype) -> None:
         if self._sums is not None:
-            count, first, second = self._sums
-            sums = count + sums[0], first + sums[1], second + sums[2]
+            if self._sums.cross.shape != sums.cross.shape:
+                (*batch, _, channels), (*others, _, more) = self._sums.cross.shape, sums.cross.shape
+                raise ValueError(
+                    f"Observations of batch shape {tuple(others)} and {more} channels cannot be added to those of "
+                    f"batch shape {tuple(batch)} and {channels} channels. Use one accumulator for each."
+                )
+            sums = _Sums(*map(torch.add, self._sums, sums))
         self._sums, self._dtype = sums, dtype
 
-    def _statistics(self) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
-        if self._gram is None or self._cross is None or self._sums is None:
+    def _known_sums(self) -> _Sums:
+        if self._sums is None:
             raise ValueError("The accumulator has seen no observations. Call update(values, positions) first.")
-        return self._gram, self._cross, self._sums
+        return self._sums
 
 
 def _same_functions(one: Basis, other: Basis) -> bool:

@@ -11,7 +11,7 @@ import contmax
 from contmax import nn
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.kernels import triton_kernels
-from plain_context_checks import (
+from fused_context_checks import (
     PLACES,
     assert_the_same,
     attention,

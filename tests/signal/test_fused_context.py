@@ -11,7 +11,7 @@ from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian, TruncatedParabola, TruncatedParaboloid
 from contmax.expectations import register_expectation
 from contmax.expectations._expectation import RULES
-from plain_context_checks import (
+from fused_context_checks import (
     PLACES,
     assert_the_same,
     attention,

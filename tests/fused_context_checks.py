@@ -10,15 +10,15 @@ from torch import Tensor
 
 from contmax import nn
 from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
-from contmax.signal import _plain_context
+from contmax.signal import _fused_context
 
 PLACES = pytest.mark.parametrize("place", ["line", "plane"])
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list:
     """A list of the calls that go this way from now on."""
-    calls, applied = [], _plain_context._apply
-    monkeypatch.setattr(_plain_context, "_apply", lambda *arguments: calls.append(arguments) or applied(*arguments))
+    calls, applied = [], _fused_context._apply
+    monkeypatch.setattr(_fused_context, "_apply", lambda *arguments: calls.append(arguments) or applied(*arguments))
     return calls
 
 
@@ -26,7 +26,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list:
 def ordinary() -> Iterator[None]:
     """A context in which no call goes this way."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_plain_context, "_context", lambda *arguments, **options: None)
+        patch.setattr(_fused_context, "_given", lambda *arguments, **options: None)
         yield
 
 

@@ -1,0 +1,251 @@
+"""Observations: checks that values, positions, grid and mask fit each other, and the positions where none are given.
+
+The default positions are the centres of equal cells of the unit interval, or of the cells of a grid on the unit cube.
+"""
+
+import math
+import warnings
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_eager_cpu
+from contmax._mask import require_boolean
+from contmax.basis import Basis, SineBasis
+from contmax.basis._basis import rounding_warning
+
+# A basis gets each warning once.
+_warned_of_distance: "weakref.WeakSet[Basis]" = weakref.WeakSet()
+_warned_of_rounding: "weakref.WeakSet[Basis]" = weakref.WeakSet()
+_compared_with_unit_cube: "weakref.WeakSet[Basis]" = weakref.WeakSet()
+# Where functions are below this share of their height a basis leaves out observations.
+_REACHED = 1e-3
+# Beyond this share of a basis outside of the unit interval its functions idle.
+_MOST_OUTSIDE = 0.5
+# Functions below this share of their height add nothing to a fit.
+_NEGLIGIBLE = 1e-6
+
+
+def as_grid(grid: Any) -> tuple[int, ...] | None:
+    """The sizes of a grid; raises TypeError or ValueError unless they are positive whole numbers."""
+    if grid is None:
+        return None
+    sizes: tuple[Any, ...] = tuple(grid) if isinstance(grid, Iterable) else (grid,)
+    for size in sizes:
+        if not hasattr(size, "__index__"):
+            raise TypeError(f"grid must have whole numbers for sizes, such as (14, 14); got {sizes}.")
+        if size <= 0:
+            raise ValueError(f"grid must have positive sizes, such as (14, 14); got {sizes}.")
+    whole: list[Any] = [n if isinstance(n, int | torch.SymInt) else n.__index__() for n in sizes]
+    return tuple(whole)
+
+
+def check_fit(
+    values: Tensor,
+    basis: Basis,
+    positions: Tensor | None,
+    grid: tuple[int, ...] | None,
+    mask: Tensor | None,
+    penalty: float,
+) -> None:
+    """Raise the errors of :func:`contmax.fit_signal` for shapes, grid and penalty."""
+    check_observations(values, basis, positions, mask)
+    require_penalty(penalty)
+    length = values.shape[-2]
+    if length == 0:
+        raise ValueError(f"values of shape {tuple(values.shape)} hold no observation: L = 0. Skip such inputs.")
+    if grid is not None:
+        size = torch.Size(grid).numel()
+        if size != length or len(grid) != basis.event_dim or positions is not None:
+            raise ValueError(
+                f"grid {tuple(grid)} does not fit: it has {len(grid)} axes and {size} cells, but the basis has "
+                f"dimension {basis.event_dim} and there are {length} observations. With a grid, positions must be None."
+            )
+    elif positions is None and basis.event_dim > 1:
+        raise ValueError(
+            f"A basis of dimension {basis.event_dim} needs grid=(…) or positions of shape (L, {basis.event_dim})."
+        )
+
+
+def check_observations(values: Tensor, basis: Basis, positions: Tensor | None, mask: Tensor | None) -> None:
+    """Raise an error for values, positions and a mask that do not fit each other or the dimension of the basis."""
+    if values.dim() < 2 or not values.is_floating_point():
+        raise ValueError(
+            f"values must be floating-point of shape (*batch, L, D); got {values.dtype}, {tuple(values.shape)}. "
+            "Pass values[:, None] for one channel."
+        )
+    require_float64(values.device)
+    batch = values.shape[:-1]
+    if positions is not None:
+        shape = positions.shape if basis.event_dim == 1 else positions.shape[:-1]
+        fits = basis.event_dim == 1 or positions.shape[-1] == basis.event_dim
+        if not fits or not _one_for_each(shape, batch):
+            axes = "" if basis.event_dim == 1 else f", {basis.event_dim}"
+            wanted = f"({batch[-1]}{axes or ','}) or (*batch, {batch[-1]}{axes})"
+            raise ValueError(
+                f"positions of shape {tuple(positions.shape)} do not fit values of shape {tuple(values.shape)} and a "
+                f"basis of dimension {basis.event_dim}: pass positions of shape {wanted}."
+            )
+    require_boolean(mask)
+    if mask is not None and not _one_for_each(mask.shape, batch):
+        raise ValueError(
+            f"mask must have shape (L,) or (*batch, L), True = may be attended; got {tuple(mask.shape)} for values of "
+            f"shape {tuple(values.shape)}."
+        )
+
+
+def require_penalty(penalty: float) -> None:
+    """Raise ValueError for a ridge penalty that is negative, infinite or NaN."""
+    if not 0 <= penalty < math.inf:
+        raise ValueError(f"penalty must be finite and not negative; got {penalty}. 0.01 is a good start.")
+
+
+def require_float64(device: torch.device) -> None:
+    """Raise NotImplementedError on Apple's GPUs, which lack the float64 of every fit."""
+    if device.type == "mps":
+        raise NotImplementedError(
+            "A signal is fitted in float64, which mps devices do not have. Fit it on the CPU and move it: "
+            'fit_signal(values.cpu(), basis.cpu(), …).to("mps").'
+        )
+
+
+def _one_for_each(shape: torch.Size, observations: torch.Size) -> bool:
+    """Whether a tensor of this shape has an entry for each observation, (*batch, L)."""
+    pairs = zip(shape[-2::-1], observations[-2::-1], strict=False)
+    return shape[-1:] == observations[-1:] and all(n == m or 1 in (n, m) for n, m in pairs)
+
+
+def observation_positions(
+    length: int, positions: Tensor | None, grid: Sequence[int] | None, mask: Tensor | None, like: Tensor
+) -> Tensor:
+    """The given positions, or else the centres of the grid's cells, or of L cells of the unit interval.
+
+    Args:
+        length: L.
+        positions: returned unchanged if given.
+        grid: sizes of a grid, row-major; a grid with one axis is the line.
+        mask: boolean, (L,) or (*batch, L): only observations that are True take a cell of the unit interval.
+        like: a tensor whose dtype and device the result has.
+    """
+    if positions is not None:
+        return positions
+    if grid is None or len(grid) == 1:
+        return _on_interval(length, mask if grid is None else None, like)
+    lines = [_on_interval(n, None, like) for n in grid]
+    return torch.stack(torch.meshgrid(*lines, indexing="ij"), -1).reshape(-1, len(grid))
+
+
+def _on_interval(length: int, mask: Tensor | None, like: Tensor) -> Tensor:
+    """(rank + ½)/n over the n unmasked observations: (L,) without a mask, (*batch, L) with one.
+
+    A masked observation gets the position of the next unmasked one; it carries no weight.
+    """
+    if mask is None:
+        return (torch.arange(length, dtype=like.dtype, device=like.device) + 0.5) / length
+    count = mask.sum(-1, keepdim=True).clamp(min=1)
+    rank = mask.cumsum(-1) - mask.to(torch.int64)
+    return (rank.to(like.dtype) + 0.5) / count
+
+
+def design_at(positions: Tensor, basis: Basis, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Positions in float64, finite also where masked, and ψ there, (…, L, K), with rows of zeros where masked."""
+    where = positions.double()
+    if mask is not None:
+        # A NaN at a position that is masked in all sequences must reach neither result nor gradient.
+        axes = where.dim() - (basis.event_dim > 1)
+        seen = mask.flatten(0, mask.dim() - axes - 1).any(0) if mask.dim() > axes else mask
+        where = torch.where(seen if basis.event_dim == 1 else seen.unsqueeze(-1), where, 0)
+    design = basis(where)
+    _warn_if_rounded(positions.dtype, basis)
+    _warn_if_far_outside(where, design, basis, mask)
+    return where, design if mask is None else torch.where(mask.unsqueeze(-1), design, 0)
+
+
+def _warn_if_far_outside(positions: Tensor, design: Tensor, basis: Basis, mask: Tensor | None) -> None:
+    """Warn if observations lie where all functions vanish; values are read on the CPU only."""
+    if not is_eager_cpu(positions, design, mask, *basis.buffers(), *basis.parameters()) or basis in _warned_of_distance:
+        return
+    low, high = (corner.detach().double() for corner in basis.bounds)
+    if not is_eager_cpu(low, high):
+        return
+    points, span = positions.detach().double(), high - low
+    outside = (points < low - span) | (points > high + span)
+    outside = outside if basis.event_dim == 1 else outside.any(-1)
+    if not bool(outside.any()):
+        return
+    with torch.no_grad():
+        height = basis(((low + high) / 2).unsqueeze(0)).abs().amax()
+    lost = outside & (design.detach().abs().amax(-1) <= _NEGLIGIBLE * height)
+    lost = lost if mask is None else lost & mask
+    if bool(lost.any()):
+        _warned_of_distance.add(basis)
+        warnings.warn(
+            f"{int(lost.sum())} of {lost.numel()} positions lie far outside the basis, which covers [{_shown(low)}, "
+            f"{_shown(high)}]: the signal is 0 there. Make a basis that covers the observations, with "
+            f"contmax.basis.{type(basis).__name__}.spanning(positions, …) or low=…, high=…, or rescale the positions.",
+            stacklevel=4,
+        )
+
+
+def _shown(corner: Tensor) -> str:
+    numbers = ", ".join(f"{x:g}" for x in corner.reshape(-1).tolist())
+    return numbers if corner.dim() == 0 else f"({numbers})"
+
+
+def _warn_if_rounded(dtype: torch.dtype, basis: Basis) -> None:
+    """Warn if this dtype of the positions is too coarse where the basis lies; values are read on the CPU only."""
+    if dtype == torch.float64 or basis in _warned_of_rounding:
+        return
+    each = max(1, round(basis.num_functions ** (1 / basis.event_dim)))
+    for low, high in _sides_on_cpu(basis) or ():
+        message = rounding_warning(low, high, each, dtype) if low < high else None
+        if message is not None:
+            _warned_of_rounding.add(basis)
+            warnings.warn(message, stacklevel=4)
+            return
+
+
+def warn_if_not_on_unit_cube(basis: Basis) -> None:
+    """Warn if the default positions do not lie where the basis does; values are read on the CPU only."""
+    # Waves have no end.
+    if torch.compiler.is_compiling() or isinstance(basis, SineBasis) or basis in _compared_with_unit_cube:
+        return
+    sides = _sides_on_cpu(basis)
+    if sides is None:
+        return
+    _compared_with_unit_cube.add(basis)
+    single = all(low == high and 0 <= low <= 1 for low, high in sides)
+    idle = any(min(high, 1.0) - max(low, 0.0) <= (1 - _MOST_OUTSIDE) * (high - low) for low, high in sides)
+    contains = all(low <= 0 and high >= 1 for low, high in sides)
+    if (idle and not single) or not (contains or _reaches_ends(basis, sides)):
+        shown = " × ".join(f"[{low:g}, {high:g}]" for low, high in sides)
+        warnings.warn(
+            f"No positions were given, so the observations are spread over [0, 1], but the basis covers {shown}. Pass "
+            "positions=…, or make a basis for [0, 1].",
+            stacklevel=4,
+        )
+
+
+def _reaches_ends(basis: Basis, sides: list[tuple[float, float]]) -> bool:
+    """Whether some function is not negligible at both ends of each axis of the unit cube."""
+    middle = torch.tensor([(low + high) / 2 for low, high in sides], dtype=torch.float64)
+    ends = torch.full((2 * len(middle), len(middle)), 0.5, dtype=torch.float64)
+    for axis in range(len(middle)):
+        ends[2 * axis, axis], ends[2 * axis + 1, axis] = 0.0, 1.0
+    points = torch.cat([middle.unsqueeze(0), ends])
+    with torch.no_grad():
+        heights = basis(points.squeeze(-1) if basis.event_dim == 1 else points).abs().amax(-1)
+    return bool((heights[1:] >= _REACHED * heights[0]).all())
+
+
+def _sides_on_cpu(basis: Basis) -> list[tuple[float, float]] | None:
+    """Both ends of each axis of the box that a basis covers; None where reading them would wait for a device."""
+    if not is_eager_cpu(*basis.buffers(), *basis.parameters()):
+        return None
+    low, high = basis.bounds
+    if not is_eager_cpu(low, high):
+        return None
+    return list(zip(low.reshape(-1).tolist(), high.reshape(-1).tolist(), strict=True))
