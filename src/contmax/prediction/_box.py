@@ -13,7 +13,7 @@ from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.domains import Box
 from contmax.numerics import gauss_legendre
-from contmax.prediction._box_rule import Panels, SupportRule, find_panels, fit_rule, with_more_nodes
+from contmax.prediction._box_rule import Ends, SupportRule, find_ends, fit_rule
 from contmax.prediction._interpolant import Interpolant, highest_point
 from contmax.prediction._live_parts import bucket, take
 from contmax.prediction._normalizer import (
@@ -63,7 +63,7 @@ class BoxCheck:
         score: Score,
         between: HeldOut,
         rule: tuple[Float[Tensor, "*batch n N"], Float[Tensor, "*batch n"]],
-        panels: list[Panels],
+        ends: list[Ends],
         partition: Float[Tensor, "*batch"],
     ) -> None:
         """Warns of a density that is less accurate than stated, and refuses one with a tenth of its mass misplaced.
@@ -72,13 +72,13 @@ class BoxCheck:
             score: f, to be read where the density is.
             between: the score all over the box.
             rule: nodes and masses of the density.
-            panels: panels of that rule.
+            ends: of the support along the outer axes.
             partition: Ã, without gradient.
         """
         alpha = self.form.alpha
         with torch.no_grad():
             own = self._read_own(score, *rule)
-        finer = with_more_nodes(self.interpolant, panels, partition, alpha).mass(partition, alpha)
+        finer = fit_rule(self.interpolant, ends, partition, alpha, finer=True).mass(partition, alpha)
         errors = [
             between.misplaced(partition, alpha, 1 / _ALL_OVER),
             own.misplaced_of_own(partition, alpha),
@@ -124,9 +124,9 @@ class BoxCheck:
     def _beside(self, values: Float[Tensor, "*batch n"], points: Float[Tensor, "n *batch N"]) -> HeldOut:
         """These scores and those of the interpolant at these points."""
         score, alive = self.interpolant.score(points)
-        _, slopes, _ = self.interpolant.derivatives(points)
+        slopes = self.interpolant.slopes(points).movedim(0, -1)
         reach = torch.maximum(self.domain.low.abs(), self.domain.high.abs()) / (self.domain.high - self.domain.low)
-        slope = (torch.stack(slopes, -1).abs() * reach.clamp(min=1)).sum(-1).movedim(0, -1)
+        slope = (slopes.abs() * reach.clamp(min=1)).sum(-1).movedim(0, -1)
         dead = values == -torch.inf
         size = self.form.factor[..., None] * (torch.where(dead, 0, values).abs() + self.form.top.abs()[..., None])
         exact = self.form.scaled(values).masked_fill(dead, -torch.inf)
@@ -150,35 +150,35 @@ def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "B
     between = check.read_all_over(score) if looked_at else None
     if between is not None:
         check.report_guess(between, start)
-    partition, rule, panels = _solved(interpolant, start, index, check)
+    partition, rule, ends = _solved(interpolant, start, index, check)
     prediction = BoxPrediction(alpha, form, interpolant, partition, rule, domain, dtype)
     if between is not None:
-        check.report(score, between, (prediction._nodes, prediction._masses), panels, partition.detach())
+        check.report(score, between, (prediction._nodes, prediction._masses), ends, partition.detach())
     return prediction
 
 
 def _solved(
     interpolant: Interpolant, start: Float[Tensor, "*batch"], alpha: Tensor, check: BoxCheck
-) -> tuple[Float[Tensor, "*batch"], SupportRule, list[Panels]]:
-    """Ã and the rule fitted to its support, both with derivatives, and the panels of the rule."""
+) -> tuple[Float[Tensor, "*batch"], SupportRule, list[Ends]]:
+    """Ã and the rule fitted to its support, both with derivatives, and the ends of the rule."""
     fixed, index, solution = interpolant.detach(), alpha.detach(), start
     low, high = (bound.flatten(len(fixed.rows)) for bound in fixed.cell_bounds())
     bracket = bracket_of(low.amin(-1), high.amax(-1), fixed.measure, index)
     for steps in _FITS if fixed.axes > 1 else _FITS[-1:]:
         guess = solution
-        panels = find_panels(fixed, guess, index)
-        rule = fit_rule(fixed, panels, guess, index)
+        ends = find_ends(fixed, guess, index)
+        rule = fit_rule(fixed, ends, guess, index)
         equation = partial(rule.mass_and_slope, alpha=index)
         solution = solve_normalizer(equation, guess, bracket, index, check.no_mass, steps=steps)
         if is_eager_cpu(solution) and not bool(((solution - guess).abs() > _FITTED).any()):
             break
     if not carries_gradient(interpolant.table, alpha):
-        return solution, rule, panels
+        return solution, rule, ends
     _, slope = equation(solution)
     partition = carry_gradient(
-        lambda guess: fit_rule(interpolant, panels, guess, alpha).mass(guess, alpha), solution, slope
+        lambda guess: fit_rule(interpolant, ends, guess, alpha).mass(guess, alpha), solution, slope
     )
-    return partition, fit_rule(interpolant, panels, partition, alpha), panels
+    return partition, fit_rule(interpolant, ends, partition, alpha), ends
 
 
 def _sample_weights(domain: Box) -> Float[Tensor, "n"]:

@@ -29,17 +29,17 @@ from contmax.numerics import (
     legendre_to_chebyshev,
     slope_on_grid,
 )
+from contmax.prediction._normalizer import bracketed_root
 
 # Graded nodes per live part: :math:`\int x^k` to 1e-10 for every k ≥ 1/9.
 PART_NODES = 24
 # Safeguarded Newton converges quadratically except beside an extremum; eager loops stop by themselves. An extremum
 # that is misplaced costs the square of that, and less where the score is flat and Newton's method slow.
 _ROOT_STEPS, _EXTREMUM_STEPS = 24, 12
-_MOST_ROOT_STEPS = 64
 _ROOT_TOLERANCE, _EXTREMUM_TOLERANCE = 1e-12, 1e-8
 # From a bracket between two neighbouring nodes Newton's method arrives in three or four steps; beside the end of the
 # support, where the density vanishes, the bracket shrinks by half instead.
-_STEPS = 8
+_QUANTILE_STEPS = 8
 
 
 @dataclass(frozen=True)
@@ -188,33 +188,24 @@ def _roots(
 ) -> Float[Tensor, "... p"]:
     """Roots between inside and outside at `where`, which holds at few places; elsewhere `inside`."""
     if not is_eager_cpu(value_and_slope):
-        return torch.where(where, _closed_root(value_and_slope, level, inside, outside, steps, tolerance), inside)
+        return torch.where(where, _series_root(value_and_slope, level, inside, outside, steps, tolerance), inside)
     each = value_and_slope[..., None, :, :].expand(*where.shape, *value_and_slope.shape[-2:])[where]
     goal, near, far = (field.expand(where.shape)[where][:, None] for field in (level, inside, outside))
-    return inside.masked_scatter(where, _closed_root(each, goal, near, far, _MOST_ROOT_STEPS, tolerance))
+    return inside.masked_scatter(where, _series_root(each, goal, near, far, steps, tolerance))
 
 
-def _closed_root(
+def _series_root(
     value_and_slope: Tensor, level: Tensor, inside: Tensor, outside: Tensor, steps: int, tolerance: float
 ) -> Float[Tensor, "... p"]:
-    """Newton's method between two ends, one above the level and one not; bisection where it would leave them."""
-    x = (inside + outside) / 2
-    eager = is_eager_cpu(x)
-    order = torch.arange(value_and_slope.shape[-1], dtype=x.dtype, device=x.device)
-    for _ in range(steps):
+    """Root of a series between two ends, one above the level and one not."""
+    order = torch.arange(value_and_slope.shape[-1], dtype=inside.dtype, device=inside.device)
+
+    def residual(x: Tensor) -> tuple[Tensor, Tensor]:
         # Cosines and one product: a fraction of the operations of a recurrence, of which steps consist otherwise.
         value, slope = ((x.acos()[..., None] * order).cos() @ value_and_slope.mT).unbind(-1)
-        excess = value - level
-        above = excess > 0
-        inside, outside = torch.where(above, x, inside), torch.where(above, outside, x)
-        newton = x - torch.where(slope == 0, 0, excess / slope)
-        within = (newton - inside) * (newton - outside) <= 0
-        moved = torch.where(within, newton, (inside + outside) / 2)
-        change = (moved - x).abs()
-        x = moved
-        if eager and not bool((change > tolerance).any()):
-            break
-    return x
+        return level - value, -slope
+
+    return bracketed_root(residual, inside, outside, (inside + outside) / 2, steps=steps, tolerance=tolerance)
 
 
 def _extremum(coefficients: Tensor) -> tuple[Tensor, Tensor]:
@@ -296,11 +287,9 @@ def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]
     low, high = fence[passed], fence[passed + 1]
     # One coefficient of all parts side by side in memory, since the recurrences run over coefficients.
     slope, value = (table.movedim(-1, 0).contiguous().movedim(0, -1) for table in (slope, value))
-    u = (low + high) / 2
-    for _ in range(_STEPS):
-        excess = legendre_sum(value, u) - target
-        low, high = torch.where(excess < 0, u, low), torch.where(excess > 0, u, high)
-        density = legendre_sum(slope, u)
-        newton = u - excess / torch.where(density > 0, density, 1)
-        u = torch.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
+
+    def residual(u: Tensor) -> tuple[Tensor, Tensor]:
+        return legendre_sum(value, u) - target, legendre_sum(slope, u)
+
+    u = bracketed_root(residual, low, high, (low + high) / 2, steps=_QUANTILE_STEPS, tolerance=_ROOT_TOLERANCE)
     return (u + 1) / 2

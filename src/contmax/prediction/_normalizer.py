@@ -28,6 +28,41 @@ _MASS_TOLERANCE = 1e-6
 MassAndSlope = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
+def bracketed_root(
+    residual: Callable[[Tensor], tuple[Tensor, Tensor]],
+    low: Float[Tensor, "..."],
+    high: Float[Tensor, "..."],
+    start: Float[Tensor, "..."],
+    *,
+    steps: int,
+    tolerance: float,
+) -> Float[Tensor, "..."]:
+    """The root between two points by Newton's method, without gradient.
+
+    A step that leaves the bracket, or that is longer than the one before it, is replaced by a bisection.
+
+    Args:
+        residual: x ↦ (g(x), g′(x)), element by element.
+        low: points with g ≤ 0, below or above the root.
+        high: points with g ≥ 0.
+        start: first guess.
+        steps: how many to take where values cannot be looked at; elsewhere the loop stops by itself.
+        tolerance: length of a step, relative to 1 + |x|, that ends the loop.
+    """
+    x, last = start, torch.full_like(start, torch.inf)
+    eager = is_eager_cpu(x)
+    for _ in range(_MOST_STEPS if eager else steps):
+        value, slope = residual(x)
+        low, high = torch.where(value <= 0, x, low), torch.where(value >= 0, x, high)
+        newton = x - value / slope
+        trusted = ((newton - low) * (newton - high) <= 0) & ((newton - x).abs() <= last)
+        moved = torch.where(trusted, newton, low + (high - low) / 2)
+        last, x = (moved - x).abs(), moved
+        if eager and not bool((last > tolerance * (1 + x.abs())).any()):
+            break
+    return x
+
+
 def no_density(mass: Tensor, alpha: Tensor) -> ValueError:
     """The error for a score whose mass jumps from below one to infinity, where its density gets a pole."""
     return ValueError(
@@ -51,8 +86,7 @@ def solve_normalizer(
     .. math:: A \leftarrow A + \frac{S}{-S'} \cdot \frac{1 - S^{1-\alpha}}{\alpha - 1}
 
     From the left this climbs monotonically for α ≤ 2. For α > 2 the power mean is not convex, so that steps may go
-    back and forth; one that is not half as long as the last is replaced by a bisection, as is one that leaves the
-    bracket. Nothing is differentiated here: see :func:`carry_gradient`.
+    back and forth. Nothing is differentiated here: see :func:`carry_gradient`.
 
     Args:
         mass_and_slope: A ↦ (S, −dS/dA), S decreasing.
@@ -63,35 +97,24 @@ def solve_normalizer(
         slack: how far from one the mass may stay, where S jumps because the score is not resolved.
         steps: how many to take where values cannot be looked at.
     """
-    low, high = bracket
-    partition = start.clamp(low, high)
-    eager = is_eager_cpu(partition)
-    tolerance = 4 * torch.finfo(partition.dtype).eps
-    last = torch.full_like(partition, torch.inf)
-    for _ in range(_MOST_STEPS if eager else steps):
+
+    def residual(partition: Tensor) -> tuple[Tensor, Tensor]:
         mass, slope = mass_and_slope(partition)
-        low, high = torch.where(mass >= 1, partition, low), torch.where(mass <= 1, partition, high)
         usable = (mass > 0) & (mass < torch.inf) & (slope > 0)
         log_mass = torch.where(usable, mass, 1).log()
-        step = mass / torch.where(usable, slope, 1) * log_mass * expm1_over((1 - alpha) * log_mass)
-        proposed = partition + step
-        trusted = usable & (proposed >= low) & (proposed <= high) & ((alpha <= 2) | (2 * step.abs() <= last))
-        proposed = torch.where(trusted, proposed, low + (high - low) / 2)
-        last = (proposed - partition).abs()
-        moved = (last > tolerance * (1 + partition.abs())) & ~((mass - 1).abs() < slack)
-        partition = proposed
-        if eager and not bool(moved.any()):
-            break
-    # The last step was negligible, so the mass before it tells whether there is a solution.
-    if eager and _misses_one(mass, slack):
+        value = -log_mass * expm1_over((1 - alpha) * log_mass)
+        # Without a slope the bracket is halved towards the side that the mass, 0 or infinite, points to.
+        return torch.where(usable, value, 1 - mass), torch.where(usable, slope / torch.where(usable, mass, 1), 0)
+
+    partition = bracketed_root(
+        residual, *bracket, start.clamp(*bracket), steps=steps, tolerance=4 * torch.finfo(start.dtype).eps
+    )
+    # The last step was negligible, so the mass at the solution tells whether there is one.
+    if is_eager_cpu(partition):
         mass, _ = mass_and_slope(partition)
-        if _misses_one(mass, slack):
+        if bool(((mass > 0) & ~((mass - 1).abs() <= max(_MASS_TOLERANCE, slack))).any()):
             raise explain(mass, alpha)
     return partition
-
-
-def _misses_one(mass: Tensor, slack: float) -> bool:
-    return bool(((mass > 0) & ~((mass - 1).abs() <= max(_MASS_TOLERANCE, slack))).any())
 
 
 def carry_gradient(

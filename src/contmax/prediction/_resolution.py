@@ -31,8 +31,6 @@ _MOST_HALVINGS = 36
 _MOST_CELLS, _MOST_CELLS_OF_BATCH = 4096, 2**16
 # Points per cell at which the score is read again when the limit was reached.
 _HELD_OUT = 2
-# A change of Ã that does not change which cells are live.
-_SETTLED = 1e-4
 # By how much noise at the nodes may grow on the way to the edge of a cell.
 _EXTRAPOLATION = 16
 
@@ -155,7 +153,7 @@ def refined(
     most = min(_MOST_CELLS, _MOST_CELLS_OF_BATCH // max(1, values.shape[:-2].numel()))
     shortest = (right - left).min() * 2.0**-_MOST_HALVINGS
     new = torch.ones_like(left, dtype=torch.bool)
-    view, settled = View.of(values.detach(), right - left, volume, alpha), False
+    view = View.of(values.detach(), right - left, volume, alpha)
     while len(left) <= most:
         coarse = new & (right - left > shortest)
         coarse[coarse.clone()] = _too_coarse(values.detach(), left, right, view, noise, coarse)
@@ -163,7 +161,7 @@ def refined(
             if bool(new.all()):
                 break
             # Older cells were judged by an older view of the density; judge all of them by the last one.
-            new, view = torch.ones_like(new), View.of(values.detach(), right - left, volume, alpha)
+            new = torch.ones_like(new)
             continue
         middle = (left + right)[coarse] / 2
         new_left, new_right = torch.cat([left[coarse], middle]), torch.cat([middle, right[coarse]])
@@ -172,13 +170,9 @@ def refined(
         new = torch.arange(len(left), device=left.device) >= len(left) - len(new_left)
         order = left.argsort()
         left, right, values, new = left[order], right[order], values[..., order, :], new[order]
-        # Once halving no longer changes the view of the density, it is enough to update it at the end.
-        if not settled:
-            last, view = view, View.of(values.detach(), right - left, volume, alpha)
-            settled = view.agrees_with(last)
+        view = View.of(values.detach(), right - left, volume, alpha)
     misplaced = torch.zeros_like(view.partition)
     if len(left) > most:
-        view = View.of(values.detach(), right - left, volume, alpha)
         misplaced = _misplaced(read, values.detach(), left, right, view, alpha, noise)
     return torch.cat([left, right[-1:]]), values, misplaced, view.partition
 
@@ -239,11 +233,6 @@ class View:
         scores = form.scaled(values.flatten(-2)).masked_fill(values.flatten(-2) == -torch.inf, -torch.inf)
         partition = normalizer_on_nodes(scores, weights, alpha)
         return cls(form, partition, (weights * _escort(scores, partition, alpha)).sum(-1))
-
-    def agrees_with(self, other: "View") -> bool:
-        """Whether both views find the same cells live; never for α < 1, where the least change moves a pole."""
-        shift = (self.form.top - other.form.top) * self.form.factor + self.partition - other.partition
-        return bool(((shift.abs() < _SETTLED) & (self.form.alpha >= 1)).all())
 
     def scaled(self, values: Float[Tensor, "*batch C q"]) -> Float[Tensor, "*batch C q"]:
         """Scores on the domain of measure one."""
