@@ -49,12 +49,7 @@ class MassEllipse:
 
 
 def mass_ellipses(density: Distribution, index: Index = ()) -> list[list[MassEllipse]] | None:
-    """Ellipses of each member at an index, of a mixture those of its components; None for other shapes.
-
-    Raises:
-        TypeError: if the density does not lie in the plane.
-        ValueError: if it is NaN or infinitely wide.
-    """
+    """Ellipses of each member at an index, of a mixture those of its components; None for other shapes."""
     require_plane(density)
     component: Any = getattr(density, "component_distribution", density)
     if not all(hasattr(component, name) for name in ("loc", "scale_tril")):
@@ -152,11 +147,7 @@ def require_plane(density: Distribution) -> None:
 def grid_heights(
     density: Distribution, first: Float[Tensor, "m"], second: Float[Tensor, "n"], index: Index = ()
 ) -> list[Float[Tensor, "m n"]]:
-    """p at all pairs of two coordinates, for each member at an index.
-
-    Raises:
-        ValueError: if the density is NaN.
-    """
+    """p at all pairs of two coordinates, for each member at an index."""
     require_plane(density)
     batch = density.batch_shape
     points = torch.stack(torch.meshgrid(first, second, indexing="ij"), -1).to(density.mean.device)
