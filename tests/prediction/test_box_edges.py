@@ -27,7 +27,7 @@ def test_draws_are_proposed_under_a_bound_of_the_density(axes):
     slopes, borders = torch.tensor([[0.0], [6.0], [-9.0]], dtype=F64), torch.tensor([[0.15], [0.35], [0.7]], dtype=F64)
     scores = torch.where(x < borders, -torch.inf, slopes * x + torch.sin(7 * y))
     p = contmax.regularized_prediction(scores, domain, 1.5)
-    bounds = _box.density_bounds(p._interpolant, p._partition, p._index)
+    bounds = _box.density_bounds(p._interpolant, p._unit_normalizer, p._index)
     place = torch.rand(20_000, 3, axes, dtype=F64, generator=torch.Generator().manual_seed(0)) * 5
     cell = (place.long() * torch.tensor([5, 1])[2 - axes :]).sum(-1)
     bound = bounds.gather(-1, cell.T).T

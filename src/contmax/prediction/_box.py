@@ -27,9 +27,9 @@ from contmax.prediction._prediction import ContinuousPrediction
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 from contmax.prediction._resolution import HeldOut, no_mass, report, rounding_noise, spread_points
 
-# Mass misplaced from which on a warning is given, by the dimension of the box: ten times what smooth scores have.
+# Misplaced mass above which a warning is given, by the dimension of the box: ten times that of smooth scores.
 _WARNED = {1: 1e-8, 2: 1e-4, 3: 1e-2}
-# Points at which the score is read again: all over the box, and where the density is.
+# Numbers of points at which the score is read again: spread over the box, and drawn from the density.
 _ALL_OVER, _OWN = 4096, 2048
 # Fitting the rule to the support and solving for A alternate, since the first guess is good to a few digits only. These
 # are Newton steps per fit where values cannot be read; where they can, fits end when A moves by less than _FITTED.
@@ -38,7 +38,7 @@ _FITS, _FITTED = (4, 4, 12), 1e-7
 
 @dataclass(frozen=True)
 class BoxCheck:
-    """Compares a score on a box with its interpolant; nothing here requires a gradient."""
+    """A comparison of a score on a box with its interpolant, without gradients."""
 
     domain: Box
     form: UnitMeasure
@@ -53,9 +53,9 @@ class BoxCheck:
             exact, points = self._read(score, spread_points(_ALL_OVER, self.domain.dimension, self.domain.low.device))
         return self._beside(exact, points.reshape(len(points), *(1,) * len(rows), -1).expand(-1, *rows, -1))
 
-    def report_guess(self, between: HeldOut, partition: Float[Tensor, "*batch"]) -> None:
+    def report_guess(self, between: HeldOut, normalizer: Float[Tensor, "*batch"]) -> None:
         """Refuses a score whose interpolant misplaces more than a tenth of the mass already at the first guess of A."""
-        misplaced = between.misplaced_by_guess(partition, self.form.alpha, 1 / _ALL_OVER)
+        misplaced = between.misplaced(normalizer, self.form.alpha, 1 / _ALL_OVER).nan_to_num(0)
         report(misplaced, torch.inf, self.domain, self._advice)
 
     def report(
@@ -64,7 +64,7 @@ class BoxCheck:
         between: HeldOut,
         rule: tuple[Float[Tensor, "*batch n N"], Float[Tensor, "*batch n"]],
         ends: list[Ends],
-        partition: Float[Tensor, "*batch"],
+        normalizer: Float[Tensor, "*batch"],
     ) -> None:
         """Warns of a density that is less accurate than stated, and refuses one with a tenth of its mass misplaced.
 
@@ -73,15 +73,15 @@ class BoxCheck:
             between: the score all over the box.
             rule: nodes and masses of the density.
             ends: of the support along the outer axes.
-            partition: Ã, without gradient.
+            normalizer: Ã, without gradient.
         """
         alpha = self.form.alpha
         with torch.no_grad():
             own = self._read_own(score, *rule)
-        finer = fit_rule(self.interpolant, ends, partition, alpha, finer=True).mass(partition, alpha)
+        finer = fit_rule(self.interpolant, ends, normalizer, alpha, finer=True).mass(normalizer, alpha)
         errors = [
-            between.misplaced(partition, alpha, 1 / _ALL_OVER),
-            own.misplaced_of_own(partition, alpha),
+            between.misplaced(normalizer, alpha, 1 / _ALL_OVER),
+            own.misplaced_by_draws(normalizer, alpha),
             (finer - 1).abs(),
         ]
         worst = torch.where(self.form.empty, 0, torch.stack(errors).nan_to_num(torch.inf).amax(0))
@@ -103,10 +103,10 @@ class BoxCheck:
         batch = masses.shape[:-1]
         count = -(-_OWN // max(1, batch.numel()))
         steps = torch.arange(count, dtype=torch.float64, device=masses.device)
-        level = ((steps + 0.5) / count).reshape(-1, *(1,) * len(batch))
-        points = take(nodes, bucket(masses, level * masses.sum(-1)), batch)
+        share = ((steps + 0.5) / count).reshape(-1, *(1,) * len(batch))
+        points = take(nodes, bucket(masses, share * masses.sum(-1)), batch)
         exact, rounded = self._read(score, self._unit(points.reshape(-1, self.domain.dimension)))
-        # Each score was read at the points of all others too.
+        # Each score was read at the points of all members; keep its own.
         exact = exact.reshape(batch.numel(), count, batch.numel()).diagonal(dim1=0, dim2=2)
         return self._beside(exact.T.reshape(*batch, count), rounded.reshape(points.shape))
 
@@ -116,13 +116,13 @@ class BoxCheck:
         return ((points - low) / length).clamp(0, 1)
 
     def _read(self, score: Score, unit: Float[Tensor, "n N"]) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "n N"]]:
-        """Scores at points of the unit box, and these points as they were after rounding."""
+        """Scores at points of the unit box, and the points after rounding to the dtype of the domain."""
         low, length = self.domain.low.double(), (self.domain.high - self.domain.low).double()
         points = (low + length * unit).to(self.dtype)
         return read_score(score, points, self.domain, self.form.alpha)[0], self._unit(points.double())
 
     def _beside(self, values: Float[Tensor, "*batch n"], points: Float[Tensor, "n *batch N"]) -> HeldOut:
-        """These scores and those of the interpolant at these points."""
+        """Given scores beside the interpolant's at the points where they were read."""
         score, alive = self.interpolant.score(points)
         slopes = self.interpolant.slopes(points).movedim(0, -1)
         reach = torch.maximum(self.domain.low.abs(), self.domain.high.abs()) / (self.domain.high - self.domain.low)
@@ -150,10 +150,10 @@ def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "B
     between = check.read_all_over(score) if looked_at else None
     if between is not None:
         check.report_guess(between, start)
-    partition, rule, ends = _solved(interpolant, start, index, check)
-    prediction = BoxPrediction(alpha, form, interpolant, partition, rule, domain, dtype)
+    normalizer, rule, ends = _solved(interpolant, start, index, check)
+    prediction = BoxPrediction(alpha, form, interpolant, normalizer, rule, domain, dtype)
     if between is not None:
-        check.report(score, between, (prediction._nodes, prediction._masses), ends, partition.detach())
+        check.report(score, between, (prediction._nodes, prediction._masses), ends, normalizer.detach())
     return prediction
 
 
@@ -174,11 +174,10 @@ def _solved(
             break
     if not carries_gradient(interpolant.table, alpha):
         return solution, rule, ends
-    _, slope = equation(solution)
-    partition = carry_gradient(
-        lambda guess: fit_rule(interpolant, ends, guess, alpha).mass(guess, alpha), solution, slope
+    normalizer = carry_gradient(
+        lambda guess: fit_rule(interpolant, ends, guess, alpha).mass(guess, alpha), solution, equation
     )
-    return partition, fit_rule(interpolant, ends, partition, alpha), ends
+    return normalizer, fit_rule(interpolant, ends, normalizer, alpha), ends
 
 
 def _sample_weights(domain: Box) -> Float[Tensor, "n"]:
@@ -236,7 +235,7 @@ class BoxPrediction(ContinuousPrediction):
         unit = ((points - self._low) / self._lengths).expand(*shape, -1)
         inside = ((unit >= 0) & (unit <= 1)).all(-1)
         score, alive = self._interpolant.score(unit.clamp(0, 1))
-        return score - self._partition, inside & alive
+        return score - self._unit_normalizer, inside & alive
 
     @property
     def mode(self) -> Float[Tensor, "*batch N"]:
@@ -252,7 +251,7 @@ class BoxPrediction(ContinuousPrediction):
         index = torch.zeros_like(place[..., 0])
         for along in place.clamp(0, interpolant.cells - 1).unbind(-1):
             index = index * interpolant.cells + along
-        # The nodes of the rule were fitted to the support, however small it is.
+        # The rule follows the support, so its nodes reach even a tiny one.
         mass = torch.zeros_like(alive, dtype=torch.float64).scatter_add(-1, index, self._masses.detach())
         live: Tensor = (mass > 0) | (alive & (self._index.detach()[..., None] <= 1))
         return live.reshape(interpolant.alive.shape)
@@ -262,28 +261,28 @@ class BoxPrediction(ContinuousPrediction):
         """Exact draws from the interpolated density, without gradient; shape ``sample_shape + batch_shape + (N,)``."""
         shape = self._extended_shape(Size(sample_shape))
         count = Size(sample_shape).numel()
-        unit = _draw(self._interpolant.detach(), self._partition.detach(), self._index.detach(), count)
+        unit = _draw(self._interpolant.detach(), self._unit_normalizer.detach(), self._index.detach(), count)
         return self._round(self._low + self._lengths * unit.reshape(shape))
 
 
 def density_bounds(
-    interpolant: Interpolant, partition: Float[Tensor, "*batch"], alpha: Tensor
+    interpolant: Interpolant, normalizer: Float[Tensor, "*batch"], alpha: Tensor
 ) -> Float[Tensor, "*batch M"]:
     """Upper bounds of exp_{2−α}(f − A) on the M = Cᴺ cells, row-major: coefficients bound a Legendre series."""
     rows = len(interpolant.rows)
     _, high = interpolant.cell_bounds()
     top, _ = interpolant.score(highest_point(interpolant))
     height = torch.minimum(high.flatten(rows), top[..., None])
-    bound = exp_beta(height - partition[..., None], 2 - alpha[..., None])
+    bound = exp_beta(height - normalizer[..., None], 2 - alpha[..., None])
     return torch.where(interpolant.alive.flatten(rows), bound, 0)
 
 
 def _draw(
-    interpolant: Interpolant, partition: Float[Tensor, "*batch"], alpha: Tensor, count: int
+    interpolant: Interpolant, normalizer: Float[Tensor, "*batch"], alpha: Tensor, count: int
 ) -> Float[Tensor, "S *batch N"]:
     """Points of the unit box with density exp_{2−α}(f − A), by rejection; NaN where there is no mass to draw from."""
     rows, axes, cells = interpolant.rows, interpolant.axes, interpolant.cells
-    bound = density_bounds(interpolant, partition, alpha)
+    bound = density_bounds(interpolant, normalizer, alpha)
     total = bound.sum(-1)
     points = torch.full((count, *rows, axes), torch.nan, dtype=torch.float64, device=bound.device)
     waiting = (total > 0).repeat(count, *(1 for _ in rows))
@@ -295,7 +294,7 @@ def _draw(
         place = torch.stack(torch.unravel_index(cell, (cells,) * axes), -1)
         proposed = (place + torch.rand(place.shape, dtype=torch.float64, device=bound.device)) / cells
         score, alive = interpolant.score(proposed)
-        accepted = waiting[again] & alive & (height * take(bound, cell, rows) < exp_beta(score - partition, 2 - alpha))
+        accepted = waiting[again] & alive & (height * take(bound, cell, rows) < exp_beta(score - normalizer, 2 - alpha))
         points[again] = torch.where(accepted[..., None], proposed, points[again])
         waiting[again] = waiting[again] & ~accepted
     return points

@@ -35,32 +35,32 @@ class Ends:
     panels: int
 
     @classmethod
-    def of(cls, interpolant: Interpolant, level: Tensor, alpha: Tensor, axes: int) -> "Ends":
+    def of(cls, interpolant: Interpolant, threshold: Tensor, alpha: Tensor, axes: int) -> "Ends":
         """The ends for a threshold (*rows); nothing may require a gradient."""
-        points, scale = support_ends(interpolant, level, axes)
+        points, scale = support_ends(interpolant, threshold, axes)
         slope = interpolant.slopes(points)[0]
-        step = (interpolant.score(points)[0] - level) / torch.where(slope == 0, 1, slope)
+        step = (interpolant.score(points)[0] - threshold) / torch.where(slope == 0, 1, slope)
         width = points[1, ..., 0] - points[0, ..., 0]
         # The ends of a dense support are those of the box, and next to a masked cell the score is above the threshold.
         moves = (alpha > 1) & (step.abs() <= 1e-6 * width) & (slope.abs() * width > 1e-3 * scale)
-        first = points[..., 0] - torch.where(moves, step, 0)
+        first = (points[..., 0] - torch.where(moves, step, 0)).clamp(0, 1)
         panels = math.ceil(_PANELS_PER_CELL[axes][interpolant.axes] * interpolant.cells)
         points = torch.cat([first[..., None], points[..., 1:]], -1)
         return cls(points, torch.where(moves, 1 / torch.where(moves, slope, 1), 0), panels)
 
-    def rule(self, interpolant: Interpolant, level: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
+    def rule(self, interpolant: Interpolant, threshold: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
         """Nodes and weights (M, *rows), differentiable in the score and the threshold.
 
         An end moves like the threshold's crossing along the axis. To first order this is how the extremal point of the
         support moves, since the slopes across vanish there.
         """
         ends = self.points[..., 0]
-        if carries_gradient(interpolant.table, level):
-            excess = interpolant.score(self.points)[0] - level
+        if carries_gradient(interpolant.table, threshold):
+            excess = interpolant.score(self.points)[0] - threshold
             ends = ends - self.rate * (excess - excess.detach())
         local, weight = unit_gauss_legendre(nodes, ends.device)
         place = torch.arange(self.panels, device=ends.device)[:, None] + local
-        u = place.reshape(-1, *(1 for _ in level.shape)) / self.panels
+        u = place.reshape(-1, *(1 for _ in threshold.shape)) / self.panels
         share = weight.repeat(self.panels).reshape(u.shape) / self.panels
         length = ends[1] - ends[0]
         return ends[0] + length * u * u * (3 - 2 * u), length * share * 6 * u * (1 - u)
@@ -78,42 +78,42 @@ class SupportRule:
     part_nodes: int
     """Nodes per live part of a line."""
 
-    def parts(self, partition: Float[Tensor, "*batch"], alpha: Tensor) -> Parts:
+    def parts(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Parts:
         """Live parts of all lines, for A of each member of the batch."""
-        partition = partition.expand(self.weight.shape)
-        least = negligible(partition, alpha, len(self.outer) + 1)
-        return live_parts(self.lines, partition, alpha, self.part_nodes, least)
+        normalizer = normalizer.expand(self.weight.shape)
+        least = negligible(normalizer, alpha, len(self.outer) + 1)
+        return live_parts(self.lines, normalizer, alpha, self.part_nodes, least)
 
     def total(self, per_line: Float[Tensor, "..."]) -> Float[Tensor, "*batch"]:
         """Weighted sum over the lines."""
         weighted = self.weight * per_line
         return weighted.flatten(0, len(self.outer) - 1).sum(0) if self.outer else weighted
 
-    def mass(self, partition: Float[Tensor, "*batch"], alpha: Tensor) -> Float[Tensor, "*batch"]:
+    def mass(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Float[Tensor, "*batch"]:
         """∫ exp_{2−α}(f − A)."""
-        return self.total(self.parts(partition, alpha).mass.flatten(-3).sum(-1))
+        return self.total(self.parts(normalizer, alpha).mass.flatten(-3).sum(-1))
 
-    def mass_and_slope(self, partition: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def mass_and_slope(self, normalizer: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """∫ exp_{2−α}(f − A), and −d/dA of it."""
-        parts = self.parts(partition, alpha)
+        parts = self.parts(normalizer, alpha)
         return self.total(parts.mass.flatten(-3).sum(-1)), self.total(mass_slope(self.lines, parts, alpha))
 
 
-def find_ends(interpolant: Interpolant, partition: Float[Tensor, "*batch"], alpha: Tensor) -> list[Ends]:
+def find_ends(interpolant: Interpolant, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> list[Ends]:
     """Ends of the support along all outer axes of a box, first to last; nothing may require a gradient."""
     axes, ends = interpolant.axes, []
-    level = negligible(partition, alpha, axes)
+    threshold = negligible(normalizer, alpha, axes)
     while interpolant.axes > 1:
-        threshold, index = level.expand(interpolant.rows), alpha.expand(interpolant.rows)
-        ends.append(Ends.of(interpolant, threshold, index, axes))
-        interpolant = interpolant.at(ends[-1].rule(interpolant, threshold, _NODES[axes])[0])
+        rows = interpolant.rows
+        ends.append(Ends.of(interpolant, threshold.expand(rows), alpha.expand(rows), axes))
+        interpolant = interpolant.at(ends[-1].rule(interpolant, threshold.expand(rows), _NODES[axes])[0])
     return ends
 
 
 def fit_rule(
     interpolant: Interpolant,
     ends: list[Ends],
-    partition: Float[Tensor, "*batch"],
+    normalizer: Float[Tensor, "*batch"],
     alpha: Tensor,
     *,
     finer: bool = False,
@@ -124,13 +124,13 @@ def fit_rule(
     three axes keeps its nodes, because the ends along the second belong to them.
     """
     axes = interpolant.axes
-    level = negligible(partition, alpha, axes)
+    threshold = negligible(normalizer, alpha, axes)
     outer: list[Tensor] = []
-    weight = torch.ones_like(partition)
+    weight = torch.ones_like(normalizer)
     for place, each in enumerate(ends):
         more = finer and place == len(ends) - 1
         x, share = each.rule(
-            interpolant, level.expand(interpolant.rows), (3 * _NODES[axes] // 2) if more else _NODES[axes]
+            interpolant, threshold.expand(interpolant.rows), (3 * _NODES[axes] // 2) if more else _NODES[axes]
         )
         outer, weight, interpolant = [*outer, x], weight * share, interpolant.at(x)
     nodes = _PART_NODES[axes]

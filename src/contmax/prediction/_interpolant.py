@@ -1,4 +1,4 @@
-"""A score on a box as a tensor product of piecewise polynomials: its values, its slices, where it exceeds a level."""
+"""A score on a box as a tensor product of piecewise polynomials: values, slices, ends of its support."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from contmax.deformed import log_beta
 from contmax.numerics import legendre_basis, legendre_coefficients, legendre_slope
 from contmax.prediction._live_parts import Lines, take
 
-# Roundings, all to one side, that a value may have met: one per polynomial of three axes, and a margin.
+# Bound of the rounding of a value, in units of eps: one for each polynomial of three axes, and a margin.
 _ROUNDINGS = 64
 Range = tuple[Tensor, Tensor]
 
@@ -18,7 +18,7 @@ Range = tuple[Tensor, Tensor]
 _GRID = {1: 48, 2: 48, 3: 28}
 # A density this small relative to the uniform one may be left out.
 _NEGLIGIBLE = {1: 1e-16, 2: 1e-13, 3: 1e-8}
-# Small grids that close in upon a point; each shrinks its surroundings by the number of its intervals.
+# Points per axis of the small grids that close in upon a point, and how many such grids follow each other.
 _SMALL_GRID = 7
 _END_STEPS, _PEAK_STEPS = 8, 18
 
@@ -156,9 +156,9 @@ def _contracted(table: Tensor, bases: list[Tensor]) -> Tensor:
     return table
 
 
-def negligible(partition: Float[Tensor, "..."], alpha: Tensor, axes: int) -> Float[Tensor, "..."]:
+def negligible(normalizer: Float[Tensor, "..."], alpha: Tensor, axes: int) -> Float[Tensor, "..."]:
     """The score at which the density is small enough to be left out; for α > 1 about the threshold."""
-    return partition + log_beta(torch.full_like(partition, _NEGLIGIBLE[axes]), 2 - alpha)
+    return normalizer + log_beta(torch.full_like(normalizer, _NEGLIGIBLE[axes]), 2 - alpha)
 
 
 def fractions(count: int, like: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ def fractions(count: int, like: Tensor) -> Tensor:
     return unit.reshape((-1,) + (1,) * like.dim())
 
 
-def support_ends(interpolant: Interpolant, level: Tensor, axes: int) -> tuple[Tensor, Tensor]:
+def support_ends(interpolant: Interpolant, threshold: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     """Live points (2, *rows, N) with the smallest and the largest first coordinate, and the height (*rows) of a peak.
 
     A grid over the whole box finds the ranges of the coordinates, a grid over these ranges the first and the last live
@@ -176,7 +176,7 @@ def support_ends(interpolant: Interpolant, level: Tensor, axes: int) -> tuple[Te
     grids, values = _grid_over(interpolant, _whole(interpolant), _GRID[axes])
     ranges = []
     for axis, grid in enumerate(grids):
-        low, _, _, high = _live_places(_highest_across(values, interpolant, axis)[0], level)
+        low, _, _, high = _live_places(_highest_across(values, interpolant, axis)[0], threshold)
         ranges.append((_pick(grid, low), _pick(grid, high)))
     start = _grid_over(interpolant, ranges, _GRID[axes])
     peak = start[1].flatten(0, interpolant.axes - 1).amax(0)
@@ -185,13 +185,13 @@ def support_ends(interpolant: Interpolant, level: Tensor, axes: int) -> tuple[Te
         grids, values = start
         for _ in range(_END_STEPS):
             height, place = _highest_across(values, interpolant, 0)
-            low, first, last, high = _live_places(height, level)
+            low, first, last, high = _live_places(height, threshold)
             pair = (low, first) if end == 0 else (last, high)
             around = _around(grids[1:], _pick(place, pair[1 - end]))
             along = _pick(grids[0], pair[0]), _pick(grids[0], pair[1])
             grids, values = _grid_over(interpolant, [along, *around], _SMALL_GRID)
         ends.append(torch.stack([grids[0][-end], *(grid[len(grid) // 2] for grid in grids[1:])], -1))
-    return torch.stack(ends), (peak - level).clamp(min=0)
+    return torch.stack(ends), (peak - threshold).clamp(min=0)
 
 
 def highest_point(interpolant: Interpolant) -> Float[Tensor, "..."]:
@@ -241,9 +241,9 @@ def _highest_across(values: Tensor, interpolant: Interpolant, axis: int) -> tupl
     return height, place
 
 
-def _live_places(height: Float[Tensor, "..."], level: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _live_places(height: Float[Tensor, "..."], threshold: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """First and last live index of heights (G, *rows) between the indices just outside of them."""
-    live = height > level
+    live = height > threshold
     # Where no grid point is live, the peak is taken to lie beside the highest one.
     live = (live | (~live.any(0) & (height == height.amax(0)))).to(torch.int8)
     first, last = live.argmax(0), len(live) - 1 - live.flip(0).argmax(0)

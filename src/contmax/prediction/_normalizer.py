@@ -22,7 +22,7 @@ from contmax.maps._entmax import entmax_map
 # Safeguarded Newton from the solution on nodes: 3 to 6 steps as a rule; eager loops stop by themselves.
 _STEPS = 12
 _MOST_STEPS = 100
-# How far from one the mass at the solution may be; where it has a solution, it is one to rounding.
+# Largest distance of the mass from one at a solution; true solutions reach one to rounding.
 _MASS_TOLERANCE = 1e-6
 
 MassAndSlope = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -98,46 +98,47 @@ def solve_normalizer(
         steps: how many to take where values cannot be looked at.
     """
 
-    def residual(partition: Tensor) -> tuple[Tensor, Tensor]:
-        mass, slope = mass_and_slope(partition)
+    def residual(normalizer: Tensor) -> tuple[Tensor, Tensor]:
+        mass, slope = mass_and_slope(normalizer)
         usable = (mass > 0) & (mass < torch.inf) & (slope > 0)
         log_mass = torch.where(usable, mass, 1).log()
         value = -log_mass * expm1_over((1 - alpha) * log_mass)
-        # Without a slope the bracket is halved towards the side that the mass, 0 or infinite, points to.
+        # A mass of 0 or infinity has no slope: the step is a bisection, towards the end that 1 − mass says.
         return torch.where(usable, value, 1 - mass), torch.where(usable, slope / torch.where(usable, mass, 1), 0)
 
-    partition = bracketed_root(
+    normalizer = bracketed_root(
         residual, *bracket, start.clamp(*bracket), steps=steps, tolerance=4 * torch.finfo(start.dtype).eps
     )
     # The last step was negligible, so the mass at the solution tells whether there is one.
-    if is_eager_cpu(partition):
-        mass, _ = mass_and_slope(partition)
+    if is_eager_cpu(normalizer):
+        mass, _ = mass_and_slope(normalizer)
         if bool(((mass > 0) & ~((mass - 1).abs() <= max(_MASS_TOLERANCE, slack))).any()):
             raise explain(mass, alpha)
-    return partition
+    return normalizer
 
 
 def carry_gradient(
-    mass: Callable[[Tensor], Tensor], partition: Float[Tensor, "*batch"], slope: Float[Tensor, "*batch"]
+    mass: Callable[[Tensor], Tensor], normalizer: Float[Tensor, "*batch"], mass_and_slope: MassAndSlope
 ) -> Float[Tensor, "*batch"]:
     """The solution A with its derivatives: two chord steps, exact to second order in a perturbation of the mass.
 
     Args:
         mass: A ↦ S(A), differentiable in A and in whatever else it depends on.
-        partition: the solution, without gradient.
-        slope: −dS/dA at the solution, without gradient.
+        normalizer: the solution, without gradient.
+        mass_and_slope: A ↦ (S, −dS/dA), without gradient.
     """
+    _, slope = mass_and_slope(normalizer)
     safe = torch.where(slope > 0, slope, 1)
     for _ in range(2):
-        total = mass(partition)
-        partition = partition + (total - total.detach()) / safe
-    return partition
+        total = mass(normalizer)
+        normalizer = normalizer + (total - total.detach()) / safe
+    return normalizer
 
 
 def normalizer_on_nodes(
     scores: Float[Tensor, "*batch n"], weights: Float[Tensor, "*#batch n"], alpha: Float[Tensor, "..."]
 ) -> Float[Tensor, "*batch"]:
-    """A of the weighted point set, read off at its best point: a first guess for the integral it samples."""
+    """A of a weighted point set, from its highest point: a first guess for the integral that the points sample."""
     return normalizer_at_best(scores, entmax_map(scores, alpha[..., None], -1, weights), alpha)
 
 
@@ -163,7 +164,7 @@ def bracket_of(
 
 @dataclass(frozen=True)
 class UnitMeasure:
-    """The change to total measure one, and back."""
+    """The change of variables to a domain of total measure one, and back."""
 
     top: Float[Tensor, "*batch"]
     """max f over the samples, a constant that keeps the scores near zero."""
@@ -198,14 +199,14 @@ class UnitMeasure:
         """f from f̃, the batch last."""
         return self.top + scaled / self.factor
 
-    def normalizer(self, partition: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    def normalizer(self, normalizer: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """A from Ã; −∞ where there is nothing to normalise."""
         shrink = (1 - self.alpha) * self.log_volume
-        value = self.top + shrink.exp() * partition + self.log_volume * expm1_over(shrink)
+        value = self.top + shrink.exp() * normalizer + self.log_volume * expm1_over(shrink)
         return torch.where(self.empty, -torch.inf, value)
 
-    def threshold(self, partition: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    def threshold(self, normalizer: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """λ from Ã; −∞ at α = 1, and where there is nothing to normalise."""
         sparse = (self.alpha != 1) & ~self.empty
-        level = partition - 1 / torch.where(sparse, self.alpha - 1, 1)
-        return torch.where(sparse, self.top + ((1 - self.alpha) * self.log_volume).exp() * level, -torch.inf)
+        unit = normalizer - 1 / torch.where(sparse, self.alpha - 1, 1)
+        return torch.where(sparse, self.top + ((1 - self.alpha) * self.log_volume).exp() * unit, -torch.inf)

@@ -129,8 +129,8 @@ def regularized_prediction(score: Score, domain: Any, alpha: float | int | Tenso
     misplaced; beyond a tenth they raise an error. Features of a score that show at none of the nodes are missed: see
     ``contmax.domains``.
 
-    On an accelerator nothing waits for the device, except on a box: it checks that the equations that place its panels
-    have a solution, and draws by rejection until there are enough.
+    On an accelerator nothing waits for the device, except on a box, whose draws are repeated by rejection until there
+    are enough.
 
     Values, gradients and second derivatives in whatever the score depends on, and in α, are those of the integrals,
     including the movement of the support: the Jacobian of :math:`r = E_p[\psi]` in the parameters of a linear score is

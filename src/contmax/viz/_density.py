@@ -20,7 +20,7 @@ from contmax.viz._line import LineMember, line_members, one_line_member
 from contmax.viz._plane import MassEllipse, grid_heights, mass_ellipses, plane_view
 
 _GRID = 201
-# Contours at these shares of the peak.
+# Contours are drawn at these shares of the peak.
 _LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 _MARGIN = 0.1
 
@@ -235,7 +235,7 @@ def ellipse_patch(ellipse: MassEllipse, color: Any, *, halo: bool = False) -> An
 
 def _draw_series(ax: Any, where: Tensor, series: Tensor) -> None:
     order = where.argsort(stable=True)
-    # A single observation makes no line.
+    # A single observation has no line; mark it by a dot.
     marker = "." if len(where) == 1 else ""
     ink = require_matplotlib().rcParams["text.color"]
     ax.plot(where[order].numpy(), series[order].numpy(), color=ink, alpha=0.35, linewidth=0.8, marker=marker)

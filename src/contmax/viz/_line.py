@@ -15,7 +15,7 @@ from contmax.densities._unchecked import unchecked
 from contmax.viz._arguments import Index, checked_weights, drawable, members, require_density, require_something
 
 _POINTS = 401
-# An unbounded density is shown but for this mass in each tail.
+# The view of an unbounded density leaves out this mass in each tail.
 _TAIL = 0.0025
 # A cell whose overlap with the support is below this share of its width counts as unattended: the ends of the support
 # are as imprecise as the parameters.
@@ -182,10 +182,9 @@ class TokenAttention:
         """The checked arguments of a picture: one row of attention, or one for each of several target tokens."""
         require_something(weights, density)
         count = len(tokens)
-        if targets is None:
-            shape, meaning = (count,), f"one weight for each of {count} tokens, shape ({count},)"
-        else:
-            shape = (targets, count)
+        shape: tuple[int, ...] = (count,) if targets is None else (targets, count)
+        meaning = f"one weight for each of {count} tokens, shape ({count},)"
+        if targets is not None:
             meaning = f"a row for each of {targets} target tokens and a column for each of {count} source tokens"
         shares = checked_weights(weights, shape, meaning, index)
         shares = None if shares is None else shares.reshape(-1, count)

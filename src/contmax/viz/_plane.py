@@ -163,7 +163,7 @@ def plane_view(density: Distribution) -> tuple[tuple[float, float], tuple[float,
         spans = [
             [(e.centre[axis] - e.reach[axis], e.centre[axis] + e.reach[axis]) for e in ellipses] for axis in (0, 1)
         ]
-        # An unbounded density goes on beyond the ellipse of nine tenths.
+        # An unbounded density extends beyond the ellipse that holds nine tenths.
         margin = 0.1 if all(e.share in BOUNDED_SHARES for e in ellipses) else 0.4
     else:
         mean, reach = (part.double().cpu().reshape(-1, 2) for part in (density.mean, 3 * density.variance.sqrt()))

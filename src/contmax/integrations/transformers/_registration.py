@@ -132,7 +132,7 @@ def _initialize_weights(original: Any, model: PreTrainedModel, module: Module, *
 
 def _from_config(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
     model = original(kind, *arguments, **options)
-    # Parts of a model, which may have no attention, are made without the option.
+    # Check only models made with the option: transformers makes parts, some without attention, without it.
     if "attn_implementation" in options and uses_entmax(model):
         require_attention(model)
     return model
