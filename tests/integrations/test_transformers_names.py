@@ -21,9 +21,9 @@ EXTENDED = {
 def test_extended_methods_take_what_is_passed_on(name):
     from transformers import PreTrainedModel
 
-    from contmax.integrations.transformers import _attention
+    from contmax.integrations.transformers import _registration
 
-    assert _attention.EXTENDED.keys() == EXTENDED.keys()
+    assert _registration.EXTENDED.keys() == EXTENDED.keys()
     method = vars(PreTrainedModel)[name]
     assert isinstance(method, classmethod) == name.startswith(("_from", "from"))
     function = inspect.unwrap(getattr(method, "__func__", method))

@@ -259,9 +259,9 @@ def test_alpha_of_a_model_with_softmax_cannot_be_set(integration, implementation
 
 
 def test_a_configuration_with_alpha_and_softmax_is_noticed(capfd):
-    from contmax.integrations.transformers import _attention
+    from contmax.integrations.transformers import _registration
 
-    _attention.logger.warning_once.cache_clear()
+    _registration.logger.warning_once.cache_clear()
     tiny("bert", "sdpa", entmax_alpha=1.75)
     assert "config.entmax_alpha is 1.75, but attention is sdpa" in capfd.readouterr().err
 

@@ -13,7 +13,7 @@ from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.domains import Box
 from contmax.numerics import gauss_legendre
-from contmax.prediction._box_rule import Panels, SupportRule, find_panels, fit_rule, with_more_nodes
+from contmax.prediction._box_rule import Ends, SupportRule, find_ends, fit_rule
 from contmax.prediction._interpolant import Interpolant, highest_point
 from contmax.prediction._live_parts import bucket, take
 from contmax.prediction._normalizer import (
@@ -27,9 +27,9 @@ from contmax.prediction._prediction import ContinuousPrediction
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 from contmax.prediction._resolution import HeldOut, no_mass, report, rounding_noise, spread_points
 
-# Mass misplaced from which on a warning is given, by the dimension of the box: ten times what smooth scores have.
+# Misplaced mass above which a warning is given, by the dimension of the box: ten times that of smooth scores.
 _WARNED = {1: 1e-8, 2: 1e-4, 3: 1e-2}
-# Points at which the score is read again: all over the box, and where the density is.
+# Numbers of points at which the score is read again: spread over the box, and drawn from the density.
 _ALL_OVER, _OWN = 4096, 2048
 # Fitting the rule to the support and solving for A alternate, since the first guess is good to a few digits only. These
 # are Newton steps per fit where values cannot be read; where they can, fits end when A moves by less than _FITTED.
@@ -38,7 +38,7 @@ _FITS, _FITTED = (4, 4, 12), 1e-7
 
 @dataclass(frozen=True)
 class BoxCheck:
-    """Compares a score on a box with its interpolant; nothing here requires a gradient."""
+    """A comparison of a score on a box with its interpolant, without gradients."""
 
     domain: Box
     form: UnitMeasure
@@ -53,9 +53,9 @@ class BoxCheck:
             exact, points = self._read(score, spread_points(_ALL_OVER, self.domain.dimension, self.domain.low.device))
         return self._beside(exact, points.reshape(len(points), *(1,) * len(rows), -1).expand(-1, *rows, -1))
 
-    def report_guess(self, between: HeldOut, partition: Float[Tensor, "*batch"]) -> None:
+    def report_guess(self, between: HeldOut, normalizer: Float[Tensor, "*batch"]) -> None:
         """Refuses a score whose interpolant misplaces more than a tenth of the mass already at the first guess of A."""
-        misplaced = between.misplaced_by_guess(partition, self.form.alpha, 1 / _ALL_OVER)
+        misplaced = between.misplaced(normalizer, self.form.alpha, 1 / _ALL_OVER).nan_to_num(0)
         report(misplaced, torch.inf, self.domain, self._advice)
 
     def report(
@@ -63,8 +63,8 @@ class BoxCheck:
         score: Score,
         between: HeldOut,
         rule: tuple[Float[Tensor, "*batch n N"], Float[Tensor, "*batch n"]],
-        panels: list[Panels],
-        partition: Float[Tensor, "*batch"],
+        ends: list[Ends],
+        normalizer: Float[Tensor, "*batch"],
     ) -> None:
         """Warns of a density that is less accurate than stated, and refuses one with a tenth of its mass misplaced.
 
@@ -72,16 +72,16 @@ class BoxCheck:
             score: f, to be read where the density is.
             between: the score all over the box.
             rule: nodes and masses of the density.
-            panels: panels of that rule.
-            partition: Ã, without gradient.
+            ends: of the support along the outer axes.
+            normalizer: Ã, without gradient.
         """
         alpha = self.form.alpha
         with torch.no_grad():
             own = self._read_own(score, *rule)
-        finer = with_more_nodes(self.interpolant, panels, partition, alpha).mass(partition, alpha)
+        finer = fit_rule(self.interpolant, ends, normalizer, alpha, finer=True).mass(normalizer, alpha)
         errors = [
-            between.misplaced(partition, alpha, 1 / _ALL_OVER),
-            own.misplaced_of_own(partition, alpha),
+            between.misplaced(normalizer, alpha, 1 / _ALL_OVER),
+            own.misplaced_by_draws(normalizer, alpha),
             (finer - 1).abs(),
         ]
         worst = torch.where(self.form.empty, 0, torch.stack(errors).nan_to_num(torch.inf).amax(0))
@@ -103,10 +103,10 @@ class BoxCheck:
         batch = masses.shape[:-1]
         count = -(-_OWN // max(1, batch.numel()))
         steps = torch.arange(count, dtype=torch.float64, device=masses.device)
-        level = ((steps + 0.5) / count).reshape(-1, *(1,) * len(batch))
-        points = take(nodes, bucket(masses, level * masses.sum(-1)), batch)
+        share = ((steps + 0.5) / count).reshape(-1, *(1,) * len(batch))
+        points = take(nodes, bucket(masses, share * masses.sum(-1)), batch)
         exact, rounded = self._read(score, self._unit(points.reshape(-1, self.domain.dimension)))
-        # Each score was read at the points of all others too.
+        # Each score was read at the points of all members; keep its own.
         exact = exact.reshape(batch.numel(), count, batch.numel()).diagonal(dim1=0, dim2=2)
         return self._beside(exact.T.reshape(*batch, count), rounded.reshape(points.shape))
 
@@ -116,17 +116,17 @@ class BoxCheck:
         return ((points - low) / length).clamp(0, 1)
 
     def _read(self, score: Score, unit: Float[Tensor, "n N"]) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "n N"]]:
-        """Scores at points of the unit box, and these points as they were after rounding."""
+        """Scores at points of the unit box, and the points after rounding to the dtype of the domain."""
         low, length = self.domain.low.double(), (self.domain.high - self.domain.low).double()
         points = (low + length * unit).to(self.dtype)
         return read_score(score, points, self.domain, self.form.alpha)[0], self._unit(points.double())
 
     def _beside(self, values: Float[Tensor, "*batch n"], points: Float[Tensor, "n *batch N"]) -> HeldOut:
-        """These scores and those of the interpolant at these points."""
+        """Given scores beside the interpolant's at the points where they were read."""
         score, alive = self.interpolant.score(points)
-        _, slopes, _ = self.interpolant.derivatives(points)
+        slopes = self.interpolant.slopes(points).movedim(0, -1)
         reach = torch.maximum(self.domain.low.abs(), self.domain.high.abs()) / (self.domain.high - self.domain.low)
-        slope = (torch.stack(slopes, -1).abs() * reach.clamp(min=1)).sum(-1).movedim(0, -1)
+        slope = (slopes.abs() * reach.clamp(min=1)).sum(-1).movedim(0, -1)
         dead = values == -torch.inf
         size = self.form.factor[..., None] * (torch.where(dead, 0, values).abs() + self.form.top.abs()[..., None])
         exact = self.form.scaled(values).masked_fill(dead, -torch.inf)
@@ -150,35 +150,34 @@ def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "B
     between = check.read_all_over(score) if looked_at else None
     if between is not None:
         check.report_guess(between, start)
-    partition, rule, panels = _solved(interpolant, start, index, check)
-    prediction = BoxPrediction(alpha, form, interpolant, partition, rule, domain, dtype)
+    normalizer, rule, ends = _solved(interpolant, start, index, check)
+    prediction = BoxPrediction(alpha, form, interpolant, normalizer, rule, domain, dtype)
     if between is not None:
-        check.report(score, between, (prediction._nodes, prediction._masses), panels, partition.detach())
+        check.report(score, between, (prediction._nodes, prediction._masses), ends, normalizer.detach())
     return prediction
 
 
 def _solved(
     interpolant: Interpolant, start: Float[Tensor, "*batch"], alpha: Tensor, check: BoxCheck
-) -> tuple[Float[Tensor, "*batch"], SupportRule, list[Panels]]:
-    """Ã and the rule fitted to its support, both with derivatives, and the panels of the rule."""
+) -> tuple[Float[Tensor, "*batch"], SupportRule, list[Ends]]:
+    """Ã and the rule fitted to its support, both with derivatives, and the ends of the rule."""
     fixed, index, solution = interpolant.detach(), alpha.detach(), start
     low, high = (bound.flatten(len(fixed.rows)) for bound in fixed.cell_bounds())
     bracket = bracket_of(low.amin(-1), high.amax(-1), fixed.measure, index)
     for steps in _FITS if fixed.axes > 1 else _FITS[-1:]:
         guess = solution
-        panels = find_panels(fixed, guess, index)
-        rule = fit_rule(fixed, panels, guess, index)
+        ends = find_ends(fixed, guess, index)
+        rule = fit_rule(fixed, ends, guess, index)
         equation = partial(rule.mass_and_slope, alpha=index)
         solution = solve_normalizer(equation, guess, bracket, index, check.no_mass, steps=steps)
         if is_eager_cpu(solution) and not bool(((solution - guess).abs() > _FITTED).any()):
             break
     if not carries_gradient(interpolant.table, alpha):
-        return solution, rule, panels
-    _, slope = equation(solution)
-    partition = carry_gradient(
-        lambda guess: fit_rule(interpolant, panels, guess, alpha).mass(guess, alpha), solution, slope
+        return solution, rule, ends
+    normalizer = carry_gradient(
+        lambda guess: fit_rule(interpolant, ends, guess, alpha).mass(guess, alpha), solution, equation
     )
-    return partition, fit_rule(interpolant, panels, partition, alpha), panels
+    return normalizer, fit_rule(interpolant, ends, normalizer, alpha), ends
 
 
 def _sample_weights(domain: Box) -> Float[Tensor, "n"]:
@@ -236,7 +235,7 @@ class BoxPrediction(ContinuousPrediction):
         unit = ((points - self._low) / self._lengths).expand(*shape, -1)
         inside = ((unit >= 0) & (unit <= 1)).all(-1)
         score, alive = self._interpolant.score(unit.clamp(0, 1))
-        return score - self._partition, inside & alive
+        return score - self._unit_normalizer, inside & alive
 
     @property
     def mode(self) -> Float[Tensor, "*batch N"]:
@@ -252,7 +251,7 @@ class BoxPrediction(ContinuousPrediction):
         index = torch.zeros_like(place[..., 0])
         for along in place.clamp(0, interpolant.cells - 1).unbind(-1):
             index = index * interpolant.cells + along
-        # The nodes of the rule were fitted to the support, however small it is.
+        # The rule follows the support, so its nodes reach even a tiny one.
         mass = torch.zeros_like(alive, dtype=torch.float64).scatter_add(-1, index, self._masses.detach())
         live: Tensor = (mass > 0) | (alive & (self._index.detach()[..., None] <= 1))
         return live.reshape(interpolant.alive.shape)
@@ -262,28 +261,28 @@ class BoxPrediction(ContinuousPrediction):
         """Exact draws from the interpolated density, without gradient; shape ``sample_shape + batch_shape + (N,)``."""
         shape = self._extended_shape(Size(sample_shape))
         count = Size(sample_shape).numel()
-        unit = _draw(self._interpolant.detach(), self._partition.detach(), self._index.detach(), count)
+        unit = _draw(self._interpolant.detach(), self._unit_normalizer.detach(), self._index.detach(), count)
         return self._round(self._low + self._lengths * unit.reshape(shape))
 
 
 def density_bounds(
-    interpolant: Interpolant, partition: Float[Tensor, "*batch"], alpha: Tensor
+    interpolant: Interpolant, normalizer: Float[Tensor, "*batch"], alpha: Tensor
 ) -> Float[Tensor, "*batch M"]:
     """Upper bounds of exp_{2−α}(f − A) on the M = Cᴺ cells, row-major: coefficients bound a Legendre series."""
     rows = len(interpolant.rows)
     _, high = interpolant.cell_bounds()
     top, _ = interpolant.score(highest_point(interpolant))
     height = torch.minimum(high.flatten(rows), top[..., None])
-    bound = exp_beta(height - partition[..., None], 2 - alpha[..., None])
+    bound = exp_beta(height - normalizer[..., None], 2 - alpha[..., None])
     return torch.where(interpolant.alive.flatten(rows), bound, 0)
 
 
 def _draw(
-    interpolant: Interpolant, partition: Float[Tensor, "*batch"], alpha: Tensor, count: int
+    interpolant: Interpolant, normalizer: Float[Tensor, "*batch"], alpha: Tensor, count: int
 ) -> Float[Tensor, "S *batch N"]:
     """Points of the unit box with density exp_{2−α}(f − A), by rejection; NaN where there is no mass to draw from."""
     rows, axes, cells = interpolant.rows, interpolant.axes, interpolant.cells
-    bound = density_bounds(interpolant, partition, alpha)
+    bound = density_bounds(interpolant, normalizer, alpha)
     total = bound.sum(-1)
     points = torch.full((count, *rows, axes), torch.nan, dtype=torch.float64, device=bound.device)
     waiting = (total > 0).repeat(count, *(1 for _ in rows))
@@ -295,7 +294,7 @@ def _draw(
         place = torch.stack(torch.unravel_index(cell, (cells,) * axes), -1)
         proposed = (place + torch.rand(place.shape, dtype=torch.float64, device=bound.device)) / cells
         score, alive = interpolant.score(proposed)
-        accepted = waiting[again] & alive & (height * take(bound, cell, rows) < exp_beta(score - partition, 2 - alpha))
+        accepted = waiting[again] & alive & (height * take(bound, cell, rows) < exp_beta(score - normalizer, 2 - alpha))
         points[again] = torch.where(accepted[..., None], proposed, points[again])
         waiting[again] = waiting[again] & ~accepted
     return points

@@ -1,128 +1,69 @@
-r"""The panels of an outer axis of a box, and how their edges move with the score.
+r"""The quadrature rule of a box: a fixed graded rule along each outer axis, live parts of lines along the last.
 
-Where a component of the support begins or ends, at a point with :math:`f = \lambda` and no slope across, integrals
-over the inner axes behave like a power of the distance. Panels end at such points. If edges and the nodes between
-them follow the points when the score changes, the integrand keeps its singularity at the edge and sums over the nodes
-can be differentiated as often as the integrals.
+Along an outer axis the rule reaches from one end of the support to the other. There, integrals over the inner axes
+behave like a power of the distance, which the grading resolves. If the ends follow the support when the score changes,
+the integrand keeps its singularity in place, and sums over the nodes can be differentiated like the integrals.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from contmax._eager import carries_gradient
-from contmax._typing import Bool, Float
-from contmax.numerics import gauss_legendre, graded_rule
-from contmax.prediction._interpolant import Interpolant, change_points, fractions, live_box, negligible, outermost
+from contmax._typing import Float
+from contmax.numerics import unit_gauss_legendre
+from contmax.prediction._interpolant import Interpolant, negligible, support_ends
 from contmax.prediction._live_parts import Lines, Parts, live_parts, mass_slope
 
-# Panels per cell of the domain along an outer axis, by axes of the box and axes left, and nodes per half panel.
-_PANELS_PER_CELL = {2: {2: 1.0}, 3: {3: 0.75, 2: 0.375}}
+# Panels per cell of the domain along an outer axis, by axes of the box and axes left, and Gauss nodes per panel.
+_PANELS_PER_CELL = {2: {2: 2.0}, 3: {3: 0.75, 2: 0.375}}
 _NODES = {2: 12, 3: 8}
-# Newton steps from a point found on grids to where score and slopes meet their conditions.
-_POLISH_STEPS = 4
-_POLISH_REACH = 1e-2
 # Graded nodes per live part of a line, by the number of axes of the box.
 _PART_NODES = {1: 20, 2: 16, 3: 12}
 
 
 @dataclass(frozen=True)
-class Panels:
-    """Edges of panels along the first axis of an interpolant, found without gradient."""
+class Ends:
+    """Where the support of each row begins and ends along the first axis of an interpolant, found without gradient."""
 
     points: Float[Tensor, "..."]
-    """(E, *rows, N): the first coordinates are the edges; where one moves, the rest is the point that it follows."""
-    moves: Bool[Tensor, "..."]
-    """(E, *rows)"""
-    rough: Bool[Tensor, "..."]
-    """(E − 1, *rows): panels on which the integrand is not smooth."""
-    nodes: int
-    """Nodes per panel."""
+    """(2, *rows, N)"""
+    rate: Float[Tensor, "..."]
+    """(2, *rows): the reciprocal slope of the score along the axis; 0 where the end stays in its place."""
+    panels: int
 
     @classmethod
-    def around(cls, interpolant: Interpolant, partition: Tensor, alpha: Tensor, axes: int) -> "Panels":
-        """For the density exp_{2−α}(f − A) of each row; nothing may require a gradient."""
-        level, sparse = negligible(partition, alpha, axes), (alpha > 1).expand(interpolant.rows)
-        ranges = live_box(interpolant, level, axes)
-        low, high = (outermost(interpolant, level, ranges, axes, end) for end in (0, 1))
+    def of(cls, interpolant: Interpolant, threshold: Tensor, alpha: Tensor, axes: int) -> "Ends":
+        """The ends for a threshold (*rows); nothing may require a gradient."""
+        points, scale = support_ends(interpolant, threshold, axes)
+        slope = interpolant.slopes(points)[0]
+        step = (interpolant.score(points)[0] - threshold) / torch.where(slope == 0, 1, slope)
+        width = points[1, ..., 0] - points[0, ..., 0]
+        # The ends of a dense support are those of the box, and next to a masked cell the score is above the threshold.
+        moves = (alpha > 1) & (step.abs() <= 1e-6 * width) & (slope.abs() * width > 1e-3 * scale)
+        first = (points[..., 0] - torch.where(moves, step, 0)).clamp(0, 1)
         panels = math.ceil(_PANELS_PER_CELL[axes][interpolant.axes] * interpolant.cells)
-        points = low + (high - low) * fractions(panels + 1, low)
-        changed = torch.zeros_like(points[1:, ..., 0], dtype=torch.bool)
-        if interpolant.axes == 2:
-            cuts, changed = change_points(interpolant, level, points[..., 0], ranges[1])
-            points = torch.cat([torch.stack([points[:-1], cuts], 1).flatten(0, 1), points[-1:]])
-            changed = torch.stack([torch.zeros_like(changed), changed], 1).flatten(0, 1)
-        # An edge moves, and the panels on both sides of it and next to those are rough, at a change and at both ends.
-        moves = torch.cat([sparse[None], changed[1:] & sparse, sparse[None]])
-        points, moves = _polished(interpolant, level, points, moves)
-        changed = torch.cat([sparse[None], changed[1:], sparse[None]])
-        return cls(points, moves, _beside(changed), _NODES[axes])
+        points = torch.cat([first[..., None], points[..., 1:]], -1)
+        return cls(points, torch.where(moves, 1 / torch.where(moves, slope, 1), 0), panels)
 
-    def edges(self, interpolant: Interpolant, level: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The edges (E, *rows), differentiable in the score and the level.
+    def rule(self, interpolant: Interpolant, threshold: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
+        """Nodes and weights (M, *rows), differentiable in the score and the threshold.
 
-        Two chord steps on the conditions leave the values alone and are exact to second order.
+        An end moves like the threshold's crossing along the axis. To first order this is how the extremal point of the
+        support moves, since the slopes across vanish there.
         """
-        points = self.points
-        if not carries_gradient(interpolant.table, level):
-            return points[..., 0]
-        jacobian = _conditions(interpolant.detach(), level.detach(), points, self.moves)[1]
-        for _ in range(2):
-            residual, _ = _conditions(interpolant, level, points, self.moves)
-            step = torch.linalg.solve(jacobian, residual - residual.detach())
-            points = points - torch.where(self.moves[..., None], step, 0)
-        return points[..., 0]
-
-    def nodes_between(self, edges: Float[Tensor, "..."]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-        """Nodes and weights (M, *rows) on the panels: graded on rough ones, else Gauss."""
-        shape = (1, -1) + (1,) * (edges.dim() - 1)
-        graded, graded_weight = (table.reshape(shape) for table in graded_rule(self.nodes, edges.device, power=2))
-        local, local_weight = (table.reshape(shape) / 2 for table in gauss_legendre(self.nodes, edges.device))
-        start, length, rough = edges[:-1, None], edges.diff(dim=0)[:, None], self.rough[:, None]
-        x = start + length * torch.where(rough, graded, local + 0.5)
-        return x.flatten(0, 1), (length * torch.where(rough, graded_weight, local_weight)).flatten(0, 1)
-
-
-def _beside(changed: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    """Panels (E − 1, *rows) that have a change among the edges (E, *rows) at their ends, or one panel further."""
-    padded = torch.nn.functional.pad(changed.movedim(0, -1), (1, 1)).movedim(-1, 0)
-    return padded[:-3] | padded[1:-2] | padded[2:-1] | padded[3:]
-
-
-def _conditions(interpolant: Interpolant, level: Tensor, points: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
-    """Residuals (E, *rows, N) of f = level and ∂f/∂tⱼ = 0 across, and their Jacobian, the identity where fixed.
-
-    A coordinate on the boundary of the box stays there.
-    """
-    axes = interpolant.axes
-    pinned = (points <= 0) | (points >= 1) | ~moves[..., None]
-    value, slopes, curvatures = interpolant.derivatives(points)
-    residual = [value - level, *slopes[1:]]
-    rows = [torch.stack(each, -1) for each in (slopes, *curvatures[1:])]
-    jacobian = torch.where(
-        pinned[..., None], torch.eye(axes, dtype=points.dtype, device=points.device), torch.stack(rows, -2)
-    )
-    return torch.where(pinned, 0, torch.stack(residual, -1)), jacobian
-
-
-def _polished(interpolant: Interpolant, level: Tensor, points: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
-    """Points that meet the conditions to rounding, and which edges have one; the others keep their place."""
-    moves = moves & (points[..., 0] > 0) & (points[..., 0] < 1)
-    exact = points
-    for _ in range(_POLISH_STEPS):
-        residual, jacobian = _conditions(interpolant, level, exact, moves)
-        step, info = torch.linalg.solve_ex(jacobian, residual)
-        moves = moves & (info == 0) & step.isfinite().all(-1)
-        exact = torch.where(moves[..., None], (exact - step).clamp(0, 1), points)
-    residual, jacobian = _conditions(interpolant, level, exact, moves)
-    size = jacobian.abs().amax((-1, -2)).clamp(min=1)
-    met = (residual.abs().amax(-1) < 1e-9 * size) & ((exact - points).abs().amax(-1) < _POLISH_REACH)
-    before, here, after = points[:-2, ..., 0], exact[1:-1, ..., 0], points[2:, ..., 0]
-    ordered = torch.cat([met[:1], (before < here) & (here < after), met[-1:]])
-    moves = moves & met & ordered
-    return torch.where(moves[..., None], exact, points), moves
+        ends = self.points[..., 0]
+        if carries_gradient(interpolant.table, threshold):
+            excess = interpolant.score(self.points)[0] - threshold
+            ends = ends - self.rate * (excess - excess.detach())
+        local, weight = unit_gauss_legendre(nodes, ends.device)
+        place = torch.arange(self.panels, device=ends.device)[:, None] + local
+        u = place.reshape(-1, *(1 for _ in threshold.shape)) / self.panels
+        share = weight.repeat(self.panels).reshape(u.shape) / self.panels
+        length = ends[1] - ends[0]
+        return ends[0] + length * u * u * (3 - 2 * u), length * share * 6 * u * (1 - u)
 
 
 @dataclass(frozen=True)
@@ -137,56 +78,60 @@ class SupportRule:
     part_nodes: int
     """Nodes per live part of a line."""
 
-    def parts(self, partition: Float[Tensor, "*batch"], alpha: Tensor) -> Parts:
+    def parts(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Parts:
         """Live parts of all lines, for A of each member of the batch."""
-        partition = partition.expand(self.weight.shape)
-        least = negligible(partition, alpha, len(self.outer) + 1)
-        return live_parts(self.lines, partition, alpha, self.part_nodes, least)
+        normalizer = normalizer.expand(self.weight.shape)
+        least = negligible(normalizer, alpha, len(self.outer) + 1)
+        return live_parts(self.lines, normalizer, alpha, self.part_nodes, least)
 
     def total(self, per_line: Float[Tensor, "..."]) -> Float[Tensor, "*batch"]:
         """Weighted sum over the lines."""
         weighted = self.weight * per_line
         return weighted.flatten(0, len(self.outer) - 1).sum(0) if self.outer else weighted
 
-    def mass(self, partition: Float[Tensor, "*batch"], alpha: Tensor) -> Float[Tensor, "*batch"]:
+    def mass(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Float[Tensor, "*batch"]:
         """∫ exp_{2−α}(f − A)."""
-        return self.total(self.parts(partition, alpha).mass.flatten(-3).sum(-1))
+        return self.total(self.parts(normalizer, alpha).mass.flatten(-3).sum(-1))
 
-    def mass_and_slope(self, partition: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def mass_and_slope(self, normalizer: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """∫ exp_{2−α}(f − A), and −d/dA of it."""
-        parts = self.parts(partition, alpha)
+        parts = self.parts(normalizer, alpha)
         return self.total(parts.mass.flatten(-3).sum(-1)), self.total(mass_slope(self.lines, parts, alpha))
 
 
-def find_panels(interpolant: Interpolant, partition: Float[Tensor, "*batch"], alpha: Tensor) -> list[Panels]:
-    """Panels of all outer axes of a box, first to last; nothing may require a gradient."""
-    axes, panels = interpolant.axes, []
+def find_ends(interpolant: Interpolant, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> list[Ends]:
+    """Ends of the support along all outer axes of a box, first to last; nothing may require a gradient."""
+    axes, ends = interpolant.axes, []
+    threshold = negligible(normalizer, alpha, axes)
     while interpolant.axes > 1:
-        panels.append(Panels.around(interpolant, partition, alpha, axes))
-        interpolant = interpolant.at(panels[-1].nodes_between(panels[-1].points[..., 0])[0])
-    return panels
+        rows = interpolant.rows
+        ends.append(Ends.of(interpolant, threshold.expand(rows), alpha.expand(rows), axes))
+        interpolant = interpolant.at(ends[-1].rule(interpolant, threshold.expand(rows), _NODES[axes])[0])
+    return ends
 
 
 def fit_rule(
-    interpolant: Interpolant, panels: list[Panels], partition: Float[Tensor, "*batch"], alpha: Tensor
+    interpolant: Interpolant,
+    ends: list[Ends],
+    normalizer: Float[Tensor, "*batch"],
+    alpha: Tensor,
+    *,
+    finer: bool = False,
 ) -> SupportRule:
-    """The rule on these panels for the density exp_{2−α}(f − A); its nodes move with score, A and α."""
-    level = negligible(partition, alpha, interpolant.axes)
-    outer: list[Tensor] = []
-    weight = torch.ones_like(partition)
-    for each in panels:
-        x, share = each.nodes_between(each.edges(interpolant, level))
-        outer, weight, interpolant = [*outer, x], weight * share, interpolant.at(x)
-    return SupportRule(outer, weight, interpolant.lines(), _PART_NODES[len(panels) + 1])
+    """The rule between these ends for the density exp_{2−α}(f − A); its nodes move with score, A and α.
 
-
-def with_more_nodes(
-    interpolant: Interpolant, panels: list[Panels], partition: Float[Tensor, "*batch"], alpha: Tensor
-) -> SupportRule:
-    """A rule on these panels with half as many nodes again along the last two axes: the difference estimates the error.
-
-    The first of three axes keeps its nodes, because the panels of the second belong to them.
+    A finer rule has half as many nodes again along the last two axes: the difference estimates the error. The first of
+    three axes keeps its nodes, because the ends along the second belong to them.
     """
-    last = [replace(each, nodes=3 * each.nodes // 2) for each in panels[-1:]]
-    rule = fit_rule(interpolant, [*panels[:-1], *last], partition, alpha)
-    return replace(rule, part_nodes=3 * rule.part_nodes // 2)
+    axes = interpolant.axes
+    threshold = negligible(normalizer, alpha, axes)
+    outer: list[Tensor] = []
+    weight = torch.ones_like(normalizer)
+    for place, each in enumerate(ends):
+        more = finer and place == len(ends) - 1
+        x, share = each.rule(
+            interpolant, threshold.expand(interpolant.rows), (3 * _NODES[axes] // 2) if more else _NODES[axes]
+        )
+        outer, weight, interpolant = [*outer, x], weight * share, interpolant.at(x)
+    nodes = _PART_NODES[axes]
+    return SupportRule(outer, weight, interpolant.lines(), 3 * nodes // 2 if finer else nodes)

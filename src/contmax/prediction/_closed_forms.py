@@ -6,7 +6,7 @@ Where the score falls from u_t to u_b (both less A), the density falls from :mat
 .. math:: \frac1{u_t-u_b}\int_{u_b}^{u_t} \exp_{2-\alpha}(u)^c\,du = p_t^c\,\frac{E((c+\varepsilon)d)}{E(\varepsilon d)}
 
 since :math:`du = p^{\varepsilon-1}dp`: c = 1 gives the mass, c = 2 − α its derivative in A, c = α the negentropy.
-Nothing cancels on flat segments (d → 0), at α = 1 (ε → 0), or where the segment is cut by the level (d → −∞).
+Nothing cancels on flat segments (d → 0), at α = 1 (ε → 0), or where the segment is cut off at the threshold (d → −∞).
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ _NODES = 20
 
 @dataclass(frozen=True)
 class Segments:
-    """Linear pieces of score, from their higher end down to their lower end or to the level, whichever comes first."""
+    """Linear pieces of score, from the higher end down to the lower end or to the threshold."""
 
     alpha: Tensor
     log_peak: Float[Tensor, "..."]
@@ -49,7 +49,7 @@ class Segments:
     drop: Float[Tensor, "..."]
     """d = ln(p_b/p_t), used where the ratio is near one."""
     ratio: Float[Tensor, "..."]
-    """e^{εd} = (1 + ε u_b)/(1 + ε u_t), 0 where cut."""
+    """e^{εd} = (1 + ε u_b)/(1 + ε u_t), 0 where the segment ends at the threshold."""
     length: Float[Tensor, "..."]
     """Length of the live part."""
     falls: Bool[Tensor, "..."]
@@ -70,13 +70,13 @@ class Segments:
         live, infinite = known & defined & (length > 0), known & ~defined & (epsilon < 0)
         high = torch.where(live, high, 0)
         low = torch.where(live, low, 0)
-        cut = 1 + epsilon * low <= 0
-        above = (1 + epsilon * high) / torch.where(cut, epsilon * (high - low), 1)
-        ratio = torch.where(cut, 0, (1 + epsilon * torch.where(cut, 0, low)) / (1 + epsilon * high))
+        truncated = 1 + epsilon * low <= 0
+        above = (1 + epsilon * high) / torch.where(truncated, epsilon * (high - low), 1)
+        ratio = torch.where(truncated, 0, (1 + epsilon * torch.where(truncated, 0, low)) / (1 + epsilon * high))
         log_peak = log_exp(high, alpha)
         near = (ratio > 0.5) & (ratio < 2)
         drop = torch.where(near, log_exp(torch.where(near, low, high), alpha) - log_peak, 0)
-        reach = torch.where(live, length * torch.where(cut, above, 1), torch.where(infinite, length, 0))
+        reach = torch.where(live, length * torch.where(truncated, above, 1), torch.where(infinite, length, 0))
         return cls(alpha, log_peak, drop, ratio, reach, falls, live, infinite)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Segments":
@@ -162,19 +162,20 @@ def _normalizer(scores: Float[Tensor, "*batch n"], unit: Float[Tensor, "n"], alp
         torch.where(known, fixed, 0).amin(-1), torch.where(known, fixed, 0).amax(-1), (both * lengths).sum(-1), index
     )
 
-    def mass_and_slope(partition: Tensor) -> tuple[Tensor, Tensor]:
-        segments = _segments(fixed, partition, lengths, index)
+    def mass_and_slope(normalizer: Tensor) -> tuple[Tensor, Tensor]:
+        segments = _segments(fixed, normalizer, lengths, index)
         return segments.mass.sum(-1), (segments.length * segments.mean_power(2 - segments.alpha)).sum(-1)
 
     solution = solve_normalizer(mass_and_slope, start, bracket, index)
     if not carries_gradient(scores, unit, alpha):
         return solution
-    _, slope = mass_and_slope(solution)
-    return carry_gradient(lambda partition: _segments(scores, partition, gaps, alpha).mass.sum(-1), solution, slope)
+    return carry_gradient(
+        lambda normalizer: _segments(scores, normalizer, gaps, alpha).mass.sum(-1), solution, mass_and_slope
+    )
 
 
-def _segments(scores: Tensor, partition: Tensor, gaps: Tensor, alpha: Tensor) -> Segments:
-    excess = scores - partition[..., None]
+def _segments(scores: Tensor, normalizer: Tensor, gaps: Tensor, alpha: Tensor) -> Segments:
+    excess = scores - normalizer[..., None]
     return Segments.between(excess[..., :-1], excess[..., 1:], gaps, alpha[..., None])
 
 
@@ -200,7 +201,7 @@ class KnotsPrediction(LinePrediction):
 
     def _rebind(self) -> None:
         self._unit = (self._knots - self._knots[0]) / self._length
-        self._segments = _segments(self._scores, self._partition, self._unit.diff(), self._index)
+        self._segments = _segments(self._scores, self._unit_normalizer, self._unit.diff(), self._index)
 
     def _rule(self) -> tuple[Tensor, Tensor, Tensor]:
         """Nodes, equidistant up to their grading in p^{α/4}: the mass, a cubic, and t are smooth in it.
@@ -229,7 +230,7 @@ class KnotsPrediction(LinePrediction):
         known = (left > -torch.inf) & (right > -torch.inf)
         left, right = torch.where(known, left, 0), torch.where(known, right, 0)
         share = (unit - self._unit[segment]) / self._unit.diff()[segment]
-        excess = left + (right - left) * share - self._partition
+        excess = left + (right - left) * share - self._unit_normalizer
         return segment, torch.where(known, excess, -torch.inf), unit
 
     def _excess(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -240,7 +241,7 @@ class KnotsPrediction(LinePrediction):
         """P(T ≤ t) in closed form; arguments as ``log_prob``."""
         points = self._points(value).clamp(self._knots[0], self._knots[-1])
         segment, excess, unit = self._locate(points)
-        start = self._take(self._scores, segment) - self._partition
+        start = self._take(self._scores, segment) - self._unit_normalizer
         piece = Segments.between(start, excess, unit - self._unit[segment], self._index)
         reached = self._take(self._before, segment) + piece.mass
         return self._nan_at_nan(points, reached).to(self._result_dtype(value))
@@ -250,17 +251,17 @@ class KnotsPrediction(LinePrediction):
         """Mass to the left of each segment."""
         return self._segments.mass.cumsum(-1) - self._segments.mass
 
-    def _quantile(self, level: Tensor) -> Tensor:
+    def _quantile(self, probability: Tensor) -> Tensor:
         mass = self._segments.mass
-        segment = bucket(mass, level)
+        segment = bucket(mass, probability)
         chosen = self._segments.map(lambda field: self._take(field.expand(mass.shape), segment))
         own = self._take(mass, segment)
-        share = ((level - self._take(self._before, segment)) / torch.where(own > 0, own, 1)).clamp(0, 1)
+        share = ((probability - self._take(self._before, segment)) / torch.where(own > 0, own, 1)).clamp(0, 1)
         # Rounding of the masses before it must not keep the last probability from the end of the support.
-        share = torch.where(level == 1, 1, share)
+        share = torch.where(probability == 1, 1, share)
         depth, _ = chosen.descend(torch.where(chosen.falls, share, 1 - share), self._index)
         points = self._place(chosen.position(depth, self._unit[segment], self._unit[segment + 1]))
-        return torch.where((level >= 0) & (level <= 1) & (own > 0), points, torch.nan)
+        return torch.where((probability >= 0) & (probability <= 1) & (own > 0), points, torch.nan)
 
     @property
     def mode(self) -> Float[Tensor, "*batch"]:
@@ -358,19 +359,19 @@ class NodesPrediction(Prediction):
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The first point at which the cdf reaches a probability in [0, 1], NaN elsewhere."""
         places, masses = self._sorted
-        level = self._points(value)
-        level = level.expand(torch.broadcast_shapes(level.shape, self.batch_shape))
-        # A sum of masses that falls short of the level by rounding has reached it.
-        slack = torch.finfo(self._result_dtype(value)).eps + 64 * torch.finfo(level.dtype).eps
-        found = self._nonempty(places[bucket(masses, level * (1 - slack))])
-        return torch.where((level >= 0) & (level <= 1), found, torch.nan).to(self._result_dtype(value))
+        probability = self._points(value)
+        probability = probability.expand(torch.broadcast_shapes(probability.shape, self.batch_shape))
+        # A sum of masses that falls short of the target by rounding has reached it.
+        slack = torch.finfo(self._result_dtype(value)).eps + 64 * torch.finfo(probability.dtype).eps
+        found = self._nonempty(places[bucket(masses, probability * (1 - slack))])
+        return torch.where((probability >= 0) & (probability <= 1), found, torch.nan).to(self._result_dtype(value))
 
     @torch.no_grad()
     def sample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008
         """Points drawn with their probabilities; shape ``sample_shape + batch_shape + event_shape``."""
         shape = Size(sample_shape) + self.batch_shape
-        level = torch.rand(shape, dtype=torch.float64, device=self._masses.device)
-        return self._round(self._nonempty(self._places[bucket(self._masses, level)]))
+        probability = torch.rand(shape, dtype=torch.float64, device=self._masses.device)
+        return self._round(self._nonempty(self._places[bucket(self._masses, probability)]))
 
     def _nonempty(self, points: Tensor) -> Tensor:
         """The points, NaN where there is no mass to choose them."""

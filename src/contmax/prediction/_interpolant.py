@@ -1,5 +1,6 @@
-"""A score on a box as a tensor product of piecewise polynomials: its values, its slices, where it exceeds a level."""
+"""A score on a box as a tensor product of piecewise polynomials: values, slices, ends of its support."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ from contmax.deformed import log_beta
 from contmax.numerics import legendre_basis, legendre_coefficients, legendre_slope
 from contmax.prediction._live_parts import Lines, take
 
-# Roundings, all to one side, that a value may have met: one per polynomial of three axes, and a margin.
+# Bound of the rounding of a value, in units of eps: one for each polynomial of three axes, and a margin.
 _ROUNDINGS = 64
 Range = tuple[Tensor, Tensor]
 
@@ -18,11 +19,9 @@ Range = tuple[Tensor, Tensor]
 _GRID = {1: 48, 2: 48, 3: 28}
 # A density this small relative to the uniform one may be left out.
 _NEGLIGIBLE = {1: 1e-16, 2: 1e-13, 3: 1e-8}
-# Small grids that close in upon a point; each shrinks its surroundings by the number of its intervals.
+# Points per axis of the small grids that close in upon a point, and how many such grids follow each other.
 _SMALL_GRID = 7
-_END_STEPS, _PEAK_STEPS = 4, 18
-# Probes per panel and points across for counting live intervals, and bisections to where the count changes.
-_PROBES, _ACROSS, _CHANGE_STEPS = 9, 128, 14
+_END_STEPS, _PEAK_STEPS = 8, 18
 
 
 @dataclass(frozen=True)
@@ -120,20 +119,14 @@ class Interpolant:
         cell, _ = self._bases(points)
         return _ROUNDINGS * torch.finfo(self.table.dtype).eps * self._columns(cell).abs().flatten(-self.axes).sum(-1)
 
-    def derivatives(self, points: Float[Tensor, "..."]) -> tuple[Tensor, list[Tensor], list[list[Tensor]]]:
-        """Values f, slopes ∂f/∂tᵢ and curvatures ∂²f/∂tᵢ∂tⱼ at points (*more, *rows, N) of the unit box."""
+    def slopes(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Slopes ∂f/∂tᵢ (N, *more, *rows) at points (*more, *rows, N) of the unit box."""
         cell, bases = self._bases(points)
-        table, axes = self._columns(cell), range(self.axes)
         # A derivative of the score is a sum over derivatives of the polynomials.
-        slope = 2 * self.cells * legendre_slope(torch.eye(self.nodes, dtype=table.dtype, device=table.device)).T
-        orders = [(basis, basis @ slope, basis @ slope @ slope) for basis in bases]
-
-        def along(*axes_of_slopes: int) -> Tensor:
-            return _contracted(table, [orders[axis][axes_of_slopes.count(axis)] for axis in axes])
-
-        slopes = [along(axis) for axis in axes]
-        mixed = {(i, j): along(i, j) for i in axes for j in axes if i <= j}
-        return along(), slopes, [[mixed[min(i, j), max(i, j)] for j in axes] for i in axes]
+        rate = 2 * self.cells * legendre_slope(torch.eye(self.nodes, dtype=points.dtype, device=points.device)).T
+        table = self._columns(cell)
+        along = ([basis @ rate if i == axis else basis for i, basis in enumerate(bases)] for axis in range(self.axes))
+        return torch.stack([_contracted(table, polynomials) for polynomials in along])
 
     def _columns(self, cell: Tensor) -> Tensor:
         """Coefficients of the cells at these places in a row-major list."""
@@ -164,9 +157,9 @@ def _contracted(table: Tensor, bases: list[Tensor]) -> Tensor:
     return table
 
 
-def negligible(partition: Float[Tensor, "..."], alpha: Tensor, axes: int) -> Float[Tensor, "..."]:
+def negligible(normalizer: Float[Tensor, "..."], alpha: Tensor, axes: int) -> Float[Tensor, "..."]:
     """The score at which the density is small enough to be left out; for α > 1 about the threshold."""
-    return partition + log_beta(torch.full_like(partition, _NEGLIGIBLE[axes]), 2 - alpha)
+    return normalizer + log_beta(torch.full_like(normalizer, _NEGLIGIBLE[axes]), 2 - alpha)
 
 
 def fractions(count: int, like: Tensor) -> Tensor:
@@ -175,29 +168,31 @@ def fractions(count: int, like: Tensor) -> Tensor:
     return unit.reshape((-1,) + (1,) * like.dim())
 
 
-def live_box(interpolant: Interpolant, level: Tensor, axes: int) -> list[Range]:
-    """Ranges (*rows) of all coordinates that enclose the live points of a grid over the whole box."""
+def support_ends(interpolant: Interpolant, threshold: Tensor, axes: int) -> tuple[Tensor, Tensor]:
+    """Live points (2, *rows, N) with the smallest and the largest first coordinate, and the height (*rows) of a peak.
+
+    A grid over the whole box finds the ranges of the coordinates, a grid over these ranges the first and the last live
+    point along the first axis, and small grids close in upon each of them.
+    """
     grids, values = _grid_over(interpolant, _whole(interpolant), _GRID[axes])
     ranges = []
     for axis, grid in enumerate(grids):
-        height, _ = _highest_across(values, interpolant, axis)
-        low, high = (_pick(grid, outside) for outside in _bracket(height, level)[1])
-        ranges.append((low, high))
-    return ranges
-
-
-def outermost(
-    interpolant: Interpolant, level: Tensor, ranges: list[Range], axes: int, end: int
-) -> Float[Tensor, "..."]:
-    """The live point with the smallest (end 0) or largest (end 1) first coordinate, (*rows, N)."""
-    grids, values = _grid_over(interpolant, ranges, _GRID[axes])
-    for _ in range(_END_STEPS):
-        height, place = _highest_across(values, interpolant, 0)
-        inside, outside = (pair[end] for pair in _bracket(height, level))
-        ends = _pick(grids[0], outside), _pick(grids[0], inside)
-        around = _around(grids[1:], _pick(place, inside))
-        grids, values = _grid_over(interpolant, [(torch.minimum(*ends), torch.maximum(*ends)), *around], _SMALL_GRID)
-    return torch.stack([grids[0][-end], *(grid[len(grid) // 2] for grid in grids[1:])], -1)
+        low, _, _, high = _live_places(_highest_across(values, interpolant, axis)[0], threshold)
+        ranges.append((_pick(grid, low), _pick(grid, high)))
+    start = _grid_over(interpolant, ranges, _GRID[axes])
+    peak = start[1].flatten(0, interpolant.axes - 1).amax(0)
+    ends = []
+    for end in (0, 1):
+        grids, values = start
+        for _ in range(_END_STEPS):
+            height, place = _highest_across(values, interpolant, 0)
+            low, first, last, high = _live_places(height, threshold)
+            pair = (low, first) if end == 0 else (last, high)
+            around = _around(grids[1:], _pick(place, pair[1 - end]))
+            along = _pick(grids[0], pair[0]), _pick(grids[0], pair[1])
+            grids, values = _grid_over(interpolant, [along, *around], _SMALL_GRID)
+        ends.append(torch.stack([grids[0][-end], *(grid[len(grid) // 2] for grid in grids[1:])], -1))
+    return torch.stack(ends), (peak - threshold).clamp(min=0)
 
 
 def highest_point(interpolant: Interpolant) -> Float[Tensor, "..."]:
@@ -206,49 +201,6 @@ def highest_point(interpolant: Interpolant) -> Float[Tensor, "..."]:
     for _ in range(_PEAK_STEPS):
         grids, values = _grid_over(interpolant, _around(grids, _highest(interpolant, grids, values)), _SMALL_GRID)
     return torch.stack([grid[len(grid) // 2] for grid in grids], -1)
-
-
-def change_points(
-    interpolant: Interpolant, level: Tensor, edges: Float[Tensor, "..."], across: Range
-) -> tuple[Tensor, Tensor]:
-    """In each panel between edges (P + 1, *rows), where the number of live intervals across it first changes.
-
-    There a component of the support appears, vanishes, splits or merges: the score across has an extremum at the level.
-
-    Returns:
-        The points (P, *rows, 2), in the middle of panels without a change, and whether there is one (P, *rows).
-    """
-    low, high = across
-    grid = low + (high - low) * fractions(_ACROSS, low)
-    probes = edges[:-1, None] + edges.diff(dim=0)[:, None] * fractions(_PROBES, edges[0])
-    counts = _intervals(interpolant, probes.flatten(0, 1), grid, level).unflatten(0, (-1, _PROBES))
-    changes = counts[:, 1:] != counts[:, :-1]
-    first = changes.to(torch.int8).argmax(1, keepdim=True)
-    left, right = (probes.gather(1, index)[:, 0] for index in (first, first + 1))
-    before = counts.gather(1, first)[:, 0]
-    for _ in range(_CHANGE_STEPS):
-        middle = (left + right) / 2
-        same = _intervals(interpolant, middle, grid, level) == before
-        left, right = torch.where(same, middle, left), torch.where(same, right, middle)
-    changed = changes.any(1)
-    x = torch.where(changed, (left + right) / 2, (edges[1:] + edges[:-1]) / 2)
-    return torch.stack([x, _extremum_at_level(interpolant, x, grid, level)], -1), changed
-
-
-def _intervals(interpolant: Interpolant, x: Tensor, grid: Tensor, level: Tensor) -> Tensor:
-    """How many intervals of the second axis are live at each x, (M, *rows)."""
-    live = interpolant.on_grid([x, grid]) > level
-    return (live[1:] & ~live[:-1]).sum(0) + live[0].long()
-
-
-def _extremum_at_level(interpolant: Interpolant, x: Tensor, grid: Tensor, level: Tensor) -> Tensor:
-    """Grid point across, (M, *rows), where the score has the extremum, or the end, closest to the level."""
-    values = interpolant.on_grid([x, grid])
-    rises = values.diff(dim=0) > 0
-    ends = torch.ones_like(rises[:1])
-    extremum = torch.cat([ends, rises[1:] != rises[:-1], ends])
-    distance = torch.where(extremum & (values > -torch.inf), (values - level).abs(), torch.inf)
-    return grid[:, None].expand(values.shape).gather(0, distance.argmin(0, keepdim=True))[0]
 
 
 def _whole(interpolant: Interpolant) -> list[Range]:
@@ -283,20 +235,32 @@ def _highest(interpolant: Interpolant, grids: list[Tensor], values: Tensor) -> T
 
 
 def _highest_across(values: Tensor, interpolant: Interpolant, axis: int) -> tuple[Tensor, Tensor]:
-    """Along one axis, (G, *rows), the highest value over the others, and its place among them."""
+    """Along one axis, (G, *rows), the highest value over the others, and its place among them.
+
+    Parabolas through the highest grid point and its neighbours show peaks between grid points, as of a thin support.
+    """
     others = values.movedim(interpolant.axes - 1 - axis, 0)
-    others = others.flatten(1, interpolant.axes - 1) if interpolant.axes > 1 else others[:, None]
-    height, place = others.max(1)
-    return height, place
+    flat = others.flatten(1, interpolant.axes - 1)
+    height, place = flat.max(1)
+    peak = height
+    for other in range(1, interpolant.axes):
+        step = math.prod(others.shape[other + 1 : interpolant.axes])
+        at = place // step % others.shape[other]
+        inner = (at > 0) & (at < others.shape[other] - 1)
+        near = [flat.gather(1, torch.where(inner, place + move, place)[:, None])[:, 0] for move in (-step, step)]
+        bend = 2 * height - near[0] - near[1]
+        known = inner & (bend > 0) & bend.isfinite()
+        peak = peak + torch.where(known, (near[1] - near[0]).square() / (8 * torch.where(known, bend, 1)), 0)
+    return peak, place
 
 
-def _bracket(height: Float[Tensor, "..."], level: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """First and last live index of heights (G, *rows), and the indices just outside of them."""
-    live = height > level
+def _live_places(height: Float[Tensor, "..."], threshold: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """First and last live index of heights (G, *rows) between the indices just outside of them."""
+    live = height > threshold
     # Where no grid point is live, the peak is taken to lie beside the highest one.
     live = (live | (~live.any(0) & (height == height.amax(0)))).to(torch.int8)
     first, last = live.argmax(0), len(live) - 1 - live.flip(0).argmax(0)
-    return (first, last), ((first - 1).clamp(min=0), (last + 1).clamp(max=len(live) - 1))
+    return (first - 1).clamp(min=0), first, last, (last + 1).clamp(max=len(live) - 1)
 
 
 def _around(grids: list[Tensor], place: Tensor) -> list[Range]:

@@ -18,17 +18,18 @@ from contmax.prediction._prediction import LinePrediction
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 from contmax.prediction._resolution import Noise, View, no_mass, refined, report
 
-# Share of the domain below which cells are not halved, and a jump of the score is only known to lie somewhere.
+# Cells shorter than this share of the domain are not halved; a jump of the score is located to one such cell.
 _SLIVER = 2.0**-36
-# Mass misplaced from which on a warning is given, and what to do about it.
+# Misplaced mass above which a warning is given, and the advice in it.
 _WARNED = 1e-9
 _ADVICE = (
     "Cells are halved until there are 4096, or 65536 divided by the number of scores: raise resolution, predict fewer "
     "scores at a time, or pass contmax.domains.Nodes with your own quadrature rule."
 )
-# Mass allowed where the density could have a pole (α < 1): on cells no longer than this number of roundings of points.
-_DOUBTED, _ROUNDINGS = 1e-3, 256
-# Rounding of a cdf, and the density relative to the uniform one below which a quantile is the end of the support.
+# Largest mass that may lie on cells where the density could have a pole (α < 1), and the length of such cells in
+# roundings of a point.
+_POLE_MASS, _ROUNDINGS = 1e-3, 256
+# Rounding of a cdf; a density below this share of the uniform one marks the end of the support.
 _ROUNDING, _LEAST_DENSITY = 1e-14, 1e-9
 
 
@@ -45,10 +46,10 @@ def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Ten
     scaled = torch.where(alive[..., None], scaled, 0)
     lines = Lines.over(legendre_coefficients(scaled), alive, edges.diff() / 2)
     solve = partial(solve_normalizer, explain=partial(_no_mass, domain, misplaced), slack=misplaced or 0.0)
-    partition = _normalizer(lines, start, index, solve)
-    if is_eager_cpu(partition, index) and bool((index < 1).any()):
-        _require_no_pole(lines.detach(), partition.detach(), index.detach(), domain, misplaced)
-    return IntervalPrediction(alpha, form, lines, partition, domain, dtype)
+    normalizer = _normalizer(lines, start, index, solve)
+    if is_eager_cpu(normalizer, index) and bool((index < 1).any()):
+        _require_no_pole(lines.detach(), normalizer.detach(), index.detach(), domain, misplaced)
+    return IntervalPrediction(alpha, form, lines, normalizer, domain, dtype)
 
 
 def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Tensor, torch.dtype, float | None, Tensor]:
@@ -67,7 +68,7 @@ def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Ten
     if isinstance(score, Tensor) or not is_eager_cpu(values, alpha):
         values = values.unflatten(-1, (-1, count))
         view = View.of(values.detach(), edges.diff(), volume, alpha.detach())
-        return edges, values, dtype, None, view.partition
+        return edges, values, dtype, None, view.normalizer
     noise = Noise(torch.finfo(dtype).eps, float(low / (high - low)))
     edges, values, misplaced, start = refined(at, edges, count, volume, alpha.detach(), noise)
     report(misplaced, _WARNED, domain, _ADVICE)
@@ -75,7 +76,7 @@ def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Ten
 
 
 def _no_mass(domain: Interval, misplaced: float | None, mass: Tensor, alpha: Tensor) -> ValueError:
-    """The error where no A gives the mass one: no density exists if the cells fit the score; else it is not known."""
+    """The error where no A gives the mass one: no density exists, or the cells do not resolve the score."""
     fits = misplaced == 0 and bool((alpha < 1).any())
     return no_density(mass, alpha) if fits else no_mass(mass, alpha, domain, _ADVICE)
 
@@ -87,40 +88,36 @@ def _normalizer(
     fixed, index = lines.detach(), alpha.detach()
     bracket = bracket_of(*fixed.bounds(), 2 * (lines.alive * lines.half).sum(-1), index)
 
-    def mass_and_slope(partition: Tensor) -> tuple[Tensor, Tensor]:
-        parts = live_parts(fixed, partition, index, PART_NODES)
+    def mass_and_slope(normalizer: Tensor) -> tuple[Tensor, Tensor]:
+        parts = live_parts(fixed, normalizer, index, PART_NODES)
         return parts.mass.flatten(-3).sum(-1), mass_slope(fixed, parts, index)
 
     solution = solve(mass_and_slope, start, bracket, index)
     if not carries_gradient(lines.coefficients, alpha):
         return solution
-    _, slope = mass_and_slope(solution)
     return carry_gradient(
-        lambda partition: live_parts(lines, partition, alpha, PART_NODES).mass.flatten(-3).sum(-1), solution, slope
+        lambda normalizer: live_parts(lines, normalizer, alpha, PART_NODES).mass.flatten(-3).sum(-1),
+        solution,
+        mass_and_slope,
     )
 
 
-def _require_no_pole(lines: Lines, partition: Tensor, alpha: Tensor, domain: Interval, misplaced: float | None) -> None:
+def _require_no_pole(
+    lines: Lines, normalizer: Tensor, alpha: Tensor, domain: Interval, misplaced: float | None
+) -> None:
     """Mass at a few nodes beside a pole is no density: another rule or polynomial would find other mass there."""
-    by_cell = live_parts(lines, partition, alpha, 2 * PART_NODES).mass.flatten(-2).sum(-1)
+    by_cell = live_parts(lines, normalizer, alpha, 2 * PART_NODES).mass.flatten(-2).sum(-1)
     mass = by_cell.sum(-1)
-    known = mass - torch.where(_short(lines, domain) & _rough(lines), by_cell, 0).sum(-1)
-    if bool(((alpha < 1) & (mass > 0) & ~((known - 1).abs() < _DOUBTED)).any()):
-        raise _no_mass(domain, misplaced, known, alpha)
-
-
-def _short(lines: Lines, domain: Interval) -> Tensor:
-    """Cells (C,) that were not to be halved further, since points are only that precise, or cells only that many."""
+    # Cells that cannot be halved further: points are only this precise, or cells only this many.
     edges = domain.low.double() / domain.volume.double() + torch.nn.functional.pad(2 * lines.half.cumsum(0), (1, 0))
     rounding = torch.finfo(domain.low.dtype).eps * edges.abs()
     finest = (_ROUNDINGS * torch.maximum(rounding[:-1], rounding[1:])).clamp(min=1.5 * _SLIVER / domain.resolution)
-    return 2 * lines.half <= finest
-
-
-def _rough(lines: Lines) -> Tensor:
-    """Cells (*rows, C) on which the score does not look like a polynomial, or was read at one point only."""
+    # Cells on which the score does not look like a polynomial, or was read at one point only.
     variation = lines.heights.amax(-1) - lines.heights.amin(-1)
-    return lines.coefficients[..., -2:].abs().sum(-1) >= 0.01 * variation
+    rough = lines.coefficients[..., -2:].abs().sum(-1) >= 0.01 * variation
+    known = mass - torch.where((2 * lines.half <= finest) & rough, by_cell, 0).sum(-1)
+    if bool(((alpha < 1) & (mass > 0) & ~((known - 1).abs() < _POLE_MASS)).any()):
+        raise _no_mass(domain, misplaced, known, alpha)
 
 
 class IntervalPrediction(LinePrediction):
@@ -150,7 +147,7 @@ class IntervalPrediction(LinePrediction):
 
     def _rebind(self) -> None:
         self._lines = self._lines.expand(self.batch_shape)
-        self._parts = live_parts(self._lines, self._partition, self._index, PART_NODES)
+        self._parts = live_parts(self._lines, self._unit_normalizer, self._index, PART_NODES)
 
     @property
     def _left(self) -> Float[Tensor, "C"]:
@@ -171,7 +168,7 @@ class IntervalPrediction(LinePrediction):
     def _excess(self, points: Tensor) -> tuple[Tensor, Tensor]:
         cell, local, inside = self._locate(self._spread(points))
         inside = inside & self._take(self._lines.alive, cell)
-        return legendre_sum(self._take(self._lines.coefficients, cell), local) - self._partition, inside
+        return legendre_sum(self._take(self._lines.coefficients, cell), local) - self._unit_normalizer, inside
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """P(T ≤ t), to the accuracy of the prediction; arguments as ``log_prob``."""
@@ -182,33 +179,33 @@ class IntervalPrediction(LinePrediction):
         cell, local, _ = self._locate(points)
         piece = 2 * cell + (local > self._take(self._lines.split, cell)).long()
         start, stop = (self._take(end.flatten(-2), piece) for end in (self._parts.start, self._parts.stop))
-        # Comparisons decide for the point at a tie, as on the edge of a cell: its derivative is the density there too.
+        # At a tie, as on the edge of a cell, choose the point: its derivative is the density there too.
         covered = (torch.where(local <= stop, local, stop) - start).clamp(min=0)[..., None]
         unit, weight = graded_rule(PART_NODES, points.device)
         score = legendre_sum(
             self._take(self._lines.coefficients, cell)[..., None, :], start[..., None] + covered * unit
         )
-        density = exp_beta(score - self._partition[..., None], 2 - self._index[..., None])
+        density = exp_beta(score - self._unit_normalizer[..., None], 2 - self._index[..., None])
         density = torch.where((stop > start)[..., None], density, 0)
         return self._take(mass_before(self._parts), piece) + self._lines.half[cell] * (covered * weight * density).sum(
             -1
         )
 
-    def _quantile(self, level: Tensor) -> Tensor:
-        points = self._rough_quantile(level)
+    def _quantile(self, probability: Tensor) -> Tensor:
+        points = self._rough_quantile(probability)
         for _ in range(2):
-            # Newton's method on the cdf: from so close two steps are exact, in value and to second order beyond it.
-            # At an end of the support there is nothing to divide by; elsewhere rounding of the cdf is not worth a step.
+            # Newton's method on the cdf: starting this close, two steps are exact up to the second derivative.
+            # At an end of the support the density is 0, so no step is taken; nor is one for a rounding of the cdf.
             density = self._log_density(points).exp().detach()
             density = torch.where(density * self._length > _LEAST_DENSITY, density, torch.inf)
-            excess = self._cdf(points) - level
+            excess = self._cdf(points) - probability
             settled = excess.detach().abs() < _ROUNDING
             points = points - (excess - torch.where(settled, excess.detach(), 0)) / density
-        return torch.where((level >= 0) & (level <= 1), points, torch.nan)
+        return torch.where((probability >= 0) & (probability <= 1), points, torch.nan)
 
-    def _rough_quantile(self, level: Tensor) -> Tensor:
+    def _rough_quantile(self, probability: Tensor) -> Tensor:
         """Quantiles to about 1e-9 of their cells, without gradient."""
-        points = self._at(*locate_quantile(self._parts, level.clamp(0, 1))).detach()
+        points = self._at(*locate_quantile(self._parts, probability.clamp(0, 1))).detach()
         return torch.where(self._masses.detach().sum(-1) > 0, points, torch.nan)
 
     @torch.no_grad()

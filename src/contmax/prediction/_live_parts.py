@@ -1,11 +1,11 @@
-r"""Piecewise-polynomial scores along lines, the parts of them above a level, and integrals over those parts.
+r"""Piecewise-polynomial scores along lines, the parts of them above a threshold, and integrals over those parts.
 
-A line is cut into cells, and on each cell the score is a Legendre series. A cell is split once more at its extremum,
-so that on each of its two pieces the score is monotone and crosses a level at most once. The part of a piece above
-the level is an interval whose end moves with the score; quadrature nodes move with it. In coordinates that move with
-the ends the integrand :math:`[(\alpha-1)(f-\lambda)]^k` keeps its zero in place, so the sums can be differentiated
-as often as the integrals, also at α = 2 (where the second derivative lives on the ends alone) and for α > 2 (where
-:math:`p^{2-\alpha}` is unbounded).
+A line is divided into cells, and on each cell the score is a Legendre series. A cell is split once more at its
+extremum, so that on each of its two pieces the score is monotone and crosses a threshold at most once. The part of a
+piece above the threshold is an interval whose end moves with the score; quadrature nodes move with it. In coordinates
+that move with the ends the integrand :math:`[(\alpha-1)(f-\lambda)]^k` keeps its zero in place, so the sums can be
+differentiated as often as the integrals, also at α = 2 (where the second derivative lives on the ends alone) and for
+α > 2 (where :math:`p^{2-\alpha}` is unbounded).
 """
 
 from dataclasses import dataclass, replace
@@ -29,22 +29,22 @@ from contmax.numerics import (
     legendre_to_chebyshev,
     slope_on_grid,
 )
+from contmax.prediction._normalizer import bracketed_root
 
 # Graded nodes per live part: :math:`\int x^k` to 1e-10 for every k ≥ 1/9.
 PART_NODES = 24
-# Safeguarded Newton converges quadratically except beside an extremum; eager loops stop by themselves. An extremum
-# that is misplaced costs the square of that, and less where the score is flat and Newton's method slow.
+# Steps where values cannot be read. Newton's method converges quadratically except beside an extremum. The mass depends
+# on the square of an extremum's error, so a coarser tolerance is enough there.
 _ROOT_STEPS, _EXTREMUM_STEPS = 24, 12
-_MOST_ROOT_STEPS = 64
 _ROOT_TOLERANCE, _EXTREMUM_TOLERANCE = 1e-12, 1e-8
-# From a bracket between two neighbouring nodes Newton's method arrives in three or four steps; beside the end of the
-# support, where the density vanishes, the bracket shrinks by half instead.
-_STEPS = 8
+# Steps for a quantile between two neighbouring nodes. Newton's method needs three or four; beside the end of the
+# support, where the density vanishes, each step halves the bracket instead.
+_QUANTILE_STEPS = 8
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Scores on a bundle of lines that share their cells; `rows` are lines, one bundle per member of the batch."""
+    """Scores on lines that share their cells; each row is a line, or one line per member of the batch."""
 
     coefficients: Float[Tensor, "*rows C q"]
     alive: Bool[Tensor, "*rows C"]
@@ -55,7 +55,7 @@ class Lines:
     heights: Float[Tensor, "*rows C 3"]
     """Score at −1, at the split and at 1; not differentiated."""
     turns: Int[Tensor, "*rows C"]
-    """How often the derivative changes sign in each cell, as far as a grid shows it."""
+    """Sign changes of the derivative on a grid in each cell."""
 
     @classmethod
     def over(cls, coefficients: Tensor, alive: Tensor, half: Tensor) -> "Lines":
@@ -88,7 +88,7 @@ class Parts:
     start: Float[Tensor, "*rows C 2"]
     stop: Float[Tensor, "*rows C 2"]
     start_moves: Bool[Tensor, "*rows C 2"]
-    """Whether the start is a crossing of the level."""
+    """Whether the start is a crossing of the threshold."""
     stop_moves: Bool[Tensor, "*rows C 2"]
     local: Float[Tensor, "*rows C 2 n"]
     score: Float[Tensor, "*rows C 2 n"]
@@ -97,31 +97,31 @@ class Parts:
     """Quadrature weight times density at each node."""
 
 
-def threshold_of(partition: Tensor, alpha: Tensor) -> Tensor:
+def threshold_of(normalizer: Tensor, alpha: Tensor) -> Tensor:
     """λ = A − 1/(α−1), at or below which the density is zero; −∞ for α ≤ 1, where it never is."""
     above = alpha > 1
-    return torch.where(above, partition - 1 / torch.where(above, alpha - 1, 1), -torch.inf)
+    return torch.where(above, normalizer - 1 / torch.where(above, alpha - 1, 1), -torch.inf)
 
 
-def live_parts(lines: Lines, partition: Tensor, alpha: Tensor, nodes: int, least: Tensor | None = None) -> Parts:
-    """The parts above the level with graded quadrature nodes on each; differentiable in scores, A and α.
+def live_parts(lines: Lines, normalizer: Tensor, alpha: Tensor, nodes: int, least: Tensor | None = None) -> Parts:
+    """The parts above the threshold with graded quadrature nodes on each; differentiable in scores, A and α.
 
     Args:
         lines: the scores, (*rows, C, q).
-        partition: A, (*rows).
+        normalizer: A, (*rows).
         alpha: α, broadcastable to (*rows).
         nodes: quadrature nodes per part.
         least: a score, (*rows), at or below which the density may be left out where it is never zero (α ≤ 1).
     """
-    level = threshold_of(partition, alpha)
-    level = level if least is None else torch.where(alpha > 1, level, least)
-    start, stop, start_moves, stop_moves = _ends(lines, level[..., None, None])
-    partition, alpha = partition[..., None, None], alpha[..., None, None]
+    threshold = threshold_of(normalizer, alpha)
+    threshold = threshold if least is None else torch.where(alpha > 1, threshold, least)
+    start, stop, start_moves, stop_moves = _ends(lines, threshold[..., None, None])
+    normalizer, alpha = normalizer[..., None, None], alpha[..., None, None]
     unit, weight = graded_rule(nodes, lines.half.device)
     length = (stop - start)[..., None]
     local = start[..., None] + length * unit
     score = legendre_sum(lines.coefficients[..., None, None, :], local)
-    density = exp_beta(score - partition[..., None], 2 - alpha[..., None])
+    density = exp_beta(score - normalizer[..., None], 2 - alpha[..., None])
     # A piece without a live part has no length; its density may be anything, also infinite.
     density = torch.where(length > 0, density, 0)
     mass = lines.half[:, None, None] * length * weight * density
@@ -141,32 +141,32 @@ def mass_slope(lines: Lines, parts: Parts, alpha: Tensor) -> Tensor:
     return -(lines.half[:, None, None] * weight * change).flatten(-3).sum(-1)
 
 
-def _ends(lines: Lines, level: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Ends of the live parts, and which of them are crossings of the level; `level` is (*rows, 1, 1)."""
+def _ends(lines: Lines, threshold: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Ends of the live parts, and which of them are crossings of the threshold; `threshold` is (*rows, 1, 1)."""
     one = torch.ones_like(lines.split)
     left, right = torch.stack([-one, lines.split], -1), torch.stack([lines.split, one], -1)
-    above = (lines.heights > level.detach()) & lines.alive[..., None]
+    above = (lines.heights > threshold.detach()) & lines.alive[..., None]
     above_left, above_right = above[..., :2], above[..., 1:]
     crossed = above_left ^ above_right
     inside, outside = torch.where(above_left, left, right), torch.where(above_left, right, left)
-    root = _root(lines.coefficients, torch.where(crossed, level, 0), inside, outside, crossed)
+    root = _root(lines.coefficients, torch.where(crossed, threshold, 0), inside, outside, crossed)
     start = torch.where(crossed & above_right, root, left)
     stop = torch.where(crossed & above_left, root, torch.where(above_right, right, left))
     return start, stop, crossed & above_right, crossed & above_left
 
 
-def _root(coefficients: Tensor, level: Tensor, inside: Tensor, outside: Tensor, crossed: Tensor) -> Tensor:
-    """Where each crossed piece meets the level: found without gradient, then two Newton steps that carry it.
+def _root(coefficients: Tensor, threshold: Tensor, inside: Tensor, outside: Tensor, crossed: Tensor) -> Tensor:
+    """Where each crossed piece meets the threshold: the root is found without gradient, and two Newton steps add it.
 
     A Newton step is exact to first order in a perturbation of the score, two of them to third order.
     """
     both = _value_and_slope(coefficients.detach())
-    x = _roots(crossed, both, level.detach(), inside, outside, _ROOT_STEPS, _ROOT_TOLERANCE)
-    if is_eager_cpu(x) and not carries_gradient(coefficients, level):
+    x = _roots(crossed, both, threshold.detach(), inside, outside, _ROOT_STEPS, _ROOT_TOLERANCE)
+    if is_eager_cpu(x) and not carries_gradient(coefficients, threshold):
         return x
     coefficients, slope = coefficients[..., None, :], legendre_slope(coefficients)[..., None, :]
     for _ in range(2):
-        excess = legendre_sum(coefficients, x) - level
+        excess = legendre_sum(coefficients, x) - threshold
         # The value is exact to rounding; only the derivative is taken from the step.
         x = x - (excess - excess.detach()) * _reciprocal(legendre_sum(slope, x), crossed)
     return x
@@ -180,41 +180,32 @@ def _value_and_slope(coefficients: Float[Tensor, "... q"]) -> Float[Tensor, "...
 def _roots(
     where: Bool[Tensor, "... p"],
     value_and_slope: Float[Tensor, "... 2 q"],
-    level: Tensor,
+    threshold: Tensor,
     inside: Float[Tensor, "... p"],
     outside: Float[Tensor, "... p"],
     steps: int,
     tolerance: float,
 ) -> Float[Tensor, "... p"]:
-    """Roots between inside and outside at `where`, which holds at few places; elsewhere `inside`."""
+    """Roots between `inside` and `outside` where `where` is True (rarely); `inside` elsewhere."""
     if not is_eager_cpu(value_and_slope):
-        return torch.where(where, _closed_root(value_and_slope, level, inside, outside, steps, tolerance), inside)
+        return torch.where(where, _series_root(value_and_slope, threshold, inside, outside, steps, tolerance), inside)
     each = value_and_slope[..., None, :, :].expand(*where.shape, *value_and_slope.shape[-2:])[where]
-    goal, near, far = (field.expand(where.shape)[where][:, None] for field in (level, inside, outside))
-    return inside.masked_scatter(where, _closed_root(each, goal, near, far, _MOST_ROOT_STEPS, tolerance))
+    goal, near, far = (field.expand(where.shape)[where][:, None] for field in (threshold, inside, outside))
+    return inside.masked_scatter(where, _series_root(each, goal, near, far, steps, tolerance))
 
 
-def _closed_root(
-    value_and_slope: Tensor, level: Tensor, inside: Tensor, outside: Tensor, steps: int, tolerance: float
+def _series_root(
+    value_and_slope: Tensor, threshold: Tensor, inside: Tensor, outside: Tensor, steps: int, tolerance: float
 ) -> Float[Tensor, "... p"]:
-    """Newton's method between two ends, one above the level and one not; bisection where it would leave them."""
-    x = (inside + outside) / 2
-    eager = is_eager_cpu(x)
-    order = torch.arange(value_and_slope.shape[-1], dtype=x.dtype, device=x.device)
-    for _ in range(steps):
-        # Cosines and one product: a fraction of the operations of a recurrence, of which steps consist otherwise.
+    """Root of a series between two ends, one above the threshold and one not."""
+    order = torch.arange(value_and_slope.shape[-1], dtype=inside.dtype, device=inside.device)
+
+    def residual(x: Tensor) -> tuple[Tensor, Tensor]:
+        # Evaluating a Chebyshev series by cosines and one product is faster than a recurrence.
         value, slope = ((x.acos()[..., None] * order).cos() @ value_and_slope.mT).unbind(-1)
-        excess = value - level
-        above = excess > 0
-        inside, outside = torch.where(above, x, inside), torch.where(above, outside, x)
-        newton = x - torch.where(slope == 0, 0, excess / slope)
-        within = (newton - inside) * (newton - outside) <= 0
-        moved = torch.where(within, newton, (inside + outside) / 2)
-        change = (moved - x).abs()
-        x = moved
-        if eager and not bool((change > tolerance).any()):
-            break
-    return x
+        return threshold - value, -slope
+
+    return bracketed_root(residual, inside, outside, (inside + outside) / 2, steps=steps, tolerance=tolerance)
 
 
 def _extremum(coefficients: Tensor) -> tuple[Tensor, Tensor]:
@@ -245,19 +236,19 @@ def take(field: Tensor, index: Int[Tensor, "..."], rows: torch.Size) -> Tensor:
     count, *rest = field.shape[len(rows) :]
     if rows:
         index = index + count * torch.arange(rows.numel(), device=field.device).reshape(rows)
-    # Whole slices are copied, which takes a fraction of the time of indexing by several tensors.
+    # index_select copies whole slices and is faster than indexing by several tensors.
     return field.reshape((-1, *rest)).index_select(0, index.reshape(-1)).reshape((*index.shape, *rest))
 
 
-def bucket(masses: Float[Tensor, "*rows P"], level: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """Index (*sample, *rows) of the entry within which the running sum of masses passes a level; one that has mass."""
+def bucket(masses: Float[Tensor, "*rows P"], target: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """Index (*sample, *rows) of the entry, one with mass, within which the running sum of masses passes a target."""
     rows, masses = masses.shape[:-1], masses.detach()
-    reached, level = masses.cumsum(-1), level.detach()
-    if is_eager(level) and is_eager(masses):
-        flat = level.reshape(-1, rows.numel()).T.contiguous()
-        index = torch.searchsorted(reached.reshape(rows.numel(), -1), flat, right=True).T.reshape(level.shape)
+    reached, target = masses.cumsum(-1), target.detach()
+    if is_eager(target) and is_eager(masses):
+        flat = target.reshape(-1, rows.numel()).T.contiguous()
+        index = torch.searchsorted(reached.reshape(rows.numel(), -1), flat, right=True).T.reshape(target.shape)
     else:
-        index = (reached <= level[..., None]).sum(-1)
+        index = (reached <= target[..., None]).sum(-1)
     live = (masses > 0).to(torch.int8)
     last = live.shape[-1] - 1 - live.flip(-1).argmax(-1)
     return torch.minimum(index, last)
@@ -269,17 +260,17 @@ def mass_before(parts: Parts) -> Float[Tensor, "*rows P"]:
     return masses.cumsum(-1) - masses
 
 
-def locate_quantile(parts: Parts, level: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
-    """Cell and local coordinate, both (*sample, *rows), left of which lies the share `level` of each row's mass.
+def locate_quantile(parts: Parts, probability: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
+    """Cell and local coordinate, both (*sample, *rows), left of which lies the share `probability` of each row's mass.
 
     Nothing is differentiated here.
     """
     rows, masses = parts.mass.shape[:-3], parts.mass.detach().flatten(-3, -2)
-    target = level.detach() * masses.flatten(-2).sum(-1)
+    target = probability.detach() * masses.flatten(-2).sum(-1)
     piece = bucket(masses.sum(-1), target)
     share = _share_of_piece(take(masses, piece, rows), target - take(mass_before(parts).detach(), piece, rows))
-    # Where the density vanishes at the ends, rounding would keep their own probabilities away from them.
-    share = torch.where(level <= 0, 0, torch.where(level >= 1, 1, share))
+    # Rounding must not keep the quantiles of 0 and 1 from the ends of the support, where the density vanishes.
+    share = torch.where(probability <= 0, 0, torch.where(probability >= 1, 1, share))
     start, stop = (take(end.detach().flatten(-2), piece, rows) for end in (parts.start, parts.stop))
     return piece // 2, start + (stop - start) * grading(share)
 
@@ -294,13 +285,11 @@ def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]
     pad = torch.nn.functional.pad  # a number written into a tensor on a device would wait for it
     fence = pad(pad(nodes, (1, 0), value=-1.0), (0, 1), value=1.0)
     low, high = fence[passed], fence[passed + 1]
-    # One coefficient of all parts side by side in memory, since the recurrences run over coefficients.
+    # Recurrences run over coefficients, so store each coefficient of all parts contiguously.
     slope, value = (table.movedim(-1, 0).contiguous().movedim(0, -1) for table in (slope, value))
-    u = (low + high) / 2
-    for _ in range(_STEPS):
-        excess = legendre_sum(value, u) - target
-        low, high = torch.where(excess < 0, u, low), torch.where(excess > 0, u, high)
-        density = legendre_sum(slope, u)
-        newton = u - excess / torch.where(density > 0, density, 1)
-        u = torch.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
+
+    def residual(u: Tensor) -> tuple[Tensor, Tensor]:
+        return legendre_sum(value, u) - target, legendre_sum(slope, u)
+
+    u = bracketed_root(residual, low, high, (low + high) / 2, steps=_QUANTILE_STEPS, tolerance=_ROOT_TOLERANCE)
     return (u + 1) / 2

@@ -22,10 +22,45 @@ from contmax.maps._entmax import entmax_map
 # Safeguarded Newton from the solution on nodes: 3 to 6 steps as a rule; eager loops stop by themselves.
 _STEPS = 12
 _MOST_STEPS = 100
-# How far from one the mass at the solution may be; where it has a solution, it is one to rounding.
+# Largest distance of the mass from one at a solution; true solutions reach one to rounding.
 _MASS_TOLERANCE = 1e-6
 
 MassAndSlope = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def bracketed_root(
+    residual: Callable[[Tensor], tuple[Tensor, Tensor]],
+    low: Float[Tensor, "..."],
+    high: Float[Tensor, "..."],
+    start: Float[Tensor, "..."],
+    *,
+    steps: int,
+    tolerance: float,
+) -> Float[Tensor, "..."]:
+    """The root between two points by Newton's method, without gradient.
+
+    A step that leaves the bracket, or that is longer than the one before it, is replaced by a bisection.
+
+    Args:
+        residual: x ↦ (g(x), g′(x)), element by element.
+        low: points with g ≤ 0, below or above the root.
+        high: points with g ≥ 0.
+        start: first guess.
+        steps: how many to take where values cannot be looked at; elsewhere the loop stops by itself.
+        tolerance: length of a step, relative to 1 + |x|, that ends the loop.
+    """
+    x, last = start, torch.full_like(start, torch.inf)
+    eager = is_eager_cpu(x)
+    for _ in range(_MOST_STEPS if eager else steps):
+        value, slope = residual(x)
+        low, high = torch.where(value <= 0, x, low), torch.where(value >= 0, x, high)
+        newton = x - value / slope
+        trusted = ((newton - low) * (newton - high) <= 0) & ((newton - x).abs() <= last)
+        moved = torch.where(trusted, newton, low + (high - low) / 2)
+        last, x = (moved - x).abs(), moved
+        if eager and not bool((last > tolerance * (1 + x.abs())).any()):
+            break
+    return x
 
 
 def no_density(mass: Tensor, alpha: Tensor) -> ValueError:
@@ -51,8 +86,7 @@ def solve_normalizer(
     .. math:: A \leftarrow A + \frac{S}{-S'} \cdot \frac{1 - S^{1-\alpha}}{\alpha - 1}
 
     From the left this climbs monotonically for α ≤ 2. For α > 2 the power mean is not convex, so that steps may go
-    back and forth; one that is not half as long as the last is replaced by a bisection, as is one that leaves the
-    bracket. Nothing is differentiated here: see :func:`carry_gradient`.
+    back and forth. Nothing is differentiated here: see :func:`carry_gradient`.
 
     Args:
         mass_and_slope: A ↦ (S, −dS/dA), S decreasing.
@@ -63,58 +97,48 @@ def solve_normalizer(
         slack: how far from one the mass may stay, where S jumps because the score is not resolved.
         steps: how many to take where values cannot be looked at.
     """
-    low, high = bracket
-    partition = start.clamp(low, high)
-    eager = is_eager_cpu(partition)
-    tolerance = 4 * torch.finfo(partition.dtype).eps
-    last = torch.full_like(partition, torch.inf)
-    for _ in range(_MOST_STEPS if eager else steps):
-        mass, slope = mass_and_slope(partition)
-        low, high = torch.where(mass >= 1, partition, low), torch.where(mass <= 1, partition, high)
+
+    def residual(normalizer: Tensor) -> tuple[Tensor, Tensor]:
+        mass, slope = mass_and_slope(normalizer)
         usable = (mass > 0) & (mass < torch.inf) & (slope > 0)
         log_mass = torch.where(usable, mass, 1).log()
-        step = mass / torch.where(usable, slope, 1) * log_mass * expm1_over((1 - alpha) * log_mass)
-        proposed = partition + step
-        trusted = usable & (proposed >= low) & (proposed <= high) & ((alpha <= 2) | (2 * step.abs() <= last))
-        proposed = torch.where(trusted, proposed, low + (high - low) / 2)
-        last = (proposed - partition).abs()
-        moved = (last > tolerance * (1 + partition.abs())) & ~((mass - 1).abs() < slack)
-        partition = proposed
-        if eager and not bool(moved.any()):
-            break
-    # The last step was negligible, so the mass before it tells whether there is a solution.
-    if eager and _misses_one(mass, slack):
-        mass, _ = mass_and_slope(partition)
-        if _misses_one(mass, slack):
+        value = -log_mass * expm1_over((1 - alpha) * log_mass)
+        # A mass of 0 or infinity has no slope: the step is a bisection, towards the end that 1 − mass says.
+        return torch.where(usable, value, 1 - mass), torch.where(usable, slope / torch.where(usable, mass, 1), 0)
+
+    normalizer = bracketed_root(
+        residual, *bracket, start.clamp(*bracket), steps=steps, tolerance=4 * torch.finfo(start.dtype).eps
+    )
+    # The last step was negligible, so the mass at the solution tells whether there is one.
+    if is_eager_cpu(normalizer):
+        mass, _ = mass_and_slope(normalizer)
+        if bool(((mass > 0) & ~((mass - 1).abs() <= max(_MASS_TOLERANCE, slack))).any()):
             raise explain(mass, alpha)
-    return partition
-
-
-def _misses_one(mass: Tensor, slack: float) -> bool:
-    return bool(((mass > 0) & ~((mass - 1).abs() <= max(_MASS_TOLERANCE, slack))).any())
+    return normalizer
 
 
 def carry_gradient(
-    mass: Callable[[Tensor], Tensor], partition: Float[Tensor, "*batch"], slope: Float[Tensor, "*batch"]
+    mass: Callable[[Tensor], Tensor], normalizer: Float[Tensor, "*batch"], mass_and_slope: MassAndSlope
 ) -> Float[Tensor, "*batch"]:
     """The solution A with its derivatives: two chord steps, exact to second order in a perturbation of the mass.
 
     Args:
         mass: A ↦ S(A), differentiable in A and in whatever else it depends on.
-        partition: the solution, without gradient.
-        slope: −dS/dA at the solution, without gradient.
+        normalizer: the solution, without gradient.
+        mass_and_slope: A ↦ (S, −dS/dA), without gradient.
     """
+    _, slope = mass_and_slope(normalizer)
     safe = torch.where(slope > 0, slope, 1)
     for _ in range(2):
-        total = mass(partition)
-        partition = partition + (total - total.detach()) / safe
-    return partition
+        total = mass(normalizer)
+        normalizer = normalizer + (total - total.detach()) / safe
+    return normalizer
 
 
 def normalizer_on_nodes(
     scores: Float[Tensor, "*batch n"], weights: Float[Tensor, "*#batch n"], alpha: Float[Tensor, "..."]
 ) -> Float[Tensor, "*batch"]:
-    """A of the weighted point set, read off at its best point: a first guess for the integral it samples."""
+    """A of a weighted point set, from its highest point: a first guess for the integral that the points sample."""
     return normalizer_at_best(scores, entmax_map(scores, alpha[..., None], -1, weights), alpha)
 
 
@@ -140,7 +164,7 @@ def bracket_of(
 
 @dataclass(frozen=True)
 class UnitMeasure:
-    """The change to total measure one, and back."""
+    """The change of variables to a domain of total measure one, and back."""
 
     top: Float[Tensor, "*batch"]
     """max f over the samples, a constant that keeps the scores near zero."""
@@ -175,14 +199,14 @@ class UnitMeasure:
         """f from f̃, the batch last."""
         return self.top + scaled / self.factor
 
-    def normalizer(self, partition: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    def normalizer(self, normalizer: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """A from Ã; −∞ where there is nothing to normalise."""
         shrink = (1 - self.alpha) * self.log_volume
-        value = self.top + shrink.exp() * partition + self.log_volume * expm1_over(shrink)
+        value = self.top + shrink.exp() * normalizer + self.log_volume * expm1_over(shrink)
         return torch.where(self.empty, -torch.inf, value)
 
-    def threshold(self, partition: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    def threshold(self, normalizer: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """λ from Ã; −∞ at α = 1, and where there is nothing to normalise."""
         sparse = (self.alpha != 1) & ~self.empty
-        level = partition - 1 / torch.where(sparse, self.alpha - 1, 1)
-        return torch.where(sparse, self.top + ((1 - self.alpha) * self.log_volume).exp() * level, -torch.inf)
+        unit = normalizer - 1 / torch.where(sparse, self.alpha - 1, 1)
+        return torch.where(sparse, self.top + ((1 - self.alpha) * self.log_volume).exp() * unit, -torch.inf)

@@ -174,12 +174,12 @@ class ContinuousPrediction(Prediction):
     Args:
         alpha: α.
         form: the change to a domain of total measure one.
-        partition: Ã.
+        partition: Ã, the normaliser on the domain of measure one.
         event_shape: () on the line, (N,) in a box.
         dtype: of results.
     """
 
-    _batched: ClassVar = {**Prediction._batched, "_partition": 0}
+    _batched: ClassVar = {**Prediction._batched, "_unit_normalizer": 0}
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class ContinuousPrediction(Prediction):
         dtype: torch.dtype,
     ) -> None:
         super().__init__(alpha, form.normalizer(partition), form.threshold(partition), event_shape, dtype)
-        self._form, self._partition = form, partition
+        self._form, self._unit_normalizer = form, partition
 
     @abstractmethod
     def _excess(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,7 +203,7 @@ class ContinuousPrediction(Prediction):
 
     def _score(self, points: Tensor) -> Tensor:
         excess, inside = self._excess(points)
-        score = self._form.unscaled(torch.where(inside, excess, 0) + self._partition)
+        score = self._form.unscaled(torch.where(inside, excess, 0) + self._unit_normalizer)
         return self._nan_at_nan(points, torch.where(inside, score, -torch.inf))
 
 
@@ -212,7 +212,7 @@ class LinePrediction(ContinuousPrediction):
 
     has_rsample = True
     _sliver: Tensor | float = 0.0
-    """Gaps and intervals of the support up to this length come from a jump of the score that lies somewhere there."""
+    """A jump of the score is located to this length: shorter gaps and intervals of the support are artefacts."""
 
     @abstractmethod
     def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
@@ -239,14 +239,14 @@ class LinePrediction(ContinuousPrediction):
     def rsample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008
         """Draws by the inverse cdf, with gradients to the score and α; shape ``sample_shape + batch_shape``."""
         shape = self._extended_shape(Size(sample_shape))
-        return self._round(self._quantile(torch.rand(shape, dtype=torch.float64, device=self._partition.device)))
+        return self._round(self._quantile(torch.rand(shape, dtype=torch.float64, device=self._unit_normalizer.device)))
 
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The quantile of a probability in [0, 1], NaN elsewhere; differentiable in it, in the score and in α."""
         return self._quantile(self._spread(self._points(value))).to(self._result_dtype(value))
 
     @abstractmethod
-    def _quantile(self, level: Tensor) -> Tensor:
+    def _quantile(self, probability: Tensor) -> Tensor:
         """:meth:`icdf` in float64."""
 
     def _spread(self, points: Tensor) -> Tensor:
@@ -278,7 +278,7 @@ class LinePrediction(ContinuousPrediction):
 
 
 class Positive(constraints.Constraint):
-    """The set where a prediction is positive; ``cells`` lists what it is made of."""
+    """The set where a prediction is positive; ``cells`` lists its intervals, cells or points."""
 
     def __init__(self, prediction: Any) -> None:
         self._prediction = prediction
@@ -327,7 +327,7 @@ def joined(
 
 
 def without_slivers(cells: Float[Tensor, "*rows M 2"], size: Tensor | float) -> Float[Tensor, "*rows m 2"]:
-    """Intervals with gaps up to a size closed and shorter ones left out: a polynomial has such beside a jump."""
+    """Intervals with gaps up to a size closed and shorter ones dropped: a polynomial oscillates beside a jump."""
     if cells.shape[-2] < 2:
         return cells
     length = (cells[..., 1] - cells[..., 0]).detach().nan_to_num(-1)

@@ -116,20 +116,21 @@ def regularized_prediction(score: Score, domain: Any, alpha: float | int | Tenso
     domain                how                                                accuracy (float64, relative)
     ====================  =================================================  ==========================================
     ``Interval``          ends of the support located, cells refined         1e-10 for 1 ≤ α ≤ 4
-    ``Box``, 2-D          lines across panels fitted to the support          1e-5, smooth scores; derivatives 1e-4
-    ``Box``, 3-D          the same                                           1e-3, smooth scores
+    ``Box``, 2-D          graded rule from end to end of the support        1e-5, smooth scores; derivatives 1e-4
+    ``Box``, 3-D          graded rule from end to end of the support        1e-3, smooth scores
     ``Knots``             closed form for every α                            1e-12; moments 1e-9
     ``Nodes``             the finite map :func:`contmax.entmax`, weighted    1e-12 (α > 2: 1e-9)
     ====================  =================================================  ==========================================
 
-    On a box, smooth means smooth on each cell. Steps and narrow peaks are not: with 16 cells per axis a step on a
-    square has a density 1 % off, a disc 2 %. Interval and Box therefore compare a callable score with its interpolant
-    between the nodes (on eager CPU tensors). Beyond 1e-9 of the mass on an interval, 1e-4 in a plane and 1e-2 in space
-    they warn and say how much is misplaced; beyond a tenth they raise an error. Features of a score that show at none
-    of the nodes are missed: see ``contmax.domains``.
+    On a box, smooth means smooth on each cell, and derivatives are good to 1e-3 where the support has holes or several
+    parts. Steps and narrow peaks are not smooth: with 16 cells per axis a step on a square has a density 1 % off, a
+    disc 2 %. Interval and Box therefore compare a callable score with its interpolant between the nodes (on eager CPU
+    tensors). Beyond 1e-9 of the mass on an interval, 1e-4 in a plane and 1e-2 in space they warn and say how much is
+    misplaced; beyond a tenth they raise an error. Features of a score that show at none of the nodes are missed: see
+    ``contmax.domains``.
 
-    On an accelerator nothing waits for the device, except on a box: it checks that the equations that place its panels
-    have a solution, and draws by rejection until there are enough.
+    On an accelerator nothing waits for the device, except on a box, whose draws are repeated by rejection until there
+    are enough.
 
     Values, gradients and second derivatives in whatever the score depends on, and in α, are those of the integrals,
     including the movement of the support: the Jacobian of :math:`r = E_p[\psi]` in the parameters of a linear score is

@@ -20,20 +20,18 @@ from contmax.numerics import gauss_legendre, legendre_coefficients, legendre_slo
 from contmax.prediction._live_parts import PART_NODES, Lines, live_parts, threshold_of
 from contmax.prediction._normalizer import UnitMeasure, normalizer_on_nodes
 
-# The share of the mass from which on a density is refused.
+# A density with more than this share of its mass misplaced is refused.
 _REFUSED = 0.1
-# Differences of scores below this number of roundings count as none.
+# Differences of scores up to this number of roundings are ignored.
 _ROUNDING = 64
 # Mass that one cell may misplace. Halving stops at 2⁻³⁶ of a cell, where even a jump misplaces less than this.
 _TOLERANCE = 1e-12
 _MOST_HALVINGS = 36
 # Cells are shared by all scores of a batch; for many scores memory and time set a lower limit.
 _MOST_CELLS, _MOST_CELLS_OF_BATCH = 4096, 2**16
-# Points per cell at which the score is read again when the limit was reached.
+# Points per cell at which the score is read again if refinement has reached the limit of cells.
 _HELD_OUT = 2
-# A change of Ã that does not change which cells are live.
-_SETTLED = 1e-4
-# By how much noise at the nodes may grow on the way to the edge of a cell.
+# Extrapolation from the nodes to the edge of a cell multiplies noise by up to this factor.
 _EXTRAPOLATION = 16
 
 
@@ -55,28 +53,24 @@ class HeldOut:
         beyond = gap.sign() * (gap.abs() - noise).clamp(min=0)
         return cls(torch.where(known, interpolated + beyond, exact), interpolated)
 
-    def densities(self, partition: Float[Tensor, "*batch"], alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def _densities(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> list[Tensor]:
         """exp_{2−α}(f − A) of both."""
-        exact, interpolated = (
-            exp_beta(scores - partition[..., None], 2 - alpha[..., None]) for scores in (self.exact, self.interpolated)
-        )
-        return exact, interpolated
+        both = self.exact, self.interpolated
+        return [exp_beta(scores - normalizer[..., None], 2 - alpha[..., None]) for scores in both]
 
-    def misplaced(self, partition: Float[Tensor, "*batch"], alpha: Tensor, weights: Tensor | float) -> Tensor:
-        """Mass by which the densities differ, (*batch), at points that stand for these shares of the domain."""
-        exact, interpolated = self.densities(partition, alpha)
-        return (weights * (exact - interpolated).abs()).sum(-1)
+    def misplaced(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor, weights: Tensor | float) -> Tensor:
+        """Mass by which the densities differ, (*batch), at points that stand for these shares of the domain.
 
-    def misplaced_by_guess(self, partition: Float[Tensor, "*batch"], alpha: Tensor, weights: Tensor | float) -> Tensor:
-        """:meth:`misplaced` for a first guess of A; 0 where its densities are infinite."""
-        _, interpolated = self.densities(partition, alpha)
-        # A guess that is too small makes all densities too large; for α < 1 it makes them infinite.
+        NaN for a guess of A that makes a density infinite.
+        """
+        exact, interpolated = self._densities(normalizer, alpha)
+        # A guess of A that is too small makes all densities too large.
         mass = (weights * interpolated).sum(-1).clamp(min=1)
-        return (self.misplaced(partition, alpha, weights) / mass).nan_to_num(0)
+        return (weights * (exact - interpolated).abs()).sum(-1) / mass
 
-    def misplaced_of_own(self, partition: Float[Tensor, "*batch"], alpha: Tensor) -> Tensor:
+    def misplaced_by_draws(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Tensor:
         """:meth:`misplaced`, estimated at points drawn from the interpolated density."""
-        exact, interpolated = self.densities(partition, alpha)
+        exact, interpolated = self._densities(normalizer, alpha)
         ratio = torch.where(interpolated > 0, exact / torch.where(interpolated > 0, interpolated, 1), 1)
         return (ratio - 1).abs().mean(-1)
 
@@ -155,7 +149,7 @@ def refined(
     most = min(_MOST_CELLS, _MOST_CELLS_OF_BATCH // max(1, values.shape[:-2].numel()))
     shortest = (right - left).min() * 2.0**-_MOST_HALVINGS
     new = torch.ones_like(left, dtype=torch.bool)
-    view, settled = View.of(values.detach(), right - left, volume, alpha), False
+    view = View.of(values.detach(), right - left, volume, alpha)
     while len(left) <= most:
         coarse = new & (right - left > shortest)
         coarse[coarse.clone()] = _too_coarse(values.detach(), left, right, view, noise, coarse)
@@ -163,7 +157,7 @@ def refined(
             if bool(new.all()):
                 break
             # Older cells were judged by an older view of the density; judge all of them by the last one.
-            new, view = torch.ones_like(new), View.of(values.detach(), right - left, volume, alpha)
+            new = torch.ones_like(new)
             continue
         middle = (left + right)[coarse] / 2
         new_left, new_right = torch.cat([left[coarse], middle]), torch.cat([middle, right[coarse]])
@@ -172,15 +166,11 @@ def refined(
         new = torch.arange(len(left), device=left.device) >= len(left) - len(new_left)
         order = left.argsort()
         left, right, values, new = left[order], right[order], values[..., order, :], new[order]
-        # Once halving no longer changes the view of the density, it is enough to update it at the end.
-        if not settled:
-            last, view = view, View.of(values.detach(), right - left, volume, alpha)
-            settled = view.agrees_with(last)
-    misplaced = torch.zeros_like(view.partition)
-    if len(left) > most:
         view = View.of(values.detach(), right - left, volume, alpha)
+    misplaced = torch.zeros_like(view.normalizer)
+    if len(left) > most:
         misplaced = _misplaced(read, values.detach(), left, right, view, alpha, noise)
-    return torch.cat([left, right[-1:]]), values, misplaced, view.partition
+    return torch.cat([left, right[-1:]]), values, misplaced, view.normalizer
 
 
 @torch.no_grad()
@@ -202,11 +192,11 @@ def _misplaced(
         rounding_noise(size, noise.points(points) * slope, noise.scores).flatten(-2),
     )
     weights = (length[:, None] / _HELD_OUT).expand(local.shape).flatten()
-    between = held_out.misplaced_by_guess(view.partition, alpha, weights)
+    between = held_out.misplaced(view.normalizer, alpha, weights).nan_to_num(0)
     lines = Lines.over(coefficients, ~(values == -torch.inf).any(-1), length / 2)
-    by_parts = live_parts(lines, view.partition, alpha, PART_NODES).mass.flatten(-2).sum(-1)
+    by_parts = live_parts(lines, view.normalizer, alpha, PART_NODES).mass.flatten(-2).sum(-1)
     _, rule = gauss_legendre(values.shape[-1], values.device)
-    density = exp_beta(view.scaled(values) - view.partition[..., None, None], 2 - alpha[..., None, None])
+    density = exp_beta(view.scaled(values) - view.normalizer[..., None, None], 2 - alpha[..., None, None])
     by_nodes = torch.where(lines.alive, length * (rule / 2 * density).sum(-1), 0)
     # Live parts are found where the score turns at most once in a cell.
     folded = torch.where(lines.turns > 1, (by_parts - by_nodes).abs(), 0).sum(-1)
@@ -225,7 +215,7 @@ class View:
     """An estimate of the density from samples: Ã, and the integral of p^{2−α}, the weight of an error in the scores."""
 
     form: UnitMeasure
-    partition: Float[Tensor, "*batch"]
+    normalizer: Float[Tensor, "*batch"]
     escort: Float[Tensor, "*batch"]
 
     @classmethod
@@ -237,13 +227,8 @@ class View:
         _, rule = gauss_legendre(values.shape[-1], values.device)
         weights = (length[:, None] * rule / 2).flatten()
         scores = form.scaled(values.flatten(-2)).masked_fill(values.flatten(-2) == -torch.inf, -torch.inf)
-        partition = normalizer_on_nodes(scores, weights, alpha)
-        return cls(form, partition, (weights * _escort(scores, partition, alpha)).sum(-1))
-
-    def agrees_with(self, other: "View") -> bool:
-        """Whether both views find the same cells live; never for α < 1, where the least change moves a pole."""
-        shift = (self.form.top - other.form.top) * self.form.factor + self.partition - other.partition
-        return bool(((shift.abs() < _SETTLED) & (self.form.alpha >= 1)).all())
+        normalizer = normalizer_on_nodes(scores, weights, alpha)
+        return cls(form, normalizer, (weights * _escort(scores, normalizer, alpha)).sum(-1))
 
     def scaled(self, values: Float[Tensor, "*batch C q"]) -> Float[Tensor, "*batch C q"]:
         """Scores on the domain of measure one."""
@@ -251,8 +236,8 @@ class View:
         return scores.reshape(*scores.shape[:-1], *values.shape[-2:])
 
 
-def _escort(scores: Float[Tensor, "*batch n"], partition: Float[Tensor, "*batch"], alpha: Tensor) -> Tensor:
-    density = exp_beta(scores - partition[..., None], 2 - alpha[..., None])
+def _escort(scores: Float[Tensor, "*batch n"], normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Tensor:
+    density = exp_beta(scores - normalizer[..., None], 2 - alpha[..., None])
     return power_on_support(density, 2 - alpha[..., None])
 
 
@@ -266,12 +251,12 @@ def _too_coarse(
 ) -> Bool[Tensor, "c"]:
     """Which of the cells in question to halve, because some score of the batch, its extrema or its density need it."""
     gap = _gaps(view.scaled(values), values == -torch.inf)[..., chosen]
-    values, left, right, alpha, partition = (
+    values, left, right, alpha, normalizer = (
         values[..., chosen, :],
         left[chosen],
         right[chosen],
         view.form.alpha,
-        view.partition,
+        view.normalizer,
     )
     length, reach = right - left, torch.maximum(noise.points(left), noise.points(right))
     masked = values == -torch.inf
@@ -279,8 +264,8 @@ def _too_coarse(
     coefficients = legendre_coefficients(scores)
     lines = Lines.over(coefficients, ~masked.any(-1), length / 2)
     _, rule = gauss_legendre(values.shape[-1], values.device)
-    escort = (rule / 2 * _escort(scores.flatten(-2), partition, alpha).unflatten(-1, scores.shape[-2:])).sum(-1)
-    # Where no node is live but the score may rise to the level in between, the average stands in.
+    escort = (rule / 2 * _escort(scores.flatten(-2), normalizer, alpha).unflatten(-1, scores.shape[-2:])).sum(-1)
+    # Where no node is live but the score may rise above the threshold between nodes, take the average.
     escort = length * torch.where(escort > 0, escort, view.escort[..., None])
 
     tail = coefficients[..., -2:].abs().sum(-1)
@@ -289,11 +274,11 @@ def _too_coarse(
     size = torch.where(masked, 0, values).abs().amax(-1) * view.form.factor[..., None]
     floor = 8 * noise.scores * (size + reach * variation / length)
     allowed = max(_TOLERANCE, 8 * noise.scores)
-    may_live = highest + 2 * tail > threshold_of(partition, alpha)[..., None]
+    may_live = highest + 2 * tail > threshold_of(normalizer, alpha)[..., None]
     rough = (tail > floor) & (tail * escort > allowed)
     torn = (gap > _EXTRAPOLATION * floor) & (gap * escort > allowed)
     folded = (lines.turns > 1) & (variation > floor) & (variation * escort > allowed)
-    by_rules = [live_parts(lines, partition, alpha, nodes).mass for nodes in (PART_NODES, 2 * PART_NODES)]
+    by_rules = [live_parts(lines, normalizer, alpha, nodes).mass for nodes in (PART_NODES, 2 * PART_NODES)]
     few, many = (mass.flatten(-2).sum(-1) for mass in by_rules)
     # A density that overflows beside nodes that missed its peak has an error that is not a number.
     peaked = ~((few - many).abs() <= allowed)

@@ -18,10 +18,10 @@ As pages of HTML, each a single file that a notebook can show: :func:`text_atten
 from contmax.viz._alignment import alignment_html as alignment_html
 from contmax.viz._alignment import plot_alignment as plot_alignment
 from contmax.viz._density import plot_density as plot_density
+from contmax.viz._density import plot_series_attention as plot_series_attention
 from contmax.viz._image import image_attention_html as image_attention_html
 from contmax.viz._image import plot_image_attention as plot_image_attention
 from contmax.viz._page import HtmlPage as HtmlPage
-from contmax.viz._series import plot_series_attention as plot_series_attention
 from contmax.viz._text import plot_text_attention as plot_text_attention
 from contmax.viz._text import text_attention_html as text_attention_html
 from contmax.viz._theme import DARK as DARK

@@ -11,14 +11,12 @@ from contmax.viz._arguments import (
     Index,
     axes_for,
     checked_tokens,
-    checked_weights,
     literal,
     name_tokens,
     require_matplotlib,
-    require_something,
     scaled,
 )
-from contmax.viz._line import LineMember, line_members, unit_edges
+from contmax.viz._line import TokenAttention
 from contmax.viz._page import HtmlPage, escaped, levels, overlaid, page, shaded
 
 # A density is drawn in this many cells for each source token.
@@ -97,21 +95,22 @@ def plot_alignment(
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['a', 'dog']
     """
-    read, said, shares, members = _checked(source, target, weights, density, index)
-    rows, columns = len(said), len(read)
+    attention, said = _checked(source, target, weights, density, index)
+    shares, rows, columns = attention.weights, len(said), len(attention.tokens)
     drawn = axes_for(ax, max(columns * _INCHES_PER_TOKEN, 1.6) + 1.0, rows * _INCHES_PER_TOKEN + 1.2)
-    if members is not None:
-        _shade(drawn, _mass(members, columns * _CELLS), (rows, columns), colors[1])
+    mass, inside = attention.mass(_CELLS), attention.in_support()
+    if mass is not None:
+        _shade(drawn, mass, (rows, columns), colors[1])
         if shares is not None:
             sizes = (40 * shares.flatten()).tolist()
             drawn.scatter(*_middles(shares), s=sizes, marker="s", color=colors[0])
     elif shares is not None:
         _shade(drawn, shares, (rows, columns), colors[0])
-    inside = _attended(columns, shares, members)
-    if not bool(inside.all()):
+        inside = shares > 0
+    if inside is not None and not bool(inside.all()):
         ink = require_matplotlib().rcParams["text.color"]
         drawn.scatter(*_middles(inside), s=(4.0 * inside.flatten()).tolist(), color=ink, linewidths=0)
-    name_tokens(drawn, read, size=7)
+    name_tokens(drawn, attention.tokens, size=7)
     drawn.set_yticks([place + 0.5 for place in range(rows)], [literal(token) for token in said], fontsize=7)
     drawn.tick_params(axis="y", length=0, pad=1)
     return drawn
@@ -132,11 +131,7 @@ def alignment_html(
     the density underlines. Arrow keys go from cell to cell.
 
     Args:
-        source: L tokens, which divide the unit interval into equal parts; they may contain any characters.
-        target: T tokens.
-        weights: ``(T, L)`` or ``(*batch, T, L)``.
-        density: over the source as the unit interval, of batch shape ``(T,)`` or ``(*batch, T)``.
-        index: index into the batches of weights and density; what remains must be one alignment.
+        source, target, weights, density, index: as for :func:`plot_alignment`; tokens may contain any characters.
         title: title of the page.
 
     Returns:
@@ -150,15 +145,15 @@ def alignment_html(
         >>> "<th scope=row>dog<td><td class=l9>100" in page.html
         True
     """
-    read, said, shares, members = _checked(source, target, weights, density, index)
-    main, under, data = overlaid(shares, None if members is None else _mass(members, len(read)))
+    attention, said = _checked(source, target, weights, density, index)
+    read, both = attention.tokens, attention.weights is not None and attention.densities is not None
+    main, under, data = overlaid(attention)
     heads = "".join(f"<th scope=col><span>{escaped(token)}</span>" for token in read)
     rows = "\n".join(
         f"<tr><th scope=row>{escaped(token)}{_cells(own, other)}"
         for token, own, other in zip(said, main, under, strict=True)
     )
-    both = shares is not None and members is not None
-    legend = " Shade and number: weight. Underline: what of the density falls to the token." if both else ""
+    legend = " Shade and number: weight. Underline: share of the density." if both else ""
     body = (
         "<p>For each target token, from top to bottom, where in the source it looks, in per cent. Each row has its own "
         f"scale; an empty cell is exactly 0.{legend}</p>\n"
@@ -188,40 +183,10 @@ def _short(share: float) -> str:
 
 def _checked(
     source: Sequence[str], target: Sequence[str], weights: Any, density: Distribution | None, index: Index
-) -> tuple[list[str], list[str], Tensor | None, list[LineMember] | None]:
-    """Source and target tokens, the weights (T, L), and a density for each target token.
-
-    Raises:
-        ValueError: if there are more or fewer densities.
-    """
+) -> tuple[TokenAttention, list[str]]:
+    """The attention over the source, one row for each target token, and the target tokens."""
     read, said = checked_tokens("source", source), checked_tokens("target", target)
-    require_something(weights, density)
-    shape = (len(said), len(read))
-    meaning = f"a row for each of {shape[0]} target tokens and a column for each of {shape[1]} source tokens"
-    shares = checked_weights(weights, shape, meaning, index)
-    if density is None:
-        return read, said, shares, None
-    members = line_members(density, index)
-    if len(members) != len(said):
-        raise ValueError(
-            f"density must have batch shape ({len(said)},), one density for each target token; got "
-            f"{tuple(density.batch_shape)}. Pass index= to choose one sentence of a batch."
-        )
-    return read, said, shares, members
-
-
-def _mass(members: list[LineMember], count: int) -> Tensor:
-    """The mass of each density in equal cells of the unit interval, (T, count)."""
-    return torch.stack([member.cell_mass(unit_edges(count)) for member in members])
-
-
-def _attended(columns: int, shares: Tensor | None, members: list[LineMember] | None) -> Tensor:
-    """Which source tokens lie in the support, or have a positive weight if there is no density, (T, L)."""
-    if members is None:
-        assert shares is not None
-        return shares > 0
-    edges = unit_edges(columns)
-    return torch.stack([member.holds((edges[1:] + edges[:-1]) / 2) for member in members])
+    return TokenAttention.of(read, weights, density, index, len(said)), said
 
 
 def _shade(ax: Any, rows: Tensor, shape: tuple[int, int], color: Any) -> None:

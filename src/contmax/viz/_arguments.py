@@ -23,12 +23,7 @@ _UNPRINTABLE = re.compile("[\x80-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def checked_tokens(name: str, tokens: Sequence[str]) -> list[str]:
-    """The tokens as a list.
-
-    Raises:
-        ValueError: if there are none.
-        TypeError: if they are one string, or not all strings.
-    """
+    """The tokens as a list."""
     if isinstance(tokens, str):
         raise TypeError(f"{name} must be a sequence of strings; got one string. Pass text.split().")
     listed = list(tokens)
@@ -58,11 +53,7 @@ def require_density(density: object) -> None:
 
 
 def drawable(values: Tensor, density: Distribution) -> Tensor:
-    """The values of a density on the CPU.
-
-    Raises:
-        ValueError: if one of them is NaN.
-    """
+    """The values of a density on the CPU."""
     if bool(values.isnan().any()):
         raise ValueError(f"{type(density).__name__} has NaN values, so it cannot be drawn. Check its parameters.")
     return values.detach().cpu()
@@ -78,10 +69,6 @@ def checked_weights(
         shape: the wanted shape; −1 is any length above zero.
         meaning: the shape in words, such as "one weight for each of 5 tokens".
         index: into the batch; what remains of it must have one member.
-
-    Raises:
-        ValueError: if the shape differs, or a weight is NaN, infinite or negative.
-        IndexError: if the index is not in the batch.
     """
     if weights is None:
         return None
@@ -105,11 +92,7 @@ def checked_weights(
 
 
 def selected(values: Tensor, batch: torch.Size, index: Index, name: str) -> Tensor:
-    """The values at an index into their first dimensions, which are a batch.
-
-    Raises:
-        IndexError: if it is not in the batch.
-    """
+    """The values at an index into their first dimensions, which are a batch."""
     places = (index,) if isinstance(index, int) else tuple(index)
     inside = len(places) <= len(batch) and all(-n <= i < n for i, n in zip(places, batch, strict=False))
     if not inside:
@@ -141,11 +124,7 @@ def visible(text: str) -> str:
 
 
 def require_matplotlib(module: str = "matplotlib") -> ModuleType:
-    """The module, or an error that says how to install it.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-    """
+    """The module, or an error that says how to install it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -160,10 +139,6 @@ def axes_for(ax: Any, width: float = 6.0, height: float = 3.0) -> Any:
     Args:
         ax: Axes of matplotlib, or None.
         width, height: of a new figure, inches.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-        TypeError: if ``ax`` is something else, such as a figure or an array of Axes.
     """
     axes_class = require_matplotlib("matplotlib.axes").Axes
     if ax is None:

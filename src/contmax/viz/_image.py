@@ -102,11 +102,9 @@ def plot_image_attention(
         >>> outer.center, round(outer.width, 3)
         ((0.25, 0.5), 0.4)
     """
-    pixels = None if image is None else _pixels(image)
-    if pixels is None:
+    if image is None:
         require_something(weights, density)
-    cells = checked_weights(weights, (-1, -1), "a grid of weights (h, w)", index)
-    ellipses = None if density is None else mass_ellipses(density, index)
+    pixels, cells, ellipses = _checked(image, weights, density, index)
     drawn = axes_for(ax, 4.0, 4.0)
     if pixels is not None:
         grey = {"cmap": "gray", "vmin": 0, "vmax": 1} if pixels.dim() == 2 else {}
@@ -143,11 +141,7 @@ def image_attention_html(
     :func:`plot_image_attention`; the share of the mass in each is also given as text. Arrow keys go from cell to cell.
 
     Args:
-        image: ``(H, W)``, ``(H, W, 3)`` or ``(3, H, W)``, bytes or numbers from 0 to 1, shrunk to 640 pixels a side;
-            None draws attention alone.
-        weights: weights of a grid of cells, ``(h, w)`` or ``(*batch, h, w)``.
-        density: over the unit square, of any batch shape: all members are drawn.
-        index: index into the batches of weights and density; one grid of weights must remain.
+        image, weights, density, index: as for :func:`plot_image_attention`; the image is shrunk to 640 pixels a side.
         title: title of the page.
 
     Returns:
@@ -165,10 +159,8 @@ def image_attention_html(
         >>> "holds 100 % of density 1" in page.html
         True
     """
-    pixels = None if image is None else _pixels(image)
     require_something(weights, density)
-    cells = checked_weights(weights, (-1, -1), "a grid of weights (h, w)", index)
-    members = None if density is None else mass_ellipses(density, index)
+    pixels, cells, members = _checked(image, weights, density, index)
     high, wide = (1, 1) if pixels is None else pixels.shape[:2]
     height = _WIDTH * high / wide
     parts = []
@@ -203,6 +195,15 @@ def image_attention_html(
     )
     data = f'"rows":{rows},"columns":{columns},"weight":{numbers(weight)}'
     return page(title, body, data, _RULES, _SCRIPT, height=620)
+
+
+def _checked(
+    image: Any, weights: Any, density: Distribution | None, index: Index
+) -> tuple[Tensor | None, Tensor | None, list[list[MassEllipse]] | None]:
+    """The image as numbers from 0 to 1, the weights of its cells, and the ellipses of each density."""
+    pixels = None if image is None else _pixels(image)
+    cells = checked_weights(weights, (-1, -1), "a grid of weights (h, w)", index)
+    return pixels, cells, None if density is None else mass_ellipses(density, index)
 
 
 def _summary(cells: Tensor | None) -> str:
@@ -264,11 +265,7 @@ def _coloured(cells: Tensor, color: Any, opacity: float) -> Any:
 
 
 def _pixels(image: Any) -> Tensor:
-    """The image as numbers from 0 to 1, (H, W) or (H, W, C) with 3 or 4 colours, on the CPU.
-
-    Raises:
-        ValueError: if the shape or the numbers are not those of an image.
-    """
+    """The image as numbers from 0 to 1, (H, W) or (H, W, C) with 3 or 4 colours, on the CPU."""
     given = torch.as_tensor(image).detach().cpu()
     whole = not given.is_floating_point()
     pixels = given.to(torch.float32) / (255 if whole else 1)

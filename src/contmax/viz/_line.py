@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,10 +12,10 @@ from contmax._typing import Float
 from contmax.densities import Density
 from contmax.densities._region import Intervals, given_region
 from contmax.densities._unchecked import unchecked
-from contmax.viz._arguments import Index, drawable, members, require_density
+from contmax.viz._arguments import Index, checked_weights, drawable, members, require_density, require_something
 
 _POINTS = 401
-# An unbounded density is shown but for this mass in each tail.
+# The view of an unbounded density leaves out this mass in each tail.
 _TAIL = 0.0025
 # A cell whose overlap with the support is below this share of its width counts as unattended: the ends of the support
 # are as imprecise as the parameters.
@@ -46,11 +47,7 @@ class LineMember:
 
     @torch.no_grad()
     def heights(self, points: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-        """p(t).
-
-        Raises:
-            ValueError: if the density is NaN.
-        """
+        """p(t)."""
         found = drawable(self._of(self.density.log_prob(self._spread(points)).exp()), self.density)
         # The height of a density without width is infinite.
         return found.clamp(max=torch.finfo(torch.float32).max)
@@ -124,12 +121,7 @@ class LineMember:
 
 
 def line_members(density: Distribution, index: Index = ()) -> list[LineMember]:
-    """The members of a batch of densities on the line at an index; all of them without one.
-
-    Raises:
-        TypeError: if it is no density on the line.
-        IndexError: if the index is not in the batch.
-    """
+    """The members of a batch of densities on the line at an index; all of them without one."""
     require_density(density)
     if len(density.event_shape):
         raise TypeError(
@@ -144,11 +136,7 @@ def line_members(density: Distribution, index: Index = ()) -> list[LineMember]:
 
 
 def one_line_member(density: Distribution | None, index: Index = ()) -> LineMember | None:
-    """The one member at an index; None if there is no density.
-
-    Raises:
-        ValueError: if there are several.
-    """
+    """The one member at an index; None if there is no density."""
     if density is None:
         return None
     found = line_members(density, index)
@@ -174,6 +162,54 @@ def _merged(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return joined
 
 
-def unit_edges(count: int) -> Float[Tensor, "n+1"]:
-    """Ends of the cells of equal width that tokens take up in the unit interval."""
-    return torch.linspace(0, 1, count + 1, dtype=torch.float64)
+@dataclass(frozen=True)
+class TokenAttention:
+    """Rows of attention over L tokens, which divide the unit interval into cells of equal width.
+
+    Attributes:
+        weights: (T, L), one row for each text or target token; None without weights.
+        densities: one for each row; None without a density.
+    """
+
+    tokens: list[str]
+    weights: Tensor | None
+    densities: list[LineMember] | None
+
+    @classmethod
+    def of(
+        cls, tokens: list[str], weights: Any, density: Distribution | None, index: Index, targets: int | None = None
+    ) -> "TokenAttention":
+        """The checked arguments of a picture: one row of attention, or one for each of several target tokens."""
+        require_something(weights, density)
+        count = len(tokens)
+        shape: tuple[int, ...] = (count,) if targets is None else (targets, count)
+        meaning = f"one weight for each of {count} tokens, shape ({count},)"
+        if targets is not None:
+            meaning = f"a row for each of {targets} target tokens and a column for each of {count} source tokens"
+        shares = checked_weights(weights, shape, meaning, index)
+        shares = None if shares is None else shares.reshape(-1, count)
+        if targets is None:
+            member = one_line_member(density, index)
+            return cls(tokens, shares, None if member is None else [member])
+        members = None if density is None else line_members(density, index)
+        if density is not None and members is not None and len(members) != targets:
+            raise ValueError(
+                f"density must have batch shape ({targets},), one density for each target token; got "
+                f"{tuple(density.batch_shape)}. Pass index= to choose one sentence of a batch."
+            )
+        return cls(tokens, shares, members)
+
+    def _edges(self, parts: int = 1) -> Float[Tensor, "n+1"]:
+        """Ends of the cells, each divided into parts."""
+        return torch.linspace(0, 1, parts * len(self.tokens) + 1, dtype=torch.float64)
+
+    def mass(self, parts: int = 1) -> Tensor | None:
+        """The mass of each density in each token, or in each part of a token, (T, parts · L)."""
+        edges = self._edges(parts)
+        return None if self.densities is None else torch.stack([member.cell_mass(edges) for member in self.densities])
+
+    def in_support(self) -> Tensor | None:
+        """Whether the middle of a token lies in the support of a density, (T, L)."""
+        edges = self._edges()
+        middles = (edges[1:] + edges[:-1]) / 2
+        return None if self.densities is None else torch.stack([member.holds(middles) for member in self.densities])

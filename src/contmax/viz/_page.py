@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from contmax.viz._arguments import scaled, visible
+from contmax.viz._line import TokenAttention
 from contmax.viz._theme import page_colours
 
 #: Number of strengths of shading; strength 0 is no attention at all.
@@ -151,9 +152,10 @@ def escaped(text: str) -> str:
     return html.escape(visible(text), quote=True)
 
 
-def overlaid(shares: Tensor | None, mass: Tensor | None) -> tuple[Tensor, Tensor, str]:
-    """Numbers to shade, numbers to underline (zeros unless weights and density are given), and both as JSON."""
-    found = {name: given for name, given in (("weight", shares), ("density", mass)) if given is not None}
+def overlaid(attention: TokenAttention) -> tuple[Tensor, Tensor, str]:
+    """Rows to shade, rows to underline (zeros unless weights and density are given), and both as JSON."""
+    both = (("weight", attention.weights), ("density", attention.mass()))
+    found = {name: given for name, given in both if given is not None}
     main, *rest = found.values()
     data = ",".join(f'"{name}":{numbers(given.flatten().tolist())}' for name, given in found.items())
     return main, rest[0] if rest else torch.zeros_like(main), data

@@ -49,12 +49,7 @@ class MassEllipse:
 
 
 def mass_ellipses(density: Distribution, index: Index = ()) -> list[list[MassEllipse]] | None:
-    """Ellipses of each member at an index, of a mixture those of its components; None for other shapes.
-
-    Raises:
-        TypeError: if the density does not lie in the plane.
-        ValueError: if it is NaN or infinitely wide.
-    """
+    """Ellipses of each member at an index, of a mixture those of its components; None for other shapes."""
     require_plane(density)
     component: Any = getattr(density, "component_distribution", density)
     if not all(hasattr(component, name) for name in ("loc", "scale_tril")):
@@ -152,11 +147,7 @@ def require_plane(density: Distribution) -> None:
 def grid_heights(
     density: Distribution, first: Float[Tensor, "m"], second: Float[Tensor, "n"], index: Index = ()
 ) -> list[Float[Tensor, "m n"]]:
-    """p at all pairs of two coordinates, for each member at an index.
-
-    Raises:
-        ValueError: if the density is NaN.
-    """
+    """p at all pairs of two coordinates, for each member at an index."""
     require_plane(density)
     batch = density.batch_shape
     points = torch.stack(torch.meshgrid(first, second, indexing="ij"), -1).to(density.mean.device)
@@ -172,7 +163,7 @@ def plane_view(density: Distribution) -> tuple[tuple[float, float], tuple[float,
         spans = [
             [(e.centre[axis] - e.reach[axis], e.centre[axis] + e.reach[axis]) for e in ellipses] for axis in (0, 1)
         ]
-        # An unbounded density goes on beyond the ellipse of nine tenths.
+        # An unbounded density extends beyond the ellipse that holds nine tenths.
         margin = 0.1 if all(e.share in BOUNDED_SHARES for e in ellipses) else 0.4
     else:
         mean, reach = (part.double().cpu().reshape(-1, 2) for part in (density.mean, 3 * density.variance.sqrt()))

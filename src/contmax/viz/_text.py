@@ -7,17 +7,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from contmax.viz._arguments import (
-    Index,
-    axes_for,
-    checked_tokens,
-    checked_weights,
-    name_tokens,
-    require_something,
-    scaled,
-)
+from contmax.viz._arguments import Index, axes_for, checked_tokens, name_tokens, scaled
 from contmax.viz._density import draw_curve
-from contmax.viz._line import LineMember, one_line_member, unit_edges
+from contmax.viz._line import LineMember, TokenAttention
 from contmax.viz._page import HtmlPage, escaped, levels, most_attended, overlaid, page, shaded
 
 # A bar takes a millisecond to draw; the bars of more tokens than these would touch each other.
@@ -113,8 +105,9 @@ def plot_text_attention(
         >>> [float(bar.get_height()) for bar in ax.patches[:4]]
         [0.1, 0.6, 0.3, 0.0]
     """
-    words, shares, member = _checked(tokens, weights, density, index)
-    count = len(words)
+    attention = TokenAttention.of(checked_tokens("tokens", tokens), weights, density, index)
+    shares, member = _row(attention)
+    count = len(attention.tokens)
     drawn = axes_for(ax, max(_INCHES_PER_TOKEN * min(count, _MOST_NAMED), 5.0), 2.0)
     if shares is not None:
         if count <= _MOST_BARS:
@@ -133,8 +126,9 @@ def plot_text_attention(
     drawn.tick_params(axis="y", labelsize=7)
     drawn.set_xticks([])
     if show_tokens and count <= _MOST_NAMED:
-        name_tokens(drawn, words, size=8)
-        for label, attended in zip(drawn.get_xticklabels(), _attended(count, shares, member).tolist(), strict=True):
+        name_tokens(drawn, attention.tokens, size=8)
+        found = [rows[0] > 0 for rows in (attention.weights, attention.in_support()) if rows is not None]
+        for label, attended in zip(drawn.get_xticklabels(), torch.stack(found).any(0).tolist(), strict=True):
             label.set_alpha(1.0 if attended else 0.4)
     return drawn
 
@@ -154,10 +148,7 @@ def text_attention_html(
     tokens are fine.
 
     Args:
-        tokens: L strings; they may contain any characters.
-        weights: weights of the tokens, ``(L,)`` or ``(*batch, L)``.
-        density: over the text as the unit interval, of batch shape ``()`` or ``(*batch)``.
-        index: index into both batches; what remains must be one text.
+        tokens, weights, density, index: as for :func:`plot_text_attention`; tokens may contain any characters.
         title: title of the page.
 
     Returns:
@@ -173,9 +164,11 @@ def text_attention_html(
         >>> "<b>not</b> <b class=l9>&lt;bad&gt;</b>" in page.html
         True
     """
-    words, shares, member = _checked(tokens, weights, density, index)
+    attention = TokenAttention.of(checked_tokens("tokens", tokens), weights, density, index)
+    words, (shares, member) = attention.tokens, _row(attention)
     count = len(words)
-    main, under, data = overlaid(shares, None if member is None else member.cell_mass(unit_edges(count)))
+    main, under, data = overlaid(attention)
+    main, under = main[0], under[0]
     attended = int(((main > 0) | (under > 0)).sum())
     written = " ".join(
         f"<b{shaded(first, second)}>{escaped(word)}</b>"
@@ -194,30 +187,16 @@ def text_attention_html(
     return page(title, body, data, _RULES, _SCRIPT, height=min(260 + 2 * count, 520))
 
 
-def _checked(
-    tokens: Sequence[str], weights: Any, density: Distribution | None, index: Index
-) -> tuple[list[str], Tensor | None, LineMember | None]:
-    """The tokens, their weights (L,) and the density of one text."""
-    words = checked_tokens("tokens", tokens)
-    require_something(weights, density)
-    count = len(words)
-    meaning = f"one weight for each of {count} tokens, shape ({count},)"
-    return words, checked_weights(weights, (count,), meaning, index), one_line_member(density, index)
-
-
-def _attended(count: int, shares: Tensor | None, member: LineMember | None) -> Tensor:
-    """Which tokens have a positive weight, or their middle in the support of the density, (L,)."""
-    attended = torch.zeros(count, dtype=torch.bool) if shares is None else shares > 0
-    if member is not None:
-        edges = unit_edges(count)
-        attended = attended | member.holds((edges[1:] + edges[:-1]) / 2)
-    return attended
+def _row(attention: TokenAttention) -> tuple[Tensor | None, LineMember | None]:
+    """Weights (L,) and density of a text."""
+    weights, densities = attention.weights, attention.densities
+    return None if weights is None else weights[0], None if densities is None else densities[0]
 
 
 def _legend(shares: Tensor | None, member: LineMember | None) -> str:
     if shares is not None and member is not None:
-        return "Shade: weight of a token. Underline: what of the density falls to it. Grey: neither."
-    what = "weight of a token" if member is None else "what of the density falls to a token"
+        return "Shade: weight of a token. Underline: its share of the density. Grey: neither."
+    what = "weight of a token" if member is None else "share of the density in a token"
     return f"Shade: {what}. Grey: none."
 
 

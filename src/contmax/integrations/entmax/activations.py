@@ -1,6 +1,7 @@
 """`entmax.activations`: sparsemax and 1.5-entmax, as functions and as modules."""
 
 from collections.abc import Callable
+from inspect import Parameter, Signature
 from types import SimpleNamespace
 
 import torch
@@ -56,33 +57,58 @@ def entmax15(X: Float[Tensor, "..."], dim: int = -1, k: int | None = None) -> Fl
     return maps.entmax(X, 1.5, dim)
 
 
-class _Map(nn.Module):
-    """A map of this package as a module: the arguments are attributes, and Parameters among them are learned."""
+class _Configured(nn.Module):
+    """A module whose arguments are attributes; Parameters among them are learned.
 
-    def __init__(self, function: Callable[..., Tensor], **arguments: object) -> None:
-        super().__init__()
-        self._function = function
-        self._names = tuple(arguments)
-        for name, value in arguments.items():
-            setattr(self, name, value)
+    A subclass declares them with their defaults, as in ``class Entmax15Loss(_GenericLoss, k=100)``.
+    """
+
+    def __init_subclass__(cls, **defaults: object) -> None:
+        super().__init_subclass__()
+        if not defaults:
+            return
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [Parameter(name, kind, default=value) for name, value in defaults.items()]
+        signature = Signature(parameters)
+
+        def initialise(self: _Configured, *given: object, **named: object) -> None:
+            nn.Module.__init__(self)
+            bound = signature.bind(*given, **named)
+            bound.apply_defaults()
+            for name, value in bound.arguments.items():
+                setattr(self, name, value)
+            self._check()
+
+        # Constructors have the signatures of the original.
+        initialise.__signature__ = Signature([Parameter("self", kind), *parameters])  # type: ignore[attr-defined]
+        cls.__init__ = initialise  # type: ignore[assignment,method-assign]
+
+    def _check(self) -> None:
+        """Refuse arguments that are wrong; subclasses override it."""
+
+
+class _Map(_Configured):
+    """A map of this package as a module; a subclass names the function and the arguments that it takes."""
+
+    _function: Callable[..., Tensor]
+    _names: tuple[str, ...]
+
+    def __init_subclass__(cls, function: Callable[..., Tensor] | None = None, **defaults: object) -> None:
+        super().__init_subclass__(**defaults)
+        if function is not None:
+            cls._function, cls._names = staticmethod(function), tuple(defaults)
 
     def forward(self, X: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The map of the scores along `dim`."""
         return self._function(X, **{name: getattr(self, name) for name in self._names})
 
 
-class Sparsemax(_Map):
+class Sparsemax(_Map, function=sparsemax, dim=-1, k=None):
     """:func:`sparsemax` as a module."""
 
-    def __init__(self, dim: int = -1, k: int | None = None) -> None:
-        super().__init__(sparsemax, dim=dim, k=k)
 
-
-class Entmax15(_Map):
+class Entmax15(_Map, function=entmax15, dim=-1, k=None):
     """:func:`entmax15` as a module."""
-
-    def __init__(self, dim: int = -1, k: int | None = None) -> None:
-        super().__init__(entmax15, dim=dim, k=k)
 
 
 def _entmax15_along_first_axis(X: Float[Tensor, "..."], dim: int = 0, k: int | None = None) -> Float[Tensor, "..."]:

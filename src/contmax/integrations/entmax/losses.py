@@ -7,10 +7,11 @@ labels equal to `ignore_index` (−100 in the functions), stay finite beside −
 from types import SimpleNamespace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from contmax import losses
 from contmax._typing import Float, Int
+from contmax.integrations.entmax.activations import _Configured
 from contmax.integrations.entmax.root_finding import _by_alpha, _inverse_kappa, _normmax_powers, _real
 from contmax.maps._arguments import checked_scores, output_dtype
 
@@ -154,25 +155,25 @@ def _norm(y: Tensor, alpha: float | Tensor) -> Tensor:
     return scale * powers.sum(-1, keepdim=True) ** (1 / alpha)
 
 
-class _GenericLoss(nn.Module):
-    """Base of the loss modules: Fenchel–Young losses at `self.alpha`, the labels to ignore, and the reduction.
+class _GenericLoss(_Configured):
+    """Base of the loss modules: Fenchel–Young losses at `alpha`.
 
-    Args:
-        ignore_index: samples with this label count neither in the sum nor in the mean.
-        reduction: "elementwise_mean" (over the samples that count; 0 if none does), "sum" or "none".
-        arguments: further arguments of the constructor, stored as attributes; Parameters among them are learned.
+    Samples with the label `ignore_index` count neither in the sum nor in the mean. The reduction is "elementwise_mean"
+    (over the samples that count; 0 if none does), "sum" or "none".
     """
 
     alpha: float | Tensor
 
-    def __init__(self, ignore_index: int = -100, reduction: str = "elementwise_mean", **arguments: object) -> None:
-        super().__init__()
-        if reduction not in ("elementwise_mean", "sum", "none"):
-            raise ValueError(f'reduction must be "elementwise_mean", "sum" or "none"; got {reduction!r}.')
-        self.ignore_index = int(ignore_index)
-        self.reduction = reduction
-        for name, value in arguments.items():
-            setattr(self, name, value)
+    ignore_index: int
+    reduction: str
+
+    def __init_subclass__(cls, **defaults: object) -> None:
+        super().__init_subclass__(**(defaults and {**defaults, "ignore_index": -100, "reduction": "elementwise_mean"}))
+
+    def _check(self) -> None:
+        if self.reduction not in ("elementwise_mean", "sum", "none"):
+            raise ValueError(f'reduction must be "elementwise_mean", "sum" or "none"; got {self.reduction!r}.')
+        self.ignore_index = int(self.ignore_index)
 
     def loss(self, X: Float[Tensor, "n classes"], target: Target) -> Float[Tensor, " n"]:
         """One loss per sample, 0 for the ignored ones."""
@@ -190,57 +191,30 @@ class _GenericLoss(nn.Module):
         return values.sum() / (target != self.ignore_index).sum().clamp(min=1)
 
 
-class SparsemaxLoss(_GenericLoss):
+class SparsemaxLoss(_GenericLoss, k=None):
     """:func:`sparsemax_loss` as a module."""
 
     alpha = 2.0
 
-    def __init__(self, k: int | None = None, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
-        super().__init__(ignore_index, reduction, k=k)
 
-
-class SparsemaxBisectLoss(_GenericLoss):
+class SparsemaxBisectLoss(_GenericLoss, n_iter=50):
     """:func:`sparsemax_bisect_loss` as a module."""
 
     alpha = 2.0
 
-    def __init__(self, n_iter: int | None = 50, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
-        super().__init__(ignore_index, reduction, n_iter=n_iter)
 
-
-class Entmax15Loss(_GenericLoss):
+class Entmax15Loss(_GenericLoss, k=100):
     """:func:`entmax15_loss` as a module."""
 
     alpha = 1.5
 
-    def __init__(self, k: int | None = 100, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
-        super().__init__(ignore_index, reduction, k=k)
 
-
-class EntmaxBisectLoss(_GenericLoss):
+class EntmaxBisectLoss(_GenericLoss, alpha=1.5, n_iter=50):
     """:func:`entmax_bisect_loss` as a module; a Parameter `alpha` is registered and learned."""
 
-    def __init__(
-        self,
-        alpha: float | Tensor = 1.5,
-        n_iter: int | None = 50,
-        ignore_index: int = -100,
-        reduction: str = "elementwise_mean",
-    ) -> None:
-        super().__init__(ignore_index, reduction, alpha=alpha, n_iter=n_iter)
 
-
-class NormmaxBisectLoss(EntmaxBisectLoss):
+class NormmaxBisectLoss(EntmaxBisectLoss, alpha=2, n_iter=50):
     """:func:`normmax_bisect_loss` as a module; a Parameter `alpha` is registered and learned."""
-
-    def __init__(
-        self,
-        alpha: float | Tensor = 2,
-        n_iter: int | None = 50,
-        ignore_index: int = -100,
-        reduction: str = "elementwise_mean",
-    ) -> None:
-        super().__init__(alpha, n_iter, ignore_index, reduction)
 
     def loss(self, X: Float[Tensor, "n classes"], target: Target) -> Float[Tensor, " n"]:
         """One loss per sample, 0 for the ignored ones."""

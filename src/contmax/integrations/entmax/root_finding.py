@@ -3,16 +3,15 @@
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from contmax import maps
 from contmax._eager import is_eager_cpu, is_exporting
+from contmax._operator import operator
 from contmax._precision import wide_dtype
 from contmax._typing import Float
-from contmax._vmapped import Places, batch_first
 from contmax.deformed import escort
 from contmax.integrations.entmax.activations import _Map
 from contmax.maps._arguments import checked_scores, output_dtype
@@ -58,25 +57,7 @@ def entmax_bisect(
 def sparsemax_bisect(
     X: Float[Tensor, "..."], dim: int = -1, n_iter: int | None = 50, ensure_sum_one: bool = True
 ) -> Float[Tensor, "..."]:
-    """Sparsemax: the Euclidean projection of the scores onto the simplex.
-
-    Args:
-        X: scores x, any shape; −inf counts as masked.
-        dim: the axis of the distribution.
-        n_iter: accepted for compatibility; the solver runs to the rounding of the dtype.
-        ensure_sum_one: accepted for compatibility; probabilities always add up to one.
-
-    Returns:
-        Probabilities of the shape of X, as :func:`contmax.sparsemax`.
-
-    Example:
-        >>> import torch
-        >>> from contmax.integrations import entmax
-        >>> entmax.sparsemax_bisect(torch.tensor([1.0, 0.5, -1.0]))
-        tensor([0.7500, 0.2500, 0.0000])
-
-    Reference: Martins & Astudillo 2016.
-    """
+    """Sparsemax: :func:`contmax.sparsemax`; `n_iter` and `ensure_sum_one` have no effect."""
     return maps.sparsemax(X, dim)
 
 
@@ -155,8 +136,9 @@ def budget_bisect(
     # Scores 2 or more below the pivot get no mass.
     centred = torch.where(present, x - pivot, -4)
     # A compiled graph holds the search as one node; an exported graph must not depend on our operators.
-    search = _threshold_op if torch.compiler.is_compiling() and not is_exporting() else _threshold
-    p = (centred.detach() - search(centred.detach(), budget.detach(), dim)).clamp(0, 1)
+    search = _threshold if is_exporting() else _traced_threshold
+    last = dim % x.dim() - x.dim()  # torch.vmap puts its axis in front
+    p = (centred.detach() - search(centred.detach(), budget.detach(), last)).clamp(0, 1)
     # The negation makes a NaN active, so that it reaches the result.
     active = ~((p <= 0) | (p >= 1))
     spare = budget - (p >= 1).sum(dim, keepdim=True)
@@ -212,7 +194,7 @@ def _pivot(x: Tensor, budget: float | Tensor, dim: int) -> Tensor:
 
 
 def _threshold(x: Tensor, budget: Tensor, dim: int) -> Tensor:
-    """τ ∈ [−2, 0] with Σ clip(x − τ, 0, 1) = B, by Newton's method with a bracket.
+    """τ ∈ [−2, 0] with Σ clip(x − τ, 0, 1) = B, by Newton's method with a bracket; B has size 1 along `dim`.
 
     The sum is piecewise linear in τ, so a Newton step on the right piece is exact. Every eighth step halves the bracket
     instead, which bounds the number of steps. A row stops when its sum is the budget up to rounding.
@@ -236,49 +218,23 @@ def _threshold(x: Tensor, budget: Tensor, dim: int) -> Tensor:
     return threshold
 
 
-@torch.library.custom_op("contmax::budget_threshold", mutates_args=())
-def _threshold_op(x: Tensor, budget: Tensor, dim: int) -> Tensor:
-    """`_threshold` as one opaque node; the budget has the shape of x with size 1 along `dim`."""
-    return _threshold(x, budget, dim).contiguous()
+_traced_threshold = operator("budget_threshold", like=lambda x, budget, dim: torch.empty_like(budget))(_threshold)
 
 
-@_threshold_op.register_fake
-def _(x: Tensor, budget: Tensor, dim: int) -> Tensor:
-    return budget.new_empty(budget.shape)
-
-
-@_threshold_op.register_vmap
-def _(info: Any, in_dims: Places, x: Tensor, budget: Tensor, dim: int) -> Any:
-    rank = x.dim() - (in_dims[0] is not None)
-    return _threshold_op(*batch_first(info, in_dims, (x, budget)), dim % rank + 1), 0
-
-
-class SparsemaxBisect(_Map):
+class SparsemaxBisect(_Map, function=sparsemax_bisect, dim=-1, n_iter=None):
     """:func:`sparsemax_bisect` as a module."""
 
-    def __init__(self, dim: int = -1, n_iter: int | None = None) -> None:
-        super().__init__(sparsemax_bisect, dim=dim, n_iter=n_iter)
 
-
-class EntmaxBisect(_Map):
+class EntmaxBisect(_Map, function=entmax_bisect, alpha=1.5, dim=-1, n_iter=50):
     """:func:`entmax_bisect` as a module; a Parameter `alpha` is registered and learned."""
 
-    def __init__(self, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int | None = 50) -> None:
-        super().__init__(entmax_bisect, alpha=alpha, dim=dim, n_iter=n_iter)
 
-
-class NormmaxBisect(_Map):
+class NormmaxBisect(_Map, function=normmax_bisect, alpha=2, dim=-1, n_iter=50):
     """:func:`normmax_bisect` as a module; a Parameter `alpha` is registered and learned."""
 
-    def __init__(self, alpha: float | Tensor = 2, dim: int = -1, n_iter: int | None = 50) -> None:
-        super().__init__(normmax_bisect, alpha=alpha, dim=dim, n_iter=n_iter)
 
-
-class BudgetBisect(_Map):
+class BudgetBisect(_Map, function=budget_bisect, budget=2, dim=-1, n_iter=50):
     """:func:`budget_bisect` as a module; a Parameter `budget` is registered and learned."""
-
-    def __init__(self, budget: float | Tensor = 2, dim: int = -1, n_iter: int | None = 50) -> None:
-        super().__init__(budget_bisect, budget=budget, dim=dim, n_iter=n_iter)
 
 
 # Some code calls the autograd functions of the original, as `EntmaxBisectFunction.apply(X, alpha, dim)`.

@@ -11,9 +11,9 @@
 head learn its own.
 """
 
-from contmax.integrations.transformers._alpha import AlphaSchedule as AlphaSchedule
-from contmax.integrations.transformers._alpha import make_alpha_learnable as make_alpha_learnable
-from contmax.integrations.transformers._alpha import set_alpha as set_alpha
-from contmax.integrations.transformers._attention import register as register
-from contmax.integrations.transformers._outputs import ContinuousPooling as ContinuousPooling
-from contmax.integrations.transformers._outputs import EntmaxLogitsProcessor as EntmaxLogitsProcessor
+from contmax.integrations.transformers._attention import ContinuousPooling as ContinuousPooling
+from contmax.integrations.transformers._attention import EntmaxLogitsProcessor as EntmaxLogitsProcessor
+from contmax.integrations.transformers._registration import AlphaSchedule as AlphaSchedule
+from contmax.integrations.transformers._registration import make_alpha_learnable as make_alpha_learnable
+from contmax.integrations.transformers._registration import register as register
+from contmax.integrations.transformers._registration import set_alpha as set_alpha

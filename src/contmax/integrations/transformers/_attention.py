@@ -1,60 +1,35 @@
-"""The attention function that layers of `transformers` call, and its registration as `attn_implementation="entmax"`."""
+"""Entmax inside and behind a model: attention with exact zeros, words to sample from, pooled hidden states."""
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.nn import Module
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import sdpa_mask
-from transformers.utils import logging
+from transformers import LogitsProcessor
 
 from contmax.attention import entmax_attention
-from contmax.integrations.transformers._alpha import alpha_of, attach_learned_alpha
-from contmax.integrations.transformers._layers import (
-    NAME,
-    REFUSED,
-    collects_attentions,
-    is_initialised,
-    number_layers,
-    refuse,
-    require_attention,
-    require_interface,
-    require_settable,
-    uses_entmax,
-)
-from contmax.nn._alpha import AlphaModule
+from contmax.basis import GaussianBasis
+from contmax.integrations.transformers._layers import REFUSED, alpha_of, collects_attentions, refuse
+from contmax.maps import entmax
+from contmax.nn import ContinuousAttention
 
-logger = logging.get_logger(__name__)
+_CARD = """
+---
+{{ card_data }}
+---
 
+A pooling layer on the hidden states of an encoder: attention to an interval of the text, by continuous attention
+([Martins et al. 2020](https://arxiv.org/abs/2006.07214)).
 
-def register() -> None:
-    """Make ``attn_implementation="entmax"`` available to models of `transformers`.
+```python
+from contmax.integrations.transformers import ContinuousPooling
 
-    It registers the attention function and the function that makes its masks, without which padding would be attended
-    to. Methods of `transformers.PreTrainedModel` are extended, since transformers has no other hook for it:
-
-    * models that have no attention, compute it by themselves, or compute it in a way that entmax does not have (soft
-      caps, sinks) refuse ``"entmax"`` when they are made or loaded, where transformers only logs a warning;
-    * a model whose configuration says that α is learned is made with the parameters for it, so that `from_pretrained`
-      finds them (see :func:`make_alpha_learnable`).
-
-    Call it once per process, before models are made; calling it again changes nothing.
-
-    Example:
-        >>> from transformers import BertConfig, BertModel
-        >>> register()
-        >>> config = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
-        >>> config.entmax_alpha = [1.25, 1.5]
-        >>> BertModel._from_config(config, attn_implementation="entmax").config._attn_implementation
-        'entmax'
-    """
-    AttentionInterface.register(NAME, entmax_attention_forward)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    for name, extended in EXTENDED.items():
-        _extend(name, extended)
+pooling = ContinuousPooling.from_pretrained("this/repository")
+pooled = pooling(encoder(**batch).last_hidden_state, batch["attention_mask"])
+```
+"""
 
 
 def entmax_attention_forward(
@@ -122,11 +97,7 @@ def entmax_attention_forward(
 
 
 def _mask_and_bias(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tensor | None]:
-    """A mask of `transformers` as a boolean mask and a bias of the scores.
-
-    Raises:
-        TypeError: if the mask is neither.
-    """
+    """A mask of `transformers` as a boolean mask and a bias of the scores."""
     if mask is None:
         return None, None
     if not isinstance(mask, Tensor) or mask.dim() != 4 or not (mask.dtype == torch.bool or mask.is_floating_point()):
@@ -139,90 +110,97 @@ def _mask_and_bias(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tenso
     return mask > torch.finfo(mask.dtype).min / 2, mask
 
 
-def _extend(name: str, extended: Callable[..., Any]) -> None:
-    """Replace a method of `PreTrainedModel` by `extended(original, self or class, …)`, once."""
-    given = vars(PreTrainedModel)[name]
-    original = given.__func__ if isinstance(given, classmethod) else given
-    if hasattr(original, "_extended_by_contmax"):
-        return
+class ContinuousPooling(
+    torch.nn.Module,
+    PyTorchModelHubMixin,
+    library_name="contmax",
+    license="mit",
+    tags=["continuous-attention", "pooling"],
+    paper_url="https://arxiv.org/abs/2006.07214",
+    model_card_template=_CARD,
+):
+    r"""One vector for a sequence of hidden states: the mean over the interval that the layer looks at.
 
-    @functools.wraps(original)
-    def method(*arguments: Any, **options: Any) -> Any:
-        return extended(original, *arguments, **options)
+    .. math:: c = E_p[V(t)], \qquad V \text{ the signal that the hidden states are observations of}
 
-    method._extended_by_contmax = True  # type: ignore[attr-defined]
-    setattr(PreTrainedModel, name, classmethod(method) if isinstance(given, classmethod) else method)
+    :class:`contmax.nn.ContinuousAttention` with a head that learns where to look. `save_pretrained`, `from_pretrained`
+    and `push_to_hub` come from `huggingface_hub.PyTorchModelHubMixin`; they store the arguments, the weights and a
+    model card.
 
+    Args:
+        embed_dim: E, channels of the hidden states: ``model.config.hidden_size``.
+        num_basis: K, number of basis functions of the signal; they resolve waves of 3/(K − 1) of the sequence or
+            longer.
+        alpha: α of the density: 1 is a Gaussian, 2 a parabola with bounded support.
+        penalty: λ of the ridge fit.
 
-def _init(original: Any, model: PreTrainedModel, *arguments: Any, **options: Any) -> None:
-    """Runs at the beginning of each constructor, before layers are made."""
-    original(model, *arguments, **options)
-    if uses_entmax(model):
-        require_settable(model)
+    Shape:
+        hidden_states (B, L, E), attention_mask (B, L), output (B, E).
 
+    Example:
+        >>> import torch
+        >>> pooling = ContinuousPooling(16)
+        >>> pooling(torch.randn(2, 30, 16), torch.ones(2, 30, dtype=torch.long)).shape
+        torch.Size([2, 16])
+        >>> _, density = pooling(torch.randn(2, 30, 16), need_density=True)
+        >>> density.half_width.shape
+        torch.Size([2])
+    """
 
-def _post_init(original: Any, model: PreTrainedModel) -> None:
-    """Runs at the end of each constructor, before weights are loaded."""
-    if uses_entmax(model):
-        require_interface(model)
-        number_layers(model)
-    elif getattr(model.config, "entmax_alpha", None) is not None:
-        logger.warning_once(
-            f"config.entmax_alpha is {model.config.entmax_alpha}, but attention is {model.config._attn_implementation}:"
-            f' pass attn_implementation="{NAME}" to use it.'
-        )
-    attach_learned_alpha(model)
-    original(model)
+    def __init__(self, embed_dim: int, num_basis: int = 32, alpha: float = 2.0, penalty: float = 0.01) -> None:
+        super().__init__()
+        basis = GaussianBasis.covering(num_basis)
+        self.attention = ContinuousAttention(basis, embed_dim=embed_dim, alpha=alpha, penalty=penalty)
 
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, *, need_density: bool = False
+    ) -> Tensor | tuple[Tensor, Distribution]:
+        """The pooled states, or with `need_density` also the density over the sequence, from 0 to 1.
 
-def _set_attn_implementation(original: Any, model: PreTrainedModel, attn_implementation: Any, **options: Any) -> None:
-    everywhere = not isinstance(attn_implementation, dict)
-    by_part = {"": attn_implementation} if everywhere else attn_implementation
-    models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
-    for part, name in by_part.items():
-        config = model.config if part == "" else getattr(model.config, part, None)
-        for each in models:
-            if name == NAME and (everywhere or each.config is config):
-                require_interface(each)
-    if attn_implementation == NAME:
-        require_attention(model)
-    original(model, attn_implementation, **options)
-    if everywhere:
-        # transformers 5.17 leaves out encoders and decoders that have a copy of the configuration.
-        for each in models:
-            if type(each.config) is type(model.config):
-                each.config._attn_implementation = model.config._attn_implementation
-    number_layers(model)
-
-
-def _initialize_weights(original: Any, model: PreTrainedModel, module: Module, *arguments: Any) -> None:
-    # A checkpoint may have no α; transformers then makes a tensor without a value for it.
-    if type(module) is AlphaModule and not is_initialised(module) and not is_initialised(module.alpha_logit):
-        module.reset_parameters()
-    original(model, module, *arguments)
+        Args:
+            hidden_states: ``outputs.last_hidden_state``.
+            attention_mask: as a tokenizer makes it, 1 or True = a word, 0 or False = padding.
+            need_density: whether to return where the layer looks.
+        """
+        mask = None if attention_mask is None else attention_mask.bool()
+        context, density = self.attention(hidden_states, mask=mask)
+        return (context, density) if need_density else context
 
 
-def _from_config(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
-    model = original(kind, *arguments, **options)
-    # Parts of a model, which may have no attention, are made without the option.
-    if "attn_implementation" in options and uses_entmax(model):
-        require_attention(model)
-    return model
+class EntmaxLogitsProcessor(LogitsProcessor):
+    r"""Lets `generate` sample from exactly the words to which α-entmax gives a positive probability.
 
+    .. math:: z \mapsto \ln\,\alpha\text{-entmax}(z)
 
-def _from_pretrained(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
-    loaded = original(kind, *arguments, **options)
-    model = loaded[0] if isinstance(loaded, tuple) else loaded
-    if uses_entmax(model):
-        require_attention(model)
-    return loaded
+    Words of probability zero get −∞, and the softmax of the result is the entmax of the logits. It comes before
+    ``temperature``, ``top_k`` and ``top_p``: pass ``top_k=0``, since `generate` has 50 by default.
 
+    Args:
+        alpha: α > 0; 1 is softmax, larger values keep fewer words.
 
-EXTENDED: dict[str, Callable[..., Any]] = {
-    "__init__": _init,
-    "post_init": _post_init,
-    "set_attn_implementation": _set_attn_implementation,
-    "_initialize_weights": _initialize_weights,
-    "_from_config": _from_config,
-    "from_pretrained": _from_pretrained,
-}
+    Raises:
+        ValueError: if α is not positive.
+
+    Example:
+        >>> import torch
+        >>> EntmaxLogitsProcessor(2.0)(None, torch.tensor([[1.0, 0.5, -1.0]])).exp()
+        tensor([[0.7500, 0.2500, 0.0000]])
+
+    With a model: ``model.generate(**inputs, do_sample=True, top_k=0, logits_processor=[EntmaxLogitsProcessor(1.5)])``.
+
+    Reference: Martins, Marinho & Martins 2020 (Sparse text generation).
+    """
+
+    def __init__(self, alpha: float = 1.5) -> None:
+        if not 0 < alpha < float("inf"):
+            raise ValueError(f"α must be positive; got {alpha}. 1 is softmax; 1.5 is a good choice.")
+        self.alpha = float(alpha)
+
+    def __call__(self, input_ids: torch.LongTensor | None, scores: torch.Tensor) -> torch.Tensor:
+        """Logarithms of the probabilities, (B, V).
+
+        Args:
+            input_ids: the words so far, which do not matter.
+            scores: logits of the next word, (B, V).
+        """
+        return entmax(scores, self.alpha).log()

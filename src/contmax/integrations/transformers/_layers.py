@@ -1,19 +1,26 @@
-"""The inside of `transformers` that this integration relies on: its private names, and the attention layers of a model.
+"""The inside of `transformers` that this integration relies on: private names, attention layers and their α.
 
 Every private name of `transformers` that the integration reads is in this file; the methods that it extends are in
-`EXTENDED` of `_attention.py`. `tests/integrations/test_transformers_names.py` checks both lists and `_OWN_SOFTMAX`.
+`EXTENDED` of `_registration.py`. `tests/integrations/test_transformers_names.py` checks both lists and `_OWN_SOFTMAX`.
 """
 
 import inspect
 import re
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from collections.abc import Iterator, Sequence
+from numbers import Real
+from typing import Any, NoReturn, cast
 
+from torch import Tensor
 from torch.nn import Module
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.output_capturing import _active_collector
 
+from contmax.nn._alpha import AlphaModule
+
 NAME = "entmax"
+_DEFAULT_ALPHA = 1.5
+# Attributes of configurations that hold the number of layers of a stack.
+_COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
 # Arguments of layers that change the weights and have no counterpart in entmax attention.
 REFUSED = {
     "softcap": "soft-capped scores",
@@ -77,11 +84,7 @@ def attention_layers(model: Module) -> Iterator[tuple[str, Any]]:
 
 
 def entmax_layers(model: Module) -> list[Any]:
-    """The attention layers that use entmax.
-
-    Raises:
-        ValueError: if there are none.
-    """
+    """The attention layers that use entmax."""
     layers = [layer for _, layer in attention_layers(model) if uses_entmax(layer)]
     if not layers:
         raise ValueError(
@@ -98,12 +101,43 @@ def number_layers(model: Module) -> None:
         layer.entmax_layer = number if isinstance(number, int) else int(found[1]) if found else 0
 
 
-def heads_of(layer: Any) -> int:
-    """The number of heads of the queries of an attention layer.
+def alpha_of(layer: Any) -> float | Tensor:
+    """α of an attention layer: a number, or a tensor with one per head if they are learned."""
+    learned = getattr(layer, "entmax_alpha", None)
+    return given_alpha(layer) if learned is None else cast(AlphaModule, learned).alpha
 
-    Raises:
-        ValueError: if neither the layer nor its configuration says so.
-    """
+
+def given_alpha(layer: Any) -> float:
+    """α of a layer in its configuration."""
+    alpha = getattr(layer.config, "entmax_alpha", None)
+    if alpha is None:
+        return _DEFAULT_ALPHA
+    if isinstance(alpha, Real):
+        return float(alpha)
+    number = getattr(layer, "entmax_layer", getattr(layer, "layer_idx", None))
+    if number is None:
+        raise ValueError(
+            f"config.entmax_alpha has one α per layer, and {type(layer).__name__} does not know which layer it is. "
+            f'Call model.set_attn_implementation("{NAME}") after contmax.integrations.transformers.register().'
+        )
+    require_one_per_layer(alpha, layer.config)
+    return float(alpha[number])
+
+
+def require_one_per_layer(alpha: float | Sequence[float], config: PreTrainedConfig) -> None:
+    if isinstance(alpha, Real):
+        return
+    alpha = cast(Sequence[float], alpha)
+    numbers = [getattr(config, name, None) for name in _COUNTS]
+    layers = max((number for number in numbers if isinstance(number, int)), default=len(alpha))
+    if len(alpha) != layers:
+        raise ValueError(
+            f"entmax_alpha must be a number or one per layer, {layers} for {type(config).__name__}; got {len(alpha)}."
+        )
+
+
+def heads_of(layer: Any) -> int:
+    """The number of heads of the queries of an attention layer."""
     for owner in (layer, layer.config):
         for name in ("num_heads", "num_attention_heads", "n_heads", "n_head"):
             number = getattr(owner, name, None)
@@ -121,11 +155,7 @@ def refuse(layer: Module, name: str) -> NoReturn:
 
 
 def require_settable(model: PreTrainedModel) -> None:
-    """Refuse a class of models that computes attention by itself, before its constructor looks the name up.
-
-    Raises:
-        ValueError: if it does.
-    """
+    """Refuse a class of models that computes attention by itself, before its constructor looks the name up."""
     if not model._can_set_attn_implementation():
         raise ValueError(
             f'{type(model).__name__} computes its attention by itself and would ignore attn_implementation="{NAME}". '
@@ -134,11 +164,7 @@ def require_settable(model: PreTrainedModel) -> None:
 
 
 def require_attention(model: Module) -> None:
-    """Refuse a model without any attention, such as a state-space model.
-
-    Raises:
-        ValueError: if neither it nor a model inside of it has attention layers.
-    """
+    """Refuse a model without any attention, such as a state-space model."""
     if next(attention_layers(model), None) is None:
         raise ValueError(
             f'{type(model).__name__} has no attention, so attn_implementation="{NAME}" would change nothing. Leave it '
@@ -147,11 +173,7 @@ def require_attention(model: Module) -> None:
 
 
 def require_interface(model: PreTrainedModel) -> None:
-    """Refuse a model that would go on with softmax, or fail in its first call.
-
-    Raises:
-        ValueError: if one of its modules does, those of inner models excepted.
-    """
+    """Refuse a model that would go on with softmax, or fail in its first call."""
     require_settable(model)
     for module in _own_modules(model):
         for attribute, name in _PASSES.items():

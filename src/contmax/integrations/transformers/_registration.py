@@ -1,12 +1,14 @@
-"""α of each attention layer: from the configuration, raised by a schedule, or learned by each head."""
+"""Models of `transformers` that use entmax: their registration, and α set, learned by each head, or on a schedule."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any, cast
 
-from torch import Tensor
 from torch.nn import Module
 from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
     PreTrainedConfig,
     PreTrainedModel,
     TrainerCallback,
@@ -14,47 +16,144 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.masking_utils import sdpa_mask
+from transformers.utils import logging
 
+from contmax.integrations.transformers._attention import entmax_attention_forward
 from contmax.integrations.transformers._layers import (
     NAME,
     attention_layers,
     entmax_layers,
+    given_alpha,
     heads_of,
+    is_initialised,
     mark_initialised,
     number_layers,
+    require_attention,
+    require_interface,
+    require_one_per_layer,
+    require_settable,
+    uses_entmax,
 )
 from contmax.nn._alpha import AlphaModule
 
-_DEFAULT = 1.5
-# Attributes of configurations that hold the number of layers of a stack.
-_COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+logger = logging.get_logger(__name__)
 
 
-def alpha_of(layer: Any) -> float | Tensor:
-    """α of an attention layer: a number, or a tensor with one per head if they are learned."""
-    learned = getattr(layer, "entmax_alpha", None)
-    return _given_alpha(layer) if learned is None else cast(AlphaModule, learned).alpha
+def register() -> None:
+    """Make ``attn_implementation="entmax"`` available to models of `transformers`.
 
+    It registers the attention function and the function that makes its masks, without which padding would be attended
+    to. Methods of `transformers.PreTrainedModel` are extended, since transformers has no other hook for it:
 
-def _given_alpha(layer: Any) -> float:
-    """α of a layer in its configuration.
+    * models that have no attention, compute it by themselves, or compute it in a way that entmax does not have (soft
+      caps, sinks) refuse ``"entmax"`` when they are made or loaded, where transformers only logs a warning;
+    * a model whose configuration says that α is learned is made with the parameters for it, so that `from_pretrained`
+      finds them (see :func:`make_alpha_learnable`).
 
-    Raises:
-        ValueError: if the configuration has one α per layer, and the layers have no numbers or another count.
+    Call it once per process, before models are made; calling it again changes nothing.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> register()
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
+        >>> config.entmax_alpha = [1.25, 1.5]
+        >>> BertModel._from_config(config, attn_implementation="entmax").config._attn_implementation
+        'entmax'
     """
-    alpha = getattr(layer.config, "entmax_alpha", None)
-    if alpha is None:
-        return _DEFAULT
-    if isinstance(alpha, Real):
-        return float(alpha)
-    number = getattr(layer, "entmax_layer", getattr(layer, "layer_idx", None))
-    if number is None:
-        raise ValueError(
-            f"config.entmax_alpha has one α per layer, and {type(layer).__name__} does not know which layer it is. "
-            f'Call model.set_attn_implementation("{NAME}") after contmax.integrations.transformers.register().'
+    AttentionInterface.register(NAME, entmax_attention_forward)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    for name, extended in EXTENDED.items():
+        _extend(name, extended)
+
+
+def _extend(name: str, extended: Callable[..., Any]) -> None:
+    """Replace a method of `PreTrainedModel` by `extended(original, self or class, …)`, once."""
+    given = vars(PreTrainedModel)[name]
+    original = given.__func__ if isinstance(given, classmethod) else given
+    if hasattr(original, "_extended_by_contmax"):
+        return
+
+    @functools.wraps(original)
+    def method(*arguments: Any, **options: Any) -> Any:
+        return extended(original, *arguments, **options)
+
+    method._extended_by_contmax = True  # type: ignore[attr-defined]
+    setattr(PreTrainedModel, name, classmethod(method) if isinstance(given, classmethod) else method)
+
+
+def _init(original: Any, model: PreTrainedModel, *arguments: Any, **options: Any) -> None:
+    """Runs at the beginning of each constructor, before layers are made."""
+    original(model, *arguments, **options)
+    if uses_entmax(model):
+        require_settable(model)
+
+
+def _post_init(original: Any, model: PreTrainedModel) -> None:
+    """Runs at the end of each constructor, before weights are loaded."""
+    if uses_entmax(model):
+        require_interface(model)
+        number_layers(model)
+    elif getattr(model.config, "entmax_alpha", None) is not None:
+        logger.warning_once(
+            f"config.entmax_alpha is {model.config.entmax_alpha}, but attention is {model.config._attn_implementation}:"
+            f' pass attn_implementation="{NAME}" to use it.'
         )
-    _require_one_per_layer(alpha, layer.config)
-    return float(alpha[number])
+    attach_learned_alpha(model)
+    original(model)
+
+
+def _set_attn_implementation(original: Any, model: PreTrainedModel, attn_implementation: Any, **options: Any) -> None:
+    everywhere = not isinstance(attn_implementation, dict)
+    by_part = {"": attn_implementation} if everywhere else attn_implementation
+    models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    for part, name in by_part.items():
+        config = model.config if part == "" else getattr(model.config, part, None)
+        for each in models:
+            if name == NAME and (everywhere or each.config is config):
+                require_interface(each)
+    if attn_implementation == NAME:
+        require_attention(model)
+    original(model, attn_implementation, **options)
+    if everywhere:
+        # transformers 5.17 leaves out encoders and decoders that have a copy of the configuration.
+        for each in models:
+            if type(each.config) is type(model.config):
+                each.config._attn_implementation = model.config._attn_implementation
+    number_layers(model)
+
+
+def _initialize_weights(original: Any, model: PreTrainedModel, module: Module, *arguments: Any) -> None:
+    # A checkpoint may have no α; transformers then makes a tensor without a value for it.
+    if type(module) is AlphaModule and not is_initialised(module) and not is_initialised(module.alpha_logit):
+        module.reset_parameters()
+    original(model, module, *arguments)
+
+
+def _from_config(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
+    model = original(kind, *arguments, **options)
+    # Check only models made with the option: transformers makes parts, some without attention, without it.
+    if "attn_implementation" in options and uses_entmax(model):
+        require_attention(model)
+    return model
+
+
+def _from_pretrained(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
+    loaded = original(kind, *arguments, **options)
+    model = loaded[0] if isinstance(loaded, tuple) else loaded
+    if uses_entmax(model):
+        require_attention(model)
+    return loaded
+
+
+EXTENDED: dict[str, Callable[..., Any]] = {
+    "__init__": _init,
+    "post_init": _post_init,
+    "set_attn_implementation": _set_attn_implementation,
+    "_initialize_weights": _initialize_weights,
+    "_from_config": _from_config,
+    "from_pretrained": _from_pretrained,
+}
 
 
 def set_alpha(model: Module, alpha: float | Sequence[float]) -> None:
@@ -91,7 +190,7 @@ def set_alpha(model: Module, alpha: float | Sequence[float]) -> None:
     configs = [getattr(module, "config", None) for module in model.modules()]
     configurations = [config for config in configs if isinstance(config, PreTrainedConfig)]
     for config in configurations:
-        _require_one_per_layer(values, config)
+        require_one_per_layer(values, config)
     for config in configurations:
         config.entmax_alpha = values
     number_layers(model)
@@ -143,36 +242,20 @@ def attach_learned_alpha(model: PreTrainedModel) -> None:
 
 
 def _learned(layer: Any, alpha: float | None) -> AlphaModule:
-    start = _given_alpha(layer) if alpha is None else alpha
+    start = given_alpha(layer) if alpha is None else alpha
     module = AlphaModule(start, learnable=True, num_heads=heads_of(layer))
     like = next(layer.parameters(), None)
     return module if like is None else module.to(like.device)
 
 
 def _positive(alpha: float | Sequence[float], name: str) -> float | list[float]:
-    """α as a float, or as a list with one per layer.
-
-    Raises:
-        ValueError: if there is none, or one is not positive and finite.
-    """
+    """α as a float, or as a list with one per layer."""
     values = [float(alpha)] if isinstance(alpha, Real) else [float(a) for a in cast(Sequence[float], alpha)]
     if not values or not all(0 < value < float("inf") for value in values):
         raise ValueError(
             f"{name} must be positive, a number or one per layer; got {alpha}. 1 is softmax; 1.5 is a good choice."
         )
     return values[0] if isinstance(alpha, Real) else values
-
-
-def _require_one_per_layer(alpha: float | Sequence[float], config: PreTrainedConfig) -> None:
-    if isinstance(alpha, Real):
-        return
-    alpha = cast(Sequence[float], alpha)
-    numbers = [getattr(config, name, None) for name in _COUNTS]
-    layers = max((number for number in numbers if isinstance(number, int)), default=len(alpha))
-    if len(alpha) != layers:
-        raise ValueError(
-            f"entmax_alpha must be a number or one per layer, {layers} for {type(config).__name__}; got {len(alpha)}."
-        )
 
 
 class AlphaSchedule(TrainerCallback):
