@@ -7,6 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 import torch
 from torch import Tensor
 
+from contmax.kernels import attention
 from contmax.kernels import numba as cpu
 
 # Nodes, end, stretch, lean and curvature of some path of scales.
@@ -47,11 +48,11 @@ def _line_scales(dtype: torch.dtype) -> None:
 
 def _lists(dtype: torch.dtype) -> None:
     p = torch.eye(2, dtype=dtype).reshape(1, 2, 2)
-    lists = cpu.listed_weights(p, 2)
+    lists = attention.listed_weights(p, 2)
     assert lists is not None
-    cpu.listed_means(*lists, p)
-    slopes = cpu.listed_products(*lists, p, p)
-    cpu.add_listed_gradients(p.clone(), p.clone(), (*lists, slopes), p, p, p)
+    attention.listed_means(*lists, p)
+    slopes = attention.listed_products(*lists, p, p)
+    attention.add_listed_gradients(p.clone(), p.clone(), (*lists, slopes), p, p, p)
 
 
 _KERNELS = (_rows_forward, _rows_backward, _window_values, _window_slopes, _plane, _line_scales, _lists)

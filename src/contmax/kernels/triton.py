@@ -4,12 +4,6 @@ Functions here take plain tensors and launch; they differentiate nothing and che
 (``TRITON_INTERPRET=1`` before triton is imported) they run on CPU tensors, which is how the ordinary tests reach them.
 """
 
-from contmax.kernels.attention._gpu_attention import entmax_attention as entmax_attention
-from contmax.kernels.attention._gpu_attention import entmax_attention_backward as entmax_attention_backward
-from contmax.kernels.attention._gpu_memory import LIST_CAPACITY as LIST_CAPACITY
-from contmax.kernels.attention._gpu_memory import AttentionLists as AttentionLists
-from contmax.kernels.attention._gpu_memory import empty_attention_lists as empty_attention_lists
-from contmax.kernels.attention._gpu_tuning import widest_head as widest_head
 from contmax.kernels.losses._gpu_class_losses import cut_width as cut_width
 from contmax.kernels.losses._gpu_class_losses import row_losses as row_losses
 from contmax.kernels.losses._gpu_class_losses import row_losses_backward as row_losses_backward
