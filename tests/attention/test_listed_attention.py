@@ -6,7 +6,7 @@ import torch
 from contmax import entmax_attention
 from contmax._backend import Backend
 from contmax.attention import _listed, _reference
-from contmax.kernels import attention as kernels
+from contmax.kernels.attention import _cpu_listed
 
 F64 = torch.float64
 
@@ -20,14 +20,14 @@ def _small_blocks(monkeypatch):
 def blocks(monkeypatch):
     """Whether each block was listed."""
     seen = []
-    list_weights = kernels.listed_weights
+    list_weights = _cpu_listed.listed_weights
 
     def noted(p, longest):
         lists = list_weights(p, longest)
         seen.append(lists is not None)
         return lists
 
-    monkeypatch.setattr(kernels, "listed_weights", noted)
+    monkeypatch.setattr(_cpu_listed, "listed_weights", noted)
     return seen
 
 

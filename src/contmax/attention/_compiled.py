@@ -87,20 +87,8 @@ class _CompiledAttention(torch.autograd.Function):
     """Means of the values, then the tensors that their gradients need."""
 
     @staticmethod
-    def forward(
-        is_fused: bool,
-        needs_gradient: bool,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        alpha: float | Tensor,
-        mask: Tensor | None,
-        bias: Tensor | None,
-        lengths: Tensor | None,
-        diagonal: int | None,
-        scale: float,
-    ) -> tuple[Tensor, ...]:
-        inputs = Inputs(query, key, value, alpha, mask, bias, lengths, diagonal, scale)
+    def forward(is_fused: bool, needs_gradient: bool, *arguments: Any) -> tuple[Tensor, ...]:
+        inputs = Inputs(*arguments)
         if not is_fused:
             return listed_means(inputs)
         return tuple(kernels.attention(*inputs[:3], _per_head(inputs), _options(inputs), needs_gradient))

@@ -12,7 +12,6 @@ from contmax._precision import without_autocast
 from contmax.attention._arguments import Inputs
 from contmax.attention._masked import allowed_keys, bias_of_scores
 from contmax.attention._reference import attend_reference, block_of, query_blocks, repeated_heads
-from contmax.kernels import attention as lists
 
 # Lists of more than this share of the keys save nothing.
 _LONGEST_SHARE = 1 / 8
@@ -60,6 +59,8 @@ def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     added = _bias_and_mask(block, scores.dtype)
     if added is not None:
         scores += added
+    from contmax.kernels.attention import _cpu_listed as lists
+
     compiled = kernels.regularized_max_compiled(scores, block.alpha, -1)
     assert compiled is not None
     weights = compiled[0]
@@ -91,6 +92,8 @@ def _gradients_by_lists(
     block: Inputs, listed: tuple[Tensor, Tensor], g: Tensor, sums: tuple[Tensor, Tensor], needs_alpha: bool
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the queries of a block, and of α for each head; those of keys and values are added to the sums."""
+    from contmax.kernels.attention import _cpu_listed as lists
+
     places, weights = listed
     shape = (*block.query.shape[:-1], weights.shape[-1])
     cotangent = _heads_first(g)

@@ -99,7 +99,7 @@ class AttentionKind(NamedTuple):
     @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of kernels by name: numbers, and in capitals constants of compilation."""
-        names = "qb qh qi kb kh kj vb vh vj mb mh mi mj bb bh bi bj".split()
+        names = ["qb", "qh", "qi", "kb", "kh", "kj", "vb", "vh", "vj", "mb", "mh", "mi", "mj", "bb", "bh", "bi", "bj"]
         strides = (*self.strides, self.mask_strides or _NO_STRIDES, self.bias_strides or _NO_STRIDES)
         return {
             "abreast": self.tuning.abreast,

@@ -106,7 +106,7 @@ def _counted(first, second, bound):
 
 @triton.jit
 def _fit(counted, most, CAPACITY: tl.constexpr):
-    """Whether rows with these sums of `_counted` have room in their lists, and at most so many undecided tiles."""
+    """Whether rows with these sums of `_counted` have room in their lists, and no more than `most` undecided tiles."""
     # An undecided tile has at least two keys to list.
     return ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= most)
 

@@ -259,7 +259,7 @@ def _places(KEYS, ends, total, n, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexp
 @triton.jit
 def _rank(to, cells, block, exists, slot):
     """Rank entries for blocks of keys, and count them in the cells; each thread has one entry."""
-    block = tl.where(exists, block, -1 - slot)  # equals no other
+    block = tl.where(exists, block, -1 - slot)  # no other thread has this number
     earlier, all_ = earlier_and_all(block)
     before = tl.load(cells + block, mask=exists, other=0)
     tl.store(to, before + earlier, mask=exists)
