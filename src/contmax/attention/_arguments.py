@@ -1,4 +1,4 @@
-"""What attention accepts: one place that checks queries, keys, values and what comes with them."""
+"""The arguments of attention: all checks of queries, keys, values and options."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from contmax.maps._arguments import checked_alpha
 
 
 class Inputs(NamedTuple):
-    """Checked arguments, all with the same leading axes; scores have the shape (*batch, H, Q, L).
+    """Checked arguments, all with leading axes *batch; scores have the shape (*batch, H, Q, L).
 
     Attributes:
         query: (*batch, H, Q, d).
@@ -187,20 +187,20 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 def _checked_heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> int:
     """How many heads keys and values have."""
-    asked, found, valued = (x.shape[-3] if x.dim() > 2 else 1 for x in (query, key, value))
+    of_query, of_key, of_value = (x.shape[-3] if x.dim() > 2 else 1 for x in (query, key, value))
     if enable_gqa:
-        if found != valued or found == 0 or asked % found:
+        if of_key != of_value or of_key == 0 or of_query % of_key:
             raise ValueError(
                 f"with enable_gqa the number of query heads must be a multiple of the number of key and value heads; "
-                f"got {asked}, {found} and {valued}."
+                f"got {of_query}, {of_key} and {of_value}."
             )
-        return found
-    if len({asked, found, valued} - {1}) > 1 or (asked == 1 and max(found, valued) > 1):
+        return of_key
+    if len({of_query, of_key, of_value} - {1}) > 1 or (of_query == 1 and max(of_key, of_value) > 1):
         raise ValueError(
-            f"query, key and value have {asked}, {found} and {valued} heads. Pass enable_gqa=True if each head of the "
-            "keys serves a group of query heads."
+            f"query, key and value have {of_query}, {of_key} and {of_value} heads. Pass enable_gqa=True if each head "
+            "of the keys serves a group of query heads."
         )
-    return max(found, valued)
+    return max(of_key, of_value)
 
 
 def _broadcasts(x: Tensor, shape: tuple[int, ...]) -> bool:

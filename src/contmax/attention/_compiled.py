@@ -3,6 +3,7 @@
 Both are called by one function of autograd. Derivatives that the kernels do not know come from the reference.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -108,11 +109,10 @@ class _CompiledAttention(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         if refused_by_kernels(g):
             return None, None, *reference_gradients(inputs, needed, g)
+        found: Sequence[Tensor | None]
         if ctx.is_fused:
-            lists = kernels.AttentionLists(*saved)
-            found = kernels.attention_backward(
-                *inputs[:3], _per_head(inputs), _options(inputs), lists, g, needed[3]
-            )  # fmt: skip
+            given = (*inputs[:3], _per_head(inputs), _options(inputs), kernels.AttentionLists(*saved))
+            found = kernels.attention_backward(*given, g, needed[3])
         else:
             found = listed_gradients(inputs, saved, g, needed[3])
         grads = [x if need else None for x, need in zip(found, needed[:4], strict=True)]

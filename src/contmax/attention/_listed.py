@@ -4,6 +4,8 @@ Queries are multiplied with keys as matrices. All other products, of the forward
 the lists. A block with long lists is computed by products of matrices instead.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,8 @@ _LONGEST_SHARE = 1 / 8
 
 def listed_means(inputs: Inputs) -> tuple[Tensor, ...]:
     """Means of the values, then keys and weights of the lists of each block, empty for a block that has none."""
-    given = Inputs(*(x.detach() if isinstance(x, Tensor) else x for x in inputs))
+    detached: list[Any] = [x.detach() if isinstance(x, Tensor) else x for x in inputs]
+    given = Inputs(*detached)
     outputs, saved = [], []
     for rows in query_blocks(given):
         output, *listed = _block_means(block_of(given, rows))

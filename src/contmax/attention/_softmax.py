@@ -14,7 +14,7 @@ from contmax.attention._reference import reference_gradients
 
 
 def can_be_softmax(inputs: Inputs) -> bool:
-    """Whether α is the number one, and torch's kernels know the derivatives that may be asked for."""
+    """Whether α is the number one, and torch's kernels know all derivatives that may follow."""
     if not isinstance(inputs.alpha, float) or inputs.alpha != 1:
         return False
     return torch.compiler.is_compiling() or (all_hold_numbers(*inputs) and not inputs.have_tangents)

@@ -4,7 +4,7 @@ The maxima of the tiles are scores of a part of the keys, and the threshold of a
 So they give an upper bound of the scores without mass. A tile with one maximum above it has one key to list
 (`list_keys`). A tile with two may have more and is *undecided*: its keys are multiplied again (`list_undecided`).
 Mostly there is no third. A program takes sixteen rows and the tiles that any of them leaves undecided, since
-neighbouring rows often leave the same.
+neighbouring rows often share them.
 
 A row that needs more room than a list has, or more work than a product of matrices, is left to the kernels for dense
 blocks (`_gpu_dense`), with all other rows of its block.

@@ -42,10 +42,10 @@ from contmax.kernels.rows._gpu_solve import NOTHING, exceeds, is_climbing, log_m
 _FIRST_STEPS = tl.constexpr(3)
 _MOST_STEPS = tl.constexpr(40)
 _NO_BLOCK = tl.constexpr(2**31 - 1)
-# In half precision a step is the last if ln Σ p is at most _MASS_BEFORE_LAST·k before it, k = 1/(α − 1), or for Halley's
-# steps _MASS_BEFORE_HALLEY·k: most rows are left with a thousandth or less. When the values are averaged, _MASS_LEFT is
-# allowed. A step that leaves more than _LEAST_FALL of the largest ln Σ p is rounding: where scores share a large number,
-# no threshold is better.
+# In half precision a step is the last if before it ln Σ p is at most _MASS_BEFORE_LAST·k, k = 1/(α − 1), or
+# _MASS_BEFORE_HALLEY·k for a step of Halley's: most rows are left with a thousandth or less. _MASS_LEFT is allowed when
+# the values are averaged. A step that leaves more than _LEAST_FALL of the largest ln Σ p is rounding: where scores
+# share a large number, no threshold is better.
 _MASS_BEFORE_LAST = tl.constexpr(0.02)
 _MASS_BEFORE_HALLEY = tl.constexpr(0.19)
 _MASS_LEFT = tl.constexpr(0.002)

@@ -147,8 +147,9 @@ def empty_attended(
 
 
 def _empty_gradients(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> AttentionGradients:
-    grads = [x.new_empty(x.shape) for x in (query, key, value)]
-    return AttentionGradients(*grads, query.new_empty(query.shape[1] if rest[-1] else 0, dtype=torch.float32))
+    d_query, d_key, d_value = (x.new_empty(x.shape) for x in (query, key, value))
+    d_alpha = query.new_empty(query.shape[1] if rest[-1] else 0, dtype=torch.float32)
+    return AttentionGradients(d_query, d_key, d_value, d_alpha)
 
 
 @operator("entmax_attention", like=empty_attended)
