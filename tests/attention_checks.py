@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from contmax import entmax_attention, sparsemax
-from contmax.attention import _fused
-from contmax.kernels.attention import _gpu_tuning as _attention_tuning
+from contmax.attention import _compiled
+from contmax.kernels.attention import _sizes as _attention_tuning
 
 F64, F32, F16 = torch.float64, torch.float32, torch.float16
 
@@ -15,13 +15,13 @@ F64, F32, F16 = torch.float64, torch.float32, torch.float16
 @pytest.fixture
 def _few_queries_too(monkeypatch):
     """Few queries go to the kernels too."""
-    monkeypatch.setattr(_fused, "_FEWEST_QUERIES", 1)
+    monkeypatch.setattr(_compiled, "_FEWEST_QUERIES", 1)
 
 
 @pytest.fixture
 def _as_if_long(monkeypatch):
     """Few queries go to the kernels too, and few keys are listed, as many are."""
-    monkeypatch.setattr(_fused, "_FEWEST_QUERIES", 1)
+    monkeypatch.setattr(_compiled, "_FEWEST_QUERIES", 1)
     monkeypatch.setattr(_attention_tuning, "_FEW_KEYS", 0)
 
 

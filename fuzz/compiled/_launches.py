@@ -12,7 +12,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from contmax import _backend
-from contmax.kernels.attention import _gpu_tuning as _attention_tuning
+from contmax.kernels.attention import _sizes as _attention_tuning
 from contmax.kernels.gpu import _kept
 
 # Chips from Hopper on have the shared memory for large blocks.

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from contmax import entmax_attention
-from contmax.attention import _blocked
+from contmax.attention import _reference
 
 F64 = torch.float64
 
@@ -26,7 +26,7 @@ def given(requires_grad=True):
 @pytest.fixture(params=["at once", "in blocks"])
 def _blocks(request, monkeypatch):
     if request.param == "in blocks":
-        monkeypatch.setattr(_blocked, "_WEIGHTS", 48)
+        monkeypatch.setattr(_reference, "_WEIGHTS", 48)
 
 
 @pytest.mark.usefixtures("_blocks")
@@ -64,7 +64,7 @@ def test_blocks_change_nothing(monkeypatch, causal, dtype):
     bias, mask = torch.randn(2, 11, 9, requires_grad=True), torch.rand(2, 1, 1, 9) > 0.2
     results = []
     for size in (10**6, 40):
-        monkeypatch.setattr(_blocked, "_WEIGHTS", size)
+        monkeypatch.setattr(_reference, "_WEIGHTS", size)
         output = entmax_attention(query, key, value, bias=bias, mask=mask, is_causal=causal)
         results.append([output, *torch.autograd.grad(output.square().sum(), (query, key, value, bias))])
     for whole, parts in zip(*results, strict=True):
@@ -73,7 +73,7 @@ def test_blocks_change_nothing(monkeypatch, causal, dtype):
 
 def test_gradients_of_many_blocks_are_rounded_once(monkeypatch):
     """Each of 400 blocks adds 1/2 to the gradients of two values: a sum in bfloat16 would end at 128."""
-    monkeypatch.setattr(_blocked, "_WEIGHTS", 2)
+    monkeypatch.setattr(_reference, "_WEIGHTS", 2)
     query, key = (torch.zeros(1, 1, n, 2, dtype=torch.bfloat16) for n in (400, 2))
     value = torch.randn(1, 1, 2, 2, dtype=torch.bfloat16, requires_grad=True)
     output = entmax_attention(query, key, value, bias=torch.zeros(2, requires_grad=True))
@@ -82,7 +82,7 @@ def test_gradients_of_many_blocks_are_rounded_once(monkeypatch):
 
 
 def test_blocks_drop_the_same_weights_again(monkeypatch):
-    monkeypatch.setattr(_blocked, "_WEIGHTS", 8)
+    monkeypatch.setattr(_reference, "_WEIGHTS", 8)
     query, key, value = (x.requires_grad_() for x in triple())
     output = entmax_attention(query, key, value, dropout_p=0.5)
     # The output is linear in the values, with the weights that were kept.

@@ -5,7 +5,8 @@ import torch
 
 import contmax
 from contmax import entmax_attention
-from contmax.attention import _blocked
+from contmax._backend import Backend
+from contmax.attention import _reference
 
 F64 = torch.float64
 
@@ -26,9 +27,9 @@ def results(given, bias, **options):
 def way(request, monkeypatch):
     """Through lists of a few queries at a time, through blocks, or at once."""
     if request.param != "whole":
-        monkeypatch.setattr(_blocked, "_WEIGHTS", 100)
+        monkeypatch.setattr(_reference, "_WEIGHTS", 100)
     if request.param != "listed":
-        monkeypatch.setattr("contmax.attention._entmax_attention.can_be_listed", lambda *arguments: False)
+        monkeypatch.setattr("contmax.attention._entmax_attention.backend_of_attention", lambda *given: Backend.TORCH)
     return request.param
 
 

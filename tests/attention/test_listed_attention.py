@@ -4,37 +4,38 @@ import pytest
 import torch
 
 from contmax import entmax_attention
-from contmax.attention import _blocked, _listed
-from contmax.kernels import numba as cpu
+from contmax._backend import Backend
+from contmax.attention import _listed, _reference
+from contmax.kernels.attention import _cpu_listed
 
 F64 = torch.float64
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(_blocked, "_WEIGHTS", 700)
+    monkeypatch.setattr(_reference, "_WEIGHTS", 700)
 
 
 @pytest.fixture
 def blocks(monkeypatch):
     """Whether each block was listed."""
     seen = []
-    list_weights = cpu.listed_weights
+    list_weights = _cpu_listed.listed_weights
 
     def noted(p, longest):
         lists = list_weights(p, longest)
         seen.append(lists is not None)
         return lists
 
-    monkeypatch.setattr(cpu, "listed_weights", noted)
+    monkeypatch.setattr(_cpu_listed, "listed_weights", noted)
     return seen
 
 
 def by_reference(monkeypatch, call):
     """The same call in plain steps."""
     with monkeypatch.context() as patch:
-        patch.setattr("contmax.attention._entmax_attention.can_be_listed", lambda inputs, dropout_p: False)
-        patch.setattr(_blocked, "_WEIGHTS", 10**9)
+        patch.setattr("contmax.attention._entmax_attention.backend_of_attention", lambda *given: Backend.TORCH)
+        patch.setattr(_reference, "_WEIGHTS", 10**9)
         return call()
 
 
@@ -100,7 +101,7 @@ def test_two_threads_do_the_same():
 
 
 def test_memory_of_weights_is_that_of_a_block(monkeypatch):
-    monkeypatch.setattr(_blocked, "_WEIGHTS", 64 * 300)
+    monkeypatch.setattr(_reference, "_WEIGHTS", 64 * 300)
     largest = 0
     reference = _listed._block_means
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from contmax import entmax_attention
-from contmax.attention import _blocked
+from contmax.attention import _reference
 from contmax.kernels.attention import _gpu_attention as triton_attention
 from masked_checks import ALL, FILLERS, assert_never_matters, filled
 
@@ -93,18 +93,18 @@ def check_call(given, alpha, filler, seen, **options):
 
 @pytest.fixture
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(_blocked, "_WEIGHTS", 3 * 2 * HEADS * KEYS)
+    monkeypatch.setattr(_reference, "_WEIGHTS", 3 * 2 * HEADS * KEYS)
 
 
 @pytest.fixture
 def _few_queries_too(monkeypatch):
-    monkeypatch.setattr("contmax.attention._fused._FEWEST_QUERIES", 1)
+    monkeypatch.setattr("contmax.attention._compiled._FEWEST_QUERIES", 1)
 
 
 @pytest.fixture
 def _few_keys_are_listed(monkeypatch):
     pytest.importorskip("triton", reason="Triton's kernels need triton: pip install 'contmax[gpu]'")
-    monkeypatch.setattr("contmax.kernels.attention._gpu_tuning._FEW_KEYS", 0)
+    monkeypatch.setattr("contmax.kernels.attention._sizes._FEW_KEYS", 0)
 
 
 @pytest.mark.parametrize("filler", FILLERS)
@@ -158,10 +158,10 @@ def test_triton_where_lists_are_too_long(form, monkeypatch):
         options["bias"][..., :50] = -math.inf
         seen = torch.arange(230) >= 46
     made = []
-    for_lists = triton_attention.empty_attention_lists
-    monkeypatch.setattr(triton_attention, "empty_attention_lists", lambda *a: made.append(for_lists(*a)) or made[-1])
+    empty = triton_attention.empty_attended
+    monkeypatch.setattr(triton_attention, "empty_attended", lambda *a: made.append(empty(*a)) or made[-1])
     check_call(drawn(1, 1, keys=230, sharp=0.01), 1.5, ALL, seen, **options)
-    assert all(lists.dense.any() for lists in made)
+    assert all(attended.dense.any() for attended in made)
     assert len(made) == 2
 
 

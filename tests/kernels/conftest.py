@@ -5,16 +5,16 @@ import pytest
 
 @pytest.fixture
 def lists(monkeypatch):
-    """What every call keeps for its backward pass."""
-    from contmax.kernels import triton as kernels  # only where its interpreter has been chosen
+    """The lists that every call saves for its backward pass."""
+    from contmax.kernels.attention import _gpu_attention  # only where Triton's interpreter has been chosen
 
     made = []
-    launch = kernels.entmax_attention
+    attend = _gpu_attention.attend
 
     def noted(*arguments):
-        out, kept = launch(*arguments)
-        made.append(kept)
-        return out, kept
+        attended = attend(*arguments)
+        made.append(attended.lists)
+        return attended
 
-    monkeypatch.setattr(kernels, "entmax_attention", noted)
+    monkeypatch.setattr(_gpu_attention, "attend", noted)
     return made

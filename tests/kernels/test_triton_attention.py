@@ -19,7 +19,7 @@ from attention_checks import (
 from contmax import entmax_attention
 from contmax.kernels.attention import _gpu_call as _attention_call
 from contmax.kernels.attention import _gpu_dense as _attention_dense
-from contmax.kernels.attention import _gpu_tuning as _attention_tuning
+from contmax.kernels.attention import _sizes as _attention_tuning
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 

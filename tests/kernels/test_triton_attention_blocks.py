@@ -15,8 +15,8 @@ from attention_checks import (
 )
 from contmax import entmax_attention
 from contmax.kernels.attention import _gpu_call as _attention_call
-from contmax.kernels.attention import _gpu_tuning as _attention_tuning
-from contmax.kernels.attention._gpu_tops import tile_tops
+from contmax.kernels.attention import _sizes as _attention_tuning
+from contmax.kernels.attention._gpu_tile_maxima import tile_maxima
 from contmax.kernels.gpu._kept import Launch
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
@@ -29,7 +29,7 @@ def tops(monkeypatch):
 
     def noted(self, tensors):
         plain(self, tensors)
-        if self.kernel is tile_tops:
+        if self.kernel is tile_maxima:
             made.append(tensors[6])
 
     monkeypatch.setattr(Launch, "_plain", noted)

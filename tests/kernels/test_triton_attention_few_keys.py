@@ -18,7 +18,7 @@ from attention_checks import (
     drawn,
 )
 from contmax import entmax_attention
-from contmax.kernels.attention import _gpu_tuning as _attention_tuning
+from contmax.kernels.attention import _sizes as _attention_tuning
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_few_queries_too")
 PER_HEAD = torch.tensor([1.02, 1.3, 1.1, 2.0])

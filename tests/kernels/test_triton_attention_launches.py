@@ -7,7 +7,7 @@ from attention_checks import F16, F32, _as_if_long, apart, assert_same, compared
 from contmax import entmax_attention
 from contmax.kernels.attention import _gpu_call as _attention_call
 from contmax.kernels.attention import _gpu_launches as _attention_launches
-from contmax.kernels.attention import _gpu_tuning as _attention_tuning
+from contmax.kernels.attention import _sizes as _attention_tuning
 from contmax.kernels.gpu._kept import Launch
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
@@ -44,10 +44,10 @@ def test_a_call_of_the_same_kind_makes_no_launch(made, alphas):
 
 
 def test_blocks_of_queries_have_launches_of_their_own(made, monkeypatch):
-    small = _attention_tuning.Tuning(bytes_of_tops=2**12, rows=16, columns=64)
+    small = _attention_tuning.Tuning(bytes_of_maxima=2**12, rows=16, columns=64)
     monkeypatch.setattr(_attention_call, "TUNING", small)
     passed(drawn(queries=40, keys=300))
-    assert made.count("tile_tops") == made.count("list_keys") == made.count("list_doubted") == 3
+    assert made.count("tile_maxima") == made.count("list_keys") == made.count("list_undecided") == 3
     assert made.count("dense_keys_backward") == 1
 
 
@@ -125,7 +125,7 @@ def test_chips_with_little_shared_memory(dtype, channels, columns, lists, monkey
 
 @pytest.mark.parametrize("dtype", [F32, F16])
 def test_long_tiles_and_blocks_of_queries(monkeypatch, dtype, lists):
-    small = _attention_tuning.Tuning(most_tiles=4, bytes_of_tops=2**12, rows=16, columns=64)
+    small = _attention_tuning.Tuning(most_tiles=4, bytes_of_maxima=2**12, rows=16, columns=64)
     monkeypatch.setattr(_attention_call, "TUNING", small)
     assert_same(drawn(queries=17, keys=300, heads=1, sharp=3.0, dtype=dtype), is_causal=True)
     assert not lists[0].dense.any()

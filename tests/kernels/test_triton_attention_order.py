@@ -9,7 +9,7 @@ import triton.language as tl
 
 from attention_checks import F16, _as_if_long, assert_same, drawn  # noqa: F401 a fixture
 from contmax.kernels.attention import _gpu_call as _attention_call
-from contmax.kernels.attention._gpu_order import block_and_head
+from contmax.kernels.attention._gpu_scores import block_and_head
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 
@@ -46,7 +46,7 @@ def test_every_block_of_every_head_has_one_program(blocks, heads, abreast):
 
 @pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.3, 1.5, 2.0])])
 def test_more_heads_than_go_side_by_side(alpha, monkeypatch):
-    few = dataclasses.replace(_attention_call.TUNING, abreast=2, tops_abreast=2)
+    few = dataclasses.replace(_attention_call.TUNING, abreast=2, maxima_abreast=2)
     monkeypatch.setattr(_attention_call, "TUNING", few)
     query, key, value = drawn(heads=3, queries=130, keys=130, dtype=F16)
     query[:, 1] *= 0.01  # flat: dense

@@ -82,7 +82,7 @@ def test_the_loss_of_a_linear_layer(capacity, monkeypatch):
 )
 @pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.05, 2.0])], ids=["one alpha", "one alpha per head"])
 def test_attention(alpha, dtype, few_keys, sharp, monkeypatch):
-    monkeypatch.setattr("contmax.kernels.attention._gpu_tuning._FEW_KEYS", few_keys)
+    monkeypatch.setattr("contmax.kernels.attention._sizes._FEW_KEYS", few_keys)
     given = drawn(heads=2, groups=1, queries=5, keys=140, values=20, dtype=dtype, sharp=sharp)
     options = {"lengths": torch.tensor([138]), "is_causal": True, "enable_gqa": True}
     check(lambda *inputs: contmax.entmax_attention(*inputs, alpha=alpha, **options), *given)
@@ -90,7 +90,7 @@ def test_attention(alpha, dtype, few_keys, sharp, monkeypatch):
 
 @pytest.mark.parametrize("few_keys", [0, 1024], ids=["lists", "few keys"])
 def test_biases_by_distance(few_keys, monkeypatch):
-    monkeypatch.setattr("contmax.kernels.attention._gpu_tuning._FEW_KEYS", few_keys)
+    monkeypatch.setattr("contmax.kernels.attention._sizes._FEW_KEYS", few_keys)
     bias = torch.randn(2, 1, 5 + 70 - 1)
     check(lambda *inputs: contmax.entmax_attention(*inputs, bias=bias), *drawn(heads=2, queries=5, keys=70))
 
@@ -98,7 +98,7 @@ def test_biases_by_distance(few_keys, monkeypatch):
 @pytest.mark.parametrize("dtype", [F32, F16])
 def test_a_list_that_overflows_leaves_the_next_one_alone(dtype, monkeypatch):
     # The last row of a block has 256 equal scores, twice what a list holds; the next row is of another block.
-    monkeypatch.setattr("contmax.kernels.attention._gpu_tuning._FEW_KEYS", 0)
+    monkeypatch.setattr("contmax.kernels.attention._sizes._FEW_KEYS", 0)
     query, key, value = drawn(queries=65, keys=256, dtype=dtype)
     query[:, :, :63] = 0.0
     query[..., :63, 0], query[:, :, 63] = 30.0, 0.0

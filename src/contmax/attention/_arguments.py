@@ -1,4 +1,4 @@
-"""What attention accepts: one place that checks queries, keys, values and what comes with them."""
+"""The arguments of attention: all checks of queries, keys, values and options."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from torch.autograd import forward_ad
 
 from contmax._eager import all_eager, is_eager_cpu
 from contmax._mask import require_boolean
-from contmax.attention._distances import full_shape
+from contmax.kernels.attention import is_by_distance
 from contmax.maps._arguments import checked_alpha
 
 
 class Inputs(NamedTuple):
-    """Checked arguments, all with the same leading axes; scores have the shape (*batch, H, Q, L).
+    """Checked arguments, all with leading axes *batch; scores have the shape (*batch, H, Q, L).
 
     Attributes:
         query: (*batch, H, Q, d).
@@ -23,7 +23,7 @@ class Inputs(NamedTuple):
         value: (*batch, G, L, c).
         alpha: a float, or a tensor (*, 1, 1) that broadcasts to the scores.
         mask: boolean, broadcasts to the scores, or None.
-        bias: real, broadcasts to the scores, or one number for each distance (`is_by_distance`), or None.
+        bias: real, broadcasts to the scores, or has one number for each distance (`is_by_distance`), or None.
         lengths: how many keys exist, integers that broadcast to the scores' (*batch, 1, 1, 1), or None.
         diagonal: query i meets keys up to i + diagonal; None if all.
         scale: factor of the scores.
@@ -46,28 +46,28 @@ class Inputs(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Those of the arguments that are tensors."""
+        """The arguments that are tensors."""
         return [x for x in self if isinstance(x, Tensor)]
 
     @property
     def hold_numbers(self) -> bool:
-        """Whether this is neither a trace nor a transform of torch.func, nor are there derivatives in forward mode."""
+        """Whether the call is neither traced nor transformed by torch.func, and carries no forward-mode derivatives."""
         return all_eager(*self) and not self.have_tangents
 
     @property
     def have_tangents(self) -> bool:
-        """Whether there are derivatives in forward mode."""
+        """Whether the call carries forward-mode derivatives."""
         return any(forward_ad.unpack_dual(x).tangent is not None for x in self.tensors)
 
 
 def save_inputs(ctx: Any, inputs: tuple[Any, ...], *others: Tensor) -> None:
-    """Keep inputs, which need not be tensors, and other tensors for a backward pass."""
+    """Save inputs, of which some are no tensors, and other tensors for a backward pass."""
     ctx.fixed = [None if isinstance(x, Tensor) else x for x in inputs]
     ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs), *others)
 
 
 def saved_inputs(ctx: Any) -> tuple[Inputs, list[Tensor]]:
-    """What `save_inputs` has kept."""
+    """The inputs and other tensors that `save_inputs` has saved."""
     saved, count = ctx.saved_tensors, len(ctx.fixed)  # torch.utils.checkpoint hands them out once
     given: list[Any] = [f if x is None else x for x, f in zip(saved[:count], ctx.fixed, strict=True)]
     return Inputs(*given), list(saved[count:])
@@ -91,9 +91,10 @@ def checked_inputs(
     Raises:
         ValueError, TypeError: with what was got, what it means and what to pass.
     """
-    _require_tensors(query=query, key=key, value=value)
-    optional = {"mask": mask, "bias": bias, "lengths": lengths}
-    _require_tensors(**{name: x for name, x in optional.items() if x is not None})
+    named = {"query": query, "key": key, "value": value, "mask": mask, "bias": bias, "lengths": lengths}
+    for name, x in named.items():
+        if not isinstance(x, Tensor) and (x is not None or name in ("query", "key", "value")):
+            raise TypeError(f"{name} must be a tensor; got {type(x).__name__}. Pass torch.as_tensor({name}).")
     query, key, value = _as_autocast_takes(query, key, value)
     _check_tensors(query, key, value)
     if not 0 <= dropout_p < 1:
@@ -107,11 +108,14 @@ def checked_inputs(
     if mask is not None:
         mask = torch.atleast_2d(_beside(query, _fitting(mask, shape, "mask"), "mask"))
     if bias is not None:
-        bias = torch.atleast_2d(_beside(query, _fitting(bias, full_shape(bias, shape), "bias"), "bias"))
+        bias = torch.atleast_2d(_beside(query, _fitting(bias, shape_of_bias(bias, shape), "bias"), "bias"))
         if not bias.is_floating_point():
             raise TypeError(
                 f"bias is added to the scores and must be floating-point; got {bias.dtype}. Pass bias.float()."
             )
+    scale = None if scale is None else float(scale)  # the scale in a traced program may be symbolic
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale multiplies the scores and must be finite; got {scale}. Leave it out for 1/√d.")
     return Inputs(
         query,
         key,
@@ -121,29 +125,20 @@ def checked_inputs(
         bias,
         checked_lengths(lengths, batch, query),
         key.shape[-2] - query.shape[-2] if is_causal else None,
-        1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else _checked_scale(scale),
+        1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale,
     )
 
 
-def _require_tensors(**arguments: object) -> None:
-    for name, x in arguments.items():
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a tensor; got {type(x).__name__}. Pass torch.as_tensor({name}).")
-
-
-def _checked_scale(scale: float) -> float:
-    """The scale as a number; one of a traced program may be symbolic."""
-    scale = float(scale)
-    if not math.isfinite(scale):
-        raise ValueError(f"scale multiplies the scores and must be finite; got {scale}. Leave it out for 1/√d.")
-    return scale
+def shape_of_bias(bias: Tensor, scores: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape to which a bias in either form broadcasts, for scores of this shape."""
+    return (*scores[:-2], 1, bias.shape[-1]) if is_by_distance(bias, *scores[-2:]) else scores
 
 
 def _common_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
     """Axes before those of heads, positions and channels."""
     batch: tuple[int, ...] = query.shape[:-3]
     if batch == key.shape[:-3] == value.shape[:-3]:
-        return batch  # as a rule; torch takes longer to ask than a short attention
+        return batch  # torch.broadcast_shapes takes longer than a short attention
     try:
         batch = torch.broadcast_shapes(batch, key.shape[:-3], value.shape[:-3])
     except RuntimeError:
@@ -156,7 +151,7 @@ def _common_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
 
 
 def _with_leading(x: Tensor, leading: tuple[int, ...]) -> Tensor:
-    """x with such axes before the last two; what has them stays as it is, and is no node of autograd's graph."""
+    """x expanded to these axes before the last two; an x that has them is returned itself: no node for autograd."""
     return x if x.shape[:-2] == leading else x.expand(*leading, *x.shape[-2:])
 
 
@@ -192,28 +187,32 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 def _checked_heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> int:
     """How many heads keys and values have."""
-    asked, found, valued = (x.shape[-3] if x.dim() > 2 else 1 for x in (query, key, value))
+    of_query, of_key, of_value = (x.shape[-3] if x.dim() > 2 else 1 for x in (query, key, value))
     if enable_gqa:
-        if found != valued or found == 0 or asked % found:
+        if of_key != of_value or of_key == 0 or of_query % of_key:
             raise ValueError(
                 f"with enable_gqa the number of query heads must be a multiple of the number of key and value heads; "
-                f"got {asked}, {found} and {valued}."
+                f"got {of_query}, {of_key} and {of_value}."
             )
-        return found
-    if len({asked, found, valued} - {1}) > 1 or (asked == 1 and max(found, valued) > 1):
+        return of_key
+    if len({of_query, of_key, of_value} - {1}) > 1 or (of_query == 1 and max(of_key, of_value) > 1):
         raise ValueError(
-            f"query, key and value have {asked}, {found} and {valued} heads. Pass enable_gqa=True if each head of the "
-            "keys serves a group of query heads."
+            f"query, key and value have {of_query}, {of_key} and {of_value} heads. Pass enable_gqa=True if each head "
+            "of the keys serves a group of query heads."
         )
-    return max(found, valued)
+    return max(of_key, of_value)
+
+
+def _broadcasts(x: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether x broadcasts to a shape. Sizes of a traced program may be equal and yet not be found in a tuple."""
+    return x.dim() <= len(shape) and all(
+        n == 1 or n == size for n, size in zip(reversed(x.shape), reversed(shape), strict=False)
+    )
 
 
 def _fitting(x: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
-    """x, if it broadcasts to the scores; sizes of a traced program are equal, but not found in a tuple."""
-    fits = x.dim() <= len(shape) and all(
-        n == 1 or n == size for n, size in zip(reversed(x.shape), reversed(shape), strict=False)
-    )
-    if not fits:
+    """x, if it broadcasts to the scores."""
+    if not _broadcasts(x, shape):
         raise ValueError(
             f"{name} of shape {tuple(x.shape)} does not broadcast to the scores (*batch, heads, queries, keys) = "
             f"{shape}. Pass a mask (B, L) of keys as mask[:, None, None]."
@@ -222,7 +221,7 @@ def _fitting(x: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
 
 
 def _beside(query: Tensor, x: Tensor, name: str) -> Tensor:
-    """x on the device of the queries: kernels are given addresses. As in torch, a single number may be elsewhere."""
+    """x on the device of the queries, as kernels read it there. As in torch, a single number may be elsewhere."""
     if x.device == query.device:
         return x
     if x.dim() == 0:
@@ -237,7 +236,7 @@ def _alpha_of_heads(alpha: float | Tensor, query: Tensor, heads: int) -> float |
         raise ValueError(
             f"alpha must be a number or one per head, ({heads},); got a tensor of shape {tuple(alpha.shape)}."
         )
-    # Before it goes to the device of the queries: numbers on a GPU cannot be looked at.
+    # α is checked before it is moved to the device of the queries: reading a number on a GPU would wait for it.
     checked = checked_alpha(alpha[:, None, None] if isinstance(alpha, Tensor) and alpha.dim() else alpha, query, -1)
     return _beside(query, checked, "alpha").reshape(-1, 1, 1) if isinstance(checked, Tensor) else checked
 
@@ -251,9 +250,7 @@ def checked_lengths(lengths: Tensor | None, batch: tuple[int, ...], query: Tenso
             f"lengths counts the keys of each sequence and must be integers; got {lengths.dtype}. Pass a boolean mask "
             "as mask=."
         )
-    if lengths.dim() > len(batch) or any(
-        n != 1 and n != size for n, size in zip(reversed(lengths.shape), reversed(batch), strict=False)
-    ):
+    if not _broadcasts(lengths, batch):
         raise ValueError(f"lengths must have one number per sequence, {tuple(batch)}; got {tuple(lengths.shape)}.")
     if is_eager_cpu(lengths) and lengths.numel() and int(lengths.min()) < 0:
         raise ValueError(

@@ -1,15 +1,14 @@
-"""The one function: which way a call takes, and what it promises."""
+"""`entmax_attention`: its promises, and the choice among its implementations."""
 
 from torch import Tensor
 
+from contmax._backend import Backend
 from contmax._eager import refuse_tracing
 from contmax._typing import Bool, Float, Int
 from contmax.attention._arguments import Inputs, checked_inputs
-from contmax.attention._blocked import attend_in_blocks
-from contmax.attention._fused import attend_fused, can_be_fused
-from contmax.attention._listed import attend_listed, can_be_listed
+from contmax.attention._compiled import attend_fused, attend_listed, backend_of_attention
 from contmax.attention._masked import masked_as_zeros
-from contmax.attention._reference import attend_reference
+from contmax.attention._reference import attend_in_blocks, attend_reference
 from contmax.attention._softmax import attend_softmax, can_be_softmax
 
 
@@ -90,18 +89,18 @@ def entmax_attention(
 
 
 def _attended(inputs: Inputs, dropout_p: float) -> Tensor:
-    """The output by whichever way takes these arguments."""
-    if inputs.key.shape[-2] > 0:
-        if can_be_fused(inputs, dropout_p):
-            return attend_fused(inputs)
-        inputs = masked_as_zeros(inputs)
-        if can_be_softmax(inputs):
-            return attend_softmax(inputs, dropout_p)
-        if can_be_listed(inputs, dropout_p):
-            return attend_listed(inputs)
-        if inputs.hold_numbers:
-            return attend_in_blocks(inputs, dropout_p)
-    return attend_reference(inputs, dropout_p).output
+    """The output by the implementation that takes these arguments."""
+    if inputs.key.shape[-2] == 0:
+        return attend_reference(inputs, dropout_p).output
+    backend = backend_of_attention(inputs, dropout_p)
+    if backend is Backend.TRITON:
+        return attend_fused(inputs)
+    inputs = masked_as_zeros(inputs)
+    if can_be_softmax(inputs):
+        return attend_softmax(inputs, dropout_p)
+    if backend is Backend.NUMBA:
+        return attend_listed(inputs)
+    return attend_in_blocks(inputs, dropout_p) if inputs.hold_numbers else attend_reference(inputs, dropout_p).output
 
 
 def _as_given(x: Tensor, query: Tensor, inputs: Inputs) -> Tensor:

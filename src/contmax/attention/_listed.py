@@ -1,7 +1,7 @@
-"""Attention on a CPU: weights of a block of queries are made, and kept as lists of those that are not zero.
+"""Attention on a CPU: the weights of a block of queries become lists of those that are not zero.
 
-One product of matrices is left, that of queries and keys. All others, of the forward and of the backward pass, are sums
-over the lists. A block with long lists is left to products of matrices, as in `_blocked`.
+Queries are multiplied with keys as matrices. All other products, of the forward and of the backward pass, are sums over
+the lists. A block with long lists is computed by products of matrices instead.
 """
 
 from typing import Any
@@ -10,86 +10,48 @@ import torch
 from torch import Tensor
 
 from contmax import kernels
-from contmax._autograd import apply
-from contmax._by_reference import gradients_by_reference, refused_by_kernels
-from contmax._precision import wide_dtype, without_autocast
-from contmax.attention._arguments import Inputs, save_inputs, saved_inputs
-from contmax.attention._blocked import block_of, query_blocks
-from contmax.attention._distances import bias_of_scores
-from contmax.attention._reference import allowed_keys, attend_reference, repeated_heads
-from contmax.maps._half_precision import widened_scores
+from contmax._precision import without_autocast
+from contmax.attention._arguments import Inputs
+from contmax.attention._masked import allowed_keys, bias_of_scores
+from contmax.attention._reference import attend_reference, block_of, query_blocks, repeated_heads
 
 # Lists of more than this share of the keys save nothing.
 _LONGEST_SHARE = 1 / 8
 
 
-def can_be_listed(inputs: Inputs, dropout_p: float) -> bool:
-    """Whether all tensors hold numbers on a CPU, there are some, and weights have zeros."""
-    if 0 in (*inputs.query.shape, *inputs.value.shape):
-        return False
-    wide = wide_dtype(inputs.query.dtype)
-    if dropout_p > 0 or not inputs.hold_numbers or not kernels.attention_is_listed(wide, inputs.tensors):
-        return False
-    if inputs.bias is not None and inputs.bias.requires_grad and torch.is_grad_enabled():
-        return False
-    if isinstance(inputs.alpha, Tensor):
-        alpha = inputs.alpha.detach()
-        return bool(((alpha > 1) & (alpha <= 2)).all())
-    return 1 < inputs.alpha <= 2
+def listed_means(inputs: Inputs) -> tuple[Tensor, ...]:
+    """Means of the values, then keys and weights of the lists of each block, empty for a block that has none."""
+    detached: list[Any] = [x.detach() if isinstance(x, Tensor) else x for x in inputs]
+    given = Inputs(*detached)
+    outputs, saved = [], []
+    for rows in query_blocks(given):
+        output, *listed = _block_means(block_of(given, rows))
+        outputs.append(output)
+        saved += listed
+    return torch.cat(outputs, -2), *saved
 
 
-def attend_listed(inputs: Inputs) -> Tensor:
-    """Means of the values for all queries, (*batch, H, Q, c), in full precision."""
-    query, key, value = (widened_scores(x) for x in inputs[:3])
-    output: Tensor = apply(_ListedAttention, query, key, value, *inputs[3:])[0]
-    return output
-
-
-class _ListedAttention(torch.autograd.Function):
-    """Means of the values, then places and weights of the lists of each block; empty for a block that has none."""
-
-    @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        detached: list[Any] = [x.detach() if isinstance(x, Tensor) else x for x in arguments]
-        inputs = Inputs(*detached)
-        outputs, kept = [], []
-        for rows in query_blocks(inputs):
-            output, *lists = _block_means(block_of(inputs, rows))
-            outputs.append(output)
-            kept += lists
-        return torch.cat(outputs, -2), *kept
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-        save_inputs(ctx, inputs, *output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        inputs, kept = saved_inputs(ctx)
-        others = (None,) * (len(inputs) - 4)
-        if g is None:
-            return None, None, None, None, *others
-        needed = ctx.needs_input_grad[:4]
-        if refused_by_kernels(g):
-            return *gradients_by_reference(_of_tensors(inputs), _differentiable(inputs), needed, g), *others
-        return *_gradients(inputs, kept, g, needed[3]), *others
-
-
-def _differentiable(inputs: Inputs) -> tuple[Tensor | None, ...]:
-    """Query, key, value, and α if it is a tensor."""
-    return *inputs[:3], inputs.alpha if isinstance(inputs.alpha, Tensor) else None
-
-
-def _of_tensors(inputs: Inputs) -> Any:
-    """The reference as a function of these four."""
-
-    def output(query: Tensor, key: Tensor, value: Tensor, alpha: Tensor | None) -> Tensor:
-        index = inputs.alpha if alpha is None else alpha
-        return attend_reference(Inputs(query, key, value, index, *inputs[4:]), 0.0).output
-
-    return output
+def listed_gradients(
+    inputs: Inputs, saved: list[Tensor], g: Tensor, needs_alpha: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of query, key and value, and of α for each head where it is needed."""
+    query, key, value, g = (x.detach() for x in (*inputs[:3], g))
+    inputs = inputs._replace(query=query, key=key, value=value)
+    d_query = torch.empty_like(query, memory_format=torch.contiguous_format)
+    d_key, d_value = (x.new_zeros(x.shape) for x in (key, value))
+    d_alpha = query.new_zeros(query.shape[-3]) if needs_alpha else None
+    for i, rows in enumerate(query_blocks(inputs)):
+        block, along = block_of(inputs, rows), g[..., rows, :]
+        keys = block.key.shape[-2]
+        if saved[2 * i].numel() == 0:
+            sums = d_key[..., :keys, :], d_value[..., :keys, :]
+            found = _gradients_by_matrices(block, along, sums, needs_alpha)
+        else:
+            found = _gradients_by_lists(block, (saved[2 * i], saved[2 * i + 1]), along, (d_key, d_value), needs_alpha)
+        d_query[..., rows, :] = found[0]
+        if d_alpha is not None:
+            d_alpha += found[1]
+    return d_query, d_key, d_value, d_alpha
 
 
 def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,23 +62,25 @@ def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     added = _bias_and_mask(block, scores.dtype)
     if added is not None:
         scores += added
+    from contmax.kernels.attention import _cpu_listed as lists
+
     compiled = kernels.regularized_max_compiled(scores, block.alpha, -1)
     assert compiled is not None
     weights = compiled[0]
     longest = int(_LONGEST_SHARE * weights.shape[-1]) + 8
-    lists = kernels.listed_weights(weights.flatten(0, -3), longest)
-    if lists is None:
+    listed = lists.listed_weights(weights.flatten(0, -3), longest)
+    if listed is None:
         empty = weights.new_empty(0)
         with without_autocast(value):
             return weights @ value, empty, empty
-    means = kernels.listed_means(*lists, _heads_first(block.value))
-    return means.reshape(*weights.shape[:-1], value.shape[-1]), *lists
+    means = lists.listed_means(*listed, _heads_first(block.value))
+    return means.reshape(*weights.shape[:-1], value.shape[-1]), *listed
 
 
 def _bias_and_mask(block: Inputs, dtype: torch.dtype) -> Tensor | None:
-    """What is added to the scores: the bias, and −inf where a key may not be attended; None for nothing.
+    """The bias, and −inf where a key may not be attended, to be added to the scores; None for nothing.
 
-    One pass over few numbers and one over the scores: a masked fill of the scores takes several.
+    It takes one pass over few numbers and one over the scores: a masked fill of the scores takes several.
     """
     bias, allowed = block.bias, allowed_keys(block)
     if bias is not None:
@@ -127,50 +91,33 @@ def _bias_and_mask(block: Inputs, dtype: torch.dtype) -> Tensor | None:
     return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)
 
 
-def _gradients(inputs: Inputs, kept: list[Tensor], g: Tensor, needs_alpha: bool) -> tuple[Tensor | None, ...]:
-    """Of query, key, value, and α."""
-    query, key, value, g = (x.detach() for x in (*inputs[:3], g))
-    inputs = inputs._replace(query=query, key=key, value=value)
-    d_query = torch.empty_like(query, memory_format=torch.contiguous_format)
-    d_key, d_value = (x.new_zeros(x.shape) for x in (key, value))
-    d_alpha = query.new_zeros(query.shape[-3]) if needs_alpha else None
-    for i, rows in enumerate(query_blocks(inputs)):
-        block, lists, along = block_of(inputs, rows), kept[2 * i : 2 * i + 2], g[..., rows, :]
-        found = _block_gradients(block, lists, along, (d_key, d_value), needs_alpha)
-        d_query[..., rows, :] = found[0]
-        if d_alpha is not None:
-            d_alpha += found[1]
-    alpha = inputs.alpha
-    if d_alpha is not None and isinstance(alpha, Tensor):
-        d_alpha = d_alpha.reshape(-1, 1, 1).sum_to_size(alpha.shape).to(alpha.dtype)
-    return d_query, d_key, d_value, d_alpha
-
-
-def _block_gradients(
-    block: Inputs, lists: list[Tensor], g: Tensor, sums: tuple[Tensor, Tensor], needs_alpha: bool
+def _gradients_by_lists(
+    block: Inputs, listed: tuple[Tensor, Tensor], g: Tensor, sums: tuple[Tensor, Tensor], needs_alpha: bool
 ) -> tuple[Tensor, Tensor]:
-    """Of the queries of a block, and of α for each head; what keys and values get is added to the sums."""
-    d_key, d_value = sums
-    keys = block.key.shape[-2]
-    if lists[0].numel() == 0:
-        return _dense_gradients(block, g, (d_key[..., :keys, :], d_value[..., :keys, :]), needs_alpha)
-    places, masses = lists
-    shape = (*block.query.shape[:-1], masses.shape[-1])
-    along = kernels.listed_products(places, masses, _heads_first(g), _heads_first(block.value))
-    pulled = kernels.pull_back_compiled(masses.reshape(shape), along.reshape(shape), block.alpha, -1, needs_alpha)
+    """Gradients of the queries of a block, and of α for each head; those of keys and values are added to the sums."""
+    from contmax.kernels.attention import _cpu_listed as lists
+
+    places, weights = listed
+    shape = (*block.query.shape[:-1], weights.shape[-1])
+    cotangent = _heads_first(g)
+    along = lists.listed_products(places, weights, cotangent, _heads_first(block.value))
+    pulled = kernels.pull_back_compiled(weights.reshape(shape), along.reshape(shape), block.alpha, -1, needs_alpha)
     assert pulled is not None
-    slopes = pulled[0].reshape(masses.shape)
+    slopes = pulled[0].reshape(weights.shape)
     slopes *= block.scale
-    queries, all_keys = _heads_first(block.query), _heads_first(block.key)
-    d_query = kernels.add_listed_gradients(
-        d_key.flatten(0, -3), d_value.flatten(0, -3), (places, masses, slopes), queries, all_keys, _heads_first(g)
-    )
-    turns = block.query.new_zeros(()) if pulled[1] is None or not needs_alpha else _of_heads(pulled[1])
-    return d_query.reshape(block.query.shape), turns
+    d_key, d_value = (x.flatten(0, -3) for x in sums)
+    queries, keys = _heads_first(block.query), _heads_first(block.key)
+    d_query = lists.add_listed_gradients(d_key, d_value, (places, weights, slopes), queries, keys, cotangent)
+    d_alpha = block.query.new_zeros(())
+    if needs_alpha and pulled[1] is not None:
+        d_alpha = pulled[1].reshape(-1, *shape[-3:-1]).sum((0, 2))
+    return d_query.reshape(block.query.shape), d_alpha
 
 
-def _dense_gradients(block: Inputs, g: Tensor, sums: tuple[Tensor, Tensor], needs_alpha: bool) -> tuple[Tensor, Tensor]:
-    """The same by products of matrices."""
+def _gradients_by_matrices(
+    block: Inputs, g: Tensor, sums: tuple[Tensor, Tensor], needs_alpha: bool
+) -> tuple[Tensor, Tensor]:
+    """`_gradients_by_lists` of a block whose lists are too long, by the reference."""
     live = [x.detach().requires_grad_() for x in block[:3]]
     index = block.alpha
     if isinstance(index, Tensor) and needs_alpha:
@@ -182,11 +129,6 @@ def _dense_gradients(block: Inputs, g: Tensor, sums: tuple[Tensor, Tensor], need
     sums[0].add_(d_key)
     sums[1].add_(d_value)
     return d_query, d_alpha[0].reshape(-1) if d_alpha else d_query.new_zeros(())
-
-
-def _of_heads(x: Tensor) -> Tensor:
-    """Numbers (*batch, H, Q, 1) added up for each head."""
-    return x.flatten(0, -4).sum((0, 2, 3)) if x.dim() > 3 else x.sum((1, 2))
 
 
 def _heads_first(x: Tensor) -> Tensor:

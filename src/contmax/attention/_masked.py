@@ -1,6 +1,6 @@
-"""Keys and values that no query may attend, and queries that may attend no key, as zeros: so they never matter.
+"""Who may attend whom: masks, biases that forbid, and zeros for keys, values and queries that never matter.
 
-A weight of zero is not enough: 0 · NaN is NaN, and so is 0 · ∞.
+A weight of zero does not hide a masked value: 0 · NaN is NaN, and so is 0 · ∞.
 """
 
 import torch
@@ -8,13 +8,40 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from contmax.attention._arguments import Inputs
-from contmax.attention._distances import bias_of_scores
-from contmax.attention._reference import allowed_keys
-from contmax.kernels import is_by_distance
+from contmax.kernels.attention import is_by_distance
+
+
+def bias_of_scores(bias: Tensor, queries: int, keys: int) -> Tensor:
+    """The bias in a shape that broadcasts to the scores (*batch, H, Q, L).
+
+    Args:
+        bias: in that shape already, or (…, 1, Q + L − 1), the number of query i and key j at j − i + Q − 1.
+        queries, keys: Q and L.
+    """
+    if not is_by_distance(bias, queries, keys):
+        return bias
+    line = bias if bias.dim() == 1 else bias.squeeze(-2)
+    if torch.compiler.is_compiling():  # unfold would make the number of keys a constant of the program
+        before = torch.arange(queries - 1, -1, -1, device=bias.device)
+        return line[..., before.unsqueeze(-1) + torch.arange(keys, device=bias.device)]
+    return line.unfold(-1, keys, 1).flip(-2)
+
+
+def allowed_keys(inputs: Inputs) -> Tensor | None:
+    """Which keys a query may attend by mask, lengths and causality, broadcastable to the scores; None if all."""
+    queries, keys = inputs.sizes
+    allowed = inputs.mask
+    place = torch.arange(keys, device=inputs.query.device)
+    if inputs.lengths is not None:
+        allowed = _both(allowed, place < inputs.lengths)
+    if inputs.diagonal is not None and inputs.diagonal < keys - 1:  # else the first query meets all keys
+        last = torch.arange(inputs.diagonal, inputs.diagonal + queries, device=place.device).unsqueeze(-1)
+        allowed = _both(allowed, place <= last)
+    return allowed
 
 
 def masked_as_zeros(inputs: Inputs) -> Inputs:
-    """The same inputs with zeros for what is masked; gradients there are exactly zero."""
+    """The inputs with zeros for masked keys, values and queries; gradients there are exactly zero."""
     seen, asks = _seen_and_asking(inputs)
     query, key, value = inputs[:3]
     if asks is not None:
@@ -30,7 +57,7 @@ def masked_as_zeros(inputs: Inputs) -> Inputs:
 def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     """Keys that any query may attend, (…, 1, L), and queries that may attend any key, (…, Q or 1, 1); None if all.
 
-    Whatever concerns keys only, and a bias by distance, is never made a matrix of queries and keys.
+    Conditions on keys alone, and a bias by distance, are never expanded to a matrix of queries and keys.
     """
     (queries, keys), bias, line = inputs.sizes, inputs.bias, None
     if bias is not None and is_by_distance(bias, queries, keys):
@@ -42,22 +69,20 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     if any(part.shape[-2] > 1 for part in parts):
         allowed = allowed_keys(inputs)
         if inputs.bias is not None:
-            finite = bias_of_scores(inputs.bias.detach(), queries, keys) != -torch.inf
-            allowed = finite if allowed is None else allowed & finite
+            allowed = _both(allowed, bias_of_scores(inputs.bias.detach(), queries, keys) != -torch.inf)
         assert allowed is not None
         return _any(allowed, -2), _any(allowed, -1)
     if inputs.lengths is not None:
         parts.append(torch.arange(keys, device=inputs.query.device) < inputs.lengths)
     seen = None
     for part in parts:
-        seen = part if seen is None else seen & part
+        seen = _both(seen, part)
     # With a causal mask the last query meets all keys, and the first one meets one unless there are more queries.
     asks = _asking(seen, inputs)
     if line is not None:
         if inputs.diagonal is not None:
             line = F.pad(line[..., : inputs.diagonal + queries], (0, keys - 1 - inputs.diagonal))
-        in_reach = _any_in_window(line, queries)
-        seen = in_reach if seen is None else seen & in_reach
+        seen = _both(seen, _any_in_window(line, queries))
     return seen, asks
 
 
@@ -72,6 +97,10 @@ def _asking(seen: Tensor | None, inputs: Inputs) -> Tensor | None:
     so_far = seen.expand(*seen.shape[:-1], keys).cumsum(-1)
     # The last query stands at the last key.
     return (F.pad(so_far, (max(-diagonal, 0), 0))[..., -queries:] > 0).mT
+
+
+def _both(a: Tensor | None, b: Tensor) -> Tensor:
+    return b if a is None else a & b
 
 
 def _any(x: Tensor, dim: int) -> Tensor:

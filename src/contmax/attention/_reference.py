@@ -1,20 +1,30 @@
-"""Attention in plain steps, with all weights in memory: the reference, and what derivatives of any kind go through."""
+"""Attention by torch: with all weights in memory, or with those of one block of queries at a time.
 
-from typing import NamedTuple
+The reference also gives every derivative that compiled kernels do not know.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from contmax._by_reference import gradients_by_reference
 from contmax._precision import without_autocast
 from contmax.attention._arguments import Inputs
-from contmax.attention._distances import bias_of_scores
+from contmax.attention._masked import allowed_keys, bias_of_scores, masked_as_zeros
+from contmax.kernels.attention import is_by_distance
 from contmax.maps import entmax
 from contmax.maps._half_precision import widened_scores
 
+# Weights in memory at once: enough for matrix products to run well.
+_WEIGHTS, _WEIGHTS_ON_GPU = 2**22, 2**27
+
 
 class Attended(NamedTuple):
-    """What queries get: means of the values (*batch, H, Q, c), and the weights (*batch, H, Q, L), in full precision."""
+    """Means of the values (*batch, H, Q, c) and weights (*batch, H, Q, L), both in full precision."""
 
     output: Tensor
     weights: Tensor
@@ -31,29 +41,78 @@ def attend_reference(inputs: Inputs, dropout_p: float) -> Attended:
             scores = scores + bias_of_scores(inputs.bias, *inputs.sizes).to(scores.dtype)
         if scores.shape[-1] == 0:  # there is no distribution over nothing
             return Attended(scores @ value, scores)
-        allowed = allowed_keys(inputs)
-        weights = entmax(scores, inputs.alpha, mask=allowed)
-        kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
-        return Attended(kept @ value, weights)
-
-
-def allowed_keys(inputs: Inputs) -> Tensor | None:
-    """Which keys a query may attend, broadcastable to the scores; None if all."""
-    queries, keys = inputs.sizes
-    allowed = inputs.mask
-    place = torch.arange(keys, device=inputs.query.device)
-    if inputs.lengths is not None:
-        allowed = _both(allowed, place < inputs.lengths)
-    if inputs.diagonal is not None and inputs.diagonal < keys - 1:  # else the first query meets all keys
-        last = torch.arange(inputs.diagonal, inputs.diagonal + queries, device=place.device).unsqueeze(-1)
-        allowed = _both(allowed, place <= last)
-    return allowed
+        weights = entmax(scores, inputs.alpha, mask=allowed_keys(inputs))
+        remaining = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
+        return Attended(remaining @ value, weights)
 
 
 def repeated_heads(x: Tensor, heads: int) -> Tensor:
-    """Keys or values (*batch, G, L, c) for this many heads of queries, neighbours sharing one."""
+    """Keys or values (*batch, G, L, c) for H = `heads` heads of queries; neighbouring heads share one."""
     return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], -3)
 
 
-def _both(a: Tensor | None, b: Tensor) -> Tensor:
-    return b if a is None else a & b
+def reference_gradients(inputs: Inputs, needed: Sequence[bool], g: Tensor) -> list[Tensor | None]:
+    """Gradients of all inputs from the cotangent g of the output; they can be differentiated and vmapped themselves."""
+
+    def reference(*tensors: Tensor | None) -> Tensor:
+        given: list[Any] = [x if tensor is None else tensor for tensor, x in zip(tensors, inputs, strict=True)]
+        return attend_reference(masked_as_zeros(Inputs(*given)), 0.0).output.to(g.dtype)
+
+    tensors = [x if isinstance(x, Tensor) else None for x in inputs]
+    return gradients_by_reference(reference, tensors, needed, g)
+
+
+def attend_in_blocks(inputs: Inputs, dropout_p: float) -> Tensor:
+    """Means of the values for all queries, (*batch, H, Q, c), in full precision; gradients recompute the weights."""
+    blocks = list(query_blocks(inputs))
+    if len(blocks) <= 1:
+        return attend_reference(inputs, dropout_p).output
+    # Blocks add their gradients up in the dtype of their inputs.
+    inputs = inputs._replace(key=widened_scores(inputs.key), value=widened_scores(inputs.value))
+    if not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs.tensors):
+        return torch.cat([attend_reference(block_of(inputs, rows), dropout_p).output for rows in blocks], -2)
+    outputs = [
+        checkpoint(
+            lambda *block: attend_reference(Inputs(*block), dropout_p).output,
+            *block_of(inputs, rows),
+            use_reentrant=False,
+            preserve_rng_state=dropout_p > 0,
+        )
+        for rows in blocks
+    ]
+    return torch.cat(outputs, -2)
+
+
+def query_blocks(inputs: Inputs) -> Iterator[slice]:
+    """Blocks of queries whose weights fit in memory together."""
+    queries, keys = inputs.sizes
+    heads = inputs.query.shape[:-2].numel()
+    weights = _WEIGHTS if inputs.query.device.type == "cpu" else _WEIGHTS_ON_GPU
+    size = max(1, weights // max(1, heads * keys))
+    return (slice(start, min(start + size, queries)) for start in range(0, queries, size))
+
+
+def block_of(inputs: Inputs, rows: slice) -> Inputs:
+    """The inputs of some of the queries, with the keys that any of these may attend."""
+    queries, keys = inputs.sizes
+    diagonal, count = inputs.diagonal, keys
+    if diagonal is not None:
+        count = max(1, min(keys, rows.stop + diagonal))
+        diagonal += rows.start
+
+    def part(x: Tensor | None) -> Tensor | None:
+        """Rows and columns of a tensor that broadcasts to the scores."""
+        if x is not None and x.dim() > 1 and x.shape[-2] != 1:
+            x = x[..., rows, :]
+        return x if x is None or x.dim() < 1 or x.shape[-1] == 1 else x[..., :count]
+
+    bias = inputs.bias
+    if bias is not None and is_by_distance(bias, queries, keys):
+        bias = bias[..., queries - rows.stop : queries - rows.start + count - 1]
+    else:
+        bias = part(bias)
+    key, value = inputs.key[..., :count, :], inputs.value[..., :count, :]
+    return Inputs(
+        inputs.query[..., rows, :], key, value, inputs.alpha, part(inputs.mask), bias, inputs.lengths, diagonal,
+        inputs.scale,
+    )  # fmt: skip

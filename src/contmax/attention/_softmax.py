@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from contmax._by_reference import gradients_by_reference, refused_by_kernels
+from contmax._by_reference import refused_by_kernels
 from contmax._eager import all_hold_numbers
 from contmax.attention._arguments import Inputs, save_inputs, saved_inputs
-from contmax.attention._distances import bias_of_scores
-from contmax.attention._reference import allowed_keys, attend_reference
+from contmax.attention._masked import allowed_keys, bias_of_scores
+from contmax.attention._reference import reference_gradients
 
 
 def can_be_softmax(inputs: Inputs) -> bool:
-    """Whether α is the number one, and torch's kernels know the derivatives that may be asked for."""
+    """Whether α is the number one, and torch's kernels know all derivatives that may follow."""
     if not isinstance(inputs.alpha, float) or inputs.alpha != 1:
         return False
     return torch.compiler.is_compiling() or (all_hold_numbers(*inputs) and not inputs.have_tangents)
@@ -23,7 +23,7 @@ def can_be_softmax(inputs: Inputs) -> bool:
 def attend_softmax(inputs: Inputs, dropout_p: float) -> Tensor:
     """Means of the values for all queries, (*batch, H, Q, c), in the dtype of the query."""
     output = _softmax_attention(inputs, dropout_p)
-    # What was dropped is not known to the reference, and a compiled program is not differentiated twice.
+    # The reference does not know which weights were dropped, and a compiled program is not differentiated twice.
     if not output.requires_grad or dropout_p > 0 or torch.compiler.is_compiling():
         return output
     twice: Tensor = _TwiceDifferentiable.apply(output, *inputs)
@@ -38,8 +38,8 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
         "enable_gqa": inputs.key.shape[-3] != inputs.query.shape[-3],
     }
     inputs = inputs._replace(query=_aligned(inputs.query), key=_aligned(inputs.key), value=_aligned(inputs.value))
-    plain = inputs.mask is None and inputs.bias is None and inputs.lengths is None
-    if plain and inputs.diagonal in (None, 0):
+    is_unmasked = inputs.mask is None and inputs.bias is None and inputs.lengths is None
+    if is_unmasked and inputs.diagonal in (None, 0):
         return F.scaled_dot_product_attention(*inputs[:3], is_causal=inputs.diagonal == 0, **options)
     allowed, bias = allowed_keys(inputs), inputs.bias
     if bias is not None:
@@ -50,7 +50,7 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
         finite = bias != -torch.inf
         allowed = finite if allowed is None else allowed & finite
     assert allowed is not None
-    # Backends differ in what they make of a row with every key masked.
+    # torch's backends give different results for a row with every key masked.
     nothing = ~allowed.any(-1, keepdim=True)
     allowed = allowed | nothing
     if bias is not None:
@@ -60,8 +60,9 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """The same numbers at an address that torch's kernels can take: with a mask they read 16 bytes at a time, and fail
-    with `misaligned address` on a slice that begins between these.
+    """x, copied where its address is no multiple of 16 bytes: with a mask torch's kernels cannot read such a slice.
+
+    They fail with `misaligned address`.
     """
     if x.is_cuda and not torch.compiler.is_compiling() and x.data_ptr() % 16 != 0:
         return x.clone()
@@ -84,10 +85,4 @@ class _TwiceDifferentiable(torch.autograd.Function):
         if not refused_by_kernels(g):
             return g, *(None,) * len(ctx.fixed)
         inputs, _ = saved_inputs(ctx)
-
-        def reference(*tensors: Tensor | None) -> Tensor:
-            given: list[Any] = [x if tensor is None else tensor for tensor, x in zip(tensors, inputs, strict=True)]
-            return attend_reference(Inputs(*given), 0.0).output.to(g.dtype)
-
-        tensors = [x if isinstance(x, Tensor) else None for x in inputs]
-        return None, *gradients_by_reference(reference, tensors, ctx.needs_input_grad[1:], g)
+        return None, *reference_gradients(inputs, ctx.needs_input_grad[1:], g)

@@ -8,16 +8,6 @@ from contmax._backend import compiler_obstacle as compiler_obstacle
 from contmax._backend import triton_kernels as triton_kernels
 from contmax._backend import triton_runs_on as triton_runs_on
 from contmax._backend import triton_takes as triton_takes
-from contmax.kernels.attention._listed import add_listed_gradients as add_listed_gradients
-from contmax.kernels.attention._listed import attention_is_listed as attention_is_listed
-from contmax.kernels.attention._listed import listed_means as listed_means
-from contmax.kernels.attention._listed import listed_products as listed_products
-from contmax.kernels.attention._listed import listed_weights as listed_weights
-from contmax.kernels.attention._operators import attention_fused as attention_fused
-from contmax.kernels.attention._operators import attention_fused_backward as attention_fused_backward
-from contmax.kernels.attention._operators import attention_is_fused as attention_is_fused
-from contmax.kernels.attention._options import AttentionOptions as AttentionOptions
-from contmax.kernels.attention._options import is_by_distance as is_by_distance
 from contmax.kernels.means._cpu_dispatch import line_scale_means as line_scale_means
 from contmax.kernels.means._cpu_dispatch import line_scales_are_one_node as line_scales_are_one_node
 from contmax.kernels.means._cpu_dispatch import plane_means_compiled as plane_means_compiled

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from contmax.kernels import numba as cpu
+from contmax.kernels.attention import _cpu_listed as listed
 
 # Nodes, end, stretch, lean and curvature of some path of scales.
 _PATH = (4.0, 1.0, 1.0, 0.5, 0.5)
@@ -47,11 +48,11 @@ def _line_scales(dtype: torch.dtype) -> None:
 
 def _lists(dtype: torch.dtype) -> None:
     p = torch.eye(2, dtype=dtype).reshape(1, 2, 2)
-    lists = cpu.listed_weights(p, 2)
+    lists = listed.listed_weights(p, 2)
     assert lists is not None
-    cpu.listed_means(*lists, p)
-    slopes = cpu.listed_products(*lists, p, p)
-    cpu.add_listed_gradients(p.clone(), p.clone(), (*lists, slopes), p, p, p)
+    listed.listed_means(*lists, p)
+    slopes = listed.listed_products(*lists, p, p)
+    listed.add_listed_gradients(p.clone(), p.clone(), (*lists, slopes), p, p, p)
 
 
 _KERNELS = (_rows_forward, _rows_backward, _window_values, _window_slopes, _plane, _line_scales, _lists)

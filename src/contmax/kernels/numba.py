@@ -17,10 +17,6 @@ from contmax.kernels._numba_kernels import (
     window_slope_kernel,
     window_value_kernel,
 )
-from contmax.kernels.attention._cpu_attention import add_listed_gradients as add_listed_gradients
-from contmax.kernels.attention._cpu_attention import listed_means as listed_means
-from contmax.kernels.attention._cpu_attention import listed_products as listed_products
-from contmax.kernels.attention._cpu_attention import listed_weights as listed_weights
 from contmax.kernels.cpu._threads import over_rows
 from contmax.kernels.means._cpu_windows import numbers_of
 

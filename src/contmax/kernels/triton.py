@@ -4,12 +4,6 @@ Functions here take plain tensors and launch; they differentiate nothing and che
 (``TRITON_INTERPRET=1`` before triton is imported) they run on CPU tensors, which is how the ordinary tests reach them.
 """
 
-from contmax.kernels.attention._gpu_attention import entmax_attention as entmax_attention
-from contmax.kernels.attention._gpu_attention import entmax_attention_backward as entmax_attention_backward
-from contmax.kernels.attention._gpu_memory import LIST_CAPACITY as LIST_CAPACITY
-from contmax.kernels.attention._gpu_memory import AttentionLists as AttentionLists
-from contmax.kernels.attention._gpu_memory import empty_attention_lists as empty_attention_lists
-from contmax.kernels.attention._gpu_tuning import widest_head as widest_head
 from contmax.kernels.means._gpu_gates import gate_moments as gate_moments
 from contmax.kernels.means._gpu_gates import gate_moments_backward as gate_moments_backward
 from contmax.kernels.means._gpu_line import line_gradients as line_gradients

@@ -134,7 +134,7 @@ class EntmaxAttention(AlphaModule):
         mask = _mask_of_heads(mask, (*query.shape[:2], compared.shape[1]))
         seen = self._seen_keys(query, compared.shape[1], mask, lengths)
         if seen is not None:
-            # Masked keys may be NaN: zeroing them after the projections would give these gradients of 0 · NaN.
+            # Masked keys are zeroed before the projections: after them, NaN would give gradients of 0 · NaN.
             compared = torch.where(seen, compared, 0)
             averaged = compared if value is None else torch.where(seen, value, 0)
         heads = split_heads(self.query_projection(query), self.num_heads)
@@ -180,9 +180,9 @@ class EntmaxAttention(AlphaModule):
         assert self.length_scale is not None
         delta, beta, gamma = (x[:, None, None] for x in self.length_scale.unbind(-1))
         log_n = torch.log(self._met_keys(queries, keys, mask, lengths).clamp(min=1).to(delta.dtype))
-        # 0^γ has slope 0 in γ, where torch gives NaN.
-        some = log_n > 0
-        power = torch.where(some, torch.where(some, log_n, 1) ** gamma, 0)
+        # 0^γ has slope 0 in γ here; torch's derivative is NaN.
+        is_positive = log_n > 0
+        power = torch.where(is_positive, torch.where(is_positive, log_n, 1) ** gamma, 0)
         return delta + beta * power
 
     def _met_keys(self, queries: int, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor:

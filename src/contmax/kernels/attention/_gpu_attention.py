@@ -1,4 +1,4 @@
-"""Attention by α-entmax, α in (1, 2]: forward and backward."""
+"""Attention by α-entmax, α in (1, 2], from the operators to the launches: lists, dense blocks, and their gradients."""
 
 from typing import Any
 
@@ -14,62 +14,53 @@ from contmax.kernels.attention._gpu_launches import (
     listed_means,
     listing,
 )
-from contmax.kernels.attention._gpu_memory import AttentionLists, empty_attention_lists
-from contmax.kernels.attention._options import AttentionOptions
+from contmax.kernels.attention._operators import (
+    Attended,
+    AttentionGradients,
+    AttentionLists,
+    AttentionOptions,
+    empty_attended,
+)
 
 
-def entmax_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    alpha: float | Tensor,
-    options: AttentionOptions,
-    needs_gradient: bool,
-) -> tuple[Tensor, AttentionLists]:
-    """Means of the values, and what `entmax_attention_backward` needs.
-
-    Args:
-        query: (B, H, Q, d), float32 or half precision.
-        key: (B, G, L, d), G dividing H.
-        value: (B, G, L, c).
-        alpha: α in (1, 2], or one for each head, (H,).
-        options: masks, bias, lengths, causality and scale.
-        needs_gradient: whether there will be a backward pass.
-    """
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
+) -> Attended:
+    """The operator `attention`: lists and their means where there are many keys, then dense blocks."""
     call = AttentionCall(query, key, value, alpha, options)
-    lists = empty_attention_lists(query, key, value, alpha, needs_gradient)
-    out = query.new_empty((*query.shape[:3], value.shape[3]))
+    attended = empty_attended(query, key, value, alpha, options, needs_gradient)
+    out, lists = attended.output, attended.lists
     has_lists = not lists.are_empty
     if has_lists:
         _list(call, lists)
         listed_means(call.kind)(
             call.value, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, lists.dense, out
         )  # fmt: skip
-    solve, attend = dense_means(call.kind, has_lists, needs_gradient)
+    solve, average = dense_means(call.kind, has_lists, needs_gradient)
     given = (call.mask, call.bias, call.lengths, call.alpha)
     solved = (lists.starts, lists.dense, lists.shifts, lists.marks)
     solve(call.query, call.key, *given, *solved)
-    attend(call.query, call.key, call.value, *given, *solved, lists.states, lists.means, out)
-    return out, lists
+    average(call.query, call.key, call.value, *given, *solved, lists.states, lists.means, out)
+    return attended
 
 
 def _list(call: AttentionCall, lists: AttentionLists) -> None:
-    """Fill in keys and scores, which lie where weights will."""
+    """Fill in the keys of the lists, and their scores in place of weights."""
     plan = listing(call.kind)
     real: dict[str, Any] = {"dtype": torch.float32, "device": call.query.device}
     whole: dict[str, Any] = {"dtype": torch.int32, "device": call.query.device}
-    tops, some = torch.empty(plan.tops_shape, **real), torch.empty(plan.some_shape, **whole)
-    numbers, doubts = torch.empty(plan.some_shape[:2], **whole), torch.empty(plan.doubts_shape, **whole)
+    maxima, tiles = torch.empty(plan.maxima_shape, **real), torch.empty(plan.tiles_shape, **whole)
+    tile_counts, bits = torch.empty(plan.tiles_shape[:2], **whole), torch.empty(plan.bits_shape, **whole)
     bounds = torch.empty((call.kind.all_heads, call.kind.queries), **real)
-    found = (some, numbers, doubts, bounds, *lists[:6])
+    found = (tiles, tile_counts, bits, bounds, *lists[:6])
     given = (call.query, call.key, call.mask, call.bias, call.lengths)
-    for find_tops, list_keys, list_doubted in plan.blocks:
-        find_tops(*given, call.alpha, tops)
-        list_keys(call.lengths, call.alpha, tops, *found)
-        list_doubted(*given, tops, *found)
+    for find_maxima, list_keys, list_undecided in plan.blocks:
+        find_maxima(*given, call.alpha, maxima)
+        list_keys(call.lengths, call.alpha, maxima, *found)
+        list_undecided(*given, maxima, *found)
 
 
-def entmax_attention_backward(
+def attend_backward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -78,8 +69,8 @@ def entmax_attention_backward(
     lists: AttentionLists,
     cotangent: Tensor,
     needs_alpha: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of query, key and value, and of α for each query, (B, H, Q), where it is needed."""
+) -> AttentionGradients:
+    """The operator `attention_backward`."""
     call = AttentionCall(query, key, value, alpha, options)
     g = with_near_rows(cotangent)
     d_query, d_key, d_value = (x.new_empty(x.shape) for x in (query, key, value))
@@ -94,17 +85,17 @@ def entmax_attention_backward(
         of_keys = (offsets, dense_key, dense_value, d_key, d_value)
         _dense(call, lists, g, (d_query, d_alpha), of_keys, needs_alpha)
         launches.keys(call.query, g, places, pairs, offsets, lists.marks, *of_keys[1:])
-    return d_query, d_key, d_value, d_alpha if needs_alpha else None
+    return AttentionGradients(d_query, d_key, d_value, d_alpha.sum((0, 2)) if needs_alpha else d_alpha.new_empty(0))
 
 
 def _listed_queries(
     call: AttentionCall, launches: ListedGradients, lists: AttentionLists, g: Tensor, d_query: Tensor, d_alpha: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of queries by lists; and all entries of the lists in the order of the keys, with where each begins."""
+    """Write gradients of queries by lists; returns all entries of the lists in the order of keys, and their offsets."""
     cells = torch.zeros(launches.cells_shape, dtype=torch.int32, device=g.device)
     ranks = torch.empty(lists.keys.shape, dtype=torch.int16, device=g.device)
     launches.rank(lists.keys, lists.counts, lists.dense, ranks, cells)
-    # By blocks of keys, and for each by blocks of rows.
+    # Entries are sorted by blocks of keys, and for each of these by blocks of rows.
     offsets = cells.transpose(1, 2).reshape(-1).cumsum(0, dtype=torch.int32)
     del cells
     slopes, places = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
@@ -126,9 +117,9 @@ def _dense(
 ) -> None:
     """Gradients from dense blocks.
 
-    Those of keys and values are written where lists have no part in them, and elsewhere put down in float32 until they
-    have: `of_keys` are the offsets of the entries of the lists, both in float32, and both gradients. Where there are no
-    lists the first three are not used.
+    `of_keys` are the offsets of the entries of the lists, gradients of keys and values in float32, and both gradients.
+    Blocks of keys without entries are complete and go to the last two. The others go to those in float32, until the
+    entries are added. Where there are no lists the first three are not used.
     """
     along = torch.empty(lists.states.shape[:2], dtype=torch.float32, device=g.device)
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.lengths, call.alpha)

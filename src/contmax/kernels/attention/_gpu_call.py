@@ -1,20 +1,21 @@
-"""One call of attention: its tensors as the kernels read them, and all else that its launches depend on."""
+"""One call of attention: its tensors as the kernels read them, and its kind, from which all launches follow."""
 
-from typing import NamedTuple
+import itertools
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from contmax.kernels.attention._gpu_tuning import TUNING, Tuning
-from contmax.kernels.attention._options import AttentionOptions, is_by_distance
+from contmax.kernels.attention._operators import AttentionOptions, is_by_distance
+from contmax.kernels.attention._sizes import LIST_CAPACITY, TUNING, Tuning
 from contmax.kernels.gpu._counting import power_of_two
 from contmax.kernels.gpu._launch import order_of, side_by_side
 
-# Products in units of a smaller scale could not be told from what is masked.
+# Products in units of a smaller scale could not be told from the score of a masked key.
 _LEAST_SCALE = 1e-20
-# From one row to the next at most: so places in a block of 128 rows are numbers of 32 bits.
+# The largest stride of rows with which places in a block of 128 rows are numbers of 32 bits.
 _LARGEST_STRIDE = 2**24 - 1
-_NO_PLACES = (0, 0, 0, 0)
+_NO_STRIDES = (0, 0, 0, 0)
 
 
 def with_near_rows(x: Tensor) -> Tensor:
@@ -24,7 +25,7 @@ def with_near_rows(x: Tensor) -> Tensor:
 
 
 class AttentionKind(NamedTuple):
-    """Calls of one kind have the same launches, whatever their numbers are.
+    """Everything but numbers in tensors: calls of one kind have the same launches.
 
     Attributes:
         query_shape: (B, H, Q, d).
@@ -34,11 +35,10 @@ class AttentionKind(NamedTuple):
         alpha: α, or None where each head has its own.
         diagonal: query i meets keys up to i + diagonal; None if all.
         scale: factor of the scores.
-        mask_places: strides of the mask, or None,
-        bias_places: and of the bias.
+        mask_strides, bias_strides: of sequences, heads, queries and keys; None without mask or bias.
         has_lengths: whether sequences have lengths of their own.
-        dtype: of query, key and value,
-        bias_dtype: and of the bias, or the same without one.
+        dtype: of query, key and value.
+        bias_dtype: of the bias; without one, of the queries.
         device: the number of their device.
         tuning: sizes of blocks.
     """
@@ -50,8 +50,8 @@ class AttentionKind(NamedTuple):
     alpha: float | None
     diagonal: int | None
     scale: float
-    mask_places: tuple[int, ...] | None
-    bias_places: tuple[int, ...] | None
+    mask_strides: tuple[int, ...] | None
+    bias_strides: tuple[int, ...] | None
     has_lengths: bool
     dtype: torch.dtype
     bias_dtype: torch.dtype
@@ -59,34 +59,19 @@ class AttentionKind(NamedTuple):
     tuning: Tuning
 
     @property
-    def batch(self) -> int:
-        """Sequences."""
-        return self.query_shape[0]
-
-    @property
     def queries(self) -> int:
-        """Of a sequence."""
+        """Q."""
         return self.query_shape[2]
 
     @property
     def keys(self) -> int:
-        """Of a sequence."""
+        """L."""
         return self.key_shape[2]
 
     @property
     def heads(self) -> int:
-        """Of a sequence's queries."""
+        """H."""
         return self.query_shape[1]
-
-    @property
-    def all_heads(self) -> int:
-        """Those of all sequences."""
-        return self.batch * self.heads
-
-    @property
-    def all_groups(self) -> int:
-        """Heads of keys, of all sequences."""
-        return self.batch * self.key_shape[1]
 
     @property
     def group(self) -> int:
@@ -94,56 +79,50 @@ class AttentionKind(NamedTuple):
         return self.heads // self.key_shape[1]
 
     @property
-    def places(self) -> tuple[int, ...]:
-        """Where mask and bias lie, as kernels are told."""
-        return (*(self.mask_places or _NO_PLACES), *(self.bias_places or _NO_PLACES))
+    def all_heads(self) -> int:
+        """B·H."""
+        return self.query_shape[0] * self.heads
 
     @property
-    def last_key(self) -> int:
-        """`diagonal` as kernels are told."""
-        return 0 if self.diagonal is None else self.diagonal
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """What most kernels are told."""
-        return (self.tuning.abreast, self.queries, self.keys, self.last_key, self.heads, self.group)
-
-    @property
-    def epsilon(self) -> float:
-        """α − 1, which keeps its digits."""
-        return 0.0 if self.alpha is None else self.alpha - 1
-
-    @property
-    def powers(self) -> dict[str, int]:
-        """How powers are computed."""
-        return {"ORDER": -1 if self.alpha is None else order_of(self.alpha), "PER_HEAD": self.alpha is None}
-
-    @property
-    def widths(self) -> dict[str, int]:
-        """Channels of queries and keys."""
-        return {"D": self.query_shape[3], "WIDTH": self.block_width}
-
-    @property
-    def value_widths(self) -> dict[str, int]:
-        """Channels of values."""
-        return {"C": self.value_channels, "VALUE_WIDTH": self.block_width}
+    def all_groups(self) -> int:
+        """B·G."""
+        return self.key_shape[0] * self.key_shape[1]
 
     @property
     def block_width(self) -> int:
-        """Channels of a block, of keys and of values alike.
+        """Channels of blocks of keys and of values alike.
 
-        Of a narrow block beside a wide one Triton 3.6 makes products that read outside of the shared memory.
+        Triton 3.6 makes products of a narrow block beside a wide one read outside of the shared memory.
         """
         return _width(max(self.query_shape[3], self.value_channels))
 
     @property
-    def options(self) -> dict[str, bool]:
-        """What comes with queries, keys and values."""
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of kernels by name: numbers, and in capitals constants of compilation."""
+        names = ["qb", "qh", "qi", "kb", "kh", "kj", "vb", "vh", "vj", "mb", "mh", "mi", "mj", "bb", "bh", "bi", "bj"]
+        strides = (*self.strides, self.mask_strides or _NO_STRIDES, self.bias_strides or _NO_STRIDES)
         return {
+            "abreast": self.tuning.abreast,
+            "queries": self.queries,
+            "keys": self.keys,
+            "diagonal": 0 if self.diagonal is None else self.diagonal,
+            "heads": self.heads,
+            "group": self.group,
+            "scale": self.scale,
+            # α − 1 loses no digits before it is rounded to float32.
+            "fixed_epsilon": 0.0 if self.alpha is None else self.alpha - 1,
+            **dict(zip(names, itertools.chain(*strides), strict=True)),
+            "ORDER": -1 if self.alpha is None else order_of(self.alpha),
+            "PER_HEAD": self.alpha is None,
             "CAUSAL": self.diagonal is not None,
-            "HAS_MASK": self.mask_places is not None,
-            "HAS_BIAS": self.bias_places is not None,
+            "HAS_MASK": self.mask_strides is not None,
+            "HAS_BIAS": self.bias_strides is not None,
             "HAS_LENGTHS": self.has_lengths,
+            "D": self.query_shape[3],
+            "C": self.value_channels,
+            "WIDTH": self.block_width,
+            "VALUE_WIDTH": self.block_width,
+            "CAPACITY": LIST_CAPACITY,
         }
 
 
@@ -157,9 +136,9 @@ class AttentionCall:
         if bias is None and scale < _LEAST_SCALE:
             bias = query.new_zeros((1, 1, 1, 1))  # scores are scaled before it is added
         self.query, self.key, self.value = with_near_rows(query), with_near_rows(key), with_near_rows(value)
-        # Pointers that are not used are those of the queries.
+        # Kernels get the pointer of the queries in place of tensors that they do not read.
         self.mask = self.bias = self.lengths = self.alpha = self.query
-        number, mask_places, bias_places = None, None, None
+        number, mask_strides, bias_strides = None, None, None
         if isinstance(alpha, Tensor):
             self.alpha = alpha.float().contiguous()
         else:
@@ -167,9 +146,9 @@ class AttentionCall:
         shape = (*query.shape[:3], key.shape[2])
         if mask is not None:
             self.mask = mask.expand(shape).view(torch.uint8)
-            mask_places = self.mask.stride()
+            mask_strides = self.mask.stride()
         if bias is not None:
-            self.bias, bias_places = _placed(bias, shape)
+            self.bias, bias_strides = _with_strides(bias, shape)
         if lengths is not None:
             self.lengths = lengths.expand(shape[0]).to(torch.int32).contiguous()
         channels = value.shape[3]
@@ -181,8 +160,8 @@ class AttentionCall:
             number,
             diagonal,
             scale,
-            mask_places,
-            bias_places,
+            mask_strides,
+            bias_strides,
             lengths is not None,
             query.dtype,
             self.bias.dtype,
@@ -191,15 +170,15 @@ class AttentionCall:
         )
 
 
-def _placed(bias: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
-    """The bias, and how far apart those of neighbouring sequences, heads, queries and keys are."""
+def _with_strides(bias: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
+    """The bias, and its strides of sequences, heads, queries and keys."""
     if not is_by_distance(bias, *shape[2:]):
         bias = bias.expand(shape)
         return bias, bias.stride()
-    # From the distance of the first query and the first key on: a later query has its numbers before these.
+    # The pointer is to the distance of the first query and the first key: later queries have their numbers before it.
     bias = bias.expand(*shape[:2], 1, -1)[..., shape[2] - 1 :]
-    places = bias.stride()
-    return bias, (places[0], places[1], -places[3], places[3])
+    steps = bias.stride()
+    return bias, (steps[0], steps[1], -steps[3], steps[3])
 
 
 def _width(channels: int) -> int:

@@ -1,47 +1,51 @@
-"""Attention of blocks of rows by products of whole tiles, as softmax attention is: where one has too long a list, and
-where there are few keys, for which lists are not worth their while.
+"""Attention of dense blocks of rows by products of whole tiles, as softmax attention is computed.
 
-Programs of other blocks leave at once, so that nobody has to ask the device whether there are any.
+A block is dense if one of its rows has too long a list; with few keys, where lists do not pay, all blocks are dense.
+Programs of other blocks leave at once, so that the host need not wait for the device to know whether there are any.
 """
 
 import triton
 import triton.language as tl
 
-from contmax.kernels.attention._gpu_dense_scores import (
+from contmax.kernels.attention._gpu_candidates import rounding_of_bound
+from contmax.kernels.attention._gpu_scores import (
+    ANY_POWER,
+    ANY_SIZE,
+    DENSE_ROWS,
+    LANES,
+    PRECISION,
+    Extras,
+    Rows,
+    block_and_head,
     by_lane,
     by_lane_of_products,
     dense_scores,
-    fewest_keys,
-    first_and_end,
-    shift_of_rows,
-    state_of_rows,
-    unit_of_scores,
-    weights_of_scores,
-)
-from contmax.kernels.attention._gpu_lists import DENSE_ROWS, rounding_of_bound
-from contmax.kernels.attention._gpu_order import block_and_head
-from contmax.kernels.attention._gpu_tops import (
-    ANY_POWER,
-    ANY_SIZE,
-    LANES,
-    PRECISION,
     end_of,
     epsilon_of_heads,
+    first_and_end,
     has_power,
     keys_of,
     larger,
+    load_columns,
+    load_rows,
+    shift_of_rows,
     start_of,
+    state_of_rows,
+    unit_of_scores,
+    unmasked_keys,
+    weights_of_scores,
 )
 from contmax.kernels.rows._gpu_solve import NOTHING, exceeds, is_climbing, log_mass, newton_step, relative_weights
 
-# Steps of a first bound, of which fewer would leave a lower one, which is as right; and of a threshold at most.
+# Newton's steps of a first bound, of which fewer would leave a lower one, which is still a bound; and of a threshold at
+# most.
 _FIRST_STEPS = tl.constexpr(3)
 _MOST_STEPS = tl.constexpr(40)
 _NO_BLOCK = tl.constexpr(2**31 - 1)
-# In half precision: what ln Σ p may be before the last step, for each k = 1/(α − 1), which leaves a thousandth or less
-# of most rows; what it may be before one of Halley's; and what it may be when the values are averaged. A step that
-# leaves more than this share of the largest is one of rounding: where scores share a large number, no threshold is
-# better.
+# In half precision a step is the last if before it ln Σ p is at most _MASS_BEFORE_LAST·k, k = 1/(α − 1), or
+# _MASS_BEFORE_HALLEY·k for a step of Halley's: most rows are left with a thousandth or less. _MASS_LEFT is allowed when
+# the values are averaged. A step that leaves more than _LEAST_FALL of the largest ln Σ p is rounding: where scores
+# share a large number, no threshold is better.
 _MASS_BEFORE_LAST = tl.constexpr(0.02)
 _MASS_BEFORE_HALLEY = tl.constexpr(0.19)
 _MASS_LEFT = tl.constexpr(0.002)
@@ -50,10 +54,9 @@ _LEAST_FALL = tl.constexpr(0.75)
 
 @triton.jit
 def _halley_step(step, total, slope, curve, epsilon, K: tl.constexpr):
-    """Newton's step of A, (R,), longer by what the power mean is curved: its error is the third power of the last.
+    """Newton's step of the normaliser, (R,), corrected for the curvature of the power mean: it converges cubically.
 
-    That of Newton's method is the square. `curve` is Σ u^{k−2} of roots u; K is k, 3 or more, as for a smaller one the
-    curve changes too much on the way.
+    `curve` is Σ u^{k−2} of roots u; K is k, 3 or more, as for a smaller one the curve changes too much on the way.
     """
     bend = (K - 1) * (curve / tl.maximum(slope, 1e-37) - slope / tl.maximum(total, 1e-37))
     return step / tl.maximum(1.0 - 0.5 * epsilon * step * bend, 0.5)
@@ -61,38 +64,30 @@ def _halley_step(step, total, slope, curve, epsilon, K: tl.constexpr):
 
 @triton.jit
 def _first_bounds(
-    q, K, M, B, rows, fewest, end, exist, ends, inside, b, h, scale, unit, epsilon,
-    kj, mb, mh, mi, mj, bb, bh, bi, bj,
-    D: tl.constexpr, COLUMNS: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, POWER: tl.constexpr,
+    q, K, kj, at_key, rows, end, key_count, extras, unit, epsilon, D: tl.constexpr, POWER: tl.constexpr
 ):  # fmt: skip
-    """The largest score of each row, NaN where there is one, and a lower bound of A, where nobody lists keys.
+    """The maximum of each row, NaN where a score is NaN, and a lower bound of the normaliser, where there are no lists.
 
-    Scores are multiples of the unit. The bound is the threshold of a part of the keys: the largest of those that are
-    COLUMNS, or a multiple, apart.
+    Scores are multiples of the unit. The bound is the normaliser of a part of the keys: of the largest among keys whose
+    distance is a multiple of the columns of a block.
     """
-    d = tl.arange(0, q.shape[1])
-    at_key = tl.arange(0, COLUMNS)[None, :] * kj + d[:, None]
+    COLUMNS: tl.constexpr = at_key.shape[1]
     largest = tl.full([DENSE_ROWS, COLUMNS], NOTHING, tl.float32)
     for n in range(0, end, COLUMNS):
-        j = n + tl.arange(0, COLUMNS)
-        k = tl.load(K + start_of(n, kj) + at_key, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-        x = dense_scores(
-            q, k, fewest, None, None, M, B, rows, n, ends, inside, b, h, scale, mb, mh, mi, mj, bb, bh, bi, bj,
-            HAS_MASK, HAS_BIAS, False,
-        )  # fmt: skip
-        largest = larger(largest, x)
-    top = tl.reduce(largest, 1, larger)
-    is_broken = (top * 0.0 != 0.0) | (epsilon != epsilon)
+        k = load_columns(K, kj, n, at_key, key_count, D)
+        largest = larger(largest, dense_scores(q, k, n, rows, extras))
+    maximum = tl.reduce(largest, 1, larger)
+    is_broken = (maximum * 0.0 != 0.0) | (epsilon != epsilon)
     epsilon = tl.where(is_broken, 0.5, epsilon)
-    ok = (is_broken == 0) & (top > 0.5 * NOTHING)
-    top = tl.where(ok, top, 0.0)
-    y = tl.where(ok[:, None] & (largest > 0.5 * NOTHING), (largest - top[:, None]) * unit, NOTHING)
-    partition = tl.zeros([DENSE_ROWS], tl.float32)
+    ok = (is_broken == 0) & (maximum > 0.5 * NOTHING)
+    maximum = tl.where(ok, maximum, 0.0)
+    y = tl.where(ok[:, None] & (largest > 0.5 * NOTHING), (largest - maximum[:, None]) * unit, NOTHING)
+    normaliser = tl.zeros([DENSE_ROWS], tl.float32)
     for _ in tl.static_range(_FIRST_STEPS):
-        t = 1.0 - epsilon * partition
+        t = 1.0 - epsilon * normaliser
         weight, escort = relative_weights(y, t, epsilon, POWER, True)
-        partition += newton_step(tl.sum(weight, 1), tl.sum(escort, 1), partition, t, epsilon, POWER, True)
-    return tl.where(is_broken, float("nan"), top), partition - rounding_of_bound(partition, POWER)
+        normaliser += newton_step(tl.sum(weight, 1), tl.sum(escort, 1), normaliser, t, epsilon, POWER, True)
+    return tl.where(is_broken, float("nan"), maximum), normaliser - rounding_of_bound(normaliser, POWER)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -104,14 +99,15 @@ def solve_dense(
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
-    """Thresholds of the rows of dense blocks: t takes the place of a bound in STARTS, spans that of marks in DENSE.
+    """Thresholds of the rows of dense blocks: STARTS gets t for the bound, DENSE the span of blocks of keys with mass.
 
-    Without lists all blocks are dense, and there are no bounds yet. Then SHIFTS (heads, queries) are `shift_of_rows`,
-    MARKS (key heads,) are set where they are not all 0, and the largest score in STARTS is less its shift.
+    Without lists all blocks are dense, and there are no bounds yet. Then SHIFTS (heads, queries) get `shift_of_rows`,
+    MARKS (key heads,) are set where they are not all 0, and the maximum in STARTS is less its shift.
     """
-    ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
+    ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     turn, head = block_and_head(abreast)
     b, h = head // heads, head % heads
+    extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
     block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
     at_block = head * tl.num_programs(0) + block
     has_mark = tl.full([], True, tl.int1)
@@ -120,37 +116,37 @@ def solve_dense(
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
         if has_mark & has_power(A, h, POWER, PER_HEAD):
             first_row = block * DENSE_ROWS
-            rows = first_row + tl.arange(0, DENSE_ROWS)
-            inside = rows < queries
-            at_row = head * queries + rows
+            index = first_row + tl.arange(0, DENSE_ROWS)
+            inside = index < queries
+            at_row = head * queries + index
             d, columns = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
-            at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
-            q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+            q = load_rows(Q, (qb, qh, qi), b, h, index, inside, D, WIDTH)
             K += b * kb + (h // group) * kh
-            exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-            ends = end_of(rows, exist, diagonal, CAUSAL)
-            fewest = fewest_keys(first_row, queries, exist, diagonal, 0, CAUSAL, HAS_MASK, HAS_BIAS)
+            key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            ends = end_of(index, key_count, diagonal, CAUSAL)
+            unmasked = unmasked_keys(first_row, queries, key_count, diagonal, 0, CAUSAL, HAS_MASK or HAS_BIAS)
             end = tl.max(tl.where(inside, ends, 0), 0)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             unit = unit_of_scores(scale, HAS_BIAS)
+            at_key = columns[None, :] * kj + d[:, None]
             if HAS_LISTS:
-                top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
-                partition = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
+                maximum = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
+                normaliser = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
             else:
-                top, partition = _first_bounds(
-                    q, K, M, B, rows, fewest, end, exist, ends, inside, b, h, scale, unit, epsilon,
-                    kj, mb, mh, mi, mj, bb, bh, bi, bj, D, COLUMNS, HAS_MASK, HAS_BIAS, POWER,
+                unshifted = Rows(index, inside, ends, unmasked, SHIFTS, at_row, False)
+                maximum, normaliser = _first_bounds(
+                    q, K, kj, at_key, unshifted, end, key_count, extras, unit, epsilon, D, POWER
                 )  # fmt: skip
-                shift = shift_of_rows(top, epsilon, unit)
-                top = (top - shift) * unit
+                shift = shift_of_rows(maximum, epsilon, unit)
+                maximum = (maximum - shift) * unit
                 if tl.max((shift != 0.0).to(tl.int32), 0) > 0:
-                    fewest = 0
+                    unmasked = 0
                     tl.store(MARKS + head // group, 1)
                 tl.store(SHIFTS + at_row, shift, mask=inside)
-                tl.store(STARTS + at_row * 2, top, mask=inside)
+                tl.store(STARTS + at_row * 2, maximum, mask=inside)
                 tl.debug_barrier()  # other threads will read the shifts
-            at_key = columns[None, :] * kj + d[:, None]
-            t = 1.0 - epsilon * partition
+            rows = Rows(index, inside, ends, unmasked, SHIFTS, at_row, not HAS_LISTS)
+            t = 1.0 - epsilon * normaliser
             steps = 0
             before = tl.full([], float("inf"), tl.float32)
             climbing = True
@@ -162,13 +158,9 @@ def solve_dense(
                 lows = tl.full([DENSE_ROWS, LANES], _NO_BLOCK, tl.int32)
                 highs = tl.zeros([DENSE_ROWS, LANES], tl.int32)
                 for n in range(0, end, COLUMNS):
-                    j = n + columns
-                    k = tl.load(K + start_of(n, kj) + at_key, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-                    x = dense_scores(
-                        q, k, fewest, SHIFTS, at_row, M, B, rows, n, ends, inside, b, h, scale,
-                        mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS, not HAS_LISTS,
-                    )  # fmt: skip
-                    weight, escort, root = weights_of_scores(x, top, t, epsilon, unit, POWER, ROUGH)
+                    k = load_columns(K, kj, n, at_key, key_count, D)
+                    x = dense_scores(q, k, n, rows, extras)
+                    weight, escort, root = weights_of_scores(x, maximum, t, epsilon, unit, POWER, ROUGH)
                     some = by_lane(escort)
                     totals += by_lane_of_products(escort, root) if ROUGH and POWER >= 2 else by_lane(weight)
                     slopes += some
@@ -177,23 +169,23 @@ def solve_dense(
                     highs = tl.where(some > 0.0, n // COLUMNS + 1, highs)
                     lows = tl.where((some > 0.0) & (lows == _NO_BLOCK), n // COLUMNS, lows)
                 total, slope = tl.sum(totals, 1), tl.sum(slopes, 1)
-                step = newton_step(total, slope, partition, t, epsilon, POWER)
+                step = newton_step(total, slope, normaliser, t, epsilon, POWER)
                 moves = is_climbing(step, t, POWER, ROUGH, True)
                 if ROUGH and POWER != 1:
                     most = tl.minimum((1.0 / epsilon) * _MASS_BEFORE_LAST, 0.1)
                     if POWER >= 3:
                         step = _halley_step(step, total, slope, tl.sum(curves, 1), epsilon, POWER)
                         most = (1.0 / epsilon) * _MASS_BEFORE_HALLEY
-                    mass = log_mass(total, partition, t, epsilon, POWER)
+                    mass = log_mass(total, normaliser, t, epsilon, POWER)
                     largest = tl.max(mass, 0)
                     moves = tl.where(largest < before * _LEAST_FALL, mass, 0.0) > most
                     before = largest
                 elif POWER != 1:
-                    moves = moves & exceeds(total, partition, t, epsilon, POWER, ROUGH)
-                partition += step
+                    moves = moves & exceeds(total, normaliser, t, epsilon, POWER, ROUGH)
+                normaliser += step
                 t -= epsilon * step
-                # As A grows the support shrinks: blocks that have no mass before a step have none after it. (Where it
-                # grows too far by Halley's step, what is lost is less than rounding.)
+                # As the normaliser grows the support shrinks: blocks that have no mass before a step have none after
+                # it. (Where Halley's step goes too far, the loss is less than rounding.)
                 high = tl.max(tl.max(highs, 1), 0)
                 low = tl.minimum(tl.min(tl.min(lows, 1), 0), high)
                 steps += 1
@@ -213,40 +205,42 @@ def attend_dense(
     D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
     HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
-    """OUT (heads, queries, C) of dense blocks, once they are solved; what the backward pass needs where asked for.
+    """OUT (heads, queries, C) of dense blocks, once they are solved; for the backward pass also STATES and MEANS.
 
-    That is STATES (heads, queries, 4) of `state_of_rows` and MEANS (heads, queries, C) of the values by p^{2−α}.
+    STATES (heads, queries, 4) are `state_of_rows`, MEANS (heads, queries, C) means of the values by p^{2−α}.
     """
-    ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
+    ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     turn, head = block_and_head(abreast)
     b, h = head // heads, head % heads
+    extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
     block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
     at_block = head * tl.num_programs(0) + block
     has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
         if has_mark & has_power(A, h, POWER, PER_HEAD):
             first_row = block * DENSE_ROWS
-            rows = first_row + tl.arange(0, DENSE_ROWS)
-            inside = rows < queries
-            at_row = head * queries + rows
+            index = first_row + tl.arange(0, DENSE_ROWS)
+            inside = index < queries
+            at_row = head * queries + index
             d, c, columns = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
-            at_q = b * qb + h * qh + rows.to(tl.int64)[:, None] * qi + d[None, :]
-            q = tl.load(Q + at_q, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+            q = load_rows(Q, (qb, qh, qi), b, h, index, inside, D, WIDTH)
             K += b * kb + (h // group) * kh
             V += b * vb + (h // group) * vh
-            exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-            ends = end_of(rows, exist, diagonal, CAUSAL)
+            key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            ends = end_of(index, key_count, diagonal, CAUSAL)
             mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
-            fewest = fewest_keys(first_row, queries, exist, diagonal, mark, CAUSAL, HAS_MASK, HAS_BIAS)
+            unmasked = unmasked_keys(first_row, queries, key_count, diagonal, mark, CAUSAL, HAS_MASK or HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             unit = unit_of_scores(scale, HAS_BIAS)
-            top = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
+            at_key = columns[None, :] * kj + d[:, None]
+            maximum = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
             t = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=1.0)
             low, high = first_and_end(DENSE, at_block, True)
-            at_key, at_value = columns[None, :] * kj + d[:, None], columns[:, None] * vj + c[None, :]
+            at_value = columns[:, None] * vj + c[None, :]
+            rows = Rows(index, inside, ends, unmasked, SHIFTS, at_row, not HAS_LISTS)
             out = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
             mean = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
-            total, slope = top, top
+            total, slope = maximum, maximum
             turns = 0
             before = tl.full([], float("inf"), tl.float32)
             again = True
@@ -256,14 +250,11 @@ def attend_dense(
                 out = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
                 mean = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
                 for n in range(low * COLUMNS, high * COLUMNS, COLUMNS):
-                    j = n + columns
-                    k = tl.load(K + start_of(n, kj) + at_key, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-                    x = dense_scores(
-                        q, k, fewest, SHIFTS, at_row, M, B, rows, n, ends, inside, b, h, scale,
-                        mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS, not HAS_LISTS,
-                    )  # fmt: skip
-                    weight, escort, _ = weights_of_scores(x, top, t, epsilon, unit, POWER, ROUGH)
-                    v = tl.load(V + start_of(n, vj) + at_value, mask=(j < exist)[:, None] & (c < C)[None, :], other=0.0)
+                    k = load_columns(K, kj, n, at_key, key_count, D)
+                    x = dense_scores(q, k, n, rows, extras)
+                    weight, escort, _ = weights_of_scores(x, maximum, t, epsilon, unit, POWER, ROUGH)
+                    wanted = (n + columns < key_count)[:, None] & (c < C)[None, :]
+                    v = tl.load(V + start_of(n, vj) + at_value, mask=wanted, other=0.0)
                     totals += by_lane(weight)
                     slopes += by_lane(escort)
                     out = tl.dot(weight.to(v.dtype), v, out, input_precision=PRECISION)
@@ -272,22 +263,22 @@ def attend_dense(
                 total, slope = tl.sum(totals, 1), tl.sum(slopes, 1)
                 again = tl.full([], False, tl.int1)
                 if ROUGH and POWER != 1 and POWER != ANY_POWER:
-                    # Seldom the last step has left too much: then it was not the last.
-                    partition = (1.0 - t) / epsilon
-                    largest = tl.max(log_mass(total, partition, t, epsilon, POWER), 0)
+                    # Seldom has the last step left too much mass; then take another.
+                    normaliser = (1.0 - t) / epsilon
+                    largest = tl.max(log_mass(total, normaliser, t, epsilon, POWER), 0)
                     turns += 1
                     again = (largest > _MASS_LEFT) & (largest < before * _LEAST_FALL) & (turns < _MOST_STEPS)
                     before = largest
-                    step = newton_step(total, slope, partition, t, epsilon, POWER)
+                    step = newton_step(total, slope, normaliser, t, epsilon, POWER)
                     t -= tl.where(again, epsilon * step, 0.0)
             inverse = 1.0 / tl.where(total > 0.0, total, 1.0)
-            out = out * inverse[:, None] + (top * 0.0)[:, None]
+            out = out * inverse[:, None] + (maximum * 0.0)[:, None]
             wanted = inside[:, None] & (c < C)[None, :]
             tl.store(OUT + at_row[:, None] * C + c[None, :], out.to(OUT.dtype.element_ty), mask=wanted)
             if NEEDS_MEANS:
                 mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
                 tl.store(MEANS + at_row[:, None] * C + c[None, :], mean, mask=wanted)
-                first, second, factor, factor_escort = state_of_rows(top, t, total, epsilon, unit, POWER, ROUGH)
+                first, second, factor, factor_escort = state_of_rows(maximum, t, total, epsilon, unit, POWER, ROUGH)
                 tl.store(STATES + at_row * 4, first, mask=inside)
                 tl.store(STATES + at_row * 4 + 1, second, mask=inside)
                 tl.store(STATES + at_row * 4 + 2, factor, mask=inside)

@@ -1,30 +1,32 @@
-"""Gradients of attention of dense blocks of rows (`_attention_dense`), of whole tiles too."""
+"""Gradients of attention of dense blocks of rows (`_gpu_dense`), by products of whole tiles too."""
 
 import triton
 import triton.language as tl
 
-from contmax.kernels.attention._gpu_columns import entries_of
-from contmax.kernels.attention._gpu_dense_scores import (
+from contmax.kernels.attention._gpu_listed import entries_of
+from contmax.kernels.attention._gpu_scores import (
+    ANY_POWER,
+    ANY_SIZE,
+    DENSE_ROWS,
+    LANES,
+    PRECISION,
+    Extras,
+    Rows,
+    block_and_head,
     by_lane,
     by_lane_of_products,
     dense_scores,
-    fewest_keys,
-    first_and_end,
-    probabilities,
-    unit_of_scores,
-)
-from contmax.kernels.attention._gpu_lists import DENSE_ROWS
-from contmax.kernels.attention._gpu_order import block_and_head
-from contmax.kernels.attention._gpu_tops import (
-    ANY_POWER,
-    ANY_SIZE,
-    LANES,
-    PRECISION,
     end_of,
     epsilon_of_heads,
+    first_and_end,
     has_power,
     keys_of,
+    load_columns,
+    load_rows,
+    probabilities,
     start_of,
+    unit_of_scores,
+    unmasked_keys,
 )
 from contmax.kernels.gpu._instructions import quick_log2
 from contmax.kernels.rows._gpu_rows import curvature, saturated, unbiased
@@ -32,13 +34,13 @@ from contmax.kernels.rows._gpu_rows import curvature, saturated, unbiased
 
 @triton.jit
 def _next_where(wanted, places, start, other):
-    """The first place from `start` on that is wanted, or else the other."""
+    """The first wanted place from `start` on; `other` if there is none."""
     return tl.min(tl.where(wanted & (places >= start), places, other), 0)
 
 
 @triton.jit
 def _state_of(STATES, at_row, inside):
-    """The state of rows; those outside get probabilities too, but their cotangents are 0."""
+    """The state of rows; rows outside get probabilities too, but their cotangents are 0."""
     first = tl.load(STATES + at_row * 4, mask=inside, other=0.0)
     second = tl.load(STATES + at_row * 4 + 1, mask=inside, other=1.0)
     factor = tl.load(STATES + at_row * 4 + 2, mask=inside, other=0.0)
@@ -50,7 +52,7 @@ def _state_of(STATES, at_row, inside):
 def _rates(p, u, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
     """`curvature` of p in units of `_unit_of_rates`, (R, n), any number where p is 0.
 
-    In half precision, where α is far from one, it is made of u = p^ε.
+    In half precision, where α is far from one, it is computed from u = p^ε.
     """
     if ROUGH and K != ANY_POWER:
         return tl.fma(u, tl.fma(tl.maximum(quick_log2(u), -150.0), 0.69314718, -1.0), 1.0)
@@ -60,7 +62,7 @@ def _rates(p, u, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
 
 @triton.jit
 def _unit_of_rates(epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """What `_rates` are multiples of, (R,): so the sums are multiplied, not every score."""
+    """The unit of `_rates`, (R,), by which the sums are multiplied instead of every score."""
     if ROUGH and K != ANY_POWER:
         return 1.0 / (epsilon * epsilon)
     else:
@@ -81,33 +83,34 @@ def dense_queries_backward(
 
     ALONG (heads, queries) are the products of the cotangents and the means by p^{2−α}.
     """
-    ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
+    ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     turn, head = block_and_head(abreast)
     b, h = head // heads, head % heads
+    extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
     block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
     at_block = head * tl.num_programs(0) + block
     has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
         if has_mark & has_power(A, h, POWER, PER_HEAD):
             first_row = block * DENSE_ROWS
-            rows = first_row + tl.arange(0, DENSE_ROWS)
-            inside = rows < queries
-            at_row = head * queries + rows
+            index = first_row + tl.arange(0, DENSE_ROWS)
+            inside = index < queries
+            at_row = head * queries + index
             d, c, columns = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
-            far = rows.to(tl.int64)[:, None]
-            q = tl.load(Q + b * qb + h * qh + far * qi + d[None, :], mask=inside[:, None] & (d < D)[None, :], other=0.0)
+            q = load_rows(Q, (qb, qh, qi), b, h, index, inside, D, WIDTH)
+            g = load_rows(G, (gb, gh, gi), b, h, index, inside, C, VALUE_WIDTH)
             wanted = inside[:, None] & (c < C)[None, :]
-            g = tl.load(G + b * gb + h * gh + far * gi + c[None, :], mask=wanted, other=0.0)
             mean = tl.load(MEANS + at_row[:, None] * C + c[None, :], mask=wanted, other=0.0)
             along_mean = tl.sum(g.to(tl.float32) * mean, 1)
             tl.store(ALONG + at_row, along_mean, mask=inside)
             state = _state_of(STATES, at_row, inside)
             K += b * kb + (h // group) * kh
             V += b * vb + (h // group) * vh
-            exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-            ends = end_of(rows, exist, diagonal, CAUSAL)
+            key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            ends = end_of(index, key_count, diagonal, CAUSAL)
             mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
-            fewest = fewest_keys(first_row, queries, exist, diagonal, mark, CAUSAL, HAS_MASK, HAS_BIAS)
+            unmasked = unmasked_keys(first_row, queries, key_count, diagonal, mark, CAUSAL, HAS_MASK or HAS_BIAS)
+            rows = Rows(index, inside, ends, unmasked, SHIFTS, at_row, not HAS_LISTS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             unit = unit_of_scores(scale, HAS_BIAS)
             dq = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
@@ -116,14 +119,10 @@ def dense_queries_backward(
             low, high = first_and_end(DENSE, at_block, True)
             at_key, at_value = columns[None, :] * kj + d[:, None], columns[None, :] * vj + c[:, None]
             for n in range(low * COLUMNS, high * COLUMNS, COLUMNS):
-                j = n + columns
-                k = tl.load(K + start_of(n, kj) + at_key, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-                x = dense_scores(
-                    q, k, fewest, SHIFTS, at_row, M, B, rows, n, ends, inside, b, h, scale,
-                    mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS, not HAS_LISTS,
-                )  # fmt: skip
+                k = load_columns(K, kj, n, at_key, key_count, D)
+                x = dense_scores(q, k, n, rows, extras)
                 p, escort, u = probabilities(x, state, epsilon, unit, POWER, ROUGH)
-                v = tl.load(V + start_of(n, vj) + at_value, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
+                v = load_columns(V, vj, n, at_value, key_count, C)
                 along = tl.dot(g, v, input_precision=PRECISION)
                 slope = escort * (along - along_mean[:, None])
                 dq = tl.dot(saturated(slope, K).to(k.dtype), tl.trans(k), dq, input_precision=PRECISION)
@@ -152,11 +151,11 @@ def dense_keys_backward(
     D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCKS: tl.constexpr, KEY_BLOCK: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
-    """DK (key heads, keys, D) and DV (key heads, keys, C) of blocks of keys for which there are no entries of lists.
+    """DK (key heads, keys, D) and DV (key heads, keys, C) of blocks of keys that have no entries in lists.
 
-    For the others, what dense blocks of rows contribute to both, before it is scaled: DENSE_DK and DENSE_DV.
+    For the others DENSE_DK and DENSE_DV get the part of dense blocks of rows, before it is scaled.
     """
-    ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits do in half precision
+    ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, key_head = block_and_head(abreast)
     mark = tl.load(MARKS + key_head)
     if (mark != 0) | (HAS_LISTS == 0):
@@ -164,13 +163,13 @@ def dense_keys_backward(
         b = key_head // groups
         n = block * COLUMNS
         j = n + tl.arange(0, COLUMNS)
-        exist = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+        key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
         d, c = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
         far = j.to(tl.int64)
         at_k = b * kb + (key_head % groups) * kh + far[None, :] * kj + d[:, None]
         at_v = b * vb + (key_head % groups) * vh + far[None, :] * vj + c[:, None]
-        k = tl.load(K + at_k, mask=(j < exist)[None, :] & (d < D)[:, None], other=0.0)
-        v = tl.load(V + at_v, mask=(j < exist)[None, :] & (c < C)[:, None], other=0.0)
+        k = tl.load(K + at_k, mask=(j < key_count)[None, :] & (d < D)[:, None], other=0.0)
+        v = tl.load(V + at_v, mask=(j < key_count)[None, :] & (c < C)[:, None], other=0.0)
         dk = tl.zeros([COLUMNS, WIDTH], tl.float32)
         dv = tl.zeros([COLUMNS, VALUE_WIDTH], tl.float32)
         row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
@@ -181,8 +180,9 @@ def dense_keys_backward(
         for h_in_group in range(0, group):
             h = (key_head % groups) * group + h_in_group
             head = b * heads + h
+            extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-            # Runs of blocks of rows that have mass here: in one the next rows are on their way while these are used.
+            # Runs of neighbouring blocks of rows with mass here: in a run the next rows load while these are used.
             low, high = first_and_end(DENSE, head * row_blocks + blocks, blocks < row_blocks)
             has_mass = (low <= n // COLUMNS) & (n // COLUMNS < high)
             for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
@@ -192,25 +192,23 @@ def dense_keys_backward(
                         end = _next_where(has_mass == 0, blocks, start, row_blocks)
                         for row_block in range(start, end):
                             first_row = tl.full([], DENSE_ROWS, tl.int32) * row_block
-                            rows = first_row + in_block
-                            inside = rows < queries
+                            index = first_row + in_block
+                            inside = index < queries
                             first = head * queries + first_row
-                            ends = end_of(rows, exist, diagonal, CAUSAL)
-                            # A query of a sequence without keys may be anything, NaN too.
+                            ends = end_of(index, key_count, diagonal, CAUSAL)
+                            # A query of a sequence without keys may hold any number, NaN too.
                             asks = inside & (ends > 0) if HAS_LENGTHS else inside
                             here = Q + (b * qb + h * qh + start_of(first_row, qi))
                             q = tl.load(here + at_query, mask=asks[:, None] & (d < D)[None, :], other=0.0)
-                            fewest = fewest_keys(
-                                first_row, queries, exist, diagonal, has_shifts, CAUSAL, HAS_MASK, HAS_BIAS
+                            unmasked = unmasked_keys(
+                                first_row, queries, key_count, diagonal, has_shifts, CAUSAL, HAS_MASK or HAS_BIAS
                             )  # fmt: skip
+                            rows = Rows(index, inside, ends, unmasked, SHIFTS + first, in_block, not HAS_LISTS)
                             state = _state_of(STATES + first * 4, in_block, inside)
                             here = G + (b * gb + h * gh + start_of(first_row, gi))
                             g = tl.load(here + at_cotangent, mask=inside[:, None] & (c < C)[None, :], other=0.0)
                             along_mean = tl.load(ALONG + first + in_block, mask=inside, other=0.0)
-                            x = dense_scores(
-                                q, k, fewest, SHIFTS + first, in_block, M, B, rows, n, ends, inside, b, h, scale,
-                                mb, mh, mi, mj, bb, bh, bi, bj, HAS_MASK, HAS_BIAS, not HAS_LISTS,
-                            )  # fmt: skip
+                            x = dense_scores(q, k, n, rows, extras)
                             p, escort, _ = probabilities(x, state, epsilon, unit, POWER, ROUGH)
                             dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=PRECISION)
                             along = tl.dot(g, v, input_precision=PRECISION)

@@ -1,140 +1,179 @@
-"""Attention by triton's kernels: called as it is, or as opaque operators in a trace.
+"""Entmax attention by Triton's kernels: the arguments, the lists for the backward pass, and both passes as operators.
 
-α is a number, or a tensor (H,); operators take it as a tensor, or, where that is None, as the number after it.
+α is a number, or a tensor (H,).
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from contmax._backend import triton_takes
-from contmax._eager import all_eager, is_exporting
-from contmax.kernels.attention._options import AttentionOptions
-from contmax.kernels.rows._operators import tensor_or_number
+from contmax._operator import operator
+from contmax.kernels.attention._sizes import DENSE_ROWS, LIST_CAPACITY, most_keys_without_lists, widest_head
+from contmax.kernels.gpu._counting import blocks_of
 
 # Entries of all lists are numbered by 32 bits, and a grid of programs has at most this many heads.
 _MOST_ENTRIES, _MOST_HEADS = 2**31, 65535
 
 
-def attention_is_fused(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether kernels take queries (*batch, H, Q, d), keys (*batch, G, L, d) and values likewise, for α in (1, 2]."""
-    if not triton_takes(query) or is_exporting() or 0 in (*query.shape, *key.shape, *value.shape):
+class AttentionOptions(NamedTuple):
+    """Arguments of attention beside queries, keys, values and α.
+
+    Attributes:
+        mask: boolean, broadcastable to (B, H, Q, L), or None.
+        bias: real, broadcastable to (B, H, Q, L), to be added to the scores; or one number for each distance
+            (`is_by_distance`); or None.
+        lengths: keys of each sequence, (B,), or None.
+        diagonal: query i meets keys up to i + diagonal; None if all.
+        scale: factor of the scores, not negative.
+    """
+
+    mask: Tensor | None
+    bias: Tensor | None
+    lengths: Tensor | None
+    diagonal: int | None
+    scale: float
+
+
+class AttentionLists(NamedTuple):
+    """The tensors that the backward pass needs: the support of each row, and the thresholds of dense blocks of rows.
+
+    With few keys all rows are dense: then keys, weights and counts are empty. With many keys shifts are empty.
+
+    Attributes:
+        keys: (B·H, Q, LIST_CAPACITY), int32; undefined from the row's count on.
+        weights: p of these keys, float32.
+        counts: (B·H, Q), int32; 0 in dense blocks.
+        starts: (B·H, Q, 2), float32: the row's maximum, NaN where a score is NaN, and a lower bound of the normaliser
+            A, replaced by t = 1 − (α − 1)A in dense blocks.
+        dense: (B·H, blocks of rows), int64: 0 where lists are used. In a dense block: the first block of keys with
+            mass, and in the upper 32 bits the end of those.
+        marks: (B·G,), int32: not 0 where a block is dense, or, where all are, has shifts.
+        states: (B·H, Q, 4), float32, `state_of_rows` in dense blocks.
+        means: (B·H, Q, c), float32, means of the values by p^{2−α} in dense blocks.
+        shifts: (B·H, Q), float32: a large number that all scores of a row share and that is subtracted first, or 0.
+    """
+
+    keys: Tensor
+    weights: Tensor
+    counts: Tensor
+    starts: Tensor
+    dense: Tensor
+    marks: Tensor
+    states: Tensor
+    means: Tensor
+    shifts: Tensor
+
+    @property
+    def are_empty(self) -> bool:
+        """Whether all rows are dense, because there are few keys."""
+        return self.keys.shape[-1] == 0
+
+
+class Attended(NamedTuple):
+    """Means of the values, (B, H, Q, c), then the fields of `AttentionLists`."""
+
+    output: Tensor
+    keys: Tensor
+    weights: Tensor
+    counts: Tensor
+    starts: Tensor
+    dense: Tensor
+    marks: Tensor
+    states: Tensor
+    means: Tensor
+    shifts: Tensor
+
+    @property
+    def lists(self) -> AttentionLists:
+        """The tensors that the backward pass needs."""
+        return AttentionLists(*self[1:])
+
+
+class AttentionGradients(NamedTuple):
+    """Gradients of query, key and value, and of α, (H,), float32; the last has shape (0,) where it is not needed."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    alpha: Tensor
+
+
+def is_by_distance(bias: Tensor, queries: int, keys: int) -> bool:
+    """Whether a bias has one number per distance: (…, 1, Q + L − 1), that of query i and key j at j − i + Q − 1.
+
+    With one query these are the numbers of the keys: the bias in its usual form.
+    """
+    if queries <= 1 or bias.dim() == 0 or bias.shape[-1] != queries + keys - 1:
         return False
-    from contmax.kernels import triton
+    return bias.dim() == 1 or bias.shape[-2] == 1
 
-    if query.shape[:-1].numel() * triton.LIST_CAPACITY >= _MOST_ENTRIES or query.shape[:-2].numel() > _MOST_HEADS:
+
+def attention_fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether Triton's kernels take tensors of these sizes, (*batch, H, Q, d), (*batch, G, L, d) and (*batch, G, L, c).
+
+    They take α in (1, 2].
+    """
+    if 0 in (*query.shape, *key.shape, *value.shape):
         return False
-    return max(query.shape[-1], value.shape[-1]) <= triton.widest_head(query)
+    if query.shape[:-1].numel() * LIST_CAPACITY >= _MOST_ENTRIES or query.shape[:-2].numel() > _MOST_HEADS:
+        return False
+    return max(query.shape[-1], value.shape[-1]) <= widest_head(query)
 
 
-def attention_fused(
+def empty_attended(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
-) -> tuple[Tensor, ...]:
-    """Means of the values (B, H, Q, c), and what the backward pass needs."""
-    if all_eager(query, key, value, alpha, *options):
-        return _attention(query, key, value, alpha, options, needs_gradient)
-    result: list[Tensor] = attention_op(query, key, value, *tensor_or_number(alpha), *options, needs_gradient)
-    return tuple(result)
-
-
-def attention_fused_backward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    alpha: float | Tensor,
-    options: AttentionOptions,
-    kept: tuple[Tensor, ...],
-    cotangent: Tensor,
-    needs_alpha: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of query, key and value, and of α, (H,), where it is needed."""
-    if all_eager(query, key, value, alpha, *options, *kept, cotangent):
-        grads = _attention_backward(query, key, value, alpha, options, kept, cotangent, needs_alpha)
-    else:
-        arguments = (query, key, value, *tensor_or_number(alpha), *options, list(kept), cotangent, needs_alpha)
-        grads = attention_backward_op(*arguments)
-    return grads[0], grads[1], grads[2], grads[3] if needs_alpha else None
-
-
-def _attention(
-    query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
-) -> tuple[Tensor, ...]:
-    from contmax.kernels import triton
-
-    out, lists = triton.entmax_attention(query, key, value, alpha, options, needs_gradient)
-    return out, *lists
-
-
-def _attention_backward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    alpha: float | Tensor,
-    options: AttentionOptions,
-    kept: tuple[Tensor, ...],
-    cotangent: Tensor,
-    needs_alpha: bool,
-) -> list[Tensor]:
-    from contmax.kernels import triton
-
-    lists = triton.AttentionLists(*kept)
-    *grads, grad_alpha = triton.entmax_attention_backward(
-        query, key, value, alpha, options, lists, cotangent, needs_alpha
+) -> Attended:
+    """Memory for the results of `attention`; that of dense blocks is touched only where there are some."""
+    batch, heads, queries = query.shape[:3]
+    rows, width = (batch * heads, queries), value.shape[-1]
+    listed, capacity, shifted, blank = rows, LIST_CAPACITY, (0, 0), torch.zeros
+    if key.shape[2] <= most_keys_without_lists(alpha, query):
+        listed, capacity, shifted, blank = (0, 0), 0, rows, torch.empty  # every dense block writes its own
+    real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
+    whole: dict[str, Any] = {"dtype": torch.int32, "device": query.device}
+    return Attended(
+        query.new_empty((batch, heads, queries, width)),
+        torch.empty((*listed, capacity), **whole),
+        torch.empty((*listed, capacity), **real),
+        torch.empty(listed, **whole),
+        torch.empty((*rows, 2), **real),
+        blank((rows[0], blocks_of(queries, DENSE_ROWS)), dtype=torch.int64, device=query.device),
+        torch.zeros(batch * key.shape[1], **whole),
+        torch.empty((*rows, 4 if needs_gradient else 0), **real),
+        torch.empty((*rows, width if needs_gradient else 0), **real),
+        torch.empty(shifted, **real),
     )
-    return [*grads, query.new_empty(0) if grad_alpha is None else grad_alpha.sum((0, 2))]
 
 
-@torch.library.custom_op("contmax::entmax_attention", mutates_args=())
-def attention_op(
+def _empty_gradients(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> AttentionGradients:
+    d_query, d_key, d_value = (x.new_empty(x.shape) for x in (query, key, value))
+    d_alpha = query.new_empty(query.shape[1] if rest[-1] else 0, dtype=torch.float32)
+    return AttentionGradients(d_query, d_key, d_value, d_alpha)
+
+
+@operator("entmax_attention", like=empty_attended)
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
+) -> Attended:
+    """Means of the values of queries (B, H, Q, d), keys (B, G, L, d), G dividing H, and values (B, G, L, c)."""
+    from contmax.kernels.attention._gpu_attention import attend
+
+    return attend(query, key, value, alpha, options, needs_gradient)
+
+
+@operator("entmax_attention_backward", like=_empty_gradients)
+def attention_backward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    alpha: Tensor | None,
-    fixed_alpha: float,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    lengths: Tensor | None,
-    diagonal: int | None,
-    scale: float,
-    needs_gradient: bool,
-) -> list[Tensor]:
-    """`attention_fused` as one opaque node."""
-    options = AttentionOptions(mask, bias, lengths, diagonal, scale)
-    return list(_attention(query, key, value, fixed_alpha if alpha is None else alpha, options, needs_gradient))
-
-
-@attention_op.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, alpha: Tensor | None, fixed_alpha: float, *rest: Any) -> list[Tensor]:
-    from contmax.kernels import triton
-
-    out = query.new_empty((*query.shape[:3], value.shape[3]))
-    return [out, *triton.empty_attention_lists(query, key, value, fixed_alpha if alpha is None else alpha, rest[-1])]
-
-
-@torch.library.custom_op("contmax::entmax_attention_backward", mutates_args=())
-def attention_backward_op(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    alpha: Tensor | None,
-    fixed_alpha: float,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    lengths: Tensor | None,
-    diagonal: int | None,
-    scale: float,
-    kept: list[Tensor],
+    alpha: float | Tensor,
+    options: AttentionOptions,
+    lists: AttentionLists,
     cotangent: Tensor,
     needs_alpha: bool,
-) -> list[Tensor]:
-    """`attention_fused_backward` as one opaque node; where it is not needed, the gradient of α is empty, (0,)."""
-    options = AttentionOptions(mask, bias, lengths, diagonal, scale)
-    index = fixed_alpha if alpha is None else alpha
-    return _attention_backward(query, key, value, index, options, tuple(kept), cotangent, needs_alpha)
+) -> AttentionGradients:
+    """Gradients from the cotangent of the means, (B, H, Q, c)."""
+    from contmax.kernels.attention._gpu_attention import attend_backward
 
-
-@attention_backward_op.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, alpha: Tensor | None, fixed_alpha: float, *rest: Any) -> list[Tensor]:
-    grads = [x.new_empty(x.shape) for x in (query, key, value)]
-    return [*grads, query.new_empty(query.shape[1] if rest[-1] else 0, dtype=torch.float32)]
+    return attend_backward(query, key, value, alpha, options, lists, cotangent, needs_alpha)

@@ -1,4 +1,4 @@
-"""How large the blocks of attention are: what a product holds at a time must fit on the chip."""
+"""Sizes of the blocks and lists of attention: the operands of a product must fit on the chip."""
 
 import dataclasses
 import functools
@@ -8,9 +8,14 @@ from torch import Tensor
 
 from contmax._torch_private import constant_to_tracers
 
+# Entries of a list. Longer ones cost as much as a product of whole tiles.
+LIST_CAPACITY = 128
+# Rows of a dense block.
+DENSE_ROWS = 64
 # Shared memory of a Hopper processor: chips with less get small blocks.
 _LARGE_CHIP = 227 * 1024
-# Keys of rows that have no lists in half precision: four times as many for a small α, with which lists would be long.
+# In half precision rows of up to this many keys have no lists; for a small α, whose lists would be long, of four times
+# as many.
 _FEW_KEYS, _SMALL_ALPHA = 1024, 1.4
 
 
@@ -19,9 +24,9 @@ def _is_large(device: torch.device) -> bool:
     return device.type != "cuda" or _shared_memory(device) >= _LARGE_CHIP
 
 
-@functools.cache  # torch takes longer to ask than a kernel to launch
+@functools.cache  # the properties of a device take torch longer to find than a kernel takes to launch
 def _shared_memory(device: torch.device) -> int:
-    """Bytes that a program may have; 0 where a build of torch does not know it."""
+    """Bytes that a program may have; 0 where a build of torch does not know them."""
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
 
@@ -33,7 +38,7 @@ def widest_head(like: Tensor) -> int:
 
 
 def most_keys_without_lists(alpha: float | Tensor, like: Tensor) -> int:
-    """How many keys a row may have for which no lists are made: products of whole tiles cost less, in this dtype."""
+    """Rows of up to this many keys get no lists: in this dtype products of whole tiles cost less."""
     if like.element_size() > 2:
         return 0  # products of float32 take several times as long
     has_long_lists = isinstance(alpha, float) and alpha <= _SMALL_ALPHA
@@ -42,41 +47,33 @@ def most_keys_without_lists(alpha: float | Tensor, like: Tensor) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """Sizes of blocks.
+    """Sizes of blocks. `registers` are the most that a thread may use; None leaves the number to the compiler.
 
     Attributes:
-        most_tiles: tiles of a row at most, so that their tops take little memory;
-        bytes_of_tops: and bytes of tops that are there at a time.
-        abreast: heads of which programs start side by side,
-        tops_abreast: or so many where all that is done is to multiply queries with keys.
-        rows: queries of a program that multiplies them with keys,
-        columns: keys at a time,
-        warps: of that program,
-        stages: and blocks of keys on their way to it,
-        tile_stages: or so many where a block is as wide as a tile,
-        registers: and of each of its threads at most, without mask and bias.
-        list_warps: of a program that lists keys,
-        list_registers: and of each of its threads at most,
-        many_registers: or of those that share a row of many tops.
-        doubted_stages: of a program that multiplies tiles again,
-        doubted_registers: and of each of its threads at most.
-        listed_rows: queries of a program that solves lists,
-        listed_registers: and of each of its threads at most: the longest lists need more, but are rare.
-        gradient_rows: queries of one that makes their gradients,
-        gradient_registers: and of each of its threads at most; None leaves the number to the compiler.
-        together: entries of lists that are multiplied at a time for the gradients of keys,
-        key_warps: by so many warps,
-        key_stages: and blocks of them on their way.
-        dense_columns: keys at a time for queries with long lists or none,
-        dense_warps: by so many warps,
-        dense_stages: and with so many blocks of keys on their way,
-        dense_registers: and of each thread that solves them, or makes gradients of queries, at most.
+        most_tiles: tiles of a row at most, so that their maxima take little memory.
+        bytes_of_maxima: memory of the maxima of the tiles; longer inputs are listed in several blocks of queries.
+        abreast: heads whose programs start side by side (`block_and_head`).
+        maxima_abreast: `abreast` of the kernel that only multiplies queries with keys.
+        rows, columns, warps, stages, registers: of that kernel: queries of a program, keys at a time, its warps, and
+            blocks of keys on their way; the registers hold without mask and bias.
+        tile_stages: its stages where a block is as wide as a tile.
+        list_warps, list_registers: of the kernel that lists keys.
+        many_registers: its registers where more threads share a row of many maxima.
+        undecided_stages, undecided_registers: of the kernel that multiplies undecided tiles again.
+        listed_rows, listed_registers: of the kernel that solves lists; the longest lists need more registers, but are
+            rare.
+        gradient_rows, gradient_registers: of the kernel that computes gradients of queries by lists.
+        together, key_warps, key_stages: of the kernel that computes gradients of keys by lists: entries multiplied at
+            a time, warps, and blocks of entries on their way.
+        dense_columns, dense_warps, dense_stages: of the kernels for dense blocks: keys at a time, warps, and blocks of
+            keys on their way.
+        dense_registers: of those that solve dense blocks or compute gradients of their queries.
     """
 
     most_tiles: int = 512
-    bytes_of_tops: int = 2**29
+    bytes_of_maxima: int = 2**29
     abreast: int = 64
-    tops_abreast: int = 16
+    maxima_abreast: int = 16
     rows: int = 64
     columns: int = 128
     warps: int = 4
@@ -86,8 +83,8 @@ class Tuning:
     list_warps: int = 4
     list_registers: int = 168
     many_registers: int = 128
-    doubted_stages: int = 2
-    doubted_registers: int = 128
+    undecided_stages: int = 2
+    undecided_registers: int = 128
     listed_rows: int = 4
     listed_registers: int = 64
     gradient_rows: int = 8
@@ -101,13 +98,13 @@ class Tuning:
     dense_registers: int | None = 168
 
     def for_heads(self, width: int, like: Tensor) -> "Tuning":
-        """The same for heads of so many channels, on the device and of the dtype of a tensor."""
+        """The sizes for heads of `width` channels, on the device and of the dtype of a tensor."""
         return _for_heads(self, width, like.element_size(), _is_large(like.device))
 
 
 @functools.cache
 def _for_heads(tuning: Tuning, width: int, item: int, is_large: bool) -> Tuning:
-    """The same where a number takes `item` bytes."""
+    """`Tuning.for_heads` where a number takes `item` bytes."""
     size = width * item
     chosen = tuning
     if size > 128:
@@ -123,7 +120,7 @@ def _for_heads(tuning: Tuning, width: int, item: int, is_large: bool) -> Tuning:
     if size > 128 * (4 // item):
         chosen = dataclasses.replace(chosen, gradient_rows=4, key_warps=8, key_stages=2)
     if size > 256:
-        chosen = dataclasses.replace(chosen, together=32, dense_columns=32, doubted_registers=255)
+        chosen = dataclasses.replace(chosen, together=32, dense_columns=32, undecided_registers=255)
     if size <= 256 and is_large:
         return chosen
     small = {"columns": min(tuning.columns, 64), "together": min(chosen.together, 64)}

@@ -1,0 +1,133 @@
+"""Attention by compiled kernels: Triton's, which hold no matrix of weights, or numba's, on lists of its entries.
+
+Both are called by one function of autograd. Derivatives that the kernels do not know come from the reference.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contmax._autograd import apply
+from contmax._backend import Backend, backend_of
+from contmax._by_reference import refused_by_kernels
+from contmax._precision import wide_dtype
+from contmax.attention._arguments import Inputs, save_inputs, saved_inputs, shape_of_bias
+from contmax.attention._listed import listed_gradients, listed_means
+from contmax.attention._masked import masked_as_zeros
+from contmax.attention._reference import reference_gradients
+from contmax.kernels import attention as kernels
+from contmax.maps._half_precision import widened_scores
+
+# For fewer queries all weights are few, and a product of matrices of that height would be mostly padding.
+_FEWEST_QUERIES = 32
+
+
+def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
+    """The backend whose kernels take these arguments; torch under transforms of torch.func and in exported programs."""
+    query, alpha, bias = inputs.query, inputs.alpha, inputs.bias
+    if dropout_p > 0 or (isinstance(alpha, float) and not 1 < alpha <= 2):
+        return Backend.TORCH
+    if bias is not None and bias.requires_grad and torch.is_grad_enabled():
+        return Backend.TORCH
+    is_traced = torch.compiler.is_compiling()
+    if not is_traced and not inputs.hold_numbers:
+        return Backend.TORCH
+    # numba's kernels take half precision in float32.
+    is_wide = is_traced or not query.is_cpu
+    backend = backend_of(query if is_wide else query.new_empty(0, dtype=wide_dtype(query.dtype)))
+    if backend is Backend.TRITON:
+        # The size comes last: a traced program is guarded by every size that it compares.
+        fits = kernels.attention_fits(*inputs[:3]) and query.shape[-2] >= _FEWEST_QUERIES
+    elif backend is Backend.NUMBA and not is_traced:
+        fits = 0 not in (*query.shape, *inputs.value.shape)
+        if isinstance(alpha, Tensor):
+            fits = fits and bool(((alpha.detach() > 1) & (alpha.detach() <= 2)).all())
+    else:
+        fits = False
+    return backend if fits else Backend.TORCH
+
+
+def attend_fused(inputs: Inputs) -> Tensor:
+    """Means of the values by Triton's kernels, (*batch, H, Q, c), in the dtype of the query."""
+    # The kernels read no key behind the last of a sequence.
+    inputs = masked_as_zeros(inputs._replace(lengths=None))._replace(lengths=inputs.lengths)
+    batch = inputs.query.shape[:-3]
+    scores = (*inputs.query.shape[:-1], inputs.key.shape[-2])
+    query, key, value = (x if x.dim() == 4 else x.reshape(-1, *x.shape[-3:]) for x in inputs[:3])
+    one_batch = Inputs(
+        -query if inputs.scale < 0 else query,
+        key,
+        value,
+        inputs.alpha,
+        None if inputs.mask is None else _as_one_batch(inputs.mask, scores),
+        None if inputs.bias is None else _as_one_batch(inputs.bias, shape_of_bias(inputs.bias, scores)),
+        None if inputs.lengths is None else inputs.lengths.expand(*batch, 1, 1, 1).reshape(-1, 1, 1, 1),
+        inputs.diagonal,
+        abs(inputs.scale),
+    )
+    needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in inputs.tensors)
+    output: Tensor = apply(_CompiledAttention, True, needs_gradient, *one_batch)[0]
+    return output if len(batch) == 1 else output.reshape(*batch, *output.shape[1:])
+
+
+def attend_listed(inputs: Inputs) -> Tensor:
+    """Means of the values by lists on a CPU, (*batch, H, Q, c), in full precision."""
+    query, key, value = (widened_scores(x) for x in inputs[:3])
+    output: Tensor = apply(_CompiledAttention, False, True, query, key, value, *inputs[3:])[0]
+    return output
+
+
+def _as_one_batch(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A tensor that broadcasts to (*batch, H, ·, ·) as one that broadcasts to (B, H, ·, ·)."""
+    return x if len(shape) == 4 or x.dim() <= 3 else x.expand(shape).reshape(-1, *shape[-3:])
+
+
+class _CompiledAttention(torch.autograd.Function):
+    """Means of the values, then the tensors that their gradients need."""
+
+    @staticmethod
+    def forward(is_fused: bool, needs_gradient: bool, *arguments: Any) -> tuple[Tensor, ...]:
+        inputs = Inputs(*arguments)
+        if not is_fused:
+            return listed_means(inputs)
+        return tuple(kernels.attention(*inputs[:3], _per_head(inputs), _options(inputs), needs_gradient))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.is_fused = inputs[0]
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        save_inputs(ctx, inputs[2:], *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+        inputs, saved = saved_inputs(ctx)
+        needed = ctx.needs_input_grad[2:]
+        if g is None:
+            return (None,) * len(ctx.needs_input_grad)
+        if refused_by_kernels(g):
+            return None, None, *reference_gradients(inputs, needed, g)
+        found: Sequence[Tensor | None]
+        if ctx.is_fused:
+            given = (*inputs[:3], _per_head(inputs), _options(inputs), kernels.AttentionLists(*saved))
+            found = kernels.attention_backward(*given, g, needed[3])
+        else:
+            found = listed_gradients(inputs, saved, g, needed[3])
+        grads = [x if need else None for x, need in zip(found, needed[:4], strict=True)]
+        alpha, d_alpha = inputs.alpha, grads[3]
+        if isinstance(alpha, Tensor) and d_alpha is not None:
+            grads[3] = d_alpha.reshape(-1, 1, 1).sum_to_size(alpha.shape).to(alpha.dtype)
+        return None, None, *grads, *(None,) * 5
+
+
+def _per_head(inputs: Inputs) -> float | Tensor:
+    """α as Triton's kernels read it: a number, or (H,)."""
+    alpha = inputs.alpha
+    return alpha.reshape(-1).expand(inputs.query.shape[-3]) if isinstance(alpha, Tensor) else alpha
+
+
+def _options(inputs: Inputs) -> kernels.AttentionOptions:
+    lengths = None if inputs.lengths is None else inputs.lengths.reshape(-1)
+    return kernels.AttentionOptions(inputs.mask, inputs.bias, lengths, inputs.diagonal, inputs.scale)

@@ -1,0 +1,373 @@
+r"""Candidate lists: the keys that may have mass in a row, with their scores, from the maxima of its tiles.
+
+The maxima of the tiles are scores of a part of the keys, and the threshold of a part is a lower bound of the row's own.
+So they give an upper bound of the scores without mass. A tile with one maximum above it has one key to list
+(`list_keys`). A tile with two may have more and is *undecided*: its keys are multiplied again (`list_undecided`).
+Mostly there is no third. A program takes sixteen rows and the tiles that any of them leaves undecided, since
+neighbouring rows often share them.
+
+A row that needs more room than a list has, or more work than a product of matrices, is left to the kernels for dense
+blocks (`_gpu_dense`), with all other rows of its block.
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.attention._gpu_scores import (
+    ANY_POWER,
+    ANY_SIZE,
+    DENSE_ROWS,
+    LANES,
+    PRECISION,
+    Extras,
+    end_of,
+    epsilon_of_heads,
+    gathered,
+    has_power,
+    keys_of,
+    larger,
+    line_of_roots,
+    load_rows,
+    powers_of_line,
+    with_extras,
+)
+from contmax.kernels.gpu._instructions import store_apart
+from contmax.kernels.rows._gpu_solve import NOTHING, newton_step, relative_weights
+
+# Newton's steps of a bound. Fewer leave a lower one, which is still a bound.
+_STEPS = tl.constexpr(3)
+_CLOSER_STEPS = tl.constexpr(2)
+# A first bound is computed from at least this many maxima.
+_FEWEST = tl.constexpr(64)
+# The kernel that found a block of rows to be dense. `list_undecided` compares with the first mark while its programs
+# write the second. So all threads of a program decide alike, whether they read before or after another program writes.
+DENSE_BY_MAXIMA = tl.constexpr(1)
+DENSE_BY_LISTS = tl.constexpr(2)
+# Keys of a row that are scored again at a time.
+_AGAIN = tl.constexpr(4)
+
+
+@triton.jit
+def _halved(x):
+    """The larger of both halves along the last axis of (P, R, n), which lie in one thread; NaN wins."""
+    halves = tl.reshape(x, [x.shape[0], x.shape[1], 2, x.shape[2] // 2])
+    a, b = tl.split(tl.permute(halves, (0, 1, 3, 2)))
+    return larger(a, b)
+
+
+@triton.jit
+def _by_rows(x):
+    """(P, R, n) as (R, Pn)."""
+    return tl.reshape(tl.permute(x, (1, 0, 2)), [x.shape[1], x.shape[0] * x.shape[2]])
+
+
+@triton.jit
+def _less(maxima, maximum, unit):
+    """Scores less the row's maximum, from maxima (R, n); NOTHING stays."""
+    return tl.where(maxima < 0.5 * NOTHING, NOTHING, (maxima - maximum[:, None]) * unit)
+
+
+@triton.jit
+def rounding_of_bound(normaliser, K: tl.constexpr):
+    """How much too large rounding of the weights may have made a bound of the normaliser, (R,)."""
+    rounding: tl.constexpr = 1e-3 if K == ANY_POWER else 5e-5 if K == 0 else 1e-5
+    return rounding * (1.0 + normaliser)
+
+
+@triton.jit
+def _lowest(normaliser, epsilon, size, K: tl.constexpr, WIDE: tl.constexpr):
+    """A bound of the normaliser, (R,), lowered by all rounding; and the upper bound of the scores without mass.
+
+    `size` is the magnitude of the scores, whose last bits are lost: the maximum may be below 0, and so may the
+    normaliser.
+    """
+    reaches = epsilon > 0.0
+    reach = 1.0 / tl.where(reaches, epsilon, 1.0)
+    slack = rounding_of_bound(normaliser, K) + (WIDE / 8388608.0) * (size + reach)
+    normaliser -= slack
+    return normaliser, tl.where(reaches, normaliser - reach - slack, -float("inf"))
+
+
+@triton.jit
+def _as_maximum(below, maximum, unit, ok):
+    """A bound of scores, (R,), as one of tile maxima; above all of them for rows that are not ok."""
+    return tl.where(ok, tl.maximum(maximum + below / tl.maximum(unit, 1e-30), 0.5 * NOTHING), float("inf"))
+
+
+@triton.jit
+def _counted(first, second, bound):
+    """The kind of each tile, and sums along the last axis: 1 has one key to list, 65536 is undecided.
+
+    So one sum counts both.
+    """
+    kinds = tl.where(second > bound[None, :, None], 65536, (first > bound[None, :, None]).to(tl.int32))
+    return kinds, tl.sum(kinds, 2)
+
+
+@triton.jit
+def _fit(counted, most, CAPACITY: tl.constexpr):
+    """Whether rows with these sums of `_counted` have room in their lists, and no more than `most` undecided tiles."""
+    # An undecided tile has at least two keys to list.
+    return ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= most)
+
+
+@triton.jit
+def _sums(maxima, maximum, unit, ok, t, epsilon, K: tl.constexpr):
+    """Sums of weights and of escorts of maxima (R, n), (R,) each; 0 for rows that are not ok."""
+    if K == ANY_POWER:  # next to α = 1 roots would lose digits
+        y = tl.where(ok[:, None], _less(maxima, maximum, unit), NOTHING)
+        weight, escort = relative_weights(y, t, epsilon, K, True)
+    else:
+        # Differences of maxima are exact. Roots of the maxima would lose all digits where all share a large number.
+        slope, base = line_of_roots(0.0, t, epsilon, unit, K)
+        slope, base = tl.where(ok, slope, 0.0), tl.where(ok, base, 0.0)
+        weight, escort, _ = powers_of_line(maxima - maximum[:, None], slope, base, epsilon, K)
+    return tl.sum(weight, 1), tl.sum(escort, 1)
+
+
+@triton.jit
+def _closer(first, second, maximum, unit, ok, epsilon, normaliser, K: tl.constexpr):
+    """A closer bound of the normaliser, from both maxima of all tiles, (P, R, n) each, and a lower one."""
+    for _ in range(_CLOSER_STEPS):
+        t = 1.0 - epsilon * normaliser
+        total, slope = _sums(_by_rows(first), maximum, unit, ok, t, epsilon, K)
+        others, other_slope = _sums(_by_rows(second), maximum, unit, ok, t, epsilon, K)
+        normaliser += newton_step(total + others, slope + other_slope, normaliser, t, epsilon, K, True)
+    return normaliser
+
+
+@triton.jit
+def mark_of(DENSE, head, row, queries):
+    """The mark of the block of a row: 0 where it is not dense."""
+    return tl.load(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + row // DENSE_ROWS)
+
+
+@triton.jit
+def mark_dense(DENSE, ANY_DENSE, head, row, queries, group, MARK: tl.constexpr):
+    """Mark the block of a row as dense."""
+    tl.store(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + row // DENSE_ROWS, MARK)
+    tl.store(ANY_DENSE + head // group, 1)
+
+
+@triton.jit
+def first_key_of(tile, WIDE: tl.constexpr):
+    """The first key of a tile."""
+    return (tile // LANES) * WIDE + (tile % LANES) * 2
+
+
+@triton.jit
+def place_of(maximum, WIDE: tl.constexpr):
+    """The place of a tile's maximum in the tile."""
+    return maximum.to(tl.int32, bitcast=True) & (WIDE // 4 - 1)
+
+
+@triton.jit
+def distance_of(place):
+    """The distance of the key at a place from the first key of its tile: eight for every two places."""
+    return (place & -2) * 4 + (place & 1)
+
+
+# If rows of maxima were known to be aligned, threads would load neighbours together, then exchange all to store lists.
+@triton.jit(do_not_specialize=(*ANY_SIZE, "maxima_of_row", "most"))
+def list_keys(
+    LENGTHS, A, MAXIMA, TILES, TILE_COUNTS, BITS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
+    begin, last, maxima_of_row, most, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
+    ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    R: tl.constexpr, T: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
+):  # fmt: skip
+    """KEYS and SCORES (heads, queries, CAPACITY) and COUNTS (heads, queries), for the queries begin … last.
+
+    Scores are less the maximum of the row. STARTS (heads, queries, 2) gets this maximum, NaN for a row with NaN, and a
+    lower bound of the normaliser A. A program lists R rows, P threads holding T tiles of each: so one instruction
+    computes for several rows. For `list_undecided`: TILES (heads, programs, T) are the tiles that any of the rows
+    leaves undecided, and TILE_COUNTS (heads, programs) their number; BITS (heads, programs, P, R) has a bit for each
+    tile p + P·bit, set if the row leaves it undecided; BOUNDS (heads, queries) are upper bounds of the scores without
+    mass, less the maximum.
+
+    DENSE (heads, blocks) is marked where a row does not fit: where more than `most` tiles are undecided, or the list
+    has no room for more keys. Then nothing is listed.
+    """
+    head = tl.program_id(1).to(tl.int64)
+    b, h = head // heads, head % heads
+    start = begin + tl.program_id(0) * R
+    rows = start + tl.arange(0, R)
+    inside = rows < last
+    for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
+        if has_power(A, h, POWER, PER_HEAD):
+            key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            ends = end_of(rows, key_count, diagonal, CAUSAL)
+            epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
+            unit = 1.0 if HAS_BIAS else scale
+            S: tl.constexpr = T // P
+            turn = tl.arange(0, S)[None, None, :]
+            tile = tl.arange(0, P)[:, None, None] + turn * P
+            wanted = inside[None, :, None] & (tile < ((ends + WIDE - 1) // WIDE * LANES)[None, :, None])
+            at_maxima = MAXIMA + (head * (last - begin) + (rows - begin)) * maxima_of_row
+            first = tl.load(at_maxima[None, :, None] + tile * 2, mask=wanted, other=NOTHING)
+            # Merge tiles that are far from each other before the bound is computed: neighbours may share the mass.
+            largest = first
+            if S >= 2 and T >= 2 * _FEWEST:
+                largest = _halved(largest)
+            if S >= 4 and T >= 4 * _FEWEST:
+                largest = _halved(largest)
+            largest = _by_rows(largest)
+            maximum = tl.max(largest, 1)
+            broken = (tl.sum(largest * 0.0, 1) != 0.0) | (epsilon != epsilon)
+            epsilon = tl.where(epsilon == epsilon, epsilon, 0.5)
+            maximum = tl.where(broken | (maximum < 0.5 * NOTHING), 0.0, maximum)
+            ok = inside & (broken == 0)
+            normaliser = tl.zeros([R], tl.float32)
+            for _ in tl.static_range(_STEPS):
+                t = 1.0 - epsilon * normaliser
+                total, slope = _sums(largest, maximum, unit, ok, t, epsilon, POWER)
+                normaliser += newton_step(total, slope, normaliser, t, epsilon, POWER, True)
+            second = tl.load(at_maxima[None, :, None] + tile * 2 + 1, mask=wanted, other=NOTHING)
+            base = maximum * unit
+            normaliser, below = _lowest(normaliser, epsilon, tl.abs(base), POWER, WIDE)
+            bound = _as_maximum(below, maximum, unit, ok)
+            kinds, sums = _counted(first, second, bound)
+            counted = tl.sum(sums, 0)
+            fits = _fit(counted, most, CAPACITY)
+            if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
+                normaliser = _closer(first, second, maximum, unit, ok, epsilon, normaliser, POWER)
+                normaliser, below = _lowest(normaliser, epsilon, tl.abs(base), POWER, WIDE)
+                bound = _as_maximum(below, maximum, unit, ok)
+                kinds, sums = _counted(first, second, bound)
+                counted = tl.sum(sums, 0)
+                fits = _fit(counted, most, CAPACITY)
+            at_row = head * queries + rows
+            store_apart(STARTS + at_row * 2, tl.where(broken, float("nan"), base), inside)
+            store_apart(STARTS + at_row * 2 + 1, normaliser, inside)
+            if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
+                # The lists of a dense block are not used.
+                mark_dense(DENSE, ANY_DENSE, head, start, queries, group, DENSE_BY_MAXIMA)
+            else:
+                # List the keys of decided tiles; note undecided tiles for `list_undecided`.
+                slot = ((tl.cumsum(sums, 0) - sums)[:, :, None] + tl.cumsum(kinds, 2) - kinds) & 65535
+                key = first_key_of(tile, WIDE) + distance_of(place_of(first, WIDE))
+                tl.store((KEYS + at_row * CAPACITY)[None, :, None] + slot, key, mask=kinds == 1)
+                score = tl.fma(first, unit, -base[None, :, None])
+                tl.store((SCORES + at_row * CAPACITY)[None, :, None] + slot, score, mask=kinds == 1)
+                undecided = tl.sum(tl.where(kinds > 1, 1 << turn, 0), 2)
+                any_undecided = tl.reduce_or(undecided, 1)
+                any_undecided = tl.reshape((any_undecided[:, None] >> tl.arange(0, S)[None, :]) & 1, [T])
+                any_tile = tl.arange(0, T) // S + (tl.arange(0, T) % S) * P
+                program = head * tl.num_programs(0) + tl.program_id(0)
+                tl.store(TILES + program * T + tl.cumsum(any_undecided, 0) - 1, any_tile, mask=any_undecided > 0)
+                tl.store(TILE_COUNTS + program, tl.sum(any_undecided, 0))
+                of_threads = tl.arange(0, P)[:, None] * R + tl.arange(0, R)[None, :]
+                tl.store(BITS + program * (P * R) + of_threads, undecided)
+                store_apart(BOUNDS + at_row, below, inside)
+                store_apart(COUNTS + at_row, counted & 65535, inside)
+
+
+@triton.jit
+def _score_again(
+    q, K, kj, row, base, KEYS, SCORES, at_row, count, extras, D: tl.constexpr, WIDTH: tl.constexpr,
+    CAPACITY: tl.constexpr,
+):  # fmt: skip
+    """Scores of all listed keys of queries (R, WIDTH), in float32."""
+    tl.debug_barrier()
+    for n in range(0, tl.max(count, 0), _AGAIN):
+        slot = n + tl.arange(0, _AGAIN)
+        exists = slot[None, :] < count[:, None]
+        at = (at_row * CAPACITY)[:, None] + slot[None, :]
+        j = tl.load(KEYS + at, mask=exists, other=0).to(tl.int64)
+        z = tl.sum(q.to(tl.float32)[:, None, :] * gathered(K, kj, j, exists, D, WIDTH), 2)
+        x = with_extras(z, row, j, exists, extras.scale, extras)
+        tl.store(SCORES + at, x - base[:, None], mask=exists)
+
+
+@triton.jit
+def _appended(to_keys, to_scores, found, j, y, has_mass, order, CAPACITY: tl.constexpr):
+    """Append keys j (n,) with mass, and their scores (R, n), to lists of `found` entries, (R,); returns the counts."""
+    # A product counts the keys with mass up to each one; its layout is that of the scores.
+    slot = found[:, None] + tl.dot(has_mass.to(tl.float16), order).to(tl.int32) - 1
+    slot = tl.minimum(slot, CAPACITY - 1)  # overflowing lists are never read
+    store_apart(to_keys[:, None] + slot, tl.broadcast_to(j[None, :], slot.shape), has_mass)
+    store_apart(to_scores[:, None] + slot, y, has_mass)
+    return found + tl.sum(has_mass.to(tl.int32), 1)
+
+
+@triton.jit(do_not_specialize=ANY_SIZE)
+def list_undecided(
+    Q, K, M, B, LENGTHS, MAXIMA, TILES, TILE_COUNTS, BITS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
+    begin, last, tiles, queries, keys, diagonal, heads, group, scale,
+    qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    EXACT: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, T: tl.constexpr, P: tl.constexpr,
+    WIDE: tl.constexpr, CAPACITY: tl.constexpr, TOGETHER: tl.constexpr,
+):  # fmt: skip
+    """Append the keys of undecided tiles to KEYS and SCORES, from TILES, TILE_COUNTS, BITS and BOUNDS of `list_keys`.
+
+    Keys are multiplied TOGETHER at a time. The bits that `list_keys` has written are read, not computed again: a tile
+    that was listed and is undecided too would have its key twice. With EXACT the scores of all keys are computed again.
+    """
+    head = tl.program_id(1).to(tl.int64)
+    program = head * tl.num_programs(0) + tl.program_id(0)
+    number = tl.load(TILE_COUNTS + program)
+    start = begin + tl.program_id(0) * R
+    # The lists of a dense block are not used.
+    if ((number > 0) | EXACT) & (mark_of(DENSE, head, start, queries) != DENSE_BY_MAXIMA):
+        b, h = head // heads, head % heads
+        rows = start + tl.arange(0, R)
+        inside = rows < last
+        at_row = head * queries + rows
+        base = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
+        below = tl.load(BOUNDS + at_row, mask=inside, other=0.0)
+        found = tl.load(COUNTS + at_row, mask=inside, other=0)
+        ends = end_of(rows, keys_of(LENGTHS, b, keys, HAS_LENGTHS), diagonal, CAUSAL)
+        last_end = tl.max(tl.where(inside, ends, 0), 0)
+        row = rows.to(tl.int64)[:, None]
+        q = load_rows(Q, (qb, qh, qi), b, h, rows, inside, D, WIDTH)
+        extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
+        K += b * kb + (h // group) * kh
+        maxima = MAXIMA.to(tl.pointer_type(tl.int64), bitcast=True) + (head * (last - begin) + (rows - begin)) * tiles
+        unit = 1.0 if HAS_BIAS else scale
+        to_keys, to_scores = KEYS + at_row * CAPACITY, SCORES + at_row * CAPACITY
+        place = tl.arange(0, TOGETHER)
+        d = tl.arange(0, WIDTH)
+        at_key = distance_of(place)[None, :] * kj + d[:, None]
+        order = (place[:, None] <= place[None, :]).to(tl.float16)
+        for m in range(0, number * (WIDE // 4) // TOGETHER):
+            tile, part = tl.load(TILES + program * T + m // (WIDE // 4 // TOGETHER)), m % (WIDE // 4 // TOGETHER)
+            # Both by one load.
+            both = tl.load(maxima + tile, mask=inside, other=0)
+            first = both.to(tl.int32).to(tl.float32, bitcast=True)
+            second = (both >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+            bits = tl.load(BITS + (program * P + tile % P) * R + tl.arange(0, R))
+            undecided = ((bits >> (tile // P)) & 1) != 0
+            # Masked keys have the score NOTHING and stay below the bound, even where α = 1 gives every score mass.
+            least = tl.where(undecided, tl.maximum(below, 0.5 * NOTHING), float("inf"))
+            high, low = place_of(first, WIDE), place_of(second, WIDE)
+            origin = first_key_of(tile, WIDE)
+            if part == 0:
+                slot = tl.minimum(found, CAPACITY - 2)
+                store_apart(to_keys + slot, origin + distance_of(high), undecided)
+                store_apart(to_keys + slot + 1, origin + distance_of(low), undecided)
+                store_apart(to_scores + slot, tl.fma(first, unit, -base), undecided)
+                store_apart(to_scores + slot + 1, tl.fma(second, unit, -base), undecided)
+                found += tl.where(undecided, 2, 0)
+            origin += part * (TOGETHER * 4)
+            j = origin + distance_of(place)
+            k = tl.load(
+                K + origin.to(tl.int64) * kj + at_key, mask=(j < last_end)[None, :] & (d < D)[:, None], other=0.0
+            )
+            z = tl.dot(q, k, input_precision=PRECISION)
+            allowed = inside[:, None] & (j[None, :] < ends[:, None])
+            if HAS_MASK or HAS_BIAS:
+                y = with_extras(z, row, j.to(tl.int64)[None, :], allowed, scale, extras) - base[:, None]
+            else:
+                y = tl.where(allowed, tl.fma(z, scale, -base[:, None]), NOTHING)
+            here = (part * TOGETHER + place)[None, :]
+            has_mass = (y > least[:, None]) & (here != high[:, None]) & (here != low[:, None])
+            if tl.max(tl.max(has_mass.to(tl.int32), 1), 0) > 0:
+                found = _appended(to_keys, to_scores, found, j, y, has_mass, order, CAPACITY)
+        if EXACT:
+            _score_again(
+                q, K, kj, row, base, KEYS, SCORES, at_row, tl.minimum(found, CAPACITY), extras, D, WIDTH, CAPACITY
+            )  # fmt: skip
+        tl.store(COUNTS + at_row, found, mask=inside)
+        if tl.max(found, 0) > CAPACITY:
+            mark_dense(DENSE, ANY_DENSE, head, start, queries, group, DENSE_BY_LISTS)

@@ -1,0 +1,318 @@
+"""Scores of blocks of queries and keys, and their powers: the device functions that the kernels of attention share.
+
+With ε = α − 1 and k = 1/ε a weight is the k-th power of a root, and roots are a line of scores (`rows._gpu_solve`).
+In half precision dense blocks make no scores: a product is multiplied once, by the slope of the line in units of the
+products.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.attention._sizes import DENSE_ROWS as _DENSE_ROWS
+from contmax.kernels.rows._gpu_solve import AT_THRESHOLD, NOTHING, log, powers_of_roots, relative_weights
+
+DENSE_ROWS = tl.constexpr(_DENSE_ROWS)
+# Tiles that share neighbouring keys.
+LANES = tl.constexpr(4)
+# How products of float32 are computed.
+PRECISION = tl.constexpr("tf32x3")
+# Sizes that a compiled kernel does not specialise for multiples of 16: one kernel serves sentences of any length.
+ANY_SIZE = ("begin", "last", "queries", "keys", "diagonal", "abreast")
+# Where every head has its own α, powers are computed in two ways (K of `rows._gpu_solve`): for any α, and for an α far
+# from one.
+ANY_POWER = tl.constexpr(-1)
+FAR_POWER = tl.constexpr(0)
+# Scores are large from this multiple of ε on: in units of ε·score float32 has three digits or more behind the point
+# below it.
+_LARGE = tl.constexpr(1024.0)
+
+
+class Extras(NamedTuple):
+    """Scale, mask and bias of the scores of one head of queries.
+
+    Attributes:
+        b, h: the sequence, and the head in it.
+        scale: factor of the products.
+        mask, bias: pointers, and the strides of sequences, heads, queries and keys.
+        has_mask, has_bias: whether the pointers are read.
+    """
+
+    b: Any
+    h: Any
+    scale: Any
+    mask: Any
+    mask_strides: Any
+    has_mask: tl.constexpr
+    bias: Any
+    bias_strides: Any
+    has_bias: tl.constexpr
+
+
+class Rows(NamedTuple):
+    """A dense block: DENSE_ROWS queries of one head.
+
+    Attributes:
+        index: of each query.
+        inside: whether there is such a query.
+        ends: how many of the keys each may attend at most.
+        unmasked: `unmasked_keys`.
+        shifts: pointer, read where `has_shifts`.
+        at: the place of each row among the shifts.
+    """
+
+    index: Any
+    inside: Any
+    ends: Any
+    unmasked: Any
+    shifts: Any
+    at: Any
+    has_shifts: tl.constexpr
+
+
+@triton.jit
+def block_and_head(abreast):
+    """The block and the head, int64, of a program in a grid of blocks and heads.
+
+    With causal masks some blocks take much longer than others. If the blocks of one head started after those of
+    another, the long blocks of the last head would begin late, and most of the chip would wait for them. So the first
+    blocks of `abreast` heads start before their second blocks.
+    """
+    blocks, heads = tl.num_programs(0), tl.num_programs(1)
+    turn = tl.program_id(1) * blocks + tl.program_id(0)  # programs start in this order
+    first = tl.program_id(1) // abreast * abreast
+    beside = tl.minimum(heads - first, abreast)
+    turn -= first * blocks
+    return turn // beside, (first + turn % beside).to(tl.int64)
+
+
+@triton.jit
+def keys_of(LENGTHS, b, keys, HAS_LENGTHS: tl.constexpr):
+    """How many keys the sequence b has."""
+    if HAS_LENGTHS:
+        return tl.minimum(tl.load(LENGTHS + b), keys)
+    else:
+        return keys
+
+
+@triton.jit
+def end_of(row, key_count, diagonal, CAUSAL: tl.constexpr):
+    """How many of the keys a row may attend at most."""
+    if CAUSAL:
+        return tl.minimum(tl.maximum(row + 1 + diagonal, 0), key_count)
+    else:
+        return row * 0 + key_count
+
+
+@triton.jit
+def start_of(row, stride):
+    """Where a row begins, in 64 bits. Places in a block of rows have 32 bits, which take half the instructions."""
+    return tl.cast(row, tl.int64) * stride
+
+
+@triton.jit
+def load_rows(X, strides, b, h, rows, inside, C: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows of a tensor (B, H, rows, C), (R, WIDTH), with zeros outside of it; strides of all axes but the last."""
+    c = tl.arange(0, WIDTH)
+    at = b * strides[0] + h * strides[1] + rows.to(tl.int64)[:, None] * strides[2] + c[None, :]
+    return tl.load(X + at, mask=inside[:, None] & (c < C)[None, :], other=0.0)
+
+
+@triton.jit
+def load_columns(X, stride, n, at, count, C: tl.constexpr):
+    """The rows of a matrix (count, C) from n on as columns, (WIDTH, COLUMNS), zeros outside; `at` are their places."""
+    j, c = n + tl.arange(0, at.shape[1]), tl.arange(0, at.shape[0])
+    return tl.load(X + start_of(n, stride) + at, mask=(j < count)[None, :] & (c < C)[:, None], other=0.0)
+
+
+@triton.jit
+def gathered(X, stride, j, exists, C: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows j (R, n) of a matrix with C columns, (R, n, WIDTH), float32."""
+    c = tl.arange(0, WIDTH)
+    wanted = exists[:, :, None] & (c < C)[None, None, :]
+    return tl.load(X + j[:, :, None] * stride + c[None, None, :], mask=wanted, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def larger(a, b):
+    """The larger of two; NaN wins."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexpr):
+    """ε = α − 1 of a head for R rows, (R,); NaN where the kernels know no such α."""
+    if PER_HEAD:
+        epsilon = tl.load(A + h).to(tl.float32) - 1.0
+        epsilon = tl.where((epsilon >= 0.0) & (epsilon <= 1.0), epsilon, float("nan"))
+        return tl.zeros([R], tl.float32) + epsilon
+    else:
+        return tl.zeros([R], tl.float32) + fixed_epsilon
+
+
+@triton.jit
+def has_power(A, h, K: tl.constexpr, PER_HEAD: tl.constexpr):
+    """Whether the powers of a head are computed by K: always for a fixed α, else by ANY_POWER or by FAR_POWER.
+
+    Kernels try ``tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1)``: both, or the one of the fixed α.
+    """
+    if PER_HEAD:
+        return (tl.load(A + h).to(tl.float32) >= 1.1) == (K == FAR_POWER)
+    else:
+        return tl.full([], True, tl.int1)
+
+
+@triton.jit
+def with_extras(z, row, j, allowed, scale, extras):
+    """Scores from products z of queries `row` and keys j: scaled, biased, NOTHING where not allowed.
+
+    `row` and j are int64 and broadcast to the products.
+    """
+    x = z * scale
+    b, h = extras.b, extras.h
+    if extras.has_bias:
+        steps = extras.bias_strides
+        at = b * steps[0] + h * steps[1] + row * steps[2] + j * steps[3]
+        x += tl.load(extras.bias + at, mask=allowed, other=0.0).to(tl.float32)
+    if extras.has_mask:
+        steps = extras.mask_strides
+        at = b * steps[0] + h * steps[1] + row * steps[2] + j * steps[3]
+        allowed = allowed & (tl.load(extras.mask + at, mask=allowed, other=0) != 0)
+    return tl.where(allowed & ((x >= NOTHING) | (x != x)), x, NOTHING)
+
+
+@triton.jit
+def unmasked_keys(row, queries, key_count, diagonal, has_shifts, CAUSAL: tl.constexpr, HAS_EXTRAS: tl.constexpr):
+    """How many keys every row of the dense block that begins with this one attends by scaled products alone."""
+    if HAS_EXTRAS:
+        return 0
+    else:
+        is_whole = (row + DENSE_ROWS <= queries) & (has_shifts == 0)
+        return tl.where(is_whole, end_of(row, key_count, diagonal, CAUSAL), 0)
+
+
+@triton.jit
+def dense_scores(q, k, n, rows, extras):
+    """Scores (rows, keys) of queries (rows, d) and keys (d, keys), from the key n on; NOTHING where not allowed.
+
+    They are multiples of `unit_of_scores`, less the shift of their rows; where one is not 0, `rows.unmasked` must be.
+    """
+    z = tl.dot(q, k, input_precision=PRECISION)
+    x = z * extras.scale if extras.has_bias else z
+    if n + k.shape[1] > rows.unmasked:
+        j = n + tl.arange(0, k.shape[1])
+        allowed = rows.inside[:, None] & (j[None, :] < rows.ends[:, None])
+        row, wide = rows.index.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
+        x = with_extras(z, row, wide, allowed, extras.scale if extras.has_bias else 1.0, extras)
+        if rows.has_shifts:
+            x -= tl.load(rows.shifts + rows.at, mask=rows.inside, other=0.0)[:, None]
+    return x
+
+
+@triton.jit
+def shift_of_rows(maximum, epsilon, unit):
+    """What to subtract from the scores of each row first: 0, or the maximum where it is so large that the line of roots
+    would lose digits that differences of scores have.
+    """
+    return tl.where(tl.abs(maximum * unit) * epsilon > _LARGE, maximum, 0.0)
+
+
+@triton.jit
+def unit_of_scores(scale, HAS_BIAS: tl.constexpr):
+    """The unit of `dense_scores`: the scale, or 1 where they are scaled already because a bias is added."""
+    if HAS_BIAS:
+        return 1.0
+    else:
+        return scale
+
+
+@triton.jit
+def line_of_roots(maximum, t, epsilon, unit, K: tl.constexpr):
+    """Roots as a function of products, which are scores in this unit: slope and value at 0, (R,) each.
+
+    K is as in `rows._gpu_solve`, but α is not next to one; t = 1 − εA, with A the normaliser of scores less the
+    maximum.
+    """
+    slope = epsilon if K > 0 else epsilon / t
+    return slope * unit, (t if K > 0 else 1.0) - slope * maximum
+
+
+@triton.jit
+def powers_of_line(x, slope, base, epsilon, K: tl.constexpr):
+    """Weights and escorts of products x, (R, n), and roots: weights are their k-th powers. All have four digits."""
+    u = tl.fma(x, slope[:, None], base[:, None])
+    # The line loses the last bits of its value at 0.
+    u = tl.where(u > (tl.abs(base) * AT_THRESHOLD)[:, None], u, 0.0) if K == 1 else tl.maximum(u, 0.0)
+    weight, escort = powers_of_roots(u, epsilon, K)
+    return weight, escort, u
+
+
+@triton.jit
+def weights_of_scores(x, maximum, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
+    """`relative_weights` of scores (rows, keys); in half precision, unless α may be next to one, by `powers_of_line`,
+    then with their roots.
+    """
+    if ROUGH and K != ANY_POWER:
+        slope, base = line_of_roots(maximum, t, epsilon, unit, K)
+        weight, escort, root = powers_of_line(x, slope, base, epsilon, K)
+    else:
+        weight, escort = relative_weights(_less(x, maximum, unit), t, epsilon, K, ROUGH)
+        root = weight
+    return weight, escort, root
+
+
+@triton.jit
+def probabilities(x, state, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
+    """p and p^{2−α} of scores (rows, keys) from the state of the rows, and p^{α−1} where `powers_of_line` are used."""
+    first, second, factor, factor_escort = state
+    if ROUGH and K != ANY_POWER:
+        p, escort, u = powers_of_line(x, first, second, epsilon, K)
+    else:
+        weight, escort = relative_weights(_less(x, first, unit), second, epsilon, K, ROUGH)
+        p, escort = weight * factor[:, None], escort * factor_escort[:, None]
+        u = p
+    return p, escort, u
+
+
+@triton.jit
+def state_of_rows(maximum, t, total, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
+    """Four numbers for each row, from which `probabilities` follow; `total` is the sum of its weights.
+
+    Where `powers_of_line` are used the first two are the line of p^{α−1}. Elsewhere they are the maximum and t. The
+    others are the factors of weights and escorts: p = weight/total, p^{2−α} = escort/total^{2−α}.
+    """
+    log_factor = -log(tl.where(total > 0.0, total, 1.0))
+    if ROUGH and K != ANY_POWER:
+        root = tl.exp(epsilon * log_factor)
+        slope, base = line_of_roots(maximum, t, epsilon, unit, K)
+        maximum, t = slope * root, base * root
+    return maximum, t, tl.exp(log_factor), tl.exp((1.0 - epsilon) * log_factor)
+
+
+@triton.jit
+def _less(x, maximum, unit):
+    """Scores less the maximum of their rows; NOTHING stays."""
+    return tl.where(x <= NOTHING, NOTHING, tl.fma(x, unit, -maximum[:, None]))
+
+
+@triton.jit
+def by_lane(x):
+    """Sums over the entries of each row of a product (R, n) that one thread has, (R, LANES), without any exchange."""
+    return tl.sum(tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // (2 * LANES), LANES, 2]), 3), 1)
+
+
+@triton.jit
+def by_lane_of_products(a, b):
+    """`by_lane` of a·b, (R, LANES), with half of the products contracted into sums, which the compiler may not do."""
+    shape: tl.constexpr = [a.shape[0], a.shape[1] // (2 * LANES), LANES, 2]
+    a_left, a_right = tl.split(tl.reshape(a, shape))
+    b_left, b_right = tl.split(tl.reshape(b, shape))
+    return tl.sum(tl.fma(a_left, b_left, a_right * b_right), 1)
+
+
+@triton.jit
+def first_and_end(DENSE, at, exists):
+    """The first and the end of the blocks of keys in which dense blocks have mass."""
+    span = tl.load(DENSE + at, mask=exists, other=0)
+    return span.to(tl.int32), (span >> 32).to(tl.int32)

@@ -1,0 +1,225 @@
+r"""The two largest scores of every tile of a row, its maxima: all that is stored of the product of queries and keys.
+
+A *tile* is the sixteen keys of 64 neighbours that one thread holds of a row in the layout of a matrix product: keys
+8i + 2l + e, i < 8, e < 2, for l = 0 … 3. So threads find the maxima without any exchange. For long rows a tile has
+these keys of several neighbouring 64s. The place of a score in its tile is written over the last bits of the score: of
+24 bits 15 or more are left. That is enough for half precision; scores of float32 are computed again
+(`list_undecided`).
+
+Keys are read from the last to the first, as those near a query often have the largest scores. A block none of whose
+scores is within 1/(α − 1) of one that its row has already seen has no mass and is skipped. (A product of −∞ is not a
+number here, and counts, unless it is in such a block.)
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.attention._gpu_scores import (
+    ANY_SIZE,
+    LANES,
+    PRECISION,
+    Extras,
+    block_and_head,
+    end_of,
+    epsilon_of_heads,
+    keys_of,
+    larger,
+    load_columns,
+    load_rows,
+    start_of,
+    with_extras,
+)
+from contmax.kernels.gpu._instructions import marked
+from contmax.kernels.rows._gpu_solve import NOTHING
+
+# The last blocks of keys are searched for mass first, one of _SEARCHED_SHARE blocks, and _SEARCHED_FIRST at least; the
+# others only if half of these have none.
+_SEARCHED_SHARE = tl.constexpr(8)
+_SEARCHED_FIRST = tl.constexpr(2)
+
+
+@triton.jit
+def _merged(a, b, c, d):
+    """The two largest of two pairs, each in falling order; NaN wins."""
+    return larger(a, c), tl.maximum(tl.minimum(a, c), tl.maximum(b, d))
+
+
+@triton.jit
+def _largest(x):
+    """The largest score of each row of a block that a thread has, (R, LANES); NaN wins."""
+    left, right = tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 8, LANES, 2]))
+    return tl.reduce(larger(left, right), 1, larger)
+
+
+@triton.jit
+def _maxima_of_block(x, PART: tl.constexpr, WIDE: tl.constexpr):
+    """The two largest scores of each tile that begins or lies in a block, (R, tiles, LANES), places in the last bits.
+
+    PART neighbouring columns of the block belong to one group of LANES tiles.
+    """
+    place = tl.arange(0, x.shape[1]) % PART
+    place = (place // 8) * 2 + place % 2
+    x = marked(x.to(tl.int32, bitcast=True), place[None, :], -(WIDE // 4)).to(tl.float32, bitcast=True)
+    TILES: tl.constexpr = x.shape[1] // PART
+    left, right = tl.split(tl.reshape(x, [x.shape[0], TILES, PART // 8, LANES, 2]))
+    first, second = larger(left, right), tl.minimum(left, right)
+    # Compare halves with halves until one column is left: both are in one thread.
+    first, second = _halved(first, second)
+    first, second = _halved(first, second)
+    first, second = _halved(first, second)
+    if PART > 64:
+        first, second = _halved(first, second)
+    if PART > 128:
+        first, second = _halved(first, second)
+    return tl.reshape(first, [x.shape[0], TILES, LANES]), tl.reshape(second, [x.shape[0], TILES, LANES])
+
+
+@triton.jit
+def _halved(first, second):
+    """The two largest of both halves along the third axis of (R, tiles, n, LANES)."""
+    shape: tl.constexpr = [first.shape[0], first.shape[1], 2, first.shape[2] // 2, LANES]
+    a, c = tl.split(tl.permute(tl.reshape(first, shape), (0, 1, 3, 4, 2)))
+    b, d = tl.split(tl.permute(tl.reshape(second, shape), (0, 1, 3, 4, 2)))
+    return _merged(a, b, c, d)
+
+
+@triton.jit
+def _take_block(
+    x, first, second, counts, n, MAXIMA, at, stored, COLUMNS: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """Merge a block into the maxima of its tiles where it `counts`, and store maxima that are complete."""
+    if WIDE <= COLUMNS:
+        if counts:
+            first, second = _maxima_of_block(x, WIDE, WIDE)
+        else:
+            first = tl.full(first.shape, NOTHING, tl.float32)
+            second = tl.full(second.shape, NOTHING, tl.float32)
+        _store_maxima(first, second, MAXIMA + at + (n // WIDE) * (2 * LANES), stored)
+    else:
+        if counts:
+            first, second = _with_part(x, first, second, n, COLUMNS, WIDE)
+        if n % WIDE == 0:
+            _store_maxima(first, second, MAXIMA + at + (n // WIDE) * (2 * LANES), stored)
+            first = tl.full(first.shape, NOTHING, tl.float32)
+            second = tl.full(second.shape, NOTHING, tl.float32)
+    return first, second
+
+
+@triton.jit
+def _store_maxima(first, second, to, stored):
+    """Store maxima (R, groups, LANES): both of a tile side by side, and neighbouring tiles."""
+    pairs = tl.join(first, second)
+    tl.store(to, tl.reshape(pairs, [first.shape[0], first.shape[1] * LANES * 2]), mask=stored)
+
+
+@triton.jit
+def _with_part(x, first, second, n, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
+    """The maxima of a tile of several blocks, merged with those of one block."""
+    high, low = _maxima_of_block(x, COLUMNS, WIDE)
+    part = ((n // COLUMNS) % (WIDE // COLUMNS)) * (COLUMNS // 4)
+    high = (high.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
+    low = (low.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
+    return _merged(first, second, high, low)
+
+
+@triton.jit
+def _bound(best, reach):
+    """From the largest products that each thread has seen, (R, LANES): products up to this bound have no mass, (R,)."""
+    best = tl.reduce(best, 1, larger)
+    return best - reach - 1e-5 * tl.abs(best)
+
+
+@triton.jit
+def _whole_blocks(
+    q, K, kj, high, low, first, second, best, bound, MAXIMA, at, stored,
+    SEARCHES: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Blocks of keys that all queries may attend, from `high` down to `low`; returns maxima and the number of skipped.
+
+    With SEARCHES blocks without a product above the bound are skipped.
+    """
+    d = tl.arange(0, WIDTH)
+    at_key = tl.arange(0, COLUMNS)[None, :] * kj + d[:, None]
+    skipped = 0
+    for i in range(high, low, -1):
+        n = (i - 1) * COLUMNS
+        block = K + start_of(n, kj) + at_key
+        k = tl.load(block) if D == WIDTH else tl.load(block, mask=(d < D)[:, None], other=0.0)
+        x = tl.dot(q, k, input_precision=PRECISION)
+        counts = tl.full([], True, tl.int1)
+        if SEARCHES:
+            largest = _largest(x)
+            is_below = largest <= bound[:, None]
+            counts = tl.sum(tl.reshape(is_below.to(tl.int32), [is_below.numel]), 0) < is_below.numel
+            skipped += tl.where(counts, 0, 1)
+            best = larger(best, largest)
+        first, second = _take_block(x, first, second, counts, n, MAXIMA, at, stored, COLUMNS, WIDE)
+    return first, second, best, skipped
+
+
+@triton.jit(do_not_specialize=ANY_SIZE)
+def tile_maxima(
+    Q, K, M, B, LENGTHS, A, MAXIMA,
+    begin, last, tiles, abreast, keys, diagonal, heads, group, scale, fixed_epsilon,
+    qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
+    PER_HEAD: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """MAXIMA (heads, last − begin, tiles, 2) of the queries begin … last; tiles behind the last key are not written.
+
+    They are products, or scores where there is a bias. Without mask and bias they may be NOTHING where no key of a
+    block has mass.
+    """
+    turn, head = block_and_head(abreast)
+    block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
+    b, h = head // heads, head % heads
+    rows = begin + block * ROWS + tl.arange(0, ROWS)
+    inside = rows < last
+    q = load_rows(Q, (qb, qh, qi), b, h, rows, inside, D, WIDTH)
+    extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
+    K += b * kb + (h // group) * kh
+    key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+    ends = end_of(rows, key_count, diagonal, CAUSAL)
+    end = end_of(tl.minimum(begin + (block + 1) * ROWS, last) - 1, key_count, diagonal, CAUSAL)
+    # Up to here every query of the block may attend every key.
+    whole = end_of(begin + block * ROWS, key_count, diagonal, CAUSAL) // COLUMNS * COLUMNS
+    if HAS_MASK or HAS_BIAS:
+        whole = 0
+    GROUPS: tl.constexpr = COLUMNS // WIDE if WIDE <= COLUMNS else 1
+    STRIPS: tl.constexpr = LANES * GROUPS
+    MAXIMA += (head * (last - begin) + block * ROWS) * tiles * 2
+    at = tl.arange(0, ROWS)[:, None] * (tiles * 2) + tl.arange(0, STRIPS * 2)[None, :]
+    first = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
+    second = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
+    stored = tl.broadcast_to(inside[:, None], [ROWS, STRIPS * 2])
+    best = tl.zeros([ROWS, LANES], tl.float32) + tl.where(inside, NOTHING, -NOTHING)[:, None]
+    columns = tl.arange(0, COLUMNS)
+    at_key = columns[None, :] * kj + tl.arange(0, WIDTH)[:, None]
+    for i in range((end - whole + COLUMNS - 1) // COLUMNS, 0, -1):
+        n = whole + (i - 1) * COLUMNS
+        j = n + columns
+        k = load_columns(K, kj, n, at_key, key_count, D)
+        z = tl.dot(q, k, input_precision=PRECISION)
+        allowed = inside[:, None] & (j[None, :] < ends[:, None])
+        row, wide = rows.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
+        x = with_extras(z, row, wide, allowed, scale if HAS_BIAS else 1.0, extras)
+        best = larger(best, _largest(x))
+        counts = tl.full([], True, tl.int1)
+        first, second = _take_block(x, first, second, counts, n, MAXIMA, at, stored, COLUMNS, WIDE)
+    # Products so far below another have no mass, whatever is rounded.
+    reach = 1.02 / (epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, ROWS) * scale)
+    blocks = whole // COLUMNS
+    rest = tl.maximum(blocks - tl.maximum(blocks // _SEARCHED_SHARE, _SEARCHED_FIRST), 0)
+    first, second, best, skipped = _whole_blocks(
+        q, K, kj, blocks, rest, first, second, best, _bound(best, reach), MAXIMA, at, stored,
+        True, D, WIDTH, COLUMNS, WIDE,
+    )  # fmt: skip
+    unsearched = tl.where(2 * skipped >= blocks - rest, 0, rest)
+    bound = _bound(best, reach)
+    first, second, _, _ = _whole_blocks(
+        q, K, kj, rest, unsearched, first, second, best, bound, MAXIMA, at, stored, True, D, WIDTH, COLUMNS, WIDE
+    )  # fmt: skip
+    _whole_blocks(
+        q, K, kj, unsearched, 0, first, second, best, bound, MAXIMA, at, stored, False, D, WIDTH, COLUMNS, WIDE
+    )  # fmt: skip
