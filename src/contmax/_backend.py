@@ -44,7 +44,7 @@ class _Compiler:
 
     Args:
         package: its name.
-        kernels: the module with the kernels, which imports it.
+        kernels: the folder of what its kernels share, which imports it.
         tensors: the tensors that its kernels take, in words.
         extra: of contmax, which installs it.
         oldest: the first version, major and minor, that takes the kernels; an older one may abort the process.
@@ -96,8 +96,8 @@ def _installed_version(package: str) -> str:
 
 
 # Both bounds are those of the extras in pyproject.toml, where it says what was tried.
-NUMBA = _Compiler("numba", "contmax.kernels.numba", "CPU", "cpu", (0, 62))
-TRITON = _Compiler("triton", "contmax.kernels.triton", "CUDA", "gpu", (3, 6))
+NUMBA = _Compiler("numba", "contmax.kernels.cpu", "CPU", "cpu", (0, 62))
+TRITON = _Compiler("triton", "contmax.kernels.gpu", "CUDA", "gpu", (3, 6))
 # Where triton's kernels run. Tests in triton's interpreter add the CPU.
 TRITON_DEVICES = {"cuda"}
 

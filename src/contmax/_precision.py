@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from contmax._device import device_type
+from contmax._eager import device_type
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[object]:
