@@ -39,6 +39,7 @@ __all__ = [
     "active_fake_mode",
     "autocast_is_on_anywhere",
     "constant_to_tracers",
+    "current_device",
     "current_stream_of",
     "forward_mode_is_on",
     "forward_mode_levels",
@@ -58,6 +59,12 @@ __all__ = [
 def forward_mode_is_on() -> bool:
     """Whether a dual level is open, so that tangents may come along."""
     return forward_ad._current_level >= 0
+
+
+def current_device() -> int:
+    """The number of the current CUDA device, without a check that CUDA has started."""
+    number: int = torch._C._cuda_getDevice()
+    return number
 
 
 def current_stream_of(device: int) -> int:
