@@ -14,7 +14,7 @@ from contmax import _torch_private as private
 SOURCE = Path(contmax.__file__).parent
 # `import torch._x`, `torch._x`, `torch.a._x`, `forward_ad._x`; not attributes that torch's Python API documents.
 PRIVATE = re.compile(
-    r"\bfrom torch(\.\w+)*\._\w+|\bfrom torch import _\w+|\btorch(\.[a-z]\w*)*\._\w+|\bforward_ad\._\w+|_dynamo_marked\w*"
+    r"\bfrom torch((\.\w+)*\.| import )_\w+|\btorch(\.[a-z]\w*)*\._\w+|\bforward_ad\._\w+|_dynamo_marked\w*"
 )
 
 
