@@ -39,7 +39,8 @@ class LiveMemory(TorchDispatchMode):
 
 
 LINE = GaussianBasis.linspace(4, scale=(0.1, 0.3), learnable=True).double()
-PLANE = MultivariateGaussianBasis.grid(2, scale=0.3, learnable=True).double()
+# Enough functions that the result outweighs what each density needs for itself, such as a Cholesky factor.
+PLANE = MultivariateGaussianBasis.grid(3, scale=0.3, learnable=True).double()
 SPACE = MultivariateGaussianBasis(torch.rand(12, 3), 0.1 * torch.eye(3), learnable=True).double()
 
 
@@ -125,8 +126,8 @@ def test_memory_grows_with_the_result(rule, cut):
 
 
 def test_memory_of_compiled_kernels(cut):
-    cut(16)
-    basis = MultivariateGaussianBasis.grid(2, scale=0.3)
+    cut(36)
+    basis = MultivariateGaussianBasis.grid(3, scale=0.3)
     rule = (in_space(2.0, basis), basis)
     (few, small), (many, large) = peak(rule, 8, torch.float32), peak(rule, 72, torch.float32)
     assert many - few <= 8 * (large - small)

@@ -14,7 +14,7 @@ from fresh import Program, run_each
 pytest.importorskip("triton", reason="Triton's kernels need triton: pip install 'contmax[gpu]'")
 
 HERE = Path(__file__).parent
-KERNELS = HERE.parents[1] / "src" / "contmax" / "kernels" / "triton"
+KERNELS = HERE.parents[1] / "src" / "contmax" / "kernels"
 # Without the interpreter, which would be chosen when triton is imported. The first call of an operator would import all
 # of torch.compile, two seconds.
 CHECKS = f"""
@@ -53,7 +53,7 @@ def outcomes():
 def launched_kernels():
     """Functions under triton.jit that are named in a launch, or that no other such function names."""
     compiled, helpers, launched = set(), set(), set()
-    for statement in (each for path in KERNELS.glob("*.py") for each in ast.parse(path.read_text()).body):
+    for statement in (each for path in KERNELS.glob("*/_gpu_*.py") for each in ast.parse(path.read_text()).body):
         names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
         if any("triton.jit" in ast.unparse(each) for each in getattr(statement, "decorator_list", ())):
             compiled.add(statement.name)
