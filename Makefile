@@ -1,9 +1,9 @@
 # Two commands for a newcomer: `make demo` and `make test`. Both set up .venv first; a second call starts at once.
 PYTHON ?= python3
 BIN := .venv/bin
-# Bytecode is kept even where the environment says not to: without it every process compiles torch anew, ten seconds.
+# Bytecode is cached even where the environment says not to: without it every process compiles torch anew, ten seconds.
 export PYTHONDONTWRITEBYTECODE :=
-# Two workers with one thread each fill two cores. What tests of a file share (trainings, processes) is made once.
+# Two workers with one thread each fill two cores. A file stays with one worker: its tests share trainings.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 CHECKED := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m 'not graph'
 TRACED = $(PYTEST) -m graph --without-typechecker $(shell grep -rl --include='*.py' mark.graph tests)
@@ -28,9 +28,9 @@ setup: .venv/.stamp
 demo: setup
 	$(BIN)/contmax demo
 
-# Compiled kernels are kept on disk; made here once, no two processes of the tests make them at the same time.
+# Compiles the CPU kernels into their cache on disk, so that no two processes of the tests compile the same kernel.
 .venv/.kernels: .venv/.stamp $(wildcard src/contmax/kernels/*/_cpu*.py src/contmax/kernels/cpu/*.py)
-	OMP_NUM_THREADS=1 $(BIN)/python -m contmax.kernels.cpu
+	OMP_NUM_THREADS=1 $(BIN)/python -m contmax.kernels.compile_ahead
 	touch $@
 
 # Both at once, so that neither waits for the other's last test; the second is shown when the first is done.
@@ -40,7 +40,7 @@ test: .venv/.kernels
 	wait $$traced; failed=$$?; cat .venv/traced.log; \
 	exit $$((checked || failed))
 
-# The suite with nothing replaced inside of torch and Triton: an hour instead of minutes.
+# The suite in Triton's own interpreter, with nothing replaced: an hour instead of minutes.
 test-plain: .venv/.kernels
 	$(CHECKED) --plain
 	$(TRACED) --plain

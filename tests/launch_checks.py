@@ -7,7 +7,8 @@ import torch
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
-from contmax.kernels.gpu import _kept
+import contmax
+from contmax.kernels.gpu import _triton_private
 from contmax.kernels.gpu._kept import Launch
 
 
@@ -46,8 +47,8 @@ def noted_kernel(monkeypatch):
     monkeypatch.setattr(JITFunction, "run", run)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: -1, raising=False)  # that of a CPU tensor
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 99, raising=False)
-    monkeypatch.setattr(_kept, "_COMPILED", {})
-    monkeypatch.setattr(_kept, "_HAS_BARE_LAUNCHER", False)
+    monkeypatch.setattr(_triton_private, "HAS_C_LAUNCHER", False)
+    contmax.clear_caches()
     return kernel
 
 

@@ -13,7 +13,9 @@ from contmax import _torch_private as private
 
 SOURCE = Path(contmax.__file__).parent
 # `import torch._x`, `torch._x`, `torch.a._x`, `forward_ad._x`; not attributes that torch's Python API documents.
-PRIVATE = re.compile(r"\bfrom torch(\.\w+)*\._\w+|\btorch(\.[a-z]\w*)*\._\w+|\bforward_ad\._\w+|_dynamo_marked\w*")
+PRIVATE = re.compile(
+    r"\bfrom torch((\.\w+)*\.| import )_\w+|\btorch(\.[a-z]\w*)*\._\w+|\bforward_ad\._\w+|_dynamo_marked\w*"
+)
 
 
 def test_no_other_file_names_one():
@@ -151,7 +153,8 @@ def test_constant_to_tracers():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_current_stream_of():
+def test_current_stream_of_and_current_device():
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
+        assert private.current_device() == torch.cuda.current_device()
         assert private.current_stream_of(stream.device_index) == stream.cuda_stream

@@ -21,13 +21,14 @@ from contmax.kernels.gpu._kept import Launch
 @contextlib.contextmanager
 def watched_memory() -> Iterator[None]:
     """A context in which every launch is watched."""
-    plain, load, store = Launch._plain, InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+    launch = Launch._by_triton
+    load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
     memories: list[_Memory] = []
 
     def watched(self: Launch, tensors: tuple[Tensor | None, ...]) -> Any:
         memories.append(_Memory(self.kernel.__name__, tensors))
         try:
-            return plain(self, tensors)
+            return launch(self, tensors)
         finally:
             memories.pop()
 
@@ -44,7 +45,7 @@ def watched_memory() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-        patch.setattr(Launch, "_plain", watched)
+        patch.setattr(Launch, "_by_triton", watched)
         patch.setattr(InterpreterBuilder, "create_masked_load", watched_load)
         patch.setattr(InterpreterBuilder, "create_masked_store", watched_store)
         yield

@@ -13,7 +13,7 @@ from triton.runtime.jit import JITFunction
 
 from contmax import _backend
 from contmax.kernels.attention import _sizes as _attention_tuning
-from contmax.kernels.gpu import _kept
+from contmax.kernels.gpu import _triton_private
 
 # Chips from Hopper on have the shared memory for large blocks.
 _HOPPER = 90
@@ -86,7 +86,7 @@ def recorded(calls: Callable[[], None], arch: int) -> list[Launch]:
     driver.set_active(_Device(arch))
     with (
         patch.object(_backend, "TRITON_DEVICES", {"cpu"}),
-        patch.object(_kept, "_may_be_kept", lambda kernel: False),
+        patch.object(_triton_private, "may_be_cached", lambda kernel: False),
         patch.object(_attention_tuning, "_is_large", lambda device: arch >= _HOPPER),
         patch.object(JITFunction, "_do_compile", note),
     ):

@@ -1,7 +1,7 @@
-"""One way to call a hand-written derivative, whatever is asked of it.
+"""One way to call a hand-written derivative: eager, in a trace, or under transforms of torch.func.
 
-torch.compile refuses an autograd.Function that defines forward-mode derivatives, and torch.func needs them. So our
-functions name theirs `tangent`, and `apply` calls a twin of the function that has it as `jvp`, except in a trace.
+torch.compile refuses an autograd.Function with a method `jvp`, which torch.func needs for forward mode. So our
+functions name this method `tangent`; outside of a trace `apply` calls a subclass that has it as `jvp`.
 """
 
 import functools
@@ -28,27 +28,27 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     Args:
         function: an autograd.Function with `forward`, `setup_context`, `backward` and, where it has forward-mode
             derivatives, `tangent` (as torch's `jvp`).
-        arguments: what its `forward` takes.
+        arguments: those of its `forward`.
 
     Returns:
-        What its `forward` returns.
+        The result of its `forward`.
 
     Raises:
         NotImplementedError: for forward mode inside forward mode, ``jacfwd(jacfwd(f))``.
     """
     if torch.compiler.is_compiling():
         return function.apply(*arguments)
-    transformed, plain = _ways_to_apply(function)
+    transformed, bare = _ways_to_apply(function)
     if transforms_are_active():
         _require_one_forward_mode(arguments)
         return transformed(*arguments)
     # torch's own `apply` would first bind the arguments to the signature of `forward`, which takes longer than a small
     # map. Tensors that outlived a transform have type Tensor; unwrap them.
-    return plain(*[unwrap_if_dead(x) if type(x) is Tensor else x for x in arguments])
+    return bare(*[unwrap_if_dead(x) if type(x) is Tensor else x for x in arguments])
 
 
 def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
-    """Raise where torch would take the derivative of a tangent for zero: it knows no `jvp` of a function's `jvp`."""
+    """Refuse nested forward mode, in which torch silently takes the derivative of a tangent for zero."""
     levels = forward_mode_levels()
     if len(levels) < 2:
         return
@@ -64,7 +64,7 @@ def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
 
 @functools.cache
 def _ways_to_apply(function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """How the function, or its twin, is called under transforms of torch.func, and how elsewhere."""
+    """(`apply` under transforms of torch.func, `apply` elsewhere), of the function or its subclass with `jvp`."""
     # torch reads the signature of `forward` on every call; finding it once saves more than a small map costs.
     function.forward.__signature__ = inspect.signature(function.forward)
     if hasattr(function, "tangent"):
@@ -73,6 +73,6 @@ def _ways_to_apply(function: Any) -> tuple[Callable[..., Any], Callable[..., Any
 
 
 def bare_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """`function.apply` that asks nothing: outside transforms of torch.func, for tensors that none of them left."""
+    """`function.apply` without torch's checks for transforms of torch.func: for tensors that no transform wraps."""
     applied: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return applied

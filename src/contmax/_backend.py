@@ -40,14 +40,14 @@ class Backend(enum.Enum):
 
 
 class _Compiler:
-    """A package that compiles kernels: whether it can is found out at the first use, and remembered.
+    """A package that compiles kernels. The first use finds out whether it works here.
 
     Args:
         package: its name.
-        kernels: the module with the kernels, which imports it.
+        kernels: the folder of what its kernels share, which imports it.
         tensors: the tensors that its kernels take, in words.
         extra: of contmax, which installs it.
-        oldest: the first version, major and minor, that takes the kernels; an older one may abort the process.
+        oldest: the first version, major and minor, that compiles the kernels; an older one may abort the process.
     """
 
     def __init__(self, package: str, kernels: str, tensors: str, extra: str, oldest: tuple[int, int]) -> None:
@@ -57,8 +57,8 @@ class _Compiler:
         self.tried = False
 
     def can_run(self) -> bool:
-        """True if the kernels can be used; the first call that finds they cannot says why."""
-        # Exported programs hold no kernels of ours, and what torch.export replaces breaks the import.
+        """True if the kernels can be used; the first call that finds that they cannot warns why."""
+        # Exported programs hold no kernels of ours, and torch.export replaces functions that the import needs.
         if not self.tried and is_exporting():
             return False
         if self.works and not self.tried:
@@ -88,16 +88,16 @@ class _Compiler:
 
 
 def _installed_version(package: str) -> str:
-    """Empty where no package manager knows of it; importing it would tell too, after half a second."""
+    """The version that the package manager recorded, or "": to import numba for it would take half a second."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
 
 
-# Both bounds are those of the extras in pyproject.toml, where it says what was tried.
-NUMBA = _Compiler("numba", "contmax.kernels.numba", "CPU", "cpu", (0, 62))
-TRITON = _Compiler("triton", "contmax.kernels.triton", "CUDA", "gpu", (3, 6))
+# Both bounds are those of the extras in pyproject.toml, which names the versions that were tested.
+NUMBA = _Compiler("numba", "contmax.kernels.cpu", "CPU", "cpu", (0, 62))
+TRITON = _Compiler("triton", "contmax.kernels.gpu", "CUDA", "gpu", (3, 6))
 # Where triton's kernels run. Tests in triton's interpreter add the CPU.
 TRITON_DEVICES = {"cuda"}
 
@@ -116,7 +116,7 @@ def numba_works() -> bool:
 @constant_to_tracers
 def triton_works() -> bool:
     """Whether kernels for CUDA tensors can be imported."""
-    return (TRITON.works and TRITON.tried) or TRITON.can_run()  # what is known is quicker to read than to ask for
+    return (TRITON.works and TRITON.tried) or TRITON.can_run()  # two attributes are quicker than a call
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Derivatives that compiled kernels do not know, from a torch function with the same values."""
+"""Derivatives that compiled kernels lack, such as second ones, from a torch function with equal values."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,24 +8,26 @@ from torch import Tensor
 from contmax._eager import is_transformed
 from contmax._torch_private import forward_mode_is_on, is_batch_of_cotangents
 
-# From all arguments, None where one is not a tensor.
+# A torch function of all arguments; None stands for one that is not a tensor.
 Reference = Callable[..., Tensor]
-# Of a reference that returns a tuple the cotangent is one too.
+# A reference that returns a tuple has a tuple of cotangents.
 Cotangent = Tensor | tuple[Tensor, ...]
 
 
 def needs_reference(cotangent: Tensor) -> bool:
-    """Whether gradients will be differentiated again, or are asked for by the vmap of torch.autograd.grad."""
-    # A compiled backward pass is not differentiated again.
+    """Whether a backward pass must be differentiable, or runs under the vmap of torch.autograd.grad.
+
+    A backward pass that torch.compile traces is not differentiated again.
+    """
     if torch.compiler.is_compiling():
         return False
     return may_be_differentiated() or is_batch_of_cotangents(cotangent)
 
 
 def refused_by_kernels(*cotangents: Tensor | None) -> bool:
-    """The same for a kernel that is no operator with a rule for vmap: it takes no cotangent of any transform.
+    """`needs_reference` for a kernel that is no operator with a rule for vmap: it takes no cotangent of a transform.
 
-    ``torch.vmap(lambda v: torch.autograd.grad(y, x, v))`` has such a cotangent.
+    ``torch.vmap(lambda v: torch.autograd.grad(y, x, v))`` passes such a cotangent.
     """
     if torch.compiler.is_compiling():
         return False
@@ -33,7 +35,7 @@ def refused_by_kernels(*cotangents: Tensor | None) -> bool:
 
 
 def may_be_differentiated() -> bool:
-    """Whether what is computed now may be differentiated, by reverse mode or, in a dual level, by forward mode."""
+    """Whether present operations may be differentiated, by reverse mode or, in a dual level, by forward mode."""
     return torch.is_grad_enabled() or forward_mode_is_on()
 
 

@@ -1,8 +1,8 @@
-"""All caches of contmax: what was computed once is kept for the next call, within bounds, until `clear_caches`.
+"""All caches of contmax: bounded, and emptied by `clear_caches`.
 
-Work on two streams of a CUDA device runs in any order, so a stream must not read a tensor that another is still making:
-an event follows the work that makes it, and every other stream waits for this event before its first read. The host
-waits for nothing.
+Two streams of a CUDA device run at the same time, so one could read a cached tensor that the other has not finished.
+An event marks the end of the work that makes a tensor, and every other stream waits for this event before its first
+read. The host does not wait.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ _clearers: list[Callable[[], None]] = []
 
 
 def clear_caches() -> None:
-    """Forget everything that contmax keeps from call to call: constants on devices, weights of bases, launches.
+    """Empty all caches of contmax: constants on devices, weights of bases, launches.
 
-    The next calls compute it again. What a CUDA graph reads stays, because the graph would read freed memory.
+    The next calls compute them again. Tensors that a CUDA graph reads stay, because the graph would read freed memory.
 
     Example:
         >>> import contmax
@@ -57,23 +57,23 @@ def cached(maxsize: int) -> Callable[[_Function], _Function]:
 
 
 def is_captured(device: torch.device) -> bool:
-    """Whether operations are being recorded into a CUDA graph: what they compute is there only when it is replayed."""
+    """Whether operations are recorded into a CUDA graph: their results exist only when the graph is replayed."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 @contextlib.contextmanager
 def for_later() -> Iterator[None]:
-    """A context for what is cached: part of no graph, trace or transform, and no inference tensor."""
+    """A context for making tensors to cache: outside of graphs, traces and transforms, and no inference tensors."""
     with outside_of_transforms_and_modes(), torch.inference_mode(False), torch.no_grad():
         yield
 
 
 class Shared(Generic[_Content]):
-    """Something made of tensors on one device, just now and on the current stream, that all streams may read.
+    """A content that was made on the current stream, and that all streams may read.
 
     Args:
-        content: what is read.
-        tensors: those it is made of.
+        content: a tensor, or an object that holds tensors.
+        tensors: the tensors of the content, all on one device.
     """
 
     def __init__(self, content: _Content, tensors: Sequence[Tensor]) -> None:
@@ -93,14 +93,14 @@ class Shared(Generic[_Content]):
         return self._content
 
     def finish(self) -> None:
-        """Let the host wait until the content is there, for a compiled program, which reads it without asking here."""
+        """Let the host wait for the content: a compiled program reads the tensors directly, without `read`."""
         if self._device is not None:
             self._made.synchronize()
 
     def _wait(self) -> None:
         """Let the current stream wait, unless it is captured: a graph must not depend on work outside of it.
 
-        What a graph reads is there by then: torch.cuda.graph lets the host wait for the device before it captures.
+        A graph may read without waiting: torch.cuda.graph synchronises the device before it captures.
         """
         with torch.cuda.device(self._device):
             if torch.cuda.is_current_stream_capturing():
@@ -108,20 +108,20 @@ class Shared(Generic[_Content]):
             stream = torch.cuda.current_stream()
         stream.wait_event(self._made)
         for tensor in self._tensors:
-            # Once a cache has dropped it, its memory must not be used again before this stream is done with it.
+            # A tensor that is evicted must not give its memory away before this stream has read it.
             tensor.record_stream(stream)
         self._streams.add(stream.cuda_stream)
 
 
 class DeviceCache(Generic[_Content]):
-    """A function that makes a tensor, or a tuple of them: the last few results are kept.
+    """A cache of a function that makes a tensor, or a tuple of tensors.
 
-    While a CUDA graph is captured nothing is added: the memory of what is made then belongs to the graph. Among fake
-    tensors everything is made anew: they do not mix with others.
+    While a CUDA graph is captured nothing is cached, because new memory then belongs to the graph. Among fake tensors
+    nothing is cached either: they do not mix with real ones.
 
     Args:
         make: the function. Its arguments are hashable, and the last is the device of the tensors.
-        maxsize: how many results are kept; the oldest go first.
+        maxsize: how many results are cached; the oldest are evicted first.
     """
 
     def __init__(self, make: Callable[..., _Content], maxsize: int = 256) -> None:
@@ -132,19 +132,19 @@ class DeviceCache(Generic[_Content]):
         on_clear(self._made.clear)
 
     def __call__(self, *arguments: Hashable) -> _Content:
-        """What the function makes of the arguments."""
+        """The result of the function, cached or new."""
         if number_of_modes() and active_fake_mode() is not None:
             return self._make(*arguments)
         shared = self._made.get(arguments)
         if is_captured(arguments[-1]):  # type: ignore[arg-type]
             if shared is None:
                 return self._make(*arguments)
-            # A graph reads it for as long as it lives, which nobody tells us.
+            # A graph reads the tensor until the graph is freed, which we cannot observe: never evict it.
             self._captured[arguments] = shared
         return (shared or self._added(arguments)).read()
 
     def finished(self, *arguments: Hashable) -> _Content:
-        """What the function makes, after the host has waited for it: for a trace, whose program does not wait."""
+        """The result, after the host has waited for it: the program of a trace does not wait."""
         shared = self._made.get(arguments) or self._added(arguments)
         shared.finish()
         return shared.read()
@@ -153,7 +153,7 @@ class DeviceCache(Generic[_Content]):
         with for_later():
             content = self._make(*arguments)
             tensors: Any = content if isinstance(content, tuple) else (content,)
-        # Two threads may get here at once: the first to arrive decides for both.
+        # Two threads may arrive at once: `setdefault` keeps the result of the first for both.
         shared = self._made.setdefault(arguments, Shared(content, tensors))
         while len(self._made) > self._maxsize:
             self._made.pop(next(iter(self._made)), None)

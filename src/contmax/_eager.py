@@ -1,7 +1,17 @@
-"""Whether a tensor holds numbers now, or stands for numbers to come.
+"""Whether a tensor has values now, or stands for values to come.
 
-Decisions that look at values (is any scale negative? has Newton's method arrived?) are taken only on real tensors.
-Tracers, fake tensors and vmapped tensors have no values, and on an accelerator looking means waiting for it.
+Decisions that depend on values (is any scale negative? has Newton's method converged?) are taken only on real tensors.
+Tracers, fake tensors and vmapped tensors have no values, and on an accelerator reading a value waits for the device.
+
+=====================  ================================================================================
+`is_real`              has values that can be compared; a transform of torch.func may be active
+`is_eager`             real, and no transform is active: kernels may take its address
+`is_eager_cpu`         real, and on a CPU: reading a value costs nothing
+`holds_numbers`        an ordinary tensor; a mode may be tracing it as if it were real
+`all_hold_numbers`     several ordinary tensors, and no transform is active
+`is_transformed`       wrapped by a transform
+`carries_gradient`     a derivative may be wanted
+=====================  ================================================================================
 """
 
 import torch
@@ -10,7 +20,6 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import Parameter
 
-from contmax._device import device_type
 from contmax._torch_private import (
     constant_to_tracers,
     is_batch_of_cotangents,
@@ -20,12 +29,17 @@ from contmax._torch_private import (
     transforms_are_active,
 )
 
-# Tensors of no other subclass. They may still stand for others: see `holds_numbers`.
+# Subclasses of Tensor other than these, such as fake tensors, stand for others.
 REAL_TYPES = (Tensor, Parameter)
-# To find by `isinstance` that a value is no tensor takes longer than all other questions here.
+# An `isinstance` that finds no tensor takes longer than all other checks here.
 _NO_TENSORS = frozenset((type(None), float, int, bool))
-# Elsewhere the compiler fuses hundreds of operations into a few launches, which is worth the wait.
+# Elsewhere the compiler fuses a loop of hundreds of operations into a few launches, which is worth the time of tracing.
 _ONE_NODE_DEVICES = ("cpu",)
+
+
+def device_type(tensor: Tensor) -> str:
+    """``tensor.device.type``, for which torch makes a string in every call; two flags know the common kinds sooner."""
+    return "cuda" if tensor.is_cuda else "cpu" if tensor.is_cpu else tensor.device.type
 
 
 @constant_to_tracers  # torch.compile of torch 2.11 takes its answer to be True
@@ -35,38 +49,19 @@ def is_exporting() -> bool:
 
 
 def is_one_node(tensor: Tensor) -> bool:
-    """Whether what has hundreds of operations is one opaque operator of ours: in torch.compile on a CPU.
+    """Whether a loop of hundreds of operations becomes one opaque operator: in torch.compile on a CPU.
 
-    There they take seconds to trace and run no faster for it. An exported program must not depend on our operators.
+    There the loop takes seconds to trace and runs no faster for it. An exported program must not depend on our
+    operators.
     """
     return is_compiling() and not is_exporting() and device_type(tensor) in _ONE_NODE_DEVICES
 
 
-def is_eager(tensor: Tensor) -> bool:
-    """True for a real tensor outside torch.compile, torch.export, the transforms of torch.func and modes of torch.
+def is_real(*values: object) -> bool:
+    """True if all tensors among the arguments have values that can be compared: none is a tracer or a fake tensor.
 
-    A mode, such as that of ``make_fx``, sees torch's operations and our operators, not what is done with an address.
-    A transform refuses functions of autograd that have no rule for it, even where it does not see their tensors: those
-    that a vmapped function closes over.
+    Modes of torch, such as that of ``make_fx``, see torch's operations and our operators, but not a decision in Python.
     """
-    return is_real(tensor) and not transforms_are_active()
-
-
-def is_real(tensor: Tensor) -> bool:
-    """The same, but a transform of torch.func may be active: the tensor has values that can be read and compared."""
-    if is_compiling() or number_of_modes():
-        return False
-    refuse_tracing()
-    return holds_numbers(tensor)
-
-
-def all_eager(*values: object) -> bool:
-    """True if `is_eager` is true of all the tensors among the arguments."""
-    return all_real(*values) and not transforms_are_active()
-
-
-def all_real(*values: object) -> bool:
-    """True if `is_real` is true of all the tensors among the arguments."""
     if is_compiling() or number_of_modes():
         return False
     refuse_tracing()
@@ -74,6 +69,54 @@ def all_real(*values: object) -> bool:
         if type(value) not in _NO_TENSORS and isinstance(value, Tensor) and not holds_numbers(value):
             return False
     return True
+
+
+def is_eager(*values: object) -> bool:
+    """True if all tensors among the arguments are real and no transform of torch.func is active.
+
+    A transform refuses an autograd.Function without a rule for it even where it does not see the tensors: those that a
+    vmapped function closes over.
+    """
+    return is_real(*values) and not transforms_are_active()
+
+
+def is_eager_cpu(*values: object) -> bool:
+    """True if all tensors among the arguments are real and on a CPU, so that no device is waited for."""
+    for value in values:  # a loop takes half as long as `all`
+        if type(value) not in _NO_TENSORS and isinstance(value, Tensor) and not (value.is_cpu and is_real(value)):
+            return False
+    return True
+
+
+def all_hold_numbers(*values: object) -> bool:
+    """True if all tensors among the arguments are ordinary ones and no transform of torch.func is active.
+
+    Unlike `is_eager` this is true under a mode, which traces torch's operations. Not to be called in a trace by
+    torch.compile, which cannot tell whether a transform is active.
+    """
+    if transforms_are_active():
+        return False
+    return all(holds_numbers(value) for value in values if isinstance(value, Tensor))
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """True for a tensor that a transform of torch.func has wrapped, or the vmap of torch.autograd.grad."""
+    return is_wrapped_by_transform(tensor) or is_batch_of_cotangents(tensor)
+
+
+def holds_numbers(tensor: Tensor) -> bool:
+    """True for an ordinary tensor, real or traced by a mode as if it were: no subclass, and in no transform."""
+    return type(tensor) in REAL_TYPES and not is_transformed(tensor)
+
+
+def carries_gradient(*values: object) -> bool:
+    """False if no derivative with respect to the tensors among the arguments can be wanted."""
+    if not is_eager(*values):
+        return True
+    tensors = [v for v in values if isinstance(v, Tensor)]
+    if torch.is_grad_enabled() and any(v.requires_grad for v in tensors):
+        return True
+    return any(forward_ad.unpack_dual(v).tangent is not None for v in tensors)
 
 
 def refuse_tracing() -> None:
@@ -89,39 +132,5 @@ def refuse_tracing() -> None:
         )
 
 
-def holds_numbers(tensor: Tensor) -> bool:
-    """True for a tensor of no subclass that stands for no others: real, or traced as if it were."""
-    return type(tensor) in REAL_TYPES and not is_wrapped_by_transform(tensor) and not is_batch_of_cotangents(tensor)
-
-
-def all_hold_numbers(*values: object) -> bool:
-    """True if `holds_numbers` is true of all the tensors among the arguments, and no transform of torch.func is active.
-
-    Not to be called in a trace by torch.compile, which cannot tell whether a transform is active.
-    """
-    if transforms_are_active():
-        return False
-    return all(holds_numbers(value) for value in values if isinstance(value, Tensor))
-
-
-def is_transformed(tensor: Tensor) -> bool:
-    """True for a tensor that a transform of torch.func has wrapped, or the vmap of torch.autograd.grad."""
-    return is_wrapped_by_transform(tensor) or is_batch_of_cotangents(tensor)
-
-
-def is_eager_cpu(*values: object) -> bool:
-    """True if the values of all the tensors among the arguments can be looked at without waiting for a device."""
-    for value in values:  # noqa: SIM110, as above
-        if isinstance(value, Tensor) and not (value.is_cpu and is_real(value)):
-            return False
-    return True
-
-
-def carries_gradient(*values: object) -> bool:
-    """False if no derivative with respect to the tensors among the arguments can be asked for."""
-    tensors = [v for v in values if isinstance(v, Tensor)]
-    if not all_eager(*tensors):
-        return True
-    if torch.is_grad_enabled() and any(v.requires_grad for v in tensors):
-        return True
-    return any(forward_ad.unpack_dual(v).tangent is not None for v in tensors)
+# Names of callers that have not moved yet.
+all_eager, all_real = is_eager, is_real

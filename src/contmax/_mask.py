@@ -16,19 +16,19 @@ def require_boolean(mask: Tensor | None) -> None:
 
 
 def require_mask(mask: Tensor | None, shape: torch.Size, of: str = "scores") -> None:
-    """Refuse a mask that is not boolean, or does not broadcast with what it masks.
+    """Refuse a mask that is not boolean, or does not broadcast to the masked tensor.
 
     Args:
         mask: boolean, or None.
-        shape: of what is masked.
-        of: what that is, in the plural.
+        shape: of the masked tensor.
+        of: a name for its elements, in the plural.
 
     Raises:
         TypeError: if the mask is not boolean.
         ValueError: if the shapes do not fit.
     """
     require_boolean(mask)
-    # A trace has no need of guards on sizes here: the operations that follow refuse what does not fit.
+    # In a trace a comparison would add guards on sizes; the operations that follow refuse a wrong shape anyway.
     if mask is None or is_compiling() or mask.shape == shape:
         return
     if not all(n == m or 1 in (n, m) for n, m in zip(mask.shape[::-1], shape[::-1], strict=False)):
@@ -42,8 +42,8 @@ def require_mask(mask: Tensor | None, shape: torch.Size, of: str = "scores") -> 
 def has_shape(x: Tensor, *shapes: tuple[int, ...]) -> bool:
     """Whether x has one of these shapes.
 
-    Numbers of axes are compared first. To compare (B, L) with (L,) Python compares B with L, which an exported program
-    would take for a promise that they differ.
+    Numbers of axes are compared first. Python compares (B, L) with (L,) by comparing B with L, and torch.export would
+    conclude that B and L always differ.
     """
     return any(
         x.dim() == len(shape) and all(n == size for n, size in zip(x.shape, shape, strict=True)) for shape in shapes

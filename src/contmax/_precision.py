@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from contmax._device import device_type
+from contmax._eager import device_type
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[object]:
@@ -14,19 +14,19 @@ def without_autocast(like: Tensor) -> AbstractContextManager[object]:
     if like.is_meta:
         return contextlib.nullcontext()
     kind = device_type(like)
-    # A traced program always says so: it may be run under autocast later.
+    # A traced program always switches autocast off: it may run under autocast later.
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return contextlib.nullcontext()
 
 
 def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """``tensor.to(dtype)``; a tensor of that dtype is not asked, for which an exported program has two nodes."""
+    """``tensor.to(dtype)``, but no call for a tensor of that dtype: torch.export would record two nodes for it."""
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def common_dtype(first: torch.dtype, second: torch.dtype) -> torch.dtype:
-    """``torch.promote_types``, which in an exported program is a node, also for two that are the same."""
+    """``torch.promote_types``, but no call for two equal dtypes: torch.export would record a node for it."""
     return first if first == second else torch.promote_types(first, second)
 
 

@@ -13,7 +13,7 @@ class PairRegistry:
 
     Args:
         name: what the functions are, for error messages: "no {name} is registered for …".
-        advice: what to do where there is none.
+        advice: the end of the error message where there is none.
     """
 
     def __init__(self, name: str, advice: str) -> None:

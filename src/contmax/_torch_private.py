@@ -1,7 +1,7 @@
 """Every private name of torch that contmax uses, in one place: torch may change them in any release.
 
-`tests/test_torch_private.py` shows for each that it still means what is said here, on the oldest and the newest torch
-that we support, and that no other file names one.
+`tests/test_torch_private.py` checks the meaning of each, on the oldest and the newest torch that we support, and that
+no other file uses a private name.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
 # transforms_are_active: inside any transform of torch.func, such as vmap or grad.
-# autocast_is_on_anywhere: quicker than to ask for the kind of device.
+# autocast_is_on_anywhere: for any kind of device; one call where the public function needs the kind.
 # torchscript_is_tracing: inside torch.jit.trace, or torch.onnx.export(dynamo=False).
 # number_of_modes: how many TorchDispatchModes are active, such as those of fake tensors and of make_fx.
 # is_wrapped_by_transform: whether a tensor stands for others, inside of a transform.
@@ -39,6 +39,7 @@ __all__ = [
     "active_fake_mode",
     "autocast_is_on_anywhere",
     "constant_to_tracers",
+    "current_device",
     "current_stream_of",
     "forward_mode_is_on",
     "forward_mode_levels",
@@ -56,8 +57,14 @@ __all__ = [
 
 
 def forward_mode_is_on() -> bool:
-    """Whether a dual level is open, so that tangents may come along."""
+    """Whether a dual level is open, so that tensors may have tangents."""
     return forward_ad._current_level >= 0
+
+
+def current_device() -> int:
+    """The number of the current CUDA device, without a check that CUDA has started."""
+    number: int = torch._C._cuda_getDevice()
+    return number
 
 
 def current_stream_of(device: int) -> int:
@@ -67,9 +74,9 @@ def current_stream_of(device: int) -> int:
 
 
 def constant_to_tracers(function: _Function) -> _Function:
-    """A function that torch.compile calls once and does not look into.
+    """A function that torch.compile calls once, without tracing it, and whose result it takes for a constant.
 
-    As torch.compiler.assume_constant_result, without importing the compiler, which takes as long as torch itself.
+    This is torch.compiler.assume_constant_result without its import of the compiler, which takes as long as torch's.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
@@ -97,7 +104,7 @@ def levels_of(x: Tensor) -> set[int]:
 @contextlib.contextmanager
 def outside_of_transforms_and_modes() -> Iterator[None]:
     """A context whose tensors belong to no transform of torch.func and to no mode."""
-    # Torch imports its compiler to switch modes off, which takes seconds, and most often there are none.
+    # Most often there are no modes; to switch them off torch imports its compiler, which takes seconds.
     without_modes = _disable_current_modes() if number_of_modes() else contextlib.nullcontext()
     with temporarily_clear_interpreter_stack(), without_modes:
         yield

@@ -1,7 +1,7 @@
 """Shape annotations: jaxtyping's where it was imported before contmax, plain tensors elsewhere.
 
-Annotations such as ``Float[Tensor, "*batch L"]`` document shapes. The test-suite checks them at run time;
-users need not install jaxtyping, and do not wait for its annotations to be made where it is installed.
+Annotations such as ``Float[Tensor, "*batch L"]`` document shapes. The tests check them at run time. Users need not
+install jaxtyping, and where it is installed contmax does not spend time on making its annotations.
 """
 
 import sys

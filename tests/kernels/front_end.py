@@ -24,7 +24,7 @@ from triton.runtime.jit import JITFunction, KernelParam
 import contmax
 from contmax import _backend, losses, nn
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
-from contmax.kernels.gpu import _kept
+from contmax.kernels.gpu import _triton_private
 
 HOPPER = make_backend(GPUTarget("cuda", 90, 32))
 TYPES = {
@@ -180,7 +180,7 @@ def main() -> bool:
     JITFunction.run = parsed
     JITFunction.parse = functools.cache(JITFunction.parse)  # helpers are in many kernels
     CodeGenerator.visit = visited
-    _kept._may_be_kept = lambda kernel: False
+    _triton_private.may_be_cached = lambda kernel: False
     _backend.TRITON_DEVICES = {"cpu"}
     for dtype in (torch.float32, torch.bfloat16):
         for family in (maps_and_losses, attention):

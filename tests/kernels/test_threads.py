@@ -146,12 +146,10 @@ def test_what_is_slow_to_import_waits_and_another_process_finds_the_compiled_cod
 
 
 def test_kernels_can_be_compiled_ahead(tmp_path, monkeypatch):
-    from contmax.kernels import _numba_ahead as _ahead
-    from contmax.kernels import _numba_kernels as _kernels
+    from contmax.kernels import _numba_kernels, compile_ahead
 
-    monkeypatch.setattr(_ahead, "ProcessPoolExecutor", lambda mp_context: ThreadPoolExecutor(1))
-    _ahead.compile_all()
-    for name, kernel in vars(_kernels).items():
-        if name.endswith("_kernel"):
-            dtypes = {str(signature[0].dtype) for signature in kernel.signatures}
-            assert dtypes >= ({"float32"} if name == "plane_kernel" else {"float32", "float64"}), name
+    monkeypatch.setattr(compile_ahead, "ProcessPoolExecutor", lambda mp_context: ThreadPoolExecutor(1))
+    compile_ahead.compile_all()
+    for name in _numba_kernels.__all__:
+        dtypes = {str(signature[0].dtype) for signature in getattr(_numba_kernels, name).signatures}
+        assert dtypes >= ({"float32"} if name == "plane_kernel" else {"float32", "float64"}), name

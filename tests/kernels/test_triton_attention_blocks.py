@@ -25,14 +25,14 @@ pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 @pytest.fixture
 def tops(monkeypatch):
     """The tops of the tiles of every call, (heads, queries, tiles, 2)."""
-    made, plain = [], Launch._plain
+    made, plain = [], Launch._by_triton
 
     def noted(self, tensors):
         plain(self, tensors)
         if self.kernel is tile_maxima:
             made.append(tensors[6])
 
-    monkeypatch.setattr(Launch, "_plain", noted)
+    monkeypatch.setattr(Launch, "_by_triton", noted)
     return made
 
 

@@ -8,13 +8,13 @@ from triton import knobs
 from triton.backends.nvidia.driver import CudaLauncher
 from triton.compiler import CompiledKernel
 
-from contmax.kernels.gpu import _kept
+from contmax.kernels.gpu import _triton_private
 from contmax.kernels.gpu._kept import Launch, ReadyLaunch
 from launch_checks import Compiled, launch, noted_kernel  # noqa: F401 a fixture
 
 
 def test_other_versions_of_triton_launch_what_they_compiled(kernel, monkeypatch):
-    monkeypatch.setattr(_kept, "_LAUNCHES_DIRECTLY", False)
+    monkeypatch.setattr(_triton_private, "LAUNCHES_DIRECTLY", False)
     x = torch.zeros(64)
     launch(kernel, x)
     launch(kernel, x)
@@ -29,7 +29,7 @@ def test_compiled_kernels_are_launched_as_triton_does():
     """The order of arguments is Triton's own: this fails where a version has another."""
     source = inspect.getsource(CompiledKernel.__getitem__)
     order = "grid[0], grid[1], grid[2], stream, self.function, self.packed_metadata, launch_metadata,"
-    assert order in " ".join(source.split()) or not _kept._LAUNCHES_DIRECTLY
+    assert order in " ".join(source.split()) or not _triton_private.LAUNCHES_DIRECTLY
 
 
 class _Launcher:
@@ -50,7 +50,7 @@ class _Launcher:
 @pytest.mark.parametrize("scratch", [0, 128])
 def test_a_launcher_in_c_is_called_without_the_one_before_it(kernel, monkeypatch, scratch):
     launcher = _Launcher(scratch)
-    monkeypatch.setattr(_kept, "_HAS_BARE_LAUNCHER", True)
+    monkeypatch.setattr(_triton_private, "HAS_C_LAUNCHER", True)
     monkeypatch.setattr(Compiled, "run", launcher)
     x = torch.zeros(64)
     launch(kernel, x)
@@ -69,7 +69,7 @@ def test_a_launcher_in_c_is_called_as_triton_does():
     settings = (
         "stream, function, self.launch_cooperative_grid, self.launch_pdl, global_scratch, profile_scratch, *args)"
     )
-    assert settings in source or not _kept._HAS_BARE_LAUNCHER
+    assert settings in source or not _triton_private.HAS_C_LAUNCHER
 
 
 def _ready(kernel):
@@ -111,7 +111,7 @@ def test_what_is_ready_is_left_to_triton_under_tools_and_elsewhere(kernel, monke
         ready(x)
     assert len(kernel.plain) == 3
     with monkeypatch.context() as patch:
-        patch.setattr(_kept, "_LAUNCHES_DIRECTLY", False)
+        patch.setattr(_triton_private, "LAUNCHES_DIRECTLY", False)
         (other := _ready(kernel))(x)
         other(x)
     assert len(kernel.plain[0].compiled.hooked) == 2

@@ -13,6 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import JITFunction
 
+import contmax
 from contmax.kernels.gpu import _kept
 from contmax.kernels.gpu._kept import Launch, known_of_number
 from launch_checks import launch, noted_kernel  # noqa: F401 a fixture
@@ -129,6 +130,13 @@ def test_nothing_is_kept_under_tools_that_change_kernels(kernel, monkeypatch):
     launch(kernel)
     assert len(kernel.plain) == 5
     assert not kernel.plain[0].compiled.calls
+
+
+def test_clear_caches_forgets_what_was_compiled(kernel):
+    launch(kernel)
+    contmax.clear_caches()
+    launch(kernel)
+    assert len(kernel.plain) == 2
 
 
 def test_under_tools_too_the_device_is_that_of_the_first_tensor(kernel, monkeypatch):

@@ -14,13 +14,13 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 _VECTOR_BITS = 512
-# The most lanes a vector has. Compressed arrays need that much room behind their last entry: a whole vector is
-# written, of which only a part counts.
+# The most lanes a vector has. `compress_above` writes whole vectors, so a compressed array needs this many entries
+# behind its last one.
 LANES = np.uint64(_VECTOR_BITS // 32)
 
 
 def _lanes_of_the_processor() -> int:
-    """Those of float32 that a vector has here, at least: ARM and old x86 have 128 bits."""
+    """How many float32 a vector of this processor holds at least: 4 on ARM and old x86, which have 128 bits."""
     try:
         features = llvm.get_host_cpu_features()
     except RuntimeError:  # LLVM does not know every system
@@ -145,12 +145,12 @@ def compress_above(key, start, columns, threshold, target, j):  # type: ignore[n
     """Copy the entries > threshold of a row to the front of target[j]; returns how many there are."""
     lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
     place = j * np.uint64(target.shape[1])
-    kept = np.uint64(0)
+    count = np.uint64(0)
     for i in range(np.uint64(0), columns, lanes):
         mask = _above(key, start + i, columns - i, threshold)
-        _compress(key, start + i, mask, target, place + kept)
-        kept += _ones(mask)
-    return kept
+        _compress(key, start + i, mask, target, place + count)
+        count += _ones(mask)
+    return count
 
 
 @njit
@@ -158,13 +158,13 @@ def compress_with(key, other, start, columns, threshold, target, other_target, j
     """`compress_above` of two rows at once, both by the entries of the first."""
     lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
     place = j * np.uint64(target.shape[1])
-    kept = np.uint64(0)
+    count = np.uint64(0)
     for i in range(np.uint64(0), columns, lanes):
         mask = _above(key, start + i, columns - i, threshold)
-        _compress(key, start + i, mask, target, place + kept)
-        _compress(other, start + i, mask, other_target, place + kept)
-        kept += _ones(mask)
-    return kept
+        _compress(key, start + i, mask, target, place + count)
+        _compress(other, start + i, mask, other_target, place + count)
+        count += _ones(mask)
+    return count
 
 
 @njit

@@ -27,9 +27,9 @@ os.register_at_fork(after_in_child=_forget_pool)
 
 
 def over_rows(kernel: Callable[..., None], matrix: Any, *arrays: Any, work: int = 1) -> None:
-    """Call kernel(matrix, *arrays, start, stop) on ranges of the rows, on as many threads as torch would use.
+    """Call kernel(matrix, *arrays, start, stop) on ranges of the rows, on as many threads as torch uses.
 
-    An element takes as long as `work` scores of a row of α-entmax.
+    `work` is the time for an element in units of a score of α-entmax: expensive elements pay for more threads.
     """
     rows, columns = matrix.shape
     arrays = (matrix, *arrays)

@@ -1,1 +1,3 @@
-"""What kernels written in Triton share: how they are launched, and instructions."""
+"""What kernels written in Triton share: how they are launched, and instructions. Importing it imports triton."""
+
+import triton as triton

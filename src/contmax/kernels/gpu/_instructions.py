@@ -1,16 +1,16 @@
-"""Instructions of NVIDIA's chips that Triton has no names for; its interpreter and other chips take another way."""
+"""PTX instructions that Triton does not offer, each with an equivalent for the interpreter and for AMD's chips."""
 
 import torch
 import triton
 import triton.language as tl
 
-_ARE_KNOWN = tl.constexpr(not triton.knobs.runtime.interpret and torch.version.hip is None)
+_HAS_PTX = tl.constexpr(not triton.knobs.runtime.interpret and torch.version.hip is None)
 
 
 @triton.jit
 def marked(x, place, BITS: tl.constexpr):
-    """(x & BITS) | place, in one instruction where the compiler makes two."""
-    if _ARE_KNOWN:
+    """(x & BITS) | place in one instruction; the compiler makes two."""
+    if _HAS_PTX:
         inputs = [x, tl.full(x.shape, BITS, tl.int32), tl.broadcast_to(place, x.shape)]
         return tl.inline_asm_elementwise("lop3.b32 $0, $1, $2, $3, 0xEA;", "=r,r,r,r", inputs, tl.int32, True, 1)
     else:
@@ -20,10 +20,10 @@ def marked(x, place, BITS: tl.constexpr):
 @triton.jit
 def quick_log2(u):
     """log₂ u with an error of 2⁻²² where that is next to 0, and relative to it elsewhere; −∞ for u below 1.2e-38."""
-    if _ARE_KNOWN:
+    if _HAS_PTX:
         return tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [u], tl.float32, True, 1)
     else:
-        return tl.log2(tl.where(u < 1.1754944e-38, 0.0, u))  # the instruction does not know smaller ones either
+        return tl.log2(tl.where(u < 1.1754944e-38, 0.0, u))  # the instruction flushes subnormals to 0
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def quick_power(u, exponent):
     """
     # The logarithm of 0 is −∞, and so is any positive multiple; but 0 times it would be NaN.
     x = quick_log2(u) * tl.where(tl.abs(exponent) < 1e-6, 1e-6, exponent)
-    if _ARE_KNOWN:
+    if _HAS_PTX:
         return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
     else:
         power = tl.exp2(x)
@@ -43,8 +43,8 @@ def quick_power(u, exponent):
 
 @triton.jit
 def earlier_and_all(x):
-    """How many threads before one have the same number, and how many in all; x has one for each thread of a warp."""
-    if _ARE_KNOWN:
+    """For each thread of a warp: how many earlier threads hold an equal number in x, and how many threads in all."""
+    if _HAS_PTX:
         return tl.inline_asm_elementwise(
             """{
             .reg .b32 same, before;
@@ -64,11 +64,11 @@ def earlier_and_all(x):
 
 @triton.jit
 def earlier_ends(ends, n):
-    """How many of 32 rising numbers are at most n, (32,), but for the last of them; and the largest of those, or 0.
+    """How many of the first 31 of 32 rising numbers are ≤ n, for each n, (32,), and the largest of these numbers or 0.
 
-    Both have one number for each thread of a warp.
+    Both arguments have one number for each thread of a warp: a binary search by exchange between threads.
     """
-    if _ARE_KNOWN:
+    if _HAS_PTX:
         return tl.inline_asm_elementwise(
             """{
             .reg .pred reached;
@@ -107,12 +107,12 @@ def earlier_ends(ends, n):
 
 @triton.jit
 def load_apart(at, wanted):
-    """``tl.load(at, mask=wanted, other=0)`` of integers of 32 bits that nobody changes, each by the thread that asks.
+    """``tl.load(at, mask=wanted, other=0)`` for scattered addresses of 32-bit integers that no program changes.
 
-    The compiler expects neighbours in memory, and has threads exchange addresses and numbers for them: of addresses of
-    which nothing is known in advance that takes longer than the load.
+    Triton expects neighbouring addresses and lets threads exchange them so that each loads a contiguous piece. For
+    scattered addresses this exchange takes longer than the load, so here each thread loads its own element.
     """
-    if _ARE_KNOWN:
+    if _HAS_PTX:
         return tl.inline_asm_elementwise(
             """{
             .reg .pred wanted;
@@ -128,8 +128,8 @@ def load_apart(at, wanted):
 
 @triton.jit
 def store_apart(to, x, wanted):
-    """``tl.store(to, x, mask=wanted)`` of numbers of 32 bits, each by the thread that has it, as `load_apart`."""
-    if _ARE_KNOWN:
+    """``tl.store(to, x, mask=wanted)`` for scattered addresses of 32-bit numbers, see `load_apart`."""
+    if _HAS_PTX:
         tl.inline_asm_elementwise(
             """{
             .reg .pred wanted;

@@ -1,50 +1,31 @@
-"""Launches of kernels, which keep what Triton has compiled.
+"""Launches that remember which kernel Triton compiled for which kinds of arguments.
 
 ``kernel[grid](…)`` binds and examines every argument to find the compiled kernel that fits, which takes longer than
-most of our kernels run. Here it is asked once for each kind of arguments, and what it has compiled is launched after:
-as ``compiled[grid](…)`` does, but without preparing for hooks, of which there are none then.
+most of our kernels run. `Launch` lets Triton do so once for each kind of arguments, and then calls the launcher of the
+compiled kernel.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-import triton
-from torch import _C, Tensor
-from triton import knobs
-from triton.compiler import CompiledKernel
-from triton.runtime.jit import JITFunction
+from torch import Tensor
 
-# How many launches a function that makes them remembers: one for each shape that is met.
+from contmax._caches import cached
+from contmax._torch_private import current_device, current_stream_of
+from contmax.kernels.gpu import _triton_private
+from contmax.kernels.gpu._triton_private import CompiledKernel, DirectCall
+
+# The bound of every cache of launches: how many shapes each remembers.
 LAUNCHES = 1024
-# Versions whose compiled kernels are known to be launched this way.
-_LAUNCHES_DIRECTLY = triton.__version__.split(".")[:2] in (["3", "6"], ["3", "7"])
-# Those whose launcher in Python only asks what memory a kernel needs beside its arguments, then calls one in C.
-_HAS_BARE_LAUNCHER = triton.__version__.split(".")[:2] == ["3", "6"]
-# Triton's settings, at hand.
-_RUNTIME, _COMPILATION = knobs.runtime, knobs.compilation
-# There Triton looks at more of the arguments than we do here.
-_ON_AMD = torch.version.hip is not None
 
 
 def device_of(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Triton launches on the current device: in this context it is that of x."""
+    """The context in which the current device, where Triton launches, is that of x."""
     if not x.is_cuda or x.device.index == torch.cuda.current_device():
         return contextlib.nullcontext()
     return torch.cuda.device(x.device)
-
-
-class _Kept(NamedTuple):
-    """A compiled kernel, and how it is launched: ``start(*grid, stream, *before, *arguments)``."""
-
-    compiled: CompiledKernel
-    start: Callable[..., None]
-    before: tuple[Any, ...]
-
-
-# By all that Triton compiles for: first what does not depend on tensors, then what does.
-_COMPILED: dict[tuple[Any, ...], dict[tuple[Any, ...], _Kept]] = {}
 
 
 class Launch:
@@ -59,9 +40,9 @@ class Launch:
         kinds: the constants, by name.
         warps: of a program.
         registers: of a thread, at most; None leaves the number to the compiler.
-        stages: blocks on their way to a loop; None leaves the number to the compiler.
+        stages: of a pipelined loop, which loads as many blocks ahead; None leaves the number to the compiler.
         contracts: whether the compiler may contract products and sums. Only for a kernel in which no reduction
-            decides a branch or a loop: a contracted sum differs between threads, which then part at the branch, and
+            decides a branch or a loop: a contracted sum differs between threads, which then diverge at the branch and
             wait for each other for ever (`README.md` of this folder).
     """
 
@@ -82,45 +63,46 @@ class Launch:
         self._options["enable_fp_fusion"] = contracts
         # Constants are compiled in, but have their places in the list of arguments.
         self.after_tensors = (*numbers, *kinds.values())
-        known = (kernel.fn, warps, registers, stages, contracts, *kinds.items(), *map(known_of_number, numbers))
-        self._compiled = _COMPILED.setdefault(known, {})
+        options = (warps, registers, stages, contracts, *kinds.items())
+        self._compiled = _compiled_kernels(kernel.fn, *options, *map(known_of_number, numbers))
 
     def __call__(self, *tensors: Tensor | None) -> None:
         """Launch on the device of the first tensor, and on its current stream; other tensors may be None."""
-        if not _may_be_kept(self.kernel):
+        if not _triton_private.may_be_cached(self.kernel):
             with device_of(tensors[0]):  # type: ignore[arg-type]
-                self._plain(tensors)
+                self._by_triton(tensors)
             return
         device = tensors[0].get_device()  # type: ignore[union-attr]
-        if device != _C._cuda_getDevice():
-            with torch.cuda.device(device):  # where Triton launches
+        if device != current_device():
+            with torch.cuda.device(device):
                 self(*tensors)
             return
-        key, addresses = _known_of(tensors)
-        kept = self._compiled.get(key)
-        if kept is None:
-            compiled = self._plain(tensors)
-            # A tensor on another device is left to Triton, which refuses it when it is given the tensor.
+        key, addresses = _kinds_and_addresses(tensors)
+        call = self._compiled.get(key)
+        if call is None:
+            compiled = self._by_triton(tensors)
+            # A tensor on another device is not remembered: Triton refuses its address.
             here = all(x is None or x.get_device() == device for x in tensors)
             if here and isinstance(compiled, CompiledKernel):
-                self._compiled[key] = _kept_of(compiled)
-        elif not _LAUNCHES_DIRECTLY:
-            kept.compiled[self.grid](*tensors, *self.after_tensors)
+                self._compiled[key] = _triton_private.direct_call(compiled)
+        elif not _triton_private.LAUNCHES_DIRECTLY:
+            call.compiled[self.grid](*tensors, *self.after_tensors)
         else:
-            # An address is taken as it is. Of a tensor the launcher would ask for it, and the driver whether it is one.
-            _, start, before = kept
-            start(*self.grid, _C._cuda_getCurrentRawStream(device), *before, *addresses, *self.after_tensors)
+            # Addresses, because the launcher would call `data_ptr` of a tensor and let the driver check the result.
+            _, start, before = call
+            start(*self.grid, current_stream_of(device), *before, *addresses, *self.after_tensors)
 
-    def kept(self, tensors: Sequence[Tensor | None]) -> _Kept | None:
-        """What will be launched for such tensors, if that is known and can be launched directly."""
-        return self._compiled.get(_known_of(tensors)[0]) if _LAUNCHES_DIRECTLY else None
+    def direct_call(self, tensors: Sequence[Tensor | None]) -> DirectCall | None:
+        """The remembered call for such tensors, or None where there is none that takes addresses."""
+        return self._compiled.get(_kinds_and_addresses(tensors)[0]) if _triton_private.LAUNCHES_DIRECTLY else None
 
-    def _plain(self, tensors: tuple[Tensor | None, ...]) -> Any:
+    def _by_triton(self, tensors: tuple[Tensor | None, ...]) -> Any:
+        """Triton's own launch, which returns the compiled kernel."""
         return self.kernel[self.grid](*tensors, *self._numbers, **self._kinds, **self._options)
 
 
 class ReadyLaunch:
-    """A launch of tensors whose dtypes and device never change: they are asked for their addresses, and no more.
+    """A launch for tensors whose dtypes and device never change: only their addresses are read in each call.
 
     Args:
         launch: the launch.
@@ -138,81 +120,51 @@ class ReadyLaunch:
         joined = 0
         for address in addresses:
             joined |= address
-        if call is None or joined % 16 or _C._cuda_getDevice() != self._device or not _may_be_kept(self._kernel):
-            self._first(tensors, joined % 16 == 0)
+        is_aligned = joined % 16 == 0
+        if (
+            call is None
+            or not is_aligned
+            or current_device() != self._device
+            or not _triton_private.may_be_cached(self._kernel)
+        ):
+            self._by_launch(tensors, is_aligned)
         else:
             start, grid, before, after = call
-            start(*grid, _C._cuda_getCurrentRawStream(self._device), *before, *addresses, *after)
+            start(*grid, current_stream_of(self._device), *before, *addresses, *after)
 
-    def _first(self, tensors: tuple[Tensor, ...], is_aligned: bool) -> None:
-        """Launch in the ordinary way, and keep what was found."""
+    def _by_launch(self, tensors: tuple[Tensor, ...], is_aligned: bool) -> None:
+        """Launch in the ordinary way, and remember the compiled kernel for aligned tensors."""
         launch = self._launch
         none = (None,) * (len(launch.kernel.arg_names) - len(launch.after_tensors) - len(tensors))
         launch(*tensors, *none)
-        kept = launch.kept((*tensors, *none)) if is_aligned else None
-        if kept is not None:
-            self._call = kept.start, launch.grid, kept.before, (*none, *launch.after_tensors)
+        call = launch.direct_call((*tensors, *none)) if is_aligned else None
+        if call is not None:
+            self._call = call.start, launch.grid, call.before, (*none, *launch.after_tensors)
 
 
-def _kept_of(compiled: CompiledKernel) -> _Kept:
-    """What is launched, without metadata for hooks and without hooks."""
-    launcher, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
-    if _HAS_BARE_LAUNCHER and not launcher.global_scratch_size and not launcher.profile_scratch_size:
-        settings = (launcher.launch_cooperative_grid, launcher.launch_pdl)
-        return _Kept(compiled, launcher.launch, (function, *settings, None, None, metadata, None, None, None))
-    return _Kept(compiled, launcher, (function, metadata, None, None, None))
+@cached(LAUNCHES)
+def _compiled_kernels(*known: Any) -> dict[tuple[Any, ...], DirectCall]:
+    """The compiled kernels of one function, one set of options and kinds of numbers, by kinds of tensors."""
+    return {}
 
 
-def _known_of(tensors: Sequence[Tensor | None]) -> tuple[tuple[Any, ...], list[int | None]]:
-    """What a compiled kernel knows of tensors, or more; and their addresses."""
+def _kinds_and_addresses(tensors: Sequence[Tensor | None]) -> tuple[tuple[Any, ...], list[int | None]]:
+    """All properties of tensors that Triton compiles for, or more; and the addresses."""
     addresses = [None if x is None else x.data_ptr() for x in tensors]
     key: list[Any] = [None if x is None else (x.dtype, x.get_device()) for x in tensors]
     joined = 0
     for address in addresses:
         joined |= address or 0
-    if joined % 16:  # which of them are aligned to 16 bytes is asked only where not all are
+    if joined % 16:  # most often all are aligned to 16 bytes, which one test of all addresses shows
         key += [not a or a % 16 == 0 for a in addresses]
     return tuple(key), addresses
 
 
 def known_of_number(n: float) -> Any:
-    """What a compiled kernel knows of a number, or more.
+    """All properties of a number that Triton compiles for, or more.
 
     Of an integer: whether it is 1 or a multiple of 16, and its width. Of others: the type.
     """
     if type(n) is not int:
         return type(n)
-    return "one" if n == 1 else (n >> 31, n % 16 == 0)  # the first is 0 or −1 for all that have 32 bits
-
-
-def _may_be_kept(kernel: Any) -> bool:
-    """Whether the same arguments always mean the same compiled kernel, and nobody is to be told of its launches.
-
-    Not so in the interpreter and under tools: for them Triton does all of its own work.
-    """
-    if type(kernel) is not JITFunction or kernel.pre_run_hooks:
-        return False
-    return not (_MADE_SETTINGS or _MADE_COMPILER_SETTINGS or _ENTERING or _LEAVING) or _nobody_watches()
-
-
-def _nobody_watches() -> bool:
-    """The same but for the kernel: by Triton's settings and hooks, one by one, and the kind of chip."""
-    enter, leave = _RUNTIME.launch_enter_hook, _RUNTIME.launch_exit_hook
-    return (
-        not _RUNTIME.debug
-        and not _COMPILATION.instrumentation_mode
-        and _RUNTIME.add_stages_inspection_hook is None
-        and not getattr(enter, "calls", enter is not None)
-        and not getattr(leave, "calls", leave is not None)
-        and not _ON_AMD
-    )
-
-
-# Settings that were made in this process, and the calls of hooks: where all are empty, Triton's defaults hold, which
-# is quicker to see than what each of them is. If something watches already now, the first is never empty, so that
-# every launch asks.
-_MADE_SETTINGS = vars(_RUNTIME) if _nobody_watches() else {"watched": True}
-_MADE_COMPILER_SETTINGS = vars(_COMPILATION)
-_ENTERING, _LEAVING = (
-    getattr(hook, "calls", ("unknown",)) for hook in (_RUNTIME.launch_enter_hook, _RUNTIME.launch_exit_hook)
-)
+    return "one" if n == 1 else (n >> 31, n % 16 == 0)  # the shift gives 0 or −1 for all integers of 32 bits

@@ -1,12 +1,12 @@
 """How tensors become rows, and how many rows and warps a program gets."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from contmax._caches import cached
 from contmax.kernels.gpu._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._kept import LAUNCHES
 
@@ -20,22 +20,22 @@ class Rows(NamedTuple):
 
 
 def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
-    """Tensors of one shape and their rows, copied only where more than three axes would be needed to reach them."""
+    """Tensors of one shape and their rows. Only tensors whose rows need more than three axes are copied."""
     tensors = tuple([resolved(x) for x in tensors])
     rows = rows_of(tensors[0].shape, tuple([x.stride() for x in tensors]))
     return as_rows(*(x.contiguous() for x in tensors)) if rows is None else (tensors, rows)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def rows_of(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Rows | None:
-    """The rows of tensors with these strides, None where three axes do not reach them."""
+    """The rows of tensors with these strides, or None where they need more than three axes."""
     none = (0,) * len(strides)
     merged: list[tuple[int, tuple[int, ...]]] = []  # size, and the stride in each tensor
     for size, *steps in zip(shape[:-1], *strides, strict=False):
         if size == 1:
             continue
         if merged and merged[-1][1] == tuple(size * step for step in steps):
-            # One axis in the memory of every tensor.
+            # In every tensor the axis continues the one before it: both are one axis.
             merged[-1] = (merged[-1][0] * size, tuple(steps))
         else:
             merged.append((size, tuple(steps)))
@@ -51,7 +51,7 @@ MOST_SLICES = 2**28
 
 
 def fit_one_launch(rows: int, columns: int) -> bool:
-    """Whether kernels can number so many rows of this length."""
+    """Whether one launch can number all rows of this length."""
     return rows <= _most_rows(columns)
 
 
@@ -60,13 +60,13 @@ def _most_rows(columns: int) -> int:
 
 
 def in_parts(launch: Callable[..., None], tensors: Sequence[Any], *others: Any) -> None:
-    """``launch(*tensors, *others)``, for parts of the rows one after the other if there are too many for one launch.
+    """``launch(*tensors, *others)``, in several launches of fewer rows where one cannot number all of them.
 
     Args:
-        launch: what takes the tensors.
+        launch: the function that launches.
         tensors: the first is (*batch, n), the others are (*batch, …) or no tensors. Parts of contiguous ones are
             contiguous.
-        others: what all parts share.
+        others: arguments that all parts share.
     """
     x = tensors[0]
     columns = x.shape[-1]
@@ -76,29 +76,29 @@ def in_parts(launch: Callable[..., None], tensors: Sequence[Any], *others: Any) 
         return
     length = x.shape[0]
     each = _most_rows(columns) // (rows // length)
-    # Where one place of the first axis has too many rows, its own axes are divided.
+    # An entry of the first axis that has too many rows by itself is divided in turn.
     for part in range(length) if each == 0 else [slice(at, at + each) for at in range(0, length, each)]:
         in_parts(launch, [y[part] if isinstance(y, Tensor) else y for y in tensors], *others)
 
 
 def resolved(x: Tensor) -> Tensor:
-    """x, or a copy where torch has put off a negation (`x.is_neg()`): kernels read the memory as it is."""
+    """x, or a copy where torch has postponed a negation (`x.is_neg()`): kernels read the memory as it is."""
     return x.resolve_neg() if x.is_neg() else x
 
 
 def laid_out(x: Tensor) -> Tensor:
-    """x as kernels read it: contiguous, and negated now."""
+    """x, or a copy that is contiguous and has no postponed negation."""
     return x if x.is_contiguous() and not x.is_neg() else x.resolve_neg().contiguous()
 
 
 def side_by_side(x: Tensor) -> Tensor:
-    """x with the elements of each row next to each other."""
+    """x, or a copy whose rows have stride 1 and no postponed negation."""
     x = resolved(x)
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 class Block(NamedTuple):
-    """What one program takes."""
+    """The rows of one program, and its warps."""
 
     rows: int
     columns: int
@@ -109,62 +109,62 @@ class Block(NamedTuple):
         return (blocks_of(rows, self.rows),)
 
 
-# Columns that a warp takes at a time.
+# Columns that a warp loads at a time.
 CHUNK = 512
-# Columns of a slice and how many of them its list holds: measured on an H200 for few rows and for many.
+# Columns of a slice and the capacity of its candidate list: measured on an H200 for few rows and for many.
 _SLICES_OF_FEW, _SLICES_OF_MANY = (8192, 256), (32768, 512)
-# Slots that are enough for most lists, where some are longer.
+# Kernels read this many slots of each list of a row where no list is longer: most rows have short lists.
 _SHORT = 128
-# Where rows have an α of their own, some may be next to 1, and have a larger support than others: lists are longer.
+# A row whose own α is close to 1 has a large support: with one α per row lists are longer by this factor.
 _LONGER = 4
 _MANY = 2048
 
 
 class Sizes(NamedTuple):
-    """Slices of long rows and their lists."""
+    """Sizes of the slices of long rows and of their candidate lists."""
 
     slices: int  # of a row
     columns: int  # of a slice
     capacity: int  # of a list
     vector: int  # how many numbers a thread reads at once
-    varied: bool  # whether rows have an α of their own
+    varied: bool  # whether each row has its own α
 
     @property
     def when_listing(self) -> dict[str, int]:
-        """What kernels that list are told, a warp each."""
+        """Constants of the kernels that fill the lists, with one warp for each slice."""
         return {"SLICE": self.columns, "CHUNK": CHUNK, "CAPACITY": self.capacity, "VECTOR": self.vector}
 
     @property
     def when_solving(self) -> dict[str, int]:
-        """What kernels that read the lists are told, with powers of two that hold the slices and the slots."""
+        """Constants of the kernels that read the lists; SLICES and SLOTS are powers of two."""
         powers = {"SLICES": power_of_two(self.slices), "SLOTS": power_of_two(self.capacity)}
         powers["SHORT"] = _SHORT if powers["SLOTS"] > 2 * _SHORT else powers["SLOTS"]
-        # Of rows with an α of their own a few are read whole again, while the rest is done: by many threads at a time.
+        # With one α per row a few rows overflow their lists and are read whole: by more columns at a time.
         chunk = (16 if self.varied else 4) * CHUNK
         return {"SLICE": self.columns, "CHUNK": chunk, "CAPACITY": self.capacity, **powers}
 
     @property
     def warps_when_solving(self) -> int:
-        """Of a program that reads the lists of a row."""
+        """Warps of a program that reads the lists of a row."""
         return 16 if self.varied else 8
 
 
 class Lists(NamedTuple):
-    """Memory for what is listed: a few hundredths of the scores."""
+    """Candidate lists of all slices: a few hundredths of the memory of the scores."""
 
     sizes: Sizes
-    values: Tensor  # of the dtype of what is listed, so that nothing is rounded
+    values: Tensor  # in the dtype of the scores, so that nothing is rounded
     places: Tensor
     counts: Tensor
 
     @property
     def slices(self) -> int:
-        """Of a row."""
+        """Slices of a row."""
         return self.sizes.slices
 
 
 def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool, varied: bool = False) -> Lists:
-    """Lists for rows of x, with an α of their own where `varied`; maps must know the places of what is listed."""
+    """Empty lists for rows of x, with places where a map needs them; `varied` says that each row has its own α."""
     columns, capacity = _SLICES_OF_MANY if rows.total >= _MANY else _SLICES_OF_FEW
     capacity *= _LONGER if varied else 1
     slices = blocks_of(rows.columns, columns)
@@ -176,7 +176,7 @@ def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool, varied: bool = False)
 
 
 def forward_block(columns: int, order: int) -> Block:
-    """Rows together and warps for rows of this length, and for this order of powers: measured on an H200."""
+    """The block of a forward pass for rows of this length and powers of this order: measured on an H200."""
     width = max(power_of_two(columns), 16)
     if width <= 512:
         return Block(max(1, (512 if order > 0 else 256) // width), width, 1)
@@ -186,7 +186,7 @@ def forward_block(columns: int, order: int) -> Block:
 
 
 def backward_block(columns: int) -> Block:
-    """The same for the backward pass, which has more to hold at a time."""
+    """The block of a backward pass, which holds more numbers per column."""
     width = max(power_of_two(columns), 16)
     if width <= 512:
         return Block(max(1, 512 // width), width, 1)
@@ -202,5 +202,5 @@ def order_of(alpha: float) -> int:
 
 
 def byte_mask(mask: Tensor | None, like: Tensor) -> Tensor:
-    """A boolean mask as bytes of the shape of the scores, or an unused pointer."""
+    """A boolean mask as bytes in the shape of the scores; without a mask the scores, as a pointer that is not read."""
     return like if mask is None else side_by_side(mask.expand(like.shape)).view(torch.uint8)

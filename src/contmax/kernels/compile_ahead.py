@@ -1,4 +1,7 @@
-"""Every kernel compiled ahead of its first use, several at a time."""
+"""``python -m contmax.kernels.compile_ahead`` compiles every CPU kernel into numba's cache on disk, several at a time.
+
+For images and test machines: otherwise every process that starts before the cache is filled compiles all kernels.
+"""
 
 import multiprocessing
 from collections.abc import Callable
@@ -59,12 +62,16 @@ _KERNELS = (_rows_forward, _rows_backward, _window_values, _window_slopes, _plan
 
 
 def _compile(use: Callable[[torch.dtype], None]) -> None:
-    """Both precisions one after the other: numba keeps one index per kernel, which two processes would overwrite."""
+    """Compile both precisions in turn: two processes would overwrite the index of a kernel in numba's cache."""
     for dtype in (torch.float32, torch.float64):
         use(dtype)
 
 
 def compile_all() -> None:
-    """Compile what is not yet kept on disk."""
+    """Compile the kernels that are not in the cache yet."""
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(_compile, _KERNELS))
+
+
+if __name__ == "__main__":
+    compile_all()
