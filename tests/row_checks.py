@@ -24,10 +24,9 @@ def short_rows_by_lists(longest, chunk, in_slices, short):
     from contmax.kernels.losses import _gpu_class_losses as _class_losses
     from contmax.kernels.losses import _gpu_soft_losses as _soft_losses
     from contmax.kernels.rows import _gpu_maps as _maps
-    from contmax.kernels.rows import _gpu_plain_rows as _plain_rows
 
     # Launches are kept by shape, and know the limits.
-    kept = [_plain_rows.plain_rows_like, _maps.backward_of_rows]
+    kept = [_maps._ready_rows, _maps.backward_of_rows]
     kept += [_class_losses._losses, _class_losses._gradient, _soft_losses._losses, _soft_losses._gradient]
     for launches in kept:
         launches.cache_clear()

@@ -100,9 +100,7 @@ def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     added = _bias_and_mask(block, scores.dtype)
     if added is not None:
         scores += added
-    compiled = kernels.regularized_max_compiled(scores, block.alpha, -1)
-    assert compiled is not None
-    weights = compiled[0]
+    weights = kernels.rows.on_cpu().entmax_rows(scores, block.alpha)[0]
     longest = int(_LONGEST_SHARE * weights.shape[-1]) + 8
     lists = kernels.listed_weights(weights.flatten(0, -3), longest)
     if lists is None:
@@ -157,15 +155,16 @@ def _block_gradients(
     places, masses = lists
     shape = (*block.query.shape[:-1], masses.shape[-1])
     along = kernels.listed_products(places, masses, _heads_first(g), _heads_first(block.value))
-    pulled = kernels.pull_back_compiled(masses.reshape(shape), along.reshape(shape), block.alpha, -1, needs_alpha)
-    assert pulled is not None
+    pulled = kernels.rows.on_cpu().entmax_rows_backward(
+        masses.reshape(shape), along.reshape(shape), block.alpha, needs_alpha
+    )
     slopes = pulled[0].reshape(masses.shape)
     slopes *= block.scale
     queries, all_keys = _heads_first(block.query), _heads_first(block.key)
     d_query = kernels.add_listed_gradients(
         d_key.flatten(0, -3), d_value.flatten(0, -3), (places, masses, slopes), queries, all_keys, _heads_first(g)
     )
-    turns = block.query.new_zeros(()) if pulled[1] is None or not needs_alpha else _of_heads(pulled[1])
+    turns = block.query.new_zeros(()) if not needs_alpha else _of_heads(pulled[1])
     return d_query.reshape(block.query.shape), turns
 
 
