@@ -104,7 +104,8 @@ class _EagerEntmax(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        return _moved(*ctx.saved_tensors, tangents[0], ctx.ready.alpha, None, None)
+        (p,) = ctx.saved_tensors
+        return _moved(p, tangents[0], ctx.ready.alpha, None, None)
 
 
 _eager_apply = bare_apply(_EagerEntmax)
