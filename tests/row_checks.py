@@ -23,10 +23,9 @@ def short_rows_by_lists(longest, chunk, in_slices, short):
     from contmax.kernels.gpu import _launch
     from contmax.kernels.losses import _gpu_losses as _losses
     from contmax.kernels.rows import _gpu_maps as _maps
-    from contmax.kernels.rows import _gpu_plain_rows as _plain_rows
 
     # Launches are kept by shape, and know the limits.
-    kept = [_plain_rows.plain_rows_like, _maps.backward_of_rows]
+    kept = [_maps._ready_rows, _maps.backward_of_rows]
     kept += [_losses._short_losses, _losses._gradient]
     for launches in kept:
         launches.cache_clear()

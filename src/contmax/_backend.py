@@ -16,7 +16,6 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from contmax._device import device_type
 from contmax._eager import is_exporting
 from contmax._torch_private import constant_to_tracers
 
@@ -134,17 +133,21 @@ def backend_of(*tensors: Tensor) -> Backend:
         return Backend.TORCH
     if triton_takes(*tensors):
         return Backend.TRITON
-    return Backend.NUMBA if all(numba_takes(x) for x in tensors) else Backend.TORCH
+    return Backend.NUMBA if all(_numba_has_kernels_for(x) for x in tensors) else Backend.TORCH
 
 
 def numba_takes(x: Tensor) -> bool:
     """Whether kernels compiled by numba exist for tensors on the device and of the dtype of x."""
-    return x.is_cpu and x.dtype in NUMBA_DTYPES and not triton_takes(x) and numba_works()
+    return _numba_has_kernels_for(x) and not triton_takes(x)
+
+
+def _numba_has_kernels_for(x: Tensor) -> bool:
+    return x.is_cpu and x.dtype in NUMBA_DTYPES and numba_works()
 
 
 def triton_runs_on(x: Tensor) -> bool:
     """Whether kernels compiled by triton run on the device of x."""
-    return (x.is_cuda or device_type(x) in TRITON_DEVICES) and triton_works()
+    return (x.is_cuda or (x.is_cpu and "cpu" in TRITON_DEVICES)) and triton_works()
 
 
 def triton_takes(*tensors: Tensor) -> bool:

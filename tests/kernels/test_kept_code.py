@@ -10,6 +10,7 @@ numba = pytest.importorskip("numba", reason="numba is not installed: pip install
 
 from contmax.kernels import _numba_kernels as _kernels  # noqa: E402
 from contmax.kernels import numba as cpu  # noqa: E402
+from contmax.kernels import rows  # noqa: E402
 from contmax.kernels.cpu import _compiled  # noqa: E402
 
 KERNELS = {name: getattr(_kernels, name) for name in _kernels.__all__}
@@ -58,8 +59,8 @@ def test_another_digest_is_compiled_anew_and_the_same_one_is_not(tmp_path, monke
 def test_numbers_that_are_not_one_after_the_other_need_no_code_of_their_own():
     # A compilation takes ten seconds, and a strided array is another type.
     def use(alpha):
-        p, _ = cpu.regularized_max_rows(torch.zeros(4, 3), alpha)
-        cpu.pull_back_rows(p, p, alpha, needs_alpha=True)
+        p, _ = rows.on_cpu().entmax_rows(torch.zeros(4, 3), alpha[:, None])
+        rows.on_cpu().entmax_rows_backward(p, p, alpha[:, None], needs_alpha=True)
         cpu.line_scale_means(alpha, alpha, alpha, alpha[:2], alpha[:2], (4.0, 1.0, 1.0, 0.5, 0.5))
         return [len(kernel.signatures) for kernel in kernels]
 

@@ -7,7 +7,7 @@ import contmax
 from contmax.kernels.gpu import _launch
 from contmax.kernels.gpu._kept import Launch
 from contmax.kernels.losses import _gpu_weight_gradients, row_losses, row_losses_backward
-from contmax.kernels.rows import _gpu_plain_rows as _plain_rows
+from contmax.kernels.rows import _gpu_maps as _maps
 from contmax.kernels.rows._gpu_maps import entmax_rows, entmax_rows_backward
 from contmax.losses import entmax_loss, linear_entmax_loss
 from row_checks import short_rows_by_lists
@@ -81,8 +81,8 @@ def assert_numbered(launches, x):
 
 def test_the_quick_way_does_not_take_too_many_rows():
     like = (BF16, BF16, -1, 1.5)
-    assert _plain_rows.plain_rows_like((TOO_MANY, 2), (2, 1), *like) is None
-    assert _plain_rows.plain_rows_like((1000, 2), (2, 1), *like) is not None
+    assert _maps._ready_rows((TOO_MANY, 2), (2, 1), *like) is None
+    assert _maps._ready_rows((1000, 2), (2, 1), *like) is not None
 
 
 # -- parts of a few rows, in the interpreter ---------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def assert_same_in_parts(function, *arguments):
     with short_rows_by_lists(64, 32, (64, 40), 32), pytest.MonkeyPatch.context() as patch:
         for most in (_launch.MOST_SLICES, 5):
             patch.setattr(_launch, "MOST_SLICES", most)
-            _plain_rows.plain_rows_like.cache_clear()
+            _maps._ready_rows.cache_clear()
             result = function(*arguments)
             # Its axes lie in memory the other way round.
             cotangent = torch.linspace(-1, 2, result.numel(), dtype=result.dtype).reshape(result.shape[::-1])

@@ -64,9 +64,7 @@ def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
         scores += added
     from contmax.kernels.attention import _cpu_listed as lists
 
-    compiled = kernels.regularized_max_compiled(scores, block.alpha, -1)
-    assert compiled is not None
-    weights = compiled[0]
+    weights = kernels.rows.on_cpu().entmax_rows(scores, block.alpha)[0]
     longest = int(_LONGEST_SHARE * weights.shape[-1]) + 8
     listed = lists.listed_weights(weights.flatten(0, -3), longest)
     if listed is None:
@@ -101,8 +99,9 @@ def _gradients_by_lists(
     shape = (*block.query.shape[:-1], weights.shape[-1])
     cotangent = _heads_first(g)
     along = lists.listed_products(places, weights, cotangent, _heads_first(block.value))
-    pulled = kernels.pull_back_compiled(weights.reshape(shape), along.reshape(shape), block.alpha, -1, needs_alpha)
-    assert pulled is not None
+    pulled = kernels.rows.on_cpu().entmax_rows_backward(
+        weights.reshape(shape), along.reshape(shape), block.alpha, needs_alpha
+    )
     slopes = pulled[0].reshape(weights.shape)
     slopes *= block.scale
     d_key, d_value = (x.flatten(0, -3) for x in sums)

@@ -27,11 +27,3 @@ from contmax.kernels.means._dispatch_attention import gates_are_compiled as gate
 from contmax.kernels.means._dispatch_attention import masked_mean_compiled as masked_mean_compiled
 from contmax.kernels.means._dispatch_attention import masked_mean_pulled_back as masked_mean_pulled_back
 from contmax.kernels.means._dispatch_attention import masked_means_are_compiled as masked_means_are_compiled
-from contmax.kernels.rows._dispatch import pull_back_compiled as pull_back_compiled
-from contmax.kernels.rows._dispatch import regularized_max_compiled as regularized_max_compiled
-from contmax.kernels.rows._dispatch import rows_are_compiled as rows_are_compiled
-from contmax.kernels.rows._dispatch import rows_are_fused as rows_are_fused
-from contmax.kernels.rows._operators import entmax_fused as entmax_fused
-from contmax.kernels.rows._operators import entmax_fused_backward as entmax_fused_backward
-from contmax.kernels.rows._operators import plain_rows_like as plain_rows_like
-from contmax.kernels.rows._operators import tensor_or_number as tensor_or_number

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from contmax.kernels import numba as cpu
+from contmax.kernels import rows
 from contmax.kernels.attention import _cpu_listed as listed
 
 # Nodes, end, stretch, lean and curvature of some path of scales.
@@ -18,12 +19,12 @@ _PATH = (4.0, 1.0, 1.0, 0.5, 0.5)
 
 
 def _rows_forward(dtype: torch.dtype) -> None:
-    cpu.regularized_max_rows(torch.zeros(2, 3, dtype=dtype), 1.5)
+    rows.on_cpu().entmax_rows(torch.zeros(2, 3, dtype=dtype), 1.5)
 
 
 def _rows_backward(dtype: torch.dtype) -> None:
     p = torch.full((2, 2), 0.5, dtype=dtype)
-    cpu.pull_back_rows(p, p, 1.5, needs_alpha=True)
+    rows.on_cpu().entmax_rows_backward(p, p, 1.5, needs_alpha=True)
 
 
 def _window(dtype: torch.dtype) -> tuple[Tensor, Tensor, float, float, Tensor, Tensor, tuple[Tensor, Tensor]]:

@@ -1,7 +1,4 @@
-"""Compiled CPU kernels (numba): α-entmax of the rows of a tensor, expectations on the line, means over scales.
-
-For α-entmax the last axis holds the distribution; all others are rows. These functions take real tensors only.
-"""
+"""Compiled CPU kernels (numba): expectations on the line, means over scales. They take real tensors only."""
 
 from collections.abc import Sequence
 
@@ -10,8 +7,6 @@ import torch
 from torch import Tensor
 
 from contmax.kernels._numba_kernels import (
-    backward_kernel,
-    forward_kernel,
     line_scale_kernel,
     plane_kernel,
     window_slope_kernel,
@@ -19,27 +14,6 @@ from contmax.kernels._numba_kernels import (
 )
 from contmax.kernels.cpu._threads import over_rows
 from contmax.kernels.means._cpu_windows import numbers_of
-
-
-def regularized_max_rows(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    """(p, Ω* − max x) of scores x (*batch, n), shapes (*batch, n) and (*batch, 1), the second in float64.
-
-    α: one, or one per row.
-    """
-    p = torch.empty_like(x, memory_format=torch.contiguous_format)
-    matrix = _matrix(x)
-    gain = np.empty(matrix.shape[0])
-    over_rows(forward_kernel, matrix, _numbers(alpha), _matrix(p), gain)
-    return p, torch.from_numpy(gain.reshape(*x.shape[:-1], 1))
-
-
-def pull_back_rows(p: Tensor, cotangent: Tensor, alpha: float | Tensor, needs_alpha: bool) -> tuple[Tensor, Tensor]:
-    """(gradient of the scores (*batch, n), gradient of α per row (*batch, 1), or empty (0,) where not needed)."""
-    grad = torch.empty_like(p, memory_format=torch.contiguous_format)
-    grad_alpha = p.new_empty((*p.shape[:-1], 1) if needs_alpha else (0,))
-    arrays = (_matrix(p), _matrix(cotangent), _numbers(alpha), _matrix(grad), grad_alpha.numpy().reshape(-1))
-    over_rows(backward_kernel, *arrays)
-    return grad, grad_alpha
 
 
 def window_values(

@@ -16,7 +16,3 @@ from contmax.kernels.means._gpu_plain_contexts import PlainContexts as PlainCont
 from contmax.kernels.means._gpu_plain_contexts import plain_contexts as plain_contexts
 from contmax.kernels.means._gpu_plane import plane_gradients as plane_gradients
 from contmax.kernels.means._gpu_plane import plane_values as plane_values
-from contmax.kernels.rows._gpu_maps import entmax_rows as entmax_rows
-from contmax.kernels.rows._gpu_maps import entmax_rows_backward as entmax_rows_backward
-from contmax.kernels.rows._gpu_plain_rows import PlainRows as PlainRows
-from contmax.kernels.rows._gpu_plain_rows import plain_rows_like as plain_rows_like

@@ -1,4 +1,4 @@
-"""What the finite maps accept: one place that checks scores, mask, temperature and α, and says what is wrong."""
+"""The arguments of the finite maps: scores, temperature and α are checked here, with a message for each mistake."""
 
 import math
 
@@ -7,22 +7,19 @@ from torch import Tensor
 
 from contmax._device import device_type
 from contmax._eager import is_eager_cpu, refuse_tracing
-from contmax._mask import require_mask
 from contmax._precision import wide_dtype
 from contmax._torch_private import autocast_is_on_anywhere
-from contmax.maps._half_precision import widened_scores
-
-_HALF = (torch.float16, torch.bfloat16)
+from contmax.maps._half_precision import HALF_PRECISION, widened_scores
 
 
 def checked_scores(scores: Tensor, dim: int, name: str) -> Tensor:
-    """The scores in the dtype of the computation: float32 for lower precisions, as they are otherwise."""
+    """The scores in the dtype of the computation: float32 for lower precisions, else their own."""
     check_scores(scores, dim, name)
     return widened_scores(scores)
 
 
 def check_scores(scores: Tensor, dim: int, name: str) -> None:
-    """Raise if these are no scores, or those of a tracer of TorchScript."""
+    """Raise if these are no scores, or a tracer of TorchScript holds them."""
     refuse_tracing()
     if not isinstance(scores, Tensor):
         raise TypeError(f"{name} takes a tensor of scores; got {type(scores).__name__}. Pass torch.as_tensor(scores).")
@@ -43,25 +40,20 @@ def check_scores(scores: Tensor, dim: int, name: str) -> None:
 def output_dtype(scores: Tensor) -> torch.dtype:
     """The dtype of the result: that of the scores, or float32 where autocast is on, as for torch.softmax."""
     dtype = scores.dtype
-    # Whether it is on anywhere is asked first, which is quicker.
-    if dtype in _HALF and autocast_is_on_anywhere() and torch.is_autocast_enabled(device_type(scores)):
+    # Autocast is seldom on anywhere, and that is quicker to find out than its state on one kind of device.
+    if dtype in HALF_PRECISION and autocast_is_on_anywhere() and torch.is_autocast_enabled(device_type(scores)):
         return torch.float32
     return dtype
 
 
-def tempered_and_masked(scores: Tensor, mask: Tensor | None, temperature: float | Tensor, dim: int) -> Tensor:
-    """scores / temperature up to a constant, with −inf where the mask says no."""
-    require_mask(mask, scores.shape)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
+def tempered(scores: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
+    """scores / temperature up to a constant."""
     if isinstance(temperature, Tensor):
         temperature = temperature.to(scores.dtype)
     if _some_value_at_most_zero(temperature):
         raise ValueError(
             f"temperature must be positive; got {_described(temperature)}. Pass 1.0 to leave scores as they are."
         )
-    if not isinstance(temperature, Tensor) and temperature == 1:
-        return scores
     # Without their maximum the scores may overflow only to −inf, and a temperature has a finite inverse.
     top = scores.detach().amax(dim, keepdim=True)
     smallest = torch.finfo(scores.dtype).tiny

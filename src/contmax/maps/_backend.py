@@ -1,26 +1,76 @@
-"""Which form of the map runs: a compiled kernel, the torch reference, or an opaque operator in a traced program.
+"""p̂ = argmax ⟨x, p⟩ − Ω_α(p), its value Ω*_α(x) and its pull-back, by the backend that a public call has chosen.
 
-Tensors that hold numbers go to a compiled kernel where one fits, and to the torch reference elsewhere. In a trace, and
-under vmap, either of them is one operator, because neither a kernel nor hundreds of operations (α > 2) belong in a
-graph. An exported program must not depend on our operators and gets the operations of the reference.
+The distribution lies along the last axis; α is a number, or a tensor of size 1 along that axis. In a trace and under
+torch.vmap the kernels are opaque operators, and so is the torch reference where it takes hundreds of operations (α > 2
+or α a tensor). For a fixed α ≤ 2 the reference is short and fuses well, so it is traced. An exported program must not
+depend on our operators: `backend_of` says torch there, and all of the reference is traced.
 """
 
 import torch
 from torch import Tensor
 
-from contmax import kernels
-from contmax._eager import is_eager, is_exporting
-from contmax._torch_private import is_batch_of_cotangents
-from contmax.maps import _operators
-from contmax.maps._regularized import regularized_argmax_reference
+from contmax._backend import NUMBA_DTYPES, Backend, backend_of
+from contmax._by_reference import needs_reference
+from contmax._eager import is_eager_cpu, is_exporting
+from contmax._operator import operator
+from contmax._precision import wide_dtype
+from contmax.deformed import log_beta
+from contmax.kernels import rows
+from contmax.maps._half_precision import narrowed
+from contmax.maps._jacobian import pull_back_reference
+from contmax.maps._sorted_support import sorted_probabilities
+from contmax.maps._threshold import deformed_exp, newton_normaliser, or_one
 
 
-def regularized_argmax(scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None) -> Tensor:
-    """The maximiser p of ⟨x, p⟩ − Ω_α(p), of the shape of the scores; `weights` are the masses of the points."""
-    if _is_operator(scores, alpha, weights):
-        return _operators.regularized_max_op(scores, *kernels.tensor_or_number(alpha), dim, weights)[0]  # type: ignore[no-any-return]
-    compiled = None if weights is not None else kernels.regularized_max_compiled(scores, alpha, dim)
-    return regularized_argmax_reference(scores, alpha, dim, weights)[0] if compiled is None else compiled[0]
+def backend_of_map(scores: Tensor, alpha: float | Tensor) -> Backend:
+    """The backend for these scores: numba has no kernel for α > 2."""
+    backend = backend_of(scores)
+    if backend is Backend.NUMBA and isinstance(alpha, float) and alpha > 2:
+        return Backend.TORCH
+    return backend
+
+
+def regularized_argmax(
+    scores: Tensor,
+    alpha: float | Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+    dtype: torch.dtype,
+    backend: Backend,
+) -> Tensor:
+    """The maximiser p of ⟨x, p⟩ − Ω_α(p), (*batch, n).
+
+    Args:
+        scores: x (*batch, n).
+        alpha: α, a float or a tensor (*batch, 1).
+        mask: boolean, of the shape of the scores; True = may be attended.
+        weights: masses of the points in as many axes as the scores have, Σ w p = 1. Only torch's backend takes them.
+        dtype: of p. Only Triton's kernels take another one than the scores have.
+        backend: who computes.
+    """
+    if _is_short(alpha, backend):
+        return _argmax_reference(_masked(scores, mask), alpha, weights)[0]
+    return _entmax(scores, alpha, mask, weights, dtype, backend.value)
+
+
+def pull_back(
+    p: Tensor,
+    cotangent: Tensor,
+    alpha: float | Tensor,
+    weights: Tensor | None,
+    dtype: torch.dtype,
+    needs_alpha: bool,
+    backend: Backend,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of the scores, in their dtype, and of α for each slice where it is needed, from the gradient of p."""
+    if needs_reference(cotangent):  # a compiled kernel cannot be differentiated again
+        wide = wide_dtype(p.dtype)
+        grad, grad_alpha = pull_back_reference(p.to(wide), cotangent.to(wide), alpha, weights, needs_alpha)
+        return narrowed(grad, dtype), grad_alpha
+    if _is_short(alpha, backend):
+        return pull_back_reference(p, cotangent, alpha, weights, needs_alpha)
+    grad, slope = _entmax_backward(p, cotangent, alpha, weights, dtype, needs_alpha, backend.value)
+    return grad, slope if needs_alpha else None
 
 
 def regularized_max(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor]:
@@ -28,27 +78,131 @@ def regularized_max(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Te
 
     Large scores would swallow that excess, which is in float64, and −inf where nothing may be attended.
     """
-    if _is_operator(scores, alpha, None):
-        return _operators.regularized_max_op(scores, *kernels.tensor_or_number(alpha), dim, None)  # type: ignore[no-any-return]
-    return _operators.regularized_max_untraced(scores, alpha, dim, None)
+    backend = backend_of_map(scores, alpha)
+    x, alpha = axis_last(scores, dim), alpha_of_rows(alpha, scores, dim)
+    results = _max_reference(x, alpha) if _is_short(alpha, backend) else _regularized_max(x, alpha, backend.value)
+    if x is scores:
+        return results
+    # torch wants the tangents of a view in the layout of the view, so the results are detached from theirs.
+    p, gain = (y.movedim(-1, dim).detach() for y in results)
+    return p, gain
 
 
-def pull_back(
-    p: Tensor, cotangent: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None, needs_alpha: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Gradients of the scores, and of α for each slice where it is needed, from the gradient of p."""
-    if _is_operator(p, alpha, weights, cotangent):
-        arguments = (p, cotangent, *kernels.tensor_or_number(alpha), dim, weights, needs_alpha)
-        grad, grad_alpha = _operators.pull_back_op(*arguments)
-        return grad, grad_alpha if needs_alpha else None
-    return _operators.pull_back_untraced(p, cotangent, alpha, dim, weights, needs_alpha)
+def axis_last(x: Tensor, dim: int) -> Tensor:
+    """The tensor with this axis last."""
+    return x if dim in (-1, x.dim() - 1) else x.movedim(dim, -1)
 
 
-def _is_operator(x: Tensor, alpha: float | Tensor, *others: Tensor | None) -> bool:
-    tensors = [t for t in (x, alpha, *others) if isinstance(t, Tensor)]
-    if is_exporting() or all(is_eager(t) for t in tensors):
+def alpha_of_rows(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
+    """α as it is, or a tensor of one for each row, (*batch, 1)."""
+    if not isinstance(alpha, Tensor):
+        return alpha
+    shape = list(scores.shape)
+    shape[dim] = 1
+    return axis_last(alpha.expand(shape), dim)
+
+
+def _is_short(alpha: float | Tensor, backend: Backend) -> bool:
+    """Whether the torch reference runs as it is, and not as an opaque operator."""
+    return backend is Backend.TORCH and (is_exporting() or (isinstance(alpha, float) and alpha <= 2))
+
+
+@operator("entmax", like=lambda x, alpha, mask, weights, dtype, backend: x.new_empty(x.shape, dtype=dtype))
+def _entmax(
+    scores: Tensor, alpha: float | Tensor, mask: Tensor | None, weights: Tensor | None, dtype: torch.dtype, backend: str
+) -> Tensor:
+    if backend == Backend.TRITON.value:
+        return rows.on_gpu().entmax_rows(scores, alpha, mask, dtype, needs_omega=False)[0]  # type: ignore[no-any-return]
+    scores = _masked(scores, mask)
+    if _numba_takes(scores, alpha, backend):
+        return rows.on_cpu().entmax_rows(scores, alpha)[0]  # type: ignore[no-any-return]
+    return _argmax_reference(scores, alpha, weights)[0]
+
+
+@operator(
+    "regularized_max",
+    like=lambda x, *_: (x.new_empty(x.shape), x.new_empty((*x.shape[:-1], 1), dtype=torch.float64)),
+)
+def _regularized_max(scores: Tensor, alpha: float | Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    if backend == Backend.TRITON.value:
+        return rows.on_gpu().entmax_rows(scores, alpha, None, scores.dtype, needs_omega=True)  # type: ignore[no-any-return]
+    if _numba_takes(scores, alpha, backend):
+        return rows.on_cpu().entmax_rows(scores, alpha)  # type: ignore[no-any-return]
+    return _max_reference(scores, alpha)
+
+
+@operator(
+    "entmax_backward",
+    like=lambda p, g, alpha, weights, dtype, needs_alpha, backend: (
+        p.new_empty(p.shape, dtype=dtype),
+        p.new_empty((*p.shape[:-1], 1) if needs_alpha else (0,), dtype=wide_dtype(p.dtype)),
+    ),
+)
+def _entmax_backward(
+    p: Tensor,
+    cotangent: Tensor,
+    alpha: float | Tensor,
+    weights: Tensor | None,
+    dtype: torch.dtype,
+    needs_alpha: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    if backend == Backend.TRITON.value:
+        return rows.on_gpu().entmax_rows_backward(p, cotangent, alpha, dtype, needs_alpha)  # type: ignore[no-any-return]
+    if _numba_takes(p, alpha, backend):
+        return rows.on_cpu().entmax_rows_backward(p, cotangent, alpha, needs_alpha)  # type: ignore[no-any-return]
+    grad, grad_alpha = pull_back_reference(p, cotangent, alpha, weights, needs_alpha)
+    return grad, p.new_empty(0) if grad_alpha is None else grad_alpha
+
+
+def _numba_takes(x: Tensor, alpha: float | Tensor, backend: str) -> bool:
+    """Whether numba's kernels take these rows: no α is more than 2, and no hook has changed the dtype of p."""
+    if backend != Backend.NUMBA.value or x.dtype not in NUMBA_DTYPES:
         return False
-    if not torch.compiler.is_compiling() and any(is_batch_of_cotangents(t) for t in tensors):
-        return False
-    # What is left is short for a fixed α ≤ 2, and fuses well.
-    return isinstance(alpha, Tensor) or alpha > 2 or (others[0] is None and kernels.rows_are_compiled(x))
+    return not isinstance(alpha, Tensor) or not bool((alpha > 2).any())
+
+
+def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
+    return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+
+
+def _argmax_reference(scores: Tensor, alpha: float | Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """(p, scores less their maximum, maximum) by torch operations, for every α; without gradients."""
+    top = scores.amax(-1, keepdim=True)
+    shifted = scores - torch.where(top == -torch.inf, 0, top)
+    p = _probabilities(scores, shifted, alpha, weights)
+    total = (p if weights is None else weights * p).sum(-1, keepdim=True)
+    p = p / or_one(total)
+    # torch.compile of torch 2.11 loses the gradient of an autograd.Function whose result is cast to its own dtype.
+    return p if p.dtype == scores.dtype else p.to(scores.dtype), shifted, top
+
+
+def _max_reference(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+    """`regularized_max` by torch operations; Ω_α(p) = Σ p log_{2−α}(p)/α."""
+    p, shifted, top = _argmax_reference(scores, alpha, None)
+    inside = p > 0
+    surprise = log_beta(torch.where(inside, p, 1), 2 - alpha)
+    gain = torch.where(inside, p * (torch.where(inside, shifted, 0) - surprise / alpha), 0).sum(-1, keepdim=True)
+    # A maximum that is not a number makes NaN of its difference from itself.
+    return p, torch.where(top == -torch.inf, -torch.inf, gain.double() + (top - top))
+
+
+def _probabilities(scores: Tensor, shifted: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
+    """p up to a factor close to one."""
+    if isinstance(alpha, float):
+        return _newton(shifted, alpha, weights) if alpha <= 2 else _sorted(scores, alpha, weights)
+    beyond = alpha > 2
+    if is_eager_cpu(alpha) and not bool(beyond.any()):
+        return _newton(shifted, alpha, weights)
+    # To branch on values of an accelerator would mean to wait for them: both forms are computed, each where it holds.
+    low = _newton(shifted, torch.where(beyond, 2, alpha), weights)
+    return torch.where(beyond, _sorted(scores, torch.where(beyond, alpha, 3), weights), low)
+
+
+def _newton(shifted: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
+    return deformed_exp(shifted - newton_normaliser(shifted, alpha, weights), alpha - 1)
+
+
+def _sorted(scores: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
+    p = sorted_probabilities(scores, alpha, weights)
+    return p.masked_fill(~(scores.amax(-1, keepdim=True) < torch.inf), torch.nan)

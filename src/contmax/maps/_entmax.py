@@ -1,37 +1,53 @@
-"""The maps themselves: softmax, sparsemax and α-entmax over an axis, differentiable to every order."""
+"""The maps themselves: softmax, sparsemax and α-entmax over an axis, differentiable to every order.
+
+A call takes one of two ways. Any call: `_apply` checks the arguments, `entmax_map` chooses a backend, and `_Entmax`
+holds the derivatives. The commonest eager call, one α ≤ 2 over the last axis without mask or temperature: `_eager_map`
+hands the scores to a kernel at once (`_EagerEntmax`), because the checks take longer than a small map.
+"""
 
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
-from contmax import kernels
-from contmax._autograd import apply
+from contmax._autograd import apply, bare_apply
+from contmax._backend import Backend, backend_of
 from contmax._by_reference import may_be_differentiated
+from contmax._eager import REAL_TYPES, is_eager
 from contmax._mask import require_mask
+from contmax._precision import wide_dtype
+from contmax._torch_private import forward_mode_is_on, number_of_modes, torchscript_is_tracing, transforms_are_active
 from contmax._typing import Bool, Float
-from contmax.maps._arguments import check_scores, checked_alpha, output_dtype, tempered_and_masked
-from contmax.maps._backend import pull_back, regularized_argmax
-from contmax.maps._fused import fused_entmax, plain_entmax
-from contmax.maps._half_precision import widened_scores
-from contmax.maps._jacobian import pull_back_reference, push_forward_reference
+from contmax.kernels import rows
+from contmax.maps._arguments import check_scores, checked_alpha, output_dtype, tempered
+from contmax.maps._backend import alpha_of_rows, axis_last, backend_of_map, pull_back, regularized_argmax
+from contmax.maps._half_precision import HALF_PRECISION, widened_scores
+from contmax.maps._jacobian import push_forward_reference
 
 __all__ = ["entmax", "entmax_map", "softmax", "sparsemax"]
 
 
 class _Entmax(torch.autograd.Function):
-    """p̂ = argmax ⟨x, p⟩ − Ω_α(p); the backward is made of torch operations whenever it may be differentiated again."""
+    """p̂ along the last axis; the backward is made of torch operations whenever it may be differentiated again."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None) -> Tensor:
-        return regularized_argmax(scores, alpha, dim, weights)
+    def forward(
+        scores: Tensor,
+        alpha: float | Tensor,
+        mask: Tensor | None,
+        weights: Tensor | None,
+        dtype: torch.dtype,
+        backend: Backend,
+    ) -> Tensor:
+        return regularized_argmax(scores, alpha, mask, weights, dtype, backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, alpha, ctx.dim, weights = inputs
-        ctx.fixed_alpha = None if isinstance(alpha, Tensor) else alpha
+        scores, alpha, _, weights, _, ctx.backend = inputs
+        ctx.dtype, ctx.fixed_alpha = scores.dtype, None if isinstance(alpha, Tensor) else alpha
         saved = (output, alpha if isinstance(alpha, Tensor) else None, weights)
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
@@ -39,24 +55,120 @@ class _Entmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         p, alpha, weights = ctx.saved_tensors
-        alpha_or_fixed = ctx.fixed_alpha if alpha is None else alpha
-        # A compiled kernel cannot be differentiated again; the reference can.
-        rule = pull_back_reference if may_be_differentiated() else pull_back
-        grad, grad_alpha = rule(p, cotangent, alpha_or_fixed, ctx.dim, weights, ctx.needs_input_grad[1])
-        return grad, None if grad_alpha is None else grad_alpha.sum_to_size(alpha.shape), None, None
+        index = ctx.fixed_alpha if alpha is None else alpha
+        grads = pull_back(p, cotangent, index, weights, ctx.dtype, ctx.needs_input_grad[1], ctx.backend)
+        return *grads, None, None, None, None
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
         p, alpha, weights = ctx.saved_tensors
-        alpha_or_fixed = ctx.fixed_alpha if alpha is None else alpha
-        return push_forward_reference(p, tangents[0], alpha_or_fixed, tangents[1], ctx.dim, weights)
+        return _moved(p, tangents[0], ctx.fixed_alpha if alpha is None else alpha, tangents[1], weights)
 
 
-def entmax_map(scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None = None) -> Tensor:
+def _moved(
+    p: Tensor, tangent: Tensor | None, alpha: float | Tensor, alpha_tangent: Tensor | None, weights: Tensor | None
+) -> Tensor:
+    """The tangent of p from those of scores and α."""
+    wide = wide_dtype(p.dtype)
+    tangent = None if tangent is None else tangent.to(wide)
+    return push_forward_reference(p.to(wide), tangent, alpha, alpha_tangent, weights).to(p.dtype)
+
+
+class _EagerEntmax(torch.autograd.Function):
+    """The map by a kernel that is ready for scores like these (`ready` in `contmax.kernels.rows`)."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, ready: Any) -> Tensor:
+        p: Tensor = ready.forward(scores)
+        ctx.ready, ctx.dtype = ready, scores.dtype
+        ctx.save_for_backward(p)
+        if forward_mode_is_on():
+            ctx.save_for_forward(p)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        (p,) = ctx.saved_tensors
+        ready = ctx.ready
+        if not may_be_differentiated() and type(cotangent) is Tensor:
+            try:
+                grad = ready.backward(p, cotangent)
+            except RuntimeError:
+                # A batch of cotangents has no memory. To find out first takes longer.
+                if is_eager(cotangent):
+                    raise
+                grad = None
+            if grad is not None:
+                return grad, None
+        return pull_back(p, cotangent, ready.alpha, None, ctx.dtype, False, ready.backend)[0], None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        (p,) = ctx.saved_tensors
+        return _moved(p, tangents[0], ctx.ready.alpha, None, None)
+
+
+_eager_apply = bare_apply(_EagerEntmax)
+
+
+def _eager_map(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, temperature: object) -> Tensor | None:
+    """p of the commonest eager calls, whose arguments need no other check; None for all others.
+
+    On a GPU most of the time of a small map is Python's, so as little as possible is found out here: a tensor that
+    stands for others has no memory, and the kernel refuses it.
+    """
+    if (
+        type(alpha) is float
+        and type(temperature) is float
+        and temperature == 1
+        and mask is None
+        and type(dim) is int
+        and dim == -1
+        and type(scores) in REAL_TYPES
+        and not is_dynamo_compiling()
+        and not number_of_modes()  # other tracers, to which constants may be real
+        and not transforms_are_active()
+        and not torchscript_is_tracing()  # refused by the checks of `_apply`
+    ):
+        backend = backend_of(scores)
+        if backend is Backend.TORCH:
+            return None
+        room = rows.on_gpu() if backend is Backend.TRITON else rows.on_cpu()
+        ready = room.ready(scores, alpha, output_dtype(scores) if scores.dtype in HALF_PRECISION else scores.dtype)
+        try:
+            return None if ready is None else _eager_apply(scores, ready)
+        except RuntimeError:
+            if is_eager(scores):
+                raise
+    return None
+
+
+def entmax_map(
+    scores: Tensor,
+    alpha: float | Tensor,
+    dim: int,
+    weights: Tensor | None = None,
+    mask: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """The bare map on checked arguments, for the layers above; `weights` are masses of the points, Σ w p = 1."""
     if weights is None and isinstance(alpha, float) and alpha == 1:
         return _softmax_or_zeros(scores, dim)
-    return apply(_Entmax, scores, alpha, dim, weights)  # type: ignore[no-any-return]
+    backend = backend_of_map(scores, alpha)
+    if backend is Backend.TORCH and scores.dtype in HALF_PRECISION:
+        scores = widened_scores(scores)
+        backend = backend_of_map(scores, alpha)
+    if weights is not None:
+        backend = Backend.TORCH
+        # In as many axes as the scores have, so that torch.vmap may put its own in front.
+        weights = axis_last(weights.reshape((1,) * (scores.dim() - weights.dim()) + weights.shape), dim)
+    if mask is not None:
+        mask = axis_last(mask.expand(scores.shape), dim)
+    x, index = axis_last(scores, dim), alpha_of_rows(alpha, scores, dim)
+    to = dtype if dtype is not None and backend is Backend.TRITON else scores.dtype
+    p: Tensor = apply(_Entmax, x, index, mask, weights, to, backend)
+    p = p if x is scores else p.movedim(-1, dim)
+    return p if dtype is None or p.dtype == dtype else p.to(dtype)
 
 
 def _softmax_or_zeros(scores: Tensor, dim: int) -> Tensor:
@@ -71,17 +183,24 @@ def _softmax_or_zeros(scores: Tensor, dim: int) -> Tensor:
 def _apply(
     name: str, scores: Tensor, alpha: float | Tensor, dim: int, mask: Tensor | None, temperature: float | Tensor
 ) -> Tensor:
-    plain = plain_entmax(scores, alpha, dim, mask, temperature)
-    if plain is not None:
-        return plain
+    p = _eager_map(scores, alpha, dim, mask, temperature)
+    if p is not None:
+        return p
     check_scores(scores, dim, name)
     dtype = output_dtype(scores)
     index = checked_alpha(alpha, scores, dim)
-    if _is_one(temperature) and not _is_one(index) and kernels.rows_are_fused(scores):
+    if mask is not None:
         require_mask(mask, scores.shape)
-        return fused_entmax(scores, index, dim, mask, dtype)
-    p = entmax_map(tempered_and_masked(widened_scores(scores), mask, temperature, dim), index, dim)
-    return p if p.dtype == dtype else p.to(dtype)
+    if not _is_one(temperature) or _is_one(index):
+        scores = widened_scores(scores)
+        if mask is not None:
+            scores, mask = scores.masked_fill(~mask, -torch.inf), None
+        if not _is_one(temperature):
+            scores = tempered(scores, temperature, dim)
+    if _is_one(index):
+        p = _softmax_or_zeros(scores, dim)
+        return p if p.dtype == dtype else p.to(dtype)
+    return entmax_map(scores, index, dim, None, mask, dtype)
 
 
 def _is_one(value: float | Tensor) -> bool:

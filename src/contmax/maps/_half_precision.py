@@ -8,19 +8,28 @@ from torch import Tensor
 from contmax._autograd import apply
 from contmax._eager import is_exporting
 
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+
 
 def widened_scores(scores: Tensor) -> Tensor:
-    """Scores in float32 if they come in half precision, as they are otherwise.
-
-    A gradient that half precision cannot hold, as of α > 2 where a probability is small, becomes the largest number
-    that it can.
-    """
-    if scores.dtype not in (torch.float16, torch.bfloat16):
+    """Scores in float32 if they come in half precision, else as they are; gradients are `narrowed`."""
+    if scores.dtype not in HALF_PRECISION:
         return scores
     if is_exporting():
         return scores.float()
     widened: Tensor = apply(_Widened, scores)
     return widened
+
+
+def narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
+    """A gradient in the dtype of the scores; the largest finite numbers replace what half precision cannot hold.
+
+    For α > 2 the gradient of a small probability is often that large.
+    """
+    if gradient.dtype == dtype:
+        return gradient
+    largest = torch.finfo(dtype).max
+    return gradient.clamp(-largest, largest).to(dtype)
 
 
 class _Widened(torch.autograd.Function):
@@ -36,8 +45,7 @@ class _Widened(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Tensor:
-        largest = torch.finfo(ctx.dtype).max
-        return cotangent.clamp(-largest, largest).to(ctx.dtype)
+        return narrowed(cotangent, ctx.dtype)
 
     @staticmethod
     def tangent(ctx: Any, tangent: Tensor) -> Tensor:

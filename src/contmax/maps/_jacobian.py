@@ -8,71 +8,149 @@ So the derivative in α is the Jacobian in x applied to −D: one formula, smoot
 Martins et al. 2020, Eq. jacobians_discrete and the proposition on the generalised covariance.
 
 Where one point j has nearly all the mass w s, v_j − ⟨v⟩ cancels. So everything is taken relative to that point, the
-anchor: with c = v − v_j, which is exactly 0 there, what is left is a sum over the other points. For α > 2 the anchor is
-the smallest probability, and s overflows: all is then done in logarithms (`contmax.maps._escort`).
+anchor: with c = v − v_j, which is exactly 0 there, only a sum over the other points is left. The distribution lies
+along the last axis.
 """
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
-from contmax.maps._escort import Escort
+from contmax._smooth import mean_u_exp
+from contmax._torch_private import is_batch_of_cotangents
 from contmax.maps._threshold import or_one, power_on_support
+
+_LARGEST = 700.0  # exp of this is finite in float64
 
 
 def pull_back_reference(
-    p: Tensor, cotangent: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None, needs_alpha: bool
+    p: Tensor, cotangent: Tensor, alpha: float | Tensor, weights: Tensor | None, needs_alpha: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Vector–Jacobian product s (g − w Σ s g / Σ w s), and the gradient of α for each slice where it is needed."""
     if isinstance(alpha, float) and alpha <= 2:
-        return _small_pull_back(p, cotangent, alpha, dim, weights), None
-    escort = Escort(p, alpha, dim, weights)
+        return _bounded_pull_back(p, cotangent, alpha, weights), None
+    escort = _Escort(p, alpha, weights)
     g = cotangent.double()
-    centred = torch.where(escort.inside, g - escort.weight_ratio * g.gather(dim, escort.anchor), 0)
+    centred = torch.where(escort.inside, g - escort.weight_ratio * g.gather(-1, escort.anchor), 0)
     y, scale = escort.times(centred)
-    mean = y.sum(dim, keepdim=True) / escort.total
+    mean = y.sum(-1, keepdim=True) / escort.total
     grad = escort.scaled_back(y - escort.mass * mean, scale)
     if not needs_alpha:
         return grad, None
     deviation = centred - escort.weights * escort.mean_of(mean, scale)
-    return grad, -(escort.alpha_rate() * deviation).sum(dim, keepdim=True).to(p.dtype)
+    return grad, -(escort.alpha_rate() * deviation).sum(-1, keepdim=True).to(p.dtype)
 
 
 def push_forward_reference(
-    p: Tensor,
-    tangent: Tensor | None,
-    alpha: float | Tensor,
-    alpha_tangent: Tensor | None,
-    dim: int,
-    weights: Tensor | None,
+    p: Tensor, tangent: Tensor | None, alpha: float | Tensor, alpha_tangent: Tensor | None, weights: Tensor | None
 ) -> Tensor:
     """Jacobian–vector product s (v − ⟨v⟩): how p moves when the scores move by `tangent` and α by `alpha_tangent`."""
     if isinstance(alpha, float) and alpha <= 2:
-        return p.new_zeros(p.shape) if tangent is None else _small_push_forward(p, tangent, alpha, dim, weights)
-    escort = Escort(p, alpha, dim, weights)
+        return p.new_zeros(p.shape) if tangent is None else _bounded_push_forward(p, tangent, alpha, weights)
+    escort = _Escort(p, alpha, weights)
     v = escort.log_p.new_zeros(p.shape) if tangent is None else tangent.double()
     shift = None if alpha_tangent is None else -escort.alpha_rate() * alpha_tangent.double()
     # Off the support a tangent may be infinite.
-    y, scale = escort.times(torch.where(escort.inside, v - v.gather(dim, escort.anchor), 0), shift)
-    mean = (escort.weights * y).sum(dim, keepdim=True) / escort.total
+    y, scale = escort.times(torch.where(escort.inside, v - v.gather(-1, escort.anchor), 0), shift)
+    mean = (escort.weights * y).sum(-1, keepdim=True) / escort.total
     return escort.scaled_back(y - escort.share * mean, scale)
 
 
-def _small_pull_back(p: Tensor, g: Tensor, alpha: float, dim: int, weights: Tensor | None) -> Tensor:
-    """The same where s ≤ 1 (α ≤ 2) and α is fixed: plain numbers in the dtype of p, few passes."""
+def _bounded_pull_back(p: Tensor, g: Tensor, alpha: float, weights: Tensor | None) -> Tensor:
+    """The product for a fixed α ≤ 2, where s ≤ 1: plain numbers in the dtype of p, few passes."""
     escort = power_on_support(p, 2 - alpha)
     mass = escort if weights is None else weights * escort
-    anchor = mass.detach().argmax(dim, keepdim=True)
-    base = g.gather(dim, anchor)
-    centred = g - (base if weights is None else weights / weights.expand_as(p).gather(dim, anchor) * base)
+    anchor = mass.detach().argmax(-1, keepdim=True)
+    base = g.gather(-1, anchor)
+    centred = g - (base if weights is None else weights / weights.expand_as(p).gather(-1, anchor) * base)
     centred = torch.where(escort > 0, centred, 0)  # off the support a cotangent may be infinite
-    mean = (escort * centred).sum(dim, keepdim=True) / or_one(mass.sum(dim, keepdim=True))
+    mean = (escort * centred).sum(-1, keepdim=True) / or_one(mass.sum(-1, keepdim=True))
     return escort * (centred - (mean if weights is None else weights * mean))
 
 
-def _small_push_forward(p: Tensor, tangent: Tensor, alpha: float, dim: int, weights: Tensor | None) -> Tensor:
+def _bounded_push_forward(p: Tensor, tangent: Tensor, alpha: float, weights: Tensor | None) -> Tensor:
     escort = power_on_support(p, 2 - alpha)
     mass = escort if weights is None else weights * escort
-    centred = tangent - tangent.gather(dim, mass.detach().argmax(dim, keepdim=True))
+    centred = tangent - tangent.gather(-1, mass.detach().argmax(-1, keepdim=True))
     centred = torch.where(escort > 0, centred, 0)
-    mean = (mass * centred).sum(dim, keepdim=True) / or_one(mass.sum(dim, keepdim=True))
+    mean = (mass * centred).sum(-1, keepdim=True) / or_one(mass.sum(-1, keepdim=True))
     return escort * (centred - mean)
+
+
+class _Escort:
+    """s = p^{2−α} of any size, in logarithms and in float64; the anchor is the point of largest mass w s.
+
+    For α > 2 a small probability has an enormous s, often beyond the range of the dtype, while the derivative itself is
+    of order one: the largest entry of s (c − ⟨c⟩), with c = 0 at the anchor, is at least half of max s |c|. So s c is
+    kept relative to that maximum, e^Λ, and the mass w s relative to its own, e^L. Each factor is then at most one, and
+    underflow loses only negligible terms. The pivots (the anchor, Λ and L) are constants in derivatives: the results
+    do not depend on them.
+    """
+
+    def __init__(self, p: Tensor, alpha: float | Tensor, weights: Tensor | None) -> None:
+        self.dtype, self.inside = p.dtype, p > 0
+        self.alpha = alpha.double() if isinstance(alpha, Tensor) else alpha
+        self.p = p.double()
+        self.log_p = torch.where(self.inside, self.p, 1).log()
+        self.log_s = torch.where(self.inside, (2 - self.alpha) * self.log_p, -torch.inf)
+        self.weights: Tensor | float = 1.0 if weights is None else weights.double()
+        log_mass = self.log_s if weights is None else self.log_s + weights.double().log()
+        self.anchor = log_mass.detach().argmax(-1, keepdim=True)
+        self.weight_ratio: Tensor | float = 1.0
+        if isinstance(self.weights, Tensor):
+            self.weight_ratio = self.weights / self.weights.expand_as(self.p).gather(-1, self.anchor)
+        self._pivot = _or_zero(log_mass.detach().amax(-1, keepdim=True))
+        self.mass = (log_mass - self._pivot).exp()
+        self.share = self.mass if weights is None else _bounded_exp(self.log_s - self._pivot)
+        self.total = or_one(self.mass.sum(-1, keepdim=True))
+
+    def times(self, centred: Tensor, shift: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(y, Λ) with s·centred + shift = y e^Λ and |y| of order one."""
+        with torch.no_grad():
+            size = self.log_s.detach() + _fixed(centred).abs().log()
+            if shift is not None:
+                size = torch.maximum(size, _fixed(shift).abs().log())
+            scale = _or_zero(size.amax(-1, keepdim=True))
+        y = centred * _bounded_exp(self.log_s - scale)
+        return (y if shift is None else y + shift * _bounded_exp(-scale)), scale
+
+    def scaled_back(self, y: Tensor, scale: Tensor) -> Tensor:
+        """y e^Λ in the dtype of p; its largest finite number where that overflows."""
+        half = (scale / 2).clamp(max=_LARGEST).exp()
+        largest = torch.finfo(self.dtype).max
+        return (y * half * half).clamp(-largest, largest).to(self.dtype)
+
+    def mean_of(self, mean: Tensor, scale: Tensor) -> Tensor:
+        """⟨c⟩ from the mean of y in units of e^{Λ−L}."""
+        return mean * _bounded_exp(scale - self._pivot)
+
+    def alpha_rate(self) -> Tensor:
+        r"""s (D − D_j), the movement of p with α before it is centred; 0 at the anchor j and off the support.
+
+        D = (1 − (1 − y) e^y)/ε², y = ε ln p. Where |y| is not small, s (D − D_j) = p (expm1(d)(1 − y_j) − d)/ε² with
+        d = y_j − y: this form has no s, which would overflow, and no 1, in which the difference would be lost.
+        """
+        epsilon = self.alpha - 1
+        y = epsilon * self.log_p
+        anchor = y.gather(-1, self.anchor)
+        near = (y.abs() <= 1) & (anchor.abs() <= 1)
+        curvature = self.log_p.square() * mean_u_exp(torch.where(y.abs() <= 1, y, 0))
+        small = _bounded_exp(torch.where(near, self.log_s, 0)) * (curvature - curvature.gather(-1, self.anchor))
+        d = torch.where(near, 0, anchor - y).clamp(max=_LARGEST)
+        square = torch.where(near, 1, epsilon * epsilon)
+        large = self.p * (torch.expm1(d) * (1 - anchor) - d) / square
+        return torch.where(self.inside, torch.where(near, small, large), 0)
+
+
+def _bounded_exp(exponent: Tensor) -> Tensor:
+    return exponent.clamp(max=_LARGEST).exp()
+
+
+def _fixed(x: Tensor) -> Tensor:
+    """The numbers of x: detached, or as they are where torch cannot detach them and `torch.no_grad` must do."""
+    return x if not is_compiling() and is_batch_of_cotangents(x) else x.detach()
+
+
+def _or_zero(pivot: Tensor) -> Tensor:
+    """The pivot, or 0 where there is nothing to scale."""
+    return torch.where(pivot == -torch.inf, 0, pivot)

@@ -14,7 +14,7 @@ _FIXED_STEPS = 10
 _TOLERANCE = 1e-14
 
 
-def sorted_probabilities(scores: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None) -> Tensor:
+def sorted_probabilities(scores: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
     r"""p̂ for α > 2, in float64.
 
     For k = 1/(α−1) < 1 the sum Σ w [z − τ]₊ᵏ, z = (α−1)x, has infinite slope at every z, so solving for τ loses
@@ -28,23 +28,21 @@ def sorted_probabilities(scores: Tensor, alpha: float | Tensor, dim: int, weight
 
     Args:
         scores: x, not shifted; −inf where nothing may be attended. Slices with NaN or +inf give anything.
-        alpha: α, a float or a tensor of size 1 along `dim`.
-        dim: the axis of the distribution.
+        alpha: α, a float or a tensor of size 1 along the last axis, along which the distribution lies.
         weights: positive masses w of the points (None: all 1).
 
     Returns:
         p of the shape of the scores, 0 off the support, with Σ w p = 1 up to rounding.
     """
     epsilon = alpha.double() - 1 if isinstance(alpha, Tensor) else alpha - 1
-    x, order = scores.double().sort(dim=dim, descending=True)
-    w = torch.ones_like(x) if weights is None else weights.double().expand_as(x).gather(dim, order)
-    position = _last_in_support(x, w, epsilon, dim)
-    rank = torch.arange(x.shape[dim], device=x.device).view([-1 if d == dim % x.dim() else 1 for d in range(x.dim())])
-    inside = rank <= position
+    x, order = scores.double().sort(descending=True)
+    w = torch.ones_like(x) if weights is None else weights.double().expand_as(x).gather(-1, order)
+    position = _last_in_support(x, w, epsilon)
+    inside = torch.arange(x.shape[-1], device=x.device) <= position
     w = torch.where(inside, w, 0)
-    log_base = torch.where(inside, _log_base(x, x.gather(dim, position), epsilon), -torch.inf)
-    p = _grow_to_fill(log_base, w, w.gather(dim, position), epsilon, dim)
-    return torch.zeros_like(p).scatter(dim, order, torch.where(inside & (x > -torch.inf), p, 0))
+    log_base = torch.where(inside, _log_base(x, x.gather(-1, position), epsilon), -torch.inf)
+    p = _grow_to_fill(log_base, w, w.gather(-1, position), epsilon)
+    return torch.zeros_like(p).scatter(-1, order, torch.where(inside & (x > -torch.inf), p, 0))
 
 
 def _log_base(x: Tensor, lowest: Tensor, epsilon: float | Tensor) -> Tensor:
@@ -55,20 +53,20 @@ def _log_base(x: Tensor, lowest: Tensor, epsilon: float | Tensor) -> Tensor:
     return (gap.log() + scale) / epsilon
 
 
-def _last_in_support(x: Tensor, w: Tensor, epsilon: float | Tensor, dim: int) -> Tensor:
+def _last_in_support(x: Tensor, w: Tensor, epsilon: float | Tensor) -> Tensor:
     """Index of the smallest sorted score x_m with Σ_{i<m} w_i p_i(0) < 1; the sum grows with m."""
-    low = torch.zeros_like(x.narrow(dim, 0, 1), dtype=torch.int64)
-    high = low + (x.shape[dim] - 1)
-    for _ in range(_bits(x.shape[dim])):
+    low = torch.zeros_like(x[..., :1], dtype=torch.int64)
+    high = low + (x.shape[-1] - 1)
+    for _ in range(_bits(x.shape[-1])):
         middle = (low + high + 1) // 2
-        lowest = x.gather(dim, middle)
-        mass = (w * _log_base(x, lowest, epsilon).exp()).sum(dim, keepdim=True)
+        lowest = x.gather(-1, middle)
+        mass = (w * _log_base(x, lowest, epsilon).exp()).sum(-1, keepdim=True)
         fits = (mass < 1) & (lowest > -torch.inf)
         low, high = torch.where(fits, middle, low), torch.where(fits, high, middle - 1)
     return low
 
 
-def _grow_to_fill(log_base: Tensor, w: Tensor, last_weight: Tensor, epsilon: float | Tensor, dim: int) -> Tensor:
+def _grow_to_fill(log_base: Tensor, w: Tensor, last_weight: Tensor, epsilon: float | Tensor) -> Tensor:
     """p_i(v) with Σ w (p(v) − p(0)) = δ, by Newton steps in ln v, or halves of the bracket where a step leaves it.
 
     p_i(v) ≥ v and p_i(v) − p_i(0) ≤ v, with equality for the last point: a bracket. From its upper end few steps are
@@ -76,8 +74,8 @@ def _grow_to_fill(log_base: Tensor, w: Tensor, last_weight: Tensor, epsilon: flo
     """
     base = log_base.exp()
     above_last = base > 0
-    room = (1 - (w * base).sum(dim, keepdim=True)).clamp(min=torch.finfo(base.dtype).tiny)
-    total = w.sum(dim, keepdim=True)
+    room = (1 - (w * base).sum(-1, keepdim=True)).clamp(min=torch.finfo(base.dtype).tiny)
+    total = w.sum(-1, keepdim=True)
     low, high = (room / total).log(), torch.minimum(room / last_weight, 1 / total).log()
     log_v = high
     eager = is_eager_cpu(log_base, w)
@@ -85,9 +83,9 @@ def _grow_to_fill(log_base: Tensor, w: Tensor, last_weight: Tensor, epsilon: flo
         ratio = log_v - log_base  # +inf for the last point
         tail = torch.log1p((-epsilon * ratio.abs()).exp()) / epsilon
         growth = torch.where(above_last, base * torch.expm1(ratio.clamp(min=0) + tail), log_v.exp())
-        filled = (w * growth).sum(dim, keepdim=True)
+        filled = (w * growth).sum(-1, keepdim=True)
         log_p = torch.maximum(log_base, log_v) + tail
-        slope = (w * torch.lerp(log_p, log_v, epsilon).exp()).sum(dim, keepdim=True) / filled
+        slope = (w * torch.lerp(log_p, log_v, epsilon).exp()).sum(-1, keepdim=True) / filled
         error = (filled / room).log()
         short = error < 0
         low, high = torch.where(short, log_v, low), torch.where(short, high, log_v)

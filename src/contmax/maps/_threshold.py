@@ -1,8 +1,8 @@
-"""Where to cut: the scalar A that makes exp_{2−α}(x − A) sum to one, for 0 < α ≤ 2.
+"""The normaliser A that makes exp_{2−α}(x − A) sum to one, for 0 < α ≤ 2: the threshold is τ = A − 1/(α−1).
 
-Scores arrive shifted so that each slice has maximum 0; A is then ≥ 0 (up to the weight of the maximum) and is
-returned in the same shifted units. Nothing here is differentiated: `_jacobian` holds the implicit derivatives. For
-α > 2 see `_sorted_support`.
+Scores lie along the last axis and arrive less their maximum; A is then ≥ 0 (up to the weight of the maximum) and is
+returned less that maximum, too. Nothing here is differentiated: `_jacobian` holds the implicit derivatives. For α > 2
+see `_sorted_support`.
 """
 
 import torch
@@ -17,8 +17,8 @@ _FIXED_STEPS = {torch.float32: 12, torch.float64: 14}
 _MOST_STEPS = 64
 
 
-def newton_partition(shifted: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None) -> Tensor:
-    r"""Log-partition for 0 < α ≤ 2, by Newton's method on a power mean.
+def newton_normaliser(shifted: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
+    r"""A for 0 < α ≤ 2, by Newton's method on a power mean.
 
     With ε = α − 1 and S(A) = Σ w·exp_{2−α}(x − A), the power mean S(A)^ε is convex and decreasing in A for
     1 < α ≤ 2, concave and increasing for α < 1, and nearly linear in both cases. From a left end where S ≥ 1
@@ -27,43 +27,42 @@ def newton_partition(shifted: Tensor, alpha: float | Tensor, dim: int, weights: 
         A ← A + S/Σ w p^{2−α} · (1 − S^{−ε})/ε,       which at ε = 0 is A ← A + ln S: softmax in one step.
 
     Args:
-        shifted: scores x with maximum 0 along `dim`; −inf where nothing may be attended.
-        alpha: α, a float or a tensor of size 1 along `dim`.
-        dim: the axis of the distribution.
+        shifted: scores x with maximum 0; −inf where nothing may be attended.
+        alpha: α, a float or a tensor of size 1 along the last axis.
         weights: positive masses w of the points (None: all 1), as in a quadrature rule.
 
     Returns:
-        A with size 1 along `dim`; 0 in slices without any finite score.
+        A with size 1 along the last axis; 0 in slices without any finite score.
     """
-    partition = _left_end(shifted, alpha, dim, weights)
+    normaliser = _left_end(shifted, alpha, weights)
     eager = is_eager_cpu(shifted, alpha, weights)
     info = torch.finfo(shifted.dtype)
     for _ in range(_MOST_STEPS if eager else _FIXED_STEPS[shifted.dtype]):
-        p, power = _with_power(shifted - partition, alpha)
-        total, slope = _sum(p, weights, dim), _sum(power, weights, dim)
+        p, power = _with_power(shifted - normaliser, alpha)
+        total, slope = _sum(p, weights), _sum(power, weights)
         # Where nothing may be attended the total is zero, and so is the step.
-        previous, partition = partition, _climbed(partition, total, slope.clamp(min=info.tiny), alpha - 1)
+        previous, normaliser = normaliser, _climbed(normaliser, total, slope.clamp(min=info.tiny), alpha - 1)
         # Rounding ends the climb: a row has arrived when it no longer moves right.
-        if eager and not bool((partition - previous > 4 * info.eps * (1 + partition.abs())).any()):
+        if eager and not bool((normaliser - previous > 4 * info.eps * (1 + normaliser.abs())).any()):
             break
-    return partition
+    return normaliser
 
 
-def _left_end(shifted: Tensor, alpha: float | Tensor, dim: int, weights: Tensor | None) -> Tensor:
+def _left_end(shifted: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
     """A at which the maximum alone has mass one, so that S ≥ 1: 0 without weights, −log_{2−α}(1/w_max) with."""
     if weights is None:
-        return torch.zeros_like(shifted.narrow(dim, 0, 1))
-    return -log_beta(1 / _weight_of_maximum(shifted, weights, dim), 2 - alpha)
+        return torch.zeros_like(shifted[..., :1])
+    return -log_beta(1 / _weight_of_maximum(shifted, weights), 2 - alpha)
 
 
-def _weight_of_maximum(shifted: Tensor, weights: Tensor, dim: int) -> Tensor:
+def _weight_of_maximum(shifted: Tensor, weights: Tensor) -> Tensor:
     """The largest weight among the maxima; 1 where nothing may be attended."""
-    weight = torch.where(shifted == 0, weights, 0).amax(dim, keepdim=True)
+    weight = torch.where(shifted == 0, weights, 0).amax(-1, keepdim=True)
     return torch.where(weight > 0, weight, 1)
 
 
 def deformed_exp(v: Tensor, epsilon: float | Tensor) -> Tensor:
-    """exp_{1−ε}(v) = [1 + εv]₊^{1/ε}: the value alone, in few passes, where no derivative needs protection."""
+    """exp_{1−ε}(v) = [1 + εv]₊^{1/ε} in few passes, for arguments whose derivatives nobody needs."""
     if isinstance(epsilon, Tensor):
         curved = (epsilon * v).clamp(min=-1).log1p() / torch.where(epsilon == 0, 1, epsilon)
         return torch.where(epsilon == 0, v, curved).exp()
@@ -83,19 +82,19 @@ def _with_power(v: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     return p, p.sign() if alpha == 2 else (log * ((2 - alpha) / (alpha - 1))).exp()
 
 
-def _climbed(partition: Tensor, total: Tensor, slope: Tensor, epsilon: float | Tensor) -> Tensor:
+def _climbed(normaliser: Tensor, total: Tensor, slope: Tensor, epsilon: float | Tensor) -> Tensor:
     """A + S/Σ w p^{2−α} · (1 − S^{−ε})/ε."""
     log_total = total.clamp(min=torch.finfo(total.dtype).tiny).log()
     if isinstance(epsilon, Tensor):
         curved = -torch.expm1(-epsilon * log_total) / torch.where(epsilon == 0, 1, epsilon)
-        return partition + total / slope * torch.where(epsilon == 0, log_total, curved)
+        return normaliser + total / slope * torch.where(epsilon == 0, log_total, curved)
     if epsilon == 0:
-        return partition + total / slope * log_total
-    return torch.addcmul(partition, total / slope, torch.expm1(-epsilon * log_total), value=-1 / epsilon)
+        return normaliser + total / slope * log_total
+    return torch.addcmul(normaliser, total / slope, torch.expm1(-epsilon * log_total), value=-1 / epsilon)
 
 
-def _sum(values: Tensor, weights: Tensor | None, dim: int) -> Tensor:
-    return (values if weights is None else weights * values).sum(dim, keepdim=True)
+def _sum(values: Tensor, weights: Tensor | None) -> Tensor:
+    return (values if weights is None else weights * values).sum(-1, keepdim=True)
 
 
 def power_on_support(p: Tensor, exponent: float | Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What Newton's method sums over the scores of a row, and the probabilities once the partition is known.
+"""The sums of Newton's method over the scores of a row, and the probabilities once the normaliser is known.
 
 A row of scores v less their maximum, with u = [c + ε(v − t)]₊ and k = 1/ε: p = uᵏ is not yet normalised, and
 s = p^{2−α} = u^{k−1} is minus its derivative in t.
@@ -10,14 +10,14 @@ from numba import njit
 from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._lanes import PROCESSOR_LANES, wide_vectors
 
-# Reassociation lets a reduction use vector lanes. It is only applied to sums: x − max − A in another order would cost
-# digits, so what is summed comes from functions that allow contraction only.
+# Reassociation lets a reduction use vector lanes. Only sums may be reassociated: x − max − A in another order would
+# cost digits, so the summands come from functions that allow contraction only.
 REDUCTION = {"reassoc", "nsz", "contract"}
 ZERO = np.uint64(0)
 # A sum in the precision of the scores stays accurate within a chunk; across chunks it is in float64.
 CHUNK = np.uint64(512)
-# Newton's method forgives what rounding does to a sum; by the last one all probabilities are divided. Equal terms, as
-# of a flat row, are all rounded to the same side: however short its vectors, a processor adds few of them in one lane.
+# Newton's method forgives the rounding of its sums, but the last sum divides all probabilities. Equal terms (flat rows)
+# are all rounded to one side, so few of them may be added in one lane, however short the vectors of a processor are.
 LAST_CHUNK = np.uint64(32) * PROCESSOR_LANES
 
 
@@ -83,12 +83,12 @@ def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-de
     """(s, u) for c = 1, accurate as α → 1."""
     kind = type(distance)
     zero, one = kind(0), kind(1)
-    # −inf would be y = +inf for ε < 0; any number that is as far away has the probability 0.
+    # −inf would give y = +inf for ε < 0; the lowest finite number has probability 0, too.
     y = e * fast.maximum(distance, np.finfo(kind).min)
     inside = y > -one
     y = y if inside else zero
     u = one + y
-    # What rounding 1 + y lost, over u: together they are log1p(y). It matters where u ≈ 1, and there 1/u ≈ 2 − u.
+    # log1p(y) is ln u plus the rounding error of u, over u. The error matters where u ≈ 1, and there 1/u ≈ 2 − u.
     lost = (y - (u - one)) * fast.maximum(one + one - u, zero)
     w = fast.exp(power * (fast.log(u) + lost))
     return (w if inside else zero), u
@@ -138,7 +138,7 @@ def _moment(v, p):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath=REDUCTION)
 def weights(v, j, row, p):  # type: ignore[no-untyped-def]
-    """p[j] ← the probabilities of a solved row, not yet normalised, with Σ p and Σ v p."""
+    """p[j] ← the probabilities of a solved row, not yet normalised; the row gets Σ p and Σ v p."""
     wide_vectors()
     t = v.dtype.type(row.origin)
     rest, e, power = v.dtype.type(row.origin - t), v.dtype.type(row.epsilon), v.dtype.type(row.k - 1.0)

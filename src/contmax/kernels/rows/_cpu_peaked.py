@@ -1,8 +1,8 @@
-r"""Rows whose gradient hangs on small probabilities: these to the last digit.
+r"""Rows whose gradient depends on small probabilities, which are solved to the last digit.
 
 Where one score has most of the mass, the gradient is as small as the other probabilities and shares their relative
 error. And for 3/2 < α < 2 it depends on p^{2−α}, which is steep where p is small. For v = x − max x, ε = α − 1 and the
-partition A, p = [1 + ε(v − A)]₊^{1/ε} = [ε(d − A)]₊^{1/ε} with d = v + 1/ε. Near the threshold these numbers cancel.
+normaliser A, p = [1 + ε(v − A)]₊^{1/ε} = [ε(d − A)]₊^{1/ε} with d = v + 1/ε. Near the threshold these numbers cancel.
 Two things keep the digits: d is formed without rounding on the way, in float64, and A is solved for by itself. m scores
 that share the maximum have the mass m(1 − q), q = −expm1(log1p(−εA)/ε). So with S the mass of the others A solves
 
@@ -19,11 +19,11 @@ from numba import njit
 from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._lanes import wide_vectors
 from contmax.kernels.rows._cpu_evaluate import REDUCTION, ZERO, integer_power, sums, weights
-from contmax.kernels.rows._cpu_solve import integer_order, pad, partition
+from contmax.kernels.rows._cpu_solve import integer_order, normaliser, pad
 
 # No score has half of the escort mass where A is larger than this.
 _LARGEST = 2.0
-# Where p^{2−α} is steep: u = p^{α−1} of a score that is near the threshold.
+# p^{2−α} is steep where u = p^{α−1} is below this.
 _STEEP = 0.01
 # Below this ε the threshold 1/ε is so far from the maximum that no probability next to it is a number.
 _NEAR = 1 / 16
@@ -34,10 +34,10 @@ _BLOCK = np.uint64(64)
 
 @njit(error_model="numpy")
 def is_delicate(v, j, row):  # type: ignore[no-untyped-def]
-    """Whether the largest score of row j has half of Σ p^{2−α} or more, or one is where p^{2−α} is steep or jumps."""
+    """Whether the largest score of row j has half of Σ p^{2−α} or more, or p^{2−α} is steep or jumps at some score."""
     if not row.top > -np.inf:
         return False
-    a = partition(row)
+    a = normaliser(row)
     if row.epsilon > 0.5:
         near = _STEEP if row.order == 0 else 32.0 * np.finfo(v.dtype).eps
         if _nearest(v, j, row.n, v.dtype.type(a - row.k)) < near * row.k:
@@ -60,12 +60,12 @@ def _nearest(v, j, n, threshold):  # type: ignore[no-untyped-def]
 @njit(error_model="numpy")
 def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no-untyped-def]
     """Write the probabilities of a delicate row; returns Ω* less the maximum. The buffers hold one row each."""
-    kept = _list(x, r, _lowest(row, x), listed, places)
-    near, a = row.epsilon > _NEAR, partition(row)
+    count = _list(x, r, _lowest(row, x), listed, places)
+    near, a = row.epsilon > _NEAR, normaliser(row)
     row.constant = 0.0 if near else 1.0
     row.order = integer_order(row.epsilon, _EPS)
-    maxima = _measure(listed, kept, row, near, distances)
-    row.n = pad(distances, ZERO, kept, -np.inf)
+    maxima = _measure(listed, count, row, near, distances)
+    row.n = pad(distances, ZERO, count, -np.inf)
     # A small A may be nothing but rounding: 0 is closer then.
     rough = math.sqrt(np.finfo(x.dtype).eps)
     # A step squares the error, except where Σ p^{2−α} is steep.
@@ -76,7 +76,7 @@ def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no
     factor, tiny = 1.0 / (row.mass + maxima * largest), np.finfo(x.dtype).tiny
     for i in range(np.uint64(x.shape[1])):
         p[r, i] = 0
-    for i in range(kept):
+    for i in range(count):
         share = factor * (largest if listed[i] == row.top else shares[ZERO, i])
         p[r, places[i]] = share if share >= tiny else 0.0
     product = row.product - (row.k * row.mass if near else 0.0)
@@ -85,15 +85,15 @@ def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no
 
 @njit
 def _list(x, r, lowest, listed, places):  # type: ignore[no-untyped-def]
-    """The scores > lowest of row r and their places, without a look at each score of a block that has none."""
-    n, kept = np.uint64(x.shape[1]), ZERO
+    """List the scores > lowest of row r and their places; blocks without any are skipped. Returns their number."""
+    n, count = np.uint64(x.shape[1]), ZERO
     for start in range(ZERO, n, _BLOCK):
         stop = min(n, start + _BLOCK)
         if _largest(x, r, start, stop) > lowest:
             for i in range(start, stop):
-                listed[kept], places[kept] = x[r, i], i
-                kept += np.uint64(x[r, i] > lowest)
-    return kept
+                listed[count], places[count] = x[r, i], i
+                count += np.uint64(x[r, i] > lowest)
+    return count
 
 
 @njit(fastmath=REDUCTION | {"nnan"})
@@ -107,18 +107,18 @@ def _largest(x, r, start, stop):  # type: ignore[no-untyped-def]
 
 @njit
 def _lowest(row, x):  # type: ignore[no-untyped-def]
-    """A score that certainly has no mass, as none below it: what rounding may do to the threshold is left as room."""
+    """A score that has no mass, and none below it has: the threshold less its possible rounding error."""
     if row.epsilon <= 0.0:
         return x.dtype.type(-np.inf)
     room = 64.0 * np.finfo(x.dtype).eps * (1.0 + row.k + abs(row.top))
-    return x.dtype.type(row.top + (partition(row) - row.k) - room)
+    return x.dtype.type(row.top + (normaliser(row) - row.k) - room)
 
 
 @njit(error_model="numpy")
-def _measure(listed, kept, row, near, distances):  # type: ignore[no-untyped-def]
+def _measure(listed, count, row, near, distances):  # type: ignore[no-untyped-def]
     """distances ← d of the listed scores, v where no threshold is near, −inf for the maxima; returns their number."""
     top, maxima, rest_of_k = np.float64(row.top), 0, _rest_of_inverse(row.epsilon, row.k)
-    for i in range(kept):
+    for i in range(count):
         x = np.float64(listed[i])
         v = x - top
         distances[ZERO, i] = v
@@ -133,7 +133,7 @@ def _measure(listed, kept, row, near, distances):  # type: ignore[no-untyped-def
 
 @njit
 def _rest_of_sum(a, b, total):  # type: ignore[no-untyped-def]
-    """What rounding took from a + b (Knuth)."""
+    """The rounding error of a + b (Knuth)."""
     other = total - a
     return (a - (total - other)) + (b - other)
 
@@ -163,7 +163,7 @@ def _log_largest(a, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _missing(a, row):  # type: ignore[no-untyped-def]
-    """What the largest probability lacks to one, 1 − uᵏ = εA (1 + u + … + u^{k−1}) for u = 1 − εA and an integer k."""
+    """One minus the largest probability: 1 − uᵏ = εA (1 + u + … + u^{k−1}) for u = 1 − εA and an integer k."""
     if row.order == 0:
         return -math.expm1(_log_largest(a, row))
     u, total = 1.0 - row.epsilon * a, 1.0

@@ -14,14 +14,14 @@ from contmax.kernels.rows._cpu_solve import (
     begin,
     bound,
     climb,
-    flat_partitions,
+    flat_normalisers,
     integer_order,
     narrow,
+    normaliser,
     pad,
-    partition,
 )
 
-# Rows solved side by side: as many as keep their buffers in the first level of the cache, and at most these.
+# The most rows, and the most scores, that are solved side by side: their buffers fit in the first-level cache.
 _MOST_TOGETHER = 8
 _SCORES_TOGETHER = 2048
 
@@ -34,7 +34,7 @@ def forward_rows(x, alpha, p, gain, start, stop):  # type: ignore[no-untyped-def
     together = np.uint64(max(1, min(_MOST_TOGETHER, _SCORES_TOGETHER // x.shape[1])))
     shape = (together, columns + ROOM)
     scores, candidates, w = np.empty(shape, x.dtype), np.empty(shape, x.dtype), np.empty(shape, x.dtype)
-    rows, flat, eps = np.empty(together, ROW), flat_partitions(x.shape[1]), np.finfo(x.dtype).eps
+    rows, flat, eps = np.empty(together, ROW), flat_normalisers(x.shape[1]), np.finfo(x.dtype).eps
     listed, places = np.empty(shape[1], x.dtype), np.empty(shape[1], np.uint32)
     distances, shares = np.empty((np.uint64(1), shape[1])), np.empty((np.uint64(1), shape[1]))
     for first in range(np.uint64(start), np.uint64(stop), together):
@@ -71,10 +71,10 @@ def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
     if row.order > 0:
         _write(w, j, columns, factor, p, r)
     else:
-        cut = p.dtype.type(row.cut)
-        expand_above(scores, j * np.uint64(scores.shape[1]), columns, cut, w, j, factor, p, r * columns)
+        lowest = p.dtype.type(row.lowest)
+        expand_above(scores, j * np.uint64(scores.shape[1]), columns, lowest, w, j, factor, p, r * columns)
     # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
-    return (row.epsilon * row.product / row.mass + partition(row)) / (row.epsilon + 1.0)
+    return (row.epsilon * row.product / row.mass + normaliser(row)) / (row.epsilon + 1.0)
 
 
 @njit
@@ -108,9 +108,9 @@ def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[n
                 grad_alpha[r] = np.nan
             continue
         epsilon = _of_row(alpha, r) - 1.0
-        kept = compress_with(p, g, r * columns, columns, zero, weight, cotangent, ZERO)
-        pad(cotangent, ZERO, kept, zero)
-        n = pad(weight, ZERO, kept, zero)
+        count = compress_with(p, g, r * columns, columns, zero, weight, cotangent, ZERO)
+        pad(cotangent, ZERO, count, zero)
+        n = pad(weight, ZERO, count, zero)
         if needs_alpha:
             _escort_and_curvature(weight, n, epsilon, escort, curvature)
         else:
@@ -144,7 +144,7 @@ def _escort(p, n, epsilon, s):  # type: ignore[no-untyped-def]
 
 @njit
 def _quarters_and_rest(power, p):  # type: ignore[no-untyped-def]
-    """How many quarters a power in [0, 2) is, and the rest: e^{power·ln p} would lose digits in the exponent."""
+    """A power in [0, 2) as a number of quarters and a rest: e^{power·ln p} would lose digits in the exponent."""
     quarters = int(4.0 * power + 0.5)
     return quarters, p.dtype.type(power - quarters / 4.0)
 
@@ -182,13 +182,13 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
         series = log_p * log_p * (c0 + y * (c1 + y * (c2 + y * (c3 + y * (c4 + y * tail)))))
         direct = (y * power - power + one) * inverse_square
         s[ZERO, i] = w if inside else zero
-        # Where s is 0 nothing takes D, which may be more than the dtype holds.
+        # Where s is 0 nothing uses D, which may overflow.
         d[ZERO, i] = (series if abs(y) < near else direct) if w > zero else zero
 
 
 @njit(fastmath=REDUCTION | {"nnan"})
 def _anchor(p, g, n):  # type: ignore[no-untyped-def]
-    """g at the largest p. If that has nearly all the mass, g less its mean cancels there."""
+    """g at the largest p: where this point has nearly all the mass, g less its mean would cancel."""
     wide_vectors()
     lowest = g.dtype.type(-np.inf)
     top, anchor = p.dtype.type(0), lowest
@@ -201,7 +201,7 @@ def _anchor(p, g, n):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath=REDUCTION)
 def _mean(s, g, n, anchor):  # type: ignore[no-untyped-def]
-    """⟨s, g − anchor⟩/⟨s, 1⟩; NaN, which nothing takes, for a row without a support."""
+    """⟨s, g − anchor⟩/⟨s, 1⟩; NaN, which nothing uses, for a row without a support."""
     wide_vectors()
     product, total = 0.0, 0.0
     for start in range(ZERO, n, CHUNK):
@@ -219,14 +219,14 @@ def _centre(g, n, s, anchor, mean):  # type: ignore[no-untyped-def]
     """g ← s (g − anchor − mean)."""
     wide_vectors()
     high = g.dtype.type(mean)
-    low = g.dtype.type(mean - high)  # what the dtype drops would add up in sums over the row
+    low = g.dtype.type(mean - high)  # the rounding error of `high` would add up in sums over the row
     for i in range(n):
         g[ZERO, i] = s[ZERO, i] * (((g[ZERO, i] - anchor) - high) - low)
 
 
 @njit(fastmath=REDUCTION)
 def _product(a, b, n, anchor):  # type: ignore[no-untyped-def]
-    """⟨a − anchor, b⟩, which for a b of sum zero is ⟨a, b⟩ without its rounding."""
+    """⟨a, b⟩ for a b of sum zero, as ⟨a − anchor, b⟩, which rounds less."""
     wide_vectors()
     total = 0.0
     for start in range(ZERO, n, CHUNK):

@@ -1,8 +1,8 @@
-"""Rows of α-entmax, 0 < α ≤ 2: the scores that can carry mass, and the partition A that makes it one.
+"""Rows of α-entmax, 0 < α ≤ 2: the scores that can carry mass, and the normaliser A that makes their mass one.
 
-Reference: `contmax.maps._threshold.newton_partition`. At α = 2, 3/2, 4/3 and 5/4 Newton's method takes a few
-multiplications per score. At any other α it takes logarithms; there one look at the next larger of these four gives a
-lower bound of A. Only scores above A − 1/(α−1) can carry mass: with the bound all others are dropped beforehand.
+Reference: `contmax.maps._threshold.newton_normaliser`. At α = 2, 3/2, 4/3 and 5/4 Newton's method takes a few
+multiplications per score. At any other α it takes logarithms; there one evaluation at the next larger of these four
+gives a lower bound of A. Only scores above τ = A − 1/(α−1) carry mass: scores below the bound of τ are dropped first.
 
 A step of Newton's method waits for the one before, so a processor works best on several rows at a time, side by side.
 Indices are unsigned: a loop that starts at a signed number would not be vectorised.
@@ -17,21 +17,21 @@ from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._lanes import LANES, compress_above, wide_vectors
 from contmax.kernels.rows._cpu_evaluate import ZERO, integer_power, shifted, sums
 
-# What LLVM makes of one turn of a loop over logarithms; rows are padded to a multiple.
+# LLVM unrolls loops over logarithms to turns of this length; rows are padded to a multiple.
 _TURN = np.uint64(2) * LANES
-# What buffers have beyond the length of a row: the padding, or one vector.
+# Buffers are longer than a row by this: the padding, or one vector.
 ROOM = _TURN
 _MOST_STEPS = 64
 _FAR, _SMALL = 0.2, 0.02
 
-# One row on its way to the partition A. `top` and `mean` are the maximum and the mean of its n scores, `epsilon` is
+# One row on its way to the normaliser A. `top` and `mean` are the maximum and the mean of its n scores, `epsilon` is
 # α − 1, `k` its inverse, `order` is k again if that is 1, 2, 3 or 4 (else 0). A lower bound of A is kept as `origin`:
 # u = 1 + ε(v − A) = constant + ε(v − origin), from the threshold A − k with constant 0, or from A itself with constant
 # 1 where the threshold is far away. Near the threshold v − origin is exact: small probabilities keep their digits.
-# `mass` and `slope` are Σ p and Σ p^{2−α} at the last look. Steps towards A end when `excess`, the distance of the
-# mass from 1, is within `tolerance`. No score up to `cut` carries mass. In the end `product` is Σ v p.
+# `mass` and `slope` are Σ p and Σ p^{2−α} at the last evaluation. Steps towards A end when `excess`, the distance of
+# the mass from 1, is within `tolerance`. No score up to `lowest` carries mass. In the end `product` is Σ v p.
 _STEP = ("origin", "constant", "mass", "slope", "excess", "tolerance")
-_FIELDS = ("top", "mean", "epsilon", "k", *_STEP, "cut", "product")
+_FIELDS = ("top", "mean", "epsilon", "k", *_STEP, "lowest", "product")
 ROW = np.dtype([(name, "f8") for name in _FIELDS] + [("n", "u8"), ("order", "i8")])
 
 
@@ -56,7 +56,7 @@ def integer_order(epsilon, eps):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def begin(x, r, epsilon, flat, scores, j, row):  # type: ignore[no-untyped-def]
-    """scores[j] ← x[r] less its maximum; set up the row for a climb at integer orders, take a first look at others.
+    """scores[j] ← x[r] less its maximum; set up the row for a climb at integer orders, evaluate others once.
 
     The maximum is −inf in a row with nothing to attend, NaN in one with a NaN or +inf.
     """
@@ -78,7 +78,7 @@ def begin(x, r, epsilon, flat, scores, j, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def bound(flat, eps, row):  # type: ignore[no-untyped-def]
-    r"""Start a row that is not of integer order from a lower bound of A; no score up to `cut` can then carry mass.
+    r"""Start a row that is not of integer order from a lower bound of A; no score up to `lowest` can then carry mass.
 
     `begin` looked at the next larger α = 1 + 1/m, m ≤ 4, at some a, and found S and T. If α were that, the bound would
     be a step of Newton's method. In general, with u = [1 + (v − a)/m]₊, s = u^{m−1} and k = 1/ε ≥ m,
@@ -88,7 +88,7 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
     by Hölder and Lyapunov. So Σ p ≥ 1 where the right side is 1: at A = ⟨s, v⟩/T + (1 − N^{−ε})/ε, N = Tᵐ/S^{m−1},
     as if there were N scores that all equal ⟨s, v⟩/T. For α ≤ 1 the bound is Jensen's, and all scores carry mass.
     """
-    row.tolerance, row.cut = np.inf, -np.inf
+    row.tolerance, row.lowest = np.inf, -np.inf
     if row.order > 0 or not row.top > -np.inf:
         return
     row.tolerance = _tolerance(row.epsilon, 0, eps)
@@ -98,7 +98,7 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
         a = row.origin + m / ratio + _shrunk(row.slope * integer_power(ratio, m - 1), row.epsilon, row.k)
         # Rounding may carry it past the root by a few units in the last place: step back by more than that.
         _start_at(row, a - 64.0 * eps * (1.0 + a))
-        row.cut = partition(row) - row.k
+        row.lowest = normaliser(row) - row.k
     else:
         _start_at(row, max(0.0, row.mean + _shrunk(flat[0], row.epsilon, row.k)))
 
@@ -107,7 +107,9 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
 def narrow(scores, j, candidates, row):  # type: ignore[no-untyped-def]
     """candidates[j] ← the scores that can carry mass; not at integer orders."""
     if row.order == 0 and row.top > -np.inf:
-        kept = compress_above(scores, j * np.uint64(scores.shape[1]), row.n, scores.dtype.type(row.cut), candidates, j)
+        kept = compress_above(
+            scores, j * np.uint64(scores.shape[1]), row.n, scores.dtype.type(row.lowest), candidates, j
+        )
         row.n = pad(candidates, j, kept, -np.inf)
 
 
@@ -131,7 +133,7 @@ def climb(v, rows, count):  # type: ignore[no-untyped-def]
 
 
 @njit
-def partition(row):  # type: ignore[no-untyped-def]
+def normaliser(row):  # type: ignore[no-untyped-def]
     """A, or the bound of it."""
     return row.origin if row.constant == 1.0 else row.origin + row.k
 
@@ -172,13 +174,13 @@ def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
 
 
 @njit
-def flat_partitions(n):  # type: ignore[no-untyped-def]
+def flat_normalisers(n):  # type: ignore[no-untyped-def]
     """n, and A of n scores that are all 0 at α = 1 + 1/m, m = 1 … 4.
 
     With the mean of any n scores added it is a lower bound of their A, by Jensen's inequality: exp_{2−α} is convex.
     """
-    partitions = np.empty(5)
-    partitions[0] = n
+    normalisers = np.empty(5)
+    normalisers[0] = n
     for m in range(1, 5):
-        partitions[m] = m - m * n ** (-1.0 / m)
-    return partitions
+        normalisers[m] = m - m * n ** (-1.0 / m)
+    return normalisers

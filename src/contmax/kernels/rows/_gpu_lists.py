@@ -1,21 +1,22 @@
-"""Rows that do not fit on the chip: what may have mass is listed while a row is read, once, by many programs.
+"""Candidate lists of rows that do not fit on the chip: many programs read a row once, and list what may have mass.
 
-The threshold of any part of a row is a lower bound of the row's own. A program of one warp reads a slice of a row chunk
-by chunk, and keeps the largest score that each of its threads has met: from these few scores it knows a bound, which
-grows as it reads. Scores above it are listed, among them all that have mass in the row. The lists of a row are then a
-short row (`_long_rows`). Where a list overflows (flat rows, α ≤ 1) its count says so.
+The threshold of any part of a row is a lower bound of the row's own. A program of one warp reads a slice of a row tile
+by tile, and remembers the largest score that each of its threads has met. The threshold of these 32 scores is a bound
+that grows as the program reads. Scores above the bound are listed, among them all that have mass in the row. Together
+the lists of a row are a short row (`_gpu_long_rows`). A list that overflows (flat rows, α ≤ 1) has a count above its
+capacity.
 """
 
 import triton
 import triton.language as tl
 
 from contmax.kernels.rows._gpu_rows import epsilon_of_rows, row_offsets
-from contmax.kernels.rows._gpu_soft_targets import soft_sums
+from contmax.kernels.rows._gpu_soft_rows import soft_sums
 from contmax.kernels.rows._gpu_solve import NOTHING, climb
 
-# Scores of a chunk that a thread lists one after the other.
+# Up to this many scores of a tile a thread lists one after the other.
 _FEW_OF_A_THREAD = tl.constexpr(3)
-# What a sum and a difference may lose of a float32, with a margin.
+# The relative rounding error of a sum and a difference in float32, with a margin.
 _LAST_BITS = tl.constexpr(2.4e-7)
 
 
@@ -31,7 +32,7 @@ def load_chunk(X, M, at, mask_at, start, n, HAS_MASK: tl.constexpr, CHUNK: tl.co
 
 @triton.jit
 def by_threads(x, VECTOR: tl.constexpr):
-    """A chunk as (turns, 32, VECTOR): what each thread of a warp holds of it, VECTOR side by side."""
+    """A tile as (turns, 32, VECTOR): each thread of a warp holds VECTOR numbers side by side in each turn."""
     return tl.reshape(x, [x.shape[0] // (32 * VECTOR), 32, VECTOR])
 
 
@@ -43,50 +44,50 @@ def largest_of_threads(x, VECTOR: tl.constexpr):
 
 @triton.jit
 def append(VALUES, PLACES, first, count, x, bound, column, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
-           KEEPS_PLACES: tl.constexpr):  # fmt: skip
-    """List the scores of a chunk that are above a bound, from `count` on, and where they are: the new count.
+           HAS_PLACES: tl.constexpr):  # fmt: skip
+    """List the scores of a tile that are above a bound, from `count` on, and their places; returns the new count.
 
-    Where every thread has few of them, one of each is listed at a time: so nothing is moved between threads.
+    Where every thread has few of them, each thread lists one at a time: no number moves between threads.
     """
     columns = column + tl.arange(0, x.shape[0])
-    keep = x > bound
-    counts = tl.sum(tl.sum(by_threads(keep.to(tl.int32), VECTOR), 2), 0)
+    above = x > bound
+    counts = tl.sum(tl.sum(by_threads(above.to(tl.int32), VECTOR), 2), 0)
     if tl.max(counts, 0) <= _FEW_OF_A_THREAD:
-        held, at = by_threads(tl.where(keep, x, -float("inf")), VECTOR), by_threads(columns, VECTOR)
+        held, at = by_threads(tl.where(above, x, -float("inf")), VECTOR), by_threads(columns, VECTOR)
         for _ in range(tl.max(counts, 0)):
             largest = tl.max(tl.max(held, 2), 0)
             found = (largest > -float("inf")).to(tl.int32)
             place = count + tl.cumsum(found, 0) - 1
-            # The first of equals.
+            # Of equal scores the first one.
             where = tl.where(held == largest[None, :, None], at, 2147483647)
             where = tl.min(tl.min(where, 2), 0)
             fits = (found > 0) & (place < CAPACITY)
             tl.store(VALUES + first + place, largest.to(VALUES.dtype.element_ty), mask=fits)
-            if KEEPS_PLACES:
+            if HAS_PLACES:
                 tl.store(PLACES + first + place, where.to(tl.int16), mask=fits)
             count += tl.sum(found, 0)
             held = tl.where(at == where[None, :, None], -float("inf"), held)
     else:
-        place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
-        fits = keep & (place < CAPACITY)
+        place = count + tl.cumsum(above.to(tl.int32), 0) - 1
+        fits = above & (place < CAPACITY)
         tl.store(VALUES + first + place, x.to(VALUES.dtype.element_ty), mask=fits)
-        if KEEPS_PLACES:
+        if HAS_PLACES:
             tl.store(PLACES + first + place, columns.to(tl.int16), mask=fits)
         count += tl.sum(counts, 0)
     return count
 
 
 @triton.jit
-def bound_of_rows(y, epsilon, partition, t, K: tl.constexpr, PER_ROW: tl.constexpr):
-    """A of rows y ≤ 0, roughly, from a lower bound of it and its t; K as `solve_long_rows` chooses it."""
+def bound_of_rows(y, epsilon, normaliser, t, K: tl.constexpr, PER_ROW: tl.constexpr):
+    """A of rows y ≤ 0, to four digits, from a lower bound of A and its t; K as `solve_long_rows` chooses it."""
     if PER_ROW:
         if tl.min(tl.abs(epsilon), 0) >= 0.1:
-            partition, t = climb(y, epsilon, partition, t, 0, True)
+            normaliser, t = climb(y, epsilon, normaliser, t, 0, True)
         else:
-            partition, t = climb(y, epsilon, partition, t, -1, True)
+            normaliser, t = climb(y, epsilon, normaliser, t, -1, True)
     else:
-        partition, t = climb(y, epsilon, partition, t, K, True)
-    return partition
+        normaliser, t = climb(y, epsilon, normaliser, t, K, True)
+    return normaliser
 
 
 @triton.jit
@@ -96,11 +97,12 @@ def list_scores(
     K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr,
     SLICE: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """List the scores of a slice that may have mass; for a map also their places, and p is cleared.
+    """List the scores of a slice that may have mass; for a map also list their places, and clear p.
 
-    Of each slice the maximum is kept, NaN if there is a NaN or +inf, and a lower bound of maximum + A. For a loss the
-    largest score of every chunk goes into the cut of the row. Soft targets Q are read along: SUMS gets the sums of
-    `soft_sums` of each slice, that of scores less the maximum of the slice, and that maximum.
+    PEAKS gets two numbers of each slice: its maximum, NaN if the slice has a NaN or +inf, and a lower bound of
+    maximum + A. For a loss the maxima of tiles go into the statistics CUT of the row. Soft targets Q are read along:
+    SUMS gets the three sums of `soft_sums` of each slice, whether a target is impossible, and the score from which the
+    third sum counts.
     """
     r, slice_ = tl.program_id(0), tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     row = r + tl.arange(0, 1)
@@ -112,12 +114,12 @@ def list_scores(
     first = slice_.to(tl.int64) * CAPACITY
     largest = tl.full([32], -float("inf"), tl.float32)
     top = -float("inf")
-    level = tl.full([1], -float("inf"), tl.float32)  # maximum + A, or less
+    absolute = tl.full([1], -float("inf"), tl.float32)  # a lower bound of maximum + A
     bound = -float("inf")
     count = 0
     mass, bits, product = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
     impossible = tl.zeros([1], tl.int32)
-    level_of_sums = 0.0
+    origin = 0.0
     begin = tl.program_id(1) * SLICE
     for start in range(begin, tl.minimum(begin + SLICE, n), CHUNK):
         columns = start + tl.arange(0, CHUNK)
@@ -125,44 +127,44 @@ def list_scores(
         if IS_MAP:
             tl.store(P + r.to(tl.int64) * n + columns, tl.zeros([CHUNK], P.dtype.element_ty), mask=columns < n)
         of_threads = largest_of_threads(x, VECTOR)
-        chunk_top = tl.max(of_threads, 0)
+        tile_maximum = tl.max(of_threads, 0)
         if not IS_MAP:
-            tl.store(CUT + r.to(tl.int64) * width + 4 + start // CHUNK, chunk_top)
+            tl.store(CUT + r.to(tl.int64) * width + 4 + start // CHUNK, tile_maximum)
         if IS_SOFT:
             y_soft = tl.load(Q + r.to(tl.int64) * n + columns, mask=columns < n, other=0.0).to(tl.float32)
-            met = tl.maximum(top, chunk_top)
+            met = tl.maximum(top, tile_maximum)
             met = tl.where(met == -float("inf"), 0.0, met)
             more = soft_sums(y_soft[None, :], (x - met)[None, :], epsilon, K)
-            # The sum so far moves to the new level.
-            product += mass * (level_of_sums - met) + more[2]
-            level_of_sums = met
+            # Scores count from the maximum met so far, so the sum moves with it.
+            product += mass * (origin - met) + more[2]
+            origin = met
             mass += more[0]
             bits += more[1]
             impossible = tl.maximum(impossible, more[3])
-        top = tl.maximum(top, chunk_top)
-        # What a list that is full leaves out, nobody will look for in it.
-        if (chunk_top > bound) & (count <= CAPACITY):
+        top = tl.maximum(top, tile_maximum)
+        # Overflowing lists are never read; stop appending.
+        if (tile_maximum > bound) & (count <= CAPACITY):
             largest = tl.maximum(largest, of_threads)
             y = largest - top
             y = tl.where(y < NOTHING, NOTHING, y)[None, :]
-            partition = tl.maximum(level - top, 0.0)
-            partition = bound_of_rows(y, epsilon, partition, 1.0 - epsilon * partition, K, PER_ROW)
-            # A little lower, so that rounding loses nothing: also where the scores are so large that all which have
-            # mass are equal, or A is less than the distance between two numbers.
-            level = top + partition - _LAST_BITS * tl.abs(top)
-            below = level - reach - (1e-5 if K > 0 else 1e-3) * (1.0 + partition)
+            normaliser = tl.maximum(absolute - top, 0.0)
+            normaliser = bound_of_rows(y, epsilon, normaliser, 1.0 - epsilon * normaliser, K, PER_ROW)
+            # Lower by the rounding error, so that no score with mass is lost: also where scores are so large that all
+            # scores with mass are equal, or that A is less than the distance between neighbouring numbers.
+            absolute = top + normaliser - _LAST_BITS * tl.abs(top)
+            below = absolute - reach - (1e-5 if K > 0 else 1e-3) * (1.0 + normaliser)
             bound = tl.max(tl.where(reaches, below, -float("inf")), 0)
             count = append(SCORES, PLACES, first, count, x, bound, start - begin, CAPACITY, VECTOR, IS_MAP)
     tl.store(COUNTS + slice_, count)
     tl.store(PEAKS + 2 * slice_, tl.where(top == -float("inf"), top, top + (top - top)))
-    tl.store(PEAKS + 2 * slice_ + 1 + tl.arange(0, 1), level)
+    tl.store(PEAKS + 2 * slice_ + 1 + tl.arange(0, 1), absolute)
     if IS_SOFT:
         sums = SUMS + 5 * slice_ + tl.arange(0, 1)
         tl.store(sums, mass)
         tl.store(sums + 1, bits)
         tl.store(sums + 2, product)
         tl.store(sums + 3, impossible.to(tl.float32))
-        tl.store(sums + 4, mass * 0.0 + level_of_sums)
+        tl.store(sums + 4, mass * 0.0 + origin)
 
 
 @triton.jit
@@ -190,10 +192,10 @@ def list_support(
 
 @triton.jit
 def listed_slots(COUNTS, r, slices, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr):
-    """The slots of all lists of row r, each (SLICES·SLOTS,): whether one is taken, its index, the slice it is of."""
+    """The slots of all lists of row r, each (SLICES·SLOTS,): whether it holds a score, its index, and its slice."""
     slot = tl.arange(0, SLICES * SLOTS)
     slice_ = slot // SLOTS
     count = tl.load(COUNTS + r * slices + slice_, mask=slice_ < slices, other=0)
-    # Of a list that overflowed the count is larger than what it holds.
+    # The count of a list that overflowed is above its capacity.
     taken = slot % SLOTS < tl.minimum(count, CAPACITY)
     return taken, (r.to(tl.int64) * slices + slice_) * CAPACITY + slot % SLOTS, slice_

@@ -1,13 +1,15 @@
-"""Rows that do not fit on the chip, from their lists (`_lists`), or, where a list overflowed, by reading them again."""
+"""Rows that do not fit on the chip: forward and backward from their candidate lists (`_gpu_lists`).
+
+Rows with a list that overflowed are read again, once for each step of Newton's method.
+"""
 
 import triton
 import triton.language as tl
 
 from contmax.kernels.rows._gpu_lists import listed_slots, load_chunk
 from contmax.kernels.rows._gpu_row_loss import smoothed, store_cut, store_loss, target_score
-from contmax.kernels.rows._gpu_rows import epsilon_of_rows, row_offsets
-from contmax.kernels.rows._gpu_soft_rows import store_soft_loss
-from contmax.kernels.rows._gpu_soft_targets import soft_terms
+from contmax.kernels.rows._gpu_rows import curvature, epsilon_of_rows, escort_of, row_offsets, saturated, unbiased
+from contmax.kernels.rows._gpu_soft_rows import soft_terms, store_soft_loss
 from contmax.kernels.rows._gpu_solve import (
     NOTHING,
     exceeds,
@@ -24,7 +26,7 @@ def chunk_sums(
     X, M, at, mask_at, n, top, t, epsilon,
     K: tl.constexpr, ROUGH: tl.constexpr, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Sums of weights, of escorts and of weights times y over a row, each (1,), by reading it again."""
+    """Sums of weights, of escorts and of weights times y over a whole row, each (1,)."""
     # Threads wait for each other once, at the end.
     total = tl.zeros([1, CHUNK], tl.float32)
     slope = tl.zeros([1, CHUNK], tl.float32)
@@ -48,20 +50,20 @@ def listed_scores(SCORES, listed, slot, top):
 
 @triton.jit
 def solve_listed(
-    P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, partition, t,
+    P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, normaliser, t,
     K: tl.constexpr, ROUGH: tl.constexpr, IS_MAP: tl.constexpr,
     SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """A and t of row r from its lists, and the sums of `chunk_sums`, each (1,); of a map p is stored."""
+    """A and t of row r from its lists, and the sums of `chunk_sums`, each (1,); for a map, store p."""
     listed, slot, slice_ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
     y = listed_scores(SCORES, listed, slot, top)
-    partition, t, weight, total, slope = solved_from(y, epsilon, partition, t, K, ROUGH)
+    normaliser, t, weight, total, slope = solved_from(y, epsilon, normaliser, t, K, ROUGH)
     product = tl.sum(tl.where(weight > 0.0, weight * y, 0.0), 1)
     if IS_MAP:
         place = tl.load(PLACES + slot, mask=listed, other=0).to(tl.int32) + slice_ * SLICE
         p = tl.sum(weight / tl.where(total > 0.0, total, 1.0)[:, None], 0)
         tl.store(P + r.to(tl.int64) * n + place, p.to(P.dtype.element_ty), mask=listed)
-    return partition, t, total, slope, product
+    return normaliser, t, total, slope, product
 
 
 @triton.jit
@@ -71,8 +73,8 @@ def listed_soft_terms(SUMS, r, slices, top, epsilon, smoothing, K: tl.constexpr,
     sums_at, exists = SUMS + 5 * (r * slices + each), each < slices
     masses = tl.load(sums_at, mask=exists, other=0.0)
     products = tl.load(sums_at + 2, mask=exists, other=0.0)
-    levels = tl.load(sums_at + 4, mask=exists, other=0.0)
-    products += tl.where(masses != 0.0, masses * (levels - top), 0.0)
+    origins = tl.load(sums_at + 4, mask=exists, other=0.0)
+    products += tl.where(masses != 0.0, masses * (origins - top), 0.0)
     bits = tl.sum(tl.load(sums_at + 1, mask=exists, other=0.0)[None, :], 1)
     impossible = tl.max(tl.load(sums_at + 3, mask=exists, other=0.0)[None, :], 1)
     mass, product = tl.sum(masses[None, :], 1), tl.sum(products[None, :], 1)
@@ -88,26 +90,25 @@ def solve_long_rows(
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """`solve_long_row` of each; one with an α of its own, not next to 1, by the arithmetic that costs less."""
+    """`solve_long_row` of each row: K = 0 costs less than K = −1, which a row with an α of its own needs next to 1."""
     row = tl.program_id(0) + tl.arange(0, 1)
     epsilon = epsilon_of_rows(A, fixed_epsilon, row, row >= 0, PER_ROW, 1)
+    tensors = (X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, LOSS)
+    numbers = (n, slices, epsilon, smoothing, width, size_b, size_c, xa, xb, xc, ma, mb, mc)
     if PER_ROW:
         if tl.min(tl.abs(epsilon), 0) >= 0.1:
             solve_long_row(
-                X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, LOSS, n, slices, epsilon, smoothing, width,
-                size_b, size_c, xa, xb, xc, ma, mb, mc, 0, HAS_MASK, HAS_TARGET, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_LOSS,
+                *tensors, *numbers, 0, HAS_MASK, HAS_TARGET, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_LOSS,
                 CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
             )  # fmt: skip
         else:
             solve_long_row(
-                X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, LOSS, n, slices, epsilon, smoothing, width,
-                size_b, size_c, xa, xb, xc, ma, mb, mc, -1, HAS_MASK, HAS_TARGET, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_LOSS,
+                *tensors, *numbers, -1, HAS_MASK, HAS_TARGET, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_LOSS,
                 CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
             )  # fmt: skip
     else:
         solve_long_row(
-            X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, LOSS, n, slices, epsilon, smoothing, width,
-            size_b, size_c, xa, xb, xc, ma, mb, mc, K, HAS_MASK, HAS_TARGET, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_LOSS,
+            *tensors, *numbers, K, HAS_MASK, HAS_TARGET, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_LOSS,
             CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
         )  # fmt: skip
 
@@ -121,10 +122,10 @@ def solve_long_row(
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """p of a row into what is cleared, or the cut of the row; and its loss or Ω* where asked for.
+    """p of a row (its zeros are there already), or the statistics of the row for a loss; the loss or Ω* if NEEDS_LOSS.
 
-    SLICES and SLOTS are powers of two that hold the slices of a row and the slots of a list; SHORT of these are enough
-    for most lists.
+    SLICES and SLOTS are powers of two that hold the slices of a row and the slots of a list; SHORT slots are enough for
+    most lists.
     """
     # Four digits are enough for probabilities in half precision.
     ROUGH: tl.constexpr = IS_MAP and not NEEDS_LOSS and P.dtype.element_ty.primitive_bitwidth == 16
@@ -134,50 +135,50 @@ def solve_long_row(
     mask_ats = row_offsets(row, size_b, size_c, ma, mb, mc)
     at, mask_at = tl.max(ats, 0), tl.max(mask_ats, 0)
     each = tl.arange(0, SLICES)
-    tops = tl.load(PEAKS + 2 * (r * slices + each), mask=each < slices, other=-float("inf"))
-    levels = tl.load(PEAKS + 2 * (r * slices + each) + 1, mask=each < slices, other=-float("inf"))
-    broken = tl.sum(tl.where(tops == tops, 0.0, tops), 0)
-    highest = tl.max(tops, 0)
+    maxima = tl.load(PEAKS + 2 * (r * slices + each), mask=each < slices, other=-float("inf"))
+    bounds = tl.load(PEAKS + 2 * (r * slices + each) + 1, mask=each < slices, other=-float("inf"))
+    broken = tl.sum(tl.where(maxima == maxima, 0.0, maxima), 0)
+    highest = tl.max(maxima, 0)
     top = tl.where(highest == -float("inf"), 0.0, highest)
     longest = tl.max(tl.load(COUNTS + r * slices + each, mask=each < slices, other=0), 0)
-    partition = tl.zeros([1], tl.float32) + tl.maximum(tl.max(levels, 0) - top, 0.0) + broken
-    t = 1.0 - epsilon * partition
+    normaliser = tl.zeros([1], tl.float32) + tl.maximum(tl.max(bounds, 0) - top, 0.0) + broken
+    t = 1.0 - epsilon * normaliser
     total, slope = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
     product = tl.zeros([1], tl.float32)
     if longest <= tl.minimum(SHORT, CAPACITY):
-        partition, t, total, slope, product = solve_listed(
-            P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, partition, t, K, ROUGH, IS_MAP, SLICE, CAPACITY,
+        normaliser, t, total, slope, product = solve_listed(
+            P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, normaliser, t, K, ROUGH, IS_MAP, SLICE, CAPACITY,
             SLICES, SHORT,
         )  # fmt: skip
     elif (SHORT < SLOTS) & (longest <= CAPACITY):
-        partition, t, total, slope, product = solve_listed(
-            P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, partition, t, K, ROUGH, IS_MAP, SLICE, CAPACITY,
+        normaliser, t, total, slope, product = solve_listed(
+            P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, normaliser, t, K, ROUGH, IS_MAP, SLICE, CAPACITY,
             SLICES, SLOTS,
         )  # fmt: skip
     else:
-        # The threshold of those that found a place is a lower bound, close to that of all.
+        # A of the listed scores is a lower bound, close to A of all.
         listed, slot, _ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
-        partition, t = solve(listed_scores(SCORES, listed, slot, top), epsilon, partition, t, K, ROUGH)
+        normaliser, t = solve(listed_scores(SCORES, listed, slot, top), epsilon, normaliser, t, K, ROUGH)
         steps = 0
         climbing, arriving = True, False
         while climbing:
             total, slope, product = chunk_sums(X, M, at, mask_at, n, top, t, epsilon, K, ROUGH, HAS_MASK, CHUNK)
-            step = newton_step(total, slope, partition, t, epsilon, K)
-            # The last step is taken too, and the sums are those after it.
+            step = newton_step(total, slope, normaliser, t, epsilon, K)
+            # One more reading after the last step gives the sums that belong to it.
             climbing = (not arriving) & (steps < 40)
             if not ROUGH and K != 1 and K <= 2:  # as in `solved_from`
-                # What the digits of t, next to α = 1 those of A, cannot hold is left for good.
+                # A step below the last digit of t (next to α = 1 of A) cannot remove the rest.
                 near = tl.abs(epsilon) < 0.1
-                moves_on = tl.where(near, partition + step != partition, t - epsilon * step != t)
-                left = moves_on & exceeds(total, partition, t, epsilon, K, ROUGH)
+                moves_on = tl.where(near, normaliser + step != normaliser, t - epsilon * step != t)
+                left = moves_on & exceeds(total, normaliser, t, epsilon, K, ROUGH)
                 climbing = ((not arriving) | (tl.max(left.to(tl.int32), 0) > 0)) & (steps < 40)
             moves = is_climbing(step, t, K, ROUGH)
             if ROUGH and K != 1:
-                moves = moves | exceeds(total, partition, t, epsilon, K, ROUGH)
+                moves = moves | exceeds(total, normaliser, t, epsilon, K, ROUGH)
             arriving = tl.max(moves.to(tl.int32), 0) == 0
             steps += 1
             if climbing:
-                partition += step
+                normaliser += step
                 t -= epsilon * step
     if IS_MAP and ((longest > CAPACITY) | (broken != 0.0)):
         for start in range(0, n, CHUNK):
@@ -186,7 +187,7 @@ def solve_long_row(
             every, _ = relative_weights(tl.where(scores < NOTHING, NOTHING, scores), t, epsilon, K, ROUGH)
             masses = tl.sum(every / tl.where(total > 0.0, total, 1.0)[:, None], 0) + broken
             tl.store(P + r.to(tl.int64) * n + columns, masses.to(P.dtype.element_ty), mask=columns < n)
-    partition += newton_step(total, slope, partition, t, epsilon, K)
+    normaliser += newton_step(total, slope, normaliser, t, epsilon, K)
     row_top = tl.zeros([1], tl.float32) + highest
     linear, share = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
     if HAS_TARGET or IS_SOFT:
@@ -207,7 +208,7 @@ def solve_long_row(
     if not IS_MAP:
         store_cut(CUT, row, row >= 0, width, row_top, t + broken, total, share)
     if NEEDS_LOSS:
-        gain = (epsilon * product / tl.where(total > 0.0, total, 1.0) + partition) / (1.0 + epsilon) + broken
+        gain = (epsilon * product / tl.where(total > 0.0, total, 1.0) + normaliser) / (1.0 + epsilon) + broken
         if IS_SOFT:
             cost, scale = listed_soft_terms(SUMS, r, slices, top, epsilon, smoothing, K, SLICES)
             store_soft_loss(LOSS, CUT, row, row >= 0, width, row_top, gain, cost - linear, scale)
@@ -216,3 +217,97 @@ def solve_long_row(
             tl.store(LOSS + row, gain.to(tl.float64), mask=row >= 0)
         else:
             store_loss(LOSS, row, row >= 0, row_top, gain, linear, HAS_TARGET)
+
+
+@triton.jit
+def fill_listed(
+    G, DX, MASSES, PLACES, COUNTS, r, at, here, slices, gn, epsilon,
+    K: tl.constexpr, NEEDS_ALPHA: tl.constexpr, ROUGH: tl.constexpr,
+    SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """Store the gradient of row r from its lists; returns minus the gradient of its α, 0 where not needed."""
+    listed, slot, slice_ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
+    p = tl.load(MASSES + slot, mask=listed, other=0.0).to(tl.float32)
+    place = tl.load(PLACES + slot, mask=listed, other=0).to(tl.int32) + slice_ * SLICE
+    g = tl.load(G + at + place * gn, mask=listed, other=0.0).to(tl.float32)
+    s = tl.max(escort_of(p[None, :], epsilon, K, ROUGH), 0)
+    anchor = tl.max(tl.where(p == tl.max(p, 0), g, -float("inf")), 0)
+    centred = tl.where(listed, g - anchor, 0.0)
+    mass = tl.sum(s, 0)
+    deviation = centred - tl.sum(s * centred, 0) / tl.where(mass > 0.0, mass, 1.0)
+    tl.store(DX + here + place, saturated(s * deviation, DX), mask=listed)
+    slope = 0.0
+    if NEEDS_ALPHA:
+        rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon, ROUGH), 0)
+        moved = tl.where(listed, s * deviation, 0.0)
+        slope += unbiased(tl.sum(moved * rate, 0), tl.sum(moved, 0), tl.sum(s * rate, 0), mass)
+    return slope
+
+
+@triton.jit
+def backward_long_rows(
+    P, G, A, DX, DA, MASSES, PLACES, COUNTS, n, slices, fixed_epsilon, size_b, size_c, ga, gb, gc, gn,
+    K: tl.constexpr, PER_ROW: tl.constexpr, NEEDS_ALPHA: tl.constexpr,
+    CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
+    SHORT: tl.constexpr,
+):  # fmt: skip
+    """s (g − ⟨g⟩) as in `backward_rows`; the zeros off the support are there already."""
+    r = tl.program_id(0)
+    row = r + tl.arange(0, 1)
+    here = r.to(tl.int64) * n
+    at = row_offsets(r, size_b, size_c, ga, gb, gc)
+    epsilon = epsilon_of_rows(A, fixed_epsilon, row, row >= 0, PER_ROW, 1)
+    ROUGH: tl.constexpr = P.dtype.element_ty.primitive_bitwidth == 16
+    each = tl.arange(0, SLICES)
+    longest = tl.max(tl.load(COUNTS + r * slices + each, mask=each < slices, other=0), 0)
+    slope = tl.zeros([1], tl.float32)
+    if longest <= tl.minimum(SHORT, CAPACITY):
+        slope -= fill_listed(
+            G, DX, MASSES, PLACES, COUNTS, r, at, here, slices, gn, epsilon, K, NEEDS_ALPHA, ROUGH, SLICE, CAPACITY,
+            SLICES, SHORT,
+        )  # fmt: skip
+    elif (SHORT < SLOTS) & (longest <= CAPACITY):
+        slope -= fill_listed(
+            G, DX, MASSES, PLACES, COUNTS, r, at, here, slices, gn, epsilon, K, NEEDS_ALPHA, ROUGH, SLICE, CAPACITY,
+            SLICES, SLOTS,
+        )  # fmt: skip
+    else:
+        # The anchor is the cotangent of the largest p; threads wait for each other once after each reading.
+        top, anchors = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
+        wrong = tl.zeros([CHUNK], tl.float32)
+        for start in range(0, n, CHUNK):
+            columns = start + tl.arange(0, CHUNK)
+            p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float32)
+            g = tl.load(G + at + columns * gn, mask=(columns < n) & (p > top), other=0.0).to(tl.float32)
+            wrong += tl.where(p == p, 0.0, p)
+            anchors = tl.where(p > top, g, anchors)
+            top = tl.maximum(top, p)
+        broken = tl.sum(wrong, 0)
+        anchor = tl.max(tl.where(top == tl.max(top, 0), anchors, -float("inf")), 0)
+        masses, moments = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
+        for start in range(0, n, CHUNK):
+            columns = start + tl.arange(0, CHUNK)
+            p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float32)
+            g = tl.load(G + at + columns * gn, mask=(columns < n) & (p > 0.0), other=0.0).to(tl.float32)
+            s = tl.max(escort_of(p[None, :], epsilon, K, ROUGH), 0)
+            masses += s
+            moments += tl.where(p > 0.0, s * (g - anchor), 0.0)
+        mass = tl.sum(masses, 0)
+        mean = tl.sum(moments, 0) / tl.where(mass > 0.0, mass, 1.0)
+        along, rest = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
+        rates = tl.zeros([CHUNK], tl.float32)
+        for start in range(0, n, CHUNK):
+            columns = start + tl.arange(0, CHUNK)
+            p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float32)
+            g = tl.load(G + at + columns * gn, mask=(columns < n) & (p > 0.0), other=0.0).to(tl.float32)
+            s = tl.max(escort_of(p[None, :], epsilon, K, ROUGH), 0)
+            deviation = tl.where(p > 0.0, g - anchor - mean, 0.0)
+            tl.store(DX + here + columns, saturated(s * deviation, DX) + broken, mask=columns < n)
+            if NEEDS_ALPHA:
+                rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon, ROUGH), 0)
+                along += s * rate * deviation
+                rest += s * deviation
+                rates += s * rate
+        slope += broken - unbiased(tl.sum(along, 0), tl.sum(rest, 0), tl.sum(rates, 0), mass)
+    if NEEDS_ALPHA:
+        tl.store(DA + row, slope)

@@ -1,7 +1,7 @@
-"""What is stored of a row after its threshold is known: its cut, and its loss against a class or Ω*.
+"""Results of a row with a known normaliser: its loss against a class, or Ω*, and statistics for the backward pass.
 
-The cut of a row is four numbers and, for long rows, the largest score of every span of columns: the backward pass need
-not read where nothing has mass.
+The statistics (CUT) are four numbers and, for rows of several tiles, the maximum of each tile: the backward pass does
+not read tiles without mass.
 """
 
 import triton
@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def store_cut(CUT, r, exists, width, top, t, total, share):
-    """What makes p̂ again from the scores of rows r, (R,): the maximum, t, 1/Σ weights; and the share of smoothing."""
+    """Store the statistics that give p̂ from the scores: maximum, t, 1/Σ weights, share of smoothing; each (R,)."""
     at = CUT + r.to(tl.int64) * width
     tl.store(at, top, mask=exists)
     tl.store(at + 1, t, mask=exists)
@@ -20,15 +20,15 @@ def store_cut(CUT, r, exists, width, top, t, total, share):
 
 @triton.jit
 def store_tops(CUT, x, first, n, SPANS: tl.constexpr, SPAN: tl.constexpr):
-    """The largest of every SPAN of the scores x of one row, into its cut from the span `first` on."""
-    tops = tl.max(tl.reshape(x, [SPANS, SPAN]), 1)
+    """Store the maxima of SPANS tiles of SPAN scores x of one row, from tile `first` on."""
+    maxima = tl.max(tl.reshape(x, [SPANS, SPAN]), 1)
     span = first + tl.arange(0, SPANS)
-    tl.store(CUT + 4 + span, tops, mask=span * SPAN < n)
+    tl.store(CUT + 4 + span, maxima, mask=span * SPAN < n)
 
 
 @triton.jit
 def chunk_has_mass(highest, top, t, epsilon):
-    """Whether the largest score of a chunk, (1,), may have mass in its row; rounding leaves no doubt."""
+    """Whether the maximum of a tile, (1,), may have mass in its row; a margin covers rounding."""
     return tl.max(((epsilon <= 0.0) | ((highest - top) * epsilon + t > -1e-6)).to(tl.int32), 0) > 0
 
 
@@ -38,7 +38,7 @@ def store_loss(LOSS, r, exists, top, gain, linear, HAS_TARGET: tl.constexpr):
     empty = top == -float("inf")
     if HAS_TARGET:
         loss = gain - linear
-        # Below zero is rounding. Nothing to attend: the target, wherever it is, has logit −inf.
+        # Clamp rounding below 0. A fully masked row has infinite loss.
         loss = tl.where(loss < 0.0, 0.0, tl.where(empty, float("inf"), loss))
         tl.store(LOSS + r, loss.to(tl.float64), mask=exists)
     else:

@@ -17,13 +17,13 @@ from contmax.kernels.rows._gpu_solve import (
     sums,
 )
 
-# Columns of rows whose cotangents are all read.
+# Up to this many columns all cotangents are read: that takes less time than to wait for p.
 _NARROW = tl.constexpr(128)
 
 
 @triton.jit
 def row_offsets(r, size_b, size_c, stride_a, stride_b, stride_c):
-    """Where rows r begin."""
+    """The offsets of rows r."""
     c, rest = r % size_c, r // size_c
     b, a = rest % size_b, rest // size_b
     return a.to(tl.int64) * stride_a + b.to(tl.int64) * stride_b + c.to(tl.int64) * stride_c
@@ -47,7 +47,7 @@ def below_maximum(x):
 
 @triton.jit
 def epsilon_of_rows(A, epsilon, r, inside, PER_ROW: tl.constexpr, R: tl.constexpr):
-    """ε = α − 1 of rows r, (R,): one number each, or one for all; 1 where α is more than 2 (`_beyond_two`)."""
+    """ε = α − 1 of rows r, (R,): one number each, or one for all; 1 where α > 2, which `_gpu_beyond_two` overwrites."""
     if PER_ROW:
         alpha = tl.load(A + r, mask=inside, other=1.5).to(tl.float32)
         return tl.where(alpha > 2.0, 1.0, alpha - 1.0)
@@ -62,7 +62,7 @@ def forward_rows(
     K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, NEEDS_OMEGA: tl.constexpr,
     R: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """p of rows, and Ω* less the maximum of the scores where asked for."""
+    """p of rows, and Ω* less the maximum of the scores where NEEDS_OMEGA."""
     r = tl.program_id(0) * R + tl.arange(0, R)
     columns = tl.arange(0, B)
     exists = r < rows
@@ -73,17 +73,17 @@ def forward_rows(
     epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
     ROUGH: tl.constexpr = (P.dtype.element_ty.primitive_bitwidth == 16) and not NEEDS_OMEGA
     if PER_ROW:
-        partition, t, weight, total, slope = solved_weights_of_rows(y, epsilon, ROUGH, B)
+        normaliser, t, weight, total, slope = solved_weights_of_rows(y, epsilon, ROUGH, B)
     else:
-        partition, t, weight, total, slope = solved_weights(y, epsilon, K, ROUGH, B)
+        normaliser, t, weight, total, slope = solved_weights(y, epsilon, K, ROUGH, B)
     # An empty row has no mass, and keeps none; a row with NaN has a NaN threshold, but weights without.
     p = tl.fma(weight, (1.0 / tl.where(total > 0.0, total, 1.0))[:, None], (t * 0.0)[:, None])
     tl.store(P + r.to(tl.int64)[:, None] * n + columns[None, :], p.to(P.dtype.element_ty), mask=inside)
     if NEEDS_OMEGA:
         # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
-        partition += newton_step(total, slope, partition, t, epsilon, K)
+        normaliser += newton_step(total, slope, normaliser, t, epsilon, K)
         product = tl.sum(tl.where(p > 0.0, p * y, 0.0), 1)
-        gain = (epsilon * product + partition) / (1.0 + epsilon)
+        gain = (epsilon * product + normaliser) / (1.0 + epsilon)
         # A maximum that is not a number makes NaN of its difference from itself.
         gain = tl.where(top == -float("inf"), top, gain + (top - top))
         tl.store(OMEGA + r, gain.to(tl.float64), mask=exists)
@@ -138,7 +138,7 @@ def curvature(p, epsilon, ROUGH: tl.constexpr = False):
 
 @triton.jit
 def unbiased(along, rest, rates, mass):
-    """Σ s D (g − ⟨g⟩) less what rounding left in ⟨g⟩, which D makes larger: `rest` is Σ s (g − ⟨g⟩), else 0."""
+    """Σ s D (g − ⟨g⟩) without the rounding error of ⟨g⟩, which D would amplify: `rest` is Σ s (g − ⟨g⟩), exactly 0."""
     return along - rest * (rates / tl.where(mass > 0.0, mass, 1.0))
 
 
@@ -149,7 +149,7 @@ def backward_rows(
 ):  # fmt: skip
     """s (g − ⟨g⟩), s = p^{2−α}, ⟨g⟩ its mean under s; and −Σ s D (g − ⟨g⟩) for α.
 
-    Cotangents of wide rows are read where p > 0.
+    Cotangents of wide rows are read only where p > 0.
     """
     r = tl.program_id(0) * R + tl.arange(0, R)
     columns = tl.arange(0, B)
@@ -158,7 +158,6 @@ def backward_rows(
     here = r.to(tl.int64)[:, None] * n + columns[None, :]
     p = tl.load(P + here, mask=inside, other=0.0).to(tl.float32)
     at = row_offsets(r, size_b, size_c, ga, gb, gc)[:, None] + columns[None, :] * gn
-    # Narrow rows take less time to read than to wait for p.
     wanted = inside if B <= _NARROW else inside & (p > 0.0)
     g = tl.load(G + at, mask=wanted, other=0.0).to(tl.float32)
     epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)

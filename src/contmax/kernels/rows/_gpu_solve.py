@@ -1,16 +1,17 @@
-r"""Where to cut a row, and how much mass each score gets, for scores that are on the chip.
+r"""The normaliser A of rows of scores that are on the chip, and the mass of each score.
 
 With ε = α − 1, k = 1/ε and scores y ≤ 0 less their maximum, p = [1 + ε(y − A)]₊ᵏ = [t + εy]₊ᵏ, t = 1 − εA = p_max^ε.
-Near α = 1 the digits would be lost in t, and p relative to the largest keeps them:
+Scores at and below the threshold τ = A − k have no mass. Near α = 1 the digits would be lost in t, and p relative to
+the largest keeps them:
 
     p / p_max = [1 + c y]₊ᵏ,      c = ε/t.
 
-Either way the weights are divided by their sum, and need no exact A. It is found by Newton's method on the power mean,
-as in `contmax.maps._threshold`.
+Either way the weights are divided by their sum, and need no exact A. Newton's method finds A on the power mean, as in
+`contmax.maps._threshold`.
 
 Rows lie along the first axis of a block, (R, B). K is k where that is a small integer, and powers are products. Any
-other α in (0, 2] takes one logarithm and one exponential per score: K = 0 where it is not next to 1, K = −1 where it
-may be. ROUGH weights, good to four digits, cost half as much: enough for bounds, and for half precision.
+other α in (0, 2] takes one logarithm and one exponential per score: K = 0 where α is not next to 1, K = −1 where it may
+be. ROUGH weights, good to four digits, cost half as much: enough for bounds, and for half precision.
 """
 
 import triton
@@ -18,24 +19,24 @@ import triton.language as tl
 
 from contmax.kernels.gpu._instructions import quick_log2, quick_power
 
-# Scores at or below it are masked ones.
+# Scores at or below this number are masked.
 NOTHING = tl.constexpr(-1.0e30)
 _MOST_STEPS = tl.constexpr(40)
-# Newton's next error is about the square of the last; at α = 2, where the steps end all of a sudden, it need not be.
+# Newton's next error is about the square of the last; not so at α = 2, where p has a kink.
 _LAST_STEP = tl.constexpr(3e-4)
 _LAST_STEP_ROUGH = tl.constexpr(3e-3)
 _LAST_STEP_LINEAR = tl.constexpr(3e-7)
-# What Σ p may exceed 1 by before the last step, and in float32 after it.
+# The most by which Σ p may exceed 1 before the last step, and in float32 after it.
 _LAST_MASS_ROUGH = tl.constexpr(2e-2)
 _LAST_MASS = tl.constexpr(4e-6)
 # Roots up to this share of the largest are 0 but for rounding. At α = 2 the gradient jumps where the threshold meets a
-# score, as it does in rows of tied scores: there a score that rounding leaves above the threshold would take part.
+# score, as it does in rows of tied scores: a score that rounding leaves above the threshold would change the gradient.
 AT_THRESHOLD = tl.constexpr(4e-7)
 
 
 @triton.jit
 def log(u):
-    """ln u for u from 1e-37 on, to an ulp: without the special cases, which cost as much as the rest."""
+    """ln u for u ≥ 1e-37, to an ulp; handling zeros, NaN and subnormal numbers would double the cost."""
     bits = u.to(tl.int32, bitcast=True)
     exponent = (bits - 0x3F2AAAAB) & -0x800000  # u = 2^e m, m in [2/3, 4/3)
     f = (bits - exponent).to(tl.float32, bitcast=True) - 1.0
@@ -48,7 +49,7 @@ def log(u):
 
 @triton.jit
 def rough_log(u):
-    """ln u for u from 1e-37 on, to four digits of it also next to u = 1."""
+    """ln u for u ≥ 1e-37, to four digits also next to u = 1."""
     bits = u.to(tl.int32, bitcast=True)
     exponent = (bits - 0x3F2AAAAB) & -0x800000
     f = (bits - exponent).to(tl.float32, bitcast=True) - 1.0
@@ -58,15 +59,15 @@ def rough_log(u):
 
 @triton.jit
 def log1p(w):
-    """ln(1 + w) for w ≥ −1; of no use at −1 itself."""
+    """ln(1 + w) for w > −1; at −1 a finite number without meaning."""
     u = 1.0 + w
-    lost = tl.where(tl.abs(w) < 0.5, w - (u - 1.0), 0.0)  # what rounding took from 1 + w
+    lost = tl.where(tl.abs(w) < 0.5, w - (u - 1.0), 0.0)  # the rounding error of 1 + w
     return tl.fma(lost, 2.0 - u, log(tl.maximum(u, 1e-37)))
 
 
 @triton.jit
 def expm1_ratio(x):
-    """(eˣ − 1)/x, 1 at 0; to a few digits only."""
+    """(eˣ − 1)/x, 1 at 0, to a few digits."""
     small = tl.abs(x) < 0.02
     return tl.where(small, 1.0 + x * (0.5 + x * 0.16666667), (tl.exp(x) - 1.0) / tl.where(small, 1.0, x))
 
@@ -97,7 +98,7 @@ def rough_escort(w, v, epsilon):
 
 @triton.jit
 def powers_of_roots(u, epsilon, K: tl.constexpr):
-    """u^k and u^{k−1} of roots u ≥ 0, (R, B); K is not −1, and where it is 0 they are good to four digits."""
+    """u^k and u^{k−1} of roots u ≥ 0, (R, B), for K ≥ 0; at K = 0 they are good to four digits."""
     if K == 1:
         return u, tl.where(u > 0.0, 1.0, 0.0)
     elif K == 2:
@@ -116,7 +117,7 @@ def powers_of_roots(u, epsilon, K: tl.constexpr):
 def powers_of_pairs(u, K: tl.constexpr):
     """u^k and u^{k−1} of roots u ≥ 0, (R, B), added up for neighbours, (R, B/2) each; K is 2, 3 or 4.
 
-    Half of the products are contracted into sums here. The compiler may not do so.
+    Half of the products are contracted into sums here, by hand: the compiler must not contract (`gpu/README.md`).
     """
     left, right = tl.split(tl.reshape(u, [u.shape[0], u.shape[1] // 2, 2]))
     if K == 2:
@@ -132,14 +133,14 @@ def powers_of_pairs(u, K: tl.constexpr):
 
 @triton.jit
 def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
-    """p and p^{2−α} of scores (R, B), up to a factor each: those of the largest where K ≤ 0; t and ε are (R,)."""
+    """p and p^{2−α} of scores (R, B); for K ≤ 0 each is divided by its value at the maximum. t and ε are (R,)."""
     if K == 1:
         u = tl.fma(y, epsilon[:, None], t[:, None])
         return powers_of_roots(tl.where(u > (t * AT_THRESHOLD)[:, None], u, 0.0), epsilon, K)
     elif K > 0:
         return powers_of_roots(tl.maximum(tl.fma(y, epsilon[:, None], t[:, None]), 0.0), epsilon, K)
     elif K == 0 and ROUGH:
-        # What is masked has no mass: where ε > 0 its root is 0, else 1e20 or more, of which powers below −2 are 0.
+        # Masked scores have no mass: their root is 0 where ε > 0, else 1e20 or more, of which powers below −2 are 0.
         return powers_of_roots(tl.maximum(tl.fma(y, (epsilon / t)[:, None], 1.0), 0.0), epsilon, K)
     else:
         v = y * (1.0 / t)[:, None]
@@ -158,7 +159,7 @@ def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False
 
 @triton.jit
 def sums(weight, escort):
-    """Sums over rows of two blocks (R, B), each (R,), in one reduction: threads wait for each other once."""
+    """Sums over rows of two blocks (R, B), each (R,), in one reduction, so that threads wait for each other once."""
     return tl.split(tl.sum(tl.join(weight, escort), 1))
 
 
@@ -175,9 +176,9 @@ def sums_of_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
 
 @triton.jit
 def shrinking(total, K: tl.constexpr):
-    """1 − S^{−1/K}, by as few instructions as there are: a short row has no work to hide them behind.
+    """1 − S^{−1/K}, with an error up to 2e-7, in the fewest instructions: a short row has no work to hide them behind.
 
-    It may be off by 2e-7. The sum of the weights is known after every step, and it is what they are divided by.
+    The error does no harm, because in the end weights are divided by their sum.
     """
     some = tl.maximum(total, 1e-37)
     if K == 1:
@@ -191,8 +192,8 @@ def shrinking(total, K: tl.constexpr):
 
 
 @triton.jit
-def log_mass(total, partition, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
-    """The logarithm of Σ p, (R,), from the sum of `relative_weights`; to four digits where ROUGH and it costs less."""
+def log_mass(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
+    """ln Σ p, (R,), from the sum of `relative_weights`; to four digits at K = 0 where ROUGH, which costs less."""
     if K == 0 and ROUGH:
         return (quick_log2(tl.maximum(total, 1e-37)) + quick_log2(tl.maximum(t, 1e-37)) / epsilon) * 0.69314718
     log_total = log(tl.maximum(total, 1e-37))
@@ -203,13 +204,13 @@ def log_mass(total, partition, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr 
         return log_total + far
     else:
         # Near α = 1 the digits are in A, in flat rows at larger α in t.
-        near = log1p_ratio(-epsilon * partition, epsilon, -partition)
+        near = log1p_ratio(-epsilon * normaliser, epsilon, -normaliser)
         return log_total + tl.where(tl.abs(epsilon) < 0.1, near, far)
 
 
 @triton.jit
-def newton_step(total, slope, partition, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
-    """How much A must grow, from the sums of `relative_weights`, each (R,); to four digits where ROUGH."""
+def newton_step(total, slope, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
+    """The step of A, from the sums of `relative_weights`, each (R,); to four digits where ROUGH."""
     ratio = total / tl.maximum(slope, 1e-37)
     if K > 0:
         return ratio * shrinking(total, K) * K
@@ -220,13 +221,13 @@ def newton_step(total, slope, partition, t, epsilon, K: tl.constexpr, ROUGH: tl.
             next_t = quick_power(some, -epsilon) if ROUGH else tl.exp(-epsilon * log(some))
             return ratio * (t - next_t) / epsilon
         else:
-            log_total = log_mass(total, partition, t, epsilon, K)
+            log_total = log_mass(total, normaliser, t, epsilon, K)
             return t * ratio * log_total * expm1_ratio(-epsilon * log_total)
 
 
 @triton.jit
 def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_END: tl.constexpr = False):
-    """Whether another step can change what counts, or anything. NaN never climbs; the last steps may be negative."""
+    """Whether another step can change p beyond its accuracy (TO_THE_END: beyond rounding). NaN never climbs."""
     if K == 1 or TO_THE_END:
         return step > t * _LAST_STEP_LINEAR
     elif ROUGH:
@@ -236,29 +237,29 @@ def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_EN
 
 
 @triton.jit
-def exceeds(total, partition, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """Whether Σ p, from the sum of `relative_weights`, exceeds 1 by more than one step can mend where ROUGH, or by more
-    than rounding, (R,).
+def exceeds(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
+    """Whether Σ p, from the sum of `relative_weights`, exceeds 1 by more than rounding, (R,); where ROUGH, by more than
+    one step can mend.
 
-    The size of a step does not tell: where many scores are next to the threshold it is small, and much mass is left.
+    The size of a step is no measure of that: where many scores are next to the threshold, a small step moves much mass.
     """
     most: tl.constexpr = _LAST_MASS_ROUGH if ROUGH else _LAST_MASS
     if K > 0:
         return total > 1.0 + most
     else:
-        return log_mass(total, partition, t, epsilon, K, ROUGH) > most
+        return log_mass(total, normaliser, t, epsilon, K, ROUGH) > most
 
 
 @triton.jit
 def floor_of_scores(epsilon):
-    """Scores y below −1/ε have no mass: raised to that they still have none. 0 where ε is too small to be of use."""
+    """−1/ε, below which scores y have no mass; 0 where ε is too small for that to be of use."""
     reaches = epsilon > 1e-3
     return tl.where(reaches, -1.0 / tl.where(reaches, epsilon, 1.0), 0.0)
 
 
 @triton.jit
 def bound_of_mean(mean, count, epsilon):
-    """A lower bound of A and its t, each (R,), from the mean of this many scores: p is convex, so 1/count ≥ p there."""
+    """A lower bound of A and its t, each (R,), from the mean of `count` scores: p is convex, so 1/count ≥ p there."""
     reaches = epsilon > 1e-3  # else the bound is worth little
     t = tl.where(reaches, tl.exp(-epsilon * tl.log(count * 1.0)) - epsilon * mean, 1.0 + 0.0 * mean)
     t = tl.where(t > 1.0, 1.0, t)
@@ -267,76 +268,77 @@ def bound_of_mean(mean, count, epsilon):
 
 @triton.jit
 def first_bound(y, epsilon, B: tl.constexpr):
-    """A lower bound of A and its t, each (R,), from the mean of the scores; NaN if there is one among the scores."""
+    """A lower bound of A and its t, each (R,), from the mean of the scores; NaN if a score is NaN."""
     lowest = floor_of_scores(epsilon)[:, None]
     return bound_of_mean(tl.sum(tl.where(y < lowest, lowest, y), 1) / B, B, epsilon)
 
 
 @triton.jit
-def climb(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr, TO_THE_END: tl.constexpr = False):
+def climb(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, TO_THE_END: tl.constexpr = False):
     """Newton's method on rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,); NaN stays NaN."""
     steps = 0
     climbing = True
     while climbing:
         total, slope = sums_of_weights(y, t, epsilon, K, ROUGH)
-        step = newton_step(total, slope, partition, t, epsilon, K, ROUGH)
+        step = newton_step(total, slope, normaliser, t, epsilon, K, ROUGH)
         moves = is_climbing(step, t, K, ROUGH, TO_THE_END)
         if ROUGH and K != 1:
-            moves = moves | exceeds(total, partition, t, epsilon, K, ROUGH)
-        partition += step
+            moves = moves | exceeds(total, normaliser, t, epsilon, K, ROUGH)
+        normaliser += step
         t -= epsilon * step
         steps += 1
         climbing = (tl.max(moves.to(tl.int32), 0) > 0) & (steps < _MOST_STEPS)
-    return partition, t
+    return normaliser, t
 
 
 @triton.jit
-def close_bound(y, epsilon, partition, t, K: tl.constexpr, GROUP: tl.constexpr):
-    """A better lower bound of A and its t: those of the largest of every GROUP scores.
+def close_bound(y, epsilon, normaliser, t, K: tl.constexpr, GROUP: tl.constexpr):
+    """A better lower bound of A and its t, from the largest of every GROUP scores.
 
-    The threshold of a part is a lower bound of that of the whole, and this part has nearly all of the mass.
+    A of some scores is a lower bound of A of all, and these have nearly all of the mass.
     """
     largest = tl.max(tl.reshape(y, [y.shape[0], y.shape[1] // GROUP, GROUP]), 2)
-    return climb(largest, epsilon, partition, t, K, True)
+    return climb(largest, epsilon, normaliser, t, K, True)
 
 
 @triton.jit
-def solve(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr):
-    """A and t of rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,); for few rows a closer bound comes first,
-    where steps are dear: few are left for the whole row.
+def solve(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr):
+    """A and t of rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,).
+
+    Steps over wide rows are dear: there a closer bound comes first, so that few steps are left for the whole row.
     """
     if y.shape[1] >= (4096 if K > 0 else 512):
-        partition, t = close_bound(y, epsilon, partition, t, K, 4)
-    return climb(y, epsilon, partition, t, K, ROUGH)
+        normaliser, t = close_bound(y, epsilon, normaliser, t, K, 4)
+    return climb(y, epsilon, normaliser, t, K, ROUGH)
 
 
 @triton.jit
-def solved_from(y, epsilon, partition, t, K: tl.constexpr, ROUGH: tl.constexpr):
-    """The same, with the weights of the scores, and the sums of these and of their escorts."""
-    partition, t = solve(y, epsilon, partition, t, K, ROUGH)
+def solved_from(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr):
+    """`solve`, with the weights of the scores, and the sums of weights and escorts."""
+    normaliser, t = solve(y, epsilon, normaliser, t, K, ROUGH)
     weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
     total, slope = sums(weight, escort)
-    # Whether a small step has left mass is known only now. Where p is a higher power than the square hardly any is.
-    if not ROUGH and K != 1 and K <= 2:  # noqa: SIM102, the compiler answers this one
-        if tl.max(exceeds(total, partition, t, epsilon, K, ROUGH).to(tl.int32), 0) > 0:
-            partition, t = climb(y, epsilon, partition, t, K, False, True)
+    # Only these sums show whether a small step has left mass; for powers above the square hardly any is left.
+    if not ROUGH and K != 1 and K <= 2:  # noqa: SIM102, decided at compile time
+        if tl.max(exceeds(total, normaliser, t, epsilon, K, ROUGH).to(tl.int32), 0) > 0:
+            normaliser, t = climb(y, epsilon, normaliser, t, K, False, True)
             weight, escort = relative_weights(y, t, epsilon, K)
             total, slope = sums(weight, escort)
-    return partition, t, weight, total, slope
+    return normaliser, t, weight, total, slope
 
 
 @triton.jit
 def solved_weights(y, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, B: tl.constexpr):
-    """The same from the first bound."""
-    partition, t = first_bound(y, epsilon, B)
-    return solved_from(y, epsilon, partition, t, K, ROUGH)
+    """`solved_from` the bound by the mean of the scores."""
+    normaliser, t = first_bound(y, epsilon, B)
+    return solved_from(y, epsilon, normaliser, t, K, ROUGH)
 
 
 @triton.jit
 def solved_weights_of_rows(y, epsilon, ROUGH: tl.constexpr, B: tl.constexpr):
-    """The same for rows with an α of their own: where none is next to 1, by the arithmetic that costs less."""
+    """`solved_weights` of rows with an α each: K = 0 costs less than K = −1, which only rows next to α = 1 need."""
     if tl.min(tl.abs(epsilon), 0) >= 0.1:
-        partition, t, weight, total, slope = solved_weights(y, epsilon, 0, ROUGH, B)
+        normaliser, t, weight, total, slope = solved_weights(y, epsilon, 0, ROUGH, B)
     else:
-        partition, t, weight, total, slope = solved_weights(y, epsilon, -1, ROUGH, B)
-    return partition, t, weight, total, slope
+        normaliser, t, weight, total, slope = solved_weights(y, epsilon, -1, ROUGH, B)
+    return normaliser, t, weight, total, slope
