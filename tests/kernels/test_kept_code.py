@@ -11,6 +11,7 @@ numba = pytest.importorskip("numba", reason="numba is not installed: pip install
 
 from contmax.kernels import _numba_kernels as _kernels  # noqa: E402
 from contmax.kernels import numba as cpu  # noqa: E402
+from contmax.kernels.means import _cpu_means  # noqa: E402
 
 FILES = sorted(path.name for path in Path(_kernels.__file__).parent.glob("*.py"))
 
@@ -67,7 +68,7 @@ def test_numbers_that_are_not_one_after_the_other_need_no_code_of_their_own():
     def use(alpha):
         p, _ = cpu.regularized_max_rows(torch.zeros(4, 3), alpha)
         cpu.pull_back_rows(p, p, alpha, needs_alpha=True)
-        cpu.line_scale_means(alpha, alpha, alpha, alpha[:2], alpha[:2], (4.0, 1.0, 1.0, 0.5, 0.5))
+        _cpu_means.line_scale_means(alpha, alpha, alpha, alpha[:2], alpha[:2], (4.0, 1.0, 1.0, 0.5, 0.5))
         return [len(kernel.signatures) for kernel in kernels]
 
     kernels = (_kernels.forward_kernel, _kernels.backward_kernel, _kernels.line_scale_kernel)

@@ -21,14 +21,16 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
+from contmax._backend import Backend, backend_of
 from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
+from contmax.expectations._derivatives import expectation_by, register_family
 from contmax.expectations._expectation import register_expectation, working_dtype
 from contmax.expectations._matrix_form import MatrixForm
-from contmax.expectations._plane_compiled import compiled_plane_expectation
 from contmax.expectations._plane_form import plane_form
 from contmax.expectations._scale_mean import Form, mean_over_scales, scale_order
+from contmax.kernels import means
 
 # In float32 the phases of the path lose too many roundings below this ν, α > 2, and its exponent above that one.
 _SINGLE_ORDERS = 3.0, 32.0
@@ -50,7 +52,7 @@ def beta_gaussian(density: MultivariateBetaGaussian, basis: MultivariateGaussian
     if not isinstance(alpha, Tensor) and alpha == 1:
         return gaussian(loc, tril, basis)
     k = None if isinstance(alpha, Tensor) or basis.event_dim != 2 else plane_order(alpha)
-    compiled = None if k is None else _on_the_plane(loc, tril, basis, k)
+    compiled = None if k is None else _by_kernel(loc, tril, basis, k)
     if compiled is not None:
         return compiled
     reference = partial(_mean_over_scales, diagonal=basis.is_diagonal)
@@ -124,7 +126,7 @@ def _form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, diagona
 def gaussian(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis) -> Tensor:
     """N(μ; μ_j, LLᵀ + Σ_j): on the plane without any factorisation, elsewhere with one Cholesky factor in float64."""
     if basis.event_dim == 2:
-        compiled = _on_the_plane(loc, tril, basis, math.inf)
+        compiled = _by_kernel(loc, tril, basis, math.inf)
         if compiled is not None:
             return compiled
     return _in_chunks(partial(_closed_form, diagonal=basis.is_diagonal), (loc, tril), basis, _FEWEST_PAIRS)
@@ -142,14 +144,21 @@ def _closed_form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, 
     return torch.exp(-0.5 * white.square().sum(-1) - _log_volume(total)).to(dtype)
 
 
-def _on_the_plane(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis, k: float) -> Tensor | None:
-    """r by a compiled kernel in the dtype that the arguments promote to, or None where none fits."""
-    centre, basis_tril = basis.loc, basis.scale_tril
-    if loc.dtype == tril.dtype == centre.dtype == basis_tril.dtype == torch.float32:
-        return compiled_plane_expectation(loc, tril, centre, basis_tril, k)
-    dtype = working_dtype(loc, tril, centre)
-    compiled = compiled_plane_expectation(loc.to(dtype), tril.to(dtype), centre.to(dtype), basis_tril.to(dtype), k)
-    return None if compiled is None else compiled.to(torch.promote_types(loc.dtype, centre.dtype))
+def _by_kernel(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis, k: float) -> Tensor | None:
+    """r on the plane by Triton's kernels in the dtype that the arguments promote to, or None where they take it not."""
+    dtype = working_dtype(loc, tril, basis.loc)
+    mu, factor, centre, basis_tril = (x.to(dtype) for x in (loc, tril, basis.loc, basis.scale_tril))
+    if backend_of(mu, factor, centre, basis_tril) is not Backend.TRITON:
+        return None
+    r = expectation_by(means.PLANE, k, mu, factor, None, centre, basis_tril)
+    return r.to(torch.promote_types(loc.dtype, basis.loc.dtype))
+
+
+def _reference(loc: Tensor, tril: Tensor, _: None, centre: Tensor, basis_tril: Tensor, number: float) -> Tensor:
+    """r on the plane, k = `number`, differentiable to every order."""
+    if math.isinf(number):
+        return _closed_form(loc, tril, centre, basis_tril, diagonal=False)
+    return _mean_over_scales(loc, tril, centre, basis_tril, 1 + 1 / number, diagonal=False)
 
 
 def _pairs(
@@ -164,3 +173,6 @@ def _log_volume(tril: Tensor) -> Tensor:
     """½ ln|2πLLᵀ|."""
     diagonal = tril.diagonal(dim1=-2, dim2=-1)
     return diagonal.log().sum(-1) + diagonal.shape[-1] / 2 * math.log(2 * math.pi)
+
+
+register_family(means.PLANE, _reference)

@@ -21,9 +21,9 @@ from contmax._torch_private import forward_mode_is_on
 from contmax.basis import Basis
 from contmax.basis._basis import constants_of
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
+from contmax.expectations._derivatives import expectation_by
 from contmax.expectations._fixed_order import LINE_DENSITIES, PLANE_DENSITIES, fixed_order
-from contmax.expectations._line_compiled import compiled_line_expectation
-from contmax.expectations._plane_compiled import compiled_plane_expectation
+from contmax.kernels import means
 from contmax.signal._kept_weights import Even, kept_weights
 from contmax.signal._masked_mean import masked_product
 from contmax.signal._order_of_products import through_values
@@ -151,7 +151,9 @@ class _PlainContext(torch.autograd.Function):
         weights, centre, width, k, is_factor, needs_slopes = given
         # Where torch has put off a negation this is a copy, which may lie otherwise.
         read = values.resolve_neg() if values.is_neg() else values
-        plain = kernels.triton_kernels().plain_contexts(
+        from contmax.kernels.means._gpu_contexts import contexts_of
+
+        plain = contexts_of(
             read.shape, read.stride(), centre.shape[0], 1 if loc.dim() == 1 else 2, k, not is_factor, read.device
         )
         context, shares, slopes = plain.contexts(read, loc, scale, weights, centre, width, needs_slopes=needs_slopes)
@@ -192,11 +194,10 @@ def _ordinary(
 ) -> Tensor:
     """The steps that the ordinary way would take."""
     if loc.dim() == 1:
-        r = compiled_line_expectation(loc, scale, centre, width, k, raised=True)
+        r = expectation_by(means.LINE, k, loc, scale, None, centre, width)
     else:
         tril = scale if is_factor else MultivariateBetaGaussian(loc, scale, validate_args=False).scale_tril
-        r = compiled_plane_expectation(loc, tril, centre, width, k)
-    assert r is not None
+        r = expectation_by(means.PLANE, k, loc, tril, None, centre, width)
     with without_autocast(r):
         return masked_product((r @ weights.mT).unsqueeze(1), values, None).squeeze(1)
 

@@ -14,8 +14,7 @@ from numba import njit
 
 from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._lanes import wide_vectors
-from contmax.kernels.means._cpu_angles import angle, sin_cos
-from contmax.kernels.means._cpu_beta_scale import LARGEST_VARIANCE, scale_of_row, stirling
+from contmax.kernels.means._cpu_scale_law import LARGEST_VARIANCE, angle, scale_of_row, sin_cos, stirling
 
 _BLOCK = 32
 # The rows of a block: a, b, n of the form; the path; the sums over the nodes.

@@ -1,17 +1,49 @@
 """Windows of β-Gaussians on the line, in float32: where the integrand of a pair is, and its sums there.
 
-The rules are those of `contmax.expectations._line_window`, k = 1/(α−1) = 0, …, 4, which see.
+The rules are those of `contmax.expectations._line_window`, k = 1/(α−1) = 0, …, 4. Lengths, distances and slopes stay in
+range here, whatever the parameters are.
 """
 
 import triton
 import triton.language as tl
 
-from contmax.kernels.means._gpu_lengths import distance
-
+# Lengths are taken to be in this range, distances not to exceed the longest, and slopes not to exceed the last number:
+# then products of two are numbers, and what is far away underflows by itself.
+SHORTEST, LONGEST, STEEPEST = tl.constexpr(1e-18), tl.constexpr(1e18), tl.constexpr(1e33)
 # How far a window reaches, in standard deviations.
 REACH, INVERSE_REACH = tl.constexpr(5.6), tl.constexpr(1 / 5.6)
 # exp(−z²/2) = 2^{−(z·ROOT)²}.
 ROOT, INVERSE_ROOT = tl.constexpr(0.8493218002880191), tl.constexpr(1.1774100225154747)
+
+
+@triton.jit
+def length_in_range(x):
+    """The length within range."""
+    return tl.minimum(tl.maximum(x, SHORTEST), LONGEST)
+
+
+@triton.jit
+def nan_from(x, y):
+    """NaN where one of both is NaN, else 0: what minima and maxima have lost is added at the end."""
+    return tl.where((x == x) & (y == y), 0.0, float("nan"))
+
+
+@triton.jit
+def distance(x, y):
+    return tl.minimum(tl.maximum(x - y, -LONGEST), LONGEST)
+
+
+@triton.jit
+def bounded(slope):
+    return tl.minimum(tl.maximum(slope, -STEEPEST), STEEPEST)
+
+
+@triton.jit
+def load_functions(centre_ptr, width_ptr, column, known):
+    """μ_j; σ_j within range; and NaN where one of both is NaN, else 0: of a block of functions."""
+    centre = tl.load(centre_ptr + column, known, other=0.0)
+    width = tl.load(width_ptr + column, known, other=1.0)
+    return centre, length_in_range(width), nan_from(centre, width)
 
 
 @triton.jit

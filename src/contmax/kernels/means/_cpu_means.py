@@ -1,0 +1,95 @@
+"""E_p[ψ] on a CPU by numba's kernels: from tensors to arrays, and over threads.
+
+These functions take eager CPU tensors only.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contmax.kernels._numba_kernels import line_scale_kernel, plane_kernel, window_slope_kernel, window_value_kernel
+from contmax.kernels.cpu._threads import over_rows
+from contmax.kernels.means._cpu_windows import numbers_of
+
+
+def window_values(
+    loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float, constant: float, rule: tuple[Tensor, Tensor]
+) -> Tensor:
+    """r, (*batch, K), of densities (*batch) against K functions, by the windowed rule on [0, 1]."""
+    r = loc.new_empty(*loc.shape, centre.shape[0])
+    over_rows(window_value_kernel, _rows(r), *_window_inputs(loc, half, centre, width, k, constant, rule))
+    return r
+
+
+def window_values_and_slopes(
+    loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float, constant: float, rule: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """r, (*batch, K), and ∂r/∂(μ, a, σ_j), (*batch, 3, K)."""
+    r = loc.new_empty(*loc.shape, centre.shape[0])
+    by = loc.new_empty(3, *r.shape)
+    inputs = _window_inputs(loc, half, centre, width, k, constant, rule)
+    over_rows(window_slope_kernel, _rows(r), by.numpy().reshape(3, -1, centre.shape[0]), *inputs)
+    return r, by.movedim(0, -2)
+
+
+def _window_inputs(
+    loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float, constant: float, rule: tuple[Tensor, Tensor]
+) -> tuple[Any, ...]:
+    densities = [_array(x).reshape(-1) for x in (loc, half)]
+    return *densities, numbers_of(k, constant, densities[0].dtype), *(_array(x) for x in (centre, width, *rule))
+
+
+def line_scale_means(
+    loc: Tensor, scale: Tensor, alpha: float | Tensor, centre: Tensor, width: Tensor, rule: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """E_p[ψ] of β-Gaussians of any α ≥ 1 on the line and its derivatives.
+
+    Args:
+        loc: μ, (*batch), float32 or float64 as all others.
+        scale: σ, (*batch).
+        alpha: α, a number or a tensor (*batch).
+        centre: μ_j, (K,).
+        width: σ_j, (K,).
+        rule: the path: nodes, end, stretch, lean and curvature of a :class:`contmax.numerics.Hyperbola`.
+
+    Returns:
+        r, (*batch, K), and ∂r/∂(μ, σ, σ_j, α), (*batch, 4, K).
+    """
+    r = centre.new_empty(*loc.shape, centre.shape[0])
+    by = centre.new_empty(4, *r.shape)
+    numbers = _array(alpha.double()).reshape(-1) if isinstance(alpha, Tensor) else np.array([alpha])
+    densities = (_array(loc).reshape(-1), _array(scale).reshape(-1), numbers)
+    slopes = by.numpy().reshape(4, -1, centre.shape[0])
+    inputs = (*densities, _array(centre), _array(width), np.array(rule))
+    over_rows(line_scale_kernel, _rows(r), slopes, *inputs, work=32)
+    return r, by.movedim(0, -2)
+
+
+def plane_scale_means(form: Sequence[Tensor], order: float, rule: Sequence[float]) -> Tensor:
+    """The mean of a Gaussian on the plane over the law of its scale, and its slopes, (6, *pairs).
+
+    Args:
+        form: the five numbers a, b, c, n, g of the Gaussian of each pair, (*pairs), float32.
+        order: ν > 1 of the law.
+        rule: the path: nodes, end, stretch, lean and curvature of a :class:`contmax.numerics.Hyperbola`.
+
+    Returns:
+        The mean and its slope in each of the five.
+    """
+    numbers = torch.stack(tuple(form))
+    out = numbers.new_empty(6, *numbers.shape[1:])
+    inputs, results = (_array(x).reshape(len(x), -1).T for x in (numbers, out))
+    over_rows(plane_kernel, inputs, order, np.array(rule), results, work=16)
+    return out
+
+
+def _array(tensor: Tensor) -> Any:
+    # `force`: torch may have put off a negation, and zeros may have no memory.
+    return tensor.contiguous().numpy(force=True)
+
+
+def _rows(tensor: Tensor) -> Any:
+    return _array(tensor).reshape(-1, tensor.shape[-1])
