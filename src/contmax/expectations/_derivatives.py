@@ -16,8 +16,6 @@ from contmax._autograd import apply
 from contmax._by_reference import gradients_by_reference, needs_reference, tangent_by_reference
 from contmax.kernels import means
 
-Gradients = Sequence[Tensor | None]
-
 
 class Rule(NamedTuple):
     """How E_p[ψ] is computed from (loc, scale, index, centre, width) and a number.
@@ -26,13 +24,19 @@ class Rule(NamedTuple):
     plane μ, (*batch, 2), L, (*batch, 2, 2), None, and μ_j, L_j. The number is k = 1/(α−1) or α.
     """
 
-    values: Callable[..., Tensor]  # (*inputs, number) → r, (*batch, K)
-    gradients: Callable[..., Gradients]  # (cotangent, *inputs, number, slopes, needed) → one for each input
-    reference: Callable[..., Tensor]  # (*inputs, number) → r, differentiable to every order
+    # r, (*batch, K), differentiable to every order.
+    reference: Callable[..., Tensor]
+    # r. Where it is None, Triton's kernels of this family compute r and its gradients.
+    values: Callable[..., Tensor] | None = None
+    # ∂r/∂(μ, σ, σ_j), on the line, each (*batch, K).
+    slopes: Callable[..., tuple[Tensor, ...]] | None = None
 
+
+# r and its slopes, (*batch, 3 or 4, K), where a kernel has computed both already, or r alone.
+Known = tuple[Tensor, Tensor | None]
 
 RULES: dict[str, Rule] = {}
-"""By name; the families of `contmax.kernels.means` have their own names."""
+"""By name: that of the family where Triton's kernels compute."""
 
 
 def expectation_by(
@@ -43,9 +47,9 @@ def expectation_by(
     index: Tensor | None,
     centre: Tensor,
     width: Tensor,
-    known: tuple[Tensor, Tensor] | None = None,
+    known: Known | None = None,
 ) -> Tensor:
-    """r, (*batch, K), by a rule; `known` holds r and its slopes where a kernel has computed both already."""
+    """r, (*batch, K), by a rule."""
     result: Tensor = apply(Expectation, rule, number, known, loc, scale, index, centre, width)
     return result
 
@@ -56,8 +60,11 @@ class Expectation(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(rule: str, number: float, known: tuple[Tensor, Tensor] | None, *inputs: Tensor | None) -> Tensor:
-        return RULES[rule].values(*inputs, number) if known is None else known[0]
+    def forward(name: str, number: float, known: Known | None, *inputs: Tensor | None) -> Tensor:
+        if known is not None:
+            return known[0]
+        values = RULES[name].values
+        return means.gaussian_means(*inputs, name, number) if values is None else values(*inputs, number)  # type: ignore[arg-type]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -71,13 +78,17 @@ class Expectation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, slopes = ctx.saved_tensors
-        needed, rule = ctx.needs_input_grad[3:], RULES[ctx.rule]
+        needed, rule, number = ctx.needs_input_grad[3:], RULES[ctx.rule], ctx.number
+        gradients: Sequence[Tensor | None]
         if needs_reference(cotangent):
-            gradients: Gradients = gradients_by_reference(
-                partial(rule.reference, number=ctx.number), inputs, needed, cotangent
-            )
+            gradients = gradients_by_reference(partial(rule.reference, number=number), inputs, needed, cotangent)
+        elif slopes is None and rule.slopes is None:
+            gradients = means.gaussian_mean_gradients(cotangent, *inputs, ctx.rule, number, any(needed[3:]))
         else:
-            gradients = rule.gradients(cotangent, *inputs, ctx.number, slopes, needed)
+            known = rule.slopes(*inputs, number) if rule.slopes is not None and slopes is None else slopes.unbind(-2)
+            gradients = _gradients_of_slopes(cotangent, known, needed)
+        if needed[2]:
+            gradients = [*gradients[:2], gradients[2].to(inputs[2].dtype), *gradients[3:]]  # type: ignore[union-attr]
         return None, None, None, *(g if need else None for g, need in zip(gradients, needed, strict=True))
 
     @staticmethod
@@ -86,39 +97,14 @@ class Expectation(torch.autograd.Function):
         return tangent_by_reference(reference, ctx.saved_tensors[:5], tangents[3:])
 
 
-def gradients_of_slopes(
-    cotangent: Tensor,
-    by_loc: Tensor,
-    by_scale: Tensor,
-    by_width: Tensor,
-    by_index: Tensor | None,
-    needed: Sequence[bool],
-) -> Gradients:
-    """The gradients of a rule on the line from its slopes ∂r/∂(μ, σ, σ_j, α), each (*batch, K)."""
-    rows = [
-        (cotangent * slope).sum(-1) if need and slope is not None else None
-        for slope, need in zip((by_loc, by_scale, by_index), needed, strict=False)
-    ]
-    columns = [
-        (cotangent * slope).sum_to_size(slope.shape[-1:]) if need else None
-        for slope, need in zip((-by_loc, by_width), needed[3:], strict=True)
-    ]
-    return *rows, *columns
-
-
-def register_family(family: str, reference: Callable[..., Tensor]) -> None:
-    """Make a family of Triton's kernels a rule."""
-
-    def values(*inputs: Any) -> Tensor:
-        *tensors, number = inputs
-        return means.gaussian_means(*tensors, family, number)
-
-    def gradients(cotangent: Tensor, *inputs: Any) -> Gradients:
-        *tensors, number, _, needed = inputs
-        loc, scale, by_index, *basis = means.gaussian_mean_gradients(
-            cotangent, *tensors, family, number, any(needed[3:])
-        )
-        index = tensors[2]
-        return loc, scale, None if index is None else by_index.to(index.dtype), *basis
-
-    RULES[family] = Rule(values, gradients, reference)
+def _gradients_of_slopes(
+    cotangent: Tensor, slopes: Sequence[Tensor], needed: Sequence[bool]
+) -> Sequence[Tensor | None]:
+    """The gradients of a rule on the line from its slopes ∂r/∂(μ, σ, σ_j) and, where it moves, α, each (*batch, K)."""
+    by_loc, by_scale, by_width = slopes[:3]
+    rows = (by_loc, by_scale, slopes[3] if needed[2] else None)
+    columns = ((-by_loc, needed[3]), (by_width, needed[4]))
+    return (
+        *((cotangent * x).sum(-1) if need and x is not None else None for x, need in zip(rows, needed, strict=False)),
+        *((cotangent * x).sum_to_size(x.shape[-1:]) if need else None for x, need in columns),
+    )

@@ -1,7 +1,6 @@
 """Gaussian bases on the line under the densities that have a rule of their own."""
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,11 +11,8 @@ from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 from contmax.expectations._derivatives import (
     RULES,
-    Gradients,
     Rule,
     expectation_by,
-    gradients_of_slopes,
-    register_family,
 )
 from contmax.expectations._expectation import register_expectation, working_dtype
 from contmax.expectations._line_scales import scale_mean_expectation
@@ -31,18 +27,16 @@ _WIDE = (torch.float32, torch.float64)
 @register_expectation(Normal, GaussianBasis)
 def gaussian(density: Normal, basis: GaussianBasis) -> Tensor:
     """r_j = N(μ; μ_j, σ² + σ_j²)."""
-    return _gaussian(*_in_one_dtype(density.loc, density.scale, basis))
+    inputs = _in_one_dtype(density.loc, density.scale, basis)
+    return _of_order(math.inf, *inputs, backend_of(*inputs))
 
 
 @register_expectation(Uniform, GaussianBasis)
 def uniform(density: Uniform, basis: GaussianBasis) -> Tensor:
     """The windowed rule at k = 0."""
     middle, half = (density.low + density.high) / 2, (density.high - density.low) / 2
-    inputs = _in_one_dtype(middle, half, basis)
-    backend = backend_of(*inputs)
-    if backend is Backend.TRITON:
-        return _by_rule(means.INTERVAL, 0.0, *inputs)
-    return windowed_expectation(*inputs, 0.0, backend)
+    loc, half, centre, width = _in_one_dtype(middle, half, basis)
+    return windowed_expectation(loc, half, centre, width, 0.0, backend_of(loc, half, centre, width))
 
 
 @register_expectation(BetaGaussian, GaussianBasis)
@@ -50,16 +44,19 @@ def beta_gaussian(density: BetaGaussian, basis: GaussianBasis) -> Tensor:
     """Closed form at α = 1, windows for the common α = 1 + 1/k and ∞, the mean over scales for every other α."""
     alpha = density.alpha
     k = None if isinstance(alpha, Tensor) else line_order(alpha)
-    inputs = _in_one_dtype(density.loc, density.scale, basis)
-    if k is not None and math.isinf(k):
-        return _gaussian(*inputs)
-    backend = backend_of(*inputs)
+    loc, scale, centre, width = _in_one_dtype(density.loc, density.scale, basis)
+    backend = backend_of(loc, scale, centre, width)
     if k is None:
-        loc, scale, *functions = inputs
-        return scale_mean_expectation(loc, scale, alpha, *functions, backend)
-    if backend is Backend.TRITON:
-        return _by_rule(means.LINE, k, *inputs)
+        return scale_mean_expectation(loc, scale, alpha, centre, width, backend)
+    if backend is Backend.TRITON or math.isinf(k):
+        return _of_order(k, loc, scale, centre, width, backend)
     return windowed_expectation(*_in_one_dtype(density.loc, density.half_width, basis), k, backend)
+
+
+def _of_order(k: float, loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, backend: Backend) -> Tensor:
+    """By Triton's kernels, or a Gaussian by torch."""
+    rule = means.LINE if backend is Backend.TRITON else "normal"
+    return expectation_by(rule, k, loc, scale, None, centre, width)
 
 
 def line_order(alpha: float) -> float | None:
@@ -79,38 +76,20 @@ def _in_one_dtype(loc: Tensor, scale: Tensor, basis: GaussianBasis) -> tuple[Ten
     return loc.to(dtype), scale.to(dtype), centre.to(dtype), width.to(dtype)
 
 
-def _gaussian(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor) -> Tensor:
-    compiled = backend_of(loc, scale, centre, width) is Backend.TRITON
-    return _by_rule(means.LINE if compiled else "normal", math.inf, loc, scale, centre, width)
-
-
-def _by_rule(rule: str, k: float, loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor) -> Tensor:
-    return expectation_by(rule, k, loc, scale, None, centre, width)
-
-
 def _closed_form(loc: Tensor, scale: Tensor, _: None, centre: Tensor, width: Tensor, number: float) -> Tensor:
     """N(μ; μ_j, σ² + σ_j²)."""
     z, inverse = _standardised(loc, scale, centre, width)
     return torch.exp(-0.5 * z * z) * (inverse / math.sqrt(2 * math.pi))
 
 
-def _gradients_of_closed_form(
-    cotangent: Tensor,
-    loc: Tensor,
-    scale: Tensor,
-    _: None,
-    centre: Tensor,
-    width: Tensor,
-    number: float,
-    slopes: None,
-    needed: Sequence[bool],
-) -> Gradients:
-    """By hand: its derivatives share what autograd would compute one by one."""
+def _slopes(
+    loc: Tensor, scale: Tensor, _: None, centre: Tensor, width: Tensor, number: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """By hand: the derivatives share what autograd would compute one by one."""
     z, inverse = _standardised(loc, scale, centre, width)
     share = torch.exp(-0.5 * z * z) * (inverse * inverse / math.sqrt(2 * math.pi))
     by_variance = share * (z * z - 1) * inverse
-    by_scale, by_width = scale.unsqueeze(-1) * by_variance, width * by_variance
-    return gradients_of_slopes(cotangent, -share * z, by_scale, by_width, None, needed)
+    return -share * z, scale.unsqueeze(-1) * by_variance, width * by_variance
 
 
 def _standardised(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,5 +107,5 @@ def _reference(loc: Tensor, scale: Tensor, _: None, centre: Tensor, width: Tenso
     return window_reference(loc, density.half_width, None, centre, width, number)
 
 
-RULES["normal"] = Rule(_closed_form, _gradients_of_closed_form, _closed_form)
-register_family(means.LINE, _reference)
+RULES["normal"] = Rule(_closed_form, _closed_form, _slopes)
+RULES[means.LINE] = Rule(_reference)

@@ -6,7 +6,6 @@ hundreds of nodes, which take longer to compile than most models and run slower 
 kernels know every α. Torch is the reference, for all other tensors and for higher derivatives.
 """
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -19,14 +18,7 @@ from contmax._eager import is_eager_cpu
 from contmax._operator import operator
 from contmax.densities import BetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
-from contmax.expectations._derivatives import (
-    RULES,
-    Gradients,
-    Rule,
-    expectation_by,
-    gradients_of_slopes,
-    register_family,
-)
+from contmax.expectations._derivatives import RULES, Rule, expectation_by
 from contmax.expectations._plane_form import line_form
 from contmax.expectations._scale_law import path_rule
 from contmax.expectations._scale_mean import mean_over_scales
@@ -45,12 +37,12 @@ def scale_mean_expectation(
     All but α have one dtype, float32 or float64.
     """
     index, number = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
-    if backend is Backend.TRITON:
-        return expectation_by(means.ANY_ALPHA, number, loc, scale, index, centre, width)
+    known = None
     if backend is Backend.NUMBA and _kernel_takes(loc, scale, index, centre, width, number):
         with torch.no_grad():
             known = line_scale_means(loc, scale, index, centre, width, number)
-        return expectation_by("any alpha by slopes", number, loc, scale, index, centre, width, known)
+    if known is not None or backend is Backend.TRITON:
+        return expectation_by(means.ANY_ALPHA, number, loc, scale, index, centre, width, known)
     reference = partial(scale_mean_reference, number=number)
     fewest = _FEWEST_PAIRS if index is None else _FEWEST_PAIRS_OF_INDEX
     return in_chunks(reference, (loc, scale, index), (centre, width), loc.dim(), fewest)
@@ -125,22 +117,4 @@ def scale_mean_reference(
     return (mean_over_scales(form, alpha, 1, loc.dtype == torch.float32) * size).to(loc.dtype)
 
 
-def _gradients(
-    cotangent: Tensor,
-    loc: Tensor,
-    scale: Tensor,
-    index: Tensor | None,
-    centre: Tensor,
-    width: Tensor,
-    number: float,
-    slopes: Tensor,
-    needed: Sequence[bool],
-) -> Gradients:
-    by_loc, by_scale, by_width, by_alpha = slopes.unbind(-2)
-    gradients = gradients_of_slopes(cotangent, by_loc, by_scale, by_width, by_alpha, needed)
-    by_index = gradients[2]
-    return *gradients[:2], None if by_index is None or index is None else by_index.to(index.dtype), *gradients[3:]
-
-
-register_family(means.ANY_ALPHA, scale_mean_reference)
-RULES["any alpha by slopes"] = Rule(scale_mean_reference, _gradients, scale_mean_reference)
+RULES[means.ANY_ALPHA] = Rule(scale_mean_reference)

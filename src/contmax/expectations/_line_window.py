@@ -11,7 +11,6 @@ the two, measured from the ends of the support.
 """
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -21,14 +20,7 @@ from torch import Tensor
 from contmax._backend import Backend
 from contmax._eager import is_eager_cpu
 from contmax.expectations._chunks import Fewest, in_chunks
-from contmax.expectations._derivatives import (
-    RULES,
-    Gradients,
-    Rule,
-    expectation_by,
-    gradients_of_slopes,
-    register_family,
-)
+from contmax.expectations._derivatives import RULES, Rule, expectation_by
 from contmax.kernels import means
 from contmax.numerics import unit_gauss_legendre
 
@@ -50,17 +42,18 @@ class Nodes(NamedTuple):
 def windowed_expectation(
     loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float, backend: Backend
 ) -> Tensor:
-    """r from (μ, a, μ_j, σ_j): (*batch), (*batch), (K,), (K,) → (*batch, K), with k from 0 to 4."""
-    if backend is not Backend.NUMBA or not is_eager_cpu(loc, half, centre, width):
+    """r from (μ, a, μ_j, σ_j): (*batch), (*batch), (K,), (K,) → (*batch, K), with k from 0 to 4; on a GPU k = 0."""
+    if backend is Backend.TRITON:
+        return expectation_by(means.INTERVAL, k, loc, half, None, centre, width)
+    if backend is Backend.TORCH or not is_eager_cpu(loc, half, centre, width):
         reference = partial(_by_torch, k=k)
         return in_chunks(reference, (loc, half), (centre, width), loc.dim(), _FEWEST_PAIRS)
     from contmax.kernels.means import _cpu_means
 
-    known = None
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (loc, half, centre, width)):
-        # Slopes cost little beside the value they come with.
-        known = _cpu_means.window_values_and_slopes(loc, half, centre, width, k, _constant(k), _rule(loc))
-    return expectation_by("window by numba", k, loc, half, None, centre, width, known)
+    # Slopes cost little beside the value they come with.
+    with_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in (loc, half, centre, width))
+    known = _cpu_means.window_values(loc, half, centre, width, k, _constant(k), _rule(loc), with_slopes)
+    return expectation_by("window", k, loc, half, None, centre, width, known)
 
 
 def _by_torch(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float) -> Tensor:
@@ -70,27 +63,6 @@ def _by_torch(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float
 def _values(loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, k: float) -> Tensor:
     nodes = _place(loc, half, centre, width, k)
     return _constant(k) * nodes.factor * (_mass(nodes.z, nodes.room, k) * nodes.weights).sum(-1)
-
-
-def _values_by_numba(loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, k: float) -> Tensor:
-    from contmax.kernels.means import _cpu_means
-
-    return _cpu_means.window_values(loc, half, centre, width, k, _constant(k), _rule(loc))
-
-
-def _gradients(
-    cotangent: Tensor,
-    loc: Tensor,
-    half: Tensor,
-    _: None,
-    centre: Tensor,
-    width: Tensor,
-    k: float,
-    slopes: Tensor | None,
-    needed: Sequence[bool],
-) -> Gradients:
-    by = _stable_slopes(loc, half, centre, width, k) if slopes is None else slopes.unbind(-2)
-    return gradients_of_slopes(cotangent, *by, None, needed)
 
 
 def window_reference(loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, number: float) -> Tensor:
@@ -172,6 +144,5 @@ def _stable_slopes(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: 
     return scale * by_loc, scale * by_half, scale * by_width
 
 
-RULES["window"] = Rule(_values, _gradients, window_reference)
-register_family(means.INTERVAL, window_reference)
-RULES["window by numba"] = RULES["window"]._replace(values=_values_by_numba)
+RULES["window"] = Rule(window_reference, _values, _slopes)
+RULES[means.INTERVAL] = Rule(window_reference)

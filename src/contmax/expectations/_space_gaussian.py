@@ -25,7 +25,7 @@ from contmax._backend import Backend, backend_of
 from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
-from contmax.expectations._derivatives import expectation_by, register_family
+from contmax.expectations._derivatives import RULES, Rule, expectation_by
 from contmax.expectations._expectation import register_expectation, working_dtype
 from contmax.expectations._matrix_form import MatrixForm
 from contmax.expectations._plane_form import plane_form
@@ -175,4 +175,4 @@ def _log_volume(tril: Tensor) -> Tensor:
     return diagonal.log().sum(-1) + diagonal.shape[-1] / 2 * math.log(2 * math.pi)
 
 
-register_family(means.PLANE, _reference)
+RULES[means.PLANE] = Rule(_reference)

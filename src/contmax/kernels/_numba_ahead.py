@@ -22,14 +22,13 @@ def _rows_backward(dtype: torch.dtype) -> None:
     cpu.pull_back_rows(p, p, 1.5, needs_alpha=True)
 
 
-def _window_values(dtype: torch.dtype) -> None:
+def _window_values(dtype: torch.dtype, with_slopes: bool = False) -> None:
     two = torch.ones(2, dtype=dtype)
-    _cpu_means.window_values(two, two, two, two, 1.0, 1.0, (two, two))
+    _cpu_means.window_values(two, two, two, two, 1.0, 1.0, (two, two), with_slopes)
 
 
 def _window_slopes(dtype: torch.dtype) -> None:
-    two = torch.ones(2, dtype=dtype)
-    _cpu_means.window_values_and_slopes(two, two, two, two, 1.0, 1.0, (two, two))
+    _window_values(dtype, with_slopes=True)
 
 
 def _plane(dtype: torch.dtype) -> None:

@@ -16,30 +16,39 @@ from contmax.kernels.means._cpu_windows import numbers_of
 
 
 def window_values(
-    loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float, constant: float, rule: tuple[Tensor, Tensor]
-) -> Tensor:
-    """r, (*batch, K), of densities (*batch) against K functions, by the windowed rule on [0, 1]."""
-    r = loc.new_empty(*loc.shape, centre.shape[0])
-    over_rows(window_value_kernel, _rows(r), *_window_inputs(loc, half, centre, width, k, constant, rule))
-    return r
+    loc: Tensor,
+    half: Tensor,
+    centre: Tensor,
+    width: Tensor,
+    k: float,
+    constant: float,
+    rule: tuple[Tensor, Tensor],
+    with_slopes: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """E_p[ψ] of β-Gaussians of half-width a and their slopes, by windows.
 
+    Args:
+        loc: μ, (*batch), float32 or float64 as all others.
+        half: a, (*batch).
+        centre: μ_j, (K,).
+        width: σ_j, (K,).
+        k: 1/(α−1), from 0 to 4.
+        constant: that of (1 − y²)ᵏ on [−1, 1].
+        rule: nodes and weights on [0, 1], (q,) each.
+        with_slopes: whether to compute slopes.
 
-def window_values_and_slopes(
-    loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float, constant: float, rule: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """r, (*batch, K), and ∂r/∂(μ, a, σ_j), (*batch, 3, K)."""
+    Returns:
+        r, (*batch, K), and ∂r/∂(μ, a, σ_j), (*batch, 3, K), or None.
+    """
     r = loc.new_empty(*loc.shape, centre.shape[0])
+    densities = [_array(x).reshape(-1) for x in (loc, half)]
+    inputs = (*densities, numbers_of(k, constant, densities[0].dtype), *(_array(x) for x in (centre, width, *rule)))
+    if not with_slopes:
+        over_rows(window_value_kernel, _rows(r), *inputs)
+        return r, None
     by = loc.new_empty(3, *r.shape)
-    inputs = _window_inputs(loc, half, centre, width, k, constant, rule)
     over_rows(window_slope_kernel, _rows(r), by.numpy().reshape(3, -1, centre.shape[0]), *inputs)
     return r, by.movedim(0, -2)
-
-
-def _window_inputs(
-    loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float, constant: float, rule: tuple[Tensor, Tensor]
-) -> tuple[Any, ...]:
-    densities = [_array(x).reshape(-1) for x in (loc, half)]
-    return *densities, numbers_of(k, constant, densities[0].dtype), *(_array(x) for x in (centre, width, *rule))
 
 
 def line_scale_means(

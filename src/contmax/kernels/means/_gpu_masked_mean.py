@@ -19,14 +19,7 @@ _ROWS = 32
 
 @triton.jit
 def masked_mean_fwd_kernel(
-    weights_ptr,
-    values_ptr,
-    mask_ptr,
-    result_ptr,
-    length,
-    channels,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    weights_ptr, values_ptr, mask_ptr, result_ptr, length, channels, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     """One program per sequence and block of channels."""
     sequence = tl.program_id(0).to(tl.int64)

@@ -25,12 +25,9 @@ def _family(name: str) -> Any:
     """The kernels of a family."""
     from contmax.kernels.means import _gpu_any_alpha, _gpu_line, _gpu_plane
 
-    return {
-        LINE: _gpu_line.LINE,
-        INTERVAL: _gpu_line.INTERVAL,
-        ANY_ALPHA: _gpu_any_alpha,
-        PLANE: _gpu_plane.PLANE,
-    }[name]
+    return {LINE: _gpu_line.LINE, INTERVAL: _gpu_line.INTERVAL, ANY_ALPHA: _gpu_any_alpha, PLANE: _gpu_plane.PLANE}[
+        name
+    ]
 
 
 def _means_like(
