@@ -124,7 +124,9 @@ def _constant(k: float) -> float:
     return math.gamma(k + 1.5) / (math.sqrt(math.pi) * math.gamma(k + 1))
 
 
-def _stable_slopes(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float) -> tuple[Tensor, Tensor, Tensor]:
+def _slopes(
+    loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, k: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """∂r/∂(μ, a, σ_j) without derivatives of their own: E[ψ′] forms for a narrow density, escort forms for a wide one.
 
     E[ψ′] cancels where ψ is much narrower than p, and the escort integral where p is much narrower than ψ.

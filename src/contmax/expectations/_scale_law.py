@@ -11,12 +11,16 @@ over s alone, in any dimension: Σ w_q N(μ; μ_j, Σ_j + V/s_q).
 """
 
 import math
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from contmax.expectations._matrix_form import MatrixForm
+from contmax.expectations._plane_form import PlaneForm
 from contmax.numerics import DOUBLE, SINGLE, Complex, Hyperbola, SaddlePath, saddle_path
+
+Form = PlaneForm | MatrixForm
 
 _NEWTON_STEPS = 3
 # Nodes on the half line and −ln of what is left out of the law of s at either end, in float32 and in float64.
@@ -24,27 +28,6 @@ _HALF_LINE = {True: (32, 18.0), False: (80, 37.0)}
 # From here on Stirling's series is exact; below it ln Γ itself does not cancel.
 _STIRLING = 10.0
 _STIRLING_SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
-
-
-@runtime_checkable
-class GaussianOfScale(Protocol):
-    """N(μ; μ_j, Σ_j + V/s) as a function of a real s > 0, for many pairs at once.
-
-    Below λ are the eigenvalues of V in coordinates in which Σ_j is the identity, and d the distance in them.
-    """
-
-    @property
-    def half_dim(self) -> float:
-        """N/2."""
-
-    def sizes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Σ d², Σ d²λ, Σ d² / Σ (d²/λ), and ½ Σ 1/(1+λ)."""
-
-    def slopes(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """½ Σ (s/(s+λ) + d²λs/(s+λ)²) and ½ Σ ((s/(s+λ))² + 2d²λs²/(s+λ)³)."""
-
-    def third_slope(self, s: Tensor) -> Tensor:
-        """Σ ((s/(s+λ))³ + 3d²λs³/(s+λ)⁴)."""
 
 
 class HalfLine(NamedTuple):
@@ -79,7 +62,7 @@ class EitherLaw(NamedTuple):
 Law = SaddlePath | HalfLine | EitherLaw
 
 
-def place_scales(gaussian: GaussianOfScale, order: float | Tensor, single: bool, like: Tensor) -> Law:
+def place_scales(gaussian: Form, order: float | Tensor, single: bool, like: Tensor) -> Law:
     """Where to look at the law of the scale for these pairs.
 
     Args:
@@ -134,14 +117,14 @@ def _dense(single: bool) -> Hyperbola:
     return Hyperbola(_HALF_LINE[single][0], DOUBLE.end, DOUBLE.stretch)
 
 
-def _path(gaussian: GaussianOfScale, order: Tensor, rule: Hyperbola) -> SaddlePath:
+def _path(gaussian: Form, order: Tensor, rule: Hyperbola) -> SaddlePath:
     """α > 1: through the saddle point of the whole integrand."""
     rest = order - gaussian.half_dim
     saddle = _saddle(gaussian, order, rest)
     return saddle_path(saddle, rest + gaussian.slopes(saddle)[1], 2 * rest + gaussian.third_slope(saddle), rule)
 
 
-def _saddle(gaussian: GaussianOfScale, order: Tensor, rest: Tensor) -> Tensor:
+def _saddle(gaussian: Form, order: Tensor, rest: Tensor) -> Tensor:
     """The minimum of the integrand on the positive axis, to a few percent of its width, by Newton's method in ln s.
 
     It starts at the lower of two estimates. One is right for functions much wider than the density; the other, in which
@@ -163,7 +146,7 @@ def _saddle(gaussian: GaussianOfScale, order: Tensor, rest: Tensor) -> Tensor:
     return s
 
 
-def _half_line(gaussian: GaussianOfScale, size: Tensor, single: bool) -> HalfLine:
+def _half_line(gaussian: Form, size: Tensor, single: bool) -> HalfLine:
     """α < 1: all but a negligible part of the Gamma law, and of what it meets, in ln s."""
     count, left_out = _HALF_LINE[single]
     near, _, spread, _ = gaussian.sizes()

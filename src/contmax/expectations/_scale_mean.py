@@ -25,10 +25,8 @@ from contmax._eager import is_eager_cpu, is_exporting
 from contmax._operator import operator
 from contmax.expectations._matrix_form import MatrixForm
 from contmax.expectations._plane_form import PlaneForm
-from contmax.expectations._scale_law import Law, count_nodes, place_scales, scale_nodes, stirling_factor
+from contmax.expectations._scale_law import Form, Law, count_nodes, place_scales, scale_nodes, stirling_factor
 from contmax.numerics import SINGLE, Complex, float64_of
-
-Form = PlaneForm | MatrixForm
 
 # Bytes of one intermediate tensor, pairs times nodes. On a CPU it should stay in the cache and below the size from
 # which malloc asks the system for fresh pages; an accelerator wants few launches.
@@ -77,15 +75,15 @@ def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tens
     and the integrand alone is differentiated; its first derivatives are summed along with the value.
     """
     inputs = (*form, order) if isinstance(order, Tensor) else tuple(form)
-    fixed = None if isinstance(order, Tensor) else order
+    law = (isinstance(form, PlaneForm), None if isinstance(order, Tensor) else order, single)
     needs_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     with torch.no_grad():
-        detached = tuple(x.detach() for x in inputs)
-        value, *slopes = _computed(type(form), fixed, single, detached, needs_slopes)
-    mean = value
+        # One operator on a CPU, where the fusion of compilers does not pay. An exported program must not depend on it.
+        compute = scale_means if device_type(inputs[0]) == "cpu" and not is_exporting() else _in_blocks
+        mean, *slopes = compute([x.detach() for x in inputs], *law, needs_slopes)
     # Nothing to differentiate in a trace: there torch takes a function of any number of arguments for another one.
     if needs_slopes or not torch.compiler.is_compiling():
-        mean = apply(_Mean, type(form), fixed, single, value, len(slopes), *slopes, *inputs)
+        mean = apply(_Mean, *law, mean, len(slopes), *slopes, *inputs)
     size = order.abs() if isinstance(order, Tensor) else abs(order)
     result: Tensor = mean * ((size / (2 * math.pi)) ** 0.5 * stirling_factor(order))
     return result
@@ -97,16 +95,14 @@ class _Mean(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        kind: type[Form], order: float | None, single: bool, value: Tensor, count: int, *rest: Tensor
-    ) -> Tensor:
+    def forward(plane: bool, order: float | None, single: bool, value: Tensor, count: int, *rest: Tensor) -> Tensor:
         return value.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.kind, ctx.order, ctx.single, _, ctx.count, *rest = inputs
-        ctx.save_for_backward(*rest)
-        ctx.save_for_forward(*rest)
+        ctx.law, ctx.count = inputs[:3], inputs[4]
+        ctx.save_for_backward(*inputs[5:])
+        ctx.save_for_forward(*inputs[5:])
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
@@ -114,14 +110,14 @@ class _Mean(torch.autograd.Function):
         slopes, inputs = saved[: ctx.count], saved[ctx.count :]
         # A compiled backward pass is not differentiated again: there the computed slopes are enough.
         if not slopes or (may_be_differentiated() and not torch.compiler.is_compiling()):
-            _, *slopes = _evaluate(ctx.kind, ctx.order, ctx.single, inputs)
+            _, *slopes = _integrate(inputs, *ctx.law, with_slopes=True)
         # A pair may have a matrix or a vector: trailing dimensions of the slope.
         grads = [cotangent.reshape(*cotangent.shape, *(1,) * (x.dim() - cotangent.dim())) * x for x in slopes]
         return *(None,) * (5 + ctx.count), *grads
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
-        value, *slopes = _evaluate(ctx.kind, ctx.order, ctx.single, ctx.saved_tensors[ctx.count :])
+        value, *slopes = _integrate(ctx.saved_tensors[ctx.count :], *ctx.law, with_slopes=True)
         total = torch.zeros_like(value)
         for slope, move in zip(slopes, tangents[5 + ctx.count :], strict=True):
             if move is not None:
@@ -129,27 +125,10 @@ class _Mean(torch.autograd.Function):
         return total
 
 
-def _evaluate(kind: type[Form], order: float | None, single: bool, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Value and slopes, made of differentiable operations on the inputs."""
-    form, nu = _unpack(kind, order, inputs)
-    with torch.no_grad():
-        s, weights = scale_nodes(_place(kind, order, single, inputs), single)
-    return form.integrate_with_slopes(s, weights, nu)
-
-
-def _computed(
-    kind: type[Form], order: float | None, single: bool, inputs: tuple[Tensor, ...], with_slopes: bool
-) -> Sequence[Tensor]:
-    """Value, and slopes if asked for, of detached inputs; one operator on a CPU, where its fusion does not pay."""
-    # An exported program must not depend on our operators.
-    compute = scale_means if device_type(inputs[0]) == "cpu" and not is_exporting() else _in_blocks
-    return compute(inputs, kind is PlaneForm, order, single, with_slopes)
-
-
 def _means_like(
     inputs: Sequence[Tensor], plane: bool, _order: float | None, _single: bool, with_slopes: bool
 ) -> list[Tensor]:
-    pairs = (PlaneForm if plane else MatrixForm)(*inputs[: 5 if plane else 2]).pairs
+    pairs = _form_and_order(inputs, plane, _order)[0].pairs
     return [x.new_empty(x.shape) for x in (pairs, *(inputs if with_slopes else ()))]
 
 
@@ -173,8 +152,7 @@ def _in_blocks(
     inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool, with_slopes: bool
 ) -> list[Tensor]:
     """By torch, a block of pairs at a time."""
-    kind = PlaneForm if plane else MatrixForm
-    law = _place(kind, order, single, inputs)
+    law = _place(inputs, plane, order, single)
     shape = law[0].shape
     blocks = 1
     # A trace has sizes that are not known yet, and is not divided into blocks.
@@ -182,35 +160,42 @@ def _in_blocks(
         room = _BLOCK_CPU if law[0].device.type == "cpu" else _BLOCK_ACCELERATOR
         blocks = -(-shape.numel() * count_nodes(law, single) * inputs[0].element_size() // room)
     if blocks <= 1:
-        return _integrate(kind, order, single, inputs, law, with_slopes)
+        return _integrate(inputs, plane, order, single, with_slopes, law)
     size = -(-shape.numel() // blocks)
     flat = [x.reshape(-1, *x.shape[len(shape) :]) for x in inputs]
     flat_law = [x.reshape(-1) for x in law]
     parts = []
     for block in (slice(start, start + size) for start in range(0, shape.numel(), size)):
         part = type(law)(*(x[block] for x in flat_law))
-        parts.append(_integrate(kind, order, single, [x[block] for x in flat], part, with_slopes))
+        parts.append(_integrate([x[block] for x in flat], plane, order, single, with_slopes, part))
     joined = (torch.cat(piece) for piece in zip(*parts, strict=True))
     return [x.reshape(*shape, *x.shape[1:]) for x in joined]
 
 
 def _integrate(
-    kind: type[Form], order: float | None, single: bool, inputs: Sequence[Tensor], law: Law, with_slopes: bool
+    inputs: Sequence[Tensor],
+    plane: bool,
+    order: float | None,
+    single: bool,
+    with_slopes: bool,
+    law: Law | None = None,
 ) -> list[Tensor]:
-    form, nu = _unpack(kind, order, inputs)
-    s, weights = scale_nodes(law, single)
-    return list(form.integrate_with_slopes(s, weights, nu)) if with_slopes else [form.integrate(s, weights, nu)]
+    """Value and slopes, made of differentiable operations on the inputs; the nodes are held fixed."""
+    with torch.no_grad():
+        s, weights = scale_nodes(_place(inputs, plane, order, single) if law is None else law, single)
+    form, nu = _form_and_order(inputs, plane, order)
+    return list(form.integrate(s, weights, nu, with_slopes))
 
 
-def _place(kind: type[Form], order: float | None, single: bool, inputs: Sequence[Tensor]) -> Law:
-    form, nu = _unpack(kind, order, tuple(x.detach() for x in inputs))
+def _place(inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool) -> Law:
+    form, nu = _form_and_order([x.detach() for x in inputs], plane, order)
     return place_scales(form, nu, single, form.pairs)
 
 
-def _unpack(kind: type[Form], order: float | None, inputs: Sequence[Tensor]) -> tuple[Form, float | Tensor]:
-    if order is None:
-        return kind(*inputs[:-1]), inputs[-1]
-    return kind(*inputs), order
+def _form_and_order(inputs: Sequence[Tensor], plane: bool, order: float | None) -> tuple[Form, float | Tensor]:
+    """The form of its numbers, and ν, which follows them where it is no number."""
+    count = 5 if plane else 2
+    return (PlaneForm if plane else MatrixForm)(*inputs[:count]), inputs[count] if order is None else order
 
 
 def mean_near_one(form: Form, eta: float | Tensor) -> Tensor:
@@ -232,7 +217,7 @@ def mean_near_one(form: Form, eta: float | Tensor) -> Tensor:
         # The lower half of the circle is in the weights.
         share = moment * (_RADIUS**-m / _NODES)
         real, imaginary = real + share * (m * angle).cos(), imaginary - share * (m * angle).sin()
-    return form.integrate(nodes, Complex(real, imaginary), 0.0)
+    return form.integrate(nodes, Complex(real, imaginary), 0.0)[0]
 
 
 def _moments(eta: float | Tensor) -> list[float | Tensor]:

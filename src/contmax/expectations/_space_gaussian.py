@@ -15,7 +15,6 @@ any other N or α, tensor α             float64 inside; 12 to 32 nodes for floa
 
 import math
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,24 +41,30 @@ _FEWEST_PAIRS_OF_INDEX = Fewest(on_cpu=2**12, elsewhere=2**15, kept=2**12)
 @register_expectation(MultivariateNormal, MultivariateGaussianBasis)
 def normal(density: MultivariateNormal, basis: MultivariateGaussianBasis) -> Tensor:
     """r_j = N(μ; μ_j, Σ + Σ_j)."""
-    return gaussian(density.loc, density.scale_tril, basis)
+    return expectation_in_space(density.loc, density.scale_tril, 1.0, basis)
 
 
 @register_expectation(MultivariateBetaGaussian, MultivariateGaussianBasis)
 def beta_gaussian(density: MultivariateBetaGaussian, basis: MultivariateGaussianBasis) -> Tensor:
     """Closed form at α = 1 a number, else the mean over scales."""
-    loc, tril, alpha = density.loc, density.scale_tril, density.alpha
-    if not isinstance(alpha, Tensor) and alpha == 1:
-        return gaussian(loc, tril, basis)
-    k = None if isinstance(alpha, Tensor) or basis.event_dim != 2 else plane_order(alpha)
-    compiled = None if k is None else _by_kernel(loc, tril, basis, k)
-    if compiled is not None:
-        return compiled
-    reference = partial(_mean_over_scales, diagonal=basis.is_diagonal)
-    if not isinstance(alpha, Tensor):
-        return _in_chunks(partial(reference, alpha=alpha), (loc, tril), basis, _FEWEST_PAIRS)
-    index = alpha.expand(torch.broadcast_shapes(loc.shape[:-1], tril.shape[:-2]))
-    return _in_chunks(partial(_mean_of_index, reference), (loc, tril, index), basis, _FEWEST_PAIRS_OF_INDEX)
+    return expectation_in_space(density.loc, density.scale_tril, density.alpha, basis)
+
+
+def expectation_in_space(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: MultivariateGaussianBasis) -> Tensor:
+    """r of β-Gaussians with location μ and Σ = LLᵀ: by Triton's kernels on the plane, else by torch."""
+    dim, index = basis.event_dim, alpha if isinstance(alpha, Tensor) else None
+    k = None if isinstance(alpha, Tensor) or dim != 2 else plane_order(alpha)
+    if k is not None:
+        dtype = working_dtype(loc, tril, basis.loc)
+        mu, factor, centre, basis_tril = (x.to(dtype) for x in (loc, tril, basis.loc, basis.scale_tril))
+        if backend_of(mu, factor, centre, basis_tril) is Backend.TRITON:
+            r = expectation_by(means.PLANE, k, mu, factor, None, centre, basis_tril)
+            return r.to(torch.promote_types(loc.dtype, basis.loc.dtype))
+    batch = torch.broadcast_shapes(loc.shape[:-1], tril.shape[:-2])
+    densities = (loc.expand(*batch, dim), tril.expand(*batch, dim, dim), None if index is None else index.expand(batch))
+    reference = partial(_reference, number=alpha if index is None else 0.0, diagonal=basis.is_diagonal)
+    fewest = _FEWEST_PAIRS if index is None else _FEWEST_PAIRS_OF_INDEX
+    return in_chunks(reference, densities, (basis.loc, basis.scale_tril), len(batch), fewest)
 
 
 def plane_order(alpha: float) -> float | None:
@@ -69,33 +74,28 @@ def plane_order(alpha: float) -> float | None:
     return 1 / (alpha - 1) if _fits_float32(alpha, 2) else None
 
 
-def _mean_over_scales(
-    loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, alpha: float | Tensor, diagonal: bool
+def _reference(
+    loc: Tensor, tril: Tensor, index: Tensor | None, centre: Tensor, basis_tril: Tensor, number: float, diagonal: bool
 ) -> Tensor:
+    """r by torch, differentiable to every order; α is a tensor, or where that is None the number."""
+    alpha, dim = number if index is None else index, centre.shape[-1]
+    result_dtype = torch.promote_types(loc.dtype, centre.dtype)
+    if index is None and number == 1:
+        return _closed_form(loc, tril, centre, basis_tril, diagonal).to(result_dtype)
     single = working_dtype(loc, tril, centre) == torch.float32
-    dim = centre.shape[-1]
     dtype = working_dtype(loc, tril) if _fits_float32(alpha, dim) else torch.float64
     wide_loc, wide_tril = loc.to(dtype), tril.to(dtype)
     wide = MultivariateBetaGaussian(wide_loc, scale_tril=wide_tril, alpha=alpha, validate_args=False)
     factor = wide_tril * wide.variance_factor.sqrt()[..., None, None]
     form, size = _form(wide_loc, factor, centre, basis_tril, diagonal)
-    result = mean_over_scales(form, alpha, dim, single) * size
-    return result.to(torch.promote_types(loc.dtype, centre.dtype))
+    return (mean_over_scales(form, alpha, dim, single) * size).to(result_dtype)
 
 
-def _mean_of_index(reference: Any, loc: Tensor, tril: Tensor, alpha: Tensor, *basis: Tensor) -> Tensor:
-    result: Tensor = reference(loc, tril, *basis, alpha=alpha)
-    return result
-
-
-def _in_chunks(
-    reference: Any, densities: tuple[Tensor, ...], basis: MultivariateGaussianBasis, fewest: Fewest
+def _reference_of_order(
+    loc: Tensor, tril: Tensor, index: None, centre: Tensor, basis_tril: Tensor, number: float
 ) -> Tensor:
-    """`reference` of μ, L and what else is of the densities, (*batch), with μ_j and L_j."""
-    loc, tril, *others = densities
-    batch, dim = torch.broadcast_shapes(loc.shape[:-1], tril.shape[:-2]), basis.event_dim
-    whole = (loc.expand(*batch, dim), tril.expand(*batch, dim, dim), *others)
-    return in_chunks(reference, whole, (basis.loc, basis.scale_tril), len(batch), fewest)
+    """r on the plane with k = `number`."""
+    return _reference(loc, tril, index, centre, basis_tril, 1 + 1 / number, diagonal=False)
 
 
 def _fits_float32(alpha: float | Tensor, dim: int) -> bool:
@@ -123,42 +123,16 @@ def _form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, diagona
     return form, torch.exp(-_log_volume(basis_tril))
 
 
-def gaussian(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis) -> Tensor:
-    """N(μ; μ_j, LLᵀ + Σ_j): on the plane without any factorisation, elsewhere with one Cholesky factor in float64."""
-    if basis.event_dim == 2:
-        compiled = _by_kernel(loc, tril, basis, math.inf)
-        if compiled is not None:
-            return compiled
-    return _in_chunks(partial(_closed_form, diagonal=basis.is_diagonal), (loc, tril), basis, _FEWEST_PAIRS)
-
-
 def _closed_form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, diagonal: bool) -> Tensor:
-    dtype = torch.promote_types(loc.dtype, centre.dtype)
+    """N(μ; μ_j, LLᵀ + Σ_j): on the plane without any factorisation, elsewhere with one Cholesky factor in float64."""
     if centre.shape[-1] == 2:
         parts = _pairs(loc, tril, centre, basis_tril, working_dtype(loc, centre))
         plane, size = plane_form(*parts, diagonal)
-        return (size * torch.exp(-0.5 * (plane.near + plane.far))).to(dtype)
+        return size * torch.exp(-0.5 * (plane.near + plane.far))
     tril, offset, basis_tril = _pairs(loc, tril, centre, basis_tril, torch.float64)
     total, _ = torch.linalg.cholesky_ex(tril @ tril.mT + basis_tril @ basis_tril.mT)
     white = torch.linalg.solve_triangular(total, offset.unsqueeze(-1), upper=False).squeeze(-1)
-    return torch.exp(-0.5 * white.square().sum(-1) - _log_volume(total)).to(dtype)
-
-
-def _by_kernel(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis, k: float) -> Tensor | None:
-    """r on the plane by Triton's kernels in the dtype that the arguments promote to, or None where they take it not."""
-    dtype = working_dtype(loc, tril, basis.loc)
-    mu, factor, centre, basis_tril = (x.to(dtype) for x in (loc, tril, basis.loc, basis.scale_tril))
-    if backend_of(mu, factor, centre, basis_tril) is not Backend.TRITON:
-        return None
-    r = expectation_by(means.PLANE, k, mu, factor, None, centre, basis_tril)
-    return r.to(torch.promote_types(loc.dtype, basis.loc.dtype))
-
-
-def _reference(loc: Tensor, tril: Tensor, _: None, centre: Tensor, basis_tril: Tensor, number: float) -> Tensor:
-    """r on the plane, k = `number`, differentiable to every order."""
-    if math.isinf(number):
-        return _closed_form(loc, tril, centre, basis_tril, diagonal=False)
-    return _mean_over_scales(loc, tril, centre, basis_tril, 1 + 1 / number, diagonal=False)
+    return torch.exp(-0.5 * white.square().sum(-1) - _log_volume(total))
 
 
 def _pairs(
@@ -175,4 +149,4 @@ def _log_volume(tril: Tensor) -> Tensor:
     return diagonal.log().sum(-1) + diagonal.shape[-1] / 2 * math.log(2 * math.pi)
 
 
-RULES[means.PLANE] = Rule(_reference)
+RULES[means.PLANE] = Rule(_reference_of_order)

@@ -34,7 +34,7 @@ from contmax.densities import MultivariateBetaGaussian
 from contmax.densities._unchecked import unchecked
 from contmax.expectations._expectation import expectation, register_expectation, working_dtype
 from contmax.expectations._line_any import any_basis
-from contmax.expectations._space_gaussian import gaussian
+from contmax.expectations._space_gaussian import expectation_in_space
 from contmax.numerics import float64_of, gauss_legendre, unit_gauss_legendre
 
 _RADII, _REACH = 40, 8.5
@@ -42,7 +42,6 @@ _DIRECTIONS = {2: 64, 3: 48}
 _PER_AXIS, _DEVIATIONS = {2: 96, 3: 40}, 8.0
 # Nodes on an axis against a Gaussian function.
 _NODES = {torch.float32: 32, torch.float64: 48}
-_LARGEST_DIM = 3
 
 
 @register_expectation(MultivariateNormal, Basis)
@@ -147,7 +146,7 @@ def any_pair(density: Distribution, basis: Basis) -> Tensor:
 @register_expectation(LowRankMultivariateNormal, MultivariateGaussianBasis)
 def low_rank_normal(density: LowRankMultivariateNormal, basis: MultivariateGaussianBasis) -> Tensor:
     """r_j = N(μ; μ_j, Σ + Σ_j)."""
-    return gaussian(density.loc, density.scale_tril, basis)
+    return expectation_in_space(density.loc, density.scale_tril, 1.0, basis)
 
 
 @register_expectation(Independent, MultivariateGaussianBasis)
@@ -155,7 +154,7 @@ def independent(density: Independent, basis: MultivariateGaussianBasis) -> Tenso
     """A Gaussian if the coordinates are, else Π_n E[ψ_jn(t_n)] where the functions are products too."""
     base = density.base_dist
     if isinstance(base, Normal):
-        return gaussian(base.loc, torch.diag_embed(base.scale), basis)
+        return expectation_in_space(base.loc, torch.diag_embed(base.scale), 1.0, basis)
     if not basis.is_diagonal or density.reinterpreted_batch_ndims != 1 or base.event_shape:
         return by_nodes(density, basis)
     widths = basis.scale_tril.diagonal(dim1=-2, dim2=-1)
@@ -177,12 +176,7 @@ def by_nodes(density: Distribution, basis: MultivariateGaussianBasis) -> Tensor:
     """
     if not density.event_shape:
         return expectation(density, GaussianBasis.of_known(basis.loc[:, 0], basis.scale_tril[:, 0, 0]))
-    dim = basis.event_dim
-    if dim > _LARGEST_DIM:
-        raise NotImplementedError(
-            f"there is no rule to integrate a {type(density).__name__} in {dim} dimensions; in up to {_LARGEST_DIM} "
-            "every density has one. Register a rule with contmax.expectations.register_expectation."
-        )
+    dim = 1 if basis.event_dim == 1 else _known_dim(basis, type(density).__name__)
     dtype = working_dtype(density.mean, basis.loc)
     middle, half = _windows(density, basis, dtype)
     nodes, weights = (x.to(dtype) for x in gauss_legendre(_NODES[dtype], basis.loc.device))

@@ -79,8 +79,8 @@ class Pairs:
         if rows:
             launch = self._launch_of_gradients(rows, columns, matrix.stride(), k, needs_basis)
             launch(by_loc, by_scale, shares, matrix, *parameters, *self.rule(k, loc.device))
-        none = loc.new_empty(0)
-        return by_loc, by_scale, none, *((none, none) if shares is None else self._basis_gradients(shares))
+        by_basis = (loc.new_empty(0), loc.new_empty(0)) if shares is None else self._basis_gradients(shares)
+        return by_loc, by_scale, loc.new_empty(0), *by_basis
 
     def _launch_of_values(self, rows: int, columns: int, k: float, slopes: bool = False) -> Launch:
         """The launch for these numbers of densities and functions, with slopes for :mod:`_gpu_contexts`."""
